@@ -1,0 +1,1 @@
+"""Forecast one step of distributed LLM training."""

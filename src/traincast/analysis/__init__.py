@@ -1,0 +1,1 @@
+"""What the times mean: who owns every instant of the step."""

@@ -1,0 +1,1 @@
+"""SIMULATE: durations in, times out. Knows arrays and errors only."""

@@ -1,0 +1,81 @@
+"""Every error that traincast raises on purpose.
+
+::
+
+    TraincastError
+    |-- FormatError          a file is not what its format says          (path, line)
+    |-- ConfigError          a description of the job or cluster is wrong (field path)
+    |   `-- UnknownNameError a name that no registry entry has            (the known ones)
+    |-- InfeasibleError      the job is understood but cannot be run      (reason)
+    |-- ProgramError         a program breaks its own rules               (the ops)
+    |   `-- DeadlockError    operations wait for each other for ever      (the ops)
+    `-- CalibrationError     measurements that cannot be fitted           (reason)
+
+A message says what is wrong, where, and what to do about it. The command line
+prints it alone, without a traceback, and ends with ``exit_code``.
+"""
+
+from collections.abc import Iterable
+
+
+class TraincastError(Exception):
+    """Any error that traincast raises on purpose; ``exit_code`` is the shell's view of it."""
+
+    exit_code = 1
+
+
+class FormatError(TraincastError):
+    """A file that cannot be read as what it claims to be.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong and what to do.
+    path : str
+        The file.
+    line : int, optional
+        1-based line in it; None where the whole file is meant.
+    """
+
+    def __init__(self, message: str, path: str, line: int | None = None) -> None:
+        self.path, self.line = path, line
+        place = path if line is None else f"{path}:{line}"
+        super().__init__(f"{place}: {message}")
+
+
+class ConfigError(TraincastError):
+    """A wrong value in a description of the job or the cluster; ``field`` says which."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        self.field = field
+        super().__init__(message if field is None else f"{field}: {message}")
+
+
+class UnknownNameError(ConfigError):
+    """A name that is in no registry; the message lists the known ones."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, tuple(known)
+        super().__init__(f"unknown {kind} {name!r}; known: {', '.join(self.known) or 'none'}")
+
+
+class InfeasibleError(TraincastError):
+    """A job that is understood but cannot run: it does not divide or does not fit."""
+
+    exit_code = 3
+
+
+class ProgramError(TraincastError):
+    """A program that breaks its own rules, such as a send without its receive."""
+
+
+class DeadlockError(ProgramError):
+    """Operations that wait for each other for ever; ``ops`` are their indices."""
+
+    def __init__(self, message: str, ops: Iterable[int] = ()) -> None:
+        self.ops = tuple(ops)
+        super().__init__(message)
+
+
+class CalibrationError(TraincastError):
+    """Measurements that cannot be fitted."""

@@ -1,0 +1,1 @@
+"""Put a time on every operation."""

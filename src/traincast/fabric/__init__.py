@@ -1,0 +1,1 @@
+"""Nodes and links: where ranks sit and what lies between them."""

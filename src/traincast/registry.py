@@ -1,0 +1,76 @@
+"""One small registry for everything that can be added: formats, schedules, collectives, reports.
+
+A plug-in is one module in the registry's package with one decorated name in it, or an
+entry point of another distribution in the group of the same name.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+from traincast.errors import UnknownNameError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Names of one kind and what they stand for.
+
+    Parameters
+    ----------
+    kind : str
+        What an entry is, in the words of an error message: ``"schedule"``.
+    package : str
+        Package whose modules hold the built-in entries, and the entry-point group of
+        entries from elsewhere: ``"traincast.schedules"``.
+    """
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind, self.package = kind, package
+        self._entries: dict[str, T] = {}
+        self._loaded = False
+
+    def register(self, name: str, *aliases: str) -> Callable[[T], T]:
+        """Return a decorator that enters what it decorates under a name and its aliases."""
+
+        def enter(entry: T) -> T:
+            for key in (name, *aliases):
+                self._entries[key] = entry
+            return entry
+
+        return enter
+
+    def get(self, name: str) -> T:
+        """Return the entry of that name.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none; the message lists the known names.
+        """
+        self._load()
+        if name not in self._entries:
+            raise UnknownNameError(self.kind, name, self.names())
+        return self._entries[name]
+
+    def names(self) -> list[str]:
+        """Every known name and alias, sorted."""
+        self._load()
+        return sorted(self._entries)
+
+    def entries(self) -> list[T]:
+        """Every distinct entry, in the order of its first name."""
+        self._load()
+        return list(dict.fromkeys(self._entries[name] for name in self.names()))
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        package = importlib.import_module(self.package)
+        for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
+            importlib.import_module(f"{self.package}.{module.name}")
+        for point in sorted(entry_points(group=self.package), key=lambda found: found.name):
+            self.register(point.name)(point.load())

@@ -1,0 +1,1 @@
+"""Show a result: terminal, JSON, CSV, Chrome trace."""

@@ -1,0 +1,1 @@
+"""The run: price, engine, result."""

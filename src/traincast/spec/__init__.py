@@ -1,0 +1,1 @@
+"""WHAT the user describes, as frozen dataclasses, and how it is read."""

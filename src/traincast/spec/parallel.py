@@ -1,0 +1,71 @@
+"""The parallel layout: degrees, world size, microbatches."""
+
+from dataclasses import dataclass
+
+from traincast.errors import ConfigError, InfeasibleError
+
+MAX_WORLD_SIZE = 2**20
+"""Largest world that group tables are built for; a damaged header must not exhaust memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """Degrees of every kind of parallelism, and the pipeline's shape.
+
+    Ranks follow Megatron's order ``tp-cp-ep-dp-pp`` with TP fastest:
+    ``rank = pp*(DP*CP*TP) + dp*(CP*TP) + cp*TP + tp``. Expert ranks divide the same
+    ranks of a stage in the order ``etp-ep-edp``.
+    Source: Megatron-LM, megatron/core/parallel_state.py (RankGenerator).
+    """
+
+    tp: int = 1
+    """Tensor parallel degree."""
+    cp: int = 1
+    """Context parallel degree."""
+    dp: int = 1
+    """Data parallel degree (replicas of the dense parameters)."""
+    pp: int = 1
+    """Pipeline stages."""
+    vpp: int = 1
+    """Virtual stages per pipeline stage."""
+    ep: int = 1
+    """Expert parallel degree."""
+    etp: int | None = None
+    """Expert tensor parallel degree; None means the same as `tp`."""
+    microbatches: int = 1
+    """Microbatches per step and data parallel replica."""
+
+    def __post_init__(self) -> None:
+        """Refuse degrees below one and layouts that do not divide."""
+        for name in ("tp", "cp", "dp", "pp", "vpp", "ep", "microbatches"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"is {getattr(self, name)}; it must be at least 1", f"parallel.{name}")
+        if self.etp is not None and self.etp < 1:
+            raise ConfigError(f"is {self.etp}; it must be at least 1", "parallel.etp")
+        if self.ranks_per_stage % (self.expert_tp * self.ep):
+            raise InfeasibleError(
+                f"the {self.ranks_per_stage} ranks of a stage (tp {self.tp} x cp {self.cp} x dp {self.dp}) do not "
+                f"divide into experts of etp {self.expert_tp} x ep {self.ep}; change ep, etp or dp"
+            )
+        if self.world_size > MAX_WORLD_SIZE:
+            raise InfeasibleError(f"a world of {self.world_size} ranks is above the limit of {MAX_WORLD_SIZE}")
+
+    @property
+    def expert_tp(self) -> int:
+        """Tensor parallel degree inside an expert."""
+        return self.tp if self.etp is None else self.etp
+
+    @property
+    def ranks_per_stage(self) -> int:
+        """Ranks that hold one pipeline stage."""
+        return self.tp * self.cp * self.dp
+
+    @property
+    def edp(self) -> int:
+        """Expert data parallel degree: replicas of one expert."""
+        return self.ranks_per_stage // (self.expert_tp * self.ep)
+
+    @property
+    def world_size(self) -> int:
+        """All ranks."""
+        return self.ranks_per_stage * self.pp

@@ -1,0 +1,1 @@
+"""THE intermediate form: operations as columns, templates tiled over microbatches and ranks."""

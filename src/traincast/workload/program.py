@@ -1,0 +1,103 @@
+"""The expanded form: every operation of every simulated rank, and when it ran.
+
+Letters: N operations, E edges, R simulated ranks, T template operations, G groups.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable
+from traincast.workload.words import Group, Stream
+
+STREAMS_PER_RANK = len(Stream)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInstance:
+    """One communication group with its real members, however many of them are simulated."""
+
+    kind: Group
+    members: IntArray
+    """Ranks in the order of the group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Operations of the simulated ranks as columns, rank after rank, each in program order.
+
+    Rules of the order, all of them made explicit as edges or joints:
+
+    * operations of one stream of a rank run in order;
+    * an operation starts no earlier than the end of the last *blocking* operation before it
+      on its rank (its launch);
+    * a WAIT also needs the last operation launched before it on the stream it waits for;
+    * operations of one joint (a collective's members, a send and its receive) start together,
+      when the last of them arrives, and end together.
+    """
+
+    ops: OpTable
+    row_N: IntArray
+    """Template row of each operation."""
+    rank_N: IntArray
+    """Rank that runs it (a representative)."""
+    microbatch_N: IntArray
+    """-1 outside the microbatches."""
+    virtual_stage_N: IntArray
+    """Virtual stage; for a send or receive the one its message leaves in forward direction; -1 outside."""
+    group_N: IntArray
+    """Index into `groups`; -1 for what is no communication."""
+    joint_N: IntArray
+    """Joint the operation belongs to; -1 for none (or only one simulated member)."""
+    edge_src_E: IntArray
+    """Sorted by source."""
+    edge_dst_E: IntArray
+    groups: tuple[GroupInstance, ...]
+    rank_R: IntArray
+    stage_R: IntArray
+    represents_R: IntArray
+    """Ranks that each simulated rank stands for, itself included."""
+    op_ptr_R1: IntArray
+    """Operations of rank_R[i] are op_ptr_R1[i] .. op_ptr_R1[i+1]-1."""
+    compute_factor_N: FloatArray | None = None
+    """Factor on compute durations (stragglers, jitter); None is 1 everywhere."""
+
+    def __len__(self) -> int:
+        """Number of operations."""
+        return len(self.row_N)
+
+    @property
+    def stream_N(self) -> IntArray:
+        """Stream of each operation, numbered over all simulated ranks."""
+        local_N = self.ops.stream_T[self.row_N].astype(np.int32)
+        counts_R = np.diff(self.op_ptr_R1)
+        offset_R = np.arange(len(self.rank_R), dtype=np.int32) * STREAMS_PER_RANK
+        return local_N + np.repeat(offset_R, counts_R)
+
+    @property
+    def blocking_N(self) -> BoolArray:
+        """Whether each operation holds back those after it."""
+        return self.ops.blocking_T[self.row_N]
+
+    def rank_slice(self, index: int) -> slice:
+        """Operations of the simulated rank at that index of `rank_R`."""
+        return slice(int(self.op_ptr_R1[index]), int(self.op_ptr_R1[index + 1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """When each operation of a program ran, in seconds from the start of the step.
+
+    ``ready_s <= start_s <= end_s``: an operation is ready when its stream and its edges let it
+    go, starts when the other members of its joint are ready too, and runs `duration_s`.
+    """
+
+    ready_s_N: FloatArray
+    start_s_N: FloatArray
+    end_s_N: FloatArray
+    duration_s_N: FloatArray
+
+    @property
+    def step_s(self) -> float:
+        """Time of the whole step, from the first start to the last end."""
+        return float(self.end_s_N.max(initial=0.0))

@@ -1,0 +1,111 @@
+"""The closed vocabularies of the intermediate form, as small integers for columns."""
+
+from enum import IntEnum
+
+
+class Phase(IntEnum):
+    """Part of the training step an operation belongs to."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    """Input gradient."""
+    WEIGHT_GRADIENT = 2
+    RECOMPUTE = 3
+    """Forward work repeated in the backward pass."""
+    STEP = 4
+    """Once per step."""
+
+
+class Kind(IntEnum):
+    """What an operation is."""
+
+    COMPUTE = 0
+    COLLECTIVE = 1
+    SEND = 2
+    RECV = 3
+    GAP = 4
+    """The host is busy and the GPU idle."""
+    WAIT = 5
+    """Hold the program until everything launched on another stream has ended."""
+
+
+class Group(IntEnum):
+    """Kind of a communication group."""
+
+    NONE = -1
+    TP = 0
+    CP = 1
+    EP = 2
+    PP = 3
+    DP = 4
+    ETP = 5
+    EDP = 6
+    """Expert data parallel (AICB ``DP_EP``, Echo ``exp_dp``)."""
+    EMB = 7
+    """First and last stage, for tied embeddings."""
+    MP = 8
+    """TP x PP, the optimizer's norm."""
+    WORLD = 9
+
+
+class Stream(IntEnum):
+    """In-order queue of a rank. A send and a receive in each pipeline direction have their own."""
+
+    COMPUTE = 0
+    TP = 1
+    CP = 2
+    EP = 3
+    DP = 4
+    ETP = 5
+    EDP = 6
+    EMB = 7
+    MP = 8
+    WORLD = 9
+    SEND_FORWARD = 10
+    SEND_BACKWARD = 11
+    RECV_FORWARD = 12
+    RECV_BACKWARD = 13
+    NONE = 14
+
+
+STREAM_OF_GROUP: dict[Group, Stream] = {
+    group: Stream[group.name] for group in Group if group not in (Group.NONE, Group.PP)
+}
+"""The stream that a collective of a group runs on."""
+
+
+class Operation(IntEnum):
+    """What a communication does; sizes follow nccl-tests (`size_bytes` of the result page)."""
+
+    NONE = -1
+    ALL_REDUCE = 0
+    ALL_GATHER = 1
+    """Size: the gathered tensor."""
+    REDUCE_SCATTER = 2
+    """Size: the tensor before it is scattered."""
+    ALL_TO_ALL = 3
+    """Size: bytes that leave one rank's buffer."""
+    BROADCAST = 4
+    REDUCE = 5
+    SEND_RECV = 6
+
+
+class Provenance(IntEnum):
+    """Where a duration comes from."""
+
+    UNKNOWN = 0
+    FILE = 1
+    """Written in the input, at its line."""
+    PRICED = 2
+    """Worked out by a cost model."""
+    ASSUMED = 3
+    """Supposed, and listed among the assumptions."""
+
+
+class OverlapClass(IntEnum):
+    """How an operation slows down while it overlaps with communication."""
+
+    UNKNOWN = 0
+    COMPUTE_BOUND = 1
+    MEMORY_BOUND = 2
+    SMALL = 3

@@ -1,0 +1,57 @@
+"""A workload: what every rank does in a step, before it is tiled over microbatches and ranks.
+
+Letters: T template operations, P stages, Q virtual stages in model order, M microbatches, W ranks.
+"""
+
+from dataclasses import dataclass
+
+from traincast.spec.notes import Note
+from traincast.spec.parallel import Parallel
+from traincast.workload.ops import IntArray, OpTable
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file a workload was read from."""
+
+    path: str
+    format: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """What a rank does; numbers are indices into `Workload.segments`, -1 for nothing.
+
+    A rank of stage s runs ``start_P[s]``, then the slots of its pipeline schedule, then
+    ``end_P[s]``; ``after_forward_P[s]`` follows its last forward slot.
+    """
+
+    forward_QM: IntArray
+    backward_QM: IntArray
+    """Recompute, input gradient and weight gradient; schedules that split them do it by phase."""
+    start_P: IntArray
+    after_forward_P: IntArray
+    end_P: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One training (or forward-only) step in the intermediate form."""
+
+    name: str
+    parallel: Parallel
+    schedule: str
+    forward_only: bool
+    ops: OpTable
+    segments: tuple[IntArray, ...]
+    """Rows of the op table in program order; the pieces that templates are made of."""
+    templates: tuple[Template, ...]
+    template_W: IntArray
+    """Template of each rank."""
+    message_bytes_Q: IntArray
+    """Bytes of the activation message that leaves each virtual stage (and of its gradient back)."""
+    inputs: tuple[InputFile, ...]
+    assumptions: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
+    measured_s: float | None = None
