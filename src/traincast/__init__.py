@@ -1,1 +1,67 @@
-"""Forecast one step of distributed LLM training."""
+"""Forecast one step of distributed LLM training before anyone rents the GPUs."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from traincast.api import clusters, inspect, read, simulate
+    from traincast.errors import (
+        CalibrationError,
+        ConfigError,
+        DeadlockError,
+        FormatError,
+        InfeasibleError,
+        ProgramError,
+        TraincastError,
+        UnknownNameError,
+    )
+    from traincast.simulation.result import Result
+    from traincast.spec.options import LayoutOptions, SimulateOptions, StageRoles
+
+__version__ = "0.1.0"
+
+_HOME = {
+    **dict.fromkeys(("clusters", "inspect", "read", "simulate"), "traincast.api"),
+    **dict.fromkeys(
+        (
+            "CalibrationError",
+            "ConfigError",
+            "DeadlockError",
+            "FormatError",
+            "InfeasibleError",
+            "ProgramError",
+            "TraincastError",
+            "UnknownNameError",
+        ),
+        "traincast.errors",
+    ),
+    "Result": "traincast.simulation.result",
+    **dict.fromkeys(("LayoutOptions", "SimulateOptions", "StageRoles"), "traincast.spec.options"),
+}
+
+__all__ = [
+    "CalibrationError",
+    "ConfigError",
+    "DeadlockError",
+    "FormatError",
+    "InfeasibleError",
+    "LayoutOptions",
+    "ProgramError",
+    "Result",
+    "SimulateOptions",
+    "StageRoles",
+    "TraincastError",
+    "UnknownNameError",
+    "__version__",
+    "clusters",
+    "inspect",
+    "read",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used, so that the command line starts fast."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'traincast' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

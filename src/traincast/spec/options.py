@@ -1,8 +1,14 @@
 """What the user may ask of a simulation beside the file: layout, schedule, pricing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Any
+
+from traincast.errors import ConfigError
+
+GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world")
+"""Communication groups as the user names them."""
 
 
 class StageRoles(StrEnum):
@@ -35,6 +41,14 @@ class LayoutOptions:
     pp_message_bytes: int | None = None
     """Size of one activation message between pipeline stages."""
 
+    def __post_init__(self) -> None:
+        """Refuse degrees below one."""
+        for name in ("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"is {value}; it must be at least 1", name)
+        object.__setattr__(self, "stage_roles", StageRoles(self.stage_roles))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
@@ -49,3 +63,31 @@ class SimulateOptions:
     """Simulate every rank even where ranks are alike."""
     compute_slowdown: Mapping[int, float] = field(default_factory=dict)
     """Factor on the compute times of single ranks (stragglers)."""
+
+    def __post_init__(self) -> None:
+        """Refuse groups that do not exist and rates that are none."""
+        for group, rate in self.busbw_bytes_per_s.items():
+            if group not in GROUP_NAMES:
+                raise ConfigError(f"unknown group {group!r}; known: {', '.join(GROUP_NAMES)}", "busbw")
+            if not 0 < rate < float("inf"):
+                raise ConfigError(f"{rate} bytes/s is not a bandwidth", f"busbw.{group}")
+        for rank, factor in self.compute_slowdown.items():
+            if rank < 0 or not 0 < factor < float("inf"):
+                raise ConfigError(f"rank {rank} with factor {factor}; give a rank and a positive factor", "slow")
+
+
+def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401
+    """Build options from the fields of `SimulateOptions` and `LayoutOptions` as flat keywords.
+
+    Raises
+    ------
+    ConfigError
+        If a keyword is no such field, or a value is not allowed.
+    """
+    of_layout = {each.name for each in fields(LayoutOptions)}
+    of_simulation = {each.name for each in fields(SimulateOptions)} - {"layout"}
+    unknown = sorted(set(values) - of_layout - of_simulation)
+    if unknown:
+        raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(sorted(of_layout | of_simulation))}")
+    layout = LayoutOptions(**{name: value for name, value in values.items() if name in of_layout})
+    return SimulateOptions(layout=layout, **{name: value for name, value in values.items() if name in of_simulation})

@@ -4,7 +4,10 @@ Letter: T template operations. A template operation is written once and run many
 `traincast.workload.program` holds the runs.
 """
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +92,15 @@ class OpTable:
         """Number of template operations."""
         return len(self.name_T)
 
+    def extended(self, ops: Sequence[Op]) -> "OpTable":
+        """Return a table with further operations at its end; existing rows keep their numbers."""
+        more = table_of(ops)
+        columns: dict[str, Any] = {}
+        for column in fields(self):
+            old, new = getattr(self, column.name), getattr(more, column.name)
+            columns[column.name] = old + new if isinstance(old, tuple) else np.concatenate([old, new])
+        return OpTable(**columns)
+
 
 @dataclass(slots=True)
 class OpTableBuilder:
@@ -103,38 +115,27 @@ class OpTableBuilder:
 
     def table(self) -> OpTable:
         """Return the collected operations as columns."""
-        ops = self.ops
-        nan = float("nan")
+        return table_of(self.ops)
 
-        def integers(values: list[int], dtype: type[np.signedinteger]) -> IntArray:
-            return np.array(values, dtype=dtype)
 
-        def floats(values: list[float | None]) -> FloatArray:
-            return np.array([nan if value is None else value for value in values], dtype=np.float64)
+_INTEGER_WIDTH = {
+    "int8": ("kind", "phase", "stream", "provenance", "group", "operation", "waits_for", "overlap_class"),
+    "int32": ("file", "line", "layer"),
+    "int64": ("size_bytes", "memory_alloc_bytes", "memory_free_bytes"),
+}
+_FLOATS = ("duration_s", "process_s", "flops", "bytes_moved")
+_OBJECTS = ("name", "dtype", "loads", "operator", "shape")
 
-        return OpTable(
-            name_T=tuple(op.name for op in ops),
-            kind_T=integers([op.kind for op in ops], np.int8),
-            phase_T=integers([op.phase for op in ops], np.int8),
-            blocking_T=np.array([op.blocking for op in ops], dtype=np.bool_),
-            stream_T=integers([op.stream for op in ops], np.int8),
-            duration_s_T=floats([op.duration_s for op in ops]),
-            provenance_T=integers([op.provenance for op in ops], np.int8),
-            file_T=integers([op.file for op in ops], np.int32),
-            line_T=integers([op.line for op in ops], np.int32),
-            layer_T=integers([op.layer for op in ops], np.int32),
-            group_T=integers([op.group for op in ops], np.int8),
-            operation_T=integers([op.operation for op in ops], np.int8),
-            size_bytes_T=integers([-1 if op.size_bytes is None else op.size_bytes for op in ops], np.int64),
-            dtype_T=tuple(op.dtype for op in ops),
-            loads_T=tuple(op.loads for op in ops),
-            process_s_T=floats([op.process_s for op in ops]),
-            waits_for_T=integers([op.waits_for for op in ops], np.int8),
-            operator_T=tuple(op.operator for op in ops),
-            shape_T=tuple(op.shape for op in ops),
-            flops_T=floats([op.flops for op in ops]),
-            bytes_moved_T=floats([op.bytes_moved for op in ops]),
-            overlap_class_T=integers([op.overlap_class for op in ops], np.int8),
-            memory_alloc_bytes_T=integers([op.memory_alloc_bytes for op in ops], np.int64),
-            memory_free_bytes_T=integers([op.memory_free_bytes for op in ops], np.int64),
-        )
+
+def table_of(ops: Sequence[Op]) -> OpTable:
+    """Turn operations into columns; an unknown number becomes NaN, an unknown size -1."""
+    columns: dict[str, Any] = {name: tuple(getattr(op, name) for op in ops) for name in _OBJECTS}
+    for width, names in _INTEGER_WIDTH.items():
+        for name in names:
+            values = [-1 if (value := getattr(op, name)) is None else value for op in ops]
+            columns[name] = np.array(values, dtype=width)
+    for name in _FLOATS:
+        values = [math.nan if (value := getattr(op, name)) is None else value for op in ops]
+        columns[name] = np.array(values, dtype=np.float64)
+    columns["blocking"] = np.array([op.blocking for op in ops], dtype=np.bool_)
+    return OpTable(**{f"{name}_T": column for name, column in columns.items()})

@@ -45,6 +45,8 @@ class Program:
     """-1 outside the microbatches."""
     virtual_stage_N: IntArray
     """Virtual stage; for a send or receive the one its message leaves in forward direction; -1 outside."""
+    peer_stage_N: IntArray
+    """Stage at the other end of a send or receive; -1 for what is no message."""
     group_N: IntArray
     """Index into `groups`; -1 for what is no communication."""
     joint_N: IntArray
@@ -73,6 +75,11 @@ class Program:
         counts_R = np.diff(self.op_ptr_R1)
         offset_R = np.arange(len(self.rank_R), dtype=np.int32) * STREAMS_PER_RANK
         return local_N + np.repeat(offset_R, counts_R)
+
+    @property
+    def stage_N(self) -> IntArray:
+        """Pipeline stage of each operation."""
+        return np.repeat(self.stage_R, np.diff(self.op_ptr_R1))
 
     @property
     def blocking_N(self) -> BoolArray:

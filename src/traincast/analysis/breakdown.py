@@ -1,0 +1,104 @@
+"""Give every instant of a rank's step exactly one owner.
+
+In this order: the compute stream is busy -> ``compute``; else a transfer runs -> ``exposed_tp``,
+``_cp``, ``_ep``, ``_pp``, ``_dp``; else a message from a peer is awaited -> ``bubble``; else
+members of a collective are awaited -> that ``exposed_*``; else ``other``.
+
+Letters: N operations of a rank, B borders between instants, O owners.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.program import Program, Timeline
+from traincast.workload.words import Group, Kind
+
+_EXPOSED_OF_GROUP = {
+    Group.TP: "exposed_tp",
+    Group.ETP: "exposed_tp",
+    Group.CP: "exposed_cp",
+    Group.EP: "exposed_ep",
+    Group.PP: "exposed_pp",
+    Group.DP: "exposed_dp",
+    Group.EDP: "exposed_dp",
+    Group.EMB: "exposed_dp",
+    Group.WORLD: "exposed_dp",
+    Group.MP: "other",
+}
+_EXPOSED = ("exposed_tp", "exposed_cp", "exposed_ep", "exposed_pp", "exposed_dp")
+_TRANSFER = {name: 1 + place for place, name in enumerate(_EXPOSED)}
+_BUBBLE = 1 + len(_EXPOSED)
+_WAIT = {name: _BUBBLE + 1 + place for place, name in enumerate(_EXPOSED)}
+_NOBODY = 2 * _BUBBLE
+_NAME_OF_OWNER = ("compute", *_EXPOSED, "bubble", *_EXPOSED, "other")
+
+
+@dataclass(frozen=True, slots=True)
+class RankBreakdown:
+    """Where one rank's step went, in seconds."""
+
+    breakdown_s: dict[str, float]
+    """Sums to the step."""
+    compute_s: float
+    """Time the compute stream was busy."""
+    wait_s: float
+    """Exposed waiting for members of a collective."""
+
+
+def rank_breakdown(program: Program, timeline: Timeline, index: int, step_s: float) -> RankBreakdown:
+    """Break down the step of one simulated rank.
+
+    Parameters
+    ----------
+    program, timeline : Program, Timeline
+        What ran and when.
+    index : int
+        Index into `program.rank_R`.
+    step_s : float
+        The whole step; what follows the rank's own end is ``other``.
+
+    Returns
+    -------
+    RankBreakdown
+    """
+    mine = program.rank_slice(index)
+    row_N = program.row_N[mine]
+    ready_N, start_N, end_N = timeline.ready_s_N[mine], timeline.start_s_N[mine], timeline.end_s_N[mine]
+    transfer_N, wait_N = _owners(program, row_N)
+    border_B = np.unique(np.concatenate([[0.0, step_s], ready_N, start_N, end_N]))
+    owner_B = np.full(len(border_B) - 1, _NOBODY, dtype=np.int64)
+    _claim(owner_B, border_B, transfer_N, start_N, end_N)
+    _claim(owner_B, border_B, wait_N, ready_N, start_N)
+    seconds_O = np.bincount(owner_B, np.diff(border_B), _NOBODY + 1)
+    breakdown = dict.fromkeys((*_NAME_OF_OWNER[: _BUBBLE + 1], "other"), 0.0)
+    for owner, name in enumerate(_NAME_OF_OWNER):
+        breakdown[name] += float(seconds_O[owner])
+    return RankBreakdown(breakdown, float(seconds_O[0]), float(seconds_O[_BUBBLE + 1 : _NOBODY].sum()))
+
+
+def _owners(program: Program, row_N: IntArray) -> tuple[IntArray, IntArray]:
+    """Return who owns each operation's transfer and its waiting; `_NOBODY` for none."""
+    kind_T, group_T = program.ops.kind_T, program.ops.group_T
+    transfer_T = np.full(len(kind_T), _NOBODY, dtype=np.int64)
+    wait_T = transfer_T.copy()
+    transfer_T[kind_T == Kind.COMPUTE] = 0
+    message_T = (kind_T == Kind.SEND) | (kind_T == Kind.RECV)
+    for group, name in _EXPOSED_OF_GROUP.items():
+        if name in _TRANSFER:
+            of_group_T = (group_T == group) & (message_T | (kind_T == Kind.COLLECTIVE))
+            transfer_T[of_group_T], wait_T[of_group_T] = _TRANSFER[name], _WAIT[name]
+    wait_T[message_T] = _BUBBLE
+    return transfer_T[row_N], wait_T[row_N]
+
+
+def _claim(owner_B: IntArray, border_B: FloatArray, owner_N: IntArray, begin_N: FloatArray, end_N: FloatArray) -> None:
+    """Give each instant to the first owner (lowest number) that claims it and is ahead of the present one."""
+    for owner in np.unique(owner_N[owner_N < _NOBODY])[::-1]:
+        claims_N = (owner_N == owner) & (end_N > begin_N)
+        change_B = np.zeros(len(border_B), dtype=np.int64)
+        np.add.at(change_B, np.searchsorted(border_B, begin_N[claims_N]), 1)
+        np.add.at(change_B, np.searchsorted(border_B, end_N[claims_N]), -1)
+        covered_B = np.cumsum(change_B)[:-1] > 0
+        owner_B[covered_B & (owner_B > owner)] = owner

@@ -1,0 +1,134 @@
+"""The facade: what a Python user calls, and all that the command line calls."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from traincast.errors import ConfigError, FormatError
+from traincast.formats.contract import Inspection
+from traincast.formats.open import identify
+from traincast.simulation.result import Result
+from traincast.simulation.simulate import simulate_workload
+from traincast.spec.cluster import Cluster
+from traincast.spec.clusters import cluster_names, load_cluster
+from traincast.spec.notes import Note
+from traincast.spec.options import LayoutOptions, SimulateOptions, make_options
+from traincast.workload.workload import Workload
+
+DEFAULT_CLUSTER = "h100"
+
+StrPath = str | PathLike[str]
+
+
+def inspect(path: StrPath) -> Inspection:
+    """Say what a file is: format, generation, contents, totals, oddities.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    Inspection
+
+    Raises
+    ------
+    FormatError
+        If no format knows the file, or it is damaged.
+    """
+    file = Path(path)
+    return identify(file).inspect(file)
+
+
+def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None) -> Workload:
+    """Read the files of one run into the intermediate form.
+
+    Parameters
+    ----------
+    files : path or sequence of paths
+        One file, or the rank files of one run.
+    layout : LayoutOptions, optional
+        What to override of the files' layout.
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    FormatError
+        If a file cannot be read, or the files are of different formats.
+    """
+    paths = [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
+    if not paths:
+        raise ConfigError("no file was given")
+    formats = [identify(path) for path in paths]
+    for path, form in zip(paths, formats, strict=True):
+        if form is not formats[0]:
+            raise FormatError(f"is of format {form.name}, but {paths[0]} is {formats[0].name}", str(path))
+    return formats[0].read(paths, layout or LayoutOptions())
+
+
+def simulate(
+    files: StrPath | Sequence[StrPath] | Workload,
+    options: SimulateOptions | None = None,
+    *,
+    engine: str = "auto",
+    **changes: Any,  # noqa: ANN401
+) -> Result:
+    """Simulate one step of a workload or of the files that describe it.
+
+    Parameters
+    ----------
+    files : path, sequence of paths, or Workload
+        What to simulate.
+    options : SimulateOptions, optional
+        All options at once.
+    engine : {"auto", "reference", "kernel"}
+        Implementation of the engine; all agree bit for bit.
+    **changes
+        Options as keywords, used when `options` is not given: the fields of
+        `SimulateOptions` and `LayoutOptions`, such as ``cluster="h100"`` or ``tp=8``.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    TraincastError
+        If the input cannot be read or cannot run.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> result = traincast.simulate("workload.txt", cluster="h100", vpp=2)  # doctest: +SKIP
+    >>> result.iteration_time_s  # doctest: +SKIP
+    """
+    if options is not None and changes:
+        raise ConfigError(f"give options or keywords, not both ({', '.join(sorted(changes))})")
+    chosen = options or make_options(**changes)
+    workload = files if isinstance(files, Workload) else read(files, chosen.layout)
+    result = simulate_workload(workload, load_cluster(chosen.cluster or DEFAULT_CLUSTER), chosen, engine)
+    return result if chosen.cluster else _with_default_cluster(result)
+
+
+def clusters() -> list[Cluster]:
+    """Return every preset cluster."""
+    return [load_cluster(name) for name in cluster_names()]
+
+
+def _with_default_cluster(result: Result) -> Result:
+    text = f"no cluster was given; taken as {DEFAULT_CLUSTER}"
+    assumptions = (*result.assumptions, Note("cluster-default", text))
+    priced = sum(each.count for each in result.collectives)
+    if not priced:
+        return replace(result, assumptions=assumptions)
+    warning = Note(
+        "cluster-default",
+        f"communication was priced for {DEFAULT_CLUSTER}, because no cluster was given (use --cluster)",
+    )
+    return replace(result, assumptions=assumptions, warnings=(*result.warnings, warning))

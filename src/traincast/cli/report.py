@@ -1,0 +1,17 @@
+"""``traincast report``."""
+
+from pathlib import Path
+
+import click
+
+from traincast.cli.terminal import console
+
+
+@click.command(name="report")
+@click.argument("file", type=click.Path(path_type=Path))
+def command(file: Path) -> None:
+    """Show a result.json again."""
+    from traincast.report.json import read_result
+    from traincast.report.terminal import print_result
+
+    print_result(read_result(file), console())

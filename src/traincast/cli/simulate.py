@@ -1,0 +1,59 @@
+"""``traincast simulate``."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from traincast.cli.options import BUSBW, SLOW, Size, layout_options
+from traincast.cli.terminal import console, print_json, progress
+from traincast.spec.options import StageRoles, make_options
+
+
+@click.command(name="simulate")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--cluster", metavar="NAME|FILE", help="Preset or TOML file (default: h100, with a warning).")
+@layout_options
+@click.option("--schedule", metavar="NAME", help="Pipeline schedule: gpipe, 1f1b, interleaved.")
+@click.option(
+    "--stage-roles",
+    type=click.Choice([role.value for role in StageRoles]),
+    default=StageRoles.AUTO.value,
+    show_default=True,
+    help="Embedding and final rows on the first and last virtual stage, or on every stage.",
+)
+@click.option("--overlap-grad-reduce", is_flag=True, help="Reduce gradients beside the last backward.")
+@click.option("--pp-comm", "pp_message_bytes", type=Size(), help="Size of one message between stages.")
+@click.option("--busbw", multiple=True, type=BUSBW, help="Bus bandwidth of a group, such as tp=300GB/s.")
+@click.option("--slow", multiple=True, type=SLOW, help="Make one rank's compute slower, such as 7=1.3.")
+@click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write result.json, ops.csv, trace.json.gz.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def command(
+    files: tuple[Path, ...],
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    busbw: tuple[tuple[str, float], ...],
+    slow: tuple[tuple[int, float], ...],
+    **changes: Any,  # noqa: ANN401
+) -> None:
+    """Simulate a workload or trace file (several rank files are one run)."""
+    options = make_options(busbw_bytes_per_s=dict(busbw), compute_slowdown=dict(slow), **changes)
+    from traincast import api
+    from traincast.report.directory import write_directory
+
+    with progress("simulating", quiet=quiet or as_json):
+        result = api.simulate(files, options)
+        written = write_directory(result, out) if out else []
+    if as_json:
+        from traincast.report.json import result_to_dict
+
+        print_json(result_to_dict(result))
+    elif not quiet:
+        from traincast.report.terminal import print_result
+
+        print_result(result, console())
+        for path in written:
+            click.echo(f"wrote {path}")

@@ -1,0 +1,91 @@
+"""What the engine runs: who follows whom, as arrays.
+
+Letters: N operations, E edges, J joints, I members of joints.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from traincast.errors import ProgramError
+
+IntArray = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Successors, predecessors counted, and joints, all as dense arrays."""
+
+    next_N: IntArray
+    """Next operation of the same stream, -1 for none."""
+    edge_ptr_N1: IntArray
+    edge_dst_E: IntArray
+    """Operations that wait for n are edge_dst_E[edge_ptr_N1[n] : edge_ptr_N1[n + 1]]."""
+    waits_N: IntArray
+    """How many operations each one waits for."""
+    joint_N: IntArray
+    """Joint of each operation, -1 for none."""
+    joint_ptr_J1: IntArray
+    joint_member_I: IntArray
+
+    def __len__(self) -> int:
+        """Number of operations."""
+        return len(self.next_N)
+
+
+def build_graph(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, joint_N: IntArray) -> Graph:
+    """Prepare a program for the engine.
+
+    Parameters
+    ----------
+    stream_N : int array [N]
+        Stream of each operation; operations of a stream run in index order.
+    edge_src_E, edge_dst_E : int array [E]
+        The second starts after the first has ended.
+    joint_N : int array [N]
+        Operations of a joint (0, 1, 2 ...) start and end together; -1 for none.
+
+    Returns
+    -------
+    Graph
+
+    Raises
+    ------
+    ProgramError
+        If an edge names an operation that does not exist.
+    """
+    count = len(stream_N)
+    for ends in (edge_src_E, edge_dst_E):
+        if len(ends) and not (0 <= int(ends.min()) and int(ends.max()) < count):
+            raise ProgramError(f"an edge names an operation outside 0..{count - 1}")
+    if np.any(edge_src_E[1:] < edge_src_E[:-1]):
+        order = np.argsort(edge_src_E, kind="stable")
+        edge_src_E, edge_dst_E = edge_src_E[order], edge_dst_E[order]
+    next_N = _next_of_stream(stream_N)
+    waits_N = np.bincount(edge_dst_E, minlength=count).astype(np.int32)
+    waits_N[next_N[next_N >= 0]] += 1
+    joined = np.flatnonzero(joint_N >= 0)
+    order = np.argsort(joint_N[joined], kind="stable")
+    joints = int(joint_N.max(initial=-1)) + 1
+    return Graph(
+        next_N=next_N,
+        edge_ptr_N1=_pointers(np.bincount(edge_src_E, minlength=count)),
+        edge_dst_E=np.ascontiguousarray(edge_dst_E, dtype=np.int32),
+        waits_N=waits_N,
+        joint_N=np.ascontiguousarray(joint_N, dtype=np.int32),
+        joint_ptr_J1=_pointers(np.bincount(joint_N[joined], minlength=joints)),
+        joint_member_I=joined[order].astype(np.int32),
+    )
+
+
+def _pointers(counts: IntArray) -> IntArray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def _next_of_stream(stream_N: IntArray) -> IntArray:
+    order = np.argsort(stream_N, kind="stable").astype(np.int32)
+    same = stream_N[order[1:]] == stream_N[order[:-1]]
+    next_N = np.full(len(stream_N), -1, dtype=np.int32)
+    next_N[order[:-1][same]] = order[1:][same]
+    return next_N

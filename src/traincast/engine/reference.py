@@ -1,0 +1,69 @@
+"""The engine in pure Python: the definition of what a program's times are.
+
+An operation is *ready* when the operation before it on its stream and every operation it has an
+edge from have ended. Alone, it starts then. In a joint it starts when the last member is ready,
+and the joint lasts as long as its longest member. Times are sums and maxima, each made once, so
+the order in which operations are visited cannot change a bit of them.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from traincast.engine.graph import Graph
+
+FloatArray = npt.NDArray[np.float64]
+Times = tuple[FloatArray, FloatArray, FloatArray, int]
+
+
+def run_reference(graph: Graph, duration_s_N: FloatArray) -> Times:
+    """Return ready, start and end times, and how many operations ran.
+
+    Parameters
+    ----------
+    graph : Graph
+        Who follows whom.
+    duration_s_N : float array [N]
+        Seconds, none unknown.
+
+    Returns
+    -------
+    ready_s_N, start_s_N, end_s_N : float array [N]
+        Seconds from the start of the step.
+    done : int
+        Operations that ran; fewer than N means a deadlock.
+    """
+    following, pointers, targets = graph.next_N.tolist(), graph.edge_ptr_N1.tolist(), graph.edge_dst_E.tolist()
+    joints, joint_pointers, members = graph.joint_N.tolist(), graph.joint_ptr_J1.tolist(), graph.joint_member_I.tolist()
+    missing = [end - begin for begin, end in zip(joint_pointers, joint_pointers[1:], strict=False)]
+    waits, durations = graph.waits_N.tolist(), duration_s_N.tolist()
+    count = len(following)
+    ready, start, end = [0.0] * count, [0.0] * count, [0.0] * count
+    open_ops = [op for op in range(count - 1, -1, -1) if not waits[op]]
+    done = 0
+    while open_ops:
+        op = open_ops.pop()
+        joint = joints[op]
+        if joint < 0:
+            group: tuple[int, ...] | list[int] = (op,)
+            begin, duration = ready[op], durations[op]
+        else:
+            missing[joint] -= 1
+            if missing[joint]:
+                continue
+            group = members[joint_pointers[joint] : joint_pointers[joint + 1]]
+            begin = max([ready[member] for member in group])
+            duration = max([durations[member] for member in group])
+        finish = begin + duration
+        for member in group:
+            start[member], end[member] = begin, finish
+            done += 1
+            successors = targets[pointers[member] : pointers[member + 1]]
+            if following[member] >= 0:
+                successors.append(following[member])
+            for successor in successors:
+                if finish > ready[successor]:
+                    ready[successor] = finish
+                waits[successor] -= 1
+                if not waits[successor]:
+                    open_ops.append(successor)
+    return np.array(ready), np.array(start), np.array(end), done

@@ -1,0 +1,30 @@
+"""Double binary tree: reduce towards the roots and broadcast back, half of the data in each tree."""
+
+from traincast.estimate.collectives.contract import ALGORITHMS, Traffic, tree_depth
+from traincast.fabric.placement import Placement
+from traincast.workload.words import Operation
+
+
+@ALGORITHMS.register("tree")
+def tree(operation: Operation, placement: Placement) -> Traffic | None:
+    """Return the traffic of two complementary trees over nodes, with a chain inside each node.
+
+    2 log2(nodes) steps between nodes and a chain of the members inside, both ways. A rank
+    is inside one tree and a leaf of the other, so it sends the data twice. Over two nodes
+    it can be once, but the measured runs that the constants come from do not show it.
+
+    Source: Sanders, Speck and Traff, Two-tree algorithms for full bandwidth broadcast,
+    reduction and scan, 2009; steps and the rate of half the bus as in NVIDIA/nccl,
+    src/graph/tuning.cc.
+    """
+    if operation is not Operation.ALL_REDUCE:
+        return None
+    across = placement.nodes > 1
+    return Traffic(
+        intra_hops=2 * (placement.max_members - 1),
+        inter_hops=2 * tree_depth(placement.nodes),
+        port_load=2.0 if placement.max_members > 1 else 0.0,
+        nic_load=2.0 / placement.min_members if across else 0.0,
+        node_load=2.0 if across else 0.0,
+        copy_load=1 / placement.ranks,
+    )

@@ -1,0 +1,144 @@
+"""Put a time on every operation of a program.
+
+Computations bring theirs from the input; communications that bring none are priced by the
+links between the members of their group. Distinct communications are priced once.
+
+Letters: N operations, U distinct communications, G groups.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.errors import ProgramError
+from traincast.estimate.collectives.price import Price, price_collective, price_message
+from traincast.fabric.placement import Placement, placement_of
+from traincast.spec.cluster import Cluster
+from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.program import Program
+from traincast.workload.words import Group, Kind, Operation
+
+
+@dataclass(frozen=True, slots=True)
+class PricedCommunication:
+    """One distinct communication with its price."""
+
+    group: Group
+    operation: Operation
+    size_bytes: int
+    placement: Placement
+    price: Price
+    count: int
+    """Times that the rank that runs it most often runs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """A duration for every operation, and what was priced."""
+
+    duration_s_N: FloatArray
+    communications: tuple[PricedCommunication, ...]
+
+
+def price_program(
+    program: Program,
+    cluster: Cluster,
+    location_LW: IntArray,
+    busbw_bytes_per_s: Mapping[str, float] | None = None,
+) -> Prices:
+    """Price a program on a cluster.
+
+    Parameters
+    ----------
+    program : Program
+        What runs.
+    cluster : Cluster
+        Its links.
+    location_LW : int array [L, W]
+        Where every rank sits.
+    busbw_bytes_per_s : mapping, optional
+        Bus bandwidth that overrides the model, by group name in lower case.
+
+    Returns
+    -------
+    Prices
+
+    Raises
+    ------
+    ProgramError
+        If a computation has no known duration.
+    """
+    ops, row_N = program.ops, program.row_N
+    duration_N = ops.duration_s_T[row_N]
+    if program.compute_factor_N is not None:
+        compute_N = ops.kind_T[row_N] == Kind.COMPUTE
+        duration_N = np.where(compute_N, duration_N * program.compute_factor_N, duration_N)
+    unknown_N = np.isnan(duration_N)
+    communicates_N = program.group_N >= 0
+    lacking = np.flatnonzero(unknown_N & ~communicates_N)
+    if len(lacking):
+        raise ProgramError(f"the duration of {ops.name_T[row_N[lacking[0]]]!r} is unknown")
+    at = np.flatnonzero(unknown_N & communicates_N)
+    communications, price_s = _price_distinct(program, at, cluster, location_LW, busbw_bytes_per_s or {})
+    duration_N[at] = price_s
+    return Prices(duration_N, communications)
+
+
+def _price_distinct(
+    program: Program, at: IntArray, cluster: Cluster, location_LW: IntArray, busbw: Mapping[str, float]
+) -> tuple[tuple[PricedCommunication, ...], FloatArray]:
+    if not len(at):
+        return (), np.zeros(0)
+    ops = program.ops
+    row_at = program.row_N[at]
+    placements, placement_at = _placements(program, at, location_LW)
+    sizes, size_at = np.unique(ops.size_bytes_T[row_at], return_inverse=True)
+    processes, process_at = np.unique(ops.process_s_T[row_at], return_inverse=True)
+    fields = (placement_at, ops.group_T[row_at].astype(np.int64), ops.operation_T[row_at], size_at, process_at)
+    key_at = np.ravel_multi_index(fields, [int(field.max()) + 1 for field in fields])
+    _, first_U, inverse_at = np.unique(key_at, return_index=True, return_inverse=True)
+    count_U = _most_per_rank(program.rank_N[at], inverse_at, len(first_U))
+    price_s_U = np.zeros(len(first_U))
+    found: dict[tuple[object, ...], PricedCommunication] = {}
+    for index, place in enumerate(first_U):
+        group, operation = Group(int(ops.group_T[row_at[place]])), Operation(int(ops.operation_T[row_at[place]]))
+        placement = placements[int(placement_at[place])]
+        size, rate = int(sizes[size_at[place]]), busbw.get(group.name.lower())
+        price = _price(operation, size, placement, cluster, rate)
+        process_s = 0.0 if cluster.ideal or placement.ranks == 1 else float(processes[process_at[place]])
+        price_s_U[index] = price.time_s + process_s
+        key = (group, operation, size, placement)
+        if placement.ranks > 1:
+            before = found[key].count if key in found else 0
+            found[key] = PricedCommunication(group, operation, size, placement, price, before + int(count_U[index]))
+    order = sorted(found.values(), key=lambda each: (-each.count * each.price.time_s, each.group, each.size_bytes))
+    return tuple(order), price_s_U[inverse_at]
+
+
+def _price(operation: Operation, size_bytes: int, placement: Placement, cluster: Cluster, rate: float | None) -> Price:
+    if operation is Operation.SEND_RECV:
+        return price_message(size_bytes, placement.nodes == 1, cluster, rate)
+    return price_collective(operation, size_bytes, placement, cluster, rate)
+
+
+def _placements(program: Program, at: IntArray, location_LW: IntArray) -> tuple[list[Placement], IntArray]:
+    """Return the distinct placements, and which one each operation at `at` has; a message's are its two ends."""
+    numbers: dict[Placement, int] = {}
+    ends = np.stack([program.group_N[at], program.stage_N[at], program.peer_stage_N[at]]).astype(np.int64)
+    ends[1, ends[2] < 0] = -1
+    keys, inverse_at = np.unique(ends, axis=1, return_inverse=True)
+    of_key = []
+    for group, stage, peer in keys.T.tolist():
+        members = program.groups[group].members
+        placement = placement_of(members if peer < 0 else members[[stage, peer]], location_LW)
+        of_key.append(numbers.setdefault(placement, len(numbers)))
+    return list(numbers), np.array(of_key, dtype=np.int64)[inverse_at.reshape(-1)]
+
+
+def _most_per_rank(rank_at: IntArray, which_at: IntArray, distinct: int) -> IntArray:
+    """Return for each distinct communication how often the rank runs it that runs it most, [U]."""
+    keys, counts = np.unique(rank_at.astype(np.int64) * distinct + which_at, return_counts=True)
+    most_U = np.zeros(distinct, dtype=np.int64)
+    np.maximum.at(most_U, keys % distinct, counts)
+    return most_U

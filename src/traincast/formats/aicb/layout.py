@@ -1,0 +1,199 @@
+"""Decide the layout of an AICB file: what the user says, then what the file says, then a stated default."""
+
+from dataclasses import dataclass, field
+from math import gcd
+
+from traincast.errors import InfeasibleError
+from traincast.formats.aicb.rows import AicbFile, Header
+from traincast.formats.aicb.structure import Structure
+from traincast.spec.notes import Note
+from traincast.spec.options import LayoutOptions
+from traincast.spec.parallel import Parallel
+
+MICRO_RANKS = 8
+"""World of a MICRO file, which says none: one node of eight GPUs."""
+
+_ONE_GROUP_POLICIES = {"MICRO", "DATA", "HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"}
+"""Policies whose weight gradients are reduced over every rank: dp is the world."""
+
+_ALL_MODEL_POLICIES = {"MODEL", "DISTRIBUTED_INFERENCE"}
+"""Policies whose activations are exchanged over every rank: tp is the world."""
+
+
+@dataclass(slots=True)
+class Notebook:
+    """Collects what was assumed and what looks wrong while a file is read."""
+
+    path: str
+    assumptions: list[Note] = field(default_factory=list)
+    warnings: list[Note] = field(default_factory=list)
+
+    def assume(self, code: str, text: str, line: int | None = 1) -> None:
+        """Record something that was not in the input."""
+        self.assumptions.append(Note(code, text, self._place(line)))
+
+    def warn(self, code: str, text: str, line: int | None = 1) -> None:
+        """Record something that looks wrong."""
+        self.warnings.append(Note(code, text, self._place(line)))
+
+    def _place(self, line: int | None) -> str:
+        return self.path if line is None else f"{self.path}:{line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The decided layout and schedule."""
+
+    parallel: Parallel
+    schedule: str
+    forward_only: bool
+
+
+def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, notes: Notebook) -> Layout:
+    """Work out degrees, microbatches and schedule.
+
+    Parameters
+    ----------
+    file, parts : AicbFile, Structure
+        The file and its parts.
+    options : LayoutOptions
+        What the user overrides.
+    notes : Notebook
+        Receives every assumption and warning.
+
+    Returns
+    -------
+    Layout
+
+    Raises
+    ------
+    InfeasibleError
+        If degrees do not divide the world or the layers.
+    """
+    header = file.header
+    degree = {name: _degree(header, name, getattr(options, name), notes) for name in ("tp", "ep", "pp")}
+    tp, ep, pp, cp = degree["tp"], degree["ep"], degree["pp"], options.cp or 1
+    if options.tp is not None and header.tp not in (None, 0, options.tp):
+        notes.warn(
+            "tp-not-rescaled",
+            f"the file's compute times are those of tp {header.tp}; they and the message sizes are kept for tp {tp}",
+        )
+    world = _world(header, options, (tp, cp, pp, ep), notes)
+    if header.policy in _ALL_MODEL_POLICIES:
+        tp = max(1, world // (cp * pp))
+    elif header.policy in _ONE_GROUP_POLICIES:
+        if tp > 1:
+            notes.warn("tp-unused", f"policy {header.policy} has no tensor parallel group; tp {tp} is not used")
+        tp = 1
+    if world % (tp * cp * pp):
+        raise InfeasibleError(
+            f"{notes.path}: {world} ranks do not divide into tp {tp} x cp {cp} x pp {pp} = {tp * cp * pp}; "
+            f"{world % (tp * cp * pp)} would be left over (change --gpus or a degree)"
+        )
+    schedule, vpp = _schedule(header, options, pp, _layers(parts), notes)
+    parallel = Parallel(
+        tp=tp,
+        cp=cp,
+        dp=world // (tp * cp * pp),
+        pp=pp,
+        vpp=vpp,
+        ep=ep,
+        etp=options.etp,
+        microbatches=_microbatches(header, parts, options, notes),
+    )
+    forward_only = header.inference or header.policy == "DISTRIBUTED_INFERENCE"
+    if pp > 1 and parallel.microbatches == 1:
+        notes.warn(
+            "single-microbatch",
+            f"one microbatch walks all {pp * vpp} virtual stages one after the other, so {pp - 1} of {pp} stages "
+            "always wait and nothing overlaps; give --microbatches if the run had more",
+        )
+    return Layout(parallel, schedule, forward_only)
+
+
+def _degree(header: Header, name: str, chosen: int | None, notes: Notebook) -> int:
+    """Return a degree: the user's, else the file's, else 1 with a note."""
+    if chosen is not None:
+        return chosen
+    written: int | None = getattr(header, name)
+    if written:
+        return written
+    if written == 0:
+        notes.warn(f"{name}-zero", f"the header says {name} 0; taken as 1")
+    elif header.policy != "MICRO":
+        notes.assume(f"{name}-absent", f"the header says no {name}; taken as 1")
+    return 1
+
+
+def _world(header: Header, options: LayoutOptions, degrees: tuple[int, int, int, int], notes: Notebook) -> int:
+    tp, cp, pp, ep = degrees
+    if options.dp is not None:
+        world = options.dp * tp * cp * pp
+        if options.gpus not in (None, world):
+            raise InfeasibleError(
+                f"--gpus {options.gpus} and dp {options.dp} x tp {tp} x cp {cp} x pp {pp} = {world} contradict each other"
+            )
+        return world
+    if options.gpus is not None:
+        return options.gpus
+    if header.all_gpus:
+        return header.all_gpus
+    if header.policy == "MICRO":
+        notes.assume("world-absent", f"the file says no world size; taken as {MICRO_RANKS} ranks (give --gpus)")
+        return MICRO_RANKS
+    experts = ep * (options.etp or tp)
+    dp = experts // gcd(experts, tp * cp)
+    notes.assume(
+        "world-absent",
+        f"the header says no all_gpus; taken as tp {tp} x cp {cp} x pp {pp} x dp {dp} = {tp * cp * pp * dp} ranks, "
+        "the smallest that fits (give --gpus)",
+    )
+    return tp * cp * pp * dp
+
+
+def _microbatches(header: Header, parts: Structure, options: LayoutOptions, notes: Notebook) -> int:
+    blocks = len(parts.blocks)
+    if options.microbatches is not None:
+        if options.microbatches > blocks:
+            notes.assume(
+                "blocks-repeated",
+                f"the file has {blocks} block(s); the last one is repeated to make {options.microbatches} microbatches",
+                None,
+            )
+        return options.microbatches
+    if header.ga is None:
+        notes.assume("ga-absent", f"the header says no ga; the file has {blocks} block(s), one per microbatch")
+    elif header.ga != blocks:
+        notes.warn(
+            "ga-mismatch", f"the header says ga {header.ga}, but the file has {blocks} block(s); the blocks count"
+        )
+    return max(1, blocks)
+
+
+def _layers(parts: Structure) -> int:
+    return min((len(block.layers) for block in parts.blocks), default=0)
+
+
+def _schedule(header: Header, options: LayoutOptions, pp: int, layers: int, notes: Notebook) -> tuple[str, int]:
+    """Return the schedule's name and the number of virtual stages per stage."""
+    written = header.vpp
+    if written == 0:
+        notes.warn("vpp-zero", "the header says vpp 0; taken as 1")
+    if options.vpp is not None:
+        vpp = options.vpp
+    elif written and pp > 1 and options.schedule in (None, "interleaved"):
+        vpp = written
+    else:
+        vpp = 1
+        if written and written > 1:
+            why = "a single stage has no virtual stages" if pp == 1 else f"--schedule {options.schedule} has none"
+            notes.assume("vpp-unused", f"the header says vpp {written}, but {why}")
+        elif written is None and pp > 1:
+            notes.assume("vpp-absent", "the header says no vpp; taken as 1")
+    if vpp > max(1, layers):
+        raise InfeasibleError(
+            f"{notes.path}: vpp {vpp} is more than the {layers} layer(s) of a stage; use --vpp {max(1, layers)} or less"
+        )
+    if vpp > 1 and layers % vpp:
+        notes.warn("uneven-chunks", f"{layers} layers do not divide into {vpp} virtual stages; the first ones get more")
+    return options.schedule or ("interleaved" if vpp > 1 else "1f1b"), vpp

@@ -1,0 +1,223 @@
+"""Read an AICB file into the intermediate form.
+
+Letters: P stages, Q virtual stages in model order, M microbatches.
+"""
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from traincast.formats.aicb.grammar import parse
+from traincast.formats.aicb.layout import Layout, Notebook, decide_layout
+from traincast.formats.aicb.lower import LayerRows, RowLowering, Segments, backward_rows, forward_rows
+from traincast.formats.aicb.meaning import group_of
+from traincast.formats.aicb.rows import AicbFile, Column
+from traincast.formats.aicb.step import OnceCell, StepRows, lower_cells, order_step_rows
+from traincast.formats.aicb.structure import Block, Structure, structure
+from traincast.spec.options import LayoutOptions, StageRoles
+from traincast.workload.ops import IntArray
+from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase, Stream
+from traincast.workload.workload import InputFile, Template, Workload
+
+
+def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
+    """Read one file (see `traincast.formats.contract.Format.read`)."""
+    data = path.read_bytes()
+    file = parse(str(path), data.decode("utf-8", errors="replace"))
+    parts = structure(file)
+    notes = Notebook(str(path))
+    layout = decide_layout(file, parts, options, notes)
+    lowering = RowLowering(file, notes)
+    template, segments = _Lowerer(parts, layout, options, lowering, order_step_rows(lowering, parts)).template()
+    message_bytes = _message_bytes(file, parts, layout, options, notes)
+    lowering.say_what_was_left_out()
+    return Workload(
+        name=path.name,
+        parallel=layout.parallel,
+        schedule=layout.schedule,
+        forward_only=layout.forward_only,
+        ops=lowering.builder.table(),
+        segments=tuple(segments.rows),
+        templates=(template,),
+        template_W=np.zeros(layout.parallel.world_size, dtype=np.int32),
+        message_bytes_Q=np.full(layout.parallel.pp * layout.parallel.vpp, message_bytes, dtype=np.int64),
+        inputs=(InputFile(str(path), name, hashlib.sha256(data).hexdigest()),),
+        assumptions=tuple(notes.assumptions),
+        warnings=tuple(notes.warnings),
+    )
+
+
+@dataclass(slots=True)
+class _Lowerer:
+    """Builds the template that every rank shares."""
+
+    parts: Structure
+    layout: Layout
+    options: LayoutOptions
+    lowering: RowLowering
+    steps: StepRows
+
+    def template(self) -> tuple[Template, Segments]:
+        """Return the template and its segments."""
+        segments = Segments()
+        stages = range(self.layout.parallel.pp)
+        forward_QM, backward_QM = self._work(segments)
+        template = Template(
+            forward_QM=forward_QM,
+            backward_QM=backward_QM,
+            start_P=_per_stage(segments, [lower_cells(self.lowering, self.steps.start) for _ in stages]),
+            after_forward_P=_per_stage(segments, [self._after_forward(stage) for stage in stages]),
+            end_P=_per_stage(segments, [self._end(stage) for stage in stages]),
+        )
+        return template, segments
+
+    @property
+    def _overlapped(self) -> OnceCell | None:
+        """The gradient reduction, if it is to run beside the last backward."""
+        wanted = self.options.overlap_grad_reduce and not self.layout.forward_only
+        layers = any(block.layers for block in self.parts.blocks[-1:])
+        return self.steps.gradient if wanted and layers else None
+
+    @property
+    def _as_written(self) -> bool:
+        return self.options.stage_roles is StageRoles.AS_WRITTEN
+
+    def _work(self, segments: Segments) -> tuple[IntArray, IntArray]:
+        """Lower every virtual stage of every block; repeat the last block for further microbatches."""
+        parallel = self.layout.parallel
+        virtual, microbatches = parallel.pp * parallel.vpp, parallel.microbatches
+        forward_QM = np.full((virtual, microbatches), -1, dtype=np.int32)
+        backward_QM = forward_QM.copy()
+        blocks = len(self.parts.blocks)
+        lowered: dict[tuple[int, tuple[tuple[int, int], ...], bool], tuple[int, int]] = {}
+        for microbatch in range(microbatches):
+            block = min(microbatch, blocks - 1)
+            last = self._overlapped is not None and microbatch == microbatches - 1
+            for q in range(virtual) if blocks else ():
+                work = self._rows_of(self.parts.blocks[block], q)
+                key = (block, work.row_layer, last)
+                if key not in lowered:
+                    buckets = self._buckets(work) if last else None
+                    backward = [] if self.layout.forward_only else backward_rows(self.lowering, work, buckets)
+                    lowered[key] = segments.add(forward_rows(self.lowering, work)), segments.add(backward)
+                forward_QM[q, microbatch], backward_QM[q, microbatch] = lowered[key]
+        return forward_QM, backward_QM
+
+    def _rows_of(self, block: Block, q: int) -> LayerRows:
+        """Return the rows of a virtual stage: its share of the layers, and what its role adds."""
+        parallel = self.layout.parallel
+        chunk = q // parallel.pp
+        first = chunk == 0 if self._as_written else q == 0
+        last = chunk == parallel.vpp - 1 if self._as_written else q == parallel.pp * parallel.vpp - 1
+        begin, end = _share(len(block.layers), parallel.vpp, chunk)
+        rows = [(row, -1) for row in block.embedding] if first else []
+        rows += [(row, layer) for layer in range(begin, end) for row in block.layers[layer]]
+        rows += [(row, len(block.layers)) for row in block.final] if last else []
+        return LayerRows(tuple(rows))
+
+    def _buckets(self, work: LayerRows) -> dict[int, list[int]]:
+        """Split the gradient reduce-scatter evenly over the layers of a stage, one bucket each."""
+        gradient, layers = self._overlapped, len(self.parts.blocks[-1].layers)
+        if gradient is None:
+            return {}
+        source = self.lowering.file.rows[gradient.row]
+        size, rest = divmod(source.weight_grad.size_bytes, layers)
+        buckets: dict[int, list[int]] = {}
+        for layer in sorted({layer for _, layer in work.row_layer if 0 <= layer < layers}):
+            bucket = size + (rest if layer == 0 else 0)
+            if bucket:
+                operation, phase = source.weight_grad.operation, Phase.WEIGHT_GRADIENT
+                buckets[layer] = [
+                    self.lowering.collective(source, operation, Group.DP, bucket, phase, layer, blocking=False)
+                ]
+        return buckets
+
+    def _after_forward(self, stage: int) -> list[int]:
+        if stage != self.layout.parallel.pp - 1 and not self._as_written:
+            return []
+        cells = [cell for cell in self.steps.after_forward if self._runs(cell.column)]
+        return lower_cells(self.lowering, cells)
+
+    def _end(self, stage: int) -> list[int]:
+        """Lower what follows the last backward: first of all, wait for what still runs beside it."""
+        if self.layout.forward_only:
+            return []
+        middle = 0 < stage < self.layout.parallel.pp - 1
+        outside = self.steps.embedding if middle else frozenset()
+        cells = [cell for cell in self.steps.end if self._as_written or cell.row not in outside]
+        waits = [self.lowering.wait(stream) for stream in self._asynchronous_streams()]
+        return waits + lower_cells(self.lowering, cells, overlapped=self._overlapped, silent=outside)
+
+    def _runs(self, column: Column) -> bool:
+        return column is Column.FORWARD or not self.layout.forward_only
+
+    def _asynchronous_streams(self) -> list[Stream]:
+        """Return the streams on which rows of the microbatches reduce weight gradients."""
+        groups = {
+            self.lowering.group(self.lowering.file.rows[row], Column.WEIGHT_GRAD)
+            for block in self.parts.blocks
+            for rows in (block.embedding, *block.layers, block.final)
+            for row in rows
+            if self.lowering.file.rows[row].weight_grad.operation is not Operation.NONE
+        }
+        return [STREAM_OF_GROUP[group] for group in sorted(groups)]
+
+
+def _per_stage(segments: Segments, rows: list[list[int]]) -> IntArray:
+    return np.array([segments.add(stage) for stage in rows], dtype=np.int32)
+
+
+def _share(count: int, parts: int, part: int) -> tuple[int, int]:
+    """Return the range of a part when `count` items are dealt evenly, the first parts getting the rest."""
+    size, rest = divmod(count, parts)
+    begin = part * size + min(part, rest)
+    return begin, begin + size + (part < rest)
+
+
+def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: LayoutOptions, notes: Notebook) -> int:
+    """Return the bytes of one activation message between stages."""
+    if options.pp_message_bytes is not None:
+        return options.pp_message_bytes
+    if file.header.pp_message_bytes:
+        return file.header.pp_message_bytes
+    if layout.parallel.pp == 1:
+        return 0
+    activation, token, line = _activation(file, parts)
+    if not activation:
+        notes.warn(
+            "pp-comm-unknown",
+            "the header says no pp_comm and no row shows the size of an activation; messages between stages cost "
+            "latency only (give --pp-comm)",
+        )
+        return 0
+    sequence_parallel = token in (Operation.ALL_GATHER, Operation.REDUCE_SCATTER)
+    size = activation // layout.parallel.tp if sequence_parallel else activation
+    shared = f" / tp {layout.parallel.tp} (sequence parallel rows)" if sequence_parallel else ""
+    notes.assume(
+        "pp-comm-absent",
+        f"the header says no pp_comm; a message between stages is the activation of {activation} bytes"
+        f"{shared} = {size} bytes",
+        line,
+    )
+    return size
+
+
+def _activation(file: AicbFile, parts: Structure) -> tuple[int, Operation, int]:
+    """Return the commonest size of a tp communication in the layers' forward pass, its operation and line."""
+    seen: Counter[tuple[int, Operation]] = Counter()
+    line_of: dict[tuple[int, Operation], int] = {}
+    for block in parts.blocks[:1]:
+        for row in [row for layer in block.layers for row in layer] or block.embedding:
+            source = file.rows[row]
+            cell = source.forward
+            attention = "attention" in source.name
+            if group_of(source.name, Column.FORWARD, cell) is Group.TP and cell.size_bytes:
+                seen[cell.size_bytes, cell.operation] += 1000 if attention else 1
+                line_of.setdefault((cell.size_bytes, cell.operation), source.line)
+    if not seen:
+        return 0, Operation.NONE, 1
+    (size, operation), _ = seen.most_common(1)[0]
+    return size, operation, line_of[size, operation]

@@ -1,0 +1,146 @@
+"""What an AICB workload file says, value by value, before anything is made of it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from traincast.spec.notes import Note
+from traincast.workload.words import Group, Operation
+
+
+class Column(StrEnum):
+    """The three parts of a row; each has a compute time, a communication and its size."""
+
+    FORWARD = "forward"
+    INPUT_GRAD = "input_grad"
+    WEIGHT_GRAD = "weight_grad"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One column of a row: a computation and the communication after it.
+
+    Parameters
+    ----------
+    compute_s : float
+        Seconds (the file says nanoseconds).
+    token : str
+        Communication as written, such as ``ALLREDUCE_DP_EP``.
+    operation : Operation
+        What the token does; NONE for no communication.
+    suffix : Group, optional
+        Group that the token names; None where column and row decide
+        (`traincast.formats.aicb.meaning.group_of`).
+    size_bytes : int
+        Payload of the whole group: the gathered tensor of an all-gather, the tensor of an
+        all-reduce, what leaves one rank in an all-to-all. May be non-zero beside NONE.
+    """
+
+    compute_s: float
+    token: str
+    operation: Operation
+    suffix: Group | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the file.
+
+    Parameters
+    ----------
+    line : int
+        1-based line in the file.
+    name : str
+        Layer part, such as ``attention_column``.
+    dependency : int
+        As written; -1 in all but hand-made files, and used by no tool.
+    forward, input_grad, weight_grad : Cell
+        The three columns.
+    process_s : float
+        Seconds after each communication (the file says nanoseconds); SimAI-Analytical ignores it.
+    policy : str, optional
+        Policy of this row, in files of ``HYBRID_CUSTOMIZED`` only.
+    """
+
+    line: int
+    name: str
+    dependency: int
+    forward: Cell
+    input_grad: Cell
+    weight_grad: Cell
+    process_s: float
+    policy: str | None
+
+    def cell(self, column: Column) -> Cell:
+        """Return the cell of a column."""
+        if column is Column.FORWARD:
+            return self.forward
+        return self.input_grad if column is Column.INPUT_GRAD else self.weight_grad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The first line; None where it is silent.
+
+    Parameters
+    ----------
+    policy : str
+        First word, such as ``HYBRID_TRANSFORMER_FWD_IN_BCKWD``.
+    tp, ep, pp, vpp, ga, all_gpus : int, optional
+        Degrees, microbatches per step (`ga`) and world size, as written.
+    pp_message_bytes : int, optional
+        ``pp_comm``: bytes of one activation message between pipeline stages.
+    checkpoints : tuple of int
+        Rows (0-based) that are activation checkpoints.
+    checkpoint_initiates : tuple of int
+        Rows (0-based) at which recomputation starts in the backward pass.
+    inference : bool
+        The file has a forward pass only: ``mode: 1`` or the policy
+        ``DISTRIBUTED_INFERENCE``.
+    keys : tuple of str
+        Keys in the order of the file, without their colons.
+    bare_keys : tuple of str
+        Those of them that have no colon.
+    extra : dict
+        Unknown keys, and known ones that nothing here uses, with their values as written.
+    """
+
+    policy: str
+    tp: int | None = None
+    ep: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    ga: int | None = None
+    all_gpus: int | None = None
+    pp_message_bytes: int | None = None
+    checkpoints: tuple[int, ...] = ()
+    checkpoint_initiates: tuple[int, ...] = ()
+    inference: bool = False
+    keys: tuple[str, ...] = ()
+    bare_keys: tuple[str, ...] = ()
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AicbFile:
+    """A whole file.
+
+    Parameters
+    ----------
+    path : str
+        Where it came from, for messages.
+    header : Header
+        The first line.
+    declared_rows : int, optional
+        The count line; None where the file has none.
+    rows : tuple of Row
+        Every row that is there, in order.
+    oddities : tuple of Note
+        What is unusual but readable, each with its ``file:line``.
+    """
+
+    path: str
+    header: Header
+    declared_rows: int | None
+    rows: tuple[Row, ...]
+    oddities: tuple[Note, ...] = ()

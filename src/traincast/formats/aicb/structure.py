@@ -1,0 +1,149 @@
+"""Split the rows of an AICB file into once-per-step rows, microbatches and their layers."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from traincast.formats.aicb.meaning import is_closing, is_once
+from traincast.formats.aicb.rows import AicbFile
+
+_ATTENTION = ("attention", "attn")
+_FEED_FORWARD = ("mlp", "moe", "ffn", "expert")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One microbatch of one stage; the numbers index `AicbFile.rows` (0-based).
+
+    Parameters
+    ----------
+    embedding : tuple of int
+        Rows of the input embedding, which only the first stage runs.
+    layers : tuple of tuple of int
+        Rows of each layer.
+    final : tuple of int
+        Rows of the output projection, which only the last stage runs.
+    """
+
+    embedding: tuple[int, ...]
+    layers: tuple[tuple[int, ...], ...]
+    final: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """Every row of a file in exactly one place; the numbers index `AicbFile.rows` (0-based).
+
+    Parameters
+    ----------
+    leading : tuple of int
+        Once-per-step rows before the microbatches.
+    blocks : tuple of Block
+        One per microbatch.
+    trailing : tuple of int
+        Once-per-step rows after the microbatches.
+    embedding_norm : tuple of int
+        Every ``embedding_norm`` row, wherever it stands: older files write one per microbatch,
+        but the gradients of tied embeddings are reduced once per step, so the first one counts.
+    """
+
+    leading: tuple[int, ...]
+    blocks: tuple[Block, ...]
+    trailing: tuple[int, ...]
+    embedding_norm: tuple[int, ...]
+
+
+def structure(file: AicbFile) -> Structure:
+    """Split the rows of a file into once-per-step rows and blocks of layers.
+
+    Parameters
+    ----------
+    file : AicbFile
+        What the file says.
+
+    Returns
+    -------
+    Structure
+        Every row in exactly one place. A block starts at each ``embedding_layer`` row; without
+        such rows the header's ``ga`` splits the rows where its pieces have the same names.
+
+    Notes
+    -----
+    Source: AICB, ``workload_generator/SimAI_training_workload_generator.py`` (order of the rows).
+    """
+    names = [row.name for row in file.rows]
+    norms = tuple(index for index, name in enumerate(names) if name == "embedding_norm")
+    others = [index for index, name in enumerate(names) if name != "embedding_norm"]
+    repeated = [place for place, index in enumerate(others) if not is_once(names[index])]
+    if repeated:
+        first, end = repeated[0], repeated[-1] + 1
+    else:
+        # Once-per-step rows only: the loss and the optimizer still come last.
+        first = next((place for place, index in enumerate(others) if is_closing(names[index])), len(others))
+        end = first
+    pieces = _pieces(others[first:end], names, file.header.ga)
+    blocks = tuple(_block(piece, names) for piece in pieces)
+    return Structure(tuple(others[:first]), blocks, tuple(others[end:]), norms)
+
+
+def _pieces(rows: list[int], names: list[str], microbatches: int | None) -> list[list[int]]:
+    """Cut the rows between the once-per-step ones into microbatches."""
+    starts = [place for place, index in enumerate(rows) if names[index].startswith("embedding_layer")]
+    if starts:
+        # Rows before the first embedding belong to the first microbatch.
+        cuts = [0, *starts[1:], len(rows)]
+        return [rows[start:end] for start, end in pairwise(cuts)]
+    count = microbatches or 1
+    if count > 1 and rows and len(rows) % count == 0:
+        length = len(rows) // count
+        if all(names[rows[place]] == names[rows[place - length]] for place in range(length, len(rows))):
+            return [rows[start : start + length] for start in range(0, len(rows), length)]
+    return [rows] if rows else []
+
+
+def _block(rows: list[int], names: list[str]) -> Block:
+    start = next((place for place, index in enumerate(rows) if not names[index].startswith("embedding")), len(rows))
+    end = len(rows)
+    while end > start and names[rows[end - 1]].startswith("final"):
+        end -= 1
+    return Block(tuple(rows[:start]), _layers(rows[start:end], names), tuple(rows[end:]))
+
+
+def _layers(rows: list[int], names: list[str]) -> tuple[tuple[int, ...], ...]:
+    """Cut the rows of one microbatch into layers."""
+    if not rows:
+        return ()
+    own = [names[index].lower() for index in rows]
+    starts = _attention_starts(own) or list(range(0, len(own), _period(own)))
+    cuts = [0, *(start for start in starts if start), len(rows)]
+    return tuple(tuple(rows[start:end]) for start, end in pairwise(cuts))
+
+
+def _attention_starts(names: list[str]) -> list[int]:
+    """Return where layers start that have attention rows: at the first of each run of them.
+
+    A second row of the name that began the run begins a layer of attention alone. A norm that
+    names neither half of the layer goes with the attention after it.
+    """
+    starts: list[int] = []
+    opening: str | None = None
+    for place, name in enumerate(names):
+        if not any(word in name for word in _ATTENTION):
+            opening = None
+        elif opening is None or name == opening:
+            before = names[place - 1] if place else ""
+            follows_norm = "norm" in before and not any(word in before for word in (*_ATTENTION, *_FEED_FORWARD))
+            starts.append(place - 1 if follows_norm else place)
+            opening = name
+    return starts
+
+
+def _period(names: list[str]) -> int:
+    """Return the smallest period that divides the names into at least two equal parts, else 1."""
+    border = [0] * len(names)  # length of the longest proper prefix that ends here
+    for place in range(1, len(names)):
+        length = border[place - 1]
+        while length and names[place] != names[length]:
+            length = border[length - 1]
+        border[place] = length + (names[place] == names[length])
+    period = len(names) - border[-1]
+    return period if len(names) % period == 0 and period < len(names) else 1

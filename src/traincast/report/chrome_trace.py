@@ -1,0 +1,207 @@
+"""``trace.json.gz``: the timeline for Perfetto and chrome://tracing.
+
+A process is a rank, a thread one of its streams, a slice an operation; waiting for the other
+members of a communication is a slice of its own before the transfer. Times are rounded to
+nanoseconds at the edges of slices, not in their lengths, so that neighbours never overlap.
+
+Source: Trace Event Format (Google, "Duration" and "Metadata" events);
+https://perfetto.dev/docs/getting-started/other-formats (slices of one thread must nest).
+Letters: N operations, R simulated ranks, T template operations, G groups.
+"""
+
+import gzip
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+import msgspec
+
+from traincast.report.contract import file_report
+from traincast.report.plain import Plain, encodable, plain
+from traincast.report.ranks import Choice, choose_ranks, simulated
+from traincast.simulation.result import Result
+from traincast.units import GIGA
+from traincast.workload.words import Group, Operation, Phase, Stream
+
+if TYPE_CHECKING:
+    from traincast.workload.ops import FloatArray, OpTable
+    from traincast.workload.program import Program, Timeline
+
+MAX_SLICES = 1_000_000
+"""Most slices of a trace: above about 256 MB of JSON the viewers give up."""
+
+_CHUNK = 20_000
+_LEVEL = 3
+_NS_PER_US = 1000
+
+
+class _Args(msgspec.Struct, omit_defaults=True, gc=False):
+    phase: str
+    layer: int | None = None
+    group: str | None = None
+    operation: str | None = None
+    size_bytes: int | None = None
+    microbatch: int | None = None
+    ranks: int | None = None
+    """Size of the group."""
+
+
+class _Slice(msgspec.Struct, gc=False):
+    name: str
+    cat: str
+    pid: int
+    tid: int
+    ts: float
+    """Microseconds."""
+    dur: float
+    """Microseconds."""
+    args: _Args
+    ph: str = "X"
+
+
+class _Template(NamedTuple):
+    """What all runs of a template operation share."""
+
+    name: str
+    thread: int
+    args: _Args
+    """Without microbatch and ranks."""
+
+
+@file_report("trace", "trace.json.gz", needs_timeline=True)
+def write_trace(result: Result, stream: BinaryIO) -> None:
+    """Write the timeline of the simulated ranks, or of chosen ones above `MAX_SLICES`.
+
+    Parameters
+    ----------
+    result : Result
+        A result with program and timeline.
+    stream : BinaryIO
+        Where to; gzip without name and time, so that the same result gives the same bytes.
+        ``otherData`` says which ranks are shown and why.
+
+    Raises
+    ------
+    ConfigError
+        If the result holds no single operations.
+    """
+    program, timeline = simulated(result)
+    size_R = [_slice_count(timeline, program.rank_slice(index)) for index in range(len(program.rank_R))]
+    choice = choose_ranks(result, size_R, MAX_SLICES, "slices")
+    template_T = _templates(program.ops)
+    encode = msgspec.json.Encoder().encode
+    # An empty name: GzipFile would otherwise write the name of the stream.
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=stream, mtime=0) as packed:
+        packed.write(b'{"traceEvents":[' + encode(_names(program, choice))[1:-1])
+        for index in choice.indices:
+            for slices in _slices(program, timeline, index, template_T):
+                packed.write(b"," + encode(slices)[1:-1])
+        packed.write(b'],"displayTimeUnit":"ms","otherData":' + encode(_other_data(result, program, choice)) + b"}\n")
+
+
+class _Spans(NamedTuple):
+    """When operations waited and ran; all arrays are microseconds, whole nanoseconds inside."""
+
+    ready_us_N: "FloatArray"
+    wait_us_N: "FloatArray"
+    start_us_N: "FloatArray"
+    run_us_N: "FloatArray"
+
+    @classmethod
+    def of(cls, timeline: "Timeline", part: slice) -> "_Spans":
+        """Return the spans of some operations."""
+        edges_s_N = (timeline.ready_s_N, timeline.start_s_N, timeline.end_s_N)
+        ready_N, start_N, end_N = ((edge_s_N[part] * GIGA).round() for edge_s_N in edges_s_N)
+        edges = (ready_N, start_N - ready_N, start_N, end_N - start_N)
+        return cls(*(edge_N / _NS_PER_US for edge_N in edges))
+
+
+def _slice_count(timeline: "Timeline", part: slice) -> int:
+    spans = _Spans.of(timeline, part)
+    return int((spans.wait_us_N > 0).sum() + (spans.run_us_N > 0).sum())
+
+
+def _slices(
+    program: "Program", timeline: "Timeline", index: int, template_T: list[_Template]
+) -> Iterator[list[_Slice]]:
+    """Yield the slices of a simulated rank in program order, in pieces that fit in memory."""
+    rank = int(program.rank_R[index])
+    # One more entry for the index -1: no group.
+    ranks_G = [len(group.members) for group in program.groups] + [None]
+    span = program.rank_slice(index)
+    for first in range(span.start, span.stop, _CHUNK):
+        part = slice(first, min(first + _CHUNK, span.stop))
+        columns = (program.row_N[part], program.microbatch_N[part], program.group_N[part], *_Spans.of(timeline, part))
+        found: list[_Slice] = []
+        for row, microbatch, group, ready_us, wait_us, start_us, run_us in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            if not (wait_us or run_us):
+                continue
+            name, thread, own = template_T[row]
+            args = _Args(
+                phase=own.phase,
+                layer=own.layer,
+                group=own.group,
+                operation=own.operation,
+                size_bytes=own.size_bytes,
+                microbatch=microbatch if microbatch >= 0 else None,
+                ranks=ranks_G[group],
+            )
+            if wait_us:
+                found.append(_Slice(f"wait: {name}", "wait", rank, thread, ready_us, wait_us, args))
+            if run_us:
+                found.append(_Slice(name, own.phase, rank, thread, start_us, run_us, args))
+        if found:
+            yield found
+
+
+def _templates(ops: "OpTable") -> list[_Template]:
+    found = []
+    for row in range(len(ops)):
+        group, operation = Group(ops.group_T[row]), Operation(ops.operation_T[row])
+        layer, size_bytes = int(ops.layer_T[row]), int(ops.size_bytes_T[row])
+        args = _Args(
+            phase=Phase(ops.phase_T[row]).name.lower(),
+            layer=layer if layer >= 0 else None,
+            group=None if group is Group.NONE else group.name.lower(),
+            operation=None if operation is Operation.NONE else operation.name.lower(),
+            size_bytes=size_bytes if size_bytes >= 0 else None,
+        )
+        found.append(_Template(encodable(ops.name_T[row]), _thread(int(ops.stream_T[row])), args))
+    return found
+
+
+def _thread(stream: int) -> int:
+    # Never 0: viewers take thread 0 for the idle thread of the machine.
+    return stream + 1
+
+
+def _names(program: "Program", choice: Choice) -> list[Plain]:
+    """Return the metadata events that name and sort the processes and threads."""
+    events: list[Plain] = []
+
+    def name(what: str, key: str, value: Plain, pid: int, tid: int = 0) -> None:
+        events.append({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {key: value}})
+
+    for index in choice.indices:
+        rank, stage, represents = (int(of_R[index]) for of_R in (program.rank_R, program.stage_R, program.represents_R))
+        stands = f", stands for {represents}" if represents > 1 else ""
+        name("process_name", "name", f"rank {rank} (stage {stage}{stands})", rank)
+        name("process_sort_index", "sort_index", rank, rank)
+        for stream in sorted(set(program.ops.stream_T[program.row_N[program.rank_slice(index)]].tolist())):
+            thread = _thread(stream)
+            name("thread_name", "name", Stream(stream).name.lower().replace("_", " "), rank, thread)
+            name("thread_sort_index", "sort_index", thread, rank, thread)
+    return events
+
+
+def _other_data(result: Result, program: "Program", choice: Choice) -> Plain:
+    facts = {
+        "producer": "traincast",
+        "version": result.version,
+        "iteration_time_s": result.iteration_time_s,
+        "ranks_shown": [int(program.rank_R[index]) for index in choice.indices],
+        "ranks_simulated": len(program.rank_R),
+        "reason": choice.reason,
+    }
+    return plain(facts, "$.otherData")

@@ -1,0 +1,124 @@
+"""Write reports into a directory: all of them, or none."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from traincast.errors import ConfigError, TraincastError
+from traincast.report.contract import REPORTS, FileReport
+from traincast.simulation.result import Result
+
+
+def write_directory(result: Result, out: Path, names: Sequence[str] | None = None) -> list[Path]:
+    """Write file reports of a result into a directory, which is made where it does not exist.
+
+    The files are first written whole into a temporary directory inside `out`, so that they
+    share its file system, and then moved into place. After a failure none of them is left.
+
+    Parameters
+    ----------
+    result : Result
+        What to report.
+    out : Path
+        Directory.
+    names : sequence of str, optional
+        Names in `REPORTS`; None means every report that this result allows.
+
+    Returns
+    -------
+    list of Path
+        The files, in the order of the names.
+
+    Raises
+    ------
+    UnknownNameError
+        If a name is in no registry.
+    ConfigError
+        If `out` is a file or cannot be created, or a named report needs the timeline and the
+        result has none.
+    TraincastError
+        If a file cannot be written.
+    """
+    reports = _chosen(result, names)
+    targets = [out / report.filename for report in reports]
+    with _made(out):
+        for target in targets:
+            if target.is_dir():
+                raise ConfigError(f"{target} is a directory; a report of that name cannot be written")
+        staging = _staging(out)
+        try:
+            staged = [_write(report, result, staging) for report in reports]
+            _publish(staged, targets)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return targets
+
+
+def _chosen(result: Result, names: Sequence[str] | None) -> list[FileReport]:
+    has_timeline = result.program is not None and result.timeline is not None
+    if names is None:
+        return [report for report in REPORTS.entries() if has_timeline or not report.needs_timeline]
+    reports = list(dict.fromkeys(REPORTS.get(name) for name in names))
+    for report in reports:
+        if report.needs_timeline and not has_timeline:
+            raise ConfigError(
+                f"the report {report.name!r} shows single operations, which this result does not hold; "
+                "simulate again to get it"
+            )
+    return reports
+
+
+@contextmanager
+def _made(out: Path) -> Iterator[None]:
+    """Make the directory; take away again what was made if the body fails."""
+    missing = [path for path in (out, *out.parents) if not path.exists()]
+    try:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise ConfigError(f"{out} is a file; name a directory for the output") from None
+        except OSError as error:
+            raise ConfigError(f"the output directory {out} cannot be created: {error.strerror}") from None
+        yield
+    except BaseException:
+        for path in missing:
+            try:
+                path.rmdir()
+            except OSError:
+                # Never made, or somebody else put a file there meanwhile: then so are its parents.
+                continue
+        raise
+
+
+def _staging(out: Path) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix=".traincast-", dir=out))
+    except OSError as error:
+        raise ConfigError(f"the output directory {out} cannot be written to: {error.strerror}") from None
+
+
+def _write(report: FileReport, result: Result, directory: Path) -> Path:
+    path = directory / report.filename
+    try:
+        with path.open("wb") as stream:
+            report.write(result, stream)
+    except OSError as error:
+        raise TraincastError(f"{report.filename} cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def _publish(staged: Sequence[Path], targets: Sequence[Path]) -> None:
+    """Move files into place; if one cannot be moved, those before it go too."""
+    done: list[Path] = []
+    try:
+        for source, target in zip(staged, targets, strict=True):
+            source.replace(target)
+            done.append(target)
+    except OSError as error:
+        raise TraincastError(f"{targets[len(done)]} cannot be written: {error.strerror or error}") from error
+    finally:
+        if len(done) < len(targets):
+            for target in done:
+                target.unlink(missing_ok=True)

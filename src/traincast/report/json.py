@@ -1,0 +1,176 @@
+"""JSON documents: ``traincast.result/1``, ``traincast.inspection/1``, ``traincast.clusters/1``.
+
+A document's keys keep their meaning within a major version; new keys may come, so a reader
+ignores those it does not know. Source: docs of the command line, "Every --json has a schema".
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
+
+from traincast.errors import FormatError
+from traincast.report.contract import file_report
+from traincast.report.plain import Plain, plain
+from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, RankResult, Result
+from traincast.spec.notes import Note
+
+if TYPE_CHECKING:
+    from traincast.formats.contract import Inspection
+    from traincast.spec.cluster import Cluster
+
+RESULT_SCHEMA = "traincast.result/1"
+INSPECTION_SCHEMA = "traincast.inspection/1"
+CLUSTERS_SCHEMA = "traincast.clusters/1"
+
+# Counts stay integers in dicts that hold counts and seconds, so that a document read and
+# written again has the same bytes.
+_Numbers = dict[str, int | float]
+
+
+class _Document(msgspec.Struct, kw_only=True):
+    """The keys of ``traincast.result/1`` in their order; those with a default may be absent."""
+
+    schema: str
+    iteration_time_s: float
+    breakdown_s: dict[str, float]
+    ranks: tuple[RankResult, ...]
+    parallel: dict[str, int | str]
+    interval: dict[str, float] | None = None
+    tokens_per_s_per_gpu: float | None = None
+    tflops_per_gpu: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    memory_bytes: tuple[_Numbers, ...] | None = None
+    collectives: tuple[CollectiveResult, ...]
+    stragglers: tuple[_Numbers, ...] = ()
+    what_if: tuple[dict[str, Any], ...] = ()
+    measured_s: float | None = None
+    inputs: tuple[Input, ...]
+    cluster: dict[str, Any]
+    assumptions: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
+    version: str = ""
+
+
+RESULT_KEYS = _Document.__struct_fields__
+"""Every key of ``traincast.result/1``, in order."""
+
+
+def result_to_dict(result: Result) -> dict[str, Plain]:
+    """Return a result as the document ``traincast.result/1``.
+
+    Parameters
+    ----------
+    result : Result
+        The result; its program and timeline are left out.
+
+    Returns
+    -------
+    dict
+        Plain values, ``schema`` first; SI units as in the names.
+
+    Raises
+    ------
+    TraincastError
+        If a number is NaN or infinite; the message names the key path.
+    """
+    values = {key: plain(getattr(result, key), f"$.{key}") for key in RESULT_KEYS[1:]}
+    return {"schema": RESULT_SCHEMA, **values}
+
+
+def inspection_to_dict(inspection: "Inspection") -> dict[str, Plain]:
+    """Return what a file is as the document ``traincast.inspection/1``."""
+    document = {"schema": INSPECTION_SCHEMA}
+    return {**document, **_object(plain(inspection))}
+
+
+def clusters_to_dict(clusters: Iterable["Cluster"]) -> dict[str, Plain]:
+    """Return known clusters as the document ``traincast.clusters/1``."""
+    described: list[Plain] = []
+    for index, cluster in enumerate(clusters):
+        fields = _object(plain(cluster, f"$.clusters[{index}]"))
+        sources = [{"number": number, "source": source} for number, source in cluster.sources]
+        described.append({**fields, "sources": plain(sources)})
+    return {"schema": CLUSTERS_SCHEMA, "clusters": described}
+
+
+def encode(document: Mapping[str, Plain]) -> bytes:
+    """Return a document as indented JSON with a newline at its end.
+
+    Parameters
+    ----------
+    document : mapping
+        Plain values, as the ``..._to_dict`` functions return them.
+
+    Returns
+    -------
+    bytes
+        UTF-8; keys in the order of the document, floats as short as they can be read back exactly.
+    """
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def to_json(result: Result) -> bytes:
+    """Return a result as the bytes of ``result.json``; the same result gives the same bytes.
+
+    Raises
+    ------
+    TraincastError
+        If a number is NaN or infinite; the message names the key path.
+    """
+    return encode(result_to_dict(result))
+
+
+def result_from_json(data: bytes, path: str) -> Result:
+    """Read a result from ``result.json``.
+
+    Parameters
+    ----------
+    data : bytes
+        The document; keys that are not known are ignored.
+    path : str
+        The file, for messages.
+
+    Returns
+    -------
+    Result
+        Without program and timeline, which the document does not hold.
+
+    Raises
+    ------
+    FormatError
+        If it is no ``traincast.result`` of this major version, or a value is missing or of
+        another kind; the message names the field path.
+    """
+    try:
+        head = msgspec.json.decode(data)
+        schema = head.get("schema") if isinstance(head, dict) else None
+        if not isinstance(schema, str) or schema.partition(".result/")[2].partition(".")[0] != "1":
+            raise FormatError(f"is not a {RESULT_SCHEMA} document: its schema is {schema!r}", path)
+        document = msgspec.convert(head, _Document)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"cannot be read as {RESULT_SCHEMA}: {error}", path) from None
+    result = Result(**{key: getattr(document, key) for key in RESULT_KEYS[1:]})
+    _check_breakdowns(result, path)
+    return result
+
+
+def _check_breakdowns(result: Result, path: str) -> None:
+    places = [("breakdown_s", result.breakdown_s)]
+    places += [(f"ranks[{index}].breakdown_s", rank.breakdown_s) for index, rank in enumerate(result.ranks)]
+    for place, breakdown in places:
+        missing = [key for key in BREAKDOWN_KEYS if key not in breakdown]
+        if missing:
+            raise FormatError(f"lacks {', '.join(missing)} at $.{place}", path)
+
+
+def _object(value: Plain) -> dict[str, Plain]:
+    """Narrow the plain form of a dataclass, which is always an object."""
+    return value if isinstance(value, dict) else {}
+
+
+@file_report("json", "result.json")
+def write_json(result: Result, stream: BinaryIO) -> None:
+    """Write ``result.json``."""
+    stream.write(to_json(result))

@@ -1,0 +1,131 @@
+"""``ops.csv``: one line per simulated operation, for spreadsheets and data frames.
+
+Letters: N operations, R simulated ranks, T template operations, G groups.
+Source of the form: RFC 4180, with a bare newline at the end of a line.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from traincast.report.contract import file_report
+from traincast.report.ranks import choose_ranks, simulated
+from traincast.simulation.result import Input, Result
+from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
+
+if TYPE_CHECKING:
+    from traincast.workload.ops import IntArray
+    from traincast.workload.program import Program, Timeline
+
+MAX_ROWS = 1_000_000
+"""Most lines of a file; above it only chosen ranks are written (`traincast.report.ranks`)."""
+
+COLUMNS = (
+    *("rank", "stage", "virtual_stage", "microbatch"),
+    *("phase", "kind", "name", "layer", "stream", "group", "operation", "size_bytes"),
+    *("ranks", "ready_s", "start_s", "end_s", "duration_s", "wait_s"),
+    *("provenance", "source"),
+)
+"""Times are seconds from the start of the step; ``ranks`` is the size of the group."""
+
+_CHUNK = 20_000
+
+
+@file_report("csv", "ops.csv", needs_timeline=True)
+def write_csv(result: Result, stream: BinaryIO) -> None:
+    """Write every operation of the simulated ranks, or of the chosen ones above `MAX_ROWS`.
+
+    Parameters
+    ----------
+    result : Result
+        A result with program and timeline.
+    stream : BinaryIO
+        Where to; UTF-8. A cell is empty where the column does not apply.
+
+    Raises
+    ------
+    ConfigError
+        If the result holds no single operations.
+    """
+    program, timeline = simulated(result)
+    size_R = [int(size) for size in program.op_ptr_R1[1:] - program.op_ptr_R1[:-1]]
+    choice = choose_ranks(result, size_R, MAX_ROWS, "lines")
+    cells = _Cells.of(program, result.inputs)
+    stream.write((",".join(COLUMNS) + "\n").encode())
+    for index in choice.indices:
+        place = f"{program.rank_R[index]},{program.stage_R[index]}"
+        span = program.rank_slice(index)
+        for start in range(span.start, span.stop, _CHUNK):
+            part = slice(start, min(start + _CHUNK, span.stop))
+            lines = _lines(program, timeline, part, place, cells)
+            stream.write("".join(lines).encode("utf-8", "backslashreplace"))
+
+
+class _Cells(NamedTuple):
+    """Cells that need no formatting per operation."""
+
+    front_T: list[str]
+    """Cells before the size of the group, shared by the runs of a template operation."""
+    back_T: list[str]
+    """Cells after the times."""
+    ranks_G: list[str]
+    """Size of each group, and one entry more for the index -1: no group."""
+
+    @classmethod
+    def of(cls, program: "Program", inputs: Sequence[Input]) -> "_Cells":
+        """Return the cells of a program."""
+        ops, front_T, back_T = program.ops, [], []
+        for row in range(len(ops)):
+            group, operation = Group(ops.group_T[row]), Operation(ops.operation_T[row])
+            front = (
+                Phase(ops.phase_T[row]).name.lower(),
+                Kind(ops.kind_T[row]).name.lower(),
+                ops.name_T[row],
+                *_known(ops.layer_T[row : row + 1]),
+                Stream(ops.stream_T[row]).name.lower(),
+                "" if group is Group.NONE else group.name.lower(),
+                "" if operation is Operation.NONE else operation.name.lower(),
+                *_known(ops.size_bytes_T[row : row + 1]),
+            )
+            source = _source(int(ops.file_T[row]), int(ops.line_T[row]), inputs)
+            front_T.append(_joined(front))
+            back_T.append(_joined((Provenance(ops.provenance_T[row]).name.lower(), source)))
+        return cls(front_T, back_T, [str(len(group.members)) for group in program.groups] + [""])
+
+
+def _lines(program: "Program", timeline: "Timeline", part: slice, place: str, cells: _Cells) -> Iterator[str]:
+    ready_s_N, start_s_N = timeline.ready_s_N[part], timeline.start_s_N[part]
+    columns = zip(
+        program.row_N[part].tolist(),
+        _known(program.virtual_stage_N[part]),
+        _known(program.microbatch_N[part]),
+        program.group_N[part].tolist(),
+        ready_s_N.tolist(),
+        start_s_N.tolist(),
+        timeline.end_s_N[part].tolist(),
+        timeline.duration_s_N[part].tolist(),
+        (start_s_N - ready_s_N).tolist(),
+        strict=True,
+    )
+    for row, virtual_stage, microbatch, group, ready_s, start_s, end_s, duration_s, wait_s in columns:
+        yield (
+            f"{place},{virtual_stage},{microbatch},{cells.front_T[row]},{cells.ranks_G[group]},"
+            f"{ready_s},{start_s},{end_s},{duration_s},{wait_s},{cells.back_T[row]}\n"
+        )
+
+
+def _source(file: int, line: int, inputs: Sequence[Input]) -> str:
+    if not 0 <= file < len(inputs):
+        return ""
+    return f"{inputs[file].path}:{line}" if line else inputs[file].path
+
+
+def _known(values: "IntArray") -> list[str]:
+    return ["" if value < 0 else str(value) for value in values.tolist()]
+
+
+def _joined(cells: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(cells)
+    return text.getvalue()

@@ -1,0 +1,69 @@
+"""Turn results into plain values, and text from files into text that is safe to write."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
+
+from traincast.errors import TraincastError
+
+Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
+"""What JSON can say."""
+
+
+def plain(value: object, place: str = "$") -> Plain:
+    """Return a value as JSON can say it: dataclasses as objects, tuples as arrays.
+
+    Parameters
+    ----------
+    value : object
+        Numbers (NumPy's too), text, None, and dataclasses, mappings and sequences of them.
+    place : str
+        Where the value stands, for the message: ``"$.ranks[3].end_s"``.
+
+    Returns
+    -------
+    Plain
+        New lists and dicts all the way down.
+
+    Raises
+    ------
+    TraincastError
+        If a number is NaN or infinite, or a value has no form in JSON; the message names its place.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {encodable(str(key)): plain(item, f"{place}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, f"{place}[{index}]") for index, item in enumerate(value)]
+    return _scalar(value, place)
+
+
+def _scalar(value: object, place: str) -> Plain:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        if math.isfinite(number):
+            return number
+        raise TraincastError(f"the result holds {number} at {place}, which is no time or quantity; please report it")
+    raise TraincastError(f"the result holds a {type(value).__name__} at {place}, which JSON cannot say")
+
+
+def encodable(text: str) -> str:
+    """Return text that UTF-8 can write; undecodable bytes of a file name are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def printable(text: str) -> str:
+    """Return text without control characters, so that a file cannot steer the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode("ascii") for char in text
+    )

@@ -1,0 +1,188 @@
+"""What every plan must keep: complete, on the right stages, and free of deadlock."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice, product
+
+from traincast.errors import DeadlockError, ProgramError
+from traincast.schedules.plan import SchedulePlan, Slot, SlotKind
+
+Part = tuple[SlotKind, int, int]
+"""F, B or W of one virtual stage and microbatch; a BW slot does two parts."""
+
+_PARTS: dict[int, tuple[SlotKind, ...]] = {
+    SlotKind.F: (SlotKind.F,),
+    SlotKind.B: (SlotKind.B,),
+    SlotKind.W: (SlotKind.W,),
+    SlotKind.BW: (SlotKind.B, SlotKind.W),
+}
+_NAMED = 4  # how many missing slots a message names
+
+
+def check_plan(plan: SchedulePlan, stages: int, virtual_per_stage: int, microbatches: int) -> None:
+    """Check that a plan is complete, keeps its placement and can be executed.
+
+    Takes time proportional to the number of slots.
+
+    Parameters
+    ----------
+    plan : SchedulePlan
+        The plan.
+    stages, virtual_per_stage, microbatches : int
+        The P, V and M that it was made for.
+
+    Raises
+    ------
+    ProgramError
+        If a (virtual stage, microbatch) lacks exactly one F and exactly one BW or one B
+        and one W, all in one model copy; if a slot is on another stage than the placement
+        says; if the plan has another shape than P, V and M ask for.
+    DeadlockError
+        If the order cannot be executed; ``ops`` are the blocked slots, counted over
+        the stages in turn.
+    """
+    virtual_stages = stages * virtual_per_stage
+    _check_shape(plan, stages, virtual_per_stage)
+    _check_parts(plan, virtual_stages, microbatches)
+    stuck = stuck_slots(plan.slots, virtual_stages)
+    if stuck:
+        starts = [sum(map(len, plan.slots[:stage])) for stage in range(stages)]
+        waits = "; ".join(
+            f"stage {stage} at {_say(plan.slots[stage][position])} for {_say(part)}" for stage, position, part in stuck
+        )
+        raise DeadlockError(
+            f"plan {plan.name} waits for ever: {waits}", [starts[stage] + position for stage, position, _ in stuck]
+        )
+
+
+def stuck_slots(slots: Sequence[Sequence[Slot]], virtual_stages: int) -> list[tuple[int, int, Part]]:
+    """Run the orders without times and return where they stick.
+
+    F waits for F of the virtual stage before, B for its own F and for B of the virtual
+    stage after, W for its own B; each stage keeps its order.
+
+    Parameters
+    ----------
+    slots : sequence of sequences of Slot
+        Per stage: its slots in order.
+    virtual_stages : int
+        Q.
+
+    Returns
+    -------
+    list of (stage, position, part)
+        The first slot of each stage that never runs and the part it waits for; empty where
+        all run.
+    """
+    done: set[Part] = set()
+    waiting: dict[Part, list[int]] = {}
+    position = [0] * len(slots)
+    ready = list(range(len(slots)))
+    while ready:
+        stage = ready.pop()
+        # Each turn ends at a part that is not done; that part wakes the stage up again.
+        for slot in islice(slots[stage], position[stage], None):
+            missing = next((need for need in _needs(slot, virtual_stages) if need not in done), None)
+            if missing is not None:
+                waiting.setdefault(missing, []).append(stage)
+                break
+            position[stage] += 1
+            for kind in _PARTS[slot.kind]:
+                part = (kind, slot.virtual_stage, slot.microbatch)
+                done.add(part)
+                ready.extend(waiting.pop(part, ()))
+    return sorted((stage, position[stage], part) for part, stuck in waiting.items() for stage in stuck)
+
+
+def in_flight(plan: SchedulePlan) -> list[int]:
+    """Count the peak of microbatches forwarded but not yet backwarded, per stage.
+
+    One microbatch counts once per virtual stage. It is in flight until its whole
+    backward is done (BW or W), because the weight gradient still needs the activations.
+
+    Parameters
+    ----------
+    plan : SchedulePlan
+        The plan.
+
+    Returns
+    -------
+    list of int
+        The peak of each stage.
+    """
+    peaks = []
+    for order in plan.slots:
+        held = peak = 0
+        for slot in order:
+            if slot.kind == SlotKind.F:
+                held += 1
+                peak = max(peak, held)
+            elif slot.kind != SlotKind.B:
+                held -= 1
+        peaks.append(peak)
+    return peaks
+
+
+def _check_shape(plan: SchedulePlan, stages: int, virtual_per_stage: int) -> None:
+    if len(plan.slots) != stages:
+        raise ProgramError(f"plan {plan.name} has slots for {len(plan.slots)} stages, not {stages}")
+    expected = sorted(list(range(stages)) * virtual_per_stage)
+    for copy, placement in enumerate(plan.placement):
+        if sorted(placement) != expected:
+            raise ProgramError(
+                f"plan {plan.name}: placement of copy {copy} must give each of {stages} stages "
+                f"{virtual_per_stage} virtual stages: {placement}"
+            )
+
+
+def _check_parts(plan: SchedulePlan, virtual_stages: int, microbatches: int) -> None:
+    """Raise unless every part is there once, on its stage, and in one copy per microbatch."""
+    found: set[Part] = set()
+    copies: dict[int, int] = {}
+    for stage, order in enumerate(plan.slots):
+        for slot in order:
+            _check_place(plan, slot, stage, virtual_stages, microbatches)
+            if copies.setdefault(slot.microbatch, slot.copy) != slot.copy:
+                raise ProgramError(
+                    f"plan {plan.name}: microbatch {slot.microbatch} runs in two copies, at {_say(slot)}"
+                )
+            for kind in _PARTS[slot.kind]:
+                part = (kind, slot.virtual_stage, slot.microbatch)
+                if part in found:
+                    raise ProgramError(f"plan {plan.name} does {_say(part)} twice, again in {_say(slot)}")
+                found.add(part)
+    missing = 3 * virtual_stages * microbatches - len(found)
+    if missing:
+        named = "; ".join(_say(part) for part in islice(_absent(found, virtual_stages, microbatches), _NAMED))
+        raise ProgramError(f"plan {plan.name} lacks {missing} parts: {named}{'; ..' if missing > _NAMED else ''}")
+
+
+def _check_place(plan: SchedulePlan, slot: Slot, stage: int, virtual_stages: int, microbatches: int) -> None:
+    """Raise unless a slot exists for these counts and is on the stage that its placement says."""
+    limits = (len(SlotKind), virtual_stages, microbatches, len(plan.placement))
+    if not all(0 <= value < limit for value, limit in zip(slot, limits, strict=True)):
+        raise ProgramError(f"plan {plan.name}: {_say(slot)}, copy {slot.copy} on stage {stage} does not exist")
+    home = plan.placement[slot.copy][slot.virtual_stage]
+    if home != stage:
+        raise ProgramError(f"plan {plan.name}: {_say(slot)} is on stage {stage}, but its placement is stage {home}")
+
+
+def _absent(found: set[Part], virtual_stages: int, microbatches: int) -> Iterator[Part]:
+    every = product((SlotKind.F, SlotKind.B, SlotKind.W), range(virtual_stages), range(microbatches))
+    return (part for part in every if part not in found)
+
+
+def _needs(slot: Slot, virtual_stages: int) -> tuple[Part, ...]:
+    kind, virtual_stage, microbatch, _ = slot
+    if kind == SlotKind.F:
+        return ((SlotKind.F, virtual_stage - 1, microbatch),) if virtual_stage else ()
+    if kind == SlotKind.W:
+        return ((SlotKind.B, virtual_stage, microbatch),)
+    forward = (SlotKind.F, virtual_stage, microbatch)
+    if virtual_stage == virtual_stages - 1:
+        return (forward,)
+    return forward, (SlotKind.B, virtual_stage + 1, microbatch)
+
+
+def _say(what: Slot | Part) -> str:
+    kind = SlotKind(what[0]).name if what[0] in _PARTS else f"kind {what[0]}"
+    return f"{kind} of virtual stage {what[1]}, microbatch {what[2]}"

@@ -1,0 +1,121 @@
+"""Interleaved 1F1B: several virtual stages per stage, microbatches in groups of P.
+
+Where M is not a multiple of P the last group is smaller. Megatron-LM refuses that;
+here the warmup is lengthened, equally on all stages, until nothing waits for ever.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from traincast.schedules.check import stuck_slots
+from traincast.schedules.one_f_one_b import one_f_one_b
+from traincast.schedules.order import looped_placement, require_counts, weave
+from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
+from traincast.spec.notes import Note
+
+_Slots = tuple[tuple[Slot, ...], ...]
+
+
+@SCHEDULES.register("interleaved")
+def interleaved(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
+    """Plan Megatron's interleaved 1F1B; any M runs.
+
+    Virtual stage q = chunk*P + stage. A group of P microbatches passes chunk 0, then
+    chunk 1, ..; backwards pass the chunks in reverse. Stage s warms up with
+    2*(P - s - 1) + (V - 1)*P forwards, at most M*V. With V = 1 the order is 1F1B's.
+
+    Parameters
+    ----------
+    stages, virtual_per_stage, microbatches : int
+        P, V and M.
+
+    Returns
+    -------
+    SchedulePlan
+        _Slots F and BW, overlapped p2p. Where Megatron-LM would refuse (V > 1 and M
+        not a multiple of P), with the warning ``megatron-would-refuse``.
+
+    Raises
+    ------
+    InfeasibleError
+        If one of the counts is below 1.
+
+    Notes
+    -----
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Megatron-LM, megatron/core/
+    pipeline_parallel/schedules.py, get_pp_rank_microbatches, get_schedule_table and
+    forward_backward_pipelining_with_interleaving (also the refusals, for its default groups of P).
+    """
+    require_counts("interleaved", stages, virtual_per_stage, microbatches)
+    if virtual_per_stage == 1:
+        return replace(one_f_one_b(stages, 1, microbatches), name="interleaved", overlapped_p2p=True)
+    warnings: tuple[Note, ...] = ()
+    if microbatches % stages == 0:
+        slots = _slots(stages, virtual_per_stage, microbatches, 0)
+    else:
+        slots, extra = _lengthened(stages, virtual_per_stage, microbatches)
+        warnings = (_refusal(stages, microbatches, extra),)
+    placement = looped_placement(stages, virtual_per_stage)
+    return SchedulePlan(name="interleaved", placement=(placement,), slots=slots, overlapped_p2p=True, warnings=warnings)
+
+
+def _slots(stages: int, virtual_per_stage: int, microbatches: int, extra: int) -> _Slots:
+    """Return Megatron's order with so many more warmup forwards on each stage."""
+    table = list(_turns(stages, virtual_per_stage, microbatches))
+    last_chunk = virtual_per_stage - 1
+    slots = []
+    for stage in range(stages):
+        forwards = [Slot(SlotKind.F, chunk * stages + stage, microbatch) for chunk, microbatch in table]
+        backwards = [
+            Slot(SlotKind.BW, (last_chunk - chunk) * stages + stage, microbatch) for chunk, microbatch in table
+        ]
+        warmup = 2 * (stages - stage - 1) + last_chunk * stages + extra
+        slots.append(weave(forwards, backwards, min(warmup, len(table))))
+    return tuple(slots)
+
+
+def _turns(stages: int, virtual_per_stage: int, microbatches: int) -> Iterator[tuple[int, int]]:
+    """Yield (chunk, microbatch) in the order in which forwards take their turns."""
+    for first in range(0, microbatches, stages):
+        group = range(first, min(first + stages, microbatches))
+        yield from ((chunk, microbatch) for chunk in range(virtual_per_stage) for microbatch in group)
+
+
+def _lengthened(stages: int, virtual_per_stage: int, microbatches: int) -> tuple[_Slots, int]:
+    """Return the order with the shortest warmup that runs, and by how much it is longer."""
+    for extra in _candidates(stages, virtual_per_stage, microbatches):
+        slots = _slots(stages, virtual_per_stage, microbatches, extra)
+        if not stuck_slots(slots, stages * virtual_per_stage):
+            break
+    return slots, extra
+
+
+def _candidates(stages: int, virtual_per_stage: int, microbatches: int) -> Iterator[int]:
+    """Yield the lengths worth trying, shortest first; the last one always runs.
+
+    With a smaller group of r, forwards must run (V - 1)*r - 1 ahead so that the backwards
+    between them do not hold up the return of that group to the first stage. Where that in
+    turn breaks the full groups, only running ahead by all the further groups helps. The
+    two lengths were found by trying every one up to M*V; the tests repeat that.
+    """
+    groups, rest = divmod(microbatches, stages)
+    ahead = (virtual_per_stage - 1) * rest - 1
+    yield 0
+    yield ahead
+    if groups > 1:
+        yield ahead + (groups - 1) * virtual_per_stage * stages
+    # All forwards first: every stage takes them, and the backwards, in the same order.
+    yield microbatches * virtual_per_stage
+
+
+def _refusal(stages: int, microbatches: int, extra: int) -> Note:
+    why = (
+        f"{microbatches} microbatches are fewer than {stages} stages"
+        if microbatches < stages
+        else f"{microbatches} microbatches are not a multiple of {stages} stages"
+    )
+    return Note(
+        "megatron-would-refuse",
+        f"{why}: Megatron-LM refuses this interleaved schedule; run here with a last group of "
+        f"{microbatches % stages} and {extra} more warmup forwards on each stage",
+    )

@@ -1,0 +1,178 @@
+"""Load a cluster: a preset by its name, or a TOML file that may build on a preset.
+
+A file has the fields of `traincast.spec.cluster` under their own names. A value is a
+number in SI units, a text with its unit, or either of them with its source::
+
+    base = "h100"                       # everything else is as in this preset
+
+    [inter]
+    bandwidth_bytes_per_s = "200Gb/s"
+    hop_latency_s = { value = 9e-6, source = "our nccl-tests of May" }
+"""
+
+import math
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields, replace
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_args
+
+from traincast.errors import ConfigError, FormatError, UnknownNameError
+from traincast.spec.cluster import Cluster, Gpu, Link
+from traincast.units import parse_rate, parse_size, parse_time
+
+T = TypeVar("T", bound=Cluster | Gpu | Link)
+
+_SECTIONS: dict[str, type[Gpu] | type[Link]] = {"gpu": Gpu, "intra": Link, "inter": Link}
+_UNITS: tuple[tuple[str, Callable[[str], float]], ...] = (
+    ("_bytes_per_s", parse_rate),
+    ("_bytes", parse_size),
+    ("_latency_s", parse_time),
+)
+"""How a text is read, by the first ending of the field's name that fits."""
+
+
+class _Value(NamedTuple):
+    """A checked value; where it comes from, or None for what is no number."""
+
+    value: Any
+    source: str | None
+
+
+def cluster_names() -> list[str]:
+    """Return the names of the presets, sorted."""
+    return sorted(file.name.removesuffix(".toml") for file in _presets().iterdir() if file.name.endswith(".toml"))
+
+
+def load_cluster(name_or_path: str) -> Cluster:
+    """Return a preset, or the cluster that a TOML file describes.
+
+    Parameters
+    ----------
+    name_or_path : str
+        A name in `cluster_names`, or the path of a TOML file.
+
+    Returns
+    -------
+    Cluster
+        With a source for every number; where the file gives none, it is the file.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be read or is not TOML.
+    ConfigError
+        If a key is unknown or missing, or a value of the wrong type or not a positive
+        number.
+    UnknownNameError
+        If it is neither a file nor the name of a preset.
+    """
+    values = _read(_find(name_or_path), name_or_path)
+    cluster = _build(Cluster, "", values, name_or_path)
+    return replace(cluster, sources=tuple((field, value.source) for field, value in values.items() if value.source))
+
+
+def _presets() -> Traversable:
+    return resources.files("traincast") / "data" / "clusters"
+
+
+def _find(name_or_path: str) -> Traversable:
+    if name_or_path in cluster_names():
+        return _presets() / f"{name_or_path}.toml"
+    path = Path(name_or_path)
+    if path.suffix == ".toml" or path.is_file():
+        return path
+    raise UnknownNameError("cluster", name_or_path, cluster_names())
+
+
+def _read(file: Traversable, shown: str) -> dict[str, _Value]:
+    """Return the checked values of a file over those of its base, by field path."""
+    document = _parse(file, shown)
+    base = document.pop("base", None)
+    if base is not None and base not in cluster_names():
+        raise UnknownNameError("base cluster", str(base), cluster_names())
+    values = {} if base is None else _read(_presets() / f"{base}.toml", base)
+    values["name"] = _Value(file.name.removesuffix(".toml"), None)
+    for section, kind in _SECTIONS.items():
+        table = document.pop(section, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"is {table!r}; it must be a table (in {shown})", section)
+        values |= _checked(kind, f"{section}.", table, shown)
+    return values | _checked(Cluster, "", document, shown)
+
+
+def _parse(file: Traversable, shown: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FormatError(f"cannot be read: {error.strerror}", shown) from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", shown) from error
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        raise FormatError(f"is not TOML: {error}", shown, int(line[1]) if line else None) from error
+
+
+def _checked(kind: type[Cluster | Gpu | Link], prefix: str, table: dict[str, Any], shown: str) -> dict[str, _Value]:
+    """Return the values of one table, each of the type that its field has."""
+    known = {field.name: field for field in fields(kind) if field.name not in (*_SECTIONS, "sources")}
+    checked = {}
+    for key, raw in table.items():
+        path = f"{prefix}{key}"
+        if key not in known:
+            raise ConfigError(f"is unknown; known here: {', '.join(known)} (in {shown})", path)
+        try:
+            checked[path] = _value(known[key], raw, shown)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (in {shown})", path) from error
+    return checked
+
+
+def _value(field: "Field[Any]", raw: Any, shown: str) -> _Value:
+    source = f"set in {shown}"
+    if isinstance(raw, dict):
+        if not {"value"} <= set(raw) <= {"value", "source"} or not isinstance(raw.get("source", ""), str):
+            raise ConfigError('must be a value, or { value = ..., source = "..." }')
+        raw, source = raw["value"], raw.get("source", source)
+    types = get_args(field.type) or (field.type,)
+    for plain in (str, bool):
+        if plain in types:
+            if not isinstance(raw, plain):
+                raise ConfigError(f"is {raw!r}; it must be a {'text' if plain is str else 'true or false'}")
+            return _Value(raw, None)
+    return _Value(_number(field.name, raw, whole=int in types), source)
+
+
+def _number(name: str, raw: object, *, whole: bool) -> float:
+    """Return a positive, finite number from a number or from a text with a unit."""
+    parse = next((parse for ending, parse in _UNITS if name.endswith(ending)), None)
+    if isinstance(raw, str) and parse is not None:
+        raw = parse(raw)
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        raise ConfigError(f"is {raw!r}; it must be a number" + ("" if parse is None else " or a text with its unit"))
+    try:
+        number = float(raw)
+    except OverflowError:
+        number = math.inf
+    if not (math.isfinite(number) and number > 0):
+        raise ConfigError(f"is {raw!r}; it must be a positive, finite number")
+    if whole and not number.is_integer():
+        raise ConfigError(f"is {raw!r}; it must be a whole number")
+    return int(raw) if whole else number
+
+
+def _build(kind: type[T], prefix: str, values: dict[str, _Value], shown: str) -> T:
+    """Return the dataclass with its nested ones; a field without a default must have a value."""
+    arguments: dict[str, Any] = {}
+    for field in fields(kind):
+        path = f"{prefix}{field.name}"
+        if field.name in _SECTIONS:
+            arguments[field.name] = _build(_SECTIONS[field.name], f"{path}.", values, shown)
+        elif path in values:
+            arguments[field.name] = values[path].value
+        elif field.default is MISSING:
+            raise ConfigError(f"is missing; give it, or a base (in {shown})", path)
+    return kind(**arguments)

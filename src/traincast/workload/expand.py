@@ -1,0 +1,165 @@
+"""Expand a workload into a program: sequences tiled over the simulated ranks, joined by their messages.
+
+Letters: L operations of one sequence, N of the program, E edges, R simulated ranks, G groups.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.errors import ProgramError
+from traincast.schedules.plan import SchedulePlan
+from traincast.workload.fold import Fold, group_colours
+from traincast.workload.groups import GroupTable
+from traincast.workload.joints import join
+from traincast.workload.ops import FloatArray, IntArray, OpTable
+from traincast.workload.program import GroupInstance, Program
+from traincast.workload.sequence import Sequence, SequenceBuilder
+from traincast.workload.words import Group, Kind, Stream
+from traincast.workload.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A sequence with its edges, ready to be repeated."""
+
+    sequence: Sequence
+    edge_src_E: IntArray
+    edge_dst_E: IntArray
+
+
+def expand(
+    workload: Workload,
+    plan: SchedulePlan,
+    fold: Fold,
+    tables: Mapping[Group, GroupTable],
+    compute_factor_W: FloatArray | None = None,
+) -> Program:
+    """Lay out every simulated rank and join what must meet.
+
+    Parameters
+    ----------
+    workload : Workload
+        Templates.
+    plan : SchedulePlan
+        The pipeline order, for the workload's stages, virtual stages and microbatches.
+    fold : Fold
+        Which ranks are simulated.
+    tables : mapping
+        Groups of every kind that communicates.
+    compute_factor_W : float array [W], optional
+        Factor on the compute durations of each rank.
+
+    Returns
+    -------
+    Program
+
+    Raises
+    ------
+    ProgramError
+        If members of a collective disagree, or a message has no partner.
+    """
+    builder = SequenceBuilder(workload, plan)
+    stage_R = fold.rank_C // workload.parallel.ranks_per_stage
+    keys = [(int(workload.template_W[rank]), int(stage)) for rank, stage in zip(fold.rank_C, stage_R, strict=True)]
+    sequences = {key: builder.sequence(workload.templates[key[0]], key[1]) for key in dict.fromkeys(keys)}
+    ops = builder.table()
+    tiles = {key: _tile(sequence, ops) for key, sequence in sequences.items()}
+    chosen = [tiles[key] for key in keys]
+
+    length_R = np.array([len(tile.sequence.row_L) for tile in chosen], dtype=np.int64)
+    op_ptr_R1 = np.concatenate([[0], np.cumsum(length_R)])
+    row_N = _gather([tile.sequence.row_L for tile in chosen])
+    index_N = np.repeat(np.arange(len(chosen), dtype=np.int32), length_R)
+    groups, group_RK = _group_instances(fold, tables)
+    group_N = _groups_of_ops(group_RK, index_N, ops, row_N)
+    microbatch_N = _gather([tile.sequence.microbatch_L for tile in chosen])
+    virtual_stage_N = _gather([tile.sequence.virtual_stage_L for tile in chosen])
+    shift_R = op_ptr_R1[:-1].astype(np.int32)
+    return Program(
+        ops=ops,
+        row_N=row_N,
+        rank_N=fold.rank_C[index_N],
+        microbatch_N=microbatch_N,
+        virtual_stage_N=virtual_stage_N,
+        peer_stage_N=_gather([tile.sequence.peer_L for tile in chosen]),
+        group_N=group_N,
+        joint_N=join(ops, row_N, index_N, group_N, virtual_stage_N, microbatch_N, _members(groups, fold)),
+        edge_src_E=_gather([tile.edge_src_E + shift for tile, shift in zip(chosen, shift_R, strict=True)]),
+        edge_dst_E=_gather([tile.edge_dst_E + shift for tile, shift in zip(chosen, shift_R, strict=True)]),
+        groups=groups,
+        rank_R=fold.rank_C,
+        stage_R=stage_R,
+        represents_R=fold.count_C,
+        op_ptr_R1=op_ptr_R1,
+        compute_factor_N=None if compute_factor_W is None else compute_factor_W[fold.rank_C][index_N],
+    )
+
+
+def _gather(parts: list[IntArray]) -> IntArray:
+    return np.concatenate([np.zeros(0, dtype=np.int32), *parts])
+
+
+def _tile(sequence: Sequence, ops: OpTable) -> _Tile:
+    """Make the rules of program order explicit: an edge from what each operation must follow."""
+    row_L = sequence.row_L
+    length = len(row_L)
+    index_L = np.arange(length, dtype=np.int32)
+    stream_L = ops.stream_T[row_L]
+    launch_L = _last_before(ops.blocking_T[row_L], index_L)
+    # A predecessor on the same stream is already in order.
+    needed_L = (launch_L >= 0) & (stream_L[launch_L] != stream_L)
+    sources, targets = [launch_L[needed_L]], [index_L[needed_L]]
+    waits_L = np.where(ops.kind_T[row_L] == Kind.WAIT, ops.waits_for_T[row_L], Stream.NONE)
+    for stream in np.unique(waits_L[waits_L != Stream.NONE]):
+        last_L = _last_before(stream_L == stream, index_L)
+        held_L = (waits_L == stream) & (last_L >= 0) & (last_L != launch_L)
+        sources.append(last_L[held_L])
+        targets.append(index_L[held_L])
+    source_E, target_E = np.concatenate(sources), np.concatenate(targets)
+    order_E = np.lexsort((target_E, source_E))
+    return _Tile(sequence, source_E[order_E], target_E[order_E])
+
+
+def _last_before(mask_L: IntArray, index_L: IntArray) -> IntArray:
+    """Return for each position the last earlier position where the mask holds, -1 for none."""
+    last_L = np.maximum.accumulate(np.where(mask_L, index_L, -1).astype(np.int32))
+    return np.concatenate([np.full(1, -1, dtype=np.int32), last_L[:-1]])[: len(index_L)]
+
+
+def _group_instances(
+    fold: Fold, tables: Mapping[Group, GroupTable]
+) -> tuple[tuple[GroupInstance, ...], IntArray]:
+    """Return one group for each kind and set of member classes, and the group of each simulated rank by kind."""
+    instances: list[GroupInstance] = []
+    group_RK = np.full((len(fold.rank_C), len(Group)), -1, dtype=np.int32)
+    for kind, table in tables.items():
+        colour_G = group_colours(table, fold.class_W)
+        number: dict[int, int] = {}
+        for index, rank in enumerate(fold.rank_C):
+            group = int(table.group_of_rank_W[rank])
+            if group < 0:
+                continue
+            colour = int(colour_G[group])
+            if colour not in number:
+                members = table.members_GK[group]
+                number[colour] = len(instances)
+                instances.append(GroupInstance(kind, members[members >= 0]))
+            group_RK[index, kind] = number[colour]
+    return tuple(instances), group_RK
+
+
+def _groups_of_ops(group_RK: IntArray, index_N: IntArray, ops: OpTable, row_N: IntArray) -> IntArray:
+    kind_N = ops.group_T[row_N]
+    group_N: IntArray = np.where(kind_N >= 0, group_RK[index_N, kind_N], -1)
+    missing = np.flatnonzero((kind_N >= 0) & (group_N < 0))
+    if len(missing):
+        name, kind = ops.name_T[row_N[missing[0]]], Group(int(kind_N[missing[0]]))
+        raise ProgramError(f"{name!r} communicates over {kind.name.lower()}, but its rank is in no such group")
+    return group_N
+
+
+def _members(groups: tuple[GroupInstance, ...], fold: Fold) -> IntArray:
+    """Return how many simulated ranks stand for the members of each group, [G]."""
+    return np.array([len(np.unique(fold.class_W[group.members])) for group in groups], dtype=np.int32)

@@ -1,0 +1,127 @@
+"""Fold ranks that must behave alike onto one representative.
+
+Ranks start with a colour for what they do (stage, template, speed) and where each of their
+groups sits; then colours are refined by the colours of the members of every group until
+nothing changes. Ranks of one colour see the same operations, the same prices and the same
+partners, so every time of theirs is equal bit for bit (an equitable partition; Weisfeiler and
+Leman, 1968, colour refinement).
+
+Letters: W ranks, C classes, G groups, K members, L levels of location.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.workload.groups import GroupTable
+from traincast.workload.ops import IntArray
+from traincast.workload.words import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Which ranks are simulated and whom they stand for."""
+
+    class_W: IntArray
+    """Class of each rank; classes are numbered by their lowest rank."""
+    rank_C: IntArray
+    """Representative: the lowest rank of the class."""
+    count_C: IntArray
+    """Ranks of the class."""
+
+
+def unfolded(world_size: int) -> Fold:
+    """Return the partition in which every rank stands for itself."""
+    ranks = np.arange(world_size, dtype=np.int32)
+    return Fold(ranks, ranks, np.ones(world_size, dtype=np.int32))
+
+
+def fold(start_W: IntArray, tables: Mapping[Group, GroupTable], location_LW: IntArray) -> Fold:
+    """Find the coarsest partition in which all ranks of a class behave alike.
+
+    Parameters
+    ----------
+    start_W : int array [W]
+        What a rank does: equal numbers for equal stage, template and speed.
+    tables : mapping
+        Every group that communicates.
+    location_LW : int array [L, W]
+        Where each rank sits, per level (node, and above).
+
+    Returns
+    -------
+    Fold
+    """
+    colour_W = _renumber(start_W)
+    for table in tables.values():
+        for location_W in location_LW:
+            colour_W = _refine(colour_W, table, _placement_ids(table, location_W))
+    while True:
+        before = int(colour_W.max()) + 1
+        for table in tables.values():
+            colour_W = _refine(colour_W, table, group_colours(table, colour_W))
+        if int(colour_W.max()) + 1 == before:
+            return _partition(colour_W)
+
+
+def group_colours(table: GroupTable, class_W: IntArray) -> IntArray:
+    """Number the groups of a kind by the classes of their members, [G].
+
+    Members of an ordered group (a pipeline) are told apart by position.
+    """
+    return _row_ids(_member_values(table, class_W))
+
+
+def _partition(colour_W: IntArray) -> Fold:
+    _, first_C, inverse_W, count_C = np.unique(colour_W, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first_C, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return Fold(
+        rank[inverse_W].astype(np.int32), first_C[order].astype(np.int32), count_C[order].astype(np.int32)
+    )
+
+
+def _refine(colour_W: IntArray, table: GroupTable, id_G: IntArray) -> IntArray:
+    group_W = table.group_of_rank_W
+    id_W = np.where(group_W >= 0, id_G[group_W], -1)
+    return _renumber(colour_W * (int(id_G.max(initial=0)) + 2) + id_W + 1)
+
+
+def _renumber(values: IntArray) -> IntArray:
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _member_values(table: GroupTable, value_W: IntArray) -> IntArray:
+    values_GK = np.where(table.members_GK >= 0, value_W[table.members_GK], -1)
+    return values_GK if table.ordered else np.sort(values_GK, axis=1)
+
+
+def _placement_ids(table: GroupTable, location_W: IntArray) -> IntArray:
+    """Number the groups by how their members are spread over locations, [G]."""
+    values_GK = _member_values(table, location_W)
+    if table.ordered:
+        return _row_ids(_first_occurrence(values_GK))
+    return _row_ids(_spread(values_GK))
+
+
+def _first_occurrence(values_GK: IntArray) -> IntArray:
+    """Replace each value by the position where it first occurs in its row."""
+    first_GK: IntArray = np.argmax(values_GK[:, :, None] == values_GK[:, None, :], axis=2)
+    return first_GK
+
+
+def _spread(sorted_GK: IntArray) -> IntArray:
+    """Count the members at each location of a sorted row, largest count first, padded with 0."""
+    groups, size = sorted_GK.shape
+    starts = np.ones((groups, size), dtype=np.bool_)
+    starts[:, 1:] = sorted_GK[:, 1:] != sorted_GK[:, :-1]
+    run_GK = np.cumsum(starts, axis=1) - 1
+    count_GK = np.zeros((groups, size), dtype=np.int32)
+    np.add.at(count_GK, (np.arange(groups)[:, None], run_GK), sorted_GK >= 0)
+    return -np.sort(-count_GK, axis=1)
+
+
+def _row_ids(rows_GK: IntArray) -> IntArray:
+    return np.unique(rows_GK, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)

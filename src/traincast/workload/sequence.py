@@ -1,0 +1,209 @@
+"""The program of one rank: its template, laid out in the order of a pipeline schedule.
+
+A sequence is a list of pieces, and a piece is a segment of template operations at one virtual
+stage and microbatch. Messages between stages are pieces too:
+
+* blocking (1F1B): receive, work, send, one after the other; a send and a following receive with
+  the same neighbour are posted together, as Megatron's fused calls do;
+* overlapped (interleaved): a receive is posted before the work that precedes its use, and a
+  send holds nobody back.
+
+Source: Megatron-LM, megatron/core/pipeline_parallel/schedules.py.
+"""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from traincast.schedules.plan import SchedulePlan, Slot, SlotKind
+from traincast.workload.ops import IntArray, Op, OpTable, OpTableBuilder
+from traincast.workload.words import Group, Kind, Operation, Phase, Stream
+from traincast.workload.workload import Template, Workload
+
+
+class Piece(NamedTuple):
+    """A segment at one place of the pipeline."""
+
+    segment: int
+    virtual_stage: int
+    microbatch: int
+    peer: int = -1
+    """Stage at the other end of a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Operations of one rank in program order, as columns."""
+
+    row_L: IntArray
+    virtual_stage_L: IntArray
+    microbatch_L: IntArray
+    peer_L: IntArray
+
+
+class _Message(NamedTuple):
+    """A message that a slot receives or sends."""
+
+    peer: int
+    boundary: int
+    forward: bool
+
+
+@dataclass(slots=True)
+class SequenceBuilder:
+    """Lays out a workload's templates; adds the message operations to its table."""
+
+    workload: Workload
+    plan: SchedulePlan
+    segments: list[IntArray] = field(init=False)
+    _extra: OpTableBuilder = field(init=False, default_factory=OpTableBuilder)
+    _single: dict[tuple[object, ...], int] = field(init=False, default_factory=dict)
+    _split: dict[tuple[int, SlotKind], int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.segments = list(self.workload.segments)
+
+    def table(self) -> OpTable:
+        """Return the workload's operations followed by those that were added."""
+        return self.workload.ops.extended(self._extra.ops)
+
+    def sequence(self, template: Template, stage: int) -> Sequence:
+        """Lay out what a rank of a stage does in a step."""
+        slots = [slot for slot in self.plan.slots[stage] if self._runs(slot)]
+        pieces = [Piece(int(template.start_P[stage]), -1, -1)]
+        arrange = self._overlapped if self.plan.overlapped_p2p else self._blocking
+        last_forward = max((i for i, slot in enumerate(slots) if slot.kind is SlotKind.F), default=-1)
+        for index, work in enumerate(arrange(template, stage, slots)):
+            pieces += work
+            if index == last_forward:
+                pieces.append(Piece(int(template.after_forward_P[stage]), -1, -1))
+        pieces.append(Piece(int(template.end_P[stage]), -1, -1))
+        return self._lay_out([piece for piece in pieces if piece.segment >= 0])
+
+    def _runs(self, slot: Slot) -> bool:
+        return slot.kind is SlotKind.F or not self.workload.forward_only
+
+    def _lay_out(self, pieces: list[Piece]) -> Sequence:
+        rows = [self.segments[piece.segment] for piece in pieces]
+        lengths = [len(segment) for segment in rows]
+        columns = np.array(pieces, dtype=np.int32).reshape(-1, len(Piece._fields))
+        _, virtual_stage_L, microbatch_L, peer_L = np.repeat(columns, lengths, axis=0).T.copy()
+        empty = np.zeros(0, dtype=np.int32)
+        return Sequence(np.concatenate([empty, *rows]).astype(np.int32), virtual_stage_L, microbatch_L, peer_L)
+
+    def _blocking(self, template: Template, stage: int, slots: list[Slot]) -> list[list[Piece]]:
+        works: list[list[Piece]] = []
+        fused = False
+        for slot, following in pairwise([*slots, None]):
+            if slot is None:
+                break
+            work: list[Piece] = []
+            incoming, outgoing = self._incoming(slot, stage), self._outgoing(slot, stage)
+            if incoming and not fused:
+                work.append(self._message(incoming, Kind.RECV, slot, blocking=True))
+            work.append(self._work(template, slot))
+            reply = self._incoming(following, stage) if following is not None else None
+            fused = bool(outgoing and reply and outgoing.peer == reply.peer)
+            if outgoing:
+                work.append(self._message(outgoing, Kind.SEND, slot, blocking=not fused))
+            if outgoing and reply and following is not None and fused:
+                work.append(self._message(reply, Kind.RECV, following, blocking=True))
+                work.append(self._wait(_stream(Kind.SEND, outgoing.forward), slot))
+            works.append(work)
+        return works
+
+    def _overlapped(self, template: Template, stage: int, slots: list[Slot]) -> list[list[Piece]]:
+        works: list[list[Piece]] = []
+        posted: list[Piece] = []
+        if slots and (first := self._incoming(slots[0], stage)):
+            posted = [self._message(first, Kind.RECV, slots[0], blocking=False)]
+        for slot, following in pairwise([*slots, None]):
+            if slot is None:
+                break
+            work, posted = posted, []
+            if incoming := self._incoming(slot, stage):
+                work.append(self._wait(_stream(Kind.RECV, incoming.forward), slot))
+            if following is not None and (ahead := self._incoming(following, stage)):
+                work.append(self._message(ahead, Kind.RECV, following, blocking=False))
+            work.append(self._work(template, slot))
+            if outgoing := self._outgoing(slot, stage):
+                work.append(self._message(outgoing, Kind.SEND, slot, blocking=False))
+            works.append(work)
+        return works
+
+    def _neighbour(self, slot: Slot, stage: int, step: int) -> int | None:
+        """Return the stage that holds the next (+1) or previous (-1) virtual stage, None if there is none or self."""
+        placement_Q = self.plan.placement[slot.copy]
+        q = slot.virtual_stage + step
+        if not 0 <= q < len(placement_Q) or placement_Q[q] == stage:
+            return None
+        return placement_Q[q]
+
+    def _incoming(self, slot: Slot, stage: int) -> _Message | None:
+        if slot.kind is SlotKind.W:
+            return None
+        forward = slot.kind is SlotKind.F
+        peer = self._neighbour(slot, stage, -1 if forward else 1)
+        q = slot.virtual_stage + slot.copy * len(self.plan.placement[0])
+        return None if peer is None else _Message(peer, q - 1 if forward else q, forward)
+
+    def _outgoing(self, slot: Slot, stage: int) -> _Message | None:
+        if slot.kind is SlotKind.W:
+            return None
+        forward = slot.kind is SlotKind.F
+        peer = self._neighbour(slot, stage, 1 if forward else -1)
+        q = slot.virtual_stage + slot.copy * len(self.plan.placement[0])
+        return None if peer is None else _Message(peer, q if forward else q - 1, forward)
+
+    def _work(self, template: Template, slot: Slot) -> Piece:
+        of_QM = template.forward_QM if slot.kind is SlotKind.F else template.backward_QM
+        segment = int(of_QM[slot.virtual_stage, slot.microbatch])
+        if slot.kind in (SlotKind.B, SlotKind.W) and segment >= 0:
+            segment = self._part(segment, slot.kind)
+        return Piece(segment, slot.virtual_stage, slot.microbatch)
+
+    def _part(self, segment: int, kind: SlotKind) -> int:
+        """Return the input-gradient or weight-gradient part of a backward segment."""
+        if (segment, kind) not in self._split:
+            rows = self.segments[segment]
+            weight = self.workload.ops.phase_T[rows] == Phase.WEIGHT_GRADIENT
+            self._split[segment, kind] = len(self.segments)
+            self.segments.append(rows[weight if kind is SlotKind.W else ~weight])
+        return self._split[segment, kind]
+
+    def _message(self, message: _Message, kind: Kind, slot: Slot, *, blocking: bool) -> Piece:
+        per_copy = len(self.plan.placement[0])
+        size = int(self.workload.message_bytes_Q[message.boundary % per_copy])
+        direction = "forward" if message.forward else "backward"
+        op = Op(
+            name=f"{kind.name.lower()}_{direction}",
+            kind=kind,
+            phase=Phase.FORWARD if message.forward else Phase.BACKWARD,
+            blocking=blocking,
+            stream=_stream(kind, message.forward),
+            group=Group.PP,
+            operation=Operation.SEND_RECV,
+            size_bytes=size,
+        )
+        return Piece(self._segment_of(op), message.boundary, slot.microbatch, message.peer)
+
+    def _wait(self, stream: Stream, slot: Slot) -> Piece:
+        op = Op(name=f"wait_{stream.name.lower()}", kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)
+        return Piece(self._segment_of(op), slot.virtual_stage, slot.microbatch)
+
+    def _segment_of(self, op: Op) -> int:
+        """Return the one-operation segment of an added operation, adding it the first time."""
+        key = (op.name, op.blocking, op.size_bytes)
+        if key not in self._single:
+            row = len(self.workload.ops) + self._extra.add(op)
+            self._single[key] = len(self.segments)
+            self.segments.append(np.array([row], dtype=np.int32))
+        return self._single[key]
+
+
+def _stream(kind: Kind, forward: bool) -> Stream:
+    if kind is Kind.SEND:
+        return Stream.SEND_FORWARD if forward else Stream.SEND_BACKWARD
+    return Stream.RECV_FORWARD if forward else Stream.RECV_BACKWARD
