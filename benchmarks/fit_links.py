@@ -53,7 +53,8 @@ class Curve:
         """Return the relative error of the cheapest algorithm at each size."""
         traffics = [algorithm(self.operation, self.placement) for algorithm in ALGORITHMS.entries()]
         times = [transfer_time_s(traffic, self.size_bytes, cluster) for traffic in traffics if traffic is not None]
-        return np.min(times, axis=0) / self.time_s - 1.0
+        cheapest: FloatArray = np.min(times, axis=0)
+        return cheapest / self.time_s - 1.0
 
 
 def curves(rows: Iterable[tuple[Operation, Placement, float, float]]) -> list[Curve]:
@@ -68,7 +69,12 @@ def single_node(file: Path, gpu: str) -> list[Curve]:
     """Return the measured curves of one kind of GPU inside one node."""
     with file.open(encoding="utf-8", newline="") as lines:
         return curves(
-            (OPERATIONS[row["op"]], Placement((int(row["num_gpus"]),)), float(row["message_bytes"]), float(row["ms"]) / 1e3)
+            (
+                OPERATIONS[row["op"]],
+                Placement((int(row["num_gpus"]),)),
+                float(row["message_bytes"]),
+                float(row["ms"]) / 1e3,
+            )
             for row in csv.DictReader(lines)
             if row["gpu"] == gpu
         )
@@ -127,7 +133,9 @@ def report(title: str, measured: list[Curve], cluster: Cluster) -> None:
     operations = np.concatenate([np.full(curve.size_bytes.size, int(curve.operation)) for curve in measured])
     masks = {"all": np.ones(sizes.size, dtype=bool), "above 1 MiB": sizes > 2**20}
     masks |= {band: (sizes > low) & (sizes <= high) for band, (low, high) in BANDS.items()}
-    masks |= {name: operations == operation for name, operation in OPERATIONS.items() if (operations == operation).any()}
+    masks |= {
+        name: operations == operation for name, operation in OPERATIONS.items() if (operations == operation).any()
+    }
     print(f"\n{title}: {sizes.size} points")
     for name, mask in masks.items():
         absolute = np.abs(errors[mask])
@@ -142,6 +150,30 @@ def show(title: str, constants: Constants) -> None:
         print(f"  {name} = {value:.4g}")
 
 
+def fit_node(name: str, measured: list[Curve]) -> None:
+    """Fit the single-node constants of a preset and print them."""
+    cluster = load_cluster(name)
+    start = {key: float(getattr(cluster.intra, key)) for key in INTRA}
+    start["copy_bytes_per_s"] = cluster.gpu.copy_bytes_per_s or 1e12
+    fitted = fit(start, lambda trial: mean_error(measured, with_intra(cluster, trial)))
+    show(f"{name}, inside a node (fitted)", fitted)
+    report(f"{name} as fitted now", measured, with_intra(cluster, fitted))
+    report(f"{name} as in its file", measured, cluster)
+
+
+def fit_network(measured: list[Curve]) -> None:
+    """Fit the network constants of the preset a100 and print them; its single-node ones stay."""
+    cluster = load_cluster("a100")
+    across = [curve for curve in measured if curve.placement.nodes > 1]
+    start = {key: float(getattr(cluster.inter, key)) for key in NETWORK}
+    fitted = fit(start, lambda trial: mean_error(across, with_inter(cluster, trial)))
+    show("a100, between nodes (fitted, single-node constants as in the file)", fitted)
+    report("a100 on Azure, 2 to 16 nodes, as fitted now", across, with_inter(cluster, fitted))
+    report("a100 on Azure, 2 to 16 nodes, as in its file", across, cluster)
+    one = [curve for curve in measured if curve.placement.nodes == 1 and curve.placement.ranks > 1]
+    report("a100 on Azure, one node, as in its file (another NCCL than the constants)", one, cluster)
+
+
 def main() -> int:
     """Fit and print; return the exit code."""
     parser = argparse.ArgumentParser(description="fit link constants to measured collectives")
@@ -153,22 +185,8 @@ def main() -> int:
             print(f"{file} is missing; say with --data where the measured collectives are", file=sys.stderr)
             return 1
     for name, gpu in MEASURED.items():
-        cluster, measured = load_cluster(name), single_node(one_node, gpu)
-        start = {key: float(getattr(cluster.intra, key)) for key in INTRA}
-        start["copy_bytes_per_s"] = cluster.gpu.copy_bytes_per_s or 1e12
-        fitted = fit(start, lambda trial, c=cluster, m=measured: mean_error(m, with_intra(c, trial)))
-        show(f"{name}, inside a node (fitted)", fitted)
-        report(f"{name} as fitted now", measured, with_intra(cluster, fitted))
-        report(f"{name} as in its file", measured, cluster)
-    cluster, measured = load_cluster("a100"), azure(many_nodes)
-    across = [curve for curve in measured if curve.placement.nodes > 1]
-    start = {key: float(getattr(cluster.inter, key)) for key in NETWORK}
-    fitted = fit(start, lambda trial: mean_error(across, with_inter(cluster, trial)))
-    show("a100, between nodes (fitted, single-node constants as in the file)", fitted)
-    report("a100 on Azure, 2 to 16 nodes, as fitted now", across, with_inter(cluster, fitted))
-    report("a100 on Azure, 2 to 16 nodes, as in its file", across, cluster)
-    one = [curve for curve in measured if curve.placement.nodes == 1 and curve.placement.ranks > 1]
-    report("a100 on Azure, one node, as in its file (another NCCL than the constants)", one, cluster)
+        fit_node(name, single_node(one_node, gpu))
+    fit_network(azure(many_nodes))
     return 0
 
 

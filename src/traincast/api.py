@@ -9,6 +9,7 @@ from typing import Any
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.contract import Inspection
 from traincast.formats.open import identify
+from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
 from traincast.simulation.simulate import simulate_workload
 from traincast.spec.cluster import Cluster
@@ -114,6 +115,21 @@ def simulate(
     workload = files if isinstance(files, Workload) else read(files, chosen.layout)
     result = simulate_workload(workload, load_cluster(chosen.cluster or DEFAULT_CLUSTER), chosen, engine)
     return result if chosen.cluster else _with_default_cluster(result)
+
+
+def load_result(path: StrPath) -> Result:
+    """Read a ``result.json`` that was written before.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be read or is no result.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise FormatError(f"cannot be read: {error.strerror or error}", str(path)) from None
+    return result_from_json(data, str(path))
 
 
 def clusters() -> list[Cluster]:

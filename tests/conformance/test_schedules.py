@@ -17,10 +17,8 @@ def _limit(plan: SchedulePlan, stage: int, virtual: int, microbatches: int) -> i
     stages, everything = len(plan.slots), microbatches * virtual
     if plan.name == "1f1b" or (plan.name == "interleaved" and virtual == 1):
         return min(stages - stage, microbatches)
-    if plan.name == "interleaved" and microbatches % stages == 0:
+    if plan.name == "interleaved":
         return min(2 * (stages - stage - 1) + (virtual - 1) * stages + 1, everything)
-    if plan.name == "interleaved":  # The lengthened warmup and the first forward after it.
-        return [slot.kind for slot in plan.slots[stage]].index(SlotKind.BW)
     return everything
 
 

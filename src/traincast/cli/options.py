@@ -15,43 +15,40 @@ F = TypeVar("F", bound=Callable[..., Any])
 def layout_options(function: F) -> F:
     """Add a flag for every layout degree, under its own name and Megatron-LM's."""
     for flag in reversed(LAYOUT_FLAGS):
-        function = click.option(
-            *flag.names, flag.field, type=click.IntRange(min=1), metavar="N", help=flag.help
-        )(function)
+        function = click.option(*flag.names, flag.field, type=click.IntRange(min=1), metavar="N", help=flag.help)(
+            function
+        )
     return function
 
 
-class Size(click.ParamType):
-    """A number of bytes with a unit."""
-
-    name = "SIZE"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it, or complain as wrong usage."""
-        try:
-            return value if isinstance(value, int) else parse_size(str(value))
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
+def size(text: str) -> int:
+    """Read a number of bytes with a unit, or complain as wrong usage."""
+    try:
+        return parse_size(text)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
 
 
-class Pair(click.ParamType):
-    """A ``key=value`` with a checked key and value."""
-
-    def __init__(self, name: str, key: Callable[[str], Any], value: Callable[[str], Any]) -> None:
-        self.name, self._key, self._value = name, key, value
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, Any]:
-        """Read it, or complain as wrong usage."""
-        if isinstance(value, tuple):
-            return value
-        left, equals, right = str(value).partition("=")
-        try:
-            if not equals:
-                raise ConfigError(f"{value!r} is not of the form {self.name}")
-            return self._key(left.strip()), self._value(right.strip())
-        except (ConfigError, ValueError) as error:
-            self.fail(str(error), param, ctx)
+def group_rate(text: str) -> tuple[str, float]:
+    """Read ``tp=300GB/s``, or complain as wrong usage."""
+    try:
+        group, rate = _pair(text, "GROUP=RATE")
+        return group, parse_rate(rate)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
 
 
-BUSBW = Pair("GROUP=RATE", str, parse_rate)
-SLOW = Pair("RANK=FACTOR", int, float)
+def rank_factor(text: str) -> tuple[int, float]:
+    """Read ``7=1.3``, or complain as wrong usage."""
+    try:
+        rank, factor = _pair(text, "RANK=FACTOR")
+        return int(rank), float(factor)
+    except (ConfigError, ValueError):
+        raise click.BadParameter(f"{text!r} is not a rank and a factor, such as 7=1.3") from None
+
+
+def _pair(text: str, form: str) -> tuple[str, str]:
+    left, equals, right = text.partition("=")
+    if not equals:
+        raise ConfigError(f"{text!r} is not of the form {form}")
+    return left.strip(), right.strip()

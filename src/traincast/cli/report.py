@@ -11,7 +11,7 @@ from traincast.cli.terminal import console
 @click.argument("file", type=click.Path(path_type=Path))
 def command(file: Path) -> None:
     """Show a result.json again."""
-    from traincast.report.json import read_result
+    from traincast import api
     from traincast.report.terminal import print_result
 
-    print_result(read_result(file), console())
+    print_result(api.load_result(file), console())

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from traincast.cli.options import BUSBW, SLOW, Size, layout_options
+from traincast.cli.options import group_rate, layout_options, rank_factor, size
 from traincast.cli.terminal import console, print_json, progress
 from traincast.spec.options import StageRoles, make_options
 
@@ -23,11 +23,25 @@ from traincast.spec.options import StageRoles, make_options
     help="Embedding and final rows on the first and last virtual stage, or on every stage.",
 )
 @click.option("--overlap-grad-reduce", is_flag=True, help="Reduce gradients beside the last backward.")
-@click.option("--pp-comm", "pp_message_bytes", type=Size(), help="Size of one message between stages.")
-@click.option("--busbw", multiple=True, type=BUSBW, help="Bus bandwidth of a group, such as tp=300GB/s.")
-@click.option("--slow", multiple=True, type=SLOW, help="Make one rank's compute slower, such as 7=1.3.")
+@click.option("--pp-comm", "pp_message_bytes", type=size, metavar="SIZE", help="Size of one message between stages.")
+@click.option(
+    "--busbw",
+    multiple=True,
+    type=group_rate,
+    metavar="GROUP=RATE",
+    help="Bus bandwidth of a group, such as tp=300GB/s.",
+)
+@click.option(
+    "--slow",
+    multiple=True,
+    type=rank_factor,
+    metavar="RANK=FACTOR",
+    help="Make one rank's compute slower, such as 7=1.3.",
+)
 @click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write result.json, ops.csv, trace.json.gz.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write result.json, ops.csv, trace.json.gz there."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def command(

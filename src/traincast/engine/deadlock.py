@@ -1,5 +1,7 @@
 """Find the circle in a program that cannot finish."""
 
+from itertools import pairwise
+
 from traincast.engine.graph import Graph
 
 
@@ -49,7 +51,7 @@ def _blockers(graph: Graph) -> list[list[int]]:
         for target in targets[pointers[op] : pointers[op + 1]]:
             before[target].append(op)
     joint_pointers, members = graph.joint_ptr_J1.tolist(), graph.joint_member_I.tolist()
-    for begin, end in zip(joint_pointers[:-1], joint_pointers[1:], strict=True):
+    for begin, end in pairwise(joint_pointers):
         shared = [op for member in members[begin:end] for op in before[member]]
         for member in members[begin:end]:
             before[member] = list(shared)

@@ -30,7 +30,7 @@ class Graph:
     joint_member_I: IntArray
 
     def __len__(self) -> int:
-        """Number of operations."""
+        """Return the number of operations."""
         return len(self.next_N)
 
 
@@ -57,7 +57,7 @@ def build_graph(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, 
     """
     count = len(stream_N)
     for ends in (edge_src_E, edge_dst_E):
-        if len(ends) and not (0 <= int(ends.min()) and int(ends.max()) < count):
+        if len(ends) and not (int(ends.min()) >= 0 and int(ends.max()) < count):
             raise ProgramError(f"an edge names an operation outside 0..{count - 1}")
     if np.any(edge_src_E[1:] < edge_src_E[:-1]):
         order = np.argsort(edge_src_E, kind="stable")

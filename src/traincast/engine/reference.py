@@ -6,6 +6,8 @@ and the joint lasts as long as its longest member. Times are sums and maxima, ea
 the order in which operations are visited cannot change a bit of them.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -34,7 +36,7 @@ def run_reference(graph: Graph, duration_s_N: FloatArray) -> Times:
     """
     following, pointers, targets = graph.next_N.tolist(), graph.edge_ptr_N1.tolist(), graph.edge_dst_E.tolist()
     joints, joint_pointers, members = graph.joint_N.tolist(), graph.joint_ptr_J1.tolist(), graph.joint_member_I.tolist()
-    missing = [end - begin for begin, end in zip(joint_pointers, joint_pointers[1:], strict=False)]
+    missing = [end - begin for begin, end in pairwise(joint_pointers)]
     waits, durations = graph.waits_N.tolist(), duration_s_N.tolist()
     count = len(following)
     ready, start, end = [0.0] * count, [0.0] * count, [0.0] * count
@@ -61,8 +63,7 @@ def run_reference(graph: Graph, duration_s_N: FloatArray) -> Times:
             if following[member] >= 0:
                 successors.append(following[member])
             for successor in successors:
-                if finish > ready[successor]:
-                    ready[successor] = finish
+                ready[successor] = max(ready[successor], finish)
                 waits[successor] -= 1
                 if not waits[successor]:
                     open_ops.append(successor)

@@ -76,7 +76,7 @@ def locations(cluster: Cluster, world_size: int) -> npt.NDArray[np.int64]:
     return (np.arange(world_size, dtype=np.int64) // cluster.gpus_per_node)[np.newaxis, :]
 
 
-def placement_of(members: Sequence[int] | npt.NDArray[np.integer], locations_LW: npt.NDArray[np.int64]) -> Placement:
+def placement_of(members: Sequence[int] | npt.NDArray[np.integer], locations_LW: npt.NDArray[np.integer]) -> Placement:
     """Return how a group is spread over the nodes.
 
     Parameters

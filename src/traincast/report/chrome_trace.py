@@ -180,18 +180,18 @@ def _names(program: "Program", choice: Choice) -> list[Plain]:
     """Return the metadata events that name and sort the processes and threads."""
     events: list[Plain] = []
 
-    def name(what: str, key: str, value: Plain, pid: int, tid: int = 0) -> None:
-        events.append({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {key: value}})
+    def name(what: str, key: str, value: Plain, **owner: Plain) -> None:
+        events.append({"name": what, "ph": "M", **owner, "args": {key: value}})
 
     for index in choice.indices:
         rank, stage, represents = (int(of_R[index]) for of_R in (program.rank_R, program.stage_R, program.represents_R))
         stands = f", stands for {represents}" if represents > 1 else ""
-        name("process_name", "name", f"rank {rank} (stage {stage}{stands})", rank)
-        name("process_sort_index", "sort_index", rank, rank)
+        name("process_name", "name", f"rank {rank} (stage {stage}{stands})", pid=rank)
+        name("process_sort_index", "sort_index", rank, pid=rank)
         for stream in sorted(set(program.ops.stream_T[program.row_N[program.rank_slice(index)]].tolist())):
             thread = _thread(stream)
-            name("thread_name", "name", Stream(stream).name.lower().replace("_", " "), rank, thread)
-            name("thread_sort_index", "sort_index", thread, rank, thread)
+            name("thread_name", "name", Stream(stream).name.lower().replace("_", " "), pid=rank, tid=thread)
+            name("thread_sort_index", "sort_index", thread, pid=rank, tid=thread)
     return events
 
 

@@ -1,13 +1,12 @@
 """Interleaved 1F1B: several virtual stages per stage, microbatches in groups of P.
 
 Where M is not a multiple of P the last group is smaller. Megatron-LM refuses that;
-here the warmup is lengthened, equally on all stages, until nothing waits for ever.
+here the order is that of the next multiple of P without the microbatches that do not exist.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from traincast.schedules.check import stuck_slots
 from traincast.schedules.one_f_one_b import one_f_one_b
 from traincast.schedules.order import looped_placement, require_counts, weave
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
@@ -32,7 +31,7 @@ def interleaved(stages: int, virtual_per_stage: int, microbatches: int) -> Sched
     Returns
     -------
     SchedulePlan
-        _Slots F and BW, overlapped p2p. Where Megatron-LM would refuse (V > 1 and M
+        Slots F and BW, overlapped p2p. Where Megatron-LM would refuse (V > 1 and M
         not a multiple of P), with the warning ``megatron-would-refuse``.
 
     Raises
@@ -49,18 +48,16 @@ def interleaved(stages: int, virtual_per_stage: int, microbatches: int) -> Sched
     require_counts("interleaved", stages, virtual_per_stage, microbatches)
     if virtual_per_stage == 1:
         return replace(one_f_one_b(stages, 1, microbatches), name="interleaved", overlapped_p2p=True)
-    warnings: tuple[Note, ...] = ()
-    if microbatches % stages == 0:
-        slots = _slots(stages, virtual_per_stage, microbatches, 0)
-    else:
-        slots, extra = _lengthened(stages, virtual_per_stage, microbatches)
-        warnings = (_refusal(stages, microbatches, extra),)
+    warnings = (_refusal(stages, microbatches),) if microbatches % stages else ()
+    full = _slots(stages, virtual_per_stage, microbatches + -microbatches % stages)
+    # No dependency crosses microbatches, so what is left of an order that runs still runs.
+    slots = tuple(tuple(slot for slot in order if slot.microbatch < microbatches) for order in full)
     placement = looped_placement(stages, virtual_per_stage)
     return SchedulePlan(name="interleaved", placement=(placement,), slots=slots, overlapped_p2p=True, warnings=warnings)
 
 
-def _slots(stages: int, virtual_per_stage: int, microbatches: int, extra: int) -> _Slots:
-    """Return Megatron's order with so many more warmup forwards on each stage."""
+def _slots(stages: int, virtual_per_stage: int, microbatches: int) -> _Slots:
+    """Return Megatron's order for a multiple of P."""
     table = list(_turns(stages, virtual_per_stage, microbatches))
     last_chunk = virtual_per_stage - 1
     slots = []
@@ -69,7 +66,7 @@ def _slots(stages: int, virtual_per_stage: int, microbatches: int, extra: int) -
         backwards = [
             Slot(SlotKind.BW, (last_chunk - chunk) * stages + stage, microbatch) for chunk, microbatch in table
         ]
-        warmup = 2 * (stages - stage - 1) + last_chunk * stages + extra
+        warmup = 2 * (stages - stage - 1) + last_chunk * stages
         slots.append(weave(forwards, backwards, min(warmup, len(table))))
     return tuple(slots)
 
@@ -81,34 +78,7 @@ def _turns(stages: int, virtual_per_stage: int, microbatches: int) -> Iterator[t
         yield from ((chunk, microbatch) for chunk in range(virtual_per_stage) for microbatch in group)
 
 
-def _lengthened(stages: int, virtual_per_stage: int, microbatches: int) -> tuple[_Slots, int]:
-    """Return the order with the shortest warmup that runs, and by how much it is longer."""
-    for extra in _candidates(stages, virtual_per_stage, microbatches):
-        slots = _slots(stages, virtual_per_stage, microbatches, extra)
-        if not stuck_slots(slots, stages * virtual_per_stage):
-            break
-    return slots, extra
-
-
-def _candidates(stages: int, virtual_per_stage: int, microbatches: int) -> Iterator[int]:
-    """Yield the lengths worth trying, shortest first; the last one always runs.
-
-    With a smaller group of r, forwards must run (V - 1)*r - 1 ahead so that the backwards
-    between them do not hold up the return of that group to the first stage. Where that in
-    turn breaks the full groups, only running ahead by all the further groups helps. The
-    two lengths were found by trying every one up to M*V; the tests repeat that.
-    """
-    groups, rest = divmod(microbatches, stages)
-    ahead = (virtual_per_stage - 1) * rest - 1
-    yield 0
-    yield ahead
-    if groups > 1:
-        yield ahead + (groups - 1) * virtual_per_stage * stages
-    # All forwards first: every stage takes them, and the backwards, in the same order.
-    yield microbatches * virtual_per_stage
-
-
-def _refusal(stages: int, microbatches: int, extra: int) -> Note:
+def _refusal(stages: int, microbatches: int) -> Note:
     why = (
         f"{microbatches} microbatches are fewer than {stages} stages"
         if microbatches < stages
@@ -116,6 +86,5 @@ def _refusal(stages: int, microbatches: int, extra: int) -> Note:
     )
     return Note(
         "megatron-would-refuse",
-        f"{why}: Megatron-LM refuses this interleaved schedule; run here with a last group of "
-        f"{microbatches % stages} and {extra} more warmup forwards on each stage",
+        f"{why}: Megatron-LM refuses this interleaved schedule; run here with a last group of {microbatches % stages}",
     )

@@ -38,9 +38,7 @@ class Run:
     timeline: Timeline
 
 
-def simulate_workload(
-    workload: Workload, cluster: Cluster, options: SimulateOptions, engine: str = "auto"
-) -> Result:
+def simulate_workload(workload: Workload, cluster: Cluster, options: SimulateOptions, engine: str = "auto") -> Result:
     """Simulate one step.
 
     Parameters

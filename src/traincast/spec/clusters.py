@@ -111,6 +111,8 @@ def _parse(file: Traversable, shown: str) -> dict[str, Any]:
         raise FormatError(f"cannot be read: {error.strerror}", shown) from error
     except UnicodeDecodeError as error:
         raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", shown) from error
+    except RecursionError as error:
+        raise FormatError("is not TOML that can be read: nested too deeply", shown) from error
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         raise FormatError(f"is not TOML: {error}", shown, int(line[1]) if line else None) from error
@@ -131,12 +133,13 @@ def _checked(kind: type[Cluster | Gpu | Link], prefix: str, table: dict[str, Any
     return checked
 
 
-def _value(field: "Field[Any]", raw: Any, shown: str) -> _Value:
+def _value(field: "Field[Any]", raw: object, shown: str) -> _Value:
     source = f"set in {shown}"
     if isinstance(raw, dict):
         if not {"value"} <= set(raw) <= {"value", "source"} or not isinstance(raw.get("source", ""), str):
             raise ConfigError('must be a value, or { value = ..., source = "..." }')
-        raw, source = raw["value"], raw.get("source", source)
+        source = raw.get("source", source)
+        raw = raw["value"]
     types = get_args(field.type) or (field.type,)
     for plain in (str, bool):
         if plain in types:

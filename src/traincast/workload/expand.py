@@ -4,7 +4,7 @@ Letters: L operations of one sequence, N of the program, E edges, R simulated ra
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from traincast.errors import ProgramError
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.fold import Fold, group_colours
 from traincast.workload.groups import GroupTable
-from traincast.workload.joints import join
-from traincast.workload.ops import FloatArray, IntArray, OpTable
+from traincast.workload.joints import joints
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable
 from traincast.workload.program import GroupInstance, Program
 from traincast.workload.sequence import Sequence, SequenceBuilder
 from traincast.workload.words import Group, Kind, Stream
@@ -70,22 +70,19 @@ def expand(
 
     length_R = np.array([len(tile.sequence.row_L) for tile in chosen], dtype=np.int64)
     op_ptr_R1 = np.concatenate([[0], np.cumsum(length_R)])
-    row_N = _gather([tile.sequence.row_L for tile in chosen])
     index_N = np.repeat(np.arange(len(chosen), dtype=np.int32), length_R)
+    row_N = _gather([tile.sequence.row_L for tile in chosen])
     groups, group_RK = _group_instances(fold, tables)
-    group_N = _groups_of_ops(group_RK, index_N, ops, row_N)
-    microbatch_N = _gather([tile.sequence.microbatch_L for tile in chosen])
-    virtual_stage_N = _gather([tile.sequence.virtual_stage_L for tile in chosen])
     shift_R = op_ptr_R1[:-1].astype(np.int32)
-    return Program(
+    program = Program(
         ops=ops,
         row_N=row_N,
         rank_N=fold.rank_C[index_N],
-        microbatch_N=microbatch_N,
-        virtual_stage_N=virtual_stage_N,
+        microbatch_N=_gather([tile.sequence.microbatch_L for tile in chosen]),
+        virtual_stage_N=_gather([tile.sequence.virtual_stage_L for tile in chosen]),
         peer_stage_N=_gather([tile.sequence.peer_L for tile in chosen]),
-        group_N=group_N,
-        joint_N=join(ops, row_N, index_N, group_N, virtual_stage_N, microbatch_N, _members(groups, fold)),
+        group_N=_groups_of_ops(group_RK, index_N, ops, row_N),
+        joint_N=np.full(len(row_N), -1, dtype=np.int32),
         edge_src_E=_gather([tile.edge_src_E + shift for tile, shift in zip(chosen, shift_R, strict=True)]),
         edge_dst_E=_gather([tile.edge_dst_E + shift for tile, shift in zip(chosen, shift_R, strict=True)]),
         groups=groups,
@@ -95,6 +92,7 @@ def expand(
         op_ptr_R1=op_ptr_R1,
         compute_factor_N=None if compute_factor_W is None else compute_factor_W[fold.rank_C][index_N],
     )
+    return replace(program, joint_N=joints(program, _simulated_members(groups, fold)))
 
 
 def _gather(parts: list[IntArray]) -> IntArray:
@@ -122,15 +120,13 @@ def _tile(sequence: Sequence, ops: OpTable) -> _Tile:
     return _Tile(sequence, source_E[order_E], target_E[order_E])
 
 
-def _last_before(mask_L: IntArray, index_L: IntArray) -> IntArray:
+def _last_before(mask_L: BoolArray, index_L: IntArray) -> IntArray:
     """Return for each position the last earlier position where the mask holds, -1 for none."""
     last_L = np.maximum.accumulate(np.where(mask_L, index_L, -1).astype(np.int32))
     return np.concatenate([np.full(1, -1, dtype=np.int32), last_L[:-1]])[: len(index_L)]
 
 
-def _group_instances(
-    fold: Fold, tables: Mapping[Group, GroupTable]
-) -> tuple[tuple[GroupInstance, ...], IntArray]:
+def _group_instances(fold: Fold, tables: Mapping[Group, GroupTable]) -> tuple[tuple[GroupInstance, ...], IntArray]:
     """Return one group for each kind and set of member classes, and the group of each simulated rank by kind."""
     instances: list[GroupInstance] = []
     group_RK = np.full((len(fold.rank_C), len(Group)), -1, dtype=np.int32)
@@ -160,6 +156,6 @@ def _groups_of_ops(group_RK: IntArray, index_N: IntArray, ops: OpTable, row_N: I
     return group_N
 
 
-def _members(groups: tuple[GroupInstance, ...], fold: Fold) -> IntArray:
+def _simulated_members(groups: tuple[GroupInstance, ...], fold: Fold) -> IntArray:
     """Return how many simulated ranks stand for the members of each group, [G]."""
     return np.array([len(np.unique(fold.class_W[group.members])) for group in groups], dtype=np.int32)

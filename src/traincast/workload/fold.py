@@ -66,7 +66,7 @@ def fold(start_W: IntArray, tables: Mapping[Group, GroupTable], location_LW: Int
 
 
 def group_colours(table: GroupTable, class_W: IntArray) -> IntArray:
-    """Number the groups of a kind by the classes of their members, [G].
+    """Return a number for each group of a kind, equal for equal classes of their members, [G].
 
     Members of an ordered group (a pipeline) are told apart by position.
     """
@@ -78,9 +78,7 @@ def _partition(colour_W: IntArray) -> Fold:
     order = np.argsort(first_C, kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    return Fold(
-        rank[inverse_W].astype(np.int32), first_C[order].astype(np.int32), count_C[order].astype(np.int32)
-    )
+    return Fold(rank[inverse_W].astype(np.int32), first_C[order].astype(np.int32), count_C[order].astype(np.int32))
 
 
 def _refine(colour_W: IntArray, table: GroupTable, id_G: IntArray) -> IntArray:
@@ -99,7 +97,7 @@ def _member_values(table: GroupTable, value_W: IntArray) -> IntArray:
 
 
 def _placement_ids(table: GroupTable, location_W: IntArray) -> IntArray:
-    """Number the groups by how their members are spread over locations, [G]."""
+    """Return a number for each group, equal where members are spread alike over locations, [G]."""
     values_GK = _member_values(table, location_W)
     if table.ordered:
         return _row_ids(_first_occurrence(values_GK))

@@ -10,27 +10,17 @@ import numpy as np
 
 from traincast.errors import ProgramError
 from traincast.workload.ops import IntArray, OpTable
+from traincast.workload.program import Program
 from traincast.workload.words import Kind, Operation, Phase
 
 
-def join(
-    ops: OpTable,
-    row_N: IntArray,
-    index_N: IntArray,
-    group_N: IntArray,
-    boundary_N: IntArray,
-    microbatch_N: IntArray,
-    members_G: IntArray,
-) -> IntArray:
-    """Number the joints of a program.
+def joints(program: Program, members_G: IntArray) -> IntArray:
+    """Return the joint of every operation of a program.
 
     Parameters
     ----------
-    ops : OpTable
-        Template operations.
-    row_N, index_N, group_N, boundary_N, microbatch_N : int array [N]
-        Per operation: template row, index of its simulated rank, group, virtual stage its
-        message leaves, microbatch.
+    program : Program
+        Operations with their groups; its own `joint_N` is not read.
     members_G : int array [G]
         Simulated members of each group.
 
@@ -45,80 +35,65 @@ def join(
         If members of a collective disagree, or a message lacks its send or receive; the
         message names the operations.
     """
-    joint_N = np.full(len(row_N), -1, dtype=np.int32)
-    kind_N = ops.kind_T[row_N]
-    collective = np.flatnonzero((kind_N == Kind.COLLECTIVE) & (members_G[group_N] > 1))
-    used = _join_collectives(joint_N, collective, ops, row_N, index_N, group_N, members_G)
+    joint_N = np.full(len(program), -1, dtype=np.int32)
+    kind_N = program.ops.kind_T[program.row_N]
+    collective = np.flatnonzero((kind_N == Kind.COLLECTIVE) & (members_G[program.group_N] > 1))
+    used = 0
+    if len(collective):
+        joint_N[collective] = _join_collectives(program, collective, members_G)
+        used = int(joint_N.max()) + 1
     messages = np.flatnonzero((kind_N == Kind.SEND) | (kind_N == Kind.RECV))
-    _join_messages(joint_N, messages, ops, row_N, group_N, boundary_N, microbatch_N, used)
+    if len(messages):
+        joint_N[messages] = _join_messages(program, messages) + used
     return joint_N
 
 
-def _join_collectives(
-    joint_N: IntArray,
-    at_J: IntArray,
-    ops: OpTable,
-    row_N: IntArray,
-    index_N: IntArray,
-    group_N: IntArray,
-    members_G: IntArray,
-) -> int:
-    if not len(at_J):
-        return 0
-    occurrence_J = _occurrences(index_N[at_J].astype(np.int64) * len(members_G) + group_N[at_J])
-    key_J = group_N[at_J].astype(np.int64) * (int(occurrence_J.max()) + 1) + occurrence_J
-    keys, first, inverse_J, count = np.unique(key_J, return_index=True, return_inverse=True, return_counts=True)
-    lead_J = row_N[at_J[first]][inverse_J]
-    mine_J = row_N[at_J]
-    same = (ops.operation_T[mine_J] == ops.operation_T[lead_J]) & (ops.size_bytes_T[mine_J] == ops.size_bytes_T[lead_J])
-    if not same.all():
-        wrong = int(np.flatnonzero(~same)[0])
+def _join_collectives(program: Program, at_J: IntArray, members_G: IntArray) -> IntArray:
+    ops, group_J, mine_J = program.ops, program.group_N[at_J].astype(np.int64), program.row_N[at_J]
+    occurrence_J = _occurrences(program.rank_N[at_J].astype(np.int64) * len(members_G) + group_J)
+    key_J = group_J * (int(occurrence_J.max()) + 1) + occurrence_J
+    _, first, inverse_J, count = np.unique(key_J, return_index=True, return_inverse=True, return_counts=True)
+    lead_J = mine_J[first][inverse_J]
+    same_J = (ops.operation_T[mine_J] == ops.operation_T[lead_J]) & (
+        ops.size_bytes_T[mine_J] == ops.size_bytes_T[lead_J]
+    )
+    if not same_J.all():
+        wrong = int(np.flatnonzero(~same_J)[0])
         raise ProgramError(
             f"members of a collective disagree: {_describe(ops, int(lead_J[wrong]))} "
             f"meets {_describe(ops, int(mine_J[wrong]))}"
         )
-    lonely = np.flatnonzero(count != members_G[group_N[at_J[first]]])
+    expected = members_G[group_J[first]]
+    lonely = np.flatnonzero(count != expected)
     if len(lonely):
-        at = int(at_J[first[lonely[0]]])
         raise ProgramError(
-            f"{_describe(ops, int(row_N[at]))} waits for {members_G[group_N[at]]} members, "
+            f"{_describe(ops, int(mine_J[first[lonely[0]]]))} waits for {expected[lonely[0]]} members, "
             f"but only {count[lonely[0]]} take part"
         )
-    joint_N[at_J] = inverse_J
-    return len(keys)
+    joint_J: IntArray = inverse_J
+    return joint_J
 
 
-def _join_messages(
-    joint_N: IntArray,
-    at_J: IntArray,
-    ops: OpTable,
-    row_N: IntArray,
-    group_N: IntArray,
-    boundary_N: IntArray,
-    microbatch_N: IntArray,
-    used: int,
-) -> None:
-    if not len(at_J):
-        return
-    backward_J = (ops.phase_T[row_N[at_J]] == Phase.BACKWARD).astype(np.int64)
-    boundaries, microbatches = int(boundary_N[at_J].max()) + 1, int(microbatch_N[at_J].max()) + 1
-    key_J = (group_N[at_J] * boundaries + boundary_N[at_J]).astype(np.int64) * microbatches + microbatch_N[at_J]
-    key_J = key_J * 2 + backward_J
+def _join_messages(program: Program, at_J: IntArray) -> IntArray:
+    ops, row_J = program.ops, program.row_N[at_J]
+    boundary_J, microbatch_J = program.virtual_stage_N[at_J], program.microbatch_N[at_J]
+    columns = (program.group_N[at_J], boundary_J, microbatch_J, ops.phase_T[row_J] == Phase.BACKWARD)
+    key_J = np.ravel_multi_index([each.astype(np.int64) for each in columns], [int(each.max()) + 1 for each in columns])
     keys, inverse_J = np.unique(key_J, return_inverse=True)
-    sends = np.bincount(inverse_J, ops.kind_T[row_N[at_J]] == Kind.SEND, len(keys))
-    receives = np.bincount(inverse_J, ops.kind_T[row_N[at_J]] == Kind.RECV, len(keys))
+    sends = np.bincount(inverse_J, ops.kind_T[row_J] == Kind.SEND, len(keys))
+    receives = np.bincount(inverse_J, ops.kind_T[row_J] == Kind.RECV, len(keys))
     broken = np.flatnonzero((sends != 1) | (receives != 1))
     if len(broken):
-        at = int(at_J[np.flatnonzero(inverse_J == broken[0])[0]])
+        at = int(np.flatnonzero(inverse_J == broken[0])[0])
         raise ProgramError(
-            f"{_describe(ops, int(row_N[at]))} of microbatch {microbatch_N[at]} at virtual stage {boundary_N[at]} "
+            f"{_describe(ops, int(row_J[at]))} of microbatch {microbatch_J[at]} at virtual stage {boundary_J[at]} "
             f"has {int(sends[broken[0]])} sends and {int(receives[broken[0]])} receives; it needs one of each"
         )
-    joint_N[at_J] = inverse_J + used
+    return inverse_J
 
 
 def _occurrences(key_J: IntArray) -> IntArray:
-    """Number equal keys 0, 1, 2 ... in their order."""
+    """Return how many equal keys stand before each key."""
     order = np.argsort(key_J, kind="stable")
     sorted_J = key_J[order]
     starts = np.flatnonzero(np.concatenate([[True], sorted_J[1:] != sorted_J[:-1]]))

@@ -89,7 +89,7 @@ class OpTable:
     memory_free_bytes_T: IntArray
 
     def __len__(self) -> int:
-        """Number of template operations."""
+        """Return the number of template operations."""
         return len(self.name_T)
 
     def extended(self, ops: Sequence[Op]) -> "OpTable":

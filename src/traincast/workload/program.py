@@ -65,7 +65,7 @@ class Program:
     """Factor on compute durations (stragglers, jitter); None is 1 everywhere."""
 
     def __len__(self) -> int:
-        """Number of operations."""
+        """Return the number of operations."""
         return len(self.row_N)
 
     @property

@@ -65,12 +65,12 @@ class Stream(IntEnum):
     SEND_BACKWARD = 11
     RECV_FORWARD = 12
     RECV_BACKWARD = 13
-    NONE = 14
+    PP = 14
+    """Collectives over the stages of a pipeline; messages have the four streams above."""
+    NONE = 15
 
 
-STREAM_OF_GROUP: dict[Group, Stream] = {
-    group: Stream[group.name] for group in Group if group not in (Group.NONE, Group.PP)
-}
+STREAM_OF_GROUP: dict[Group, Stream] = {group: Stream[group.name] for group in Group if group is not Group.NONE}
 """The stream that a collective of a group runs on."""
 
 

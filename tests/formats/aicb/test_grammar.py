@@ -128,7 +128,6 @@ def test_a_key_repeated_with_one_value_is_an_oddity():
         ("pp ga 1", ["'pp'", "no value"]),
         ("ga: 1 pp:", ["'pp'", "no value"]),
         ("pp: 1.5", ["'pp'", "'1.5'"]),
-        ("pp: 0", ["'pp'", "'0'"]),
         ("pp: -2", ["'pp'", "'-2'"]),
         ("pp: nan", ["'pp'", "'nan'"]),
         ("pp: 1_0", ["'pp'", "'1_0'"]),
@@ -277,13 +276,13 @@ def test_a_missing_row_count_is_an_oddity():
 
 @pytest.mark.parametrize("count", ["many", "1 2", "-1", "nan", "9" * 5000, "a -1 1 NONE"])
 def test_a_count_line_without_a_number_is_an_error(count):
-    with pytest.raises(FormatError, match="^w.txt:2: the number of rows"):
+    with pytest.raises(FormatError, match=r"^w\.txt:2: the number of rows"):
         parse("w.txt", f"MICRO\n{count}\n{ROW}\n")
 
 
 @pytest.mark.parametrize("text", ["", "\n \n", "\ufeff", "\0\0", "MICRO", "MICRO\n", "MICRO\n0\n", "MICRO\n5\n\n"])
 def test_a_file_without_rows_is_an_error(text):
-    with pytest.raises(FormatError, match="^w.txt"):
+    with pytest.raises(FormatError, match=r"^w\.txt"):
         parse("w.txt", text)
 
 
@@ -343,4 +342,4 @@ def test_large_files_take_little_time(text):
         parse("w.txt", text)
     except FormatError as problem:
         assert len(str(problem)) < 2000
-    assert time.process_time() - start < 2.0
+    assert time.process_time() - start < 4.0  # about 1 s; a walk that is quadratic takes minutes

@@ -105,7 +105,8 @@ def _lines(text: str) -> list[tuple[int, str]]:
 def _count(path: str, lines: list[tuple[int, str]], remarks: Remarks) -> tuple[int | None, int]:
     """Return the declared number of rows and the index in `lines` of the first row."""
     if len(lines) == 1:
-        raise FormatError("the file ends after its header; the number of rows and the rows are missing", path, 1)
+        message = "the file ends after its header; the number of rows and the rows are missing"
+        raise FormatError(message, path, lines[0][0])
     line, content = lines[1]
     fields = content.split(maxsplit=FIELDS)
     if len(fields) >= FIELDS:

@@ -24,10 +24,6 @@ POLICIES = (
 """Every policy that SimAI knows. Source: SimAI, ``astra-sim/workload/Workload.cc``."""
 
 
-def _degree(text: str) -> int:
-    return whole(text, least=1)
-
-
 def _mode(text: str) -> bool:
     value = whole(text)
     if value > 1:
@@ -37,13 +33,13 @@ def _mode(text: str) -> bool:
 
 # Key in lower case: field of Header (None: kept in `extra`) and reader of its value.
 _SINGLE: dict[str, tuple[str | None, Callable[[str], Any]]] = {
-    "model_parallel_npu_group": ("tp", _degree),
-    "ep": ("ep", _degree),
-    "expert_parallel_npu_group": ("ep", _degree),
-    "pp": ("pp", _degree),
-    "vpp": ("vpp", _degree),
-    "ga": ("ga", _degree),
-    "all_gpus": ("all_gpus", _degree),
+    "model_parallel_npu_group": ("tp", whole),
+    "ep": ("ep", whole),
+    "expert_parallel_npu_group": ("ep", whole),
+    "pp": ("pp", whole),
+    "vpp": ("vpp", whole),
+    "ga": ("ga", whole),
+    "all_gpus": ("all_gpus", whole),
     "pp_comm": ("pp_message_bytes", size_bytes),
     "mode": ("inference", _mode),
     "dlrm_last_bottom_layer": (None, whole),

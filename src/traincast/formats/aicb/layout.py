@@ -131,7 +131,7 @@ def _world(header: Header, options: LayoutOptions, degrees: tuple[int, int, int,
         world = options.dp * tp * cp * pp
         if options.gpus not in (None, world):
             raise InfeasibleError(
-                f"--gpus {options.gpus} and dp {options.dp} x tp {tp} x cp {cp} x pp {pp} = {world} contradict each other"
+                f"--gpus {options.gpus} contradicts dp {options.dp} x tp {tp} x cp {cp} x pp {pp} = {world}"
             )
         return world
     if options.gpus is not None:
@@ -161,8 +161,9 @@ def _microbatches(header: Header, parts: Structure, options: LayoutOptions, note
                 None,
             )
         return options.microbatches
-    if header.ga is None:
-        notes.assume("ga-absent", f"the header says no ga; the file has {blocks} block(s), one per microbatch")
+    if not header.ga:
+        said = "no ga" if header.ga is None else "ga 0"
+        notes.assume("ga-absent", f"the header says {said}; the file has {blocks} block(s), one per microbatch")
     elif header.ga != blocks:
         notes.warn(
             "ga-mismatch", f"the header says ga {header.ga}, but the file has {blocks} block(s); the blocks count"

@@ -14,6 +14,7 @@ from traincast.formats.aicb.grammar import parse
 from traincast.formats.aicb.layout import Layout, Notebook, decide_layout
 from traincast.formats.aicb.lower import LayerRows, RowLowering, Segments, backward_rows, forward_rows
 from traincast.formats.aicb.meaning import group_of
+from traincast.formats.aicb.oddities import structural_oddities
 from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.formats.aicb.step import OnceCell, StepRows, lower_cells, order_step_rows
 from traincast.formats.aicb.structure import Block, Structure, structure
@@ -21,6 +22,9 @@ from traincast.spec.options import LayoutOptions, StageRoles
 from traincast.workload.ops import IntArray
 from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase, Stream
 from traincast.workload.workload import InputFile, Template, Workload
+
+_GRAVE = {"placeholder-compute", "embedding-norm-repeated", "row-count", "unknown-key"}
+"""Oddities of the file that change the forecast, and so are warnings of a simulation."""
 
 
 def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
@@ -34,6 +38,7 @@ def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
     template, segments = _Lowerer(parts, layout, options, lowering, order_step_rows(lowering, parts)).template()
     message_bytes = _message_bytes(file, parts, layout, options, notes)
     lowering.say_what_was_left_out()
+    notes.warnings += [note for note in (*file.oddities, *structural_oddities(file, parts)) if note.code in _GRAVE]
     return Workload(
         name=path.name,
         parallel=layout.parallel,

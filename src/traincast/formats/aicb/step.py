@@ -16,6 +16,7 @@ from traincast.workload.words import Operation, Phase, Stream
 
 _BACKWARD = (Column.INPUT_GRAD, Column.WEIGHT_GRAD)
 _ALL = (Column.FORWARD, *_BACKWARD)
+_GRADIENT_ROWS = ("grad_param_comm", "grad_param", "grad_norm")
 _REDUCE, _SHARED, _UPDATE, _OPTIMIZER, _GATHER = range(5)
 
 
@@ -67,7 +68,7 @@ def order_step_rows(lowering: RowLowering, parts: Structure) -> StepRows:
             end += [(_REDUCE, OnceCell(row, column)) for column in _BACKWARD]
         else:
             end += [(_part(lowering, row, column), OnceCell(row, column)) for column in _ALL]
-        if name in ("grad_param_comm", "grad_norm") and rows[row].weight_grad.operation is not Operation.NONE:
+        if name in _GRADIENT_ROWS and rows[row].weight_grad.operation is not Operation.NONE:
             steps.gradient = OnceCell(row, Column.WEIGHT_GRAD)
     steps.end = [cell for _, cell in sorted(end, key=lambda item: item[0])]
     return steps

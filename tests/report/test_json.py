@@ -1,0 +1,147 @@
+import json
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from traincast.errors import FormatError, TraincastError
+from traincast.formats.contract import Inspection, Total
+from traincast.report.json import (
+    RESULT_KEYS,
+    clusters_to_dict,
+    encode,
+    inspection_to_dict,
+    result_from_json,
+    result_to_dict,
+    to_json,
+)
+from traincast.simulation.result import Result
+from traincast.spec.cluster import Cluster, Gpu, Link
+from traincast.spec.notes import Note
+
+CONTRACT = [
+    "schema",
+    "iteration_time_s",
+    "breakdown_s",
+    "ranks",
+    "parallel",
+    "interval",
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "memory_bytes",
+    "collectives",
+    "stragglers",
+    "what_if",
+    "measured_s",
+    "inputs",
+    "cluster",
+    "assumptions",
+    "warnings",
+    "version",
+]
+
+
+def test_keys_are_those_of_the_contract(result):
+    document = json.loads(to_json(result))
+    assert list(document) == CONTRACT == list(RESULT_KEYS)
+    assert document["schema"] == "traincast.result/1"
+    assert list(document["ranks"][0]) == ["rank", "stage", "represents", "end_s", "compute_s", "wait_s", "breakdown_s"]
+    keys = ["group", "op", "size_bytes", "ranks", "nodes", "count", "time_s", "algorithm", "protocol"]
+    assert list(document["collectives"][0]) == keys
+
+
+def test_the_document_holds_every_field_of_a_result():
+    assert {field.name for field in fields(Result)} - {"program", "timeline"} == set(CONTRACT) - {"schema"}
+
+
+def test_round_trip(result):
+    data = to_json(result)
+    assert data.endswith(b"}\n")
+    again = result_from_json(data, "result.json")
+    assert replace(again, program=None) == replace(result, program=None)
+    assert to_json(again) == data
+
+
+def test_numpy_numbers_and_bad_file_names_are_written(result):
+    result = replace(result, mfu=np.float64(0.5), parallel={"tp": np.int32(8)}, cluster={"name": "\udcff"})
+    document = json.loads(to_json(result))
+    assert (document["mfu"], document["parallel"]) == (0.5, {"tp": 8})
+    assert document["cluster"]["name"] == "\\udcff"
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_nan_is_refused_with_its_place(result, number):
+    bad = replace(result.ranks[1], breakdown_s={**result.ranks[1].breakdown_s, "bubble": number})
+    with pytest.raises(TraincastError, match=r"\$\.ranks\[1\]\.breakdown_s\.bubble"):
+        to_json(replace(result, ranks=(result.ranks[0], bad)))
+
+
+def test_unknown_keys_are_ignored(result):
+    document = result_to_dict(result)
+    document["later"] = 1
+    document["ranks"][0]["later"] = {}
+    assert result_from_json(encode(document), "x").ranks == result.ranks
+    document["schema"] = "traincast.result/1.4"
+    assert result_from_json(encode(document), "x").mfu == result.mfu
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d.update(schema="traincast.result/2"), "traincast.result/2"),
+        (lambda d: d.update(schema="traincast.plan/1"), "traincast.plan/1"),
+        (lambda d: d.pop("ranks"), "ranks"),
+        (lambda d: d["ranks"][1].update(end_s="late"), r"ranks\[\.*1?.*end_s"),
+        (lambda d: d["ranks"][1]["breakdown_s"].pop("bubble"), r"bubble.*ranks\[1\]"),
+        (lambda d: d["breakdown_s"].update(compute=None), "breakdown_s"),
+    ],
+)
+def test_a_wrong_document_is_refused_with_its_field(result, change, said):
+    document = result_to_dict(result)
+    change(document)
+    with pytest.raises(FormatError, match=said) as caught:
+        result_from_json(encode(document), "there.json")
+    assert str(caught.value).startswith("there.json: ")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"3", b"\xff\xfe", b"[" * 100_000])
+def test_what_is_no_document_is_refused(data):
+    with pytest.raises(FormatError):
+        result_from_json(data, "x")
+
+
+def test_inspection():
+    inspection = Inspection(
+        path="a.txt",
+        format="aicb",
+        generation="1",
+        confidence=1,
+        evidence=("header",),
+        counts={"rows": 3},
+        layout={"tp": 8, "vpp": None},
+        totals=(Total(group="tp", what="all_gather", count=1, size_bytes=5, time_s=None),),
+        oddities=(Note("x", "y"),),
+    )
+    document = inspection_to_dict(inspection)
+    assert next(iter(document)) == "schema" and document["schema"] == "traincast.inspection/1"
+    assert document["totals"] == [{"group": "tp", "what": "all_gather", "count": 1, "size_bytes": 5, "time_s": None}]
+    assert document["layout"] == {"tp": 8, "vpp": None}
+
+
+def test_clusters():
+    link = Link(bandwidth_bytes_per_s=1e9, base_latency_s=1e-6, hop_latency_s=1e-7)
+    cluster = Cluster(
+        name="h100",
+        description="",
+        gpu=Gpu(name="H100"),
+        gpus_per_node=8,
+        intra=link,
+        inter=link,
+        sources=(("gpu.name", "datasheet"),),
+    )
+    document = clusters_to_dict([cluster])
+    assert document["schema"] == "traincast.clusters/1"
+    assert document["clusters"][0]["intra"]["bandwidth_bytes_per_s"] == 1e9
+    assert document["clusters"][0]["sources"] == [{"number": "gpu.name", "source": "datasheet"}]

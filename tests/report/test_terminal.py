@@ -1,0 +1,186 @@
+import io
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from traincast.formats.contract import Inspection, Total
+from traincast.report.terminal import print_clusters, print_inspection, print_result
+from traincast.simulation.result import BREAKDOWN_KEYS, RankResult
+from traincast.spec.cluster import Cluster, Gpu, Link
+from traincast.spec.notes import Note
+
+LINK = Link(bandwidth_bytes_per_s=360e9, base_latency_s=3.5e-6, hop_latency_s=2e-7)
+CLUSTER = Cluster(
+    name="h100",
+    description="DGX H100 with a 400 Gb/s NIC per GPU",
+    gpu=Gpu(name="H100 SXM", bf16_dense_flops_per_s=989e12, hbm_bytes=80 * 2**30, hbm_bytes_per_s=3.35e12),
+    gpus_per_node=8,
+    intra=LINK,
+    inter=LINK,
+    sources=(("gpu.hbm_bytes", "NVIDIA datasheet " * 8),),
+)
+INSPECTION = Inspection(
+    path="samples/" + "long_" * 20 + ".txt",
+    format="aicb",
+    generation="AICB, 12 columns",
+    confidence=0.95,
+    evidence=("the header has no vpp",),
+    counts={"rows": 1300, "blocks": 16},
+    layout={"tp": 8, "pp": 16, "vpp": None},
+    totals=(
+        Total(group="compute", what="forward", count=3, size_bytes=0, time_s=0.25),
+        Total(group="tp", what="all_gather", count=1200, size_bytes=2**34, time_s=None),
+    ),
+    oddities=(Note("neg", "a negative size " * 9, "file.txt:7"),),
+)
+
+
+def plain_and_narrow(output):
+    assert "\x1b" not in output
+    assert max(len(line) for line in output.splitlines()) <= 80
+    return output
+
+
+def test_the_step_comes_first(result, shown):
+    lines = plain_and_narrow(shown(print_result, result)).splitlines()
+    assert lines[0].rstrip() == "Step 18.7 us"
+    assert lines[1].rstrip() == "4 ranks: tp 2, pp 2; 2 microbatches; schedule 1f1b; cluster h100"
+    assert lines[2].rstrip() == "Measured 19.8 us; the simulation is 5.6 % below"
+    assert "Between 17.6 us and 20.9 us (90 % interval)" in lines[3]
+    assert "MFU 41.2 %" in lines[4]
+
+
+def test_the_breakdown_sums_to_the_step(result, shown):
+    output = shown(print_result, result)
+    section = output.split("Where the time goes")[1].split("Stages")[0]
+    found = re.findall(r"^  (\w[\w ]*?) +([\d.]+) +([\d.]+) % *(\u2588*)", section, re.MULTILINE)
+    assert [label for label, *_ in found] == ["compute", "exposed tp", "exposed pp", "bubble", "other"]
+    assert sum(float(time_us) for _, time_us, *_ in found) == pytest.approx(18.7, abs=0.005)
+    assert sum(float(share) for _, _, share, _ in found) == pytest.approx(100, abs=0.3)
+    assert len(found[0][3]) > len(found[3][3]) > len(found[4][3]) > 0
+    assert "none: exposed cp, exposed ep, exposed dp" in section
+
+
+def test_a_terminal_without_unicode_gets_ascii(result, shown):
+    assert "####" in shown(print_result, result, encoding="ascii")
+
+
+def test_colour_on_a_terminal_only(result):
+    stream = io.StringIO()
+    print_result(result, Console(file=stream, width=80, force_terminal=True, color_system="standard", _environ={}))
+    assert "\x1b[33m" in stream.getvalue()
+
+
+def test_collectives_stragglers_and_what_if(result, shown):
+    output = shown(print_result, result)
+    section = output.split("Communication")[1].split("Stragglers")[0]
+    assert section.count("all reduce") == 8
+    assert section.index("1 GiB") < section.index("512 MiB") < section.index("8 MiB")
+    assert "and 3 more, 29.36 us in all" in section
+    assert re.search(r"\b2 +1 +1\.25x +2\.2 us", output)
+    assert re.search(r"no stragglers +16\.5 us +2\.2 us", output)
+
+
+def test_notes_wrap_and_stay_as_written(result, shown):
+    output = shown(print_result, result)
+    assumptions = output.split("Assumptions")[1].split("Warnings")[0].strip("\n ").splitlines()
+    assert assumptions[0].startswith("- ga") and len(assumptions) > 1
+    assert all(line.startswith("    ") for line in assumptions[1:])
+    assert "[job, one.txt:1]" in assumptions[-1]
+    warnings = output.split("Warnings")[1]
+    assert warnings.count("[red]row") == 3
+    assert "and 6 more of this kind" in warnings
+
+
+def test_a_line_per_stage_for_the_rank_that_ends_last(result, shown):
+    section = shown(print_result, result).split("Stages")[1].split("Communication")[0]
+    assert re.search(r"^ +0 +0 +6\.600 +4\.400 +0\.000 +3\.300 +14\.300 +3 GiB", section, re.MULTILINE)
+    assert re.search(r"^ +1 +2 +8\.800 +2\.200 +6\.600 +1\.100 +18\.700 +4 GiB", section, re.MULTILINE)
+
+
+def many_stages(result, count):
+    def rank(stage, late):
+        compute_s = 2.0 if stage == 0 else 1.0
+        values = dict.fromkeys(BREAKDOWN_KEYS, 0.0) | {"compute": compute_s, "bubble": 1e-3 * stage}
+        return RankResult(
+            rank=10 * stage + late,
+            stage=stage,
+            represents=1,
+            end_s=compute_s + late,
+            compute_s=compute_s,
+            wait_s=0.0,
+            breakdown_s=values,
+        )
+
+    ranks = tuple(rank(stage, late) for stage in range(count) for late in (0, 1))
+    return replace(result, ranks=ranks, iteration_time_s=10.0, memory_bytes=None)
+
+
+def test_like_stages_are_elided(result, shown):
+    section = plain_and_narrow(shown(print_result, many_stages(result, 64))).split("Stages")[1].split("Commun")[0]
+    assert re.findall(r"^ +(\d+|\.\.\.) ", section, re.MULTILINE) == ["0", "1", "2", "...", "62", "63", "..."]
+    assert "59 stages, 3 to 61, left out: all within 1 % of the step" in section
+    assert re.search(r"^ +63 +631 ", section, re.MULTILINE)
+
+
+def test_few_stages_are_all_shown(result, shown):
+    section = shown(print_result, many_stages(result, 17)).split("Stages")[1].split("Communication")[0]
+    assert "..." not in section
+
+
+def test_a_bare_result(result, shown):
+    bare = replace(
+        result,
+        parallel={"world_size": 1},
+        ranks=(),
+        collectives=(),
+        stragglers=(),
+        what_if=(),
+        assumptions=(),
+        warnings=(),
+        cluster={},
+        measured_s=None,
+        interval=None,
+        mfu=None,
+    )
+    output = shown(print_result, bare)
+    assert output.splitlines()[1].rstrip() == "1 rank"
+    assert "Stages" not in output and "Warnings" not in output
+
+
+def test_files_cannot_steer_the_terminal(result, shown):
+    result = replace(result, warnings=(Note("a", "name \x1b[2J \udcff", "a\x07"),))
+    assert r"name \x1b[2J \udcff" in plain_and_narrow(shown(print_result, result))
+
+
+def test_inspection(shown):
+    output = plain_and_narrow(shown(print_inspection, INSPECTION))
+    assert "aicb: AICB, 12 columns (95 % sure)" in output
+    assert "1,300 rows, 16 blocks" in output
+    assert "tp 8, pp 16" in output and "not said: vpp" in output
+    assert re.search(r"tp +all gather +1,200 +16 GiB +not said", output)
+    assert re.search(r"compute +forward +3 +250 ms", output)
+    assert "[file.txt:7]" in output
+
+
+def test_clusters(shown):
+    output = plain_and_narrow(shown(print_clusters, [CLUSTER]))
+    assert output.startswith("h100: DGX H100")
+    assert "8 x H100 SXM (989 TFLOP/s bf16, 80 GiB, 3.35 TB/s) per node" in output
+    assert re.search(r"inside a node +360 GB/s +3\.5 us +200 ns", output)
+    assert "gpu.hbm_bytes: NVIDIA" in output
+    both = plain_and_narrow(shown(print_clusters, [CLUSTER, replace(CLUSTER, name="free", ideal=True)]))
+    assert "Sources" not in both and "communication takes no time" in both
+
+
+def test_rich_and_numpy_are_loaded_only_when_used():
+    code = (
+        "import sys, traincast.report.terminal, traincast.report.json, traincast.report.directory;"
+        "print(sorted({'rich', 'numpy'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert ran.stdout.strip() == "[]"

@@ -1,0 +1,197 @@
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import pytest
+
+from traincast.errors import ConfigError, FormatError, UnknownNameError
+from traincast.spec.cluster import Gpu, Link
+from traincast.spec.clusters import cluster_names, load_cluster
+
+COMPLETE = """
+description = "two GPUs and a cable"
+gpus_per_node = 2
+
+[gpu]
+name = "X1"
+
+[intra]
+bandwidth_bytes_per_s = "100GB/s"
+base_latency_s = "2us"
+hop_latency_s = 1e-6
+
+[inter]
+bandwidth_bytes_per_s = "80Gb/s"
+base_latency_s = 4e-6
+hop_latency_s = "9us"
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="mine.toml"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def numbers(cluster):
+    """Every number of a cluster by its field path."""
+    found = {"gpus_per_node": cluster.gpus_per_node}
+    for section in ("gpu", "intra", "inter"):
+        for field in fields(Gpu if section == "gpu" else Link):
+            value = getattr(getattr(cluster, section), field.name)
+            if isinstance(value, int | float):
+                found[f"{section}.{field.name}"] = value
+    return found
+
+
+def test_presets_are_known_by_name():
+    assert {"a100", "a800", "h100", "h800", "h200", "ideal"} <= set(cluster_names())
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_every_number_of_a_preset_has_a_source_in_a_preset_file(name):
+    cluster = load_cluster(name)
+    sources = dict(cluster.sources)
+    # Only defaults stay without one: a fill of nothing, and no limit.
+    assert set(numbers(cluster)) == set(sources)
+    assert not [source for source in sources.values() if not source or source.startswith("set in")]
+    assert cluster.name == name
+    assert cluster.description
+
+
+def test_ideal_is_the_only_ideal_preset():
+    assert [name for name in cluster_names() if load_cluster(name).ideal] == ["ideal"]
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_links_stay_below_their_datasheets(name):
+    nvlink = {"a100": 300e9, "a800": 200e9, "h100": 450e9, "h800": 200e9, "h200": 450e9, "ideal": 450e9}[name]
+    nic = 25e9 if name.startswith("a") else 50e9
+    cluster = load_cluster(name)
+    assert 0.6 * nvlink < cluster.intra.bandwidth_bytes_per_s < nvlink
+    assert 0.9 * nic < cluster.inter.bandwidth_bytes_per_s < nic
+    assert cluster.inter.node_bandwidth_bytes_per_s < 8 * nic
+
+
+def test_a_file_overrides_one_number_of_its_base(write):
+    path = write('base = "h100"\n[inter]\nhop_latency_s = "3us"\n')
+    base, cluster = load_cluster("h100"), load_cluster(path)
+    assert cluster.name == "mine"
+    assert cluster.inter == replace(base.inter, hop_latency_s=3e-6)
+    assert (cluster.gpu, cluster.intra, cluster.gpus_per_node) == (base.gpu, base.intra, base.gpus_per_node)
+    changed = dict(cluster.sources).items() - dict(base.sources).items()
+    assert changed == {("inter.hop_latency_s", f"set in {path}")}
+
+
+@pytest.mark.parametrize("field", sorted(numbers(load_cluster("h100"))))
+def test_any_single_number_can_be_overridden(write, field):
+    section, _, key = field.rpartition(".")
+    header = f"[{section}]\n" if section else ""
+    cluster = load_cluster(write(f'base = "h100"\n{header}{key} = 3\n'))
+    changed = numbers(cluster).items() - numbers(load_cluster("h100")).items()
+    assert changed == {(field, 3)}
+
+
+def test_a_file_of_its_own_reads_units_and_keeps_defaults(write):
+    cluster = load_cluster(write(COMPLETE))
+    assert cluster.intra == Link(bandwidth_bytes_per_s=100e9, base_latency_s=2e-6, hop_latency_s=1e-6)
+    assert cluster.inter == Link(bandwidth_bytes_per_s=10e9, base_latency_s=4e-6, hop_latency_s=9e-6)
+    assert cluster.gpu == Gpu(name="X1")
+    assert not cluster.ideal
+
+
+def test_a_source_beside_a_value_is_kept(write):
+    cluster = load_cluster(write('base = "h100"\n[gpu]\nhbm_bytes = { value = "96GB", source = "vendor" }\n'))
+    assert cluster.gpu.hbm_bytes == 96_000_000_000
+    assert dict(cluster.sources)["gpu.hbm_bytes"] == "vendor"
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("gpu_per_node = 8", "gpu_per_node"),
+        ("[intra]\nbandwidth = 3", "intra.bandwidth"),
+        ("[nvlink]\nbandwidth_bytes_per_s = 3", "nvlink"),
+        ("sources = 3", "sources"),
+        ("intra = 3", "intra"),
+        ("gpus_per_node = 0", "gpus_per_node"),
+        ("gpus_per_node = 7.5", "gpus_per_node"),
+        ("gpus_per_node = true", "gpus_per_node"),
+        ("gpus_per_node = '8'", "gpus_per_node"),
+        ("ideal = 1", "ideal"),
+        ("description = 1", "description"),
+        ("[gpu]\nname = 1", "gpu.name"),
+        ("[gpu]\nbf16_dense_flops_per_s = '3GB/s'", "gpu.bf16_dense_flops_per_s"),
+        ("[inter]\nbandwidth_bytes_per_s = -1", "inter.bandwidth_bytes_per_s"),
+        ("[inter]\nbandwidth_bytes_per_s = inf", "inter.bandwidth_bytes_per_s"),
+        ("[inter]\nbandwidth_bytes_per_s = nan", "inter.bandwidth_bytes_per_s"),
+        ("[inter]\nbandwidth_bytes_per_s = 1" + "0" * 400, "inter.bandwidth_bytes_per_s"),
+        ("[inter]\nbandwidth_bytes_per_s = '3us'", "inter.bandwidth_bytes_per_s"),
+        ("[inter]\nbandwidth_bytes_per_s = [1]", "inter.bandwidth_bytes_per_s"),
+        ("[inter]\nbandwidth_bytes_per_s = { rate = 1 }", "inter.bandwidth_bytes_per_s"),
+        ("[inter]\nbandwidth_bytes_per_s = { value = 1, source = 2 }", "inter.bandwidth_bytes_per_s"),
+        ("[inter]\nbandwidth_bytes_per_s = { value = { value = 1 } }", "inter.bandwidth_bytes_per_s"),
+        ("[inter]\nbase_latency_s = 2020-01-01", "inter.base_latency_s"),
+        ("[inter]\nbase_latency_s = '0us'", "inter.base_latency_s"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_field_and_file(write, text, field):
+    path = write(f'base = "h100"\n{text}\n')
+    with pytest.raises(ConfigError) as caught:
+        load_cluster(path)
+    assert caught.value.field == field
+    assert path in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["description", "gpus_per_node", "name", "bandwidth_bytes_per_s", "hop_latency_s"])
+def test_without_a_base_a_missing_number_is_named(write, key):
+    lines = [line for line in COMPLETE.splitlines() if not line.startswith(key)]
+    with pytest.raises(ConfigError, match="is missing") as caught:
+        load_cluster(write("\n".join(lines)))
+    assert caught.value.field.endswith(key)
+
+
+def test_an_unknown_name_lists_the_presets():
+    with pytest.raises(UnknownNameError, match="a100, a800, h100"):
+        load_cluster("h1000")
+
+
+@pytest.mark.parametrize("base", ['"mine"', "3", "[]", "{}"])
+def test_a_base_must_be_a_preset(write, base):
+    with pytest.raises(UnknownNameError, match="base cluster"):
+        load_cluster(write(f"base = {base}\n"))
+
+
+def test_broken_toml_says_the_line(write):
+    path = write('base = "h100"\n\n[inter\n')
+    with pytest.raises(FormatError) as caught:
+        load_cluster(path)
+    assert (caught.value.path, caught.value.line) == (path, 3)
+
+
+def test_a_file_that_ends_too_early_is_a_format_error(write):
+    with pytest.raises(FormatError, match="not TOML"):
+        load_cluster(write('base = "h1'))
+
+
+def test_a_file_nested_too_deeply_is_a_format_error(write):
+    with pytest.raises(FormatError, match="deeply"):
+        load_cluster(write("base = " + "[" * 5000 + "]" * 5000))
+
+
+def test_a_missing_file_and_a_binary_one_are_format_errors(tmp_path):
+    with pytest.raises(FormatError, match="cannot be read"):
+        load_cluster(str(tmp_path / "none.toml"))
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FormatError, match="UTF-8"):
+        load_cluster(str(tmp_path / "binary.toml"))
+
+
+def test_loading_a_cluster_does_not_import_numpy():
+    code = "import sys, traincast.spec.clusters as c; c.load_cluster('h100'); print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout.strip() == "False"
