@@ -84,6 +84,7 @@ def test_unknown_keys_are_ignored(result):
     document["ranks"][0]["later"] = {}
     assert result_from_json(encode(document), "x").ranks == result.ranks
     document["schema"] = "traincast.result/1.4"
+    document["measured_s"] = 3
     assert result_from_json(encode(document), "x").mfu == result.mfu
 
 

@@ -59,7 +59,7 @@ def _run(
         joint = joint_N[op]
         if joint < 0:
             alone[0] = op
-            group = alone
+            group: IntArray = alone
             begin, duration = ready_N[op], duration_N[op]
         else:
             missing_J[joint] -= 1

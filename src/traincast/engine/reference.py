@@ -47,24 +47,27 @@ def run_reference(graph: Graph, duration_s_N: FloatArray) -> Times:
         joint = joints[op]
         if joint < 0:
             group: tuple[int, ...] | list[int] = (op,)
-            begin, duration = ready[op], durations[op]
+            begin = ready[op]
+            finish = begin + durations[op]
         else:
             missing[joint] -= 1
             if missing[joint]:
                 continue
             group = members[joint_pointers[joint] : joint_pointers[joint + 1]]
             begin = max([ready[member] for member in group])
-            duration = max([durations[member] for member in group])
-        finish = begin + duration
+            finish = begin + max([durations[member] for member in group])
         for member in group:
             start[member], end[member] = begin, finish
             done += 1
-            successors = targets[pointers[member] : pointers[member + 1]]
-            if following[member] >= 0:
-                successors.append(following[member])
-            for successor in successors:
-                ready[successor] = max(ready[successor], finish)
-                waits[successor] -= 1
-                if not waits[successor]:
+            released = targets[pointers[member] : pointers[member + 1]]
+            released.append(following[member])
+            for successor in released:
+                if successor < 0:
+                    continue
+                if finish > ready[successor]:
+                    ready[successor] = finish
+                left = waits[successor] - 1
+                waits[successor] = left
+                if not left:
                     open_ops.append(successor)
     return np.array(ready), np.array(start), np.array(end), done

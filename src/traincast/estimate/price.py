@@ -17,7 +17,7 @@ from traincast.fabric.placement import Placement, placement_of
 from traincast.spec.cluster import Cluster
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Program
-from traincast.workload.words import Group, Kind, Operation
+from traincast.workload.words import Group, Kind, Operation, Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class Prices:
     """A duration for every operation, and what was priced."""
 
     duration_s_N: FloatArray
+    provenance_T: IntArray
+    """Where the duration of each template operation comes from."""
     communications: tuple[PricedCommunication, ...]
 
 
@@ -82,7 +84,8 @@ def price_program(
     at = np.flatnonzero(unknown_N & communicates_N)
     communications, price_s = _price_distinct(program, at, cluster, location_LW, busbw_bytes_per_s or {})
     duration_N[at] = price_s
-    return Prices(duration_N, communications)
+    priced_T = np.isnan(ops.duration_s_T) & (ops.group_T != Group.NONE)
+    return Prices(duration_N, np.where(priced_T, Provenance.PRICED, ops.provenance_T), communications)
 
 
 def _price_distinct(
@@ -124,16 +127,19 @@ def _price(operation: Operation, size_bytes: int, placement: Placement, cluster:
 
 def _placements(program: Program, at: IntArray, location_LW: IntArray) -> tuple[list[Placement], IntArray]:
     """Return the distinct placements, and which one each operation at `at` has; a message's are its two ends."""
+    peer_at = program.peer_stage_N[at].astype(np.int64)
+    stage_at = np.where(peer_at < 0, -1, program.stage_N[at])
+    stages = int(program.stage_R.max()) + 2
+    key_at = (program.group_N[at] * stages + stage_at + 1) * stages + peer_at + 1
     numbers: dict[Placement, int] = {}
-    ends = np.stack([program.group_N[at], program.stage_N[at], program.peer_stage_N[at]]).astype(np.int64)
-    ends[1, ends[2] < 0] = -1
-    keys, inverse_at = np.unique(ends, axis=1, return_inverse=True)
+    keys, inverse_at = np.unique(key_at, return_inverse=True)
     of_key = []
-    for group, stage, peer in keys.T.tolist():
+    for key in keys.tolist():
+        group, stage, peer = key // stages**2, key // stages % stages - 1, key % stages - 1
         members = program.groups[group].members
         placement = placement_of(members if peer < 0 else members[[stage, peer]], location_LW)
         of_key.append(numbers.setdefault(placement, len(numbers)))
-    return list(numbers), np.array(of_key, dtype=np.int64)[inverse_at.reshape(-1)]
+    return list(numbers), np.array(of_key, dtype=np.int64)[inverse_at]
 
 
 def _most_per_rank(rank_at: IntArray, which_at: IntArray, distinct: int) -> IntArray:

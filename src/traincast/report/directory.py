@@ -43,16 +43,12 @@ def write_directory(result: Result, out: Path, names: Sequence[str] | None = Non
     """
     reports = _chosen(result, names)
     targets = [out / report.filename for report in reports]
-    with _made(out):
+    with _made(out), _staging(out) as staging:
         for target in targets:
             if target.is_dir():
                 raise ConfigError(f"{target} is a directory; a report of that name cannot be written")
-        staging = _staging(out)
-        try:
-            staged = [_write(report, result, staging) for report in reports]
-            _publish(staged, targets)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        staged = [_write(report, result, staging) for report in reports]
+        _publish(staged, targets)
     return targets
 
 
@@ -73,9 +69,10 @@ def _chosen(result: Result, names: Sequence[str] | None) -> list[FileReport]:
 @contextmanager
 def _made(out: Path) -> Iterator[None]:
     """Make the directory; take away again what was made if the body fails."""
-    missing = [path for path in (out, *out.parents) if not path.exists()]
+    missing: list[Path] = []
     try:
         try:
+            missing += [path for path in (out, *out.parents) if not path.exists()]
             out.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
             raise ConfigError(f"{out} is a file; name a directory for the output") from None
@@ -92,11 +89,17 @@ def _made(out: Path) -> Iterator[None]:
         raise
 
 
-def _staging(out: Path) -> Path:
+@contextmanager
+def _staging(out: Path) -> Iterator[Path]:
+    """Make a temporary directory inside `out`, and take it away in any case."""
     try:
-        return Path(tempfile.mkdtemp(prefix=".traincast-", dir=out))
+        staging = Path(tempfile.mkdtemp(prefix=".traincast-", dir=out))
     except OSError as error:
         raise ConfigError(f"the output directory {out} cannot be written to: {error.strerror}") from None
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _write(report: FileReport, result: Result, directory: Path) -> Path:

@@ -38,7 +38,7 @@ class RankResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveResult:
-    """One distinct communication of the step; `count` and prices hold for one rank of the group."""
+    """One distinct communication of the step."""
 
     group: str
     op: str
@@ -46,7 +46,7 @@ class CollectiveResult:
     ranks: int
     nodes: int
     count: int
-    """Times that it runs in the step, over all its groups that share this price, per group."""
+    """Times that it runs in a step on the rank that runs it most often."""
     time_s: float
     """One run's transfer, without waiting for members."""
     algorithm: str
@@ -80,8 +80,8 @@ class Result:
     tflops_per_gpu: float | None = None
     mfu: float | None = None
     hfu: float | None = None
-    memory_bytes: tuple[dict[str, float], ...] | None = None
-    stragglers: tuple[dict[str, float], ...] = ()
+    memory_bytes: tuple[dict[str, int | float], ...] | None = None
+    stragglers: tuple[dict[str, int | float], ...] = ()
     what_if: tuple[dict[str, object], ...] = ()
     measured_s: float | None = None
     version: str = ""

@@ -115,7 +115,8 @@ def _run(workload: Workload, plan: SchedulePlan, cluster: Cluster, options: Simu
         names = " -> ".join(_describe(program, op) for op in error.ops[:12])
         raise DeadlockError(f"{error}; {names}", error.ops) from None
     timeline = Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=prices.duration_s_N)
-    return Run(program, prices, timeline)
+    ops = replace(program.ops, provenance_T=prices.provenance_T)
+    return Run(replace(program, ops=ops), prices, timeline)
 
 
 def _program(workload: Workload, plan: SchedulePlan, location_LW: IntArray, options: SimulateOptions) -> Program:
@@ -162,9 +163,10 @@ def _compute_factors(options: SimulateOptions, world: int) -> FloatArray:
 
 def _ranks(done: Run) -> tuple[RankResult, ...]:
     program, timeline = done.program, done.timeline
+    step_s = timeline.step_s
     results = []
     for index, rank in enumerate(program.rank_R.tolist()):
-        owned = rank_breakdown(program, timeline, index, timeline.step_s)
+        owned = rank_breakdown(program, timeline, index, step_s)
         results.append(
             RankResult(
                 rank=rank,

@@ -29,7 +29,7 @@ def collectives(result: Result) -> Iterator[RenderableType]:
         )
         for entry in dearest[:_SHOWN]
     ]
-    headings = ("group", "operation", "size", "ranks/nodes", "count", "each", "total", "how")
+    headings = ("group", "operation", "size", "ranks/\nnodes", "count", "each", "total", "how")
     yield heading("Communication (transfer, hidden or not)")
     yield table(headings, rows, labels=("group", "operation", "how"))
     others = dearest[_SHOWN:]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -45,12 +44,12 @@ def text(content: str, style: str = "") -> Text:
 
 def heading(content: str) -> RenderableType:
     """Return a section's heading with an empty line above it."""
-    return Padding(text(content, "bold"), (1, 0, 0, 0))
+    return text(f"\n{content}", "bold")
 
 
-def number(count: int, what: str) -> str:
+def number(count: int, one: str, many: str) -> str:
     """Return ``"1 rank"``, ``"1,024 ranks"``."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def percent(part: float, whole: float) -> str:
@@ -83,7 +82,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], labels: Sequen
 
 def indented(content: RenderableType) -> RenderableType:
     """Return content two columns to the right."""
-    return Padding(content, (0, 0, 0, 2))
+    return Padding(content, (0, 0, 0, 2), expand=False)
 
 
 def notes(title: str, entries: Sequence[Note], style: str = "") -> Iterator[RenderableType]:
@@ -98,11 +97,12 @@ def notes(title: str, entries: Sequence[Note], style: str = "") -> Iterator[Rend
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=1)
     grid.add_column(overflow="fold")
-    by_code = {entry.code: position for position, entry in reversed(list(enumerate(entries)))}
-    for _, group in groupby(sorted(entries, key=lambda entry: by_code[entry.code]), key=lambda entry: entry.code):
-        alike = list(group)
+    by_code: dict[str, list[Note]] = {}
+    for entry in entries:
+        by_code.setdefault(entry.code, []).append(entry)
+    for alike in by_code.values():
         for entry in alike[:_SHOWN_PER_CODE]:
-            place = text(f" [{entry.place}]", "dim") if entry.place else Text()
+            place = text(f" ({entry.place})", "dim") if entry.place else Text()
             grid.add_row("-", Text.assemble(text(entry.text, style), place))
         if len(alike) > _SHOWN_PER_CODE:
             grid.add_row("-", text(f"and {len(alike) - _SHOWN_PER_CODE:,} more of this kind", "dim"))

@@ -41,12 +41,13 @@ def view(result: Result, *, ascii_only: bool) -> Iterator[RenderableType]:
 def _layout(result: Result) -> str:
     """Ranks, degrees above one, microbatches, schedule, cluster: what the input says of them."""
     layout = result.parallel
-    degrees = [f"{name} {layout[name]}" for name in _DEGREES if layout.get(name, 1) not in (1, None)]
+    usual = {"etp": layout.get("tp", 1)}
+    degrees = [f"{name} {layout[name]}" for name in _DEGREES if layout.get(name, 1) not in (1, None, usual.get(name))]
     parts = []
     if "world_size" in layout:
-        parts.append(": ".join(filter(None, (number(int(layout["world_size"]), "rank"), ", ".join(degrees)))))
+        parts.append(": ".join(filter(None, (number(int(layout["world_size"]), "rank", "ranks"), ", ".join(degrees)))))
     if "microbatches" in layout:
-        parts.append(number(int(layout["microbatches"]), "microbatch").replace("batchs", "batches"))
+        parts.append(number(int(layout["microbatches"]), "microbatch", "microbatches"))
     if "schedule" in layout:
         parts.append(f"schedule {layout['schedule']}")
     if "name" in result.cluster:

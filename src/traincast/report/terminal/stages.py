@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 
-from traincast.report.terminal.parts import TimeUnit, heading, indented, number, table, text
+from traincast.report.terminal.parts import TimeUnit, heading, indented, table, text
 from traincast.simulation.result import BREAKDOWN_KEYS, RankResult, Result
 from traincast.units import format_size
 
@@ -35,9 +35,9 @@ def stages(result: Result) -> Iterator[RenderableType]:
     yield heading(f"Stages, {unit.name} (of each the rank that ends last)")
     yield table(headings + ["peak memory"] * has_memory, rows)
     for run in hidden:
-        first, final = last[run.start].stage, last[run.stop - 1].stage
-        told = f"{number(len(run), 'stage')}, {first} to {final}, left out: all within {_ALIKE:.0%} of the step"
-        yield indented(text(f"... {told} of the two above them".replace("%", " %"), "dim"))
+        model, first, final = (last[position].stage for position in (run.start - _KEPT, run.start, run.stop - 1))
+        told = f"... stages {first} to {final} are like stage {model}, within {_ALIKE:.0%} of the step"
+        yield indented(text(told.replace("%", " %"), "dim"))
 
 
 def _last_of_stages(ranks: Sequence[RankResult]) -> list[RankResult]:
