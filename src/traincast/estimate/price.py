@@ -130,7 +130,7 @@ def _placements(program: Program, at: IntArray, location_LW: IntArray) -> tuple[
     peer_at = program.peer_stage_N[at].astype(np.int64)
     stage_at = np.where(peer_at < 0, -1, program.stage_N[at])
     stages = int(program.stage_R.max()) + 2
-    key_at = (program.group_N[at] * stages + stage_at + 1) * stages + peer_at + 1
+    key_at = (program.group_N[at].astype(np.int64) * stages + stage_at + 1) * stages + peer_at + 1
     numbers: dict[Placement, int] = {}
     keys, inverse_at = np.unique(key_at, return_inverse=True)
     of_key = []

@@ -7,6 +7,12 @@ from traincast.errors import ConfigError, InfeasibleError
 MAX_WORLD_SIZE = 2**20
 """Largest world that group tables are built for; a damaged header must not exhaust memory."""
 
+MAX_STAGES = 2**12
+"""Longest pipeline; every stage is simulated by itself."""
+
+MAX_SLOTS = 2**19
+"""Largest product of stages, virtual stages and microbatches that a schedule is planned for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
@@ -48,7 +54,18 @@ class Parallel:
                 f"divide into experts of etp {self.expert_tp} x ep {self.ep}; change ep, etp or dp"
             )
         if self.world_size > MAX_WORLD_SIZE:
-            raise InfeasibleError(f"a world of {self.world_size} ranks is above the limit of {MAX_WORLD_SIZE}")
+            raise InfeasibleError(
+                f"a world of {self.world_size} ranks (tp {self.tp} x cp {self.cp} x dp {self.dp} x pp {self.pp}) is "
+                f"above the limit of {MAX_WORLD_SIZE}; use fewer GPUs"
+            )
+        if self.pp > MAX_STAGES:
+            raise InfeasibleError(f"a pipeline of {self.pp} stages is above the limit of {MAX_STAGES}; use a smaller pp")
+        if self.pp * self.vpp * self.microbatches > MAX_SLOTS:
+            raise InfeasibleError(
+                f"pp {self.pp} x vpp {self.vpp} x {self.microbatches} microbatches are "
+                f"{self.pp * self.vpp * self.microbatches} slots to schedule, above the limit of {MAX_SLOTS}; "
+                "use fewer microbatches"
+            )
 
     @property
     def expert_tp(self) -> int:

@@ -106,7 +106,15 @@ def _placement_ids(table: GroupTable, location_W: IntArray) -> IntArray:
 
 def _first_occurrence(values_GK: IntArray) -> IntArray:
     """Replace each value by the position where it first occurs in its row."""
-    first_GK: IntArray = np.argmax(values_GK[:, :, None] == values_GK[:, None, :], axis=2)
+    # A stable sort puts equal values next to each other, the first one first; no K x K comparison.
+    groups, size = values_GK.shape
+    order_GK = np.argsort(values_GK, axis=1, kind="stable")
+    sorted_GK = np.take_along_axis(values_GK, order_GK, axis=1)
+    starts_GK = np.ones((groups, size), dtype=np.bool_)
+    starts_GK[:, 1:] = sorted_GK[:, 1:] != sorted_GK[:, :-1]
+    begin_GK = np.maximum.accumulate(np.where(starts_GK, np.arange(size), 0), axis=1)
+    first_GK = np.empty((groups, size), dtype=np.int64)
+    np.put_along_axis(first_GK, order_GK, np.take_along_axis(order_GK, begin_GK, axis=1), axis=1)
     return first_GK
 
 
