@@ -1,19 +1,20 @@
 """The facade: what a Python user calls, and all that the command line calls."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError, FormatError
-from traincast.formats.contract import Inspection
+from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import identify
 from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
 from traincast.simulation.simulate import simulate_workload
 from traincast.spec.cluster import Cluster
 from traincast.spec.clusters import cluster_names, load_cluster
+from traincast.spec.flags import flag_of
 from traincast.spec.notes import Note
 from traincast.spec.options import LayoutOptions, SimulateOptions, make_options
 from traincast.workload.workload import Workload
@@ -62,6 +63,8 @@ def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None
     ------
     FormatError
         If a file cannot be read, or the files are of different formats.
+    ConfigError
+        If no file is given, or an option is set that means nothing to their format.
     """
     paths = [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
     if not paths:
@@ -70,7 +73,9 @@ def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None
     for path, form in zip(paths, formats, strict=True):
         if form is not formats[0]:
             raise FormatError(f"is of format {form.name}, but {paths[0]} is {formats[0].name}", str(path))
-    return formats[0].read(paths, layout or LayoutOptions())
+    chosen = layout or LayoutOptions()
+    _refuse_meaningless(formats[0], chosen)
+    return formats[0].read(paths, chosen)
 
 
 def simulate(
@@ -135,6 +140,14 @@ def load_result(path: StrPath) -> Result:
 def clusters() -> list[Cluster]:
     """Return every preset cluster."""
     return [load_cluster(name) for name in cluster_names()]
+
+
+def _refuse_meaningless(form: Format, layout: LayoutOptions) -> None:
+    """Refuse an option that the user set and the format does not know, lest it is ignored in silence."""
+    for option in fields(layout):
+        if option.name not in form.options and getattr(layout, option.name) != option.default:
+            article = "an" if form.title[0] in "AEIOU" else "a"
+            raise ConfigError(f"{flag_of(option.name)} has no meaning for {article} {form.title}")
 
 
 def _with_default_cluster(result: Result) -> Result:

@@ -50,6 +50,8 @@ def main(arguments: list[str] | None = None) -> None:
     """
     try:
         cli.main(args=arguments, prog_name="traincast", standalone_mode=False)
+        # What cannot be written must fail here, not in the interpreter's shutdown.
+        sys.stdout.flush()
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:

@@ -10,6 +10,7 @@ from traincast.spec.flags import LAYOUT_FLAGS
 from traincast.units import parse_rate, parse_size
 
 F = TypeVar("F", bound=Callable[..., Any])
+K = TypeVar("K")
 
 
 def layout_options(function: F) -> F:
@@ -45,6 +46,16 @@ def rank_factor(text: str) -> tuple[int, float]:
         return int(rank), float(factor)
     except (ConfigError, ValueError):
         raise click.BadParameter(f"{text!r} is not a rank and a factor, such as 7=1.3") from None
+
+
+def once_each(pairs: tuple[tuple[K, float], ...], name: str) -> dict[K, float]:
+    """Return pairs by their key, or complain as wrong usage about a key that is given twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise click.UsageError(f"{name} is given twice for {twice}; give it once")
+    return values
 
 
 def _pair(text: str, form: str) -> tuple[str, str]:

@@ -5,9 +5,11 @@ from typing import Any
 
 import click
 
-from traincast.cli.options import group_rate, layout_options, rank_factor, size
+from traincast.cli.options import group_rate, layout_options, once_each, rank_factor, size
 from traincast.cli.terminal import console, print_json, progress
-from traincast.spec.options import StageRoles, make_options
+from traincast.errors import ConfigError
+from traincast.spec.dtypes import DTYPE_BYTES
+from traincast.spec.options import COMM_SOURCES, StageRoles, make_options
 
 
 @click.command(name="simulate")
@@ -24,6 +26,17 @@ from traincast.spec.options import StageRoles, make_options
 )
 @click.option("--overlap-grad-reduce", is_flag=True, help="Reduce gradients beside the last backward.")
 @click.option("--pp-comm", "pp_message_bytes", type=size, metavar="SIZE", help="Size of one message between stages.")
+@click.option(
+    "--comm",
+    type=click.Choice(list(COMM_SOURCES)),
+    help="Times of a trace's communication: as measured, or from the model (default: by kind of trace).",
+)
+@click.option(
+    "--expert-imbalance", type=float, metavar="X", help="Tokens of the busiest expert rank over the mean (default 1)."
+)
+@click.option("--layer-block", metavar="FIRST:LAST", help="Names of the first and last row of a layer, for --layers.")
+@click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Type of the elements that sizes are counted in.")
+@click.option("--forward-only", is_flag=True, help="Leave out the backward pass and the gradient reductions.")
 @click.option(
     "--busbw",
     multiple=True,
@@ -54,7 +67,12 @@ def command(
     **changes: Any,  # noqa: ANN401
 ) -> None:
     """Simulate a workload or trace file (several rank files are one run)."""
-    options = make_options(busbw_bytes_per_s=dict(busbw), compute_slowdown=dict(slow), **changes)
+    try:
+        options = make_options(
+            busbw_bytes_per_s=once_each(busbw, "--busbw"), compute_slowdown=once_each(slow, "--slow"), **changes
+        )
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
     from traincast import api
     from traincast.report.directory import write_directory
 

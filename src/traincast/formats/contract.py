@@ -59,6 +59,9 @@ class Format(Protocol):
 
     name: str
     title: str
+    """What a file of it is, in the words of a message: ``NeuSight operator forecast``."""
+    options: frozenset[str]
+    """Fields of `LayoutOptions` that mean something to it; the user may set no other one."""
 
     def sniff(self, path: Path, head: str) -> Sniff:
         """Tell from the first 64 KiB (as text, undecodable bytes replaced) how sure it is."""

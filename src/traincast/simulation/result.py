@@ -34,6 +34,8 @@ class RankResult:
     wait_s: float
     """Exposed waiting for members of a collective."""
     breakdown_s: dict[str, float]
+    measured_end_s: float | None = None
+    """End of this rank in the measured run that was read; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,18 @@ class CollectiveResult:
     """One run's transfer, without waiting for members."""
     algorithm: str
     protocol: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartResult:
+    """One part of one rank's step: an operation of a trace, a phase of compute, a group's communication."""
+
+    rank: int
+    part: str
+    time_s: float
+    """Seconds in the part, waiting included."""
+    measured_s: float | None = None
+    """The same in the measured run that was read; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +98,7 @@ class Result:
     stragglers: tuple[dict[str, int | float], ...] = ()
     what_if: tuple[dict[str, object], ...] = ()
     measured_s: float | None = None
+    parts: tuple[PartResult, ...] = ()
     version: str = ""
     program: "Program | None" = field(default=None, repr=False, compare=False)
     """The simulated operations, for timelines; not part of the JSON."""

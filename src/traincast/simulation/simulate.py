@@ -1,41 +1,24 @@
 """Simulate a workload on a cluster: lay it out, price it, run it, account for it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from traincast import __version__
 from traincast.analysis.breakdown import rank_breakdown
-from traincast.engine.graph import build_graph
+from traincast.analysis.parts import rank_parts
+from traincast.analysis.stragglers import find_stragglers
 from traincast.engine.run import run
-from traincast.errors import ConfigError, DeadlockError, InfeasibleError
-from traincast.estimate.price import PricedCommunication, Prices, price_program
-from traincast.fabric.placement import locations
-from traincast.schedules.check import check_plan
-from traincast.schedules.plan import SCHEDULES, SchedulePlan
-from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, RankResult, Result
+from traincast.estimate.price import PricedCommunication
+from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, PartResult, RankResult, Result
+from traincast.simulation.run import Run, plan_of, run_workload
 from traincast.spec.cluster import Cluster
 from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
-from traincast.workload.expand import expand
-from traincast.workload.fold import fold, unfolded
-from traincast.workload.groups import rank_groups
-from traincast.workload.ops import FloatArray, IntArray
-from traincast.workload.program import Program, Timeline
-from traincast.workload.words import Group
-from traincast.workload.workload import Workload
-
-MAX_OPS = 60_000_000
-"""Largest program that is built (about 6 GB); beyond it a message is kinder than an exhausted machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A program with its prices and times."""
-
-    program: Program
-    prices: Prices
-    timeline: Timeline
+from traincast.spec.parallel import Parallel
+from traincast.workload.program import Program
+from traincast.workload.words import Kind
+from traincast.workload.workload import MeasuredRun, Workload
 
 
 def simulate_workload(workload: Workload, cluster: Cluster, options: SimulateOptions, engine: str = "auto") -> Result:
@@ -63,105 +46,55 @@ def simulate_workload(workload: Workload, cluster: Cluster, options: SimulateOpt
         If the workload cannot run.
     """
     plan = plan_of(workload)
-    done = _run(workload, plan, cluster, options, engine)
-    ranks = _ranks(done)
+    done = run_workload(workload, plan, cluster, options, engine)
+    ranks = _ranks(done, workload.measured)
     step_s = done.timeline.step_s
     last = min((rank for rank in ranks if rank.end_s == step_s), key=lambda rank: rank.rank)
-    parallel = workload.parallel
     return Result(
         iteration_time_s=step_s,
         breakdown_s=last.breakdown_s,
         ranks=ranks,
-        parallel={
-            "world_size": parallel.world_size,
-            "dp": parallel.dp,
-            "tp": parallel.tp,
-            "pp": parallel.pp,
-            "vpp": parallel.vpp,
-            "cp": parallel.cp,
-            "ep": parallel.ep,
-            "etp": parallel.expert_tp,
-            "microbatches": parallel.microbatches,
-            "schedule": plan.name,
-        },
+        parallel=_parallel(workload.parallel, plan.name),
         collectives=tuple(_collective(each) for each in done.prices.communications),
         inputs=tuple(Input(path=file.path, format=file.format, sha256=file.sha256) for file in workload.inputs),
-        cluster=_cluster(cluster, parallel.world_size),
+        cluster=_cluster(cluster, workload.parallel.world_size),
         assumptions=workload.assumptions + _lonely_groups(done.program),
         warnings=workload.warnings + plan.warnings,
-        measured_s=workload.measured_s,
+        stragglers=_stragglers(done, engine),
+        measured_s=workload.measured.step_s if workload.measured else None,
+        parts=_parts(done, workload.measured),
         version=__version__,
         program=done.program,
         timeline=done.timeline,
     )
 
 
-def plan_of(workload: Workload) -> SchedulePlan:
-    """Return the checked pipeline plan of a workload."""
-    parallel = workload.parallel
-    plan = SCHEDULES.get(workload.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
-    check_plan(plan, parallel.pp, parallel.vpp, parallel.microbatches)
-    return plan
+def _parallel(parallel: Parallel, schedule: str) -> dict[str, int | str]:
+    return {
+        "world_size": parallel.world_size,
+        "dp": parallel.dp,
+        "tp": parallel.tp,
+        "pp": parallel.pp,
+        "vpp": parallel.vpp,
+        "cp": parallel.cp,
+        "ep": parallel.ep,
+        "etp": parallel.expert_tp,
+        "microbatches": parallel.microbatches,
+        "schedule": schedule,
+    }
 
 
-def _run(workload: Workload, plan: SchedulePlan, cluster: Cluster, options: SimulateOptions, engine: str) -> Run:
-    location_LW = locations(cluster, workload.parallel.world_size)
-    program = _program(workload, plan, location_LW, options)
-    prices = price_program(program, cluster, location_LW, options.busbw_bytes_per_s)
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
-    try:
-        ready_N, start_N, end_N = run(graph, prices.duration_s_N, engine)
-    except DeadlockError as error:
-        names = " -> ".join(_describe(program, op) for op in error.ops[:12])
-        raise DeadlockError(f"{error}; {names}", error.ops) from None
-    timeline = Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=prices.duration_s_N)
-    ops = replace(program.ops, provenance_T=prices.provenance_T)
-    return Run(replace(program, ops=ops), prices, timeline)
+def _parts(done: Run, measured: MeasuredRun | None) -> tuple[PartResult, ...]:
+    """Return the parts of every simulated rank's step, beside what was measured of it."""
+    results = []
+    for index, rank in enumerate(done.program.rank_R.tolist()):
+        known = measured.part_s.get(rank, {}) if measured else {}
+        for part, time_s in rank_parts(done.program, done.timeline, index).items():
+            results.append(PartResult(rank=rank, part=part, time_s=time_s, measured_s=known.get(part)))
+    return tuple(results)
 
 
-def _program(workload: Workload, plan: SchedulePlan, location_LW: IntArray, options: SimulateOptions) -> Program:
-    parallel = workload.parallel
-    world = parallel.world_size
-    factor_W = _compute_factors(options, world)
-    kinds = {Group(int(kind)) for kind in np.unique(workload.ops.group_T)} - {Group.NONE}
-    tables = rank_groups(parallel, kinds | ({Group.PP} if parallel.pp > 1 else set()))
-    if options.unfold:
-        chosen = unfolded(world)
-    else:
-        stage_W = np.arange(world) // parallel.ranks_per_stage
-        speeds, speed_W = np.unique(factor_W, return_inverse=True)
-        start_W = (stage_W * len(workload.templates) + workload.template_W) * len(speeds) + speed_W
-        chosen = fold(start_W, tables, location_LW)
-    ops = _estimated_ops(workload, len(chosen.rank_C))
-    if ops > MAX_OPS:
-        raise InfeasibleError(
-            f"simulating {len(chosen.rank_C)} ranks would take about {ops:.3g} operations, above the limit of "
-            f"{MAX_OPS:.3g}; use fewer microbatches, or drop --unfold"
-        )
-    return expand(workload, plan, chosen, tables, factor_W if options.compute_slowdown else None)
-
-
-def _estimated_ops(workload: Workload, ranks: int) -> float:
-    """Return about how many operations a program of so many ranks has."""
-    length = np.array([len(segment) for segment in workload.segments] + [0])
-    per_pipeline = max(
-        float(length[template.forward_QM].sum() + length[template.backward_QM].sum()) for template in workload.templates
-    )
-    return per_pipeline / workload.parallel.pp * ranks
-
-
-def _compute_factors(options: SimulateOptions, world: int) -> FloatArray:
-    factor_W = np.ones(world)
-    for rank, factor in options.compute_slowdown.items():
-        if not 0 <= rank < world:
-            raise ConfigError(f"rank {rank} is outside the world of {world} ranks", "compute_slowdown")
-        if not (0 < factor < float("inf")):
-            raise ConfigError(f"factor {factor} of rank {rank} must be positive", "compute_slowdown")
-        factor_W[rank] = factor
-    return factor_W
-
-
-def _ranks(done: Run) -> tuple[RankResult, ...]:
+def _ranks(done: Run, measured: MeasuredRun | None) -> tuple[RankResult, ...]:
     program, timeline = done.program, done.timeline
     step_s = timeline.step_s
     results = []
@@ -176,9 +109,31 @@ def _ranks(done: Run) -> tuple[RankResult, ...]:
                 compute_s=owned.compute_s,
                 wait_s=owned.wait_s,
                 breakdown_s={key: owned.breakdown_s[key] for key in BREAKDOWN_KEYS},
+                measured_end_s=measured.end_s.get(rank) if measured else None,
             )
         )
     return tuple(results)
+
+
+def _stragglers(done: Run, engine: str) -> tuple[dict[str, int | float], ...]:
+    """Return the stragglers with what each costs: the step less that of the same run without it."""
+    program, duration_N = done.program, done.timeline.duration_s_N
+    compute_N = program.ops.kind_T[program.row_N] == Kind.COMPUTE
+    found = []
+    for straggler in find_stragglers(program, duration_N):
+        mine = program.rank_slice(straggler.index)
+        healthy_N = duration_N.copy()
+        healthy_N[mine] = np.where(compute_N[mine], duration_N[mine] / straggler.slowdown, duration_N[mine])
+        _, _, end_N = run(done.graph, healthy_N, engine)
+        found.append(
+            {
+                "rank": int(program.rank_R[straggler.index]),
+                "stage": int(program.stage_R[straggler.index]),
+                "slowdown": straggler.slowdown,
+                "cost_s": done.timeline.step_s - float(end_N.max()),
+            }
+        )
+    return tuple(found)
 
 
 def _collective(each: PricedCommunication) -> CollectiveResult:
@@ -217,11 +172,6 @@ def _lonely_groups(program: Program) -> tuple[Note, ...]:
         Note("group-of-one", f"communications over {kind.name.lower()} have one member and take no time")
         for kind in sorted(kinds)
     )
-
-
-def _describe(program: Program, op: int) -> str:
-    row = int(program.row_N[op])
-    return f"{program.ops.name_T[row]} (rank {program.rank_N[op]}, microbatch {program.microbatch_N[op]})"
 
 
 def without_program(result: Result) -> Result:

@@ -25,4 +25,13 @@ LAYOUT_FLAGS: tuple[Flag, ...] = (
     Flag("etp", ("--etp", "--expert-tensor-parallel-size"), "Expert tensor parallel degree (default: tp)."),
     Flag("dp", ("--dp", "--data-parallel-size"), "Data parallel degree."),
     Flag("microbatches", ("--microbatches",), "Microbatches per step."),
+    Flag("layers", ("--layers", "--num-layers"), "Layers of the model, where the file lists fewer."),
 )
+
+_OTHER_NAMES = {"pp_message_bytes": "--pp-comm"}
+
+
+def flag_of(field: str) -> str:
+    """Return the name of the command-line flag that sets a field of `LayoutOptions`."""
+    named = {flag.field: flag.names[0] for flag in LAYOUT_FLAGS} | _OTHER_NAMES
+    return named.get(field, f"--{field.replace('_', '-')}")

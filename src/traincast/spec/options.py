@@ -6,9 +6,13 @@ from enum import StrEnum
 from typing import Any
 
 from traincast.errors import ConfigError
+from traincast.spec.dtypes import bytes_per_element
 
 GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world")
 """Communication groups as the user names them."""
+
+COMM_SOURCES = ("measured", "model")
+"""Where the times of a trace's communication come from."""
 
 
 class StageRoles(StrEnum):
@@ -40,14 +44,40 @@ class LayoutOptions:
     """Reduce gradients while the last microbatch's backward still runs."""
     pp_message_bytes: int | None = None
     """Size of one activation message between pipeline stages."""
+    comm: str | None = None
+    """Times of a trace's communication: ``measured`` or ``model``; None lets the kind of trace decide."""
+    expert_imbalance: float | None = None
+    """Tokens of the busiest expert rank over the mean; None is 1."""
+    layers: int | None = None
+    """Layers of the model, where the file lists fewer: its last one is repeated."""
+    layer_block: str | None = None
+    """Names of the first and last row of a layer, ``FIRST:LAST``, where the names do not tell."""
+    dtype: str | None = None
+    """Type of the elements that a file counts its sizes in (`traincast.spec.dtypes`)."""
+    forward_only: bool = False
+    """Leave out the backward pass and the gradient reductions."""
 
     def __post_init__(self) -> None:
-        """Refuse degrees below one."""
-        for name in ("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches"):
+        """Refuse degrees below one, unknown types, and a block that is not two names."""
+        for name in ("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "layers"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"is {value}; it must be at least 1", name)
+        if self.comm not in (None, *COMM_SOURCES):
+            raise ConfigError(f"is {self.comm!r}; it must be one of {', '.join(COMM_SOURCES)}", "comm")
+        if self.expert_imbalance is not None and not 1 <= self.expert_imbalance < float("inf"):
+            raise ConfigError(f"is {self.expert_imbalance}; the busiest has at least the mean, 1", "expert_imbalance")
+        if self.dtype is not None:
+            bytes_per_element(self.dtype)
+        if self.layer_block is not None and not all(self.block_ends):
+            raise ConfigError(f"is {self.layer_block!r}; write FIRST:LAST, two names of rows", "layer_block")
         object.__setattr__(self, "stage_roles", StageRoles(self.stage_roles))
+
+    @property
+    def block_ends(self) -> tuple[str, str]:
+        """First and last name of `layer_block`; both are empty where it is not given."""
+        first, _, last = (self.layer_block or "").partition(":")
+        return first.strip(), last.strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

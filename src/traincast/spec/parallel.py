@@ -7,7 +7,7 @@ from traincast.errors import ConfigError, InfeasibleError
 MAX_WORLD_SIZE = 2**20
 """Largest world that group tables are built for; a damaged header must not exhaust memory."""
 
-MAX_STAGES = 2**12
+MAX_STAGES = 2**10
 """Longest pipeline; every stage is simulated by itself."""
 
 MAX_SLOTS = 2**19
@@ -59,7 +59,9 @@ class Parallel:
                 f"above the limit of {MAX_WORLD_SIZE}; use fewer GPUs"
             )
         if self.pp > MAX_STAGES:
-            raise InfeasibleError(f"a pipeline of {self.pp} stages is above the limit of {MAX_STAGES}; use a smaller pp")
+            raise InfeasibleError(
+                f"a pipeline of {self.pp} stages is above the limit of {MAX_STAGES}; use a smaller pp"
+            )
         if self.pp * self.vpp * self.microbatches > MAX_SLOTS:
             raise InfeasibleError(
                 f"pp {self.pp} x vpp {self.vpp} x {self.microbatches} microbatches are "

@@ -37,7 +37,8 @@ def joints(program: Program, members_G: IntArray) -> IntArray:
     """
     joint_N = np.full(len(program), -1, dtype=np.int32)
     kind_N = program.ops.kind_T[program.row_N]
-    collective = np.flatnonzero((kind_N == Kind.COLLECTIVE) & (members_G[program.group_N] > 1))
+    collective = np.flatnonzero(kind_N == Kind.COLLECTIVE)
+    collective = collective[members_G[program.group_N[collective]] > 1]
     used = 0
     if len(collective):
         joint_N[collective] = _join_collectives(program, collective, members_G)

@@ -36,6 +36,8 @@ class Op:
     line: int = 0
     """1-based line in it, 0 for none."""
     layer: int = -1
+    part: str | None = None
+    """Part of the input it is a piece of, such as the ``forward_step`` of a trace."""
     group: Group = Group.NONE
     operation: Operation = Operation.NONE
     size_bytes: int | None = None
@@ -70,6 +72,7 @@ class OpTable:
     file_T: IntArray
     line_T: IntArray
     layer_T: IntArray
+    part_T: tuple[str | None, ...]
     group_T: IntArray
     operation_T: IntArray
     size_bytes_T: IntArray
@@ -124,7 +127,7 @@ _INTEGER_WIDTH = {
     "int64": ("size_bytes", "memory_alloc_bytes", "memory_free_bytes"),
 }
 _FLOATS = ("duration_s", "process_s", "flops", "bytes_moved")
-_OBJECTS = ("name", "dtype", "loads", "operator", "shape")
+_OBJECTS = ("name", "part", "dtype", "loads", "operator", "shape")
 
 
 def table_of(ops: Sequence[Op]) -> OpTable:

@@ -11,6 +11,7 @@ stage and microbatch. Messages between stages are pieces too:
 Source: Megatron-LM, megatron/core/pipeline_parallel/schedules.py.
 """
 
+import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,7 +20,7 @@ import numpy as np
 
 from traincast.schedules.plan import SchedulePlan, Slot, SlotKind
 from traincast.workload.ops import IntArray, Op, OpTable, OpTableBuilder
-from traincast.workload.words import Group, Kind, Operation, Phase, Stream
+from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
 from traincast.workload.workload import Template, Workload
 
 
@@ -102,14 +103,14 @@ class SequenceBuilder:
             work: list[Piece] = []
             incoming, outgoing = self._incoming(slot, stage), self._outgoing(slot, stage)
             if incoming and not fused:
-                work.append(self._message(incoming, Kind.RECV, slot, blocking=True))
+                work.append(self._message(template, incoming, Kind.RECV, slot, blocking=True))
             work.append(self._work(template, slot))
             reply = self._incoming(following, stage) if following is not None else None
             fused = bool(outgoing and reply and outgoing.peer == reply.peer)
             if outgoing:
-                work.append(self._message(outgoing, Kind.SEND, slot, blocking=not fused))
+                work.append(self._message(template, outgoing, Kind.SEND, slot, blocking=not fused))
             if outgoing and reply and following is not None and fused:
-                work.append(self._message(reply, Kind.RECV, following, blocking=True))
+                work.append(self._message(template, reply, Kind.RECV, following, blocking=True))
                 work.append(self._wait(_stream(Kind.SEND, outgoing.forward), slot))
             works.append(work)
         return works
@@ -118,7 +119,7 @@ class SequenceBuilder:
         works: list[list[Piece]] = []
         posted: list[Piece] = []
         if slots and (first := self._incoming(slots[0], stage)):
-            posted = [self._message(first, Kind.RECV, slots[0], blocking=False)]
+            posted = [self._message(template, first, Kind.RECV, slots[0], blocking=False)]
         for slot, following in pairwise([*slots, None]):
             if slot is None:
                 break
@@ -126,10 +127,10 @@ class SequenceBuilder:
             if incoming := self._incoming(slot, stage):
                 work.append(self._wait(_stream(Kind.RECV, incoming.forward), slot))
             if following is not None and (ahead := self._incoming(following, stage)):
-                work.append(self._message(ahead, Kind.RECV, following, blocking=False))
+                work.append(self._message(template, ahead, Kind.RECV, following, blocking=False))
             work.append(self._work(template, slot))
             if outgoing := self._outgoing(slot, stage):
-                work.append(self._message(outgoing, Kind.SEND, slot, blocking=False))
+                work.append(self._message(template, outgoing, Kind.SEND, slot, blocking=False))
             works.append(work)
         return works
 
@@ -173,12 +174,17 @@ class SequenceBuilder:
             self.segments.append(rows[weight if kind is SlotKind.W else ~weight])
         return self._split[segment, kind]
 
-    def _message(self, message: _Message, kind: Kind, slot: Slot, *, blocking: bool) -> Piece:
+    def _message(self, template: Template, message: _Message, kind: Kind, slot: Slot, *, blocking: bool) -> Piece:
         per_copy = len(self.plan.placement[0])
         size = int(self.workload.message_bytes_Q[message.boundary % per_copy])
         direction = "forward" if message.forward else "backward"
+        name = f"{kind.name.lower()}_{direction}"
+        duration_s = _known(template, message, slot, per_copy)
         op = Op(
-            name=f"{kind.name.lower()}_{direction}",
+            name=name,
+            part=name,
+            duration_s=duration_s,
+            provenance=Provenance.UNKNOWN if duration_s is None else Provenance.FILE,
             kind=kind,
             phase=Phase.FORWARD if message.forward else Phase.BACKWARD,
             blocking=blocking,
@@ -195,12 +201,20 @@ class SequenceBuilder:
 
     def _segment_of(self, op: Op) -> int:
         """Return the one-operation segment of an added operation, adding it the first time."""
-        key = (op.name, op.blocking, op.size_bytes)
+        key = (op.name, op.blocking, op.size_bytes, op.duration_s)
         if key not in self._single:
             row = len(self.workload.ops) + self._extra.add(op)
             self._single[key] = len(self.segments)
             self.segments.append(np.array([row], dtype=np.int32))
         return self._single[key]
+
+
+def _known(template: Template, message: _Message, slot: Slot, per_copy: int) -> float | None:
+    """Return the transfer that the input gives for a message, None where it gives none."""
+    if template.message_s_DQM is None:
+        return None
+    transfer_s = float(template.message_s_DQM[int(not message.forward), message.boundary % per_copy, slot.microbatch])
+    return None if math.isnan(transfer_s) else transfer_s
 
 
 def _stream(kind: Kind, forward: bool) -> Stream:

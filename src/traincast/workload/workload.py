@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traincast.spec.notes import Note
 from traincast.spec.parallel import Parallel
-from traincast.workload.ops import IntArray, OpTable
+from traincast.workload.ops import FloatArray, IntArray, OpTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,18 @@ class InputFile:
     path: str
     format: str
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A measured step, to be shown beside the simulated one."""
+
+    step_s: float
+    """From the first start to the last end over all ranks."""
+    end_s: dict[int, float]
+    """End of each measured rank, in seconds from the first start of any."""
+    part_s: dict[int, dict[str, float]]
+    """Per measured rank: seconds in each part of the step (`Op.part`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +45,9 @@ class Template:
     start_P: IntArray
     after_forward_P: IntArray
     end_P: IntArray
+    message_s_DQM: FloatArray | None = None
+    """Transfer of the message over the boundary after each virtual stage, forward (0) and backward (1), in
+    seconds; NaN where it is to be priced, None where all are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,4 +69,5 @@ class Workload:
     inputs: tuple[InputFile, ...]
     assumptions: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
-    measured_s: float | None = None
+    measured: "MeasuredRun | None" = None
+    """What the input measured, where it is a measured run."""

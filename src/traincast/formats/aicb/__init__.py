@@ -20,6 +20,12 @@ class AicbFormat:
 
     name = "aicb"
     title = "AICB/SimAI workload"
+    options = frozenset(
+        {
+            *("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "schedule"),
+            *("stage_roles", "overlap_grad_reduce", "pp_message_bytes"),
+        }
+    )
 
     def sniff(self, path: Path, head: str) -> Sniff:  # noqa: ARG002
         """Tell from the first line how sure it is."""

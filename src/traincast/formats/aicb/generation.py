@@ -5,8 +5,8 @@ from typing import NamedTuple
 from traincast.formats.aicb.grammar import FIELDS
 from traincast.formats.aicb.header import POLICIES
 from traincast.formats.aicb.rows import AicbFile, Header
-from traincast.formats.aicb.values import shown
 from traincast.formats.contract import Sniff
+from traincast.formats.values import shown
 from traincast.workload.words import Operation
 
 _TRANSFORMER = ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER")

@@ -6,9 +6,10 @@ from typing import TypeVar
 
 from traincast.errors import FormatError
 from traincast.formats.aicb.header import POLICIES, parse_header
-from traincast.formats.aicb.remarks import Remarks
 from traincast.formats.aicb.rows import AicbFile, Cell, Column, Header, Row
-from traincast.formats.aicb.values import MAX_WHOLE, number, shown, size_bytes, time_s, token, whole
+from traincast.formats.aicb.values import MAX_WHOLE, size_bytes, time_s, token, whole
+from traincast.formats.remarks import Remarks
+from traincast.formats.values import number, shown
 from traincast.units import GIGA
 from traincast.workload.words import Operation
 

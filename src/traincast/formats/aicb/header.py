@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from traincast.errors import FormatError
-from traincast.formats.aicb.remarks import Remarks
 from traincast.formats.aicb.rows import Header
-from traincast.formats.aicb.values import number, shown, size_bytes, whole
+from traincast.formats.aicb.values import size_bytes, whole
+from traincast.formats.remarks import Remarks
+from traincast.formats.values import number, shown
 
 POLICIES = (
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD",

@@ -1,12 +1,12 @@
 """Decide the layout of an AICB file: what the user says, then what the file says, then a stated default."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import gcd
 
 from traincast.errors import InfeasibleError
 from traincast.formats.aicb.rows import AicbFile, Header
 from traincast.formats.aicb.structure import Structure
-from traincast.spec.notes import Note
+from traincast.formats.building import Notebook, warn_single_microbatch
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 
@@ -18,26 +18,6 @@ _ONE_GROUP_POLICIES = {"MICRO", "DATA", "HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"}
 
 _ALL_MODEL_POLICIES = {"MODEL", "DISTRIBUTED_INFERENCE"}
 """Policies whose activations are exchanged over every rank: tp is the world."""
-
-
-@dataclass(slots=True)
-class Notebook:
-    """Collects what was assumed and what looks wrong while a file is read."""
-
-    path: str
-    assumptions: list[Note] = field(default_factory=list)
-    warnings: list[Note] = field(default_factory=list)
-
-    def assume(self, code: str, text: str, line: int | None = 1) -> None:
-        """Record something that was not in the input."""
-        self.assumptions.append(Note(code, text, self._place(line)))
-
-    def warn(self, code: str, text: str, line: int | None = 1) -> None:
-        """Record something that looks wrong."""
-        self.warnings.append(Note(code, text, self._place(line)))
-
-    def _place(self, line: int | None) -> str:
-        return self.path if line is None else f"{self.path}:{line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +70,12 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
             f"{notes.path}: {world} ranks do not divide into tp {tp} x cp {cp} x pp {pp} = {tp * cp * pp}; "
             f"{world % (tp * cp * pp)} would be left over (change --gpus or a degree)"
         )
+    if options.pp is not None and header.pp not in (None, 0, options.pp):
+        notes.warn(
+            "pp-not-rescaled",
+            f"the file describes one stage of pp {header.pp} with {_layers(parts)} layer(s); every stage of pp "
+            f"{options.pp} keeps them, so the model is another one",
+        )
     schedule, vpp = _schedule(header, options, pp, _layers(parts), notes)
     parallel = Parallel(
         tp=tp,
@@ -102,12 +88,7 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
         microbatches=_microbatches(header, parts, options, notes),
     )
     forward_only = header.inference or header.policy == "DISTRIBUTED_INFERENCE"
-    if pp > 1 and parallel.microbatches == 1:
-        notes.warn(
-            "single-microbatch",
-            f"one microbatch walks all {pp * vpp} virtual stages one after the other, so {pp - 1} of {pp} stages "
-            "always wait and nothing overlaps; give --microbatches if the run had more",
-        )
+    warn_single_microbatch(notes, pp, pp * vpp, parallel.microbatches)
     return Layout(parallel, schedule, forward_only)
 
 
@@ -154,7 +135,13 @@ def _world(header: Header, options: LayoutOptions, degrees: tuple[int, int, int,
 def _microbatches(header: Header, parts: Structure, options: LayoutOptions, notes: Notebook) -> int:
     blocks = len(parts.blocks)
     if options.microbatches is not None:
-        if options.microbatches > blocks:
+        if options.microbatches < blocks:
+            notes.assume(
+                "blocks-dropped",
+                f"the file has {blocks} blocks; only the first {options.microbatches} of them run, as microbatches",
+                None,
+            )
+        elif options.microbatches > blocks > 0:
             notes.assume(
                 "blocks-repeated",
                 f"the file has {blocks} block(s); the last one is repeated to make {options.microbatches} microbatches",

@@ -8,12 +8,10 @@ Source: SimAI, astra-sim/workload/Workload.cc (iterate_hybrid_parallel_Transform
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from traincast.formats.aicb.layout import Notebook
 from traincast.formats.aicb.meaning import group_of
 from traincast.formats.aicb.rows import AicbFile, Column, Row
-from traincast.workload.ops import IntArray, Op, OpTableBuilder
+from traincast.formats.building import Notebook, wait_op
+from traincast.workload.ops import Op, OpTableBuilder
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Provenance, Stream
 
 PHASE_OF_COLUMN = {
@@ -38,10 +36,10 @@ class RowLowering:
     file: AicbFile
     notes: Notebook
     builder: OpTableBuilder = field(default_factory=OpTableBuilder)
-    zero_sizes: list[int] = field(default_factory=list)
-    """Lines of communications of 0 bytes, which take no time."""
-    unused: list[int] = field(default_factory=list)
-    """Lines of communications that the file's policy never runs."""
+    zero_sizes: set[tuple[int, Column]] = field(default_factory=set)
+    """Lines and columns of communications of 0 bytes, which take no time."""
+    unused: set[tuple[int, Column]] = field(default_factory=set)
+    """Lines and columns of communications that their policy never runs."""
 
     def cell(self, row: int, column: Column, phase: Phase, *, layer: int = -1, blocking: bool = True) -> list[int]:
         """Add the computation and the communication of a cell; return their template rows."""
@@ -73,11 +71,11 @@ class RowLowering:
         cell = source.cell(column)
         if cell.operation is Operation.NONE:
             return []
-        if column in _SILENT_COLUMNS.get(source.policy or self.file.header.policy, ()):
-            self.unused.append(source.line)
+        if not self.runs(source, column):
+            self.unused.add((source.line, column))
             return []
         if cell.size_bytes == 0:
-            self.zero_sizes.append(source.line)
+            self.zero_sizes.add((source.line, column))
             return []
         return [
             self.collective(source, cell.operation, self.group(source, column), cell.size_bytes, phase, layer, blocking)
@@ -110,6 +108,10 @@ class RowLowering:
         )
         return self.builder.add(op)
 
+    def runs(self, source: Row, column: Column) -> bool:
+        """Tell whether the policy of a row runs the communication of a column."""
+        return column not in _SILENT_COLUMNS.get(source.policy or self.file.header.policy, ())
+
     def group(self, source: Row, column: Column) -> Group:
         """Return the group of a cell under the file's policy."""
         group = group_of(source.name, column, source.cell(column))
@@ -118,8 +120,7 @@ class RowLowering:
 
     def wait(self, stream: Stream) -> int:
         """Add a wait for everything launched on a stream and return its template row."""
-        op = Op(name=f"wait_{stream.name.lower()}", kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)
-        return self.builder.add(op)
+        return self.builder.add(wait_op(stream))
 
     def say_what_was_left_out(self) -> None:
         """Note the communications that take no time, so that none is zero in silence."""
@@ -128,13 +129,16 @@ class RowLowering:
                 "zero-size",
                 f"{len(self.zero_sizes)} communication(s) of 0 bytes take no time (AICB writes 0 where it takes them "
                 "as overlapped)",
-                min(self.zero_sizes),
+                min(self.zero_sizes)[0],
             )
         if self.unused:
+            lines = {line for line, _ in self.unused}
+            policies = {row.policy or self.file.header.policy for row in self.file.rows if row.line in lines}
+            policy = " and ".join(sorted(policies))
             self.notes.warn(
                 "policy-ignores",
-                f"policy {self.file.header.policy} does not run {len(self.unused)} communication(s) that are written",
-                min(self.unused),
+                f"policy {policy} does not run {len(self.unused)} communication(s) that are written",
+                min(self.unused)[0],
             )
 
 
@@ -143,20 +147,6 @@ class LayerRows:
     """Rows that a virtual stage runs in one microbatch, with the layer each belongs to."""
 
     row_layer: tuple[tuple[int, int], ...]
-
-
-@dataclass(slots=True)
-class Segments:
-    """Collects segments and gives each its number."""
-
-    rows: list[IntArray] = field(default_factory=list)
-
-    def add(self, rows: list[int]) -> int:
-        """Append a segment and return its number; an empty one is -1."""
-        if not rows:
-            return -1
-        self.rows.append(np.array(rows, dtype=np.int32))
-        return len(self.rows) - 1
 
 
 def forward_rows(lowering: RowLowering, work: LayerRows) -> list[int]:

@@ -5,26 +5,33 @@ Letters: P stages, Q virtual stages in model order, M microbatches.
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from traincast.errors import FormatError
 from traincast.formats.aicb.grammar import parse
-from traincast.formats.aicb.layout import Layout, Notebook, decide_layout
-from traincast.formats.aicb.lower import LayerRows, RowLowering, Segments, backward_rows, forward_rows
+from traincast.formats.aicb.layout import Layout, decide_layout
+from traincast.formats.aicb.lower import LayerRows, RowLowering, backward_rows, forward_rows
 from traincast.formats.aicb.meaning import group_of
 from traincast.formats.aicb.oddities import structural_oddities
 from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.formats.aicb.step import OnceCell, StepRows, lower_cells, order_step_rows
 from traincast.formats.aicb.structure import Block, Structure, structure
+from traincast.formats.building import Notebook, Segments
 from traincast.spec.options import LayoutOptions, StageRoles
+from traincast.units import GIGA
 from traincast.workload.ops import IntArray
 from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase, Stream
 from traincast.workload.workload import InputFile, Template, Workload
 
 _GRAVE = {"placeholder-compute", "embedding-norm-repeated", "row-count", "unknown-key"}
 """Oddities of the file that change the forecast, and so are warnings of a simulation."""
+
+_PLACEHOLDER_S = 1 / GIGA
+"""AICB writes 1 ns where it has nothing to say."""
 
 
 def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
@@ -35,9 +42,16 @@ def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
     notes = Notebook(str(path))
     layout = decide_layout(file, parts, options, notes)
     lowering = RowLowering(file, notes)
-    template, segments = _Lowerer(parts, layout, options, lowering, order_step_rows(lowering, parts)).template()
+    steps = order_step_rows(lowering, parts)
+    _refuse_embedding_rows_in_blocks(file, parts, layout)
+    template, segments = _Lowerer(parts, layout, options, lowering, steps).template()
     message_bytes = _message_bytes(file, parts, layout, options, notes)
     lowering.say_what_was_left_out()
+    if layout.forward_only:
+        _say_what_is_not_forward(file, steps, notes)
+    if options.overlap_grad_reduce and (layout.forward_only or steps.gradient is None):
+        why = "the run is forward only" if layout.forward_only else "no row of the file reduces gradients"
+        notes.warn("overlap-unused", f"the gradient reduction cannot overlap with anything: {why}", None)
     notes.warnings += [note for note in (*file.oddities, *structural_oddities(file, parts)) if note.code in _GRAVE]
     return Workload(
         name=path.name,
@@ -73,9 +87,9 @@ class _Lowerer:
         template = Template(
             forward_QM=forward_QM,
             backward_QM=backward_QM,
-            start_P=_per_stage(segments, [lower_cells(self.lowering, self.steps.start) for _ in stages]),
-            after_forward_P=_per_stage(segments, [self._after_forward(stage) for stage in stages]),
-            end_P=_per_stage(segments, [self._end(stage) for stage in stages]),
+            start_P=_per_stage(segments, lambda _: lower_cells(self.lowering, self.steps.start), stages),
+            after_forward_P=_per_stage(segments, self._after_forward, stages),
+            end_P=_per_stage(segments, self._end, stages),
         )
         return template, segments
 
@@ -83,8 +97,13 @@ class _Lowerer:
     def _overlapped(self) -> OnceCell | None:
         """The gradient reduction, if it is to run beside the last backward."""
         wanted = self.options.overlap_grad_reduce and not self.layout.forward_only
-        layers = any(block.layers for block in self.parts.blocks[-1:])
-        return self.steps.gradient if wanted and layers else None
+        return self.steps.gradient if wanted and self._last_layers else None
+
+    @property
+    def _last_layers(self) -> int:
+        """Layers of the last microbatch, beside whose backward the gradients are reduced."""
+        blocks = self.parts.blocks
+        return len(blocks[min(self.layout.parallel.microbatches, len(blocks)) - 1].layers) if blocks else 0
 
     @property
     def _as_written(self) -> bool:
@@ -125,7 +144,7 @@ class _Lowerer:
 
     def _buckets(self, work: LayerRows) -> dict[int, list[int]]:
         """Split the gradient reduce-scatter evenly over the layers of a stage, one bucket each."""
-        gradient, layers = self._overlapped, len(self.parts.blocks[-1].layers)
+        gradient, layers = self._overlapped, self._last_layers
         if gradient is None:
             return {}
         source = self.lowering.file.rows[gradient.row]
@@ -135,8 +154,9 @@ class _Lowerer:
             bucket = size + (rest if layer == 0 else 0)
             if bucket:
                 operation, phase = source.weight_grad.operation, Phase.WEIGHT_GRADIENT
+                group = self.lowering.group(source, gradient.column)
                 buckets[layer] = [
-                    self.lowering.collective(source, operation, Group.DP, bucket, phase, layer, blocking=False)
+                    self.lowering.collective(source, operation, group, bucket, phase, layer, blocking=False)
                 ]
         return buckets
 
@@ -163,16 +183,59 @@ class _Lowerer:
         """Return the streams on which rows of the microbatches reduce weight gradients."""
         groups = {
             self.lowering.group(self.lowering.file.rows[row], Column.WEIGHT_GRAD)
-            for block in self.parts.blocks
-            for rows in (block.embedding, *block.layers, block.final)
-            for row in rows
+            for row in _rows_of_blocks(self.parts)
             if self.lowering.file.rows[row].weight_grad.operation is not Operation.NONE
         }
         return [STREAM_OF_GROUP[group] for group in sorted(groups)]
 
 
-def _per_stage(segments: Segments, rows: list[list[int]]) -> IntArray:
-    return np.array([segments.add(stage) for stage in rows], dtype=np.int32)
+def _refuse_embedding_rows_in_blocks(file: AicbFile, parts: Structure, layout: Layout) -> None:
+    """Refuse rows that meet the first and last stage where every stage of a pipeline would run them."""
+    if layout.parallel.pp == 1:
+        return
+    for row in _rows_of_blocks(parts):
+        source = file.rows[row]
+        for column in Column:
+            if group_of(source.name, column, source.cell(column)) is Group.EMB:
+                raise FormatError(
+                    f"row {source.name!r} stands between the rows of a microbatch, but its communication joins the "
+                    "first and last stage once per step; move it before the first microbatch",
+                    file.path,
+                    source.line,
+                )
+
+
+def _rows_of_blocks(parts: Structure) -> Iterator[int]:
+    """Yield the rows of every microbatch in their order."""
+    for block in parts.blocks:
+        for rows in (block.embedding, *block.layers, block.final):
+            yield from rows
+
+
+def _say_what_is_not_forward(file: AicbFile, steps: StepRows, notes: Notebook) -> None:
+    """Note what a forward-only run leaves out."""
+    closing = {(cell.row, cell.column) for cell in steps.end}
+    lines = [
+        row.line
+        for index, row in enumerate(file.rows)
+        for column in Column
+        if (column is not Column.FORWARD or (index, column) in closing)
+        and (row.cell(column).operation is not Operation.NONE or row.cell(column).compute_s > _PLACEHOLDER_S)
+    ]
+    if lines:
+        notes.assume(
+            "forward-only",
+            f"the file is of inference: {len(lines)} computations or communications of the backward pass and the "
+            "optimizer are not run",
+            lines[0],
+        )
+
+
+def _per_stage(segments: Segments, lower: Callable[[int], list[int]], stages: range) -> IntArray:
+    """Lower the first, a middle and the last stage; all middle ones share one segment."""
+    lowered = {stage: segments.add(lower(stage)) for stage in sorted({stages[0], stages[len(stages) // 2], stages[-1]})}
+    middle = lowered[stages[len(stages) // 2]]
+    return np.array([lowered.get(stage, middle) for stage in stages], dtype=np.int32)
 
 
 def _share(count: int, parts: int, part: int) -> tuple[int, int]:
@@ -191,11 +254,12 @@ def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: La
     if layout.parallel.pp == 1:
         return 0
     activation, token, line = _activation(file, parts)
+    said = "no pp_comm" if file.header.pp_message_bytes is None else "pp_comm 0"
     if not activation:
         notes.warn(
             "pp-comm-unknown",
-            "the header says no pp_comm and no row shows the size of an activation; messages between stages cost "
-            "latency only (give --pp-comm)",
+            f"the header says {said} and no row shows the size of an activation; messages between stages take no "
+            "time (give --pp-comm)",
         )
         return 0
     sequence_parallel = token in (Operation.ALL_GATHER, Operation.REDUCE_SCATTER)
@@ -203,7 +267,7 @@ def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: La
     shared = f" / tp {layout.parallel.tp} (sequence parallel rows)" if sequence_parallel else ""
     notes.assume(
         "pp-comm-absent",
-        f"the header says no pp_comm; a message between stages is the activation of {activation} bytes"
+        f"the header says {said}; a message between stages is the activation of {activation} bytes"
         f"{shared} = {size} bytes",
         line,
     )

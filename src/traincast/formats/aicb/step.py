@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from traincast.formats.aicb.lower import RowLowering
 from traincast.formats.aicb.rows import Column
 from traincast.formats.aicb.structure import Structure
-from traincast.workload.words import Operation, Phase, Stream
+from traincast.workload.words import STREAM_OF_GROUP, Operation, Phase
 
 _BACKWARD = (Column.INPUT_GRAD, Column.WEIGHT_GRAD)
 _ALL = (Column.FORWARD, *_BACKWARD)
@@ -68,10 +68,16 @@ def order_step_rows(lowering: RowLowering, parts: Structure) -> StepRows:
             end += [(_REDUCE, OnceCell(row, column)) for column in _BACKWARD]
         else:
             end += [(_part(lowering, row, column), OnceCell(row, column)) for column in _ALL]
-        if name in _GRADIENT_ROWS and rows[row].weight_grad.operation is not Operation.NONE:
+        if name in _GRADIENT_ROWS and _communicates(lowering, row, Column.WEIGHT_GRAD):
             steps.gradient = OnceCell(row, Column.WEIGHT_GRAD)
     steps.end = [cell for _, cell in sorted(end, key=lambda item: item[0])]
     return steps
+
+
+def _communicates(lowering: RowLowering, row: int, column: Column) -> bool:
+    source = lowering.file.rows[row]
+    cell = source.cell(column)
+    return cell.operation is not Operation.NONE and cell.size_bytes > 0 and lowering.runs(source, column)
 
 
 def _part(lowering: RowLowering, row: int, column: Column) -> int:
@@ -120,7 +126,7 @@ def lower_cells(
     for cell in cells:
         ops += lowering.compute(cell.row, cell.column, Phase.STEP)
         if cell == overlapped:
-            ops.append(lowering.wait(Stream.DP))
+            ops.append(lowering.wait(STREAM_OF_GROUP[lowering.group(lowering.file.rows[cell.row], cell.column)]))
         elif cell.row not in silent:
             ops += lowering.communication(cell.row, cell.column, Phase.STEP)
     return ops

@@ -4,10 +4,10 @@ What cannot be read raises ValueError with a sentence about the value alone; the
 knows the place and turns it into a FormatError.
 """
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from traincast.formats.values import number, shown
 from traincast.units import GIGA
 from traincast.workload.words import Group, Operation
 
@@ -37,9 +37,6 @@ SUFFIXES = {
     "ETP": Group.ETP,
 }
 
-_LONGEST_NUMBER = 40
-_LONGEST_SHOWN = 40
-
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -50,35 +47,6 @@ class Token:
 
 
 NO_COMMUNICATION = Token(Operation.NONE, None)
-
-
-def shown(text: str) -> str:
-    """Return text quoted for a message: ASCII, and cut where it is long."""
-    return ascii(text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "...")
-
-
-def number(text: str) -> int | float:
-    """Read a plain decimal number; integers stay exact.
-
-    Raises
-    ------
-    ValueError
-        If the text is no finite number.
-    """
-    # int() and float() also take underscores, other scripts' digits and any length.
-    if len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
-        raise ValueError(f"{shown(text)} is not a number")
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"{shown(text)} is not a number") from None
-    if not math.isfinite(value):
-        raise ValueError(f"{shown(text)} is not a finite number")
-    return value
 
 
 def whole(text: str, least: int = 0) -> int:

@@ -20,10 +20,12 @@ class Remarks:
     ----------
     path : str
         File of the notes' places.
+    entries : bool
+        Whether places are entries of a list, from 0, and not lines.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, *, entries: bool = False) -> None:
+        self.path, self.entries = path, entries
         self._found: dict[tuple[str, str], _Remark] = {}
 
     def add(self, code: str, text: str, line: int, kind: str | None = None) -> None:
@@ -38,10 +40,13 @@ class Remarks:
     def notes(self) -> tuple[Note, ...]:
         """Every remark as a note, in the order of the lines."""
         found = sorted(self._found.items(), key=lambda item: (item[1].first, item[0]))
-        return tuple(Note(code, _full(remark), f"{self.path}:{remark.first}") for (code, _), remark in found)
+        return tuple(Note(code, self._full(remark), self._place(remark.first)) for (code, _), remark in found)
 
+    def _place(self, number: int) -> str:
+        return f"{self.path}[{number}]" if self.entries else f"{self.path}:{number}"
 
-def _full(remark: _Remark) -> str:
-    if remark.count == 1:
-        return remark.text
-    return f"{remark.text}; {remark.count} times, the last in line {remark.last}"
+    def _full(self, remark: _Remark) -> str:
+        if remark.count == 1:
+            return remark.text
+        unit = "entry" if self.entries else "line"
+        return f"{remark.text}; {remark.count} times, the last in {unit} {remark.last}"

@@ -1,0 +1,86 @@
+"""Find ranks whose own work takes well longer than that of their like.
+
+A rank is compared with the other ranks of its stage, which do the same work; where a stage has
+one rank only, with the middle stages of the pipeline.
+
+Letters: R simulated ranks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.program import Program
+from traincast.workload.words import Kind
+
+WELL_ABOVE = 1.1
+"""Own time over that of the like from which a rank is a straggler; ranks of one stage agree within 2 %."""
+
+WELL_ABOVE_LIKE_STAGES = 1.25
+"""The same against other stages, whose layers may differ a little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank that is slower than its like."""
+
+    index: int
+    """Index into `Program.rank_R`."""
+    slowdown: float
+    """Own time over that of its like."""
+
+
+def find_stragglers(program: Program, duration_s_N: FloatArray) -> list[Straggler]:
+    """Return the ranks whose computations take well longer than those of their like, by rank.
+
+    Parameters
+    ----------
+    program : Program
+        What ran.
+    duration_s_N : float array [N]
+        Seconds of each operation.
+
+    Returns
+    -------
+    list of Straggler
+    """
+    own_s_R = _own_s(program, duration_s_N)
+    found = []
+    for index in range(len(program.rank_R)):
+        usual_s, limit = _usual_s(program, own_s_R, index)
+        if usual_s > 0 and own_s_R[index] > limit * usual_s:
+            found.append(Straggler(index, float(own_s_R[index] / usual_s)))
+    return found
+
+
+def _own_s(program: Program, duration_s_N: FloatArray) -> FloatArray:
+    """Return the seconds of computation of each rank, [R]."""
+    compute_N = program.ops.kind_T[program.row_N] == Kind.COMPUTE
+    total_N1 = np.concatenate([[0.0], np.cumsum(np.where(compute_N, duration_s_N, 0.0))])
+    own_s_R: FloatArray = total_N1[program.op_ptr_R1[1:]] - total_N1[program.op_ptr_R1[:-1]]
+    return own_s_R
+
+
+def _usual_s(program: Program, own_s_R: FloatArray, index: int) -> tuple[float, float]:
+    """Return the median time of a rank's like, 0 where it has none, and how far above it is a straggler."""
+    stage = program.stage_R[index]
+    others_R = np.where(program.stage_R == stage, program.represents_R, 0)
+    others_R[index] -= 1
+    if others_R.sum():
+        return _median(own_s_R, others_R), WELL_ABOVE
+    middle = (program.stage_R > 0) & (program.stage_R < program.stage_R.max())
+    if not middle[index]:
+        return 0.0, WELL_ABOVE_LIKE_STAGES
+    others_R = np.where(middle, program.represents_R, 0)
+    others_R[index] = 0
+    return _median(own_s_R, others_R), WELL_ABOVE_LIKE_STAGES
+
+
+def _median(value_R: FloatArray, weight_R: IntArray) -> float:
+    """Return the lower weighted median, 0 if nothing has weight."""
+    if not weight_R.sum():
+        return 0.0
+    order = np.argsort(value_R, kind="stable")
+    reached = np.cumsum(weight_R[order]) * 2 >= weight_R.sum()
+    return float(value_R[order[int(np.argmax(reached))]])

@@ -1,0 +1,71 @@
+"""What every format needs to build a workload: a notebook, segments, a wait."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from traincast.spec.notes import Note
+from traincast.workload.ops import IntArray, Op
+from traincast.workload.words import Kind, Phase, Stream
+
+
+@dataclass(slots=True)
+class Notebook:
+    """Collects what was assumed and what looks wrong while a file is read."""
+
+    path: str
+    assumptions: list[Note] = field(default_factory=list)
+    warnings: list[Note] = field(default_factory=list)
+
+    def assume(self, code: str, text: str, line: int | None = 1) -> None:
+        """Record something that was not in the input."""
+        self.assumptions.append(Note(code, text, self._place(line)))
+
+    def warn(self, code: str, text: str, line: int | None = 1) -> None:
+        """Record something that looks wrong."""
+        self.warnings.append(Note(code, text, self._place(line)))
+
+    def _place(self, line: int | None) -> str:
+        return self.path if line is None else f"{self.path}:{line}"
+
+
+@dataclass(slots=True)
+class Segments:
+    """Collects segments and gives each its number."""
+
+    rows: list[IntArray] = field(default_factory=list)
+
+    def add(self, rows: list[int]) -> int:
+        """Append a segment and return its number; an empty one is -1."""
+        if not rows:
+            return -1
+        self.rows.append(np.array(rows, dtype=np.int32))
+        return len(self.rows) - 1
+
+
+def wait_op(stream: Stream) -> Op:
+    """Return a wait for everything launched on a stream."""
+    return Op(name=f"wait_{stream.name.lower()}", kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)
+
+
+def warn_single_microbatch(notes: Notebook, stages: int, virtual: int, microbatches: int, line: int | None = 1) -> None:
+    """Warn where one microbatch walks a whole pipeline, so that nothing overlaps.
+
+    Parameters
+    ----------
+    notes : Notebook
+        Receives the warning.
+    stages, virtual : int
+        Pipeline stages, and virtual stages of them all.
+    microbatches : int
+        Per step.
+    line : int, optional
+        Line of the file that the warning is about.
+    """
+    if stages > 1 and microbatches == 1:
+        notes.warn(
+            "single-microbatch",
+            f"one microbatch walks all {virtual} virtual stages one after the other, so {stages - 1} of {stages} "
+            "stages always wait and nothing overlaps; give --microbatches if the run had more",
+            line,
+        )

@@ -1,0 +1,140 @@
+"""Split ``key=value,key=value`` where values are unquoted and may hold commas.
+
+A key starts at the beginning or after a comma outside square brackets, so the commas of a
+shape and of a description are no separators. Problems are ValueErrors; `grammar` adds the place.
+"""
+
+import re
+
+from traincast.formats.echo.vocabulary import AFTER_DESCRIPTION, ALIASES
+from traincast.formats.values import shown
+
+_MARK = re.compile(r"[\[\]]|(, *+)([A-Za-z_][A-Za-z0-9_.]*+)=", re.ASCII)
+_FIRST = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*+)=", re.ASCII)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_PLAIN_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+def split_fields(body: str) -> tuple[Pairs, tuple[str, ...]]:
+    """Split the fields of a line or of a sub-operation.
+
+    Parameters
+    ----------
+    body : str
+        ``key=value`` pairs. The value of ``sub_operations`` runs to the end; inside the value
+        of ``description`` only known keys count.
+
+    Returns
+    -------
+    fields : tuple of (str, str)
+        Keys and values as written.
+    gaps : tuple of str
+        What stands before each field but the first: a comma and spaces.
+
+    Raises
+    ------
+    ValueError
+        If it does not start with a key, or a bracket stays open.
+    """
+    first = _FIRST.match(body)
+    if first is None:
+        raise ValueError(f"expected key=value, found {shown(body)}")
+    key, value, depth = first[1], first.end(), 0
+    fields, gaps = [], []
+    for mark in _MARK.finditer(body, value):
+        if key == "sub_operations":
+            break
+        gap, following = mark.groups()
+        if following is None:
+            depth = depth + 1 if mark[0] == "[" else max(0, depth - 1)
+        elif depth == 0 and (key != "description" or following in AFTER_DESCRIPTION):
+            fields.append((key, body[value : mark.start()]))
+            gaps.append(gap)
+            key, value = following, mark.end()
+    if depth:
+        raise ValueError("a square bracket stays open")
+    fields.append((key, body[value:]))
+    return tuple(fields), tuple(gaps)
+
+
+def by_key(fields: Pairs) -> dict[str, str]:
+    """Return the fields by the usual spelling of their keys.
+
+    Raises
+    ------
+    ValueError
+        If a key comes twice.
+    """
+    found = {ALIASES.get(key, key): text for key, text in fields}
+    if len(found) < len(fields):
+        keys = [ALIASES.get(key, key) for key, _ in fields]
+        raise ValueError(f"field {next(key for key in keys if keys.count(key) > 1)!r} comes twice")
+    return found
+
+
+def list_of_strings(text: str) -> list[str]:
+    """Read the representation of a Python list of strings, such as ``['a', 'b']``.
+
+    Raises
+    ------
+    ValueError
+        If it is none; nothing is evaluated.
+    """
+    if text == "[]":
+        return []
+    if "\\" in text or '"' in text:
+        return _any_list_of_strings(text)
+    if not (len(text) > 3 and text.startswith("['") and text.endswith("']")):
+        raise ValueError(f"sub_operations is not a list of strings: {shown(text)}")
+    found = text[2:-2].split("', '")
+    if text.count("'") != 2 * len(found):
+        raise ValueError("sub_operations is not a list of strings: a quote is missing or left over")
+    return found
+
+
+def _any_list_of_strings(text: str) -> list[str]:
+    """Read a list in which strings have escapes or double quotes, one string after the other."""
+    if not (text.startswith("[") and text.endswith("]")):
+        raise ValueError(f"sub_operations is not a list of strings: {shown(text)}")
+    found, place, end = [], 1, len(text) - 1
+    while place < end:
+        quote = text[place]
+        close = _closing_quote(text, place)
+        if quote not in "'\"" or not 0 < close < end:
+            raise ValueError(f"sub_operations: expected a quoted string, found {shown(text[place:])}")
+        found.append(_unescape(text[place + 1 : close]))
+        place = close + 1
+        if place < end:
+            if text[place : place + 2] != ", " or place + 2 >= end:
+                raise ValueError(f"sub_operations: expected ', ' or ']', found {shown(text[place:])}")
+            place += 2
+    return found
+
+
+def _closing_quote(text: str, opening: int) -> int:
+    """Return where the string that opens there closes, -1 where it does not."""
+    close = text.find(text[opening], opening + 1)
+    while close > 0:
+        before = close - 1
+        while text[before] == "\\":
+            before -= 1
+        if (close - 1 - before) % 2 == 0:
+            return close
+        close = text.find(text[opening], close + 1)
+    return -1
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(_escaped, text) if "\\" in text else text
+
+
+def _escaped(match: re.Match[str]) -> str:
+    *codes, plain = match.groups()
+    code = next((code for code in codes if code), None)
+    if code is not None and int(code, 16) <= 0x10FFFF:
+        return chr(int(code, 16))
+    if plain not in _PLAIN_ESCAPES:
+        raise ValueError(f"sub_operations: unknown escape {shown(match[0])}")
+    return _PLAIN_ESCAPES[plain]

@@ -1,0 +1,190 @@
+"""The files of a run: which belong together, and what each rank did."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from glob import glob, has_magic
+from itertools import pairwise
+from pathlib import Path
+
+from traincast.errors import FormatError
+from traincast.formats.echo.grammar import HEAD, load
+from traincast.formats.echo.lines import TraceOp
+from traincast.formats.echo.names import FileName, parse_name
+from traincast.spec.notes import Note
+
+SAME_RUN = timedelta(seconds=30)
+"""Files of one prefix whose stamps follow each other within it are one run; nodes differ by about 1 s."""
+
+_BACKWARDS_S = 0.001
+_HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """One file: what one rank did."""
+
+    path: Path
+    rank: int
+    """Rank, or stage in a plan of scope ``stage``."""
+    ops: tuple[TraceOp, ...]
+    name: FileName
+    notes: tuple[Note, ...] = ()
+    """Oddities found while reading."""
+
+    @property
+    def first_start_s(self) -> float | None:
+        """Earliest start on the host's clock in seconds; None where the file has no times."""
+        return min((op.start_s for op in self.ops if op.start_s is not None), default=None)
+
+    @property
+    def last_end_s(self) -> float | None:
+        """Latest end on the host's clock in seconds; None where the file has no times."""
+        return max((op.end_s for op in self.ops if op.end_s is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The traces of one run, by rank in rising order."""
+
+    key: str
+    """Prefix of the names, with the first stamp where there is one."""
+    traces: dict[int, RankTrace]
+
+
+def expand_paths(paths: Sequence[Path]) -> list[Path]:
+    """Replace folders and patterns by the trace files in them.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Files, folders (searched with those below them) and patterns such as ``run/*rank?.txt``.
+
+    Returns
+    -------
+    list of Path
+        Each file once, in the order given; those of a folder or pattern sorted by path.
+
+    Raises
+    ------
+    FormatError
+        If a folder or pattern holds no trace file.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(each for each in path.rglob("*.txt") if each.is_file() and _begins_like_a_trace(each))
+        elif not path.exists() and has_magic(str(path)):
+            matches = sorted(Path(each) for each in glob(str(path), recursive=True))  # noqa: PTH207 paths may be absolute
+            inside = [each for each in matches if each.is_file()]
+        else:
+            inside = [path]
+        if not inside:
+            raise FormatError("holds no rank trace", str(path))
+        found.update(dict.fromkeys(inside))
+    return list(found)
+
+
+def read_trace(path: Path) -> RankTrace:
+    """Read one file and check that it is about one rank.
+
+    Parameters
+    ----------
+    path : Path
+        Rank trace or scheduling plan.
+
+    Returns
+    -------
+    RankTrace
+        The rank is that of the lines; `notes` says where a clock goes back or the name differs.
+
+    Raises
+    ------
+    FormatError
+        If a line cannot be read, or is of another rank than the first.
+    """
+    ops, name = load(path), parse_name(path)
+    first = ops[0]
+    for op in ops:
+        if (op.scope, op.rank) != (first.scope, first.rank):
+            message = (
+                f"{op.scope} {op.rank} in a file of {first.scope} {first.rank}; give the lines of each rank in a file"
+            )
+            raise FormatError(message, str(path), op.line)
+    notes = _clock_notes(ops)
+    if first.scope == "rank" and name.rank not in {None, first.rank}:
+        text = f"the name says rank {name.rank}, the lines rank {first.rank}; the lines count"
+        notes.append(Note("rank-in-name", text, f"{path}:{first.line}"))
+    return RankTrace(path, first.rank, ops, name, tuple(notes))
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read files, folders and patterns, and group what they hold into runs (see `group_runs`)."""
+    return group_runs([read_trace(path) for path in expand_paths(paths)])
+
+
+def group_runs(traces: Sequence[RankTrace]) -> list[Run]:
+    """Group traces into runs: names of one prefix, stamps that follow each other within `SAME_RUN`.
+
+    Parameters
+    ----------
+    traces : sequence of RankTrace
+        In any order. Names without a stamp are one run per prefix.
+
+    Returns
+    -------
+    list of Run
+        Sorted by key.
+
+    Raises
+    ------
+    FormatError
+        If a rank comes twice in one run; names both files.
+    """
+    by_prefix: dict[str, list[RankTrace]] = defaultdict(list)
+    for trace in traces:
+        by_prefix[trace.name.prefix].append(trace)
+    runs = [_run(part) for alike in by_prefix.values() for part in _split_by_stamp(alike)]
+    return sorted(runs, key=lambda run: run.key)
+
+
+def _split_by_stamp(traces: list[RankTrace]) -> list[list[RankTrace]]:
+    parts = [part] if (part := [trace for trace in traces if trace.name.stamp is None]) else []
+    stamped = [(trace.name.stamp, trace) for trace in traces if trace.name.stamp is not None]
+    last = None
+    for stamp, trace in sorted(stamped, key=lambda item: (item[0], item[1].rank)):
+        if last is None or stamp - last > SAME_RUN:
+            parts.append([])
+        parts[-1].append(trace)
+        last = stamp
+    return parts
+
+
+def _run(traces: list[RankTrace]) -> Run:
+    by_rank: dict[int, RankTrace] = {}
+    for trace in sorted(traces, key=lambda each: (each.rank, str(each.path))):
+        if trace.rank in by_rank:
+            message = f"rank {trace.rank} is also in {by_rank[trace.rank].path}; give the files of one run"
+            raise FormatError(message, str(trace.path))
+        by_rank[trace.rank] = trace
+    name = traces[0].name
+    return Run(name.prefix if name.stamp is None else f"{name.prefix}_{name.stamp:%Y%m%d%H%M%S}", by_rank)
+
+
+def _clock_notes(ops: Sequence[TraceOp]) -> list[Note]:
+    """Remark ends that lie before the end of the line above: lines are in the order of the program."""
+    ends = [(op.end_s, op) for op in ops if op.end_s is not None]
+    back = [(earlier - end_s, op) for (earlier, _), (end_s, op) in pairwise(ends) if earlier > end_s + _BACKWARDS_S]
+    if not back:
+        return []
+    most_s, op = max(back, key=lambda item: item[0])
+    times = "once" if len(back) == 1 else f"{len(back)} times"
+    text = f"the clock goes back {times}, the most by {most_s * 1e3:.2f} ms here"
+    return [Note("clock-goes-back", text, f"{op.path}:{op.line}")]
+
+
+def _begins_like_a_trace(path: Path) -> bool:
+    with path.open("rb") as stream:
+        head = stream.read(_HEAD_BYTES).decode("utf-8", errors="replace")
+    return HEAD.match(head.removeprefix("\ufeff").lstrip()) is not None

@@ -1,0 +1,118 @@
+"""Match what ranks did together, and separate transfer from waiting.
+
+A synchronous span is transfer and waiting for the slowest member, so the shortest span of a
+group is the transfer. An asynchronous span runs from launch to wait and holds the GEMM that
+hides it; where a rank launched earlier than the last member, what exceeds its usual GEMM is
+waiting, not work.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+from traincast.formats.echo.lines import Call, SubOp, TraceOp
+from traincast.formats.echo.vocabulary import COLLECTIVES
+from traincast.workload.groups import GroupTable
+from traincast.workload.words import Group
+
+OPTIMIZER = "optimizer_step"
+"""Operation that begins with the norm over tp x pp."""
+
+_LAUNCHED_LAST = 0.05
+"""Share of an asynchronous span by which a launch may precede the last one and still count as the last."""
+
+
+class Span(NamedTuple):
+    """Start and end on the run's common clock, in seconds."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds."""
+        return self.end_s - self.start_s
+
+
+Key = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class Meetings:
+    """Spans of every collective, by the members that met."""
+
+    tables: Mapping[Group, GroupTable]
+    spans: dict[Key, dict[int, Span]] = field(default_factory=lambda: defaultdict(dict))
+    _usual: dict[Key, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _transfers: dict[Key, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, op: TraceOp, rank: int, offset_s: float) -> None:
+        """Record the collectives of one traced operation."""
+        if (op.op in COLLECTIVES or op.op == OPTIMIZER) and op.start_s is not None and op.end_s is not None:
+            self.spans[self.key(op, None, rank)][rank] = Span(op.start_s - offset_s, op.end_s - offset_s)
+        for sub in op.sub_ops:
+            if sub.start_s is not None and sub.end_s is not None:
+                self.spans[self.key(op, sub, rank)][rank] = Span(sub.start_s - offset_s, sub.end_s - offset_s)
+
+    def key(self, op: TraceOp, sub: SubOp | None, rank: int) -> Key:
+        """Return what names a meeting: the group, and the place in the program of its members."""
+        kind = sub.group if sub is not None else Group.MP if op.op == OPTIMIZER else COLLECTIVES[op.op][0]
+        table = self.tables.get(kind) if kind is not None else None
+        group = int(table.group_of_rank_W[rank]) if table is not None else rank
+        if sub is None:
+            return kind, group, op.op, op.batch_id, op.raw("bucket_id"), -1
+        before = sum(1 for other in op.sub_ops[: _index(op, sub)] if other.group is kind)
+        return kind, group, op.op, op.batch_id, None, before
+
+    def settle(self, traces: Mapping[int, tuple[TraceOp, ...]]) -> None:
+        """Learn usual transfers and GEMMs once every rank has been added."""
+        for rank, ops in traces.items():
+            for op in ops:
+                for sub in op.sub_ops:
+                    self._learn(op, sub, rank)
+
+    def transfer_s(self, op: TraceOp, sub: SubOp | None, rank: int) -> float:
+        """Return the transfer of a synchronous collective in seconds: its shortest span."""
+        met = self.spans[self.key(op, sub, rank)]
+        return max(0.0, min(span.duration_s for span in met.values()))
+
+    def hidden_transfer_s(self, call: Call) -> float | None:
+        """Return the usual transfer of synchronous collectives alike an asynchronous one, if the run has any."""
+        alike = self._transfers.get((call.comm, call.group, call.size_bytes))
+        return median(alike) if alike else None
+
+    def after_last_start_s(self, op: TraceOp, rank: int) -> float:
+        """Return what an operation of a group took once its last member had started it, in seconds."""
+        met = self.spans[self.key(op, None, rank)]
+        return max(0.0, met[rank].end_s - max(span.start_s for span in met.values()))
+
+    def own_s(self, op: TraceOp, sub: SubOp, rank: int) -> float:
+        """Return a rank's own part of an asynchronous span in seconds."""
+        span = self.spans[self.key(op, sub, rank)][rank]
+        if self._launched_last(op, sub, rank):
+            return span.duration_s
+        for key in ((rank, sub.func_name, sub.shape), (None, sub.func_name, sub.shape)):
+            if self._usual.get(key):
+                return min(span.duration_s, median(self._usual[key]))
+        return span.duration_s
+
+    def _learn(self, op: TraceOp, sub: SubOp, rank: int) -> None:
+        span = self.spans.get(self.key(op, sub, rank), {}).get(rank)
+        if span is None:
+            return
+        if not sub.is_async:
+            self._transfers[sub.comm, sub.group, sub.size_bytes].append(self.transfer_s(op, sub, rank))
+        elif self._launched_last(op, sub, rank):
+            for key in ((rank, sub.func_name, sub.shape), (None, sub.func_name, sub.shape)):
+                self._usual[key].append(span.duration_s)
+
+    def _launched_last(self, op: TraceOp, sub: SubOp, rank: int) -> bool:
+        met = self.spans[self.key(op, sub, rank)]
+        skew_s = max(span.start_s for span in met.values()) - met[rank].start_s
+        return skew_s <= _LAUNCHED_LAST * met[rank].duration_s
+
+
+def _index(op: TraceOp, sub: SubOp) -> int:
+    return next(index for index, other in enumerate(op.sub_ops) if other is sub)

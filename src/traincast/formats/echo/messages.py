@@ -1,0 +1,64 @@
+"""What the messages between stages took, without the waiting for the other end.
+
+Letters: D directions (0 forward, 1 backward), Q stages, M microbatches.
+"""
+
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from traincast.formats.echo.clocks import Alignment, fused_pairs
+from traincast.formats.echo.layout import Traced
+from traincast.formats.echo.lines import TraceOp
+from traincast.formats.echo.vocabulary import MESSAGES
+from traincast.spec.parallel import Parallel
+from traincast.workload.ops import FloatArray
+
+_End = tuple[int, bool, int, int]
+"""Pipeline, forward, boundary, microbatch: what both ends of a message share."""
+
+
+@dataclass(slots=True)
+class Messages:
+    """Both ends of every traced message."""
+
+    traced: Traced
+    parallel: Parallel
+    alignment: Alignment
+    _spans: dict[_End, list[float]] = field(init=False, default_factory=dict)
+    _sends: list[float] = field(init=False, default_factory=list)
+    """Durations of sends that were posted alone: nearly all transfer, for the other end waits."""
+
+    def __post_init__(self) -> None:
+        for rank, trace in self.traced.traces.items():
+            fused = {index for pair in fused_pairs(trace.ops) for index in pair}
+            for index, op in enumerate(trace.ops):
+                if op.op in MESSAGES and not op.is_placeholder and op.duration_s is not None:
+                    self._spans.setdefault(self._end(op, rank), []).append(op.duration_s)
+                    if op.op.startswith("send") and index not in fused:
+                        self._sends.append(op.duration_s)
+
+    def transfer_s_DQM(self, rank: int) -> FloatArray:
+        """Return the transfers of a rank's pipeline, in seconds; NaN where the trace does not tell.
+
+        The end that came last did not wait, so the shorter of both spans is the transfer. Where only
+        one end was traced it is the usual send, where none was it is left to be priced.
+        """
+        stages, microbatches = self.parallel.pp, self.parallel.microbatches
+        usual = median(self._sends) if self._sends else float("nan")
+        transfer_s = np.full((2, stages, microbatches), usual)
+        traced = self.traced.microbatches
+        pipeline = rank % self.parallel.ranks_per_stage
+        for direction, boundary, microbatch in np.ndindex(2, stages, microbatches):
+            ends = self._spans.get((pipeline, direction == 0, boundary, min(microbatch, traced - 1)), [])
+            if len(ends) == 2:
+                transfer_s[direction, boundary, microbatch] = min(ends)
+        return transfer_s
+
+    def _end(self, op: TraceOp, rank: int) -> _End:
+        stage = rank // self.parallel.ranks_per_stage
+        forward = op.op.endswith("forward")
+        comes = op.op.startswith("recv")
+        boundary = stage - 1 if comes == forward else stage
+        return rank % self.parallel.ranks_per_stage, forward, boundary, op.batch_id or 0

@@ -1,0 +1,209 @@
+"""Find the layers that a NeuSight file lists, and repeat the last one.
+
+Names of modules say which layer they are in (``transformer_h_0_ln_1``, ``bert_encoder_layer_0_...``,
+``model_decoder_layers_0_...``); names of functions (``addmm_1``, ``getitem_5``) belong to a layer by
+their position.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+from traincast.errors import ConfigError
+from traincast.formats.building import Notebook
+from traincast.formats.neusight.rows import GRADIENT_SUFFIX, NeusightFile
+from traincast.formats.neusight.values import MILLISECONDS_PER_SECOND
+from traincast.spec.options import LayoutOptions
+
+MAX_ROWS = 2**18
+"""Most rows that repetition may make; a slip of the hand must not exhaust memory."""
+
+_LAYER = re.compile(r"(?:^|_)(?:h|layers?|blocks?)_(\d{1,6})(?:_|$)")
+_AFTER_LAYERS = re.compile(
+    r"(?:^|_)(?:ln_f|final_layer_norm|final_norm|lm_head|head|embed_out|pooler|cls|classifier|score|logits|loss)(?:_|$)"
+)
+"""Modules that follow the last layer in models whose modules have no common first name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Where the layers of a file are; numbers index `NeusightFile.rows` (0-based).
+
+    Parameters
+    ----------
+    starts : tuple of int
+        First row of each layer.
+    end : int
+        Row after the last layer.
+    """
+
+    starts: tuple[int, ...]
+    end: int
+
+    @property
+    def last(self) -> range:
+        """Rows of the last layer."""
+        return range(self.starts[-1], self.end)
+
+
+def find_layers(file: NeusightFile) -> Layers | None:
+    """Find the layers of a file by the names of its modules.
+
+    Parameters
+    ----------
+    file : NeusightFile
+        What the file says.
+
+    Returns
+    -------
+    Layers or None
+        The last layer ends before the next stage, or before the first module that is in no
+        layer (``transformer_ln_f``, ``lm_head``); None if no name says a layer.
+    """
+    stem, number, starts, last = "", "", [], 0
+    for index, row in enumerate(file.rows):
+        match = _LAYER.search(row.name)
+        if match is None or stem not in ("", row.name[: match.start(1)]):
+            continue
+        stem, last = row.name[: match.start(1)], index
+        if match[1] != number:
+            number = match[1]
+            starts.append(index)
+    if not starts:
+        return None
+    root = stem.split("_")[0] + "_"
+    after = range(last + 1, len(file.rows))
+    return Layers(tuple(starts), next((index for index in after if _leaves(file, index, root)), len(file.rows)))
+
+
+def _leaves(file: NeusightFile, index: int, root: str) -> bool:
+    """Tell whether a row after the last named one of a layer is outside it."""
+    row = file.rows[index]
+    return row.sends or row.name.startswith(root) or _AFTER_LAYERS.search(row.name) is not None
+
+
+def named_layer(file: NeusightFile, first: str, last: str) -> Layers:
+    """Return the layer that the user names by its first and last row.
+
+    Parameters
+    ----------
+    file : NeusightFile
+        What the file says.
+    first, last : str
+        Names of rows, both inclusive. The gradient row of the first one, which stands before
+        it, is taken along.
+
+    Returns
+    -------
+    Layers
+
+    Raises
+    ------
+    ConfigError
+        If there is no such row, or the last one stands before the first.
+    """
+    names = [row.name for row in file.rows]
+    for name in (first, last):
+        if name not in names:
+            raise ConfigError(
+                f"{file.path} has no row {name!r}; its rows are {names[0]} ... {names[-1]}", "layer_block"
+            )
+    begin = names.index(first)
+    if last not in names[begin:]:
+        raise ConfigError(f"row {last!r} stands before row {first!r}; write FIRST:LAST", "layer_block")
+    end = names.index(last, begin) + 1
+    return Layers((begin - (begin > 0 and names[begin - 1] == first + GRADIENT_SUFFIX),), end)
+
+
+def arrange(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> list[tuple[int, int]]:
+    """Lay out the rows of the whole model.
+
+    Parameters
+    ----------
+    file : NeusightFile
+        What the file says.
+    options : LayoutOptions
+        ``layers`` and ``layer_block``.
+    notes : Notebook
+        Receives what was repeated, or that the model may have more layers.
+
+    Returns
+    -------
+    list of (int, int)
+        Row (0-based) and layer: -1 before the first layer, the number of layers after the last.
+
+    Raises
+    ------
+    ConfigError
+        If no layer is found, fewer are wanted than there are, or one cannot be repeated.
+    """
+    if options.layer_block is not None and options.layers is None:
+        raise ConfigError("says which rows --layers repeats; give --layers too", "layer_block")
+    found = find_layers(file) if options.layer_block is None else named_layer(file, *options.block_ends)
+    if found is None:
+        if options.layers is not None and options.layers > 1:
+            raise ConfigError(
+                f"no row of {file.path} names a layer (such as transformer_h_0_ln_1); "
+                "give --layer-block FIRST:LAST with the names of the first and last row of a layer",
+                "layers",
+            )
+        return [(index, -1) for index in range(len(file.rows))]
+    listed = len(found.starts)
+    if options.layers is None:
+        text = f"the file lists {listed} layer(s) of the model and is simulated as written; give --layers N for all N"
+        notes.warn("layers-as-listed", text, file.line(found.starts[0]))
+    copies = _copies(file, found, options.layers or listed)
+    if copies > 1:
+        notes.assume("layers-repeated", _arithmetic(file, found, copies), file.line(found.starts[-1]))
+        if any(row.sends for row in file.rows):
+            text = f"all {copies} copies of the last listed layer run in its stage; the stages may be uneven"
+            notes.warn("layers-in-one-stage", text, file.line(found.starts[-1]))
+    return _repeated(file, found, copies)
+
+
+def _copies(file: NeusightFile, found: Layers, layers: int) -> int:
+    """Return how often the last layer runs."""
+    listed = len(found.starts)
+    if layers < listed:
+        raise ConfigError(f"is {layers}, but {file.path} lists {listed} layers; give {listed} or more", "layers")
+    copies = layers - listed + 1
+    if copies > 1 and any(file.rows[index].sends for index in found.last):
+        raise ConfigError("cannot repeat a layer with a SENDRECV row in it: it is in two stages", "layers")
+    rows = len(file.rows) + (copies - 1) * len(found.last)
+    if rows > MAX_ROWS:
+        raise ConfigError(f"{layers} layers make {rows} rows, above the limit of {MAX_ROWS}", "layers")
+    return copies
+
+
+def _repeated(file: NeusightFile, found: Layers, copies: int) -> list[tuple[int, int]]:
+    listed, starts = len(found.starts), set(found.starts)
+    layer = -1
+    rows = []
+    for index in range(found.starts[-1]):
+        layer += index in starts
+        rows.append((index, layer))
+    rows += [(index, listed - 1 + copy) for copy in range(copies) for index in found.last]
+    return rows + [(index, listed - 1 + copies) for index in range(found.end, len(file.rows))]
+
+
+def forward_s(file: NeusightFile, rows: range) -> float:
+    """Return the forward time of some rows, in seconds."""
+    return math.fsum(file.rows[index].forward.compute_s for index in rows)
+
+
+def milliseconds(time_s: float) -> str:
+    """Write a time as the file does: ``59.765 ms``."""
+    return f"{time_s * MILLISECONDS_PER_SECOND:.6g} ms"
+
+
+def _arithmetic(file: NeusightFile, found: Layers, copies: int) -> str:
+    rows, last = file.rows, found.last
+    before, layer, after = (
+        forward_s(file, part) for part in (range(last.start), last, range(last.stop, len(file.rows)))
+    )
+    which = "the one listed layer" if len(found.starts) == 1 else f"the last of {len(found.starts)} listed layers"
+    return (
+        f"{which} ({rows[last.start].name} to {rows[last.stop - 1].name}, {len(last)} rows) runs {copies} times: "
+        f"forward {milliseconds(before)} + {copies} x {milliseconds(layer)} + {milliseconds(after)} = "
+        f"{milliseconds(before + copies * layer + after)}"
+    )

@@ -1,0 +1,86 @@
+"""Decide the layout of a NeuSight file: what the user says, then what its communications show."""
+
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.formats.building import Notebook, warn_single_microbatch
+from traincast.formats.neusight.rows import NeusightFile
+from traincast.spec.options import LayoutOptions
+from traincast.spec.parallel import Parallel
+from traincast.workload.words import Group
+
+NEUSIGHT_GPUS = 4
+"""GPUs that NeuSight's own formula for communication is fixed at, whatever the layout."""
+
+
+def decide_layout(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> Parallel:
+    """Work out degrees and microbatches.
+
+    Parameters
+    ----------
+    file : NeusightFile
+        What the file says.
+    options : LayoutOptions
+        What the user says.
+    notes : Notebook
+        Receives every assumption and warning.
+
+    Returns
+    -------
+    Parallel
+        As many stages as the file's SENDRECV rows separate.
+
+    Raises
+    ------
+    ConfigError
+        If the user wants other stages than the file has.
+    InfeasibleError
+        If degrees do not make the world.
+    """
+    pp = 1 + sum(row.sends for row in file.rows)
+    if options.pp not in (None, pp):
+        raise ConfigError(
+            f"is {options.pp}; {file.path} describes {pp} stage(s), one after the other with SENDRECV between", "pp"
+        )
+    if options.vpp not in (None, 1):
+        raise ConfigError(f"is {options.vpp}; the stages of a NeuSight file have no virtual stages", "vpp")
+    if pp > 1 and options.microbatches is None:
+        text = "the file says no number of microbatches; taken as 1, as NeuSight does (give --microbatches)"
+        notes.assume("microbatches-absent", text, None)
+    tp, dp = _degrees(file, options, pp, notes)
+    if options.gpus not in (None, tp * dp * pp):
+        raise InfeasibleError(
+            f"{file.path}: {options.gpus} GPUs are not tp {tp} x dp {dp} x pp {pp} = {tp * dp * pp} "
+            "(change --gpus or a degree)"
+        )
+    parallel = Parallel(tp=tp, dp=dp, pp=pp, microbatches=options.microbatches or 1)
+    warn_single_microbatch(notes, pp, pp, parallel.microbatches, None)
+    return parallel
+
+
+def _degrees(file: NeusightFile, options: LayoutOptions, pp: int, notes: Notebook) -> tuple[int, int]:
+    """Return tp and dp: what the user leaves open follows from the GPUs, else from NeuSight's 4."""
+    groups = {cell.group for row in file.rows for cell in row.cells}
+    tp, dp = options.tp, options.dp
+    if tp is None:
+        only_tp = Group.TP in groups and Group.DP not in groups
+        if only_tp and options.gpus is not None:
+            tp = max(1, options.gpus // (pp * (dp or 1)))
+            text = f"the file communicates over tp only, so {options.gpus} GPUs make tp {tp}"
+            notes.assume("tp-from-gpus", text, None)
+        else:
+            tp = _default(Group.TP, groups, notes)
+    if dp is None:
+        dp = _default(Group.DP, groups, notes) if options.gpus is None else max(1, options.gpus // (pp * tp))
+    return tp, dp
+
+
+def _default(group: Group, groups: set[Group], notes: Notebook) -> int:
+    if group not in groups:
+        return 1
+    name = group.name.lower()
+    notes.assume(
+        f"{name}-absent",
+        f"the file communicates over {name} and says no number of ranks; taken as {NEUSIGHT_GPUS}, which NeuSight's "
+        f"exporter fixes (give --{name} or --gpus)",
+        None,
+    )
+    return NEUSIGHT_GPUS

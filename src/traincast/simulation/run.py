@@ -1,0 +1,132 @@
+"""Run a workload on a cluster: lay it out, price it, time it.
+
+Letters: R simulated ranks, W ranks, L levels of location.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traincast.engine.graph import Graph, build_graph
+from traincast.engine.run import run
+from traincast.errors import ConfigError, DeadlockError, InfeasibleError
+from traincast.estimate.price import Prices, price_program
+from traincast.fabric.placement import locations
+from traincast.schedules.check import check_plan
+from traincast.schedules.plan import SCHEDULES, SchedulePlan
+from traincast.spec.cluster import Cluster
+from traincast.spec.options import SimulateOptions
+from traincast.workload.expand import expand
+from traincast.workload.fold import fold, unfolded
+from traincast.workload.groups import rank_groups
+from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.program import Program, Timeline
+from traincast.workload.words import Group
+from traincast.workload.workload import Workload
+
+MAX_OPS = 60_000_000
+"""Largest program that is built (about 6 GB); beyond it a message is kinder than an exhausted machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A program with its prices and times."""
+
+    program: Program
+    prices: Prices
+    graph: Graph
+    timeline: Timeline
+
+
+def plan_of(workload: Workload) -> SchedulePlan:
+    """Return the checked pipeline plan of a workload."""
+    parallel = workload.parallel
+    plan = SCHEDULES.get(workload.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
+    check_plan(plan, parallel.pp, parallel.vpp, parallel.microbatches)
+    return plan
+
+
+def run_workload(
+    workload: Workload, plan: SchedulePlan, cluster: Cluster, options: SimulateOptions, engine: str = "auto"
+) -> Run:
+    """Lay a workload out, price it and time it.
+
+    Parameters
+    ----------
+    workload, plan : Workload, SchedulePlan
+        What every rank does, and in which order of microbatches.
+    cluster : Cluster
+        What it runs on.
+    options : SimulateOptions
+        Pricing overrides, stragglers, unfolding.
+    engine : {"auto", "reference", "kernel"}
+        Implementation of the engine.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    TraincastError
+        If the workload cannot run; a deadlock names the operations that wait for each other.
+    """
+    location_LW = locations(cluster, workload.parallel.world_size)
+    program = _program(workload, plan, location_LW, options)
+    prices = price_program(program, cluster, location_LW, options.busbw_bytes_per_s)
+    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
+    try:
+        ready_N, start_N, end_N = run(graph, prices.duration_s_N, engine)
+    except DeadlockError as error:
+        names = " -> ".join(_describe(program, op) for op in error.ops[:12])
+        raise DeadlockError(f"{error}; {names}", error.ops) from None
+    timeline = Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=prices.duration_s_N)
+    ops = replace(program.ops, provenance_T=prices.provenance_T)
+    return Run(replace(program, ops=ops), prices, graph, timeline)
+
+
+def _program(workload: Workload, plan: SchedulePlan, location_LW: IntArray, options: SimulateOptions) -> Program:
+    parallel = workload.parallel
+    world = parallel.world_size
+    factor_W = _compute_factors(options, world)
+    kinds = {Group(int(kind)) for kind in np.unique(workload.ops.group_T)} - {Group.NONE}
+    tables = rank_groups(parallel, kinds | ({Group.PP} if parallel.pp > 1 else set()))
+    if options.unfold:
+        chosen = unfolded(world)
+    else:
+        stage_W = np.arange(world) // parallel.ranks_per_stage
+        speeds, speed_W = np.unique(factor_W, return_inverse=True)
+        start_W = (stage_W * len(workload.templates) + workload.template_W) * len(speeds) + speed_W
+        chosen = fold(start_W, tables, location_LW)
+    ops = _estimated_ops(workload, len(chosen.rank_C))
+    if ops > MAX_OPS:
+        raise InfeasibleError(
+            f"simulating {len(chosen.rank_C)} ranks would take about {ops:.3g} operations, above the limit of "
+            f"{MAX_OPS:.3g}; use fewer microbatches, or drop --unfold"
+        )
+    return expand(workload, plan, chosen, tables, factor_W if options.compute_slowdown else None)
+
+
+def _estimated_ops(workload: Workload, ranks: int) -> float:
+    """Return about how many operations a program of so many ranks has."""
+    length = np.array([len(segment) for segment in workload.segments] + [0])
+    per_pipeline = max(
+        float(length[template.forward_QM].sum() + length[template.backward_QM].sum()) for template in workload.templates
+    )
+    return per_pipeline / workload.parallel.pp * ranks
+
+
+def _compute_factors(options: SimulateOptions, world: int) -> FloatArray:
+    factor_W = np.ones(world)
+    for rank, factor in options.compute_slowdown.items():
+        if not 0 <= rank < world:
+            raise ConfigError(f"rank {rank} is outside the world of {world} ranks", "compute_slowdown")
+        if not (0 < factor < float("inf")):
+            raise ConfigError(f"factor {factor} of rank {rank} must be positive", "compute_slowdown")
+        factor_W[rank] = factor
+    return factor_W
+
+
+def _describe(program: Program, op: int) -> str:
+    row = int(program.row_N[op])
+    return f"{program.ops.name_T[row]} (rank {program.rank_N[op]}, microbatch {program.microbatch_N[op]})"

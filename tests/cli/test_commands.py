@@ -1,0 +1,380 @@
+"""The command line: what it takes, what it prints where, and how it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aicb_runs import header_of, write_text
+from support import row
+from traincast import __version__, api
+from traincast.cli.main import cli, main
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MS = 1_000_000
+
+
+@pytest.fixture
+def call(capsys, monkeypatch):
+    """Run the command in this process and return its exit code, stdout and stderr."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("TRAINCAST_DEBUG", raising=False)
+
+    def run(*words):
+        try:
+            main([str(word) for word in words])
+            code = 0
+        except SystemExit as end:
+            code = end.code
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def file(tmp_path):
+    layer = row("attention_layer", (MS, "ALLREDUCE", 1 << 20), (MS, "ALLREDUCE", 1 << 20), (MS, "ALLREDUCE", 1 << 24))
+    rows = [*[layer] * 4, row("optimizer1", (MS, "ALLREDUCE", 4))]
+    header = header_of(tp=2, ep=1, pp=2, vpp=1, ga=1, all_gpus=16, checkpoints=0, checkpoint_initiates=0, pp_comm=4096)
+    return write_text(tmp_path / "w.txt", header, rows)
+
+
+COMMANDS = {
+    "inspect": {"files", "--json"},
+    "simulate": {
+        "files",
+        *("--cluster", "--gpus", "--world-size", "--microbatches", "--layers", "--num-layers", "--schedule"),
+        *("--tp", "--tensor-model-parallel-size", "--pp", "--pipeline-model-parallel-size"),
+        *("--vpp", "--num-virtual-stages-per-pipeline-rank", "--cp", "--context-parallel-size"),
+        *("--ep", "--expert-model-parallel-size", "--etp", "--expert-tensor-parallel-size"),
+        *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
+        *("--layer-block", "--dtype", "--forward-only"),
+        *("--busbw", "--slow", "--unfold", "--out", "--json", "--quiet"),
+    },
+    "report": {"file"},
+    "clusters": {"--json"},
+}
+"""Every command with its arguments and options; what is pinned here is a promise to scripts."""
+
+
+def test_the_commands_and_options_are_these():
+    context = cli.make_context("traincast", [], resilient_parsing=True)
+    found = {
+        name: {option for each in cli.get_command(context, name).params for option in each.opts}
+        for name in cli.list_commands(context)
+    }
+    assert found == COMMANDS
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
+def test_help_names_every_option(call, words):
+    code, out, err = call(*words, "--help")
+    assert (code, err) == (0, "")
+    wanted = COMMANDS[words[0]] - {"files", "file"} if words else set(COMMANDS)
+    assert all(each in out for each in wanted)
+    assert call(*words, "-h")[1] == out
+
+
+def test_version(call):
+    assert call("--version") == (0, f"traincast {__version__}\n", "")
+
+
+# --- what is printed where
+
+
+def test_json_is_one_document_and_nothing_else(call, file):
+    code, out, err = call("simulate", file, "--cluster", "h100", "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["schema"] == "traincast.result/1"
+    assert document["iteration_time_s"] == api.simulate(file, cluster="h100").iteration_time_s
+    assert json.loads(call("inspect", file, "--json")[1])["schema"] == "traincast.inspection/1"
+    assert json.loads(call("clusters", "--json")[1])["schema"] == "traincast.clusters/1"
+
+
+def test_quiet_prints_nothing_and_still_writes(call, file, tmp_path):
+    assert call("simulate", file, "--quiet") == (0, "", "")
+    assert call("simulate", file, "--quiet", "--out", tmp_path / "out") == (0, "", "")
+    assert (tmp_path / "out" / "result.json").is_file()
+
+
+def test_a_run_without_a_cluster_says_which_it_took(call, file):
+    document = json.loads(call("simulate", file, "--json")[1])
+    assert {note["code"] for note in document["warnings"]} >= {"cluster-default"}
+    assert {note["code"] for note in document["assumptions"]} >= {"cluster-default"}
+    document = json.loads(call("simulate", file, "--json", "--cluster", "h100")[1])
+    assert "cluster-default" not in {note["code"] for note in document["warnings"] + document["assumptions"]}
+
+
+def test_out_writes_the_files_and_says_so(call, file, tmp_path):
+    out_dir = tmp_path / "new" / "out"
+    code, out, err = call("simulate", file, "--out", out_dir)
+    assert (code, err) == (0, "")
+    names = {"result.json", "ops.csv", "trace.json.gz"}
+    assert {path.name for path in out_dir.iterdir()} >= names
+    # rich wraps nothing here: paths stay whole, so that they can be copied.
+    assert all(f"wrote {out_dir / name}\n" in out for name in names)
+    assert json.loads(call("simulate", file, "--json", "--out", out_dir)[1])["schema"] == "traincast.result/1"
+
+
+@pytest.mark.parametrize("words", [["--gpus", "3"], ["--cluster", "nowhere"], ["--slow", "16=2"]])
+def test_out_leaves_nothing_behind_on_failure(call, file, tmp_path, words):
+    code, out, err = call("simulate", file, "--out", tmp_path / "out", *words)
+    assert code in (1, 3)
+    assert out == ""
+    assert err.startswith("error: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_out_on_a_file_is_an_error(call, file):
+    code, out, err = call("simulate", file, "--out", file)
+    assert (code, out) == (1, "")
+    assert err == f"error: {file} is a file; name a directory for the output\n"
+    assert file.read_text().startswith("HYBRID")
+
+
+def test_report_prints_what_the_run_printed(call, file, tmp_path):
+    direct = call("simulate", file, "--cluster", "h100")
+    call("simulate", file, "--cluster", "h100", "--out", tmp_path / "out", "--quiet")
+    assert direct[0] == 0
+    assert call("report", tmp_path / "out" / "result.json") == direct
+
+
+def test_every_file_of_an_inspection_is_described(call, file):
+    code, out, err = call("inspect", file, EXAMPLES / "aicb_scaled_512gpu.txt")
+    assert (code, err) == (0, "")
+    assert "aicb_scaled_512gpu.txt" in out
+    assert "w.txt" in out
+
+
+# --- flags
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "value"),
+    [
+        ("--tp", "--tensor-model-parallel-size", 4),
+        ("--pp", "--pipeline-model-parallel-size", 4),
+        ("--vpp", "--num-virtual-stages-per-pipeline-rank", 2),
+        ("--cp", "--context-parallel-size", 2),
+        ("--ep", "--expert-model-parallel-size", 2),
+        ("--etp", "--expert-tensor-parallel-size", 1),
+        ("--dp", "--data-parallel-size", 8),
+        ("--gpus", "--world-size", 64),
+    ],
+)
+def test_megatrons_names_equal_the_short_ones(call, file, short, long, value):
+    default = json.loads(call("simulate", file, "--json")[1])
+    one, other = (json.loads(call("simulate", file, "--json", flag, value)[1]) for flag in (short, long))
+    assert one == other
+    assert one["parallel"] != default["parallel"]
+    key = {"--gpus": "world_size"}.get(short, short.lstrip("-"))
+    assert one["parallel"][key] == value
+
+
+def test_flags_change_what_they_say(call, file):
+    def step(*words):
+        return json.loads(call("simulate", file, "--json", "--cluster", "h100", *words)[1])
+
+    base = step()
+    assert step("--busbw", "tp=1GB/s")["breakdown_s"]["exposed_tp"] > base["breakdown_s"]["exposed_tp"]
+    assert step("--busbw", "tp=1GB/s", "--busbw", "dp=1Gb/s")["iteration_time_s"] > base["iteration_time_s"]
+    assert step("--slow", "3=2")["iteration_time_s"] > base["iteration_time_s"] + 0.008
+    assert len(step("--unfold")["ranks"]) == 16
+    assert step("--unfold")["iteration_time_s"] == base["iteration_time_s"]
+    assert step("--schedule", "gpipe")["parallel"]["schedule"] == "gpipe"
+    assert step("--microbatches", "6")["parallel"]["microbatches"] == 6
+    assert step("--pp-comm", "1GiB")["breakdown_s"]["exposed_pp"] > base["breakdown_s"]["exposed_pp"]
+    assert step("--cluster", "ideal")["cluster"]["ideal"] is True
+
+
+def test_a_cluster_file_is_taken(call, file, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "h100"\ndescription = "ours"\n[inter]\nbandwidth_bytes_per_s = "100Gb/s"\n')
+    assert json.loads(call("simulate", file, "--json", "--cluster", path)[1])["cluster"]["name"] == "mine"
+
+
+# --- wrong usage: 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--no-such-flag"], "--no-such-flag"),
+        (["--tp", "0"], "--tp"),
+        (["--tp", "two"], "two"),
+        (["--microbatches", "-1"], "--microbatches"),
+        (["--busbw", "nonsense"], "GROUP=RATE"),
+        (["--busbw", "tp=fast"], "300GB/s"),
+        (["--busbw", "tp=-1GB/s"], "300GB/s"),
+        (["--busbw", "nvlink=1GB/s"], "known: tp, cp"),
+        (["--busbw", "tp=1GB/s", "--busbw", "tp=2GB/s"], "twice for tp"),
+        (["--slow", "first=2"], "7=1.3"),
+        (["--slow", "7"], "7=1.3"),
+        (["--slow", "7=0"], "positive factor"),
+        (["--slow", "7=nan"], "positive factor"),
+        (["--slow", "7=2", "--slow", "7=3"], "twice for 7"),
+        (["--stage-roles", "none"], "as-written"),
+        (["--pp-comm", "much"], "64MiB"),
+        (["--dtype", "int3"], "bf16"),
+    ],
+)
+def test_wrong_usage_ends_with_two(call, file, words, said):
+    code, out, err = call("simulate", file, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: traincast simulate")
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["nothing"], ["--nope"], ["simulate"], ["inspect"], ["report"], ["report", "a", "b"]]
+)
+def test_wrong_commands_end_with_two(call, words):
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: ")
+
+
+# --- errors: 1 and 3, one message on stderr
+
+
+@pytest.mark.parametrize("command", ["simulate", "inspect"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", ":1: the file is empty"),
+        (b"\n\n \n", ":1: the file is empty"),
+        (bytes(range(256)) * 20, ":1: not a file of a known format (tried aicb: "),
+        (b"hello world\n", ":1: not a file of a known format (tried aicb: "),
+        (b"MICRO\n1\n", ":2: the file has no rows"),
+        (b"MICRO\n1\nx -1 1 NONE 0 1 NONE 0 1 ALLSUM 1 1\n", ":3: column 10 (weight-gradient communication): "),
+        (b"MICRO\n1\nx -1 1 NONE 0 1\n", ":3: a row has 12 fields"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line(call, tmp_path, command, content, said):
+    path = tmp_path / "bad.txt"
+    path.write_bytes(content)
+    code, out, err = call(command, path)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: {path}{said}"), err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["simulate", "inspect", "report"])
+def test_what_is_no_readable_file_says_so(call, tmp_path, monkeypatch, command):
+    assert call(command, tmp_path) == (1, "", f"error: {tmp_path}: cannot be read: Is a directory\n")
+    absent = tmp_path / "absent.txt"
+    assert call(command, absent) == (1, "", f"error: {absent}: cannot be read: No such file or directory\n")
+    locked = tmp_path / "locked.txt"
+    locked.write_text("MICRO")
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", str(locked))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert call(command, locked) == (1, "", f"error: {locked}: cannot be read: Permission denied\n")
+
+
+def test_names_that_nobody_knows_list_the_known(call, file):
+    code, out, err = call("simulate", file, "--cluster", "h101")
+    assert (code, out) == (1, "")
+    assert err == "error: unknown cluster 'h101'; known: a100, a800, h100, h200, h800, ideal\n"
+    code, out, err = call("simulate", file, "--schedule", "dualpipe2")
+    assert (code, out) == (1, "")
+    assert err == "error: unknown schedule 'dualpipe2'; known: 1f1b, gpipe, interleaved\n"
+
+
+def test_a_rank_outside_the_world_is_an_error(call, file):
+    code, out, err = call("simulate", file, "--slow", "16=2")
+    assert (code, out) == (1, "")
+    assert "rank 16 is outside the world of 16 ranks" in err
+
+
+@pytest.mark.parametrize("words", [["--gpus", "17"], ["--vpp", "5"], ["--tp", "32"], ["--ep", "3"]])
+def test_an_infeasible_job_ends_with_three_and_its_arithmetic(call, file, words):
+    code, out, err = call("simulate", file, *words)
+    assert (code, out) == (3, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert words[1] in err
+
+
+def test_two_workloads_are_no_run(call, file):
+    code, out, err = call("simulate", file, file)
+    assert (code, out) == (1, "")
+    assert "one file for a whole run" in err
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b'{"schema": "traincast.result/2"}', b"\xff\xfe", b"MICRO\n1\n"]
+)
+def test_report_refuses_what_is_no_result(call, tmp_path, content):
+    path = tmp_path / "result.json"
+    path.write_bytes(content)
+    code, out, err = call("report", path)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: {path}: ")
+    assert "traincast.result/1" in err
+
+
+def test_a_bug_is_one_line_too(call, file, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(api, "simulate", fail)
+    code, out, err = call("simulate", file)
+    assert (code, out) == (1, "")
+    assert err == "error: internal error, please report it with the input: ZeroDivisionError: oops\n"
+
+
+# --- processes
+
+
+def spawn(*words, stdout=subprocess.PIPE, **environment):
+    """Start Python with some words."""
+    return subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, *map(str, words)], stdout=stdout, stderr=subprocess.PIPE, env={**os.environ, **environment}
+    )
+
+
+def test_a_reader_that_leaves_is_no_trouble(file):
+    for words in (["simulate", file], ["simulate", file, "--json", "--unfold"], ["clusters"]):
+        with spawn("-m", "traincast.cli", *words) as process:
+            process.stdout.close()
+            assert process.stderr.read() == b""
+        assert process.returncode in (0, 1)
+
+
+def test_a_full_disk_is_one_message(file):
+    with Path("/dev/full").open("wb") as full, spawn("-m", "traincast.cli", "simulate", file, stdout=full) as process:
+        err = process.stderr.read()
+    assert process.returncode == 1
+    assert err.startswith(b"error: ")
+    assert b"No space left" in err
+    assert err.count(b"\n") == 1
+
+
+def test_a_terminal_that_cannot_show_a_bar_gets_ascii(file):
+    out, err = spawn("-m", "traincast.cli", "simulate", file, PYTHONIOENCODING="ascii").communicate()
+    assert err == b""
+    assert out.isascii()
+    assert out.startswith(b"Step ")
+    assert b"\x1b" not in out
+
+
+def test_the_command_line_starts_without_the_heavy_libraries():
+    heavy = {"numpy", "rich", "numba", "msgspec", "scipy"}
+    code = f"import sys, traincast.cli.main; print(*sorted({heavy} & set(sys.modules)))"
+    assert spawn("-c", code).communicate() == (b"\n", b"")
+
+
+def test_debug_shows_the_traceback(file):
+    process = spawn("-m", "traincast.cli", "simulate", file, "--cluster", "h101", TRAINCAST_DEBUG="1")
+    assert b"Traceback" in process.communicate()[1]
+    assert process.returncode == 1

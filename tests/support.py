@@ -1,0 +1,197 @@
+"""Small workloads for the tests of the core: AICB files, clusters, and workloads made by hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import strategies as st
+
+from traincast.engine.graph import build_graph
+from traincast.engine.run import run
+from traincast.schedules.plan import SCHEDULES, SchedulePlan
+from traincast.spec.parallel import Parallel
+from traincast.workload.expand import expand
+from traincast.workload.fold import unfolded
+from traincast.workload.groups import rank_groups
+from traincast.workload.ops import Op, OpTableBuilder
+from traincast.workload.program import Program, Timeline
+from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Stream
+from traincast.workload.workload import Template, Workload
+
+QUIET = (0, "NONE", 0)
+"""An AICB cell of no time and no communication."""
+
+
+def row(name, forward=QUIET, input_grad=QUIET, weight_grad=QUIET, process_ns=0):
+    """Write a row of an AICB file; a cell is (compute ns, token, bytes), or the compute time alone."""
+    cells = [cell if isinstance(cell, tuple) else (cell, "NONE", 0) for cell in (forward, input_grad, weight_grad)]
+    fields = [name, -1, *(value for cell in cells for value in cell), process_ns]
+    return "\t".join(str(value) for value in fields)
+
+
+def write_aicb(path, rows, *, tp=1, ep=1, pp=1, vpp=1, ga=1, gpus=None, pp_comm=0, more=""):
+    """Write an AICB file and return its path; `gpus` None is one rank for each tp and stage."""
+    header = (
+        f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: {tp} ep: {ep} pp: {pp} vpp: {vpp} ga: {ga} "
+        f"all_gpus: {gpus or tp * pp} {more} checkpoints: 0 checkpoint_initiates: 0 pp_comm: {pp_comm}"
+    )
+    path.write_text("\n".join([header, str(len(rows)), *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def pipeline_rows(f_ns, b_ns, microbatches, layers=1):
+    """Return rows of a stage whose forward takes f_ns and whose whole backward takes b_ns, communicating nothing."""
+    layer = row("attention_layer", f_ns / layers, b_ns / layers / 4, b_ns / layers * 3 / 4)
+    return [row("embedding_layer"), *[layer] * layers] * microbatches
+
+
+def write_pipeline(path, *, f_ns, b_ns, p, v=1, m=1, message_bytes=1, layers=None):
+    """Write a pipeline of P equal stages that takes f_ns + b_ns per stage and microbatch."""
+    rows = pipeline_rows(f_ns, b_ns, m, layers or v)
+    return write_aicb(path, rows, pp=p, vpp=v, ga=m, pp_comm=message_bytes)
+
+
+def rich_rows(microbatches=2, layers=2, scale=1.0, size=1 << 20):
+    """Return rows over tp, ep, dp, edp and emb; times grow with `scale`, sizes with `size`."""
+    f, s = round(90_000 * scale), size
+    block = [
+        row("embedding_layer", (f // 3, "ALLREDUCE", s), QUIET, (f // 4, "NONE", 0)),
+        *[
+            row("attention_column", (f, "ALLGATHER", s), (f, "REDUCESCATTER", s), (f, "ALLREDUCE_DP", s // 8), 100),
+            row("attention_row", (f, "REDUCESCATTER", s), (f, "ALLGATHER", s), f, 100),
+            row("mlp_moelayer", (f // 2, "ALLTOALL_EP", s), (f, "ALLTOALL_EP", s), (f, "REDUCESCATTER_DP_EP", s // 4)),
+        ]
+        * layers,
+        row("final_column", (f // 2, "ALLREDUCE", s // 2), f // 2),
+    ]
+    leading = [
+        row("grad_gather", QUIET, QUIET, (1, "ALLGATHER", 2 * s)),
+        row("grad_param_comm", QUIET, QUIET, (1, "REDUCESCATTER", 4 * s)),
+        row("grad_param_compute", QUIET, f, QUIET),
+        row("embedding_grads", QUIET, (1, "ALLREDUCE", s), QUIET),
+        row("moe_grad_norm1", QUIET, QUIET, (1, "ALLGATHER_DP_EP", s // 2)),
+    ]
+    trailing = [row("cross_entropy1", (1, "ALLREDUCE", 8192)), row("optimizer1", (f // 9, "ALLREDUCE", 4))]
+    return [*leading, *block * microbatches, *trailing]
+
+
+def write_cluster(path, base="h100", **sections):
+    """Write a cluster file on top of a preset: ``gpus_per_node=4, intra={"base_latency_s": 1e-6}``."""
+    lines = [f'base = "{base}"', 'description = "a cluster of the tests"']
+    lines += [f"{key} = {str(value).lower()}" for key, value in sections.items() if not isinstance(value, dict)]
+    for name, values in sections.items():
+        if isinstance(values, dict):
+            lines += [f"[{name}]", *(f"{key} = {value!r}" for key, value in values.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def compute(seconds, name="compute", phase=Phase.FORWARD, **more):
+    """Return a computation."""
+    return Op(name=name, kind=Kind.COMPUTE, phase=phase, duration_s=float(seconds), **more)
+
+
+def collective(seconds, group=Group.TP, name="collective", *, blocking=True, size_bytes=8, **more):
+    """Return a collective that takes so long once all its members are there."""
+    operation = more.pop("operation", Operation.ALL_REDUCE)
+    phase = more.pop("phase", Phase.FORWARD)
+    return Op(
+        name=name,
+        kind=Kind.COLLECTIVE,
+        phase=phase,
+        blocking=blocking,
+        stream=STREAM_OF_GROUP[group],
+        duration_s=seconds,
+        group=group,
+        operation=operation,
+        size_bytes=size_bytes,
+        **more,
+    )
+
+
+def wait(stream=Stream.TP):
+    """Return a wait for all that runs on a stream."""
+    return Op(name="wait", kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)
+
+
+@dataclass
+class HandMade:
+    """Builds a workload from lists of operations; templates are given one after the other."""
+
+    parallel: Parallel
+    builder: OpTableBuilder = field(default_factory=OpTableBuilder)
+    segments: list = field(default_factory=list)
+    templates: list = field(default_factory=list)
+
+    def segment(self, ops: Sequence[Op]) -> int:
+        """Add a segment and return its number; -1 for an empty one."""
+        if not ops:
+            return -1
+        self.segments.append(np.array([self.builder.add(op) for op in ops], dtype=np.int32))
+        return len(self.segments) - 1
+
+    def template(self, forward=(), backward=(), start=(), after_forward=(), end=()):
+        """Add a template whose work is the same in every virtual stage, microbatch and stage."""
+        virtual = self.parallel.pp * self.parallel.vpp
+        once = [np.full(self.parallel.pp, self.segment(ops), np.int32) for ops in (start, after_forward, end)]
+        work = [
+            np.full((virtual, self.parallel.microbatches), self.segment(ops), np.int32) for ops in (forward, backward)
+        ]
+        self.templates.append(Template(**dict(zip(_TEMPLATE_FIELDS, (*work, *once), strict=True))))
+        return self
+
+    def workload(self, template_of_rank=None, *, schedule="1f1b", forward_only=False, message_bytes=8):
+        """Return the workload; ranks use the first template unless told otherwise."""
+        world = self.parallel.world_size
+        return Workload(
+            name="hand-made",
+            parallel=self.parallel,
+            schedule=schedule,
+            forward_only=forward_only,
+            ops=self.builder.table(),
+            segments=tuple(self.segments),
+            templates=tuple(self.templates),
+            template_W=np.array(template_of_rank or [0] * world, dtype=np.int32),
+            message_bytes_Q=np.full(self.parallel.pp * self.parallel.vpp, message_bytes, dtype=np.int64),
+            inputs=(),
+        )
+
+
+_TEMPLATE_FIELDS = ("forward_QM", "backward_QM", "start_P", "after_forward_P", "end_P")
+
+
+def plan_for(workload: Workload) -> SchedulePlan:
+    """Return the plan of the workload's own schedule."""
+    parallel = workload.parallel
+    return SCHEDULES.get(workload.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
+
+
+def expanded(workload: Workload, plan: SchedulePlan | None = None) -> Program:
+    """Expand a workload on all of its ranks."""
+    kinds = {Group(int(kind)) for kind in workload.ops.group_T} | ({Group.PP} if workload.parallel.pp > 1 else set())
+    tables = rank_groups(workload.parallel, kinds)
+    return expand(workload, plan or plan_for(workload), unfolded(workload.parallel.world_size), tables)
+
+
+def timed(program: Program, message_s: float = 0.0, engine: str = "reference") -> Timeline:
+    """Run a program whose operations know how long they take; messages take `message_s`."""
+    duration_N = program.ops.duration_s_T[program.row_N]
+    duration_N = np.where(np.isnan(duration_N), message_s, duration_N)
+    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
+    ready_N, start_N, end_N = run(graph, duration_N, engine)
+    return Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=duration_N)
+
+
+@st.composite
+def layouts(draw, tps=(1, 2, 3, 4, 6, 8), max_dp=6, max_ranks=96):
+    """Draw a layout as keywords of `simulate`: degrees, schedule, microbatches."""
+    tp, cp = draw(st.sampled_from(tps)), draw(st.integers(1, 2))
+    pp = draw(st.integers(1, 4))
+    dp = draw(st.integers(1, min(max_dp, max(1, max_ranks // (tp * cp * pp)))))
+    etp = draw(st.sampled_from([None, 1]))
+    experts = tp * cp * dp // (etp or tp)
+    ep = draw(st.sampled_from([degree for degree in range(1, experts + 1) if experts % degree == 0]))
+    schedule, vpp = draw(st.sampled_from([("gpipe", 1), ("1f1b", 1), ("interleaved", 1), ("interleaved", 2)]))
+    microbatches = draw(st.integers(1, 4))
+    degrees = {"tp": tp, "cp": cp, "dp": dp, "pp": pp, "ep": ep, "etp": etp, "vpp": vpp}
+    return {**degrees, "schedule": schedule, "microbatches": microbatches}

@@ -1,0 +1,113 @@
+"""The shape of the source tree: who may import whom, and what every module owes its reader."""
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+import traincast
+
+SOURCE = Path(traincast.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+LONGEST = 600
+ROOMS = (
+    "errors",
+    "units",
+    "registry",
+    "spec",
+    "schedules",
+    "workload",
+    "formats",
+    "fabric",
+    "estimate",
+    "engine",
+    "analysis",
+    "simulation",
+    "plan",
+    "sweep",
+    "calibrate",
+    "report",
+    "api",
+    "cli",
+)
+"""From the ground up; a room imports only those before it."""
+FRONT = {"__init__", "__main__"}
+CLOSED = {"engine": {"errors", "engine"}, "cli": {"api", "report", "spec", "errors", "units", "cli"}}
+"""Rooms that may import less than what is before them."""
+
+
+def room_of(path):
+    parts = path.relative_to(SOURCE).parts
+    return parts[0].removesuffix(".py")
+
+
+def module_name(path):
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_rooms(path):
+    """Return the rooms of every import of a module, wherever it stands."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            names = [node.module or ""]
+            if node.module == "traincast":
+                names = [f"traincast.{alias.name}" for alias in node.names]
+        found |= {name.split(".")[1] for name in names if name.startswith("traincast.")}
+    return found - {"__version__"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_a_room_imports_only_rooms_above_it(path):
+    room = room_of(path)
+    if room in FRONT:
+        return
+    assert room in ROOMS, f"{room} is no room of the design"
+    allowed = CLOSED.get(room, set(ROOMS[: ROOMS.index(room) + 1]))
+    assert imported_rooms(path) <= allowed
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_a_module_says_what_it_is_for_and_is_short_enough(path):
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree)
+    assert len(text.splitlines()) <= LONGEST
+    # Asserts vanish under `python -O`; what must hold raises an error of its own.
+    assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+
+
+def test_the_engine_stands_on_arrays_alone():
+    for path in (path for path in MODULES if room_of(path) == "engine"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.split(".")[0] for name in names} <= {"traincast", "numpy", "numba", *sys.stdlib_module_names}
+
+
+@pytest.mark.parametrize("name", traincast.__all__)
+def test_a_public_name_is_there_and_documented(name):
+    value = getattr(traincast, name)
+    assert name == "__version__" or (value.__doc__ or "").strip()
+
+
+def test_public_names_are_sorted_and_complete():
+    assert list(traincast.__all__) == sorted(traincast.__all__)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        traincast.no_such_name  # noqa: B018
+    for name in ("api", "cli", "formats"):
+        assert importlib.import_module(f"traincast.{name}").__doc__
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) == "api"], ids=module_name)
+def test_every_public_function_of_the_facade_is_documented(path):
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), node.name
