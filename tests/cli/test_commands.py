@@ -53,7 +53,7 @@ COMMANDS = {
         *("--vpp", "--num-virtual-stages-per-pipeline-rank", "--cp", "--context-parallel-size"),
         *("--ep", "--expert-model-parallel-size", "--etp", "--expert-tensor-parallel-size"),
         *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
-        *("--layer-block", "--dtype", "--forward-only"),
+        *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance"),
         *("--busbw", "--slow", "--unfold", "--out", "--json", "--quiet"),
     },
     "report": {"file"},
@@ -279,6 +279,16 @@ def test_what_is_no_readable_file_says_so(call, tmp_path, monkeypatch, command):
     monkeypatch.setattr(Path, "open", refuse)
     monkeypatch.setattr(Path, "read_bytes", refuse)
     assert call(command, locked) == (1, "", f"error: {locked}: cannot be read: Permission denied\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["--layers", "9"], ["--dtype", "bf16"], ["--forward-only"], ["--expert-imbalance", "2"]]
+)
+def test_an_option_that_means_nothing_to_the_file_is_refused(call, file, words):
+    code, out, err = call("simulate", file, *words)
+    assert code in (1, 2)
+    assert out == ""
+    assert words[0].lstrip("-").replace("-", "_") in err.replace("-", "_")
 
 
 def test_names_that_nobody_knows_list_the_known(call, file):

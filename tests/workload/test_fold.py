@@ -150,3 +150,11 @@ def test_a_difference_spreads_through_groups_of_groups():
     nodes_LW = np.zeros((1, 6), dtype=np.int64)
     assert fold(np.zeros(6), tables, nodes_LW).class_W.tolist() == [0] * 6
     assert fold(np.array([1, 0, 0, 0, 0, 0]), tables, nodes_LW).class_W.tolist() == [0, 1, 2, 3, 2, 3]
+
+
+def test_groups_that_are_spread_alike_are_alike():
+    """Two members here and one there, or one here and two there: the price cannot tell."""
+    from traincast.spec.parallel import Parallel
+
+    tables = rank_groups(Parallel(tp=3, dp=3), [Group.TP])
+    assert fold(np.zeros(9), tables, np.array([[0, 0, 1, 1, 2, 2, 3, 3, 3]])).class_W.tolist() == [0] * 6 + [1] * 3

@@ -120,13 +120,14 @@ def _compute_factors(options: SimulateOptions, world: int) -> FloatArray:
     factor_W = np.ones(world)
     for rank, factor in options.compute_slowdown.items():
         if not 0 <= rank < world:
-            raise ConfigError(f"rank {rank} is outside the world of {world} ranks", "compute_slowdown")
+            raise ConfigError(f"rank {rank} is outside the world of {world} ranks", "slow")
         if not (0 < factor < float("inf")):
-            raise ConfigError(f"factor {factor} of rank {rank} must be positive", "compute_slowdown")
+            raise ConfigError(f"factor {factor} of rank {rank} must be positive", "slow")
         factor_W[rank] = factor
     return factor_W
 
 
 def _describe(program: Program, op: int) -> str:
     row = int(program.row_N[op])
-    return f"{program.ops.name_T[row]} (rank {program.rank_N[op]}, microbatch {program.microbatch_N[op]})"
+    line = f"line {program.ops.line_T[row]}, " if program.ops.line_T[row] else ""
+    return f"{program.ops.name_T[row]} ({line}rank {program.rank_N[op]}, microbatch {program.microbatch_N[op]})"

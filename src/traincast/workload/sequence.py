@@ -103,6 +103,7 @@ class SequenceBuilder:
             work: list[Piece] = []
             incoming, outgoing = self._incoming(slot, stage), self._outgoing(slot, stage)
             if incoming and not fused:
+                work += self._before_recv(template, incoming, slot)
                 work.append(self._message(template, incoming, Kind.RECV, slot, blocking=True))
             work.append(self._work(template, slot))
             reply = self._incoming(following, stage) if following is not None else None
@@ -110,6 +111,7 @@ class SequenceBuilder:
             if outgoing:
                 work.append(self._message(template, outgoing, Kind.SEND, slot, blocking=not fused))
             if outgoing and reply and following is not None and fused:
+                work += self._before_recv(template, reply, following)
                 work.append(self._message(template, reply, Kind.RECV, following, blocking=True))
                 work.append(self._wait(_stream(Kind.SEND, outgoing.forward), slot))
             works.append(work)
@@ -194,6 +196,14 @@ class SequenceBuilder:
             size_bytes=size,
         )
         return Piece(self._segment_of(op), message.boundary, slot.microbatch, message.peer)
+
+    def _before_recv(self, template: Template, message: _Message, slot: Slot) -> list[Piece]:
+        """Return what the input says precedes a blocking receive."""
+        if template.before_recv_DQM is None:
+            return []
+        boundary = message.boundary % len(self.plan.placement[0])
+        segment = int(template.before_recv_DQM[int(not message.forward), boundary, slot.microbatch])
+        return [Piece(segment, slot.virtual_stage, slot.microbatch)] if segment >= 0 else []
 
     def _wait(self, stream: Stream, slot: Slot) -> Piece:
         op = Op(name=f"wait_{stream.name.lower()}", kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)

@@ -48,6 +48,8 @@ class Template:
     message_s_DQM: FloatArray | None = None
     """Transfer of the message over the boundary after each virtual stage, forward (0) and backward (1), in
     seconds; NaN where it is to be priced, None where all are."""
+    before_recv_DQM: IntArray | None = None
+    """Segment that precedes the receive of the message over each boundary (a host's gap), -1 for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -308,6 +308,12 @@ def test_an_unknown_message_size_is_a_warning(make):
     assert result.breakdown_s["exposed_pp"] == 0
 
 
+def test_a_message_size_without_messages_is_said_to_be_unused(make):
+    single = {**WORLD, "pp": 1, "all_gpus": 8}
+    assert "pp-comm-unused" in codes(make(STEP, keys=single, pp_message_bytes=5))
+    assert "pp-comm-unused" not in codes(make(STEP, pp_message_bytes=5))
+
+
 def test_degrees_other_than_the_files_are_warned_of(make):
     assert "pp-not-rescaled" in codes(make(STEP, pp=2))
     assert "tp-not-rescaled" in codes(make(STEP, tp=4, ep=1))

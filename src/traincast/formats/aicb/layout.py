@@ -124,10 +124,10 @@ def _world(header: Header, options: LayoutOptions, degrees: tuple[int, int, int,
         return MICRO_RANKS
     experts = ep * (options.etp or tp)
     dp = experts // gcd(experts, tp * cp)
-    notes.assume(
+    notes.warn(
         "world-absent",
         f"the header says no all_gpus; taken as tp {tp} x cp {cp} x pp {pp} x dp {dp} = {tp * cp * pp * dp} ranks, "
-        "the smallest that fits (give --gpus)",
+        "the smallest that fits, in which gradients may have nobody to be reduced with (give --gpus)",
     )
     return tp * cp * pp * dp
 

@@ -248,6 +248,8 @@ def _share(count: int, parts: int, part: int) -> tuple[int, int]:
 def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: LayoutOptions, notes: Notebook) -> int:
     """Return the bytes of one activation message between stages."""
     if options.pp_message_bytes is not None:
+        if layout.parallel.pp == 1:
+            notes.assume("pp-comm-unused", "a single stage sends no messages, so their given size is not used", None)
         return options.pp_message_bytes
     if file.header.pp_message_bytes:
         return file.header.pp_message_bytes

@@ -9,7 +9,7 @@ import re
 from traincast.formats.echo.vocabulary import AFTER_DESCRIPTION, ALIASES
 from traincast.formats.values import shown
 
-_MARK = re.compile(r"[\[\]]|(, *+)([A-Za-z_][A-Za-z0-9_.]*+)=", re.ASCII)
+_MARK = re.compile(r"([\[\]]|, *+)(?:([A-Za-z_][A-Za-z0-9_.]*+)=)?", re.ASCII)
 _FIRST = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*+)=", re.ASCII)
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _PLAIN_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
@@ -23,8 +23,7 @@ def split_fields(body: str) -> tuple[Pairs, tuple[str, ...]]:
     Parameters
     ----------
     body : str
-        ``key=value`` pairs. The value of ``sub_operations`` runs to the end; inside the value
-        of ``description`` only known keys count.
+        The value of ``sub_operations`` runs to its end; in that of ``description`` only known keys count.
 
     Returns
     -------
@@ -47,16 +46,17 @@ def split_fields(body: str) -> tuple[Pairs, tuple[str, ...]]:
         if key == "sub_operations":
             break
         gap, following = mark.groups()
-        if following is None:
-            depth = depth + 1 if mark[0] == "[" else max(0, depth - 1)
-        elif depth == 0 and (key != "description" or following in AFTER_DESCRIPTION):
+        if gap == "[":
+            depth += 1
+        elif gap == "]":
+            depth = max(0, depth - 1)
+        elif following is not None and depth == 0 and (key != "description" or following in AFTER_DESCRIPTION):
             fields.append((key, body[value : mark.start()]))
             gaps.append(gap)
             key, value = following, mark.end()
     if depth:
         raise ValueError("a square bracket stays open")
-    fields.append((key, body[value:]))
-    return tuple(fields), tuple(gaps)
+    return (*fields, (key, body[value:])), tuple(gaps)
 
 
 def by_key(fields: Pairs) -> dict[str, str]:
@@ -67,10 +67,12 @@ def by_key(fields: Pairs) -> dict[str, str]:
     ValueError
         If a key comes twice.
     """
-    found = {ALIASES.get(key, key): text for key, text in fields}
+    found = dict(fields)
+    if not found.keys().isdisjoint(ALIASES):
+        found = {ALIASES.get(key, key): text for key, text in fields}
     if len(found) < len(fields):
         keys = [ALIASES.get(key, key) for key, _ in fields]
-        raise ValueError(f"field {next(key for key in keys if keys.count(key) > 1)!r} comes twice")
+        raise ValueError(f"field {shown(next(key for key in keys if keys.count(key) > 1))} comes twice")
     return found
 
 

@@ -4,8 +4,11 @@ Source: fwyc0573/Megatron-LM, the tracer's commands (the writer); the values are
 rules of `fields` decide where one ends.
 """
 
+import gc
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -60,10 +63,25 @@ def parse(path: str, text: str) -> tuple[TraceOp, ...]:
         With the line of the first thing that cannot be read.
     """
     lines = text.removeprefix("\ufeff").split("\n")
-    ops = tuple(parse_line(line, path, place) for place, line in enumerate(lines, 1) if line and not line.isspace())
+    with _no_garbage_collection():
+        ops = tuple(
+            [parse_line(line, path, place) for place, line in enumerate(lines, 1) if line and not line.isspace()]
+        )
     if not ops:
         raise FormatError("the file has no operations", path, 1)
     return ops
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Pause the collector: it would walk the growing trace, which has no cycles, again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def parse_line(text: str, path: str, line: int) -> TraceOp:

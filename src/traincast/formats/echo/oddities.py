@@ -15,6 +15,7 @@ from traincast.formats.echo.vocabulary import (
     WORK,
 )
 from traincast.formats.remarks import Remarks
+from traincast.formats.values import shown
 from traincast.spec.notes import Note
 from traincast.units import format_time
 
@@ -54,11 +55,11 @@ def _of_one_line(op: TraceOp, remarks: Remarks) -> None:
         remarks.add("unknown-operation", f"operation '{op.raw_op}' is not known; its time is in no total", op.line)
     group = op.raw("group_kind")
     if group not in GROUPS and group not in {None, "None"}:
-        remarks.add("unknown-group", f"group '{group}' is not known", op.line)
+        remarks.add("unknown-group", f"group {shown(str(group))} is not known", op.line)
     if op.dtype not in DTYPE_BYTES and op.dtype is not None:
-        remarks.add("unknown-dtype", f"data type '{op.dtype}' is not known; its bytes count as 0", op.line)
+        remarks.add("unknown-dtype", f"data type {shown(str(op.dtype))} is not known; its bytes count as 0", op.line)
     for key in op.extra.keys() - LATER_FIELDS:
-        remarks.add("unknown-field", f"field '{key}' is not known; it is kept as text", op.line)
+        remarks.add("unknown-field", f"field {shown(str(key))} is not known; it is kept as text", op.line)
     if op.raw("metadata_only") == "True":
         text = "gradient buckets have a launch time and no duration: nothing was sent"
         remarks.add("bucket-launch-only", text, op.line)
@@ -67,12 +68,12 @@ def _of_one_line(op: TraceOp, remarks: Remarks) -> None:
 def _unknown_words(sub: SubOp, line: int, remarks: Remarks) -> None:
     call = sub.call
     if call.group is None:
-        remarks.add("unknown-group", f"group '{call.group_name}' of a sub-operation is not known", line)
+        remarks.add("unknown-group", f"group {shown(str(call.group_name))} of a sub-operation is not known", line)
     if call.comm_name not in COMMUNICATIONS:
-        text = f"communication '{call.comm_name}' of a sub-operation is not known"
+        text = f"communication {shown(str(call.comm_name))} of a sub-operation is not known"
         remarks.add("unknown-communication", text, line)
     if call.dtype not in DTYPE_BYTES and call.dtype is not None:
-        remarks.add("unknown-dtype", f"data type '{call.dtype}' is not known; its bytes count as 0", line)
+        remarks.add("unknown-dtype", f"data type {shown(str(call.dtype))} is not known; its bytes count as 0", line)
 
 
 def _asynchronous(ops: Sequence[TraceOp], remarks: Remarks) -> None:

@@ -20,10 +20,12 @@ from traincast.formats.echo.clocks import Alignment, align
 from traincast.formats.echo.experts import ExpertScaling, expert_layers
 from traincast.formats.echo.files import RankTrace, Run, read_runs
 from traincast.formats.echo.layout import Traced, decide_layout
+from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.measured import measured_run
 from traincast.formats.echo.meetings import Meetings
 from traincast.formats.echo.messages import Messages
-from traincast.formats.echo.split import RankWork, Splitter
+from traincast.formats.echo.pieces import Pieces
+from traincast.formats.echo.split import BUCKET, RankWork, Splitter
 from traincast.formats.echo.stages import plan_stages
 from traincast.schedules.plan import SlotKind
 from traincast.spec.options import LayoutOptions
@@ -115,11 +117,23 @@ class _Builder:
         if self.parallel.pp == 1:
             sizes[Group.EMB] = 1
         experts = ExpertScaling(self.options.expert_imbalance or 1.0) if self.traced.profile else None
-        splitter = Splitter(meetings, lambda kind: sizes.get(kind, 1), self._measured, experts)
-        return {
-            rank: splitter.split(rank_ops, rank, file, self.alignment.offset_s[rank])
-            for file, (rank, rank_ops) in enumerate(ops.items())
-        }
+        pieces = Pieces(meetings, lambda kind: sizes.get(kind, 1), self._measured, experts)
+        works = {}
+        for file, (rank, rank_ops) in enumerate(ops.items()):
+            stage = rank // self.parallel.ranks_per_stage
+            splitter = Splitter(pieces, rank, file, stage, self.parallel.pp, self.alignment.offset_s[rank])
+            works[rank] = splitter.split(rank_ops)
+            if splitter.untraced_waits and not self.traced.profile:
+                self._warn_untraced(rank, splitter.untraced_waits)
+        return works
+
+    def _warn_untraced(self, rank: int, waits: Sequence[TraceOp]) -> None:
+        self.notes.warn(
+            "wait-untraced",
+            f"rank {rank} must have waited for a message before {len(waits)} operation(s), but no receive was traced; "
+            "the time before them is taken as that wait, not as a gap of the host",
+            waits[0].line,
+        )
 
     def _template(
         self, work: RankWork, stage: int, messages: Messages, rank: int, ops: OpTableBuilder, segments: Segments
@@ -129,10 +143,16 @@ class _Builder:
         forward_QM = np.full((stages, microbatches), -1, dtype=np.int32)
         backward_QM = forward_QM.copy()
         for kind, table in ((SlotKind.F, forward_QM), (SlotKind.BW, backward_QM)):
-            batches = sorted(batch for slot, batch in work.slots if slot is kind)
-            written = [segments.add(_add(ops, work.slots[kind, batch])) for batch in batches]
-            if written:
+            batches = [work.slots[key] for key in sorted(work.slots) if key[0] is kind]
+            if batches:
+                written = [segments.add(_add(ops, _without_buckets(batch))) for batch in batches]
                 table[stage] = [written[min(microbatch, len(written) - 1)] for microbatch in range(microbatches)]
+                table[stage, -1] = segments.add(_add(ops, batches[-1]))
+        before_recv_DQM = np.full((2, stages, microbatches), -1, dtype=np.int32)
+        for (forward, batch), gap in work.before_recv.items():
+            boundary, last = stage - 1 if forward else stage, self.traced.microbatches - 1
+            same = slice(batch, microbatches if batch == last else batch + 1)
+            before_recv_DQM[int(not forward), boundary, same] = segments.add(_add(ops, gap))
         nothing = np.full(stages, -1, dtype=np.int32)
         start_P, end_P = nothing.copy(), nothing.copy()
         start_P[stage] = segments.add(_add(ops, work.start))
@@ -143,6 +163,7 @@ class _Builder:
             start_P=start_P,
             after_forward_P=nothing,
             end_P=end_P,
+            before_recv_DQM=before_recv_DQM,
             message_s_DQM=messages.transfer_s_DQM(rank) if self._measured else None,
         )
 
@@ -193,6 +214,11 @@ class _Builder:
                 "--expert-imbalance)",
                 None,
             )
+
+
+def _without_buckets(ops: list[Op]) -> list[Op]:
+    """Return a microbatch's work without gradient buckets, which only the last one launches."""
+    return [op for op in ops if op.part != BUCKET]
 
 
 def _add(builder: OpTableBuilder, ops: list[Op]) -> list[int]:

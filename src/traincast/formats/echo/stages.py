@@ -86,7 +86,7 @@ def _without_start(work: RankWork, stage: int, stages: int) -> RankWork:
     """Return the work for another stage: no gap before the start, embedding gradients at the ends only."""
     outer = stage in (0, stages - 1)
     end = [op for op in work.end if outer or op.group is not Group.EMB]
-    return RankWork([], dict(work.slots), end)
+    return RankWork([], dict(work.slots), end, {})
 
 
 def _remainder_s(traced: Traced, parallel: Parallel, notes: Notebook) -> float:
@@ -124,4 +124,4 @@ def _with_head(work: RankWork, head_s: float) -> RankWork:
     )
     backward = replace(forward, phase=Phase.BACKWARD, duration_s=head_s * (1 - _FORWARD_SHARE), part="backward_step")
     slots = {slot: [*ops, forward] if slot[0] is SlotKind.F else [backward, *ops] for slot, ops in work.slots.items()}
-    return RankWork(work.start, slots, work.end)
+    return RankWork(work.start, slots, work.end, work.before_recv)

@@ -12,6 +12,12 @@ from traincast.formats.remarks import Remarks
 from traincast.formats.values import shown
 from traincast.workload.words import Group, Operation
 
+_HINT: dict[Callable[[str], object], str] = {
+    time_s: "; write milliseconds, such as 9.98",
+    elements: "; write a number of elements, such as 4919040",
+}
+"""What to do about a value that cannot be read, where its own message does not say."""
+
 T = TypeVar("T")
 
 
@@ -80,13 +86,13 @@ class _RowReader:
                 "name-repeated", f"the name {shown(name)} stands twice; traced nodes have one each", number
             )
         self.names.add(name)
+        forward, backward, weight_grad = (self._cell(record, column) for column in Column)
         process_s = self._value(record, "process_time", time_s)
         if process_s:
             text = (
                 "process_time is not 0 (its exporter never fills it); taken as ms after each communication of the row"
             )
             self.remarks.add("process-time", text, number)
-        forward, backward, weight_grad = (self._cell(record, column) for column in Column)
         return Row(number, name, forward, backward, weight_grad, process_s)
 
     def _cell(self, record: Record, column: Column) -> Cell:
@@ -112,7 +118,7 @@ class _RowReader:
         try:
             return read(record.values[column])
         except ValueError as problem:
-            raise self.error(record.number, f"column {column}: {problem}") from None
+            raise self.error(record.number, f"column {column}: {problem}{_HINT.get(read, '')}") from None
 
 
 def _group(kind: Token, column: Column) -> Group:

@@ -15,7 +15,7 @@ from traincast.formats.neusight.rows import GRADIENT_SUFFIX, NeusightFile
 from traincast.formats.neusight.values import MILLISECONDS_PER_SECOND
 from traincast.spec.options import LayoutOptions
 
-MAX_ROWS = 2**18
+MAX_ROWS = 2**16
 """Most rows that repetition may make; a slip of the hand must not exhaust memory."""
 
 _LAYER = re.compile(r"(?:^|_)(?:h|layers?|blocks?)_(\d{1,6})(?:_|$)")

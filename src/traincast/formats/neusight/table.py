@@ -132,14 +132,22 @@ def _rows_of_columns(path: str, data: dict[str, Any]) -> list[dict[str, Any]]:
     """Turn a list, or an object by row number, per column into an object per row."""
     if problem := _wrong_columns(list(data)):
         raise FormatError(f"the object {problem}; it needs a list for each of {', '.join(COLUMNS)}", path)
-    columns = {name: list(value.values()) if isinstance(value, dict) else value for name, value in data.items()}
+    wrong = [name for name in COLUMNS if not isinstance(data[name], (list, dict))]
+    if wrong:
+        raise FormatError(f"column {wrong[0]} is not a list of values, one per row", path)
+    numbers = _row_numbers(data["name"])
+    columns = {name: list(values.values()) if isinstance(values, dict) else values for name, values in data.items()}
     for name, values in columns.items():
-        if not isinstance(values, list):
-            raise FormatError(f"column {name} is not a list of values, one per row", path)
-        if len(values) != len(columns["name"]):
-            count = len(columns["name"])
-            raise FormatError(f"column {name} has {len(values)} values and column name has {count}", path)
+        if len(values) != len(numbers):
+            count = f"has {len(values)} values and column name has {len(numbers)}"
+            raise FormatError(f"column {name} {count}; it needs one per row", path)
+        if _row_numbers(data[name]) != numbers:
+            raise FormatError(f"column {name} does not number its rows as column name does", path)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _row_numbers(column: Sequence[object] | dict[str, object]) -> list[str]:
+    return list(column) if isinstance(column, dict) else [str(number) for number in range(len(column))]
 
 
 def _as_text(value: object) -> str:

@@ -1,0 +1,189 @@
+"""Turn one traced operation into computations and communications.
+
+A synchronous sub-operation becomes its transfer; an asynchronous one a launch, the GEMM that hides
+it, and a wait. What lies between them is computation, or the host's work where the operation is
+the host's.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from traincast.formats.echo.experts import ExpertScaling, Section
+from traincast.formats.echo.lines import SubOp, TraceOp
+from traincast.formats.echo.meetings import OPTIMIZER, Meetings
+from traincast.formats.echo.totals import size_bytes_of
+from traincast.formats.echo.vocabulary import COLLECTIVES
+from traincast.workload.ops import Op
+from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Provenance
+
+_PHASES = {
+    "get_batch": Phase.FORWARD,
+    "forward_step": Phase.FORWARD,
+    "loss_func": Phase.FORWARD,
+    "backward_step": Phase.BACKWARD,
+}
+_HOST = {"get_batch"}
+"""Operations that are the host's work but for the communication inside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """How to take operations apart: with what the other ranks did, and whether communication times mean anything."""
+
+    meetings: Meetings
+    group_size: Callable[[Group], int]
+    measured: bool
+    """Take communication times from the trace; otherwise leave them to be priced."""
+    experts: ExpertScaling | None
+    """Rescaling of a single-GPU profile's expert work; None in a real run."""
+
+    def of(self, op: TraceOp, rank: int, file: int, launches: Sequence[TraceOp] = ()) -> list[Op]:
+        """Take an operation apart.
+
+        Parameters
+        ----------
+        op : TraceOp
+            The operation.
+        rank, file : int
+            Its rank, and the index of its input file.
+        launches : sequence of TraceOp
+            Gradient buckets that were launched while it ran.
+
+        Returns
+        -------
+        list of Op
+            In program order.
+        """
+        if op.op in COLLECTIVES:
+            return self._collective(op, rank, file)
+        if op.op == OPTIMIZER:
+            return self._optimizer(op, rank, file)
+        return self._inside(op, rank, file, launches)
+
+    def _collective(self, op: TraceOp, rank: int, file: int) -> list[Op]:
+        """Return an operation that is one collective; in a group of one it is local work."""
+        group, operation = COLLECTIVES[op.op]
+        if self.group_size(group) == 1:
+            return [] if op.is_placeholder else [_compute(op, Phase.STEP, file, op.duration_s or 0.0)]
+        duration_s = self.meetings.transfer_s(op, None, rank) if self.measured and not op.is_placeholder else None
+        return [_communication(op.op, op, file, Phase.STEP, group, operation, size_bytes_of(op), duration_s)]
+
+    def _bucket(self, op: TraceOp, file: int) -> list[Op]:
+        """Return the launch of a gradient bucket, which runs beside what follows."""
+        group, operation = op.group_kind or COLLECTIVES[op.op][0], COLLECTIVES[op.op][1]
+        if self.group_size(group) == 1:
+            return []
+        duration_s = op.duration_s if self.measured and op.duration_s else None
+        phase, size_bytes = Phase.WEIGHT_GRADIENT, size_bytes_of(op)
+        return [_communication(op.op, op, file, phase, group, operation, size_bytes, duration_s, blocking=False)]
+
+    def _optimizer(self, op: TraceOp, rank: int, file: int) -> list[Op]:
+        """Return the optimizer: a meeting of tp x pp for the norm, and what is left when all have come."""
+        own_s = op.duration_s or 0.0
+        if self.group_size(Group.MP) == 1:
+            return [_compute(op, Phase.STEP, file, own_s)]
+        if self.measured and not op.is_placeholder:
+            own_s = min(own_s, self.meetings.after_last_start_s(op, rank))
+        transfer_s = 0.0 if self.measured else None
+        norm = _communication("grad_norm", op, file, Phase.STEP, Group.MP, Operation.ALL_REDUCE, 4, transfer_s)
+        return [norm, _compute(op, Phase.STEP, file, own_s)]
+
+    def _inside(self, op: TraceOp, rank: int, file: int, launches: Sequence[TraceOp]) -> list[Op]:
+        """Return a forward, backward or other operation: what lies between its collectives, and they."""
+        phase = _PHASES.get(op.op, Phase.STEP)
+        if op.start_s is None or op.end_s is None:
+            return []
+        ops: list[Op] = []
+        now_s, waiting = op.start_s, sorted(launches, key=launch_s)
+        sections = self.experts.sections(op) if self.experts is not None else {}
+        for index, sub in enumerate(op.sub_ops):
+            start_s = now_s if sub.start_s is None else max(now_s, sub.start_s)
+            while waiting and launch_s(waiting[0]) <= start_s:
+                ops += _between(op, phase, file, launch_s(waiting[0]) - now_s) + self._bucket(waiting[0], file)
+                now_s = max(now_s, launch_s(waiting.pop(0)))
+            section = sections.get(index, Section(0.0, sub.size_bytes))
+            ops += _between(op, phase, file, start_s - now_s + section.extra_s)
+            ops += self._sub_operation(op, sub, rank, file, phase, section.size_bytes)
+            now_s = max(now_s, start_s + (sub.duration_s or 0.0))
+        for launch in waiting:
+            ops += _between(op, phase, file, launch_s(launch) - now_s) + self._bucket(launch, file)
+            now_s = max(now_s, min(launch_s(launch), op.end_s))
+        return ops + _between(op, phase, file, op.end_s - now_s)
+
+    def _sub_operation(
+        self, op: TraceOp, sub: SubOp, rank: int, file: int, phase: Phase, size_bytes: int | None
+    ) -> list[Op]:
+        group, known = sub.group, sub.start_s is not None and sub.end_s is not None
+        if group is None or sub.comm is Operation.NONE:
+            return _between(op, phase, file, sub.duration_s or 0.0)
+        if self.group_size(group) == 1:
+            return [] if not self.measured else _between(op, phase, file, sub.duration_s or 0.0)
+        if size_bytes is not None and sub.comm is Operation.ALL_GATHER:
+            size_bytes *= self.group_size(group)
+        name = sub.func_name or sub.source
+        if not sub.is_async:
+            transfer_s = self.meetings.transfer_s(op, sub, rank) if self.measured and known else None
+            return [_communication(name, op, file, phase, group, sub.comm, size_bytes, transfer_s)]
+        own_s = self.meetings.own_s(op, sub, rank) if known else sub.duration_s or 0.0
+        transfer_s = self.meetings.hidden_transfer_s(sub.call) if self.measured else None
+        stream = STREAM_OF_GROUP[group]
+        launch = _communication(name, op, file, phase, group, sub.comm, size_bytes, transfer_s, blocking=False)
+        wait = replace(make_op(f"wait_{name}", Kind.WAIT, phase, op, file, duration_s=0.0), waits_for=stream)
+        return [launch, *_between(op, phase, file, own_s), wait]
+
+
+def launch_s(op: TraceOp) -> float:
+    """Return when a gradient bucket was launched, on the host's clock in seconds."""
+    text = op.raw("launch_timestamp_ms")
+    try:
+        return float(text or "") / 1e3
+    except ValueError:
+        return op.timestamp_s or 0.0
+
+
+def _between(op: TraceOp, phase: Phase, file: int, duration_s: float) -> list[Op]:
+    if duration_s <= 0:
+        return []
+    if op.op in _HOST:
+        return [make_op(op.op, Kind.GAP, phase, op, file, duration_s=duration_s)]
+    return [_compute(op, phase, file, duration_s)]
+
+
+def _compute(op: TraceOp, phase: Phase, file: int, duration_s: float) -> Op:
+    return make_op(op.op, Kind.COMPUTE, phase, op, file, duration_s=duration_s)
+
+
+def _communication(
+    name: str,
+    op: TraceOp,
+    file: int,
+    phase: Phase,
+    group: Group,
+    operation: Operation,
+    size_bytes: int | None,
+    duration_s: float | None,
+    blocking: bool = True,
+) -> Op:
+    made = make_op(name, Kind.COLLECTIVE, phase, op, file, duration_s=duration_s)
+    return replace(
+        made,
+        blocking=blocking,
+        stream=STREAM_OF_GROUP[group],
+        group=group,
+        operation=operation,
+        size_bytes=size_bytes,
+    )
+
+
+def make_op(name: str, kind: Kind, phase: Phase, op: TraceOp, file: int, *, duration_s: float | None) -> Op:
+    """Return a template operation that is a piece of a traced one."""
+    return Op(
+        name=name,
+        kind=kind,
+        phase=phase,
+        duration_s=duration_s,
+        provenance=Provenance.UNKNOWN if duration_s is None else Provenance.FILE,
+        file=file,
+        line=op.line,
+        part=op.op,
+    )
