@@ -77,3 +77,28 @@ def test_overlapped_gradients_hide_behind_the_last_backward(gradients, rate_time
     # Sizes differ by a byte, so times by 1e-6 of themselves.
     assert result.iteration_time_s == pytest.approx((24 + exposed_us) * 1e-6, rel=1e-5)
     assert result.breakdown_s["exposed_dp"] == pytest.approx(exposed_us * 1e-6, rel=1e-4)
+
+
+def test_the_optimizer_waits_for_overlapped_gradients(tmp_path):
+    """One layer of 9 us backward, then a reduction of 5 us that the optimizer needs."""
+    rows = [
+        row("grad_param_comm", weight_grad=(0, "REDUCESCATTER", 1 << 20)),
+        *pipeline_rows(3000, 9000, 1),
+        row("optimizer1", 500),
+    ]
+    path = write_aicb(tmp_path / "w.txt", rows, gpus=4)
+    rates = {"dp": (1 << 20) * 0.75 / 5e-6}
+    result = traincast.simulate(path, cluster="ideal", overlap_grad_reduce=True, busbw_bytes_per_s=rates)
+    assert result.iteration_time_s == pytest.approx(17.5e-6, rel=1e-9)
+
+
+def test_gradients_of_a_row_are_reduced_beside_what_follows_it(tmp_path):
+    """Two layers of 1 us for each part; a reduction of 1.5 us after each weight gradient, then the optimizer.
+
+    Forwards end at 2; the reductions run from 4 to 5.5, beside the first layer, and from 6 to 7.5.
+    """
+    layer = row("attention_layer", 1000, 1000, (1000, "ALLREDUCE", 1 << 20))
+    path = write_aicb(tmp_path / "w.txt", [row("embedding_layer"), layer, layer, row("optimizer1", 500)], gpus=4)
+    result = traincast.simulate(path, cluster="ideal", busbw_bytes_per_s={"dp": (1 << 20) * 1.5 / 1.5e-6})
+    assert result.iteration_time_s == pytest.approx(8e-6, rel=1e-9)
+    assert result.breakdown_s["exposed_dp"] == pytest.approx(1.5e-6, rel=1e-9)

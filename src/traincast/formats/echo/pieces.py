@@ -8,6 +8,7 @@ the host's.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from traincast.errors import FormatError
 from traincast.formats.echo.experts import ExpertScaling, Section
 from traincast.formats.echo.lines import SubOp, TraceOp
 from traincast.formats.echo.meetings import OPTIMIZER, Meetings
@@ -65,7 +66,7 @@ class Pieces:
         group, operation = COLLECTIVES[op.op]
         if self.group_size(group) == 1:
             return [] if op.is_placeholder else [_compute(op, Phase.STEP, file, op.duration_s or 0.0)]
-        duration_s = self.meetings.transfer_s(op, None, rank) if self.measured and not op.is_placeholder else None
+        duration_s = self.meetings.transfer_s(op, None, rank) if self.measured and _has_times(op) else None
         return [_communication(op.op, op, file, Phase.STEP, group, operation, size_bytes_of(op), duration_s)]
 
     def _bucket(self, op: TraceOp, file: int) -> list[Op]:
@@ -82,7 +83,7 @@ class Pieces:
         own_s = op.duration_s or 0.0
         if self.group_size(Group.MP) == 1:
             return [_compute(op, Phase.STEP, file, own_s)]
-        if self.measured and not op.is_placeholder:
+        if self.measured and _has_times(op):
             own_s = min(own_s, self.meetings.after_last_start_s(op, rank))
         transfer_s = 0.0 if self.measured else None
         norm = _communication("grad_norm", op, file, Phase.STEP, Group.MP, Operation.ALL_REDUCE, 4, transfer_s)
@@ -132,6 +133,10 @@ class Pieces:
         return [launch, *_between(op, phase, file, own_s), wait]
 
 
+def _has_times(op: TraceOp) -> bool:
+    return op.start_s is not None and op.end_s is not None
+
+
 def launch_s(op: TraceOp) -> float:
     """Return when a gradient bucket was launched, on the host's clock in seconds."""
     text = op.raw("launch_timestamp_ms")
@@ -164,6 +169,12 @@ def _communication(
     duration_s: float | None,
     blocking: bool = True,
 ) -> Op:
+    if size_bytes is None and duration_s is None:
+        raise FormatError(
+            f"the communication {name!r} of {op.op!r} has no time to use, and its shape or type gives no size to price",
+            op.path,
+            op.line,
+        )
     made = make_op(name, Kind.COLLECTIVE, phase, op, file, duration_s=duration_s)
     return replace(
         made,

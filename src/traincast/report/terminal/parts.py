@@ -58,6 +58,15 @@ def percent(part: float, whole: float) -> str:
     return "<0.1 %" if 0 < share < 0.05 else f"{share:.1f} %"
 
 
+def signed_percent(share: float | None) -> str:
+    """Return a relative difference as ``"+1.24 %"``, ``"-"`` where there is none; a little is never shown as nothing."""
+    if share is None:
+        return "-"
+    if share == 0:
+        return "0.00 %"
+    return f"{share:+,.2%}".replace("%", " %") if abs(share) >= 5e-5 else "<0.01 %"
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], labels: Sequence[str] = ()) -> RenderableType:
     """Return an indented table without lines.
 

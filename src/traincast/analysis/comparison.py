@@ -1,0 +1,138 @@
+"""Two steps side by side: how far apart they are as a whole, by rank, by part and by owner.
+
+Nothing is assumed of what only one side knows: it is listed as such.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from traincast.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the two steps that are compared.
+
+    Raises
+    ------
+    ConfigError
+        If a rank has parts but no end.
+    """
+
+    name: str
+    """For people: the file or folder it comes from."""
+    what: str
+    """``simulated`` or ``measured``."""
+    step_s: float
+    end_s: dict[int, float]
+    """End of each known rank, in seconds from the first start of any."""
+    part_s: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Seconds in each part of the step, for ranks in `end_s`."""
+    breakdown_s: dict[str, float] | None = None
+    """Who owned each instant of the step; None where that is not known."""
+
+    def __post_init__(self) -> None:
+        for rank in self.part_s:
+            if rank not in self.end_s:
+                raise ConfigError(f"rank {rank} has parts, but no end", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One quantity of both sides, in seconds."""
+
+    a_s: float
+    b_s: float
+
+    @property
+    def difference_s(self) -> float:
+        """How much more it is on side b."""
+        return self.b_s - self.a_s
+
+    @property
+    def relative(self) -> float | None:
+        """The difference as a share of side a; None where a is zero, or too close to it to divide by."""
+        if self.a_s == 0:
+            return None
+        share = self.b_s / self.a_s - 1
+        return share if math.isfinite(share) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """What only one side has."""
+
+    ranks: tuple[int, ...]
+    part_s: dict[int, dict[str, float]]
+    """Parts of ranks that both sides know, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two steps side by side."""
+
+    a: Side
+    b: Side
+    step: Difference
+    breakdown: dict[str, Difference] | None
+    """By owner of the instant; None where a side has no breakdown."""
+    parts: dict[str, Difference]
+    """Sums over the ranks that both sides know, of parts that both sides have. Where only one
+    side has the part on a rank, the other spent nothing in it there (see `only_a`)."""
+    ends: dict[int, Difference]
+    """By rank that both sides know."""
+    rank_parts: dict[int, dict[str, Difference]]
+    """By rank that both sides know, and part that both have there."""
+    only_a: Unmatched
+    only_b: Unmatched
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """Compare two steps.
+
+    Parameters
+    ----------
+    a, b : Side
+        The steps; relative differences are shares of `a`.
+
+    Returns
+    -------
+    Comparison
+        Ranks in rising order; parts in the order in which they first occur.
+    """
+    common = sorted(a.end_s.keys() & b.end_s.keys())
+    return Comparison(
+        a=a,
+        b=b,
+        step=Difference(a.step_s, b.step_s),
+        breakdown=_both(a.breakdown_s, b.breakdown_s) if a.breakdown_s and b.breakdown_s else None,
+        parts=_both(_sums(a, common), _sums(b, common)),
+        ends={rank: Difference(a.end_s[rank], b.end_s[rank]) for rank in common},
+        rank_parts={rank: _both(a.part_s.get(rank, {}), b.part_s.get(rank, {})) for rank in common},
+        only_a=_unmatched(a, b, common),
+        only_b=_unmatched(b, a, common),
+    )
+
+
+def _both(a_s: Mapping[str, float], b_s: Mapping[str, float]) -> dict[str, Difference]:
+    return {key: Difference(a_s[key], b_s[key]) for key in a_s if key in b_s}
+
+
+def _sums(side: Side, ranks: list[int]) -> dict[str, float]:
+    terms: dict[str, list[float]] = {}
+    for rank in ranks:
+        for part, time_s in side.part_s.get(rank, {}).items():
+            terms.setdefault(part, []).append(time_s)
+    # Exact, so that two sides with the same terms have the same sum whatever their order.
+    return {part: math.fsum(times_s) for part, times_s in terms.items()}
+
+
+def _unmatched(side: Side, other: Side, common: list[int]) -> Unmatched:
+    alone = {}
+    for rank in common:
+        known = other.part_s.get(rank, {})
+        mine = {part: time_s for part, time_s in side.part_s.get(rank, {}).items() if part not in known}
+        if mine:
+            alone[rank] = mine
+    return Unmatched(tuple(sorted(side.end_s.keys() - other.end_s.keys())), alone)

@@ -1,0 +1,158 @@
+"""Two steps side by side, for people."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.console import RenderableType
+
+from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
+from traincast.report.terminal.parts import TimeUnit, heading, indented, number, signed_percent, table, text
+from traincast.report.terminal.runs import ALIKE, hidden_runs, legend, shorten
+from traincast.units import format_time
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns that every table of differences has: both sides, the difference, its share of the first.
+
+    Parameters
+    ----------
+    a, b : str
+        Headings of the two sides.
+    unit : TimeUnit
+        Unit of the times.
+    """
+
+    a: str
+    b: str
+    unit: TimeUnit
+
+    @classmethod
+    def of(cls, comparison: Comparison, a: str, b: str) -> "Columns":
+        """Return the columns in a unit finer than that of the steps, because differences are small."""
+        return cls(a, b, TimeUnit.of(max(comparison.step.a_s, comparison.step.b_s) / 1000))
+
+    @property
+    def headings(self) -> list[str]:
+        """Headings of the four columns."""
+        return [self.a, self.b, "difference", " "]
+
+    def cells(self, difference: Difference) -> list[str]:
+        """Return the four cells of a line."""
+        times = [self.unit.text(time_s) for time_s in (difference.a_s, difference.b_s)]
+        change = self.unit.text(difference.difference_s)
+        return [*times, change if change.startswith("-") else f"+{change}", signed_percent(difference.relative)]
+
+
+def view(comparison: Comparison, *, ranks: bool) -> Iterator[RenderableType]:
+    """Yield what to print of a comparison, from the steps to what only one side has.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The two steps.
+    ranks : bool
+        Whether to show the parts of each rank, too, and every rank's end.
+    """
+    columns = Columns.of(comparison, "A", "B")
+    yield text(_headline(comparison.step), "bold")
+    for label, side in (("A", comparison.a), ("B", comparison.b)):
+        yield text(f"{label}  {side.name} ({side.what})")
+    if comparison.breakdown is not None:
+        yield from _breakdown(comparison.breakdown, columns)
+    if comparison.parts:
+        yield heading(f"Parts, {columns.unit.name} ({over_ranks(comparison)})")
+        yield parts_table(comparison, columns)
+    if comparison.ends:
+        yield heading(f"Ends, {columns.unit.name}")
+        yield from ends(comparison, columns, elide=not ranks)
+    if ranks:
+        yield from _rank_parts(comparison, columns)
+    yield from _only("A", comparison.a, comparison.only_a)
+    yield from _only("B", comparison.b, comparison.only_b)
+
+
+def over_ranks(comparison: Comparison) -> str:
+    """Return over which ranks the parts are summed: ``sums over 8 ranks``."""
+    return f"sums over {number(len(comparison.ends), 'rank', 'ranks')}"
+
+
+def parts_table(comparison: Comparison, columns: Columns) -> RenderableType:
+    """Return a table with a line per part that both sides have."""
+    rows = [(part, *columns.cells(difference)) for part, difference in comparison.parts.items()]
+    return table(("part", *columns.headings), rows, labels=("part",))
+
+
+def ends(
+    comparison: Comparison, columns: Columns, *, stage_of: Mapping[int, int] | None = None, elide: bool = True
+) -> Iterator[RenderableType]:
+    """Yield a table with a line per rank, with its stage where that is known; long runs of like ranks elided."""
+    ranks = list(comparison.ends)
+    times = [(each.a_s, each.b_s) for each in comparison.ends.values()]
+    hidden = hidden_runs(times, ALIKE * max(comparison.step.a_s, comparison.step.b_s)) if elide else []
+    rows = []
+    for rank, difference in comparison.ends.items():
+        stage = [] if stage_of is None else [str(stage_of[rank])]
+        rows.append([str(rank), *stage, *columns.cells(difference)])
+    yield table(["rank", *([] if stage_of is None else ["stage"]), *columns.headings], shorten(rows, hidden))
+    for run in hidden:
+        yield legend("rank", ranks, run)
+
+
+def _headline(step: Difference) -> str:
+    told = f"Step A {format_time(step.a_s)}, B {format_time(step.b_s)}"
+    if step.difference_s == 0:
+        return f"{told}: the same"
+    share = f" ({signed_percent(step.relative)})" if step.relative is not None else ""
+    return f"{told}: B is {format_time(abs(step.difference_s))} {'longer' if step.difference_s > 0 else 'shorter'}{share}"
+
+
+def _breakdown(breakdown: Mapping[str, Difference], columns: Columns) -> Iterator[RenderableType]:
+    rows, empty = [], []
+    for key, difference in breakdown.items():
+        label = key.replace("_", " ")
+        if difference.a_s == difference.b_s == 0:
+            empty.append(label)
+        else:
+            rows.append((label, *columns.cells(difference)))
+    yield heading(f"Where the time goes, {columns.unit.name}")
+    yield table(("", *columns.headings), rows, labels=("",))
+    if empty:
+        yield indented(text(f"none: {', '.join(empty)}", "dim"))
+
+
+def _rank_parts(comparison: Comparison, columns: Columns) -> Iterator[RenderableType]:
+    rows = [
+        (str(rank), part, *columns.cells(difference))
+        for rank, parts in comparison.rank_parts.items()
+        for part, difference in parts.items()
+    ]
+    if rows:
+        yield heading(f"Parts of each rank, {columns.unit.name}")
+        yield table(("rank", "part", *columns.headings), rows, labels=("part",))
+
+
+def _only(label: str, side: Side, only: Unmatched) -> Iterator[RenderableType]:
+    """Yield what only one side has; nothing where there is nothing."""
+    where: dict[str, list[int]] = {}
+    for rank, parts in only.part_s.items():
+        for part in parts:
+            where.setdefault(part, []).append(rank)
+    lines = [_ranks(only.ranks)] if only.ranks else []
+    for part, ranks in where.items():
+        total_s = sum(side.part_s[rank][part] for rank in ranks)
+        lines.append(f"{part} on {_ranks(ranks)}, {format_time(total_s)}")
+    if lines:
+        yield heading(f"Only in {label}")
+        for line in lines:
+            yield indented(text(line))
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Return ranks in rising order as ``ranks 0-3, 7``."""
+    spans = []
+    for _, run in groupby(enumerate(ranks), key=lambda item: item[1] - item[0]):
+        members = [rank for _, rank in run]
+        spans.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(spans)}"

@@ -1,0 +1,61 @@
+"""Long runs of like lines of a table: which to leave out, and how to say so."""
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+
+from traincast.report.terminal.parts import indented, text
+
+ALIKE = 0.01
+"""Lines are alike if their times differ by less than this share of the step."""
+
+_LONGEST_RUN = 16
+_KEPT = 2
+
+
+def hidden_runs(times: Sequence[Sequence[float]], tolerance_s: float) -> list[range]:
+    """Return the positions to leave out: the middles of long runs of like lines.
+
+    Parameters
+    ----------
+    times : sequence of sequence of float
+        The times of each line, in seconds.
+    tolerance_s : float
+        How far a line's times may be from those of the first line of its run.
+
+    Returns
+    -------
+    list of range
+        Positions, in rising order.
+    """
+    hidden, start = [], 0
+    for position in range(1, len(times) + 1):
+        if position < len(times) and _alike(times[start], times[position], tolerance_s):
+            continue
+        if position - start > _LONGEST_RUN:
+            hidden.append(range(start + _KEPT, position - _KEPT))
+        start = position
+    return hidden
+
+
+def shorten(rows: Sequence[Sequence[str]], hidden: Sequence[range]) -> list[Sequence[str]]:
+    """Return the rows with a row of an ellipsis in the place of each hidden run."""
+    kept: list[Sequence[str]] = []
+    for position, row in enumerate(rows):
+        run = next((run for run in hidden if position in run), None)
+        if run is None:
+            kept.append(row)
+        elif position == run.start:
+            kept.append(["...", *[""] * (len(row) - 1)])
+    return kept
+
+
+def legend(kind: str, names: Sequence[int], run: range) -> RenderableType:
+    """Return the line that says what was left out; `kind` is ``stage`` or ``rank``, `names` its number on each line."""
+    model, first, final = (names[position] for position in (run.start - _KEPT, run.start, run.stop - 1))
+    told = f"... {kind}s {first} to {final} are like {kind} {model}, within {ALIKE:.0%} of the step"
+    return indented(text(told.replace("%", " %"), "dim"))
+
+
+def _alike(one: Sequence[float], other: Sequence[float], tolerance_s: float) -> bool:
+    return all(abs(a - b) <= tolerance_s for a, b in zip(one, other, strict=True))

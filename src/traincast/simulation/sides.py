@@ -1,0 +1,48 @@
+"""Results and measured runs as sides of a comparison."""
+
+from collections.abc import Iterable
+
+from traincast.analysis.comparison import Side
+from traincast.simulation.result import Result
+from traincast.workload.workload import MeasuredRun
+
+
+def simulated_side(result: Result, name: str) -> Side:
+    """Return the simulated step of a result, under a name for people."""
+    return Side(
+        name=name,
+        what="simulated",
+        step_s=result.iteration_time_s,
+        end_s={rank.rank: rank.end_s for rank in result.ranks},
+        part_s=_by_rank((each.rank, each.part, each.time_s) for each in result.parts),
+        breakdown_s=result.breakdown_s,
+    )
+
+
+def replayed_side(result: Result, name: str) -> Side | None:
+    """Return the measured run that a result was simulated from; None where it was none.
+
+    Of folded ranks a result holds one, so that what was measured of the others is not in it.
+    """
+    if result.measured_s is None:
+        return None
+    return Side(
+        name=name,
+        what="measured",
+        step_s=result.measured_s,
+        end_s={rank.rank: rank.measured_end_s for rank in result.ranks if rank.measured_end_s is not None},
+        part_s=_by_rank((each.rank, each.part, each.measured_s) for each in result.parts if each.measured_s is not None),
+    )
+
+
+def measured_side(measured: MeasuredRun, name: str) -> Side:
+    """Return a measured run, under a name for people."""
+    timed = {rank: parts for rank, parts in measured.part_s.items() if parts}
+    return Side(name=name, what="measured", step_s=measured.step_s, end_s=measured.end_s, part_s=timed)
+
+
+def _by_rank(parts: Iterable[tuple[int, str, float]]) -> dict[int, dict[str, float]]:
+    part_s: dict[int, dict[str, float]] = {}
+    for rank, part, time_s in parts:
+        part_s.setdefault(rank, {})[part] = time_s
+    return part_s
