@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from traincast.api import clusters, inspect, read, simulate
+    from traincast.api import clusters, compare, inspect, read, simulate
     from traincast.errors import (
         CalibrationError,
         ConfigError,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    **dict.fromkeys(("clusters", "inspect", "read", "simulate"), "traincast.api"),
+    **dict.fromkeys(("clusters", "compare", "inspect", "read", "simulate"), "traincast.api"),
     **dict.fromkeys(
         (
             "CalibrationError",
@@ -54,6 +54,7 @@ __all__ = [
     "UnknownNameError",
     "__version__",
     "clusters",
+    "compare",
     "inspect",
     "read",
     "simulate",

@@ -6,11 +6,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from traincast.analysis.comparison import Comparison, Side
+from traincast.analysis.comparison import compare as compare_sides
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.contract import Format, Inspection
-from traincast.formats.open import identify
+from traincast.formats.open import expand_inputs, identify
 from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
+from traincast.simulation.sides import measured_side, simulated_side
 from traincast.simulation.simulate import simulate_workload
 from traincast.spec.cluster import Cluster
 from traincast.spec.clusters import cluster_names, load_cluster
@@ -21,6 +24,8 @@ from traincast.workload.workload import Workload
 
 DEFAULT_CLUSTER = "h100"
 
+_HEAD_BYTES = 4096
+
 StrPath = str | PathLike[str]
 
 
@@ -30,7 +35,7 @@ def inspect(path: StrPath) -> Inspection:
     Parameters
     ----------
     path : str or path
-        The file.
+        The file; a folder or pattern that stands for one file (see `expand`).
 
     Returns
     -------
@@ -39,10 +44,28 @@ def inspect(path: StrPath) -> Inspection:
     Raises
     ------
     FormatError
-        If no format knows the file, or it is damaged.
+        If no format knows the file, or it is damaged, or there are several.
     """
-    file = Path(path)
+    file, *others = expand(path)
+    if others:
+        raise FormatError(f"stands for {1 + len(others)} files; inspect them one by one", str(path))
     return identify(file).inspect(file)
+
+
+def expand(files: StrPath | Sequence[StrPath]) -> list[Path]:
+    """Replace folders by the files in them, and patterns such as ``run/rank*.txt`` by what they match.
+
+    Raises
+    ------
+    FormatError
+        If a folder cannot be read or holds no file, or nothing matches a pattern.
+    ConfigError
+        If no file is given.
+    """
+    paths = [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
+    if not paths:
+        raise ConfigError("no file was given")
+    return expand_inputs(paths)
 
 
 def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None) -> Workload:
@@ -51,7 +74,7 @@ def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None
     Parameters
     ----------
     files : path or sequence of paths
-        One file, or the rank files of one run.
+        One file, or the rank files of one run, or the folder they are in (see `expand`).
     layout : LayoutOptions, optional
         What to override of the files' layout.
 
@@ -66,9 +89,7 @@ def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None
     ConfigError
         If no file is given, or an option is set that means nothing to their format.
     """
-    paths = [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
-    if not paths:
-        raise ConfigError("no file was given")
+    paths = expand(files)
     formats = [identify(path) for path in paths]
     for path, form in zip(paths, formats, strict=True):
         if form is not formats[0]:
@@ -117,9 +138,40 @@ def simulate(
     if options is not None and changes:
         raise ConfigError(f"give options or keywords, not both ({', '.join(sorted(changes))})")
     chosen = options or make_options(**changes)
+    if isinstance(files, Workload) and chosen.layout != LayoutOptions():
+        raise ConfigError("the layout of a workload is decided when it is read; give layout options to traincast.read")
     workload = files if isinstance(files, Workload) else read(files, chosen.layout)
     result = simulate_workload(workload, load_cluster(chosen.cluster or DEFAULT_CLUSTER), chosen, engine)
     return result if chosen.cluster else _with_default_cluster(result)
+
+
+def compare(a: StrPath | Result | Workload, b: StrPath | Result | Workload) -> Comparison:
+    """Put two steps side by side.
+
+    Parameters
+    ----------
+    a, b : path, Result, or Workload
+        A result, its ``result.json`` or the folder that holds one: the simulated step. A measured
+        trace, or the folder of a run's rank traces, or a workload read from them: the measured
+        step, which is not simulated.
+
+    Returns
+    -------
+    Comparison
+        Differences are those of `b` to `a`.
+
+    Raises
+    ------
+    TraincastError
+        If a side cannot be read, or says no measured step.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> comparison = traincast.compare("run", "out/result.json")  # doctest: +SKIP
+    >>> comparison.step.relative  # doctest: +SKIP
+    """
+    return compare_sides(_side(a), _side(b))
 
 
 def load_result(path: StrPath) -> Result:
@@ -140,6 +192,39 @@ def load_result(path: StrPath) -> Result:
 def clusters() -> list[Cluster]:
     """Return every preset cluster."""
     return [load_cluster(name) for name in cluster_names()]
+
+
+def _side(given: StrPath | Result | Workload) -> Side:
+    """Return what was given as a side of a comparison."""
+    if isinstance(given, Result):
+        return simulated_side(given, ", ".join(file.path for file in given.inputs[:1]) or "result")
+    if isinstance(given, Workload):
+        return _measured_side(given, given.name)
+    path, name = Path(given), str(given)
+    written = path / "result.json"
+    # A folder that a simulation wrote to holds other files too; what it says is its result.
+    if written.is_file():
+        return simulated_side(load_result(written), str(written))
+    if path.suffix == ".json" or _begins_like_json(path):
+        return simulated_side(load_result(path), name)
+    return _measured_side(read(path), name)
+
+
+def _measured_side(workload: Workload, name: str) -> Side:
+    if workload.measured is None:
+        raise FormatError(
+            "says no measured step; simulate it first (traincast simulate FILE --out DIR) and compare DIR", name
+        )
+    return measured_side(workload.measured, name)
+
+
+def _begins_like_json(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(_HEAD_BYTES).lstrip().startswith(b"{")
+    except OSError:
+        # A folder or pattern; or who reads it next says why it cannot be read.
+        return False
 
 
 def _refuse_meaningless(form: Format, layout: LayoutOptions) -> None:

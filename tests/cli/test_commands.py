@@ -56,6 +56,7 @@ COMMANDS = {
         *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance"),
         *("--busbw", "--slow", "--unfold", "--out", "--json", "--quiet"),
     },
+    "compare": {"a", "b", "--json", "--ranks"},
     "report": {"file"},
     "clusters": {"--json"},
 }
@@ -75,7 +76,7 @@ def test_the_commands_and_options_are_these():
 def test_help_names_every_option(call, words):
     code, out, err = call(*words, "--help")
     assert (code, err) == (0, "")
-    wanted = COMMANDS[words[0]] - {"files", "file"} if words else set(COMMANDS)
+    wanted = COMMANDS[words[0]] - {"files", "file", "a", "b"} if words else set(COMMANDS)
     assert all(each in out for each in wanted)
     assert call(*words, "-h")[1] == out
 
@@ -267,7 +268,8 @@ def test_a_bad_file_is_named_with_its_line(call, tmp_path, command, content, sai
 
 @pytest.mark.parametrize("command", ["simulate", "inspect", "report"])
 def test_what_is_no_readable_file_says_so(call, tmp_path, monkeypatch, command):
-    assert call(command, tmp_path) == (1, "", f"error: {tmp_path}: cannot be read: Is a directory\n")
+    said = "cannot be read: Is a directory" if command == "report" else "is a folder without files"
+    assert call(command, tmp_path) == (1, "", f"error: {tmp_path}: {said}\n")
     absent = tmp_path / "absent.txt"
     assert call(command, absent) == (1, "", f"error: {absent}: cannot be read: No such file or directory\n")
     locked = tmp_path / "locked.txt"
@@ -348,7 +350,7 @@ def test_a_bug_is_one_line_too(call, file, monkeypatch):
 
 def spawn(*words, stdout=subprocess.PIPE, **environment):
     """Start Python with some words."""
-    return subprocess.Popen(  # noqa: S603 - our own command
+    return subprocess.Popen(
         [sys.executable, *map(str, words)], stdout=stdout, stderr=subprocess.PIPE, env={**os.environ, **environment}
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, RankResult, Result
+from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, PartResult, RankResult, Result
 from traincast.spec.notes import Note
 from traincast.workload.ops import Op, OpTableBuilder
 from traincast.workload.program import GroupInstance, Program, Timeline
@@ -106,7 +106,7 @@ def breakdown(**ticks):
     return {key: ticks.get(key, 0) * TICK_S for key in BREAKDOWN_KEYS}
 
 
-def make_rank(rank, stage, **ticks):
+def make_rank(rank, stage, measured_end=None, **ticks):
     values = breakdown(**ticks)
     return RankResult(
         rank=rank,
@@ -116,6 +116,7 @@ def make_rank(rank, stage, **ticks):
         compute_s=values["compute"],
         wait_s=2 * TICK_S,
         breakdown_s=values,
+        measured_end_s=None if measured_end is None else measured_end * TICK_S,
     )
 
 
@@ -140,8 +141,8 @@ def result():
         iteration_time_s=17 * TICK_S,
         breakdown_s=breakdown(compute=8, exposed_tp=0.5, exposed_pp=1.5, bubble=6, other=1),
         ranks=(
-            make_rank(0, 0, compute=6, exposed_tp=4, other=3),
-            make_rank(2, 1, compute=8, exposed_pp=2, bubble=6, other=1),
+            make_rank(0, 0, 13, compute=6, exposed_tp=4, other=3),
+            make_rank(2, 1, 18, compute=8, exposed_pp=2, bubble=6, other=1),
         ),
         parallel={"world_size": 4, "dp": 1, "tp": 2, "pp": 2, "vpp": 1, "microbatches": 2, "schedule": "1f1b"},
         collectives=tuple(make_collective(2**size) for size in range(20, 31)),
@@ -155,6 +156,11 @@ def result():
         stragglers=({"rank": 2, "stage": 1, "slowdown": 1.25, "cost_s": 2 * TICK_S},),
         what_if=({"change": "no stragglers", "iteration_time_s": 15 * TICK_S, "saving_s": 2 * TICK_S},),
         measured_s=18 * TICK_S,
+        parts=(
+            PartResult(rank=0, part="forward_step", time_s=6 * TICK_S, measured_s=5 * TICK_S),
+            PartResult(rank=0, part="host_gap", time_s=3 * TICK_S),
+            PartResult(rank=2, part="forward_step", time_s=8 * TICK_S, measured_s=8 * TICK_S),
+        ),
         version="0.1.0",
         program=program,
         timeline=timeline,

@@ -35,6 +35,7 @@ CONTRACT = [
     "stragglers",
     "what_if",
     "measured_s",
+    "parts",
     "inputs",
     "cluster",
     "assumptions",
@@ -47,7 +48,9 @@ def test_keys_are_those_of_the_contract(result):
     document = json.loads(to_json(result))
     assert list(document) == CONTRACT == list(RESULT_KEYS)
     assert document["schema"] == "traincast.result/1"
-    assert list(document["ranks"][0]) == ["rank", "stage", "represents", "end_s", "compute_s", "wait_s", "breakdown_s"]
+    keys = ["rank", "stage", "represents", "end_s", "compute_s", "wait_s", "breakdown_s", "measured_end_s"]
+    assert list(document["ranks"][0]) == keys
+    assert list(document["parts"][0]) == ["rank", "part", "time_s", "measured_s"]
     keys = ["group", "op", "size_bytes", "ranks", "nodes", "count", "time_s", "algorithm", "protocol"]
     assert list(document["collectives"][0]) == keys
 
@@ -62,6 +65,22 @@ def test_round_trip(result):
     again = result_from_json(data, "result.json")
     assert replace(again, program=None) == replace(result, program=None)
     assert to_json(again) == data
+
+
+def test_what_was_measured_may_be_absent(result):
+    document = result_to_dict(result)
+    del document["parts"]
+    for rank in document["ranks"]:
+        del rank["measured_end_s"]
+    again = result_from_json(encode(document), "x")
+    assert again.parts == ()
+    assert [rank.measured_end_s for rank in again.ranks] == [None, None]
+    document = result_to_dict(result)
+    for part in document["parts"]:
+        part.pop("measured_s")
+    parts = result_from_json(encode(document), "x").parts
+    assert [part.time_s for part in parts] == [part.time_s for part in result.parts]
+    assert {part.measured_s for part in parts} == {None}
 
 
 def test_numpy_numbers_and_bad_file_names_are_written(result):

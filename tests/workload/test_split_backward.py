@@ -150,3 +150,19 @@ def test_two_copies_of_more_stages_meet_in_the_middle():
     check_plan(plan, 4, 1, 2)
     made = HandMade(Parallel(pp=4, microbatches=2)).template(forward=[compute(1)], backward=[compute(2)])
     assert timed(expanded(made.workload(), plan)).step_s == 12
+
+
+def test_a_message_to_one_neighbour_does_not_hold_back_one_to_the_other():
+    """The middle stage sends activations both ways; stage 2 takes its own only after a long turn."""
+    orders = [
+        "F0.0.0 F1.2.1 BW1.2.1 BW0.0.0",
+        "F0.1.0 F1.1.1 BW1.1.1 BW0.1.0",
+        "F1.0.1 BW1.0.1 F0.2.0 BW0.2.0",
+    ]
+    plan = plan_of(orders, placement=((0, 1, 2), (2, 1, 0)))
+    check_plan(plan, 3, 1, 2)
+    backward = [compute(1, "input", Phase.BACKWARD), compute(1, "weight", Phase.WEIGHT_GRADIENT)]
+    made = HandMade(Parallel(pp=3, microbatches=2)).template(forward=[compute(1, "forward")], backward=backward)
+    program = expanded(made.workload(), plan)
+    assert timed(program).step_s >= 6
+    assert len(story(program, timed(program), 2)) == 6

@@ -14,7 +14,7 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
     """Say what a file is: format, version, contents, totals, problems."""
     from traincast import api
 
-    for file in files:
+    for file in api.expand(files):
         inspection = api.inspect(file)
         if as_json:
             from traincast.report.json import inspection_to_dict

@@ -12,6 +12,7 @@ from traincast.errors import TraincastError
 _COMMANDS = {
     "inspect": "What is this file: format, version, contents, totals, problems.",
     "simulate": "Simulate a workload or trace file.",
+    "compare": "Two results, or a result and a measured trace, side by side.",
     "report": "Render a result again.",
     "clusters": "The clusters that are known, and where their numbers come from.",
 }

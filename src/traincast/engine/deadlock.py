@@ -8,6 +8,8 @@ from traincast.engine.graph import Graph
 def find_cycle(graph: Graph) -> list[int]:
     """Return operations that wait for each other in a circle.
 
+    Operations of one joint count as one, for each waits for whatever another waits for.
+
     Parameters
     ----------
     graph : Graph
@@ -19,40 +21,35 @@ def find_cycle(graph: Graph) -> list[int]:
         Operations, each waiting for the next and the last for the first; empty if there is
         no circle.
     """
-    blockers = _blockers(graph)
-    state = [0] * len(graph)  # 0 unseen, 1 on the path, 2 cleared
+    node_of = [op if joint < 0 else len(graph) + joint for op, joint in enumerate(graph.joint_N.tolist())]
+    blockers = _blockers(graph, node_of)
+    on_path: set[int] = set()
     for root in range(len(graph)):
         path = [root]
+        on_path = {node_of[root]}
         while path:
-            op = path[-1]
-            if state[op] == 0:
-                state[op] = 1
-            advanced = False
-            while blockers[op] and not advanced:
-                target = blockers[op].pop()
-                if state[target] == 1:
-                    return path[path.index(target) :]
-                if state[target] == 0:
-                    path.append(target)
-                    advanced = True
-            if not advanced:
-                state[op] = 2
-                path.pop()
+            waiting = blockers[node_of[path[-1]]]
+            if not waiting:
+                on_path.discard(node_of[path.pop()])
+                continue
+            # Popped once and for all: what has been followed to its end cannot be part of a circle.
+            target = waiting.pop()
+            if node_of[target] in on_path:
+                begin = next(place for place, op in enumerate(path) if node_of[op] == node_of[target])
+                return [target, *path[begin + 1 :]]
+            path.append(target)
+            on_path.add(node_of[target])
     return []
 
 
-def _blockers(graph: Graph) -> list[list[int]]:
-    """Return for each operation those that must end before it may start, its partners' included."""
-    before: list[list[int]] = [[] for _ in range(len(graph))]
-    pointers, targets = graph.edge_ptr_N1.tolist(), graph.edge_dst_E.tolist()
+def _blockers(graph: Graph, node_of: list[int]) -> list[list[int]]:
+    """Return for each operation or joint the operations that must end before it may start."""
+    before: list[list[int]] = [[] for _ in range(len(graph) + len(graph.joint_ptr_J1) - 1)]
     for op, follower in enumerate(graph.next_N.tolist()):
         if follower >= 0:
-            before[follower].append(op)
-        for target in targets[pointers[op] : pointers[op + 1]]:
-            before[target].append(op)
-    joint_pointers, members = graph.joint_ptr_J1.tolist(), graph.joint_member_I.tolist()
-    for begin, end in pairwise(joint_pointers):
-        shared = [op for member in members[begin:end] for op in before[member]]
-        for member in members[begin:end]:
-            before[member] = list(shared)
+            before[node_of[follower]].append(op)
+    targets = graph.edge_dst_E.tolist()
+    for op, (begin, end) in enumerate(pairwise(graph.edge_ptr_N1.tolist())):
+        for target in targets[begin:end]:
+            before[node_of[target]].append(op)
     return before

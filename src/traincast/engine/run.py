@@ -53,6 +53,8 @@ def _engine(name: str, ops: int) -> Callable[[Graph, FloatArray], Times]:
     if name not in ENGINES:
         raise ProgramError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
     if name == "kernel" or (name == "auto" and ops >= KERNEL_FROM_OPS and find_spec("numba")):
+        if not find_spec("numba"):
+            raise ProgramError("the engine 'kernel' needs numba: pip install 'traincast[fast]'")
         from traincast.engine.kernel import run_kernel
 
         return run_kernel

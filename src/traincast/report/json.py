@@ -1,4 +1,4 @@
-"""JSON documents: ``traincast.result/1``, ``traincast.inspection/1``, ``traincast.clusters/1``.
+"""JSON documents: ``traincast.result/1`` and ``.comparison/1``, ``.inspection/1``, ``.clusters/1``.
 
 A document's keys keep their meaning within a major version; new keys may come, so a reader
 ignores those it does not know. Source: docs of the command line, "Every --json has a schema".
@@ -12,14 +12,16 @@ import msgspec
 from traincast.errors import FormatError
 from traincast.report.contract import file_report
 from traincast.report.plain import Plain, plain
-from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, RankResult, Result
+from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, PartResult, RankResult, Result
 from traincast.spec.notes import Note
 
 if TYPE_CHECKING:
+    from traincast.analysis.comparison import Comparison, Difference, Unmatched
     from traincast.formats.contract import Inspection
     from traincast.spec.cluster import Cluster
 
 RESULT_SCHEMA = "traincast.result/1"
+COMPARISON_SCHEMA = "traincast.comparison/1"
 INSPECTION_SCHEMA = "traincast.inspection/1"
 CLUSTERS_SCHEMA = "traincast.clusters/1"
 
@@ -46,6 +48,7 @@ class _Document(msgspec.Struct, kw_only=True):
     stragglers: tuple[_Numbers, ...] = ()
     what_if: tuple[dict[str, Any], ...] = ()
     measured_s: float | None = None
+    parts: tuple[PartResult, ...] = ()
     inputs: tuple[Input, ...]
     cluster: dict[str, Any]
     assumptions: tuple[Note, ...] = ()
@@ -77,6 +80,42 @@ def result_to_dict(result: Result) -> dict[str, Plain]:
     """
     values = {key: plain(getattr(result, key), f"$.{key}") for key in RESULT_KEYS[1:]}
     return {"schema": RESULT_SCHEMA, **values}
+
+
+def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:
+    """Return two steps side by side as the document ``traincast.comparison/1``.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The two steps.
+
+    Returns
+    -------
+    dict
+        Plain values, ``schema`` first; a relative difference to zero is null.
+
+    Raises
+    ------
+    TraincastError
+        If a number is NaN or infinite; the message names the key path.
+    """
+    ranks = [
+        {"rank": rank, "end_s": _difference(end), "parts_s": _differences(comparison.rank_parts[rank])}
+        for rank, end in comparison.ends.items()
+    ]
+    document = {
+        "schema": COMPARISON_SCHEMA,
+        "a": {"name": comparison.a.name, "what": comparison.a.what},
+        "b": {"name": comparison.b.name, "what": comparison.b.what},
+        "step_s": _difference(comparison.step),
+        "breakdown_s": None if comparison.breakdown is None else _differences(comparison.breakdown),
+        "parts_s": _differences(comparison.parts),
+        "ranks": ranks,
+        "only_a": _unmatched(comparison.only_a),
+        "only_b": _unmatched(comparison.only_b),
+    }
+    return _object(plain(document))
 
 
 def inspection_to_dict(inspection: "Inspection") -> dict[str, Plain]:
@@ -163,6 +202,23 @@ def _check_breakdowns(result: Result, path: str) -> None:
         missing = [key for key in BREAKDOWN_KEYS if key not in breakdown]
         if missing:
             raise FormatError(f"lacks {', '.join(missing)} at $.{place}", path)
+
+
+def _difference(each: "Difference") -> dict[str, float | None]:
+    return {"a": each.a_s, "b": each.b_s, "difference": each.difference_s, "relative": each.relative}
+
+
+def _differences(by_name: "Mapping[str, Difference]") -> dict[str, dict[str, float | None]]:
+    return {name: _difference(each) for name, each in by_name.items()}
+
+
+def _unmatched(only: "Unmatched") -> dict[str, object]:
+    parts = [
+        {"rank": rank, "part": part, "time_s": time_s}
+        for rank, known in only.part_s.items()
+        for part, time_s in known.items()
+    ]
+    return {"ranks": only.ranks, "parts": parts}
 
 
 def _object(value: Plain) -> dict[str, Plain]:

@@ -31,7 +31,9 @@ def replayed_side(result: Result, name: str) -> Side | None:
         what="measured",
         step_s=result.measured_s,
         end_s={rank.rank: rank.measured_end_s for rank in result.ranks if rank.measured_end_s is not None},
-        part_s=_by_rank((each.rank, each.part, each.measured_s) for each in result.parts if each.measured_s is not None),
+        part_s=_by_rank(
+            (each.rank, each.part, each.measured_s) for each in result.parts if each.measured_s is not None
+        ),
     )
 
 

@@ -89,7 +89,9 @@ def _parts(done: Run, measured: MeasuredRun | None) -> tuple[PartResult, ...]:
     results = []
     for index, rank in enumerate(done.program.rank_R.tolist()):
         known = measured.part_s.get(rank, {}) if measured else {}
-        for part, time_s in rank_parts(done.program, done.timeline, index).items():
+        simulated = rank_parts(done.program, done.timeline, index)
+        # A part that was measured and has no operation here took no time, and must still be seen.
+        for part, time_s in (simulated | {part: 0.0 for part in known if part not in simulated}).items():
             results.append(PartResult(rank=rank, part=part, time_s=time_s, measured_s=known.get(part)))
     return tuple(results)
 

@@ -148,6 +148,9 @@ def _group_instances(fold: Fold, tables: Mapping[Group, GroupTable]) -> tuple[tu
 
 def _groups_of_ops(group_RK: IntArray, index_N: IntArray, ops: OpTable, row_N: IntArray) -> IntArray:
     kind_N = ops.group_T[row_N]
+    loose = np.flatnonzero((kind_N < 0) & np.isin(ops.kind_T[row_N], (Kind.COLLECTIVE, Kind.SEND, Kind.RECV)))
+    if len(loose):
+        raise ProgramError(f"{ops.name_T[row_N[loose[0]]]!r} is a communication without a group")
     group_N: IntArray = np.where(kind_N >= 0, group_RK[index_N, kind_N], -1)
     missing = np.flatnonzero((kind_N >= 0) & (group_N < 0))
     if len(missing):

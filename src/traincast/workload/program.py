@@ -44,7 +44,8 @@ class Program:
     microbatch_N: IntArray
     """-1 outside the microbatches."""
     virtual_stage_N: IntArray
-    """Virtual stage; for a send or receive the one its message leaves in forward direction; -1 outside."""
+    """Virtual stage; for a send or receive the one its message leaves in forward direction, those of a second
+    model copy counted after the first; -1 outside."""
     peer_stage_N: IntArray
     """Stage at the other end of a send or receive; -1 for what is no message."""
     group_N: IntArray

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traincast.schedules.plan import SchedulePlan, Slot, SlotKind
+from traincast.workload.messages import Message, incoming, outgoing
 from traincast.workload.ops import IntArray, Op, OpTable, OpTableBuilder
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
 from traincast.workload.workload import Template, Workload
@@ -44,14 +45,6 @@ class Sequence:
     peer_L: IntArray
 
 
-class _Message(NamedTuple):
-    """A message that a slot receives or sends."""
-
-    peer: int
-    boundary: int
-    forward: bool
-
-
 @dataclass(slots=True)
 class SequenceBuilder:
     """Lays out a workload's templates; adds the message operations to its table."""
@@ -73,13 +66,8 @@ class SequenceBuilder:
     def sequence(self, template: Template, stage: int) -> Sequence:
         """Lay out what a rank of a stage does in a step."""
         slots = [slot for slot in self.plan.slots[stage] if self._runs(slot)]
-        pieces = [Piece(int(template.start_P[stage]), -1, -1)]
         arrange = self._overlapped if self.plan.overlapped_p2p else self._blocking
-        last_forward = max((i for i, slot in enumerate(slots) if slot.kind is SlotKind.F), default=-1)
-        for index, work in enumerate(arrange(template, stage, slots)):
-            pieces += work
-            if index == last_forward:
-                pieces.append(Piece(int(template.after_forward_P[stage]), -1, -1))
+        pieces = [Piece(int(template.start_P[stage]), -1, -1), *arrange(template, stage, slots)]
         pieces.append(Piece(int(template.end_P[stage]), -1, -1))
         return self._lay_out([piece for piece in pieces if piece.segment >= 0])
 
@@ -94,78 +82,49 @@ class SequenceBuilder:
         empty = np.zeros(0, dtype=np.int32)
         return Sequence(np.concatenate([empty, *rows]).astype(np.int32), virtual_stage_L, microbatch_L, peer_L)
 
-    def _blocking(self, template: Template, stage: int, slots: list[Slot]) -> list[list[Piece]]:
-        works: list[list[Piece]] = []
-        fused = False
+    def _blocking(self, template: Template, stage: int, slots: list[Slot]) -> list[Piece]:
+        pieces: list[Piece] = []
+        last, fused = _last_forward(slots), False
         for slot, following in pairwise([*slots, None]):
             if slot is None:
                 break
-            work: list[Piece] = []
-            incoming, outgoing = self._incoming(slot, stage), self._outgoing(slot, stage)
-            if incoming and not fused:
-                work += self._before_recv(template, incoming, slot)
-                work.append(self._message(template, incoming, Kind.RECV, slot, blocking=True))
-            work.append(self._work(template, slot))
-            reply = self._incoming(following, stage) if following is not None else None
-            fused = bool(outgoing and reply and outgoing.peer == reply.peer)
-            if outgoing:
-                work.append(self._message(template, outgoing, Kind.SEND, slot, blocking=not fused))
-            if outgoing and reply and following is not None and fused:
-                work += self._before_recv(template, reply, following)
-                work.append(self._message(template, reply, Kind.RECV, following, blocking=True))
-                work.append(self._wait(_stream(Kind.SEND, outgoing.forward), slot))
-            works.append(work)
-        return works
+            if (message := incoming(self.plan, slot, stage)) and not fused:
+                pieces += self._receive(template, message, slot)
+            pieces += self._work(template, stage, slot, slot == last)
+            sent = outgoing(self.plan, slot, stage)
+            reply = incoming(self.plan, following, stage) if following is not None else None
+            fused = bool(sent and reply and sent.peer == reply.peer)
+            if sent:
+                pieces.append(self._message(template, sent, Kind.SEND, slot, blocking=not fused))
+            if sent and reply and following is not None and fused:
+                pieces += self._receive(template, reply, following)
+                pieces.append(self._wait(sent.stream(Kind.SEND), slot))
+        return pieces
 
-    def _overlapped(self, template: Template, stage: int, slots: list[Slot]) -> list[list[Piece]]:
-        works: list[list[Piece]] = []
-        posted: list[Piece] = []
-        if slots and (first := self._incoming(slots[0], stage)):
-            posted = [self._message(template, first, Kind.RECV, slots[0], blocking=False)]
+    def _overlapped(self, template: Template, stage: int, slots: list[Slot]) -> list[Piece]:
+        pieces: list[Piece] = []
+        last = _last_forward(slots)
+        if slots and (first := incoming(self.plan, slots[0], stage)):
+            pieces.append(self._message(template, first, Kind.RECV, slots[0], blocking=False))
         for slot, following in pairwise([*slots, None]):
             if slot is None:
                 break
-            work, posted = posted, []
-            if incoming := self._incoming(slot, stage):
-                work.append(self._wait(_stream(Kind.RECV, incoming.forward), slot))
-            if following is not None and (ahead := self._incoming(following, stage)):
-                work.append(self._message(template, ahead, Kind.RECV, following, blocking=False))
-            work.append(self._work(template, slot))
-            if outgoing := self._outgoing(slot, stage):
-                work.append(self._message(template, outgoing, Kind.SEND, slot, blocking=False))
-            works.append(work)
-        return works
+            if message := incoming(self.plan, slot, stage):
+                pieces.append(self._wait(message.stream(Kind.RECV), slot))
+            if following is not None and (ahead := incoming(self.plan, following, stage)):
+                pieces.append(self._message(template, ahead, Kind.RECV, following, blocking=False))
+            pieces += self._work(template, stage, slot, slot == last)
+            if sent := outgoing(self.plan, slot, stage):
+                pieces.append(self._message(template, sent, Kind.SEND, slot, blocking=False))
+        return pieces
 
-    def _neighbour(self, slot: Slot, stage: int, step: int) -> int | None:
-        """Return the stage that holds the next (+1) or previous (-1) virtual stage, None if there is none or self."""
-        placement_Q = self.plan.placement[slot.copy]
-        q = slot.virtual_stage + step
-        if not 0 <= q < len(placement_Q) or placement_Q[q] == stage:
-            return None
-        return placement_Q[q]
-
-    def _incoming(self, slot: Slot, stage: int) -> _Message | None:
-        if slot.kind is SlotKind.W:
-            return None
-        forward = slot.kind is SlotKind.F
-        peer = self._neighbour(slot, stage, -1 if forward else 1)
-        q = slot.virtual_stage + slot.copy * len(self.plan.placement[0])
-        return None if peer is None else _Message(peer, q - 1 if forward else q, forward)
-
-    def _outgoing(self, slot: Slot, stage: int) -> _Message | None:
-        if slot.kind is SlotKind.W:
-            return None
-        forward = slot.kind is SlotKind.F
-        peer = self._neighbour(slot, stage, 1 if forward else -1)
-        q = slot.virtual_stage + slot.copy * len(self.plan.placement[0])
-        return None if peer is None else _Message(peer, q if forward else q - 1, forward)
-
-    def _work(self, template: Template, slot: Slot) -> Piece:
+    def _work(self, template: Template, stage: int, slot: Slot, last_forward: bool) -> list[Piece]:
         of_QM = template.forward_QM if slot.kind is SlotKind.F else template.backward_QM
         segment = int(of_QM[slot.virtual_stage, slot.microbatch])
         if slot.kind in (SlotKind.B, SlotKind.W) and segment >= 0:
             segment = self._part(segment, slot.kind)
-        return Piece(segment, slot.virtual_stage, slot.microbatch)
+        work = [Piece(segment, slot.virtual_stage, slot.microbatch)]
+        return [*work, Piece(int(template.after_forward_P[stage]), -1, -1)] if last_forward else work
 
     def _part(self, segment: int, kind: SlotKind) -> int:
         """Return the input-gradient or weight-gradient part of a backward segment."""
@@ -176,12 +135,11 @@ class SequenceBuilder:
             self.segments.append(rows[weight if kind is SlotKind.W else ~weight])
         return self._split[segment, kind]
 
-    def _message(self, template: Template, message: _Message, kind: Kind, slot: Slot, *, blocking: bool) -> Piece:
-        per_copy = len(self.plan.placement[0])
-        size = int(self.workload.message_bytes_Q[message.boundary % per_copy])
+    def _message(self, template: Template, message: Message, kind: Kind, slot: Slot, *, blocking: bool) -> Piece:
+        boundary = message.boundary % len(self.plan.placement[0])
         direction = "forward" if message.forward else "backward"
         name = f"{kind.name.lower()}_{direction}"
-        duration_s = _known(template, message, slot, per_copy)
+        duration_s = _known(template, message.forward, boundary, slot.microbatch)
         op = Op(
             name=name,
             part=name,
@@ -190,20 +148,21 @@ class SequenceBuilder:
             kind=kind,
             phase=Phase.FORWARD if message.forward else Phase.BACKWARD,
             blocking=blocking,
-            stream=_stream(kind, message.forward),
+            stream=message.stream(kind),
             group=Group.PP,
             operation=Operation.SEND_RECV,
-            size_bytes=size,
+            size_bytes=int(self.workload.message_bytes_Q[boundary]),
         )
         return Piece(self._segment_of(op), message.boundary, slot.microbatch, message.peer)
 
-    def _before_recv(self, template: Template, message: _Message, slot: Slot) -> list[Piece]:
-        """Return what the input says precedes a blocking receive."""
-        if template.before_recv_DQM is None:
-            return []
-        boundary = message.boundary % len(self.plan.placement[0])
-        segment = int(template.before_recv_DQM[int(not message.forward), boundary, slot.microbatch])
-        return [Piece(segment, slot.virtual_stage, slot.microbatch)] if segment >= 0 else []
+    def _receive(self, template: Template, message: Message, slot: Slot) -> list[Piece]:
+        """Return a blocking receive, after what the input says precedes it."""
+        pieces = [self._message(template, message, Kind.RECV, slot, blocking=True)]
+        if template.before_recv_DQM is not None:
+            boundary = message.boundary % len(self.plan.placement[0])
+            segment = int(template.before_recv_DQM[int(not message.forward), boundary, slot.microbatch])
+            pieces.insert(0, Piece(segment, slot.virtual_stage, slot.microbatch))
+        return pieces
 
     def _wait(self, stream: Stream, slot: Slot) -> Piece:
         op = Op(name=f"wait_{stream.name.lower()}", kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)
@@ -211,7 +170,7 @@ class SequenceBuilder:
 
     def _segment_of(self, op: Op) -> int:
         """Return the one-operation segment of an added operation, adding it the first time."""
-        key = (op.name, op.blocking, op.size_bytes, op.duration_s)
+        key = (op.name, op.stream, op.blocking, op.size_bytes, op.duration_s)
         if key not in self._single:
             row = len(self.workload.ops) + self._extra.add(op)
             self._single[key] = len(self.segments)
@@ -219,15 +178,13 @@ class SequenceBuilder:
         return self._single[key]
 
 
-def _known(template: Template, message: _Message, slot: Slot, per_copy: int) -> float | None:
+def _last_forward(slots: list[Slot]) -> Slot | None:
+    return next((slot for slot in reversed(slots) if slot.kind is SlotKind.F), None)
+
+
+def _known(template: Template, forward: bool, boundary: int, microbatch: int) -> float | None:
     """Return the transfer that the input gives for a message, None where it gives none."""
     if template.message_s_DQM is None:
         return None
-    transfer_s = float(template.message_s_DQM[int(not message.forward), message.boundary % per_copy, slot.microbatch])
+    transfer_s = float(template.message_s_DQM[int(not forward), boundary, microbatch])
     return None if math.isnan(transfer_s) else transfer_s
-
-
-def _stream(kind: Kind, forward: bool) -> Stream:
-    if kind is Kind.SEND:
-        return Stream.SEND_FORWARD if forward else Stream.SEND_BACKWARD
-    return Stream.RECV_FORWARD if forward else Stream.RECV_BACKWARD

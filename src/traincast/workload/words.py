@@ -66,8 +66,13 @@ class Stream(IntEnum):
     RECV_FORWARD = 12
     RECV_BACKWARD = 13
     PP = 14
-    """Collectives over the stages of a pipeline; messages have the four streams above."""
-    NONE = 15
+    """Collectives over the stages of a pipeline; messages have streams of their own."""
+    SEND_FORWARD_REVERSED = 15
+    """Where virtual stages run down the stages: the second half of a V, a second model copy."""
+    SEND_BACKWARD_REVERSED = 16
+    RECV_FORWARD_REVERSED = 17
+    RECV_BACKWARD_REVERSED = 18
+    NONE = 19
 
 
 STREAM_OF_GROUP: dict[Group, Stream] = {group: Stream[group.name] for group in Group if group is not Group.NONE}

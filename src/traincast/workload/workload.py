@@ -36,7 +36,7 @@ class Template:
     """What a rank does; numbers are indices into `Workload.segments`, -1 for nothing.
 
     A rank of stage s runs ``start_P[s]``, then the slots of its pipeline schedule, then
-    ``end_P[s]``; ``after_forward_P[s]`` follows its last forward slot.
+    ``end_P[s]``; ``after_forward_P[s]`` follows the work of its last forward, before its message leaves.
     """
 
     forward_QM: IntArray

@@ -80,7 +80,7 @@ def test_many_nodes_within_a_tenth(fit_links):
 
 
 def test_the_fit_says_so_when_the_data_is_missing(tmp_path):
-    done = subprocess.run([sys.executable, SCRIPT, "--data", tmp_path], capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run([sys.executable, SCRIPT, "--data", tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "is missing" in done.stderr
     assert not done.stdout

@@ -6,6 +6,7 @@ import pytest
 
 from aicb_runs import codes, header_of, run, seen, work, write_text
 from support import QUIET, row
+from traincast import api
 from traincast.errors import FormatError, InfeasibleError
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
@@ -528,3 +529,19 @@ def test_zero_sizes_are_counted_as_the_file_writes_them(make):
     result = make(STEP)
     said = next(note for note in result.assumptions if note.code == "zero-size")
     assert said.text.startswith("8 communication(s) of 0 bytes"), "2 in each of 4 blocks"
+
+
+def test_the_loss_follows_the_last_forward_before_anything_else_is_awaited(tmp_path):
+    """Every stage has the loss: F, loss, send | F, loss, B, send | B: 2 x (100 + 30 + 200) + 2 x 10 ns."""
+    path = tmp_path / "loss.txt"
+    none = "NONE\t0"
+    path.write_text(
+        "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 1 ep: 1 pp: 2 vpp: 1 ga: 1 all_gpus: 2 "
+        "pp_comm: 1000\n"
+        f"2\nattention_layer\t-1\t100\t{none}\t100\t{none}\t100\t{none}\t0\n"
+        f"cross_entropy1\t-1\t30\t{none}\t0\t{none}\t0\t{none}\t0\n"
+    )
+    cluster = tmp_path / "slow.toml"
+    cluster.write_text('base = "ideal"\n')
+    result = api.simulate(path, cluster=str(cluster), stage_roles="as-written", busbw_bytes_per_s={"pp": 1e11})
+    assert result.iteration_time_s == pytest.approx(680e-9)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from traincast.errors import FormatError
-from traincast.formats.echo.files import expand_paths, group_runs, read_runs, read_trace
+from traincast.formats.echo.files import group_runs, read_runs, read_trace
 from traincast.formats.echo.names import parse_name
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -61,18 +61,6 @@ def test_a_name_of_an_expert_run_and_its_folder():
 )
 def test_a_name_says_what_it_says(name, expected):
     assert facts(name) == expected
-
-
-def test_a_folder_stands_for_its_traces(tmp_path):
-    files = [write(tmp_path / "run", f"a_rank{rank}.txt", rank) for rank in (1, 0)]
-    (tmp_path / "run" / "notes.txt").write_text("not a trace\n")
-    assert expand_paths([tmp_path]) == sorted(files)
-    assert expand_paths([tmp_path / "run" / "a_rank?.txt", files[0]]) == sorted(files)
-    assert expand_paths([tmp_path / "missing.txt"]) == [tmp_path / "missing.txt"]
-    for nothing in (tmp_path / "*.json", tmp_path / "empty"):
-        (tmp_path / "empty").mkdir(exist_ok=True)
-        with pytest.raises(FormatError, match="holds no rank trace"):
-            expand_paths([nothing])
 
 
 def test_the_example_folder_is_one_run():

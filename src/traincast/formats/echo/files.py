@@ -4,21 +4,20 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from glob import glob, has_magic
 from itertools import pairwise
 from pathlib import Path
 
 from traincast.errors import FormatError
-from traincast.formats.echo.grammar import HEAD, load
+from traincast.formats.echo.grammar import load
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.names import FileName, parse_name
+from traincast.formats.open import expand_inputs
 from traincast.spec.notes import Note
 
 SAME_RUN = timedelta(seconds=30)
 """Files of one prefix whose stamps follow each other within it are one run; nodes differ by about 1 s."""
 
 _BACKWARDS_S = 0.001
-_HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +50,6 @@ class Run:
     key: str
     """Prefix of the names, with the first stamp where there is one."""
     traces: dict[int, RankTrace]
-
-
-def expand_paths(paths: Sequence[Path]) -> list[Path]:
-    """Replace folders and patterns by the trace files in them.
-
-    Parameters
-    ----------
-    paths : sequence of Path
-        Files, folders (searched with those below them) and patterns such as ``run/*rank?.txt``.
-
-    Returns
-    -------
-    list of Path
-        Each file once, in the order given; those of a folder or pattern sorted by path.
-
-    Raises
-    ------
-    FormatError
-        If a folder or pattern holds no trace file.
-    """
-    found: dict[Path, None] = {}
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(each for each in path.rglob("*.txt") if each.is_file() and _begins_like_a_trace(each))
-        elif not path.exists() and has_magic(str(path)):
-            matches = sorted(Path(each) for each in glob(str(path), recursive=True))  # noqa: PTH207 paths may be absolute
-            inside = [each for each in matches if each.is_file()]
-        else:
-            inside = [path]
-        if not inside:
-            raise FormatError("holds no rank trace", str(path))
-        found.update(dict.fromkeys(inside))
-    return list(found)
 
 
 def read_trace(path: Path) -> RankTrace:
@@ -121,7 +87,7 @@ def read_trace(path: Path) -> RankTrace:
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read files, folders and patterns, and group what they hold into runs (see `group_runs`)."""
-    return group_runs([read_trace(path) for path in expand_paths(paths)])
+    return group_runs([read_trace(path) for path in expand_inputs(paths)])
 
 
 def group_runs(traces: Sequence[RankTrace]) -> list[Run]:
@@ -182,9 +148,3 @@ def _clock_notes(ops: Sequence[TraceOp]) -> list[Note]:
     times = "once" if len(back) == 1 else f"{len(back)} times"
     text = f"the clock goes back {times}, the most by {most_s * 1e3:.2f} ms here"
     return [Note("clock-goes-back", text, f"{op.path}:{op.line}")]
-
-
-def _begins_like_a_trace(path: Path) -> bool:
-    with path.open("rb") as stream:
-        head = stream.read(_HEAD_BYTES).decode("utf-8", errors="replace")
-    return HEAD.match(head.removeprefix("\ufeff").lstrip()) is not None

@@ -1,4 +1,4 @@
-"""Results, inspections and clusters for people, on a terminal of 80 columns or more.
+"""Results, comparisons, inspections and clusters for people, on a terminal of 80 columns or more.
 
 Colour appears on a terminal only. rich is imported when something is printed, because
 loading it takes longer than most answers of the command line.
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from traincast.analysis.comparison import Comparison
     from traincast.formats.contract import Inspection
     from traincast.simulation.result import Result
     from traincast.spec.cluster import Cluster
@@ -20,6 +21,13 @@ def print_result(result: "Result", console: "Console") -> None:
     from traincast.report.terminal.result import view
 
     _print(view(result, ascii_only=console.options.ascii_only), console)
+
+
+def print_comparison(comparison: "Comparison", console: "Console", *, ranks: bool = False) -> None:
+    """Print two steps side by side; with `ranks` every rank and its parts."""
+    from traincast.report.terminal.comparison import view
+
+    _print(view(comparison, ranks=ranks), console)
 
 
 def print_inspection(inspection: "Inspection", console: "Console") -> None:

@@ -7,7 +7,7 @@ from itertools import groupby
 from rich.console import RenderableType
 
 from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
-from traincast.report.terminal.parts import TimeUnit, heading, indented, number, signed_percent, table, text
+from traincast.report.terminal.parts import TimeUnit, heading, indented, number, signed, signed_percent, table, text
 from traincast.report.terminal.runs import ALIKE, hidden_runs, legend, shorten
 from traincast.units import format_time
 
@@ -41,8 +41,7 @@ class Columns:
     def cells(self, difference: Difference) -> list[str]:
         """Return the four cells of a line."""
         times = [self.unit.text(time_s) for time_s in (difference.a_s, difference.b_s)]
-        change = self.unit.text(difference.difference_s)
-        return [*times, change if change.startswith("-") else f"+{change}", signed_percent(difference.relative)]
+        return [*times, signed(self.unit.text(difference.difference_s)), signed_percent(difference.relative)]
 
 
 def view(comparison: Comparison, *, ranks: bool) -> Iterator[RenderableType]:
@@ -105,7 +104,9 @@ def _headline(step: Difference) -> str:
     if step.difference_s == 0:
         return f"{told}: the same"
     share = f" ({signed_percent(step.relative)})" if step.relative is not None else ""
-    return f"{told}: B is {format_time(abs(step.difference_s))} {'longer' if step.difference_s > 0 else 'shorter'}{share}"
+    return (
+        f"{told}: B is {format_time(abs(step.difference_s))} {'longer' if step.difference_s > 0 else 'shorter'}{share}"
+    )
 
 
 def _breakdown(breakdown: Mapping[str, Difference], columns: Columns) -> Iterator[RenderableType]:

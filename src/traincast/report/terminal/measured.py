@@ -6,7 +6,7 @@ from rich.console import RenderableType
 
 from traincast.analysis.comparison import compare
 from traincast.report.terminal.comparison import Columns, ends, over_ranks, parts_table
-from traincast.report.terminal.parts import heading
+from traincast.report.terminal.parts import heading, indented, text
 from traincast.simulation.result import Result
 from traincast.simulation.sides import replayed_side, simulated_side
 
@@ -23,3 +23,7 @@ def measured(result: Result) -> Iterator[RenderableType]:
     if comparison.parts:
         yield heading(f"Measured and simulated: parts, {columns.unit.name} ({over_ranks(comparison)})")
         yield parts_table(comparison, columns)
+    unmeasured = dict.fromkeys(part for parts in comparison.only_b.part_s.values() for part in parts)
+    named = [part for part in unmeasured if part not in comparison.parts]
+    if named:
+        yield indented(text(f"only simulated: {', '.join(named)}", "dim"))

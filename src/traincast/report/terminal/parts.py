@@ -59,12 +59,15 @@ def percent(part: float, whole: float) -> str:
 
 
 def signed_percent(share: float | None) -> str:
-    """Return a relative difference as ``"+1.24 %"``, ``"-"`` where there is none; a little is never shown as nothing."""
-    if share is None:
-        return "-"
-    if share == 0:
-        return "0.00 %"
-    return f"{share:+,.2%}".replace("%", " %") if abs(share) >= 5e-5 else "<0.01 %"
+    """Return a relative difference as ``"+1.24 %"``; ``"-"`` where there is none."""
+    return "-" if share is None else f"{signed(f'{100 * share:,.2f}')} %"
+
+
+def signed(figure: str) -> str:
+    """Return a written number with its sign; without one where it was rounded to zero."""
+    if not figure.strip("-0.,"):
+        return figure.removeprefix("-")
+    return figure if figure.startswith("-") else f"+{figure}"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], labels: Sequence[str] = ()) -> RenderableType:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from traincast.report.terminal.findings import collectives, stragglers, what_if
+from traincast.report.terminal.measured import measured
 from traincast.report.terminal.parts import TimeUnit, heading, indented, notes, number, percent, table, text
 from traincast.report.terminal.stages import stages
 from traincast.simulation.result import BREAKDOWN_KEYS, Result
@@ -31,6 +32,7 @@ def view(result: Result, *, ascii_only: bool) -> Iterator[RenderableType]:
             yield text(line)
     yield from _breakdown(result, "#" if ascii_only else "\u2588")
     yield from stages(result)
+    yield from measured(result)
     yield from collectives(result)
     yield from stragglers(result)
     yield from what_if(result)

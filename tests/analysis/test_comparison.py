@@ -1,0 +1,113 @@
+"""Two steps side by side."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traincast.analysis.comparison import Difference, Side, Unmatched, compare
+from traincast.errors import ConfigError
+
+A = Side(
+    name="a",
+    what="measured",
+    step_s=4.0,
+    end_s={0: 4.0, 1: 2.0, 2: 3.0},
+    part_s={0: {"forward": 1.0, "gap": 0.5}, 1: {"forward": 2.0}, 2: {"forward": 9.0}},
+    breakdown_s={"compute": 3.0, "bubble": 1.0, "other": 0.0},
+)
+B = Side(
+    name="b",
+    what="simulated",
+    step_s=5.0,
+    end_s={3: 1.0, 1: 5.0, 0: 4.5},
+    part_s={0: {"forward": 1.5, "send": 0.25}, 1: {"gap": 0.125}, 3: {"forward": 7.0}},
+    breakdown_s={"compute": 3.0, "bubble": 1.5, "exposed_tp": 0.5, "other": 0.0},
+)
+NONE = Unmatched((), {})
+
+
+def test_step_ends_and_breakdown():
+    found = compare(A, B)
+    assert found.step == Difference(4.0, 5.0)
+    assert (found.step.difference_s, found.step.relative) == (1.0, 0.25)
+    assert list(found.ends.items()) == [(0, Difference(4.0, 4.5)), (1, Difference(2.0, 5.0))]
+    assert found.breakdown == {
+        "compute": Difference(3.0, 3.0),
+        "bubble": Difference(1.0, 1.5),
+        "other": Difference(0.0, 0.0),
+    }
+
+
+def test_parts_are_summed_over_the_ranks_that_both_know():
+    found = compare(A, B)
+    assert found.rank_parts == {0: {"forward": Difference(1.0, 1.5)}, 1: {}}
+    assert found.parts == {"forward": Difference(3.0, 1.5), "gap": Difference(0.5, 0.125)}
+
+
+def test_what_only_one_side_has_is_listed():
+    found = compare(A, B)
+    assert found.only_a == Unmatched((2,), {0: {"gap": 0.5}, 1: {"forward": 2.0}})
+    assert found.only_b == Unmatched((3,), {0: {"send": 0.25}, 1: {"gap": 0.125}})
+
+
+def test_nothing_in_common():
+    other = Side(name="c", what="simulated", step_s=1.0, end_s={7: 1.0}, part_s={7: {"forward": 1.0}})
+    found = compare(A, other)
+    assert (found.parts, found.ends, found.rank_parts, found.breakdown) == ({}, {}, {}, None)
+    assert (found.only_a, found.only_b) == (Unmatched((0, 1, 2), {}), Unmatched((7,), {}))
+
+
+def test_a_side_without_parts_leaves_all_of_the_other_unmatched():
+    bare = Side(name="c", what="simulated", step_s=4.0, end_s=A.end_s)
+    found = compare(A, bare)
+    assert found.parts == {}
+    assert (found.only_a, found.only_b) == (Unmatched((), A.part_s), NONE)
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0, 5e-324])
+def test_a_relative_difference_to_nothing_is_none(zero):
+    assert Difference(zero, 1.0).relative is None
+    assert Difference(0.0, zero).relative is None
+
+
+def test_parts_of_an_unknown_rank_are_refused():
+    with pytest.raises(ConfigError, match="rank 1 has parts"):
+        Side(name="x", what="simulated", step_s=1.0, end_s={0: 1.0}, part_s={1: {}})
+
+
+TIMES = st.floats(0, 1e6)
+SIDES = st.builds(
+    lambda end_s, part_s, step_s: Side(
+        name="s",
+        what="simulated",
+        step_s=step_s,
+        end_s=end_s,
+        part_s={rank: parts for rank, parts in part_s.items() if rank in end_s},
+    ),
+    st.dictionaries(st.integers(0, 5), TIMES),
+    st.dictionaries(st.integers(0, 5), st.dictionaries(st.sampled_from("pqr"), TIMES)),
+    TIMES,
+)
+
+
+@given(SIDES, SIDES)
+def test_nothing_is_dropped(a, b):
+    found = compare(a, b)
+    for side, only in ((a, found.only_a), (b, found.only_b)):
+        assert sorted([*found.ends, *only.ranks]) == sorted(side.end_s)
+        for rank in found.ends:
+            known = side.part_s.get(rank, {})
+            assert {*found.rank_parts[rank], *only.part_s.get(rank, {})} == set(known)
+    every = [found.step, *found.ends.values(), *found.parts.values()]
+    assert all(each.relative is None or math.isfinite(each.relative) for each in every)
+
+
+@given(SIDES)
+def test_a_side_does_not_differ_from_itself(side):
+    found = compare(side, side)
+    every = [found.step, *found.ends.values(), *found.parts.values()]
+    assert {each.difference_s for each in every} <= {0.0}
+    assert {each.relative for each in every} <= {0.0, None}
+    assert found.only_a == found.only_b == NONE
