@@ -73,6 +73,14 @@ def test_many_like_ranks_are_elided(shown):
     assert "..." not in every
 
 
+def test_many_runs_of_like_ranks_have_one_legend(shown):
+    many = side("a", end_s={rank: 1.0 + rank // 20 for rank in range(100)}, part_s={})
+    output = shown(print_comparison, compare(many, many))
+    assert len(re.findall(r"^ +\.\.\. *$", output, re.MULTILINE)) == 5
+    assert output.count("within 1 % of the step") == 1
+    assert "ranks like the two above and below them" in output
+
+
 def test_a_rank_that_differs_is_never_elided(shown):
     a = side("a", end_s=dict.fromkeys(range(64), 3.0), part_s={})
     b = side("b", end_s={rank: 3.0 + (rank == 40) for rank in range(64)}, part_s={})

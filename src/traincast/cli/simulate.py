@@ -66,7 +66,7 @@ def command(
     slow: tuple[tuple[int, float], ...],
     **changes: Any,  # noqa: ANN401
 ) -> None:
-    """Simulate a workload or trace file (several rank files are one run)."""
+    """Simulate a workload or trace file (several rank files, or the folder they are in, are one run)."""
     try:
         options = make_options(
             busbw_bytes_per_s=once_each(busbw, "--busbw"), compute_slowdown=once_each(slow, "--slow"), **changes

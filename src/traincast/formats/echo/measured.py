@@ -20,7 +20,7 @@ def measured_run(traces: Mapping[int, RankTrace], alignment: Alignment) -> Measu
     for rank, trace in traces.items():
         repeated = {second for _, second in fused_pairs(trace.ops)}
         parts: dict[str, float] = defaultdict(float)
-        now_s: float | None = None
+        now_s = alignment.offset_s[rank]
         for index, op in enumerate(trace.ops):
             if op.start_s is None or op.end_s is None:
                 continue
@@ -28,7 +28,7 @@ def measured_run(traces: Mapping[int, RankTrace], alignment: Alignment) -> Measu
             end_s[rank] = max(end_s.get(rank, 0.0), op.end_s - alignment.offset_s[rank])
             if index not in repeated:
                 parts[op.op] += op.duration_s or 0.0
-                parts["host_gap"] += max(0.0, op.start_s - (op.start_s if now_s is None else now_s))
+                parts["host_gap"] += max(0.0, op.start_s - now_s)
             now_s = op.end_s
         part_s[rank] = dict(parts)
     if not starts:

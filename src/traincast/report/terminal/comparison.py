@@ -87,7 +87,6 @@ def ends(
     comparison: Comparison, columns: Columns, *, stage_of: Mapping[int, int] | None = None, elide: bool = True
 ) -> Iterator[RenderableType]:
     """Yield a table with a line per rank, with its stage where that is known; long runs of like ranks elided."""
-    ranks = list(comparison.ends)
     times = [(each.a_s, each.b_s) for each in comparison.ends.values()]
     hidden = hidden_runs(times, ALIKE * max(comparison.step.a_s, comparison.step.b_s)) if elide else []
     rows = []
@@ -95,8 +94,7 @@ def ends(
         stage = [] if stage_of is None else [str(stage_of[rank])]
         rows.append([str(rank), *stage, *columns.cells(difference)])
     yield table(["rank", *([] if stage_of is None else ["stage"]), *columns.headings], shorten(rows, hidden))
-    for run in hidden:
-        yield legend("rank", ranks, run)
+    yield from legend("rank", list(comparison.ends), hidden)
 
 
 def _headline(step: Difference) -> str:

@@ -1,6 +1,6 @@
 """Long runs of like lines of a table: which to leave out, and how to say so."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 
@@ -11,6 +11,7 @@ ALIKE = 0.01
 
 _LONGEST_RUN = 16
 _KEPT = 2
+_LEGENDS = 2
 
 
 def hidden_runs(times: Sequence[Sequence[float]], tolerance_s: float) -> list[range]:
@@ -50,11 +51,26 @@ def shorten(rows: Sequence[Sequence[str]], hidden: Sequence[range]) -> list[Sequ
     return kept
 
 
-def legend(kind: str, names: Sequence[int], run: range) -> RenderableType:
-    """Return the line that says what was left out; `kind` is ``stage`` or ``rank``, `names` its number on each line."""
-    model, first, final = (names[position] for position in (run.start - _KEPT, run.start, run.stop - 1))
-    told = f"... {kind}s {first} to {final} are like {kind} {model}, within {ALIKE:.0%} of the step"
-    return indented(text(told.replace("%", " %"), "dim"))
+def legend(kind: str, numbers: Sequence[int], hidden: Sequence[range]) -> Iterator[RenderableType]:
+    """Yield what to say of the lines that were left out.
+
+    Parameters
+    ----------
+    kind : str
+        What a line is: ``"stage"`` or ``"rank"``.
+    numbers : sequence of int
+        Its number on each line.
+    hidden : sequence of range
+        The positions that were left out.
+    """
+    told = []
+    for run in hidden:
+        model, first, final = (numbers[position] for position in (run.start - _KEPT, run.start, run.stop - 1))
+        told.append(f"... {kind}s {first} to {final} are like {kind} {model}")
+    if len(told) > _LEGENDS:
+        told = [f"... {kind}s like the two above and below them"]
+    for line in told:
+        yield indented(text(f"{line}, within {100 * ALIKE:.0f} % of the step", "dim"))
 
 
 def _alike(one: Sequence[float], other: Sequence[float], tolerance_s: float) -> bool:

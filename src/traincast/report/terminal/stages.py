@@ -26,8 +26,7 @@ def stages(result: Result) -> Iterator[RenderableType]:
         rows.append(cells + [_peak(result, rank.stage)] * has_memory)
     yield heading(f"Stages, {unit.name} (of each the rank that ends last)")
     yield table(headings + ["peak memory"] * has_memory, shorten(rows, hidden))
-    for run in hidden:
-        yield legend("stage", [rank.stage for rank in last], run)
+    yield from legend("stage", [rank.stage for rank in last], hidden)
 
 
 def _last_of_stages(ranks: Sequence[RankResult]) -> list[RankResult]:
