@@ -60,14 +60,8 @@ def expand(
     ProgramError
         If members of a collective disagree, or a message has no partner.
     """
-    builder = SequenceBuilder(workload, plan)
     stage_R = fold.rank_C // workload.parallel.ranks_per_stage
-    keys = [(int(workload.template_W[rank]), int(stage)) for rank, stage in zip(fold.rank_C, stage_R, strict=True)]
-    sequences = {key: builder.sequence(workload.templates[key[0]], key[1]) for key in dict.fromkeys(keys)}
-    ops = builder.table()
-    tiles = {key: _tile(sequence, ops) for key, sequence in sequences.items()}
-    chosen = [tiles[key] for key in keys]
-
+    ops, chosen = _tiles(workload, plan, fold, stage_R)
     length_R = np.array([len(tile.sequence.row_L) for tile in chosen], dtype=np.int64)
     op_ptr_R1 = np.concatenate([[0], np.cumsum(length_R)])
     index_N = np.repeat(np.arange(len(chosen), dtype=np.int32), length_R)
@@ -93,6 +87,16 @@ def expand(
         compute_factor_N=None if compute_factor_W is None else compute_factor_W[fold.rank_C][index_N],
     )
     return replace(program, joint_N=joints(program, _simulated_members(groups, fold)))
+
+
+def _tiles(workload: Workload, plan: SchedulePlan, fold: Fold, stage_R: IntArray) -> tuple[OpTable, list[_Tile]]:
+    """Lay out each pair of template and stage once; return the table with its messages, and each rank's tile."""
+    builder = SequenceBuilder(workload, plan)
+    keys = [(int(workload.template_W[rank]), int(stage)) for rank, stage in zip(fold.rank_C, stage_R, strict=True)]
+    sequences = {key: builder.sequence(workload.templates[key[0]], key[1]) for key in dict.fromkeys(keys)}
+    ops = builder.table()
+    tiles = {key: _tile(sequence, ops) for key, sequence in sequences.items()}
+    return ops, [tiles[key] for key in keys]
 
 
 def _gather(parts: list[IntArray]) -> IntArray:

@@ -53,11 +53,6 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
     header = file.header
     degree = {name: _degree(header, name, getattr(options, name), notes) for name in ("tp", "ep", "pp")}
     tp, ep, pp, cp = degree["tp"], degree["ep"], degree["pp"], options.cp or 1
-    if options.tp is not None and header.tp not in (None, 0, options.tp):
-        notes.warn(
-            "tp-not-rescaled",
-            f"the file's compute times are those of tp {header.tp}; they and the message sizes are kept for tp {tp}",
-        )
     world = _world(header, options, (tp, cp, pp, ep), notes)
     if header.policy in _ALL_MODEL_POLICIES:
         tp = max(1, world // (cp * pp))
@@ -70,12 +65,7 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
             f"{notes.path}: {world} ranks do not divide into tp {tp} x cp {cp} x pp {pp} = {tp * cp * pp}; "
             f"{world % (tp * cp * pp)} would be left over (change --gpus or a degree)"
         )
-    if options.pp is not None and header.pp not in (None, 0, options.pp):
-        notes.warn(
-            "pp-not-rescaled",
-            f"the file describes one stage of pp {header.pp} with {_layers(parts)} layer(s); every stage of pp "
-            f"{options.pp} keeps them, so the model is another one",
-        )
+    _warn_not_rescaled(header, options, _layers(parts), notes)
     schedule, vpp = _schedule(header, options, pp, _layers(parts), notes)
     parallel = Parallel(
         tp=tp,
@@ -90,6 +80,22 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
     forward_only = header.inference or header.policy == "DISTRIBUTED_INFERENCE"
     warn_single_microbatch(notes, pp, pp * vpp, parallel.microbatches)
     return Layout(parallel, schedule, forward_only)
+
+
+def _warn_not_rescaled(header: Header, options: LayoutOptions, layers: int, notes: Notebook) -> None:
+    """Warn where a degree of the user's asks for more than other groups: for other times, or another model."""
+    if options.tp is not None and header.tp not in (None, 0, options.tp):
+        notes.warn(
+            "tp-not-rescaled",
+            f"the file's compute times are those of tp {header.tp}; they and the message sizes are kept for tp "
+            f"{options.tp}",
+        )
+    if options.pp is not None and header.pp not in (None, 0, options.pp):
+        notes.warn(
+            "pp-not-rescaled",
+            f"the file describes one stage of pp {header.pp} with {layers} layer(s); every stage of pp {options.pp} "
+            "keeps them, so the model is another one",
+        )
 
 
 def _degree(header: Header, name: str, chosen: int | None, notes: Notebook) -> int:
