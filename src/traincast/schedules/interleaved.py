@@ -79,11 +79,9 @@ def _turns(stages: int, virtual_per_stage: int, microbatches: int) -> Iterator[t
 
 
 def _refusal(stages: int, microbatches: int) -> Note:
-    why = (
-        f"{microbatches} microbatches are fewer than {stages} stages"
-        if microbatches < stages
-        else f"{microbatches} microbatches are not a multiple of {stages} stages"
-    )
+    counted = f"{microbatches} microbatch{' is' if microbatches == 1 else 'es are'}"
+    compared = "fewer than" if microbatches < stages else "not a multiple of"
+    why = f"{counted} {compared} {stages} stages"
     return Note(
         "megatron-would-refuse",
         f"{why}: Megatron-LM refuses this interleaved schedule; run here with a last group of {microbatches % stages}",

@@ -31,7 +31,7 @@ class Columns:
     @classmethod
     def of(cls, comparison: Comparison, a: str, b: str) -> "Columns":
         """Return the columns in a unit finer than that of the steps, because differences are small."""
-        return cls(a, b, TimeUnit.of(max(comparison.step.a_s, comparison.step.b_s) / 1000))
+        return cls(a, b, TimeUnit.of(max(comparison.step.a_s, comparison.step.b_s) / 100))
 
     @property
     def headings(self) -> list[str]:
