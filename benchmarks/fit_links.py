@@ -1,177 +1,79 @@
-"""Fit the link constants of the presets to measured collectives, and print the residuals.
+"""Fit the links of the presets to measured collectives, and print constants and residuals.
 
     python benchmarks/fit_links.py [--data DIR]
 
-Single-node constants come from `nccl_intranode_measured.csv` (all-reduce, all-gather,
-reduce-scatter, all-to-all over 2 to 8 GPUs), network constants from
-`nccl_allreduce_a100_azure.csv` (all-reduce over 2 to 16 nodes, rows marked suspect left
-out). The fit lowers the mean absolute relative error, which weighs all sizes alike and
-does not run after outliers; it is deterministic.
+Constants inside a node come from `nccl_intranode_measured.csv` (all-reduce, all-gather,
+reduce-scatter, all-to-all over 2 to 8 GPUs), those between nodes and the preset a100-azure
+from `nccl_allreduce_a100_azure.csv` (all-reduce over 2 to 128 GPUs). Each fit is repeated
+with something left out: a kind of GPU, whose constants then come from its datasheet and the
+others, or a number of GPUs.
 """
 
 import argparse
-import csv
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from traincast.estimate.collectives import ALGORITHMS, transfer_time_s
-from traincast.fabric.placement import Placement
+from traincast.calibrate.collectives import read_collectives
+from traincast.calibrate.fit import Fit, Residual, fit_links, from_others, predictor, residuals
+from traincast.calibrate.measurements import CollectiveMeasurements
 from traincast.spec.cluster import Cluster
 from traincast.spec.clusters import load_cluster
-from traincast.workload.words import Operation
 
-FloatArray = npt.NDArray[np.float64]
-Constants = dict[str, float]
-
-MEASURED = {"a100": "a100_sxm", "h100": "h100_sxm", "h200": "h200_sxm"}
-OPERATIONS = {
-    "all_reduce": Operation.ALL_REDUCE,
-    "all_gather": Operation.ALL_GATHER,
-    "reduce_scatter": Operation.REDUCE_SCATTER,
-    "alltoall": Operation.ALL_TO_ALL,
+MEASURED = {
+    "a100": "a100_sxm",
+    "h100": "h100_sxm",
+    "h200": "h200_sxm",
+    "b200": "b200_sxm",
+    "b300": "b300_sxm",
+    "gb200": "gb200",
+    "gb300": "gb300",
 }
-BANDS = {"up to 64 KiB": (0, 2**16), "to 1 MiB": (2**16, 2**20), "to 16 MiB": (2**20, 2**24), "above": (2**24, 2**40)}
-INTRA = ("base_latency_s", "hop_latency_s", "fill_latency_s", "fill_bytes", "bandwidth_bytes_per_s")
-NETWORK = ("hop_latency_s", "fill_latency_s", "fill_bytes", "node_bandwidth_bytes_per_s")
+"""Preset to the name of its GPU in the table."""
+AZURE = "a100-azure"
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Measured times of one operation over one placement, one per size."""
-
-    operation: Operation
-    placement: Placement
-    size_bytes: FloatArray
-    time_s: FloatArray
-
-    def errors(self, cluster: Cluster) -> FloatArray:
-        """Return the relative error of the cheapest algorithm at each size."""
-        traffics = [algorithm(self.operation, self.placement) for algorithm in ALGORITHMS.entries()]
-        times = [transfer_time_s(traffic, self.size_bytes, cluster) for traffic in traffics if traffic is not None]
-        cheapest: FloatArray = np.min(times, axis=0)
-        return cheapest / self.time_s - 1.0
+def of_gpu(table: CollectiveMeasurements, gpu: str) -> CollectiveMeasurements:
+    """Return the rows of one kind of GPU."""
+    return table.select(np.array([name == gpu for name in table.gpu]))
 
 
-def curves(rows: Iterable[tuple[Operation, Placement, float, float]]) -> list[Curve]:
-    """Return measured (operation, placement, bytes, seconds) rows as one curve per operation and placement."""
-    found: dict[tuple[Operation, Placement], list[tuple[float, float]]] = {}
-    for operation, placement, size_bytes, time_s in rows:
-        found.setdefault((operation, placement), []).append((size_bytes, time_s))
-    return [Curve(*key, *np.array(sorted(points)).T) for key, points in found.items()]
+def as_priced(measured: CollectiveMeasurements, cluster: Cluster) -> tuple[Residual, ...]:
+    """Return the residuals of a cluster as it stands."""
+    known = measured.on(cluster)
+    return residuals(known, predictor(known, cluster)(cluster))
 
 
-def single_node(file: Path, gpu: str) -> list[Curve]:
-    """Return the measured curves of one kind of GPU inside one node."""
-    with file.open(encoding="utf-8", newline="") as lines:
-        return curves(
-            (
-                OPERATIONS[row["op"]],
-                Placement((int(row["num_gpus"]),)),
-                float(row["message_bytes"]),
-                float(row["ms"]) / 1e3,
-            )
-            for row in csv.DictReader(lines)
-            if row["gpu"] == gpu
-        )
+def without_each_gpu(fits: Mapping[str, Fit], table: CollectiveMeasurements) -> dict[str, tuple[Residual, ...]]:
+    """Return for each GPU the residuals of constants from its datasheet and the fits of the others."""
+    found = {}
+    for name in fits:
+        others = [fit.cluster for other, fit in fits.items() if other != name]
+        found[name] = as_priced(of_gpu(table, MEASURED[name]), from_others(load_cluster(name), others))
+    return found
 
 
-def azure(file: Path) -> list[Curve]:
-    """Return the measured all-reduces of Azure ND A100 v4, without the suspect rows."""
-    with file.open(encoding="utf-8", newline="") as lines:
-        return curves(
-            (
-                Operation.ALL_REDUCE,
-                Placement((int(row["gpus"]) // int(row["nodes"]),) * int(row["nodes"])),
-                float(row["size_bytes"]),
-                float(row["time_us"]) / 1e6,
-            )
-            for row in csv.DictReader(lines)
-            if not row["suspect"]
-        )
+def without_each_size(measured: CollectiveMeasurements, cluster: Cluster) -> dict[int, tuple[Residual, ...]]:
+    """Return for each number of GPUs the residuals of a fit to the others."""
+    found = {}
+    for ranks in sorted(set(measured.ranks.tolist())):
+        kept = measured.ranks != ranks
+        fitted = fit_links(measured.select(kept), cluster).cluster
+        found[ranks] = as_priced(measured.select(~kept), fitted)
+    return found
 
 
-def fit(start: Constants, error: Callable[[Constants], float]) -> Constants:
-    """Return the constants of least error: try each a step up and down, then halve the step."""
-    best, least, step = dict(start), error(start), 0.5
-    while step > 0.002:
-        improved = False
-        for name in start:
-            for factor in (1 + step, 1 / (1 + step)):
-                trial = {**best, name: best[name] * factor}
-                if (value := error(trial)) < least * (1 - 1e-6):
-                    best, least, improved = trial, value, True
-        step = step if improved else step / 2
-    return best
-
-
-def with_intra(cluster: Cluster, constants: Constants) -> Cluster:
-    """Return the cluster with other single-node constants."""
-    link = {name: value for name, value in constants.items() if name != "copy_bytes_per_s"}
-    gpu = replace(cluster.gpu, copy_bytes_per_s=constants["copy_bytes_per_s"])
-    return replace(cluster, gpu=gpu, intra=replace(cluster.intra, **link))
-
-
-def with_inter(cluster: Cluster, constants: Constants) -> Cluster:
-    """Return the cluster with other network constants."""
-    return replace(cluster, inter=replace(cluster.inter, **constants))
-
-
-def mean_error(measured: list[Curve], cluster: Cluster) -> float:
-    """Return the mean absolute relative error over all points."""
-    return float(np.mean(np.abs(np.concatenate([curve.errors(cluster) for curve in measured]))))
-
-
-def report(title: str, measured: list[Curve], cluster: Cluster) -> None:
-    """Print median and 90th percentile of the absolute relative error, by size and operation."""
-    sizes = np.concatenate([curve.size_bytes for curve in measured])
-    errors = np.concatenate([curve.errors(cluster) for curve in measured])
-    operations = np.concatenate([np.full(curve.size_bytes.size, int(curve.operation)) for curve in measured])
-    masks = {"all": np.ones(sizes.size, dtype=bool), "above 1 MiB": sizes > 2**20}
-    masks |= {band: (sizes > low) & (sizes <= high) for band, (low, high) in BANDS.items()}
-    masks |= {
-        name: operations == operation for name, operation in OPERATIONS.items() if (operations == operation).any()
-    }
-    print(f"\n{title}: {sizes.size} points")
-    for name, mask in masks.items():
-        absolute = np.abs(errors[mask])
-        p50, p90 = np.quantile(absolute, (0.5, 0.9))
-        print(f"  {name:15} median {p50:6.1%}  p90 {p90:6.1%}  bias {np.median(errors[mask]):+6.1%}")
-
-
-def show(title: str, constants: Constants) -> None:
-    """Print fitted constants as they stand in a cluster file."""
+def show(title: str, found: Sequence[Residual], constants: Mapping[str, float] | None = None) -> None:
+    """Print constants as they stand in a cluster file, and residuals."""
     print(f"\n{title}")
-    for name, value in constants.items():
-        print(f"  {name} = {value:.4g}")
-
-
-def fit_node(name: str, measured: list[Curve]) -> None:
-    """Fit the single-node constants of a preset and print them."""
-    cluster = load_cluster(name)
-    start = {key: float(getattr(cluster.intra, key)) for key in INTRA}
-    start["copy_bytes_per_s"] = cluster.gpu.copy_bytes_per_s or 1e12
-    fitted = fit(start, lambda trial: mean_error(measured, with_intra(cluster, trial)))
-    show(f"{name}, inside a node (fitted)", fitted)
-    report(f"{name} as fitted now", measured, with_intra(cluster, fitted))
-    report(f"{name} as in its file", measured, cluster)
-
-
-def fit_network(measured: list[Curve]) -> None:
-    """Fit the network constants of the preset a100 and print them; its single-node ones stay."""
-    cluster = load_cluster("a100")
-    across = [curve for curve in measured if curve.placement.nodes > 1]
-    start = {key: float(getattr(cluster.inter, key)) for key in NETWORK}
-    fitted = fit(start, lambda trial: mean_error(across, with_inter(cluster, trial)))
-    show("a100, between nodes (fitted, single-node constants as in the file)", fitted)
-    report("a100 on Azure, 2 to 16 nodes, as fitted now", across, with_inter(cluster, fitted))
-    report("a100 on Azure, 2 to 16 nodes, as in its file", across, cluster)
-    one = [curve for curve in measured if curve.placement.nodes == 1 and curve.placement.ranks > 1]
-    report("a100 on Azure, one node, as in its file (another NCCL than the constants)", one, cluster)
+    for path, value in (constants or {}).items():
+        print(f"  {path} = {value:.4g}")
+    for each in found:
+        print(
+            f"  {each.of:15} {each.rows:4} rows  median {each.median:5.1%}  p95 {each.p95:5.1%}  bias {each.bias:+5.1%}"
+        )
 
 
 def main() -> int:
@@ -184,9 +86,19 @@ def main() -> int:
         if not file.is_file():
             print(f"{file} is missing; say with --data where the measured collectives are", file=sys.stderr)
             return 1
-    for name, gpu in MEASURED.items():
-        fit_node(name, single_node(one_node, gpu))
-    fit_network(azure(many_nodes))
+    table, azure = read_collectives([one_node]).measurements, read_collectives([many_nodes]).measurements
+    fits = {name: fit_links(of_gpu(table, gpu), load_cluster(name)) for name, gpu in MEASURED.items()}
+    for name, fit in fits.items():
+        show(f"{name}, fitted now", fit.residuals, fit.constants)
+        show(f"{name}, as in its file", as_priced(of_gpu(table, MEASURED[name]), load_cluster(name)))
+    for name, found in without_each_gpu(fits, table).items():
+        show(f"{name}, from its datasheet and the other GPUs", found)
+    preset = load_cluster(AZURE)
+    fit = fit_links(azure, preset)
+    show(f"{AZURE}, fitted now", fit.residuals, fit.constants)
+    show(f"{AZURE}, as in its file", as_priced(azure, preset))
+    for ranks, found in without_each_size(azure, preset).items():
+        show(f"{AZURE}, {ranks} GPUs from a fit to the others", found[:1])
     return 0
 
 

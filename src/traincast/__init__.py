@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from traincast.api import clusters, compare, inspect, read, simulate
+    from traincast.api import clusters, collective, compare, inspect, read, simulate, validate
     from traincast.errors import (
         CalibrationError,
         ConfigError,
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# `api.calibrate` is not among them: `traincast.calibrate` is the package that it stands on.
 _HOME = {
-    **dict.fromkeys(("clusters", "compare", "inspect", "read", "simulate"), "traincast.api"),
+    **dict.fromkeys(("clusters", "collective", "compare", "inspect", "read", "simulate", "validate"), "traincast.api"),
     **dict.fromkeys(
         (
             "CalibrationError",
@@ -54,10 +55,12 @@ __all__ = [
     "UnknownNameError",
     "__version__",
     "clusters",
+    "collective",
     "compare",
     "inspect",
     "read",
     "simulate",
+    "validate",
 ]
 
 

@@ -1,16 +1,22 @@
 """The facade: what a Python user calls, and all that the command line calls."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from traincast.analysis.comparison import Comparison, Side
 from traincast.analysis.comparison import compare as compare_sides
 from traincast.errors import ConfigError, FormatError
+from traincast.estimate.collective_table import CollectiveTable, collective_table, doubling, members_on
+from traincast.estimate.simai.header import SIMAI_OPTIONS
+from traincast.estimate.simai.machine import simai_machine
+from traincast.estimate.simai.report import SimaiReport
+from traincast.estimate.simai.total import simai_sum
+from traincast.formats.aicb.grammar import load
 from traincast.formats.contract import Format, Inspection
-from traincast.formats.open import expand_inputs, identify
+from traincast.formats.open import expand_inputs, identify, identify_run
 from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
 from traincast.simulation.sides import measured_side, simulated_side
@@ -20,7 +26,13 @@ from traincast.spec.clusters import cluster_names, load_cluster
 from traincast.spec.flags import flag_of
 from traincast.spec.notes import Note
 from traincast.spec.options import LayoutOptions, SimulateOptions, make_options
+from traincast.spec.simai import SimaiOverlap
+from traincast.workload.words import operation_named
 from traincast.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from traincast.calibrate.calibrate import Calibration
+    from traincast.calibrate.validate import Validation
 
 DEFAULT_CLUSTER = "h100"
 
@@ -52,6 +64,25 @@ def inspect(path: StrPath) -> Inspection:
     return identify(file).inspect(file)
 
 
+def inspect_all(files: StrPath | Sequence[StrPath]) -> Iterator[Inspection]:
+    """Say what each of several files is (see `inspect`); folders and patterns may stand for them.
+
+    Yields
+    ------
+    Inspection
+        Of each file, in their order.
+
+    Raises
+    ------
+    FormatError
+        If a file cannot be read; where it stands in a folder that was given, with a pattern to
+        choose the others.
+    """
+    given = _paths(files)
+    for path in expand(given):
+        yield identify(path, given).inspect(path)
+
+
 def expand(files: StrPath | Sequence[StrPath]) -> list[Path]:
     """Replace folders by the files in them, and patterns such as ``run/rank*.txt`` by what they match.
 
@@ -62,7 +93,7 @@ def expand(files: StrPath | Sequence[StrPath]) -> list[Path]:
     ConfigError
         If no file is given.
     """
-    paths = [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
+    paths = _paths(files)
     if not paths:
         raise ConfigError("no file was given")
     return expand_inputs(paths)
@@ -89,14 +120,12 @@ def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None
     ConfigError
         If no file is given, or an option is set that means nothing to their format.
     """
-    paths = expand(files)
-    formats = [identify(path) for path in paths]
-    for path, form in zip(paths, formats, strict=True):
-        if form is not formats[0]:
-            raise FormatError(f"is of format {form.name}, but {paths[0]} is {formats[0].name}", str(path))
+    given = _paths(files)
+    paths = expand(given)
+    form = identify_run(paths, given)
     chosen = layout or LayoutOptions()
-    _refuse_meaningless(formats[0], chosen)
-    return formats[0].read(paths, chosen)
+    _refuse_meaningless(form, chosen)
+    return form.read(paths, chosen)
 
 
 def simulate(
@@ -145,6 +174,47 @@ def simulate(
     return result if chosen.cluster else _with_default_cluster(result)
 
 
+def simai(
+    files: StrPath | Sequence[StrPath], options: SimulateOptions | None = None, overlap: SimaiOverlap | None = None
+) -> SimaiReport:
+    """Add up an AICB/SimAI workload as SimAI-Analytical does, for those who compare with it.
+
+    Parameters
+    ----------
+    files : path or sequence of paths
+        The one file.
+    options : SimulateOptions, optional
+        Cluster preset (default ``h100``), world size, degrees and microbatches.
+    overlap : SimaiOverlap, optional
+        Shares of communication that SimAI is told to leave out.
+
+    Returns
+    -------
+    SimaiReport
+        Its own numbers; nothing in them is scheduled or overlapped.
+
+    Raises
+    ------
+    ConfigError
+        If the file is no AICB/SimAI workload, an option means nothing to SimAI, or SimAI would
+        crash on the file.
+    """
+    chosen = options or SimulateOptions()
+    _refuse_beside_simai(chosen)
+    path, *others = expand(files)
+    form = identify(path)
+    if others or form.name != "aicb":
+        what = f"{1 + len(others)} files" if others else form.title
+        raise ConfigError(f"SimAI's prices are those of one AICB/SimAI workload, but this is {what}", str(path))
+    report = simai_sum(load(path), simai_machine(chosen.cluster or DEFAULT_CLUSTER), chosen.layout, overlap)
+    if chosen.cluster:
+        return report
+    warning = Note(
+        "cluster-default", f"SimAI's constants of {DEFAULT_CLUSTER} were taken, because no cluster was given"
+    )
+    return replace(report, warnings=(*report.warnings, warning))
+
+
 def compare(a: StrPath | Result | Workload, b: StrPath | Result | Workload) -> Comparison:
     """Put two steps side by side.
 
@@ -174,24 +244,149 @@ def compare(a: StrPath | Result | Workload, b: StrPath | Result | Workload) -> C
     return compare_sides(_side(a), _side(b))
 
 
+def validate(
+    path: StrPath, cluster: str | None = None, by: Sequence[str] = (), leave_out: str | None = None
+) -> "Validation":
+    """Predict every measurement in a file and say how far off the predictions are.
+
+    Parameters
+    ----------
+    path : path
+        A CSV file, whose columns say what was measured (now: collectives), or a log of nccl-tests.
+    cluster : str, optional
+        Preset or TOML file that all rows ran on; by default each row's GPU says its preset.
+    by : sequence of str, optional
+        Groupings to show, such as ``("gpu", "op")``, or ``("gpu+op",)`` for both at once; all
+        that there are by default.
+    leave_out : str, optional
+        A grouping: the constants are fitted again without each of its groups, and predict it.
+
+    Returns
+    -------
+    Validation
+
+    Raises
+    ------
+    TraincastError
+        If the file or the cluster cannot be read, or there is no such grouping.
+    """
+    from traincast.calibrate.validate import validate as validate_file
+
+    return validate_file(path, cluster, by, leave_out)
+
+
+def collective(
+    operation: str,
+    sizes: int | tuple[int, int],
+    gpus: int | None = None,
+    nodes: int | None = None,
+    cluster: str | None = None,
+) -> CollectiveTable:
+    """Return the price of one collective over a range of sizes.
+
+    Parameters
+    ----------
+    operation : str
+        ``"all_reduce"``, ``"all-to-all"``, ...: any spelling.
+    sizes : int or (int, int)
+        A size in bytes, or the first and last of a range in which each is twice the one before.
+    gpus : int, optional
+        Ranks that take part; those of a full node by default.
+    nodes : int, optional
+        Nodes they are spread over; the fewest by default.
+    cluster : str, optional
+        Preset or TOML file; the default cluster, as an assumption, where it is not given.
+
+    Returns
+    -------
+    CollectiveTable
+
+    Raises
+    ------
+    TraincastError
+        If a name is unknown, or the ranks do not fit on the nodes.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> traincast.collective("all_reduce", 2**30, gpus=16, cluster="h100").rows[0].busbw_bytes_per_s  # doctest: +SKIP
+    """
+    known = load_cluster(cluster or DEFAULT_CLUSTER)
+    first, last = (sizes, sizes) if isinstance(sizes, int) else sizes
+    placement = members_on(known.gpus_per_node if gpus is None else gpus, nodes, known.gpus_per_node)
+    table = collective_table(operation_named(operation), doubling(first, last), placement, known)
+    if cluster is not None:
+        return table
+    note = Note("cluster-default", f"no cluster was given; taken as {DEFAULT_CLUSTER}")
+    return replace(table, assumptions=(note,))
+
+
+def calibrate(files: StrPath | Sequence[StrPath], cluster: str) -> "Calibration":
+    """Fit the constants of a cluster to measured collectives.
+
+    Parameters
+    ----------
+    files : path or sequence of paths
+        Logs of nccl-tests and CSV files, all of one cluster.
+    cluster : str
+        Preset or TOML file to start from; what the measurements do not show stays as it is there.
+
+    Returns
+    -------
+    Calibration
+        Its `profile` is a file for ``cluster``.
+
+    Raises
+    ------
+    TraincastError
+        If a file cannot be read, or its rows cannot be fitted.
+    """
+    from traincast.calibrate.calibrate import calibrate as calibrate_cluster
+
+    return calibrate_cluster(expand(files), load_cluster(cluster))
+
+
 def load_result(path: StrPath) -> Result:
     """Read a ``result.json`` that was written before.
+
+    Parameters
+    ----------
+    path : path
+        The file, or the folder that it was written to.
 
     Raises
     ------
     FormatError
         If the file cannot be read or is no result.
     """
+    file = Path(path)
     try:
-        data = Path(path).read_bytes()
+        if file.is_dir():
+            file /= "result.json"
+        data = file.read_bytes()
     except OSError as error:
-        raise FormatError(f"cannot be read: {error.strerror or error}", str(path)) from None
-    return result_from_json(data, str(path))
+        raise FormatError(f"cannot be read: {error.strerror or error}", str(file)) from None
+    return result_from_json(data, str(file))
 
 
-def clusters() -> list[Cluster]:
-    """Return every preset cluster."""
-    return [load_cluster(name) for name in cluster_names()]
+def clusters(names: Sequence[str] = ()) -> list[Cluster]:
+    """Return clusters by their names.
+
+    Parameters
+    ----------
+    names : sequence of str, optional
+        Presets or TOML files; every preset where none is given.
+
+    Raises
+    ------
+    TraincastError
+        If a name is unknown, or a file cannot be read.
+    """
+    return [load_cluster(name) for name in names or cluster_names()]
+
+
+def _paths(files: StrPath | Sequence[StrPath]) -> list[Path]:
+    return [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
 
 
 def _side(given: StrPath | Result | Workload) -> Side:
@@ -235,10 +430,20 @@ def _refuse_meaningless(form: Format, layout: LayoutOptions) -> None:
             raise ConfigError(f"{flag_of(option.name)} has no meaning for {article} {form.title}")
 
 
+def _refuse_beside_simai(options: SimulateOptions) -> None:
+    """Refuse an option that the user set and SimAI has no word for."""
+    layout = [each.name for each in fields(LayoutOptions) if each.name not in SIMAI_OPTIONS]
+    given = [name for name in layout if getattr(options.layout, name) != getattr(LayoutOptions(), name)]
+    pricing = {"busbw": options.busbw_bytes_per_s, "slow": options.compute_slowdown, "unfold": options.unfold}
+    given += [name for name, value in pricing.items() if value]
+    if given:
+        raise ConfigError(f"{flag_of(given[0])} has no meaning for SimAI's prices")
+
+
 def _with_default_cluster(result: Result) -> Result:
     text = f"no cluster was given; taken as {DEFAULT_CLUSTER}"
     assumptions = (*result.assumptions, Note("cluster-default", text))
-    priced = sum(each.count for each in result.collectives)
+    priced = any(each.algorithm != "measured" for each in result.collectives)
     if not priced:
         return replace(result, assumptions=assumptions)
     warning = Note(

@@ -118,6 +118,29 @@ def format_size(size_bytes: float) -> str:
     return f"{size_bytes:.0f} B"
 
 
+def format_decimal_size(size_bytes: float) -> str:
+    """Write a number of bytes for people in decimal units, as datasheets do: ``80 GB``."""
+    for unit in ("T", "G", "M", "k"):
+        if abs(size_bytes) >= _DECIMAL[unit]:
+            return f"{_digits(size_bytes / _DECIMAL[unit])} {unit}B"
+    return f"{size_bytes:.0f} B"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Write a number of things for people: ``1 layer``, ``1024 layers``.
+
+    Parameters
+    ----------
+    count : int
+        How many.
+    one : str
+        What one of them is called.
+    many : str, optional
+        What several are called; `one` with an s by default.
+    """
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
 def format_rate(rate_bytes_per_s: float) -> str:
     """Write a data rate for people: ``362 GB/s``."""
     for unit in ("T", "G", "M", "k"):

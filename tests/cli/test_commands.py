@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from aicb_runs import header_of, write_text
 from support import row
 from traincast import __version__, api
 from traincast.cli.main import cli, main
+from traincast.spec.clusters import cluster_names
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MS = 1_000_000
@@ -45,7 +47,7 @@ def file(tmp_path):
 
 
 COMMANDS = {
-    "inspect": {"files", "--json"},
+    "inspect": {"files", "--all", "--json"},
     "simulate": {
         "files",
         *("--cluster", "--gpus", "--world-size", "--microbatches", "--layers", "--num-layers", "--schedule"),
@@ -54,11 +56,14 @@ COMMANDS = {
         *("--ep", "--expert-model-parallel-size", "--etp", "--expert-tensor-parallel-size"),
         *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
         *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance"),
-        *("--busbw", "--slow", "--unfold", "--out", "--json", "--quiet"),
+        *("--pricing", "--simai-overlap", "--busbw", "--slow", "--unfold", "--out", "--json", "--quiet"),
     },
     "compare": {"a", "b", "--json", "--ranks"},
+    "calibrate": {"files", "--cluster", "--out", "--json"},
+    "validate": {"file", "--cluster", "--by", "--cv", "--out", "--json"},
+    "collective": {"op", "--size", "--gpus", "--nodes", "--cluster", "--json"},
     "report": {"file"},
-    "clusters": {"--json"},
+    "clusters": {"names", "--json"},
 }
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 
@@ -76,7 +81,7 @@ def test_the_commands_and_options_are_these():
 def test_help_names_every_option(call, words):
     code, out, err = call(*words, "--help")
     assert (code, err) == (0, "")
-    wanted = COMMANDS[words[0]] - {"files", "file", "a", "b"} if words else set(COMMANDS)
+    wanted = COMMANDS[words[0]] - {"files", "names", "file", "a", "b", "op"} if words else set(COMMANDS)
     assert all(each in out for each in wanted)
     assert call(*words, "-h")[1] == out
 
@@ -144,6 +149,7 @@ def test_report_prints_what_the_run_printed(call, file, tmp_path):
     call("simulate", file, "--cluster", "h100", "--out", tmp_path / "out", "--quiet")
     assert direct[0] == 0
     assert call("report", tmp_path / "out" / "result.json") == direct
+    assert call("report", tmp_path / "out") == direct
 
 
 def test_every_file_of_an_inspection_is_described(call, file):
@@ -151,6 +157,63 @@ def test_every_file_of_an_inspection_is_described(call, file):
     assert (code, err) == (0, "")
     assert "aicb_scaled_512gpu.txt" in out
     assert "w.txt" in out
+    assert out.startswith("2 files\n")
+
+
+def test_of_many_files_the_first_and_last_are_shown(call, file):
+    traces = EXAMPLES / "megatron_pp4_tp2"
+    out = call("inspect", traces)[1]
+    assert out.startswith("8 files: traces of 8 ranks of 8 by the file names\n")
+    assert [int(rank) for rank in re.findall(r"^  rank (\d)", out, re.MULTILINE)] == [0, 7]
+    assert re.search(r"^\.\.\. 6 files more, with \d+ oddities \(--all shows them\)$", out, re.MULTILINE)
+    every = call("inspect", traces, "--all")[1]
+    assert [int(rank) for rank in re.findall(r"^  rank (\d)", every, re.MULTILINE)] == list(range(8))
+    assert "--all" not in every
+    assert call("inspect", traces, "--json")[1].count("traincast.inspection/1") == 8
+    two = call("inspect", traces / "*rank[02]_*")[1]
+    assert two.startswith("2 files: traces of 2 ranks of 8 by the file names\n")
+    assert call("inspect", file, file, file, file)[1].startswith("4 files\n")
+
+
+def test_a_stray_file_in_a_folder_comes_with_a_pattern(call, file, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for rank in (0, 1):
+        (folder / f"x_rank{rank}.txt").write_text(file.read_text())
+    for name, text in (("notes.txt", "hello\n"), ("empty.txt", ""), ("topology", "9 8 1 8 9 H100\n0\n")):
+        (folder / name).write_text(text)
+        for command in ("simulate", "inspect")[: 1 if name == "topology" else 2]:
+            code, out, err = call(command, folder)
+            assert (code, out) == (1, "")
+            assert err.startswith(f"error: {folder / name}:")
+            assert err.endswith(f"give a pattern such as '{folder}/*rank*.txt'\n")
+        assert "pattern" not in call("simulate", folder / name)[2]
+        (folder / name).unlink()
+
+
+def test_notes_show_short_places_and_pipes_get_no_trailing_blanks(call):
+    outputs = [
+        call("simulate", EXAMPLES / "aicb_scaled_512gpu.txt")[1],
+        call("inspect", EXAMPLES / "megatron_pp4_tp2")[1],
+        call("clusters")[1],
+    ]
+    for out in outputs:
+        assert all(line == line.rstrip() for line in out.splitlines())
+    assert "(aicb_scaled_512gpu.txt:1)" in " ".join(outputs[0].split())
+    assert str(EXAMPLES) not in outputs[0]
+
+
+def test_clusters_by_name_show_their_numbers(call, tmp_path):
+    out = call("clusters", "h100", "a100")[1]
+    assert re.search(r"^  gpu\.hbm_bytes +80 GB +\[\d+\]$", out, re.MULTILINE)
+    assert "NVIDIA H100 datasheet" in out
+    assert "\na100: " in out
+    assert [each["name"] for each in json.loads(call("clusters", "h100", "--json")[1])["clusters"]] == ["h100"]
+    assert call("clusters", "nowhere")[0] == 1
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "h100"\ndescription = "ours"\n[inter]\nbandwidth_bytes_per_s = "100Gb/s"\n')
+    assert re.search(r"^  inter\.bandwidth_bytes_per_s +12\.5 GB/s", call("clusters", path)[1], re.MULTILINE)
+    assert "clusters NAME..." in call("clusters")[1].splitlines()[-1]
 
 
 # --- flags
@@ -268,8 +331,10 @@ def test_a_bad_file_is_named_with_its_line(call, tmp_path, command, content, sai
 
 @pytest.mark.parametrize("command", ["simulate", "inspect", "report"])
 def test_what_is_no_readable_file_says_so(call, tmp_path, monkeypatch, command):
-    said = "cannot be read: Is a directory" if command == "report" else "is a folder without files"
-    assert call(command, tmp_path) == (1, "", f"error: {tmp_path}: {said}\n")
+    said = f"{tmp_path}: is a folder without files"
+    if command == "report":
+        said = f"{tmp_path / 'result.json'}: cannot be read: No such file or directory"
+    assert call(command, tmp_path) == (1, "", f"error: {said}\n")
     absent = tmp_path / "absent.txt"
     assert call(command, absent) == (1, "", f"error: {absent}: cannot be read: No such file or directory\n")
     locked = tmp_path / "locked.txt"
@@ -296,7 +361,7 @@ def test_an_option_that_means_nothing_to_the_file_is_refused(call, file, words):
 def test_names_that_nobody_knows_list_the_known(call, file):
     code, out, err = call("simulate", file, "--cluster", "h101")
     assert (code, out) == (1, "")
-    assert err == "error: unknown cluster 'h101'; known: a100, a800, h100, h200, h800, ideal\n"
+    assert err == f"error: unknown cluster 'h101'; known: {', '.join(cluster_names())}\n"
     code, out, err = call("simulate", file, "--schedule", "dualpipe2")
     assert (code, out) == (1, "")
     assert err == "error: unknown schedule 'dualpipe2'; known: 1f1b, gpipe, interleaved\n"

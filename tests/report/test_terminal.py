@@ -8,16 +8,17 @@ import pytest
 from rich.console import Console
 
 from traincast.formats.contract import Inspection, Total
-from traincast.report.terminal import print_clusters, print_inspection, print_result
+from traincast.report.terminal import print_cluster_numbers, print_clusters, print_inspections, print_result
 from traincast.simulation.result import BREAKDOWN_KEYS, RankResult
 from traincast.spec.cluster import Cluster, Gpu, Link
+from traincast.spec.fabric import FabricSpec
 from traincast.spec.notes import Note
 
 LINK = Link(bandwidth_bytes_per_s=360e9, base_latency_s=3.5e-6, hop_latency_s=2e-7)
 CLUSTER = Cluster(
     name="h100",
     description="DGX H100 with a 400 Gb/s NIC per GPU",
-    gpu=Gpu(name="H100 SXM", bf16_dense_flops_per_s=989e12, hbm_bytes=80 * 2**30, hbm_bytes_per_s=3.35e12),
+    gpu=Gpu(name="H100 SXM", bf16_dense_flops_per_s=989e12, hbm_bytes=80_000_000_000, hbm_bytes_per_s=3.35e12),
     gpus_per_node=8,
     intra=LINK,
     inter=LINK,
@@ -122,7 +123,7 @@ def many_stages(result, count):
 
 def test_like_stages_are_elided(result, shown):
     section = plain_and_narrow(shown(print_result, many_stages(result, 64))).split("Stages")[1].split("Commun")[0]
-    assert re.findall(r"^ +(\d+|\.\.\.) ", section, re.MULTILINE) == ["0", "1", "2", "...", "62", "63", "..."]
+    assert re.findall(r"^ +(\d+|\.\.\.)(?: |$)", section, re.MULTILINE) == ["0", "1", "2", "...", "62", "63", "..."]
     assert "... stages 3 to 61 are like stage 1, within 1 % of the step" in section
     assert re.search(r"^ +63 +631 ", section, re.MULTILINE)
 
@@ -158,7 +159,7 @@ def test_files_cannot_steer_the_terminal(result, shown):
 
 
 def test_inspection(shown):
-    output = plain_and_narrow(shown(print_inspection, INSPECTION))
+    output = plain_and_narrow(shown(print_inspections, [INSPECTION]))
     assert "aicb: AICB, 12 columns (95 % sure)" in output
     assert "1,300 rows, 16 blocks" in output
     assert "tp 8, pp 16" in output and "not said: vpp" in output
@@ -170,11 +171,33 @@ def test_inspection(shown):
 def test_clusters(shown):
     output = plain_and_narrow(shown(print_clusters, [CLUSTER]))
     assert output.startswith("h100: DGX H100")
-    assert "8 x H100 SXM (989 TFLOP/s bf16, 80 GiB, 3.35 TB/s) per node" in output
+    assert "8 x H100 SXM (989 TFLOP/s bf16, 80 GB, 3.35 TB/s) per node" in output
     assert re.search(r"inside a node +360 GB/s +3\.5 us +200 ns", output)
-    assert "gpu.hbm_bytes: NVIDIA" in output
+    assert output.splitlines()[-1] == "traincast clusters NAME... shows every number with its source"
     both = plain_and_narrow(shown(print_clusters, [CLUSTER, replace(CLUSTER, name="free", ideal=True)]))
-    assert "Sources" not in both and "communication takes no time" in both
+    assert "communication takes no time" in both
+
+
+def test_every_number_of_a_cluster_has_its_unit_and_source(shown):
+    fabric = FabricSpec(kind="fat-tree", nodes_per_leaf=4, oversubscription=(2.0,))
+    cluster = replace(CLUSTER, fabric=fabric, sources=(*CLUSTER.sources, ("fabric", "set in c.toml")))
+    output = plain_and_narrow(shown(print_cluster_numbers, [cluster]))
+    for name, value, source in (
+        ("gpus_per_node", "8", "-"),
+        ("gpu.bf16_dense_flops_per_s", "989 TFLOP/s", "-"),
+        ("gpu.hbm_bytes", "80 GB", r"\[1\]"),
+        ("fabric.kind", "fat-tree", r"\[2\]"),
+        ("fabric.oversubscription", "2", r"\[2\]"),
+        ("intra.bandwidth_bytes_per_s", "360 GB/s", "-"),
+        ("inter.hop_latency_s", "200 ns", "-"),
+    ):
+        assert re.search(rf"^  {name} +{value} +{source}$", output, re.MULTILINE), name
+    assert "fabric.queue_pairs" not in output
+    assert "  [1] NVIDIA datasheet" in output
+    assert "  [2] set in c.toml" in output
+    free = shown(print_cluster_numbers, [replace(CLUSTER, ideal=True)])
+    assert "intra." not in free
+    assert re.search(r"^  ideal +true", free, re.MULTILINE)
 
 
 def test_rich_and_numpy_are_loaded_only_when_used():
@@ -200,3 +223,38 @@ def test_wide_numbers_stay_whole_in_80_columns(result, shown):
     output = plain_and_narrow(shown(print_result, replace(result, collectives=(wide,))))
     for cell in ("1023 MiB", "16384/2048", "1,234,567", "1.075 ms", "1327 s"):
         assert cell in output
+
+
+def test_the_communication_table_breaks_no_word_in_a_narrow_terminal(result):
+    wide = replace(result.collectives[0], op="reduce_scatter", algorithm="hierarchical", count=1_234)
+    result = replace(result, collectives=(wide, *result.collectives))
+    for width in (50, 60, 70, 80, 100):
+        stream = io.StringIO()
+        print_result(result, Console(file=stream, width=width, force_terminal=False, _environ={}))
+        section = stream.getvalue().split("Communication")[1].split("Stragglers")[0]
+        assert max(map(len, section.splitlines())) <= width
+        words = re.findall(r"[A-Za-z]+", section)
+        assert {"group", "operation", "reduce", "scatter", "total"} <= set(words), width
+        assert ("no room for: " in section) == (width < 80)
+    assert "how" in section and "each" in section
+
+
+@pytest.mark.parametrize(
+    ("files", "shown_places"),
+    [
+        (["runs/a/t.txt"], ["t.txt:4", "t.txt[2]", "t.txt", "elsewhere.txt:1"]),
+        (["runs/a/t.txt", "runs/b/t.txt"], ["a/t.txt:4", "a/t.txt[2]", "a/t.txt", "elsewhere.txt:1"]),
+        (["runs/a/t.txt", "t.txt"], ["a/t.txt:4", "a/t.txt[2]", "a/t.txt", "elsewhere.txt:1"]),
+    ],
+)
+def test_places_show_as_much_of_the_path_as_tells_the_files_apart(result, shown, files, shown_places):
+    places = ["runs/a/t.txt:4", "runs/a/t.txt[2]", "runs/a/t.txt", "elsewhere.txt:1"]
+    inputs = tuple(replace(result.inputs[0], path=path) for path in files)
+    notes = tuple(Note(f"code{index}", "Odd", place) for index, place in enumerate(places))
+    output = shown(print_result, replace(result, inputs=inputs, warnings=notes))
+    assert re.findall(r"- Odd \((.*)\)", output) == shown_places
+
+
+def test_one_of_a_thing_is_in_the_singular(shown):
+    one = replace(INSPECTION, counts={"microbatches": 1, "layers_per_microbatch": 1, "loss": 1, "leaves": 1, "rows": 2})
+    assert "1 microbatch, 1 layer per microbatch, 1 loss, 1 leaf, 2 rows" in shown(print_inspections, [one])

@@ -14,7 +14,7 @@ def test_a_known_duration_is_kept_and_a_slow_rank_slows_only_its_computations():
     made = HandMade(Parallel(tp=2)).template(forward=[compute(3), collective(5.0)])
     result = traincast.simulate(made.workload(), cluster="h100", compute_slowdown={1: 2})
     assert result.iteration_time_s == 2 * 3 + 5
-    assert result.collectives == ()
+    assert [(each.algorithm, each.time_s) for each in result.collectives] == [("measured", 5.0)]
     assert [rank.compute_s for rank in result.ranks] == [3, 6]
 
 

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from traincast.fabric.placement import Placement
+from traincast.estimate.collective_table import spread
 from traincast.spec.cluster import Cluster
+
+__all__ = ["CollectiveMeasurements", "FloatArray", "IntArray", "Skipped", "spread"]
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -92,9 +94,3 @@ class CollectiveMeasurements:
             source=tuple(chain.from_iterable(part.source for part in every)),
             gpu=tuple(chain.from_iterable(part.gpu for part in every)),
         )
-
-
-def spread(ranks: int, nodes: int) -> Placement:
-    """Return a group spread over nodes as evenly as it goes: 10 ranks on 4 nodes are 3, 3, 2, 2."""
-    each, more = divmod(ranks, nodes)
-    return Placement((each + 1,) * more + (each,) * (nodes - more))

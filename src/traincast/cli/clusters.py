@@ -6,17 +6,24 @@ from traincast.cli.terminal import console, print_json
 
 
 @click.command(name="clusters")
+@click.argument("names", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON and nothing else.")
-def command(as_json: bool) -> None:
-    """List the clusters that are known, and where their numbers come from."""
+def command(names: tuple[str, ...], as_json: bool) -> None:
+    """List the clusters that are known, and where their numbers come from.
+
+    With NAMES (presets or TOML files) print every number of these clusters with its unit and source.
+    """
     from traincast import api
 
-    known = api.clusters()
+    known = api.clusters(names)
     if as_json:
         from traincast.report.json import clusters_to_dict
 
         print_json(clusters_to_dict(known))
-    else:
-        from traincast.report.terminal import print_clusters
+        return
+    from traincast.report.terminal import print_cluster_numbers, print_clusters
 
+    if names:
+        print_cluster_numbers(known, console())
+    else:
         print_clusters(known, console())

@@ -13,6 +13,9 @@ _COMMANDS = {
     "inspect": "What is this file: format, version, contents, totals, problems.",
     "simulate": "Simulate a workload or trace file.",
     "compare": "Two results, or a result and a measured trace, side by side.",
+    "calibrate": "Fit constants to measurements, print residuals, write a profile.",
+    "validate": "Error statistics against measured runs, kernels or collectives.",
+    "collective": "The price of one collective, explained.",
     "report": "Render a result again.",
     "clusters": "The clusters that are known, and where their numbers come from.",
 }

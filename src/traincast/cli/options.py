@@ -7,6 +7,7 @@ import click
 
 from traincast.errors import ConfigError
 from traincast.spec.flags import LAYOUT_FLAGS
+from traincast.spec.simai import SimaiOverlap, parse_overlap
 from traincast.units import parse_rate, parse_size
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,6 +31,17 @@ def size(text: str) -> int:
         raise click.BadParameter(str(error)) from None
 
 
+def size_range(text: str | tuple[int, int]) -> tuple[int, int]:
+    """Read ``64MiB`` or ``1KiB..8GiB`` as its first and last size, or complain as wrong usage."""
+    if not isinstance(text, str):
+        return text
+    first, dots, last = text.partition("..")
+    sizes = size(first), size(last if dots else first)
+    if not 0 < sizes[0] <= sizes[1]:
+        raise click.BadParameter(f"{text!r} is no range of sizes above 0; write it like 1KiB..8GiB")
+    return sizes
+
+
 def group_rate(text: str) -> tuple[str, float]:
     """Read ``tp=300GB/s``, or complain as wrong usage."""
     try:
@@ -46,6 +58,14 @@ def rank_factor(text: str) -> tuple[int, float]:
         return int(rank), float(factor)
     except (ConfigError, ValueError):
         raise click.BadParameter(f"{text!r} is not a rank and a factor, such as 7=1.3") from None
+
+
+def simai_overlap(text: str) -> SimaiOverlap:
+    """Read ``tp=0.5,dp=1``, or complain as wrong usage."""
+    try:
+        return parse_overlap(text)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def once_each(pairs: tuple[tuple[K, float], ...], name: str) -> dict[K, float]:

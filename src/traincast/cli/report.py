@@ -10,7 +10,7 @@ from traincast.cli.terminal import console
 @click.command(name="report")
 @click.argument("file", type=click.Path(path_type=Path))
 def command(file: Path) -> None:
-    """Show a result.json again."""
+    """Show a result.json again; FILE may be the folder that it was written to."""
     from traincast import api
     from traincast.report.terminal import print_result
 

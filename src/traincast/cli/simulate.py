@@ -1,15 +1,17 @@
 """``traincast simulate``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from traincast.cli.options import group_rate, layout_options, once_each, rank_factor, size
+from traincast.cli.options import group_rate, layout_options, once_each, rank_factor, simai_overlap, size
 from traincast.cli.terminal import console, print_json, progress
 from traincast.errors import ConfigError
 from traincast.spec.dtypes import DTYPE_BYTES
-from traincast.spec.options import COMM_SOURCES, StageRoles, make_options
+from traincast.spec.options import COMM_SOURCES, SimulateOptions, StageRoles, make_options
+from traincast.spec.simai import SimaiOverlap
 
 
 @click.command(name="simulate")
@@ -51,6 +53,20 @@ from traincast.spec.options import COMM_SOURCES, StageRoles, make_options
     metavar="RANK=FACTOR",
     help="Make one rank's compute slower, such as 7=1.3.",
 )
+@click.option(
+    "--pricing",
+    type=click.Choice(["traincast", "simai"]),
+    default="traincast",
+    show_default=True,
+    help="simai: SimAI-Analytical's own sum of an AICB file, beside the simulated step.",
+)
+@click.option(
+    "--simai-overlap",
+    "overlap",
+    type=simai_overlap,
+    metavar="GROUP=SHARE,...",
+    help="Shares that SimAI takes as hidden, such as tp=0.5,dp=1,pp=0.5.",
+)
 @click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write result.json, ops.csv, trace.json.gz there."
@@ -64,6 +80,8 @@ def command(
     quiet: bool,
     busbw: tuple[tuple[str, float], ...],
     slow: tuple[tuple[int, float], ...],
+    pricing: str,
+    overlap: SimaiOverlap | None,
     **changes: Any,  # noqa: ANN401
 ) -> None:
     """Simulate a workload or trace file (several rank files, or the folder they are in, are one run)."""
@@ -73,6 +91,13 @@ def command(
         )
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
+    if pricing == "simai":
+        if out:
+            raise click.UsageError("--out has no meaning for SimAI's prices; run without --pricing simai")
+        _simai(files, options, overlap, as_json=as_json, quiet=quiet)
+        return
+    if overlap is not None:
+        raise click.UsageError("--simai-overlap needs --pricing simai; a simulation finds out what overlaps")
     from traincast import api
     from traincast.report.directory import write_directory
 
@@ -89,3 +114,22 @@ def command(
         print_result(result, console())
         for path in written:
             click.echo(f"wrote {path}")
+
+
+def _simai(
+    files: Sequence[Path], options: SimulateOptions, overlap: SimaiOverlap | None, *, as_json: bool, quiet: bool
+) -> None:
+    """Print SimAI's own sum beside the simulated step."""
+    from traincast import api
+
+    with progress("simulating", quiet=quiet or as_json):
+        report = api.simai(files, options, overlap)
+        result = api.simulate(files, options)
+    if as_json:
+        from traincast.report.json import simai_to_dict
+
+        print_json(simai_to_dict(report, result))
+    elif not quiet:
+        from traincast.report.terminal import print_simai
+
+        print_simai(report, result, console())

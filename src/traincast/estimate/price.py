@@ -48,6 +48,7 @@ def price_program(
     cluster: Cluster,
     location_LW: IntArray,
     busbw_bytes_per_s: Mapping[str, float] | None = None,
+    contended: Mapping[Group, Cluster] | None = None,
 ) -> Prices:
     """Price a program on a cluster.
 
@@ -61,6 +62,8 @@ def price_program(
         Where every rank sits.
     busbw_bytes_per_s : mapping, optional
         Bus bandwidth that overrides the model, by group name in lower case.
+    contended : mapping, optional
+        The cluster as groups of a kind see it that share its links; others see `cluster`.
 
     Returns
     -------
@@ -82,14 +85,17 @@ def price_program(
     if len(lacking):
         raise ProgramError(f"the duration of {ops.name_T[row_N[lacking[0]]]!r} is unknown")
     at = np.flatnonzero(unknown_N & communicates_N)
-    communications, price_s = _price_distinct(program, at, cluster, location_LW, busbw_bytes_per_s or {})
+    links = _Links(cluster, contended or {}, busbw_bytes_per_s or {})
+    communications, price_s = _price_distinct(program, at, links, location_LW)
     duration_N[at] = price_s
+    known = np.flatnonzero(~unknown_N & communicates_N)
+    communications += _measured_distinct(program, known, duration_N[known], location_LW)
     priced_T = np.isnan(ops.duration_s_T) & (ops.group_T != Group.NONE)
     return Prices(duration_N, np.where(priced_T, Provenance.PRICED, ops.provenance_T), communications)
 
 
 def _price_distinct(
-    program: Program, at: IntArray, cluster: Cluster, location_LW: IntArray, busbw: Mapping[str, float]
+    program: Program, at: IntArray, links: "_Links", location_LW: IntArray
 ) -> tuple[tuple[PricedCommunication, ...], FloatArray]:
     if not len(at):
         return (), np.zeros(0)
@@ -107,9 +113,9 @@ def _price_distinct(
     for index, place in enumerate(first_U):
         group, operation = Group(int(ops.group_T[row_at[place]])), Operation(int(ops.operation_T[row_at[place]]))
         placement = placements[int(placement_at[place])]
-        size, rate = int(sizes[size_at[place]]), busbw.get(group.name.lower())
-        price = _price(operation, size, placement, cluster, rate)
-        process_s = 0.0 if cluster.ideal or placement.ranks == 1 else float(processes[process_at[place]])
+        size = int(sizes[size_at[place]])
+        price = links.price(group, operation, size, placement)
+        process_s = 0.0 if links.cluster.ideal or placement.ranks == 1 else float(processes[process_at[place]])
         price_s_U[index] = price.time_s + process_s
         key = (group, operation, size, placement)
         if placement.ranks > 1:
@@ -119,10 +125,44 @@ def _price_distinct(
     return tuple(order), price_s_U[inverse_at]
 
 
-def _price(operation: Operation, size_bytes: int, placement: Placement, cluster: Cluster, rate: float | None) -> Price:
-    if operation is Operation.SEND_RECV:
-        return price_message(size_bytes, placement.nodes == 1, cluster, rate)
-    return price_collective(operation, size_bytes, placement, cluster, rate)
+def _measured_distinct(
+    program: Program, at: IntArray, duration_s_at: FloatArray, location_LW: IntArray
+) -> tuple[PricedCommunication, ...]:
+    """Return the distinct communications whose times the input gives, with the mean of these times."""
+    if not len(at):
+        return ()
+    ops, row_at = program.ops, program.row_N[at]
+    placements, placement_at = _placements(program, at, location_LW)
+    columns = (placement_at, ops.group_T[row_at], ops.operation_T[row_at], ops.size_bytes_T[row_at])
+    keys, inverse_at = np.unique(np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True)
+    inverse_at = inverse_at.reshape(-1)
+    mean_s_U = np.bincount(inverse_at, duration_s_at) / np.bincount(inverse_at)
+    count_U = _most_per_rank(program.rank_N[at], inverse_at, keys.shape[1])
+    return tuple(
+        PricedCommunication(
+            Group(group), Operation(operation), size, placements[placement], Price(time_s, "measured"), int(count)
+        )
+        for (placement, group, operation, size), time_s, count in zip(
+            keys.T.tolist(), mean_s_U.tolist(), count_U.tolist(), strict=True
+        )
+        if placements[placement].ranks > 1 and size >= 0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """What lies between the members of a group."""
+
+    cluster: Cluster
+    contended: Mapping[Group, Cluster]
+    busbw: Mapping[str, float]
+
+    def price(self, group: Group, operation: Operation, size_bytes: int, placement: Placement) -> Price:
+        """Return the price of a communication over them."""
+        cluster, rate = self.contended.get(group, self.cluster), self.busbw.get(group.name.lower())
+        if operation is Operation.SEND_RECV:
+            return price_message(size_bytes, placement.nodes == 1, cluster, rate)
+        return price_collective(operation, size_bytes, placement, cluster, rate)
 
 
 def _placements(program: Program, at: IntArray, location_LW: IntArray) -> tuple[list[Placement], IntArray]:

@@ -1,6 +1,8 @@
 """Find the files that are meant, and find out what a file is."""
 
+from collections import Counter
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -56,13 +58,58 @@ def _files_in(folder: Path) -> list[Path]:
     return files
 
 
-def identify(path: Path) -> Format:
+def identify_run(paths: Sequence[Path], given: Sequence[Path]) -> Format:
+    """Return the one format of the files of a run.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Every file, at least one.
+    given : sequence of Path
+        What the user gave, of which `paths` are the expansion.
+
+    Raises
+    ------
+    FormatError
+        If a file cannot be read, no format knows it, or it is of another format than most.
+    """
+    formats = [identify(path, given) for path in paths]
+    # The commonest is meant, the first one where two are as common.
+    usual = max(formats, key=formats.count)
+    for path, form in zip(paths, formats, strict=True):
+        if form is not usual:
+            text = f"is of format {form.name}, but {paths[formats.index(usual)]} is {usual.name}{_advice(path, given)}"
+            raise FormatError(text, str(path))
+    return usual
+
+
+def _advice(path: Path, given: Sequence[Path]) -> str:
+    """Return what to do about a stray file, where it stands in a folder that was given."""
+    if path in given or path.parent not in given:
+        return ""
+    return f"; if it is no part of the run, give a pattern such as {str(path.parent / _pattern(path))!r}"
+
+
+def _pattern(stray: Path) -> str:
+    """Return a pattern of the other files' names, if possible one that does not match the stray one."""
+    others = [each.name for each in _files_in(stray.parent) if each != stray]
+    ending = Counter(Path(name).suffix for name in others).most_common(1)
+    suffix = ending[0][0] if ending else ".txt"
+    for pattern in (f"*rank*{suffix}", f"*{suffix}"):
+        if any(fnmatchcase(name, pattern) for name in others) and not fnmatchcase(stray.name, pattern):
+            return pattern
+    return f"*rank*{suffix}"
+
+
+def identify(path: Path, given: Sequence[Path] = ()) -> Format:
     """Return the format that is surest of a file.
 
     Parameters
     ----------
     path : Path
         The file.
+    given : sequence of Path
+        Folders that the user gave; a message about a file in one of them says how to leave it out.
 
     Returns
     -------
@@ -79,10 +126,10 @@ def identify(path: Path) -> Format:
     except OSError as error:
         raise FormatError(f"cannot be read: {error.strerror or error}", str(path)) from None
     if not head.strip("\0 \t\r\n\ufeff"):
-        raise FormatError("the file is empty", str(path), 1)
+        raise FormatError(f"the file is empty{_advice(path, given)}", str(path), 1)
     tried = [(form.sniff(path, head), form) for form in FORMATS.entries()]
     best, form = max(tried, key=lambda item: item[0].confidence)
     if best.confidence < _SURE_ENOUGH:
         reasons = "; ".join(f"{form.name}: {sniff.reason}" for sniff, form in tried)
-        raise FormatError(f"not a file of a known format (tried {reasons})", str(path), 1)
+        raise FormatError(f"not a file of a known format (tried {reasons}){_advice(path, given)}", str(path), 1)
     return form

@@ -1,4 +1,4 @@
-"""JSON documents: ``traincast.result/1`` and ``.comparison/1``, ``.inspection/1``, ``.clusters/1``.
+"""JSON documents: ``traincast.result/1``, ``.comparison/1``, ``.inspection/1``, ``.clusters/1``, ``.simai/1``.
 
 A document's keys keep their meaning within a major version; new keys may come, so a reader
 ignores those it does not know. Source: docs of the command line, "Every --json has a schema".
@@ -17,6 +17,7 @@ from traincast.spec.notes import Note
 
 if TYPE_CHECKING:
     from traincast.analysis.comparison import Comparison, Difference, Unmatched
+    from traincast.estimate.simai.report import SimaiReport
     from traincast.formats.contract import Inspection
     from traincast.spec.cluster import Cluster
 
@@ -24,6 +25,7 @@ RESULT_SCHEMA = "traincast.result/1"
 COMPARISON_SCHEMA = "traincast.comparison/1"
 INSPECTION_SCHEMA = "traincast.inspection/1"
 CLUSTERS_SCHEMA = "traincast.clusters/1"
+SIMAI_SCHEMA = "traincast.simai/1"
 
 # Counts stay integers in dicts that hold counts and seconds, so that a document read and
 # written again has the same bytes.
@@ -132,6 +134,30 @@ def clusters_to_dict(clusters: Iterable["Cluster"]) -> dict[str, Plain]:
         sources = [{"number": number, "source": source} for number, source in cluster.sources]
         described.append({**fields, "sources": plain(sources)})
     return {"schema": CLUSTERS_SCHEMA, "clusters": described}
+
+
+def simai_to_dict(report: "SimaiReport", result: Result) -> dict[str, Plain]:
+    """Return SimAI's own sum and the simulated step as the document ``traincast.simai/1``.
+
+    Parameters
+    ----------
+    report : SimaiReport
+        SimAI's numbers.
+    result : Result
+        The simulated step of the same file and options; of its values those that compare.
+
+    Returns
+    -------
+    dict
+        Plain values, ``schema`` first.
+    """
+    simulated = {key: getattr(result, key) for key in ("iteration_time_s", "breakdown_s", "parallel")}
+    simulated["cluster"] = result.cluster.get("name")
+    own = _object(plain(report))
+    rows = own.pop("rows")
+    layout = {**_object(own["layout"]), "dp": report.layout.dp}
+    document = {**own, "layout": layout, "simulated": simulated, "inputs": result.inputs, "version": result.version}
+    return {"schema": SIMAI_SCHEMA, **_object(plain(document)), "rows": rows}
 
 
 def encode(document: Mapping[str, Plain]) -> bytes:

@@ -3,6 +3,7 @@
 Letters: R simulated ranks, W ranks, L levels of location.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from traincast.engine.graph import Graph, build_graph
 from traincast.engine.run import run
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
+from traincast.estimate.contention import Contention, contend
 from traincast.estimate.price import Prices, price_program
 from traincast.fabric.placement import locations
 from traincast.schedules.check import check_plan
@@ -18,7 +20,7 @@ from traincast.spec.cluster import Cluster
 from traincast.spec.options import SimulateOptions
 from traincast.workload.expand import expand
 from traincast.workload.fold import fold, unfolded
-from traincast.workload.groups import rank_groups
+from traincast.workload.groups import GroupTable, rank_groups
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group
@@ -34,6 +36,8 @@ class Run:
 
     program: Program
     prices: Prices
+    contention: dict[Group, Contention]
+    """How groups share the fabric; empty where nothing is shared."""
     graph: Graph
     timeline: Timeline
 
@@ -72,8 +76,11 @@ def run_workload(
         If the workload cannot run; a deadlock names the operations that wait for each other.
     """
     location_LW = locations(cluster, workload.parallel.world_size)
-    program = _program(workload, plan, location_LW, options)
-    prices = price_program(program, cluster, location_LW, options.busbw_bytes_per_s)
+    tables = _tables(workload)
+    program = _program(workload, plan, tables, location_LW, options)
+    contention = contend(cluster, tables, program.ops)
+    contended = {kind: each.cluster for kind, each in contention.items()}
+    prices = price_program(program, cluster, location_LW, options.busbw_bytes_per_s, contended)
     graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
     try:
         ready_N, start_N, end_N = run(graph, prices.duration_s_N, engine)
@@ -82,22 +89,33 @@ def run_workload(
         raise DeadlockError(f"{error}; {names}", error.ops) from None
     timeline = Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=prices.duration_s_N)
     ops = replace(program.ops, provenance_T=prices.provenance_T)
-    return Run(replace(program, ops=ops), prices, graph, timeline)
+    return Run(replace(program, ops=ops), prices, contention, graph, timeline)
 
 
-def _program(workload: Workload, plan: SchedulePlan, location_LW: IntArray, options: SimulateOptions) -> Program:
+def _tables(workload: Workload) -> dict[Group, GroupTable]:
+    """Return every group that communicates."""
+    kinds = {Group(int(kind)) for kind in np.unique(workload.ops.group_T)} - {Group.NONE}
+    return rank_groups(workload.parallel, kinds | ({Group.PP} if workload.parallel.pp > 1 else set()))
+
+
+def _program(
+    workload: Workload,
+    plan: SchedulePlan,
+    tables: Mapping[Group, GroupTable],
+    location_LW: IntArray,
+    options: SimulateOptions,
+) -> Program:
     parallel = workload.parallel
     world = parallel.world_size
     factor_W = _compute_factors(options, world)
-    kinds = {Group(int(kind)) for kind in np.unique(workload.ops.group_T)} - {Group.NONE}
-    tables = rank_groups(parallel, kinds | ({Group.PP} if parallel.pp > 1 else set()))
     if options.unfold:
         chosen = unfolded(world)
     else:
         stage_W = np.arange(world) // parallel.ranks_per_stage
         speeds, speed_W = np.unique(factor_W, return_inverse=True)
         start_W = (stage_W * len(workload.templates) + workload.template_W) * len(speeds) + speed_W
-        chosen = fold(start_W, tables, location_LW)
+        measured = sorted(workload.measured.end_s) if workload.measured else []
+        chosen = fold(start_W, tables, location_LW, np.isin(np.arange(world), measured))
     ops = _estimated_ops(workload, len(chosen.rank_C))
     if ops > MAX_OPS:
         raise InfeasibleError(
@@ -129,5 +147,5 @@ def _compute_factors(options: SimulateOptions, world: int) -> FloatArray:
 
 def _describe(program: Program, op: int) -> str:
     row = int(program.row_N[op])
-    line = f"line {program.ops.line_T[row]}, " if program.ops.line_T[row] else ""
-    return f"{program.ops.name_T[row]} ({line}rank {program.rank_N[op]}, microbatch {program.microbatch_N[op]})"
+    where = f"rank {program.rank_N[op]}, microbatch {program.microbatch_N[op]}"
+    return f"{program.ops.name_T[row]}{program.place(row)} on {where}"

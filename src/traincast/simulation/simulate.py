@@ -20,6 +20,9 @@ from traincast.workload.program import Program
 from traincast.workload.words import Kind
 from traincast.workload.workload import MeasuredRun, Workload
 
+_FAR = 0.1
+"""Deviation from a measured step above which a warning is due; repeats of a run vary by about 1 %."""
+
 
 def simulate_workload(workload: Workload, cluster: Cluster, options: SimulateOptions, engine: str = "auto") -> Result:
     """Simulate one step.
@@ -58,9 +61,12 @@ def simulate_workload(workload: Workload, cluster: Cluster, options: SimulateOpt
         collectives=tuple(_collective(each) for each in done.prices.communications),
         inputs=tuple(Input(path=file.path, format=file.format, sha256=file.sha256) for file in workload.inputs),
         cluster=_cluster(cluster, workload.parallel.world_size),
-        assumptions=workload.assumptions + _lonely_groups(done.program),
-        warnings=workload.warnings + plan.warnings,
-        stragglers=_stragglers(done, engine),
+        assumptions=workload.assumptions + _lonely_groups(done.program) + _shared_links(done),
+        warnings=workload.warnings
+        + plan.warnings
+        + _far_from_measured(step_s, workload.measured)
+        + _unused_rates(done, options),
+        stragglers=_stragglers(done, engine, workload.measured),
         measured_s=workload.measured.step_s if workload.measured else None,
         parts=_parts(done, workload.measured),
         version=__version__,
@@ -117,12 +123,17 @@ def _ranks(done: Run, measured: MeasuredRun | None) -> tuple[RankResult, ...]:
     return tuple(results)
 
 
-def _stragglers(done: Run, engine: str) -> tuple[dict[str, int | float], ...]:
-    """Return the stragglers with what each costs: the step less that of the same run without it."""
+def _stragglers(done: Run, engine: str, measured: MeasuredRun | None) -> tuple[dict[str, int | float], ...]:
+    """Return the stragglers with what each costs: the step less that of the same run without it.
+
+    Where the input was measured, a rank that was made up from another one is none.
+    """
     program, duration_N = done.program, done.timeline.duration_s_N
     compute_N = program.ops.kind_T[program.row_N] == Kind.COMPUTE
     found = []
     for straggler in find_stragglers(program, duration_N):
+        if measured is not None and int(program.rank_R[straggler.index]) not in measured.end_s:
+            continue
         mine = program.rank_slice(straggler.index)
         healthy_N = duration_N.copy()
         healthy_N[mine] = np.where(compute_N[mine], duration_N[mine] / straggler.slowdown, duration_N[mine])
@@ -160,7 +171,42 @@ def _cluster(cluster: Cluster, world_size: int) -> dict[str, object]:
         "gpus_per_node": cluster.gpus_per_node,
         "nodes": -(-world_size // cluster.gpus_per_node),
         "ideal": cluster.ideal,
+        "fabric": cluster.fabric.kind if cluster.fabric else None,
     }
+
+
+def _unused_rates(done: Run, options: SimulateOptions) -> tuple[Note, ...]:
+    """Warn of bus bandwidths given for groups over which nothing was priced."""
+    priced = {each.group.name.lower() for each in done.prices.communications if each.price.algorithm != "measured"}
+    return tuple(
+        Note("busbw-unused", f"--busbw {group}: no communication over {group} was priced, so it changes nothing")
+        for group in options.busbw_bytes_per_s
+        if group not in priced
+    )
+
+
+def _far_from_measured(step_s: float, measured: MeasuredRun | None) -> tuple[Note, ...]:
+    """Warn where the simulated step is not the measured one."""
+    if measured is None or abs(step_s / measured.step_s - 1) <= _FAR:
+        return ()
+    text = (
+        f"the simulated step of {step_s:.3f} s is {100 * (step_s / measured.step_s - 1):+.0f} % off the measured "
+        f"{measured.step_s:.3f} s: what was not traced had to be made up"
+    )
+    return (Note("far-from-measured", text),)
+
+
+def _shared_links(done: Run) -> tuple[Note, ...]:
+    """Note which groups share links of the fabric, and which link holds them back."""
+    return tuple(
+        Note(
+            "shared-links",
+            f"all {kind.name.lower()} groups communicate at once: between nodes they take {each.factor:.2f} x as long "
+            f"as each alone on a non-blocking fabric, held back by {each.bottleneck}",
+        )
+        for kind, each in done.contention.items()
+        if each.bottleneck is not None
+    )
 
 
 def _lonely_groups(program: Program) -> tuple[Note, ...]:

@@ -6,18 +6,24 @@ The unit of every number is in its name, and a cluster file uses the same names
 
 from dataclasses import dataclass
 
+from traincast.spec.fabric import FabricSpec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One accelerator, by its datasheet."""
 
     name: str
+    architecture: str | None = None
+    """Row of NCCL's tuning tables: volta, ampere, hopper or blackwell; None: none of them."""
     bf16_dense_flops_per_s: float | None = None
     """Dense bf16 peak, FLOP per second."""
     hbm_bytes: int | None = None
     """Size of the GPU's memory."""
     hbm_bytes_per_s: float | None = None
     """Peak rate of the GPU's memory."""
+    link_bytes_per_s: float | None = None
+    """Datasheet rate of all its scale-up links together, per direction."""
     copy_bytes_per_s: float | None = None
     """Rate at which a collective puts a rank's own share in its place; None: at no cost."""
 
@@ -39,9 +45,14 @@ class Link:
     fill_latency_s: float = 0.0
     """Extra cost of a large message: filling and draining the pipeline of big chunks."""
     fill_bytes: float = 1.0
-    """Size at which half of the fill latency is paid; small messages go in small chunks."""
+    """Half of the fill latency is paid where an end of this level works on so much of the data:
+    inside a node an end is a rank, between nodes it is a node. Small messages go in small chunks."""
     node_bandwidth_bytes_per_s: float | None = None
     """What all ranks of one node get of this level together and per direction; None: no limit."""
+    pair_bandwidth_bytes_per_s: float | None = None
+    """Rate of a group of two alone, where larger groups share something (PCIe); None: no other rate."""
+    kind: str | None = None
+    """What the level is made of; only ``"nvswitch"`` can reduce in the switch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +67,12 @@ class Cluster:
     """Links inside a node (NVLink)."""
     inter: Link
     """Links between nodes, per GPU's own NIC."""
+    nccl: str | None = None
+    """Version of NCCL whose tuning tables say which algorithms and protocols run; None: the bare
+    formula with one protocol, and every algorithm that NCCL has without its switches."""
     ideal: bool = False
     """Communication takes no time."""
+    fabric: FabricSpec | None = None
+    """What the network between the nodes looks like; None: nothing in it is ever shared."""
     sources: tuple[tuple[str, str], ...] = ()
     """(number, where it comes from), for every number above."""

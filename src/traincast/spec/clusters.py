@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.spec.cluster import Cluster, Gpu, Link
+from traincast.spec.fabric import fabric_from_table
 from traincast.units import parse_rate, parse_size, parse_time
 
 T = TypeVar("T", bound=Cluster | Gpu | Link)
@@ -101,6 +102,8 @@ def _read(file: Traversable, shown: str) -> dict[str, _Value]:
         if not isinstance(table, dict):
             raise ConfigError(f"is {table!r}; it must be a table (in {shown})", section)
         values |= _checked(kind, f"{section}.", table, shown)
+    if "fabric" in document:
+        values["fabric"] = _Value(fabric_from_table(document.pop("fabric"), shown), f"set in {shown}")
     return values | _checked(Cluster, "", document, shown)
 
 

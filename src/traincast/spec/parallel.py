@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from traincast.errors import ConfigError, InfeasibleError
+from traincast.units import counted
 
 MAX_WORLD_SIZE = 2**20
 """Largest world that group tables are built for; a damaged header must not exhaust memory."""
@@ -50,8 +51,9 @@ class Parallel:
             raise ConfigError(f"is {self.etp}; it must be at least 1", "parallel.etp")
         if self.ranks_per_stage % (self.expert_tp * self.ep):
             raise InfeasibleError(
-                f"the {self.ranks_per_stage} ranks of a stage (tp {self.tp} x cp {self.cp} x dp {self.dp}) do not "
-                f"divide into experts of etp {self.expert_tp} x ep {self.ep}; change ep, etp or dp"
+                f"the {counted(self.ranks_per_stage, 'rank')} of a stage (tp {self.tp} x cp {self.cp} x dp {self.dp}) "
+                f"{'does' if self.ranks_per_stage == 1 else 'do'} not divide into experts of etp {self.expert_tp} x "
+                f"ep {self.ep}; change ep, etp or dp"
             )
         if self.world_size > MAX_WORLD_SIZE:
             raise InfeasibleError(
@@ -64,7 +66,7 @@ class Parallel:
             )
         if self.pp * self.vpp * self.microbatches > MAX_SLOTS:
             raise InfeasibleError(
-                f"pp {self.pp} x vpp {self.vpp} x {self.microbatches} microbatches are "
+                f"pp {self.pp} x vpp {self.vpp} x {counted(self.microbatches, 'microbatch is', 'microbatches are')} "
                 f"{self.pp * self.vpp * self.microbatches} slots to schedule, above the limit of {MAX_SLOTS}; "
                 "use fewer microbatches"
             )

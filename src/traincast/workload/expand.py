@@ -70,6 +70,7 @@ def expand(
     shift_R = op_ptr_R1[:-1].astype(np.int32)
     program = Program(
         ops=ops,
+        files=tuple(file.path for file in workload.inputs),
         row_N=row_N,
         rank_N=fold.rank_C[index_N],
         microbatch_N=_gather([tile.sequence.microbatch_L for tile in chosen]),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traincast.workload.groups import GroupTable
-from traincast.workload.ops import IntArray
+from traincast.workload.ops import BoolArray, IntArray
 from traincast.workload.words import Group
 
 
@@ -26,7 +26,7 @@ class Fold:
     class_W: IntArray
     """Class of each rank; classes are numbered by their lowest rank."""
     rank_C: IntArray
-    """Representative: the lowest rank of the class."""
+    """Representative: the lowest rank of the class, or the lowest preferred one."""
     count_C: IntArray
     """Ranks of the class."""
 
@@ -37,7 +37,12 @@ def unfolded(world_size: int) -> Fold:
     return Fold(ranks, ranks, np.ones(world_size, dtype=np.int32))
 
 
-def fold(start_W: IntArray, tables: Mapping[Group, GroupTable], location_LW: IntArray) -> Fold:
+def fold(
+    start_W: IntArray,
+    tables: Mapping[Group, GroupTable],
+    location_LW: IntArray,
+    preferred_W: BoolArray | None = None,
+) -> Fold:
     """Find the coarsest partition in which all ranks of a class behave alike.
 
     Parameters
@@ -48,6 +53,8 @@ def fold(start_W: IntArray, tables: Mapping[Group, GroupTable], location_LW: Int
         Every group that communicates.
     location_LW : int array [L, W]
         Where each rank sits, per level (node, and above).
+    preferred_W : bool array [W], optional
+        Ranks that represent their class before lower ones (those that were measured).
 
     Returns
     -------
@@ -62,7 +69,7 @@ def fold(start_W: IntArray, tables: Mapping[Group, GroupTable], location_LW: Int
         for table in tables.values():
             colour_W = _refine(colour_W, table, group_colours(table, colour_W))
         if int(colour_W.max()) + 1 == before:
-            return _partition(colour_W)
+            return _partition(colour_W, preferred_W)
 
 
 def group_colours(table: GroupTable, class_W: IntArray) -> IntArray:
@@ -73,12 +80,16 @@ def group_colours(table: GroupTable, class_W: IntArray) -> IntArray:
     return _row_ids(_member_values(table, class_W))
 
 
-def _partition(colour_W: IntArray) -> Fold:
+def _partition(colour_W: IntArray, preferred_W: BoolArray | None) -> Fold:
     _, first_C, inverse_W, count_C = np.unique(colour_W, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(first_C, kind="stable")
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return Fold(rank[inverse_W].astype(np.int32), first_C[order].astype(np.int32), count_C[order].astype(np.int32))
+    number_C = np.empty_like(order)
+    number_C[order] = np.arange(len(order))
+    class_W, rank_C = number_C[inverse_W], first_C[order]
+    if preferred_W is not None and preferred_W.any():
+        preferred = np.flatnonzero(preferred_W)[::-1]
+        rank_C[class_W[preferred]] = preferred
+    return Fold(class_W.astype(np.int32), rank_C.astype(np.int32), count_C[order].astype(np.int32))
 
 
 def _refine(colour_W: IntArray, table: GroupTable, id_G: IntArray) -> IntArray:

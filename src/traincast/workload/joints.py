@@ -9,7 +9,7 @@ Letters: N operations, G groups, J operations of joints.
 import numpy as np
 
 from traincast.errors import ProgramError
-from traincast.workload.ops import IntArray, OpTable
+from traincast.workload.ops import IntArray
 from traincast.workload.program import Program
 from traincast.workload.words import Kind, Operation, Phase
 
@@ -61,15 +61,16 @@ def _join_collectives(program: Program, at_J: IntArray, members_G: IntArray) -> 
     if not same_J.all():
         wrong = int(np.flatnonzero(~same_J)[0])
         raise ProgramError(
-            f"members of a collective disagree: {_describe(ops, int(lead_J[wrong]))} "
-            f"meets {_describe(ops, int(mine_J[wrong]))}"
+            f"members of a collective disagree: {_describe(program, int(lead_J[wrong]))} "
+            f"meets {_describe(program, int(mine_J[wrong]))}; every member must run the same communications in the "
+            "same order (is an operation missing from one of the ranks?)"
         )
     expected = members_G[group_J[first]]
     lonely = np.flatnonzero(count != expected)
     if len(lonely):
         raise ProgramError(
-            f"{_describe(ops, int(mine_J[first[lonely[0]]]))} waits for {expected[lonely[0]]} members, "
-            f"but only {count[lonely[0]]} take part"
+            f"{_describe(program, int(mine_J[first[lonely[0]]]))} waits for {expected[lonely[0]]} members, "
+            f"but only {count[lonely[0]]} take part (is an operation missing from one of the ranks?)"
         )
     joint_J: IntArray = inverse_J
     return joint_J
@@ -87,7 +88,7 @@ def _join_messages(program: Program, at_J: IntArray) -> IntArray:
     if len(broken):
         at = int(np.flatnonzero(inverse_J == broken[0])[0])
         raise ProgramError(
-            f"{_describe(ops, int(row_J[at]))} of microbatch {microbatch_J[at]} at virtual stage {boundary_J[at]} "
+            f"{_describe(program, int(row_J[at]))} of microbatch {microbatch_J[at]} at virtual stage {boundary_J[at]} "
             f"has {int(sends[broken[0]])} sends and {int(receives[broken[0]])} receives; it needs one of each"
         )
     return inverse_J
@@ -104,7 +105,8 @@ def _occurrences(key_J: IntArray) -> IntArray:
     return occurrence_J
 
 
-def _describe(ops: OpTable, row: int) -> str:
-    operation = Operation(int(ops.operation_T[row])).name.lower()
-    line = f" (line {ops.line_T[row]})" if ops.line_T[row] else ""
-    return f"{ops.name_T[row]!r}{line}, {operation} of {ops.size_bytes_T[row]} bytes"
+def _describe(program: Program, row: int) -> str:
+    ops = program.ops
+    size, operation = int(ops.size_bytes_T[row]), Operation(int(ops.operation_T[row])).name.lower()
+    shown = f"{size} bytes" if size >= 0 else "unknown size"
+    return f"{ops.name_T[row]!r}{program.place(row)}, {operation} of {shown}"

@@ -37,6 +37,8 @@ class Program:
     """
 
     ops: OpTable
+    files: tuple[str, ...] = ()
+    """Input files, which `OpTable.file_T` counts."""
     row_N: IntArray
     """Template row of each operation."""
     rank_N: IntArray
@@ -86,6 +88,13 @@ class Program:
     def blocking_N(self) -> BoolArray:
         """Whether each operation holds back those after it."""
         return self.ops.blocking_T[self.row_N]
+
+    def place(self, row: int) -> str:
+        """Return where a template operation stands in the input, as ``" (file:line)"``; empty where nowhere."""
+        file, line = int(self.ops.file_T[row]), int(self.ops.line_T[row])
+        if not line:
+            return ""
+        return f" ({self.files[file]}:{line})" if 0 <= file < len(self.files) else f" (line {line})"
 
     def rank_slice(self, index: int) -> slice:
         """Operations of the simulated rank at that index of `rank_R`."""

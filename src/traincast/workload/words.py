@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from traincast.errors import UnknownNameError
+
 
 class Phase(IntEnum):
     """Part of the training step an operation belongs to."""
@@ -114,3 +116,18 @@ class OverlapClass(IntEnum):
     COMPUTE_BOUND = 1
     MEMORY_BOUND = 2
     SMALL = 3
+
+
+def operation_named(text: str) -> Operation:
+    """Return an operation by its name however it is spelled: ``all_reduce``, ``All-Reduce``, ``allreduce``.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none of that name.
+    """
+    known = {each.name.replace("_", ""): each for each in Operation if each is not Operation.NONE}
+    letters = "".join(char for char in text.upper() if char.isalpha())
+    if letters not in known:
+        raise UnknownNameError("operation", text, (each.name.lower() for each in known.values()))
+    return known[letters]

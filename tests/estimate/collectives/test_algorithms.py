@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from traincast.estimate.collectives import ALGORITHMS, Traffic, transfer_time_s
+from traincast.estimate.collectives import ALGORITHMS, transfer_time_s
 from traincast.estimate.collectives.contract import bus_factor
 from traincast.fabric.placement import Placement
 from traincast.spec.clusters import load_cluster
@@ -46,7 +46,10 @@ def test_traffic_uses_the_levels_it_must_and_no_other(traffic, operation, counts
 @pytest.mark.parametrize(("traffic", "operation", "counts"), cases())
 def test_no_algorithm_sends_less_than_the_operation_needs(traffic, operation, counts):
     n = sum(counts)
-    if len(counts) == 1:
+    if traffic.in_switch:
+        # The switch sums: a rank sends its data once, whatever the number of ranks.
+        assert traffic.port_load == 1
+    elif len(counts) == 1:
         assert traffic.port_load >= bus_factor(operation, n) - 1e-12
     elif operation is Operation.ALL_TO_ALL:
         assert traffic.node_load >= max(m * (n - m) for m in counts) / n - 1e-12
@@ -66,36 +69,30 @@ def test_time_of_many_sizes_is_the_time_of_each(traffic):
 
 
 @pytest.mark.parametrize(
-    ("name", "operation", "counts", "expected"),
+    ("name", "operation", "counts", "hops", "loads"),
     [
-        ("ring", Operation.ALL_REDUCE, (4,), Traffic(intra_hops=6, port_load=1.5, copy_load=0.25)),
-        ("ring", Operation.ALL_GATHER, (4,), Traffic(intra_hops=3, port_load=0.75, copy_load=0.25)),
-        (
-            "ring",  # 7 steps, one of them between nodes; the small node has 2 NICs for the ring
-            Operation.REDUCE_SCATTER,
-            (6, 2),
-            Traffic(intra_hops=6, inter_hops=1, port_load=7 / 8, nic_load=7 / 16, node_load=7 / 8, copy_load=1 / 8),
-        ),
-        ("ring", Operation.ALL_GATHER, (1, 1), Traffic(inter_hops=1, nic_load=0.5, node_load=0.5, copy_load=0.5)),
-        (
-            "tree",
-            Operation.ALL_REDUCE,
-            (8,) * 16,
-            Traffic(intra_hops=14, inter_hops=8, port_load=2.0, nic_load=0.25, node_load=2.0, copy_load=1 / 128),
-        ),
-        (
-            "chain",
-            Operation.BROADCAST,
-            (2, 2),
-            Traffic(intra_hops=2, inter_hops=1, port_load=1, nic_load=0.5, node_load=1),
-        ),
-        (
-            "pairwise",
-            Operation.ALL_TO_ALL,
-            (3, 1),
-            Traffic(intra_hops=2, inter_hops=1, port_load=0.5, nic_load=0.75, node_load=0.75, copy_load=0.25),
-        ),
+        # Loads are those of a port, a NIC and all NICs of a node.
+        ("ring", Operation.ALL_REDUCE, (4,), (6, 0), (1.5, 0, 0)),
+        ("ring", Operation.ALL_GATHER, (4,), (3, 0), (0.75, 0, 0)),
+        # 7 steps, one of them between nodes; the small node has 2 NICs for the ring
+        ("ring", Operation.REDUCE_SCATTER, (6, 2), (6, 1), (7 / 8, 7 / 16, 7 / 8)),
+        ("ring", Operation.ALL_GATHER, (1, 1), (0, 1), (0, 0.5, 0.5)),
+        ("tree", Operation.ALL_REDUCE, (8,) * 16, (14, 8), (2, 0.25, 2)),
+        ("chain", Operation.BROADCAST, (2, 2), (2, 1), (1, 0.5, 1)),
+        ("pairwise", Operation.ALL_TO_ALL, (4,), (2, 0), (0.75, 0, 0)),
+        # The lonely rank has three peers elsewhere
+        ("pairwise", Operation.ALL_TO_ALL, (2, 1, 1), (1, 2), (0.25, 0.75, 1)),
+        ("nvls", Operation.ALL_REDUCE, (8,), (14, 0), (1, 0, 0)),
+        ("nvls_tree", Operation.ALL_REDUCE, (8, 8), (2, 2), (1, 0.25, 2)),
+        # a quarter for the neighbour, a quarter through it, and half on the rank's own rail
+        ("pxn", Operation.ALL_TO_ALL, (2, 2), (2, 1), (0.25 + 0.25, 0.5, 1)),
+        ("hierarchical", Operation.ALL_REDUCE, (4,) * 4, (6, 6), (1.5, 3 / 8, 1.5)),
+        ("direct", Operation.ALL_REDUCE, (4,), (2, 0), (1.5, 0, 0)),
+        ("recursive_doubling", Operation.ALL_REDUCE, (8,), (3, 0), (3, 0, 0)),
+        ("recursive_doubling", Operation.ALL_REDUCE, (6,), (4, 0), (4, 0, 0)),
     ],
 )
-def test_traffic_of_simple_cases(name, operation, counts, expected):
-    assert ALGORITHMS.get(name)(operation, Placement(counts)) == expected
+def test_traffic_of_simple_cases(name, operation, counts, hops, loads):
+    traffic = ALGORITHMS.get(name)(operation, Placement(counts))
+    assert (traffic.intra_hops, traffic.inter_hops) == pytest.approx(hops)
+    assert (traffic.port_load, traffic.nic_load, traffic.node_load) == pytest.approx(loads)

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from traincast.calibrate.collectives import read_collectives
 from traincast.estimate.collectives import price_collective
 from traincast.fabric.placement import Placement
 from traincast.spec.clusters import load_cluster
@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "benchmarks" / "fit_links.py"
 DATA = ROOT.parent / "shared" / "data"
 ONE_NODE, MANY_NODES = DATA / "nccl_intranode_measured.csv", DATA / "nccl_allreduce_a100_azure.csv"
+OPERATIONS = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+needs_one_node = pytest.mark.skipif(not ONE_NODE.is_file(), reason="the measured tables are not at hand")
+needs_azure = pytest.mark.skipif(not MANY_NODES.is_file(), reason="the measured tables are not at hand")
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +32,14 @@ def fit_links():
     del sys.modules["fit_links"]
 
 
-def median_error(curves, cluster):
-    return np.median(np.abs(np.concatenate([curve.errors(cluster) for curve in curves])))
+@pytest.fixture(scope="module")
+def one_node():
+    return read_collectives([ONE_NODE]).measurements
+
+
+@pytest.fixture(scope="module")
+def azure():
+    return read_collectives([MANY_NODES]).measurements
 
 
 @pytest.mark.parametrize(
@@ -43,8 +52,12 @@ def median_error(curves, cluster):
         ("a100", Operation.REDUCE_SCATTER, 268_435_456, (4,), 1088.6e-6),
         ("a100", Operation.ALL_REDUCE, 8192, (8,), 21.8e-6),
         # NetX-lab/Echo, Azure ND A100 v4
-        ("a100", Operation.ALL_REDUCE, 1_073_741_824, (8,) * 16, 16586e-6),
-        ("a100", Operation.ALL_REDUCE, 1_048_576, (8,) * 4, 131.8e-6),
+        ("a100-azure", Operation.ALL_REDUCE, 1_073_741_824, (8,) * 16, 16586e-6),
+        ("a100-azure", Operation.ALL_REDUCE, 1_048_576, (8,) * 4, 131.8e-6),
+        # coreweave/nccl-tests PR 43, GB200 NVL72 with all 72 GPUs
+        ("gb200", Operation.ALL_REDUCE, 8_589_934_592, (72,), 20299e-6),
+        ("gb200", Operation.ALL_REDUCE, 1_073_741_824, (72,), 3109e-6),
+        ("gb200", Operation.ALL_REDUCE, 536_870_912, (72,), 1807e-6),
         # NVIDIA/nccl-tests issue 232, one H100 per node
         ("h100", Operation.ALL_REDUCE, 33_554_432, (1, 1), 812.3e-6),
         ("h100", Operation.ALL_REDUCE, 2_097_152, (1, 1), 113.2e-6),
@@ -62,21 +75,40 @@ def test_large_gradients_over_one_nic_per_node():
     assert 0.30 < scatter + gather < 0.45
 
 
-@pytest.mark.skipif(not ONE_NODE.is_file(), reason="the measured tables are not at hand")
-@pytest.mark.parametrize("name", ["a100", "h100", "h200"])
-def test_one_node_within_a_tenth_for_every_operation(fit_links, name):
-    curves = fit_links.single_node(ONE_NODE, fit_links.MEASURED[name])
-    assert sum(curve.size_bytes.size for curve in curves) == 504
-    assert median_error(curves, load_cluster(name)) < 0.10
-    for operation in fit_links.OPERATIONS.values():
-        assert median_error([c for c in curves if c.operation is operation], load_cluster(name)) < 0.15
+@needs_one_node
+def test_one_node_within_8_percent_for_every_gpu_and_operation(fit_links, one_node):
+    for name, gpu in fit_links.MEASURED.items():
+        found = fit_links.as_priced(fit_links.of_gpu(one_node, gpu), load_cluster(name))
+        by_operation = [each for each in found if each.of in OPERATIONS]
+        assert len(by_operation) == 4
+        assert max(each.median for each in by_operation) <= 0.08, name
 
 
-@pytest.mark.skipif(not MANY_NODES.is_file(), reason="the measured tables are not at hand")
-def test_many_nodes_within_a_tenth(fit_links):
-    curves = [curve for curve in fit_links.azure(MANY_NODES) if curve.placement.nodes > 1]
-    assert len(curves) == 4
-    assert median_error(curves, load_cluster("a100")) < 0.10
+@needs_one_node
+def test_a_gpu_from_its_datasheet_and_the_others_within_25_percent(fit_links, one_node):
+    fits = {
+        name: fit_links.fit_links(fit_links.of_gpu(one_node, gpu), load_cluster(name))
+        for name, gpu in fit_links.MEASURED.items()
+    }
+    assert all(len(fit.constants) <= 6 for fit in fits.values())
+    for name, found in fit_links.without_each_gpu(fits, one_node).items():
+        assert max(each.median for each in found if each.of in OPERATIONS) <= 0.25, name
+
+
+@needs_azure
+def test_azure_as_asked_for(fit_links, azure):
+    found = {each.of: each for each in fit_links.as_priced(azure, load_cluster("a100-azure"))}
+    assert (found["all"].rows, found["above"].rows) == (173, 52)
+    assert found["all"].median <= 0.06
+    assert found["all"].p95 <= 0.17
+    assert found["above"].median <= 0.04
+
+
+@needs_azure
+def test_azure_with_a_number_of_gpus_left_out_within_12_percent(fit_links, azure):
+    found = fit_links.without_each_size(azure, load_cluster("a100-azure"))
+    assert sorted(found) == [2, 4, 8, 16, 32, 64, 128]
+    assert max(each[0].median for each in found.values()) <= 0.12
 
 
 def test_the_fit_says_so_when_the_data_is_missing(tmp_path):

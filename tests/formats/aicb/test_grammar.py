@@ -260,12 +260,26 @@ def test_customized_rows_carry_their_policy():
         read("HYBRID_CUSTOMIZED", ROW + " SOME")
 
 
-@pytest.mark.parametrize("declared", [0, 1, 839])
-def test_a_wrong_row_count_is_an_oddity(declared):
-    file = parse("w.txt", f"MICRO\n{declared}\n{ROW}\n{ROW}\n")
-    assert (file.declared_rows, len(file.rows)) == (declared, 2)
-    assert [(note.code, note.place) for note in file.oddities] == [("row-count", "w.txt:2")]
-    assert str(declared) in file.oddities[0].text
+@pytest.mark.parametrize(
+    ("declared", "used", "said"),
+    [
+        (0, 2, "0 rows are declared and 2 are there; those that are there are used"),
+        (1, 1, "1 row is declared and 2 are there; only the declared ones are used: line 5 is the first left out"),
+        (839, 2, "839 rows are declared and 2 are there; those that are there are used"),
+    ],
+)
+def test_a_wrong_row_count_is_an_oddity(declared, used, said):
+    file = parse("w.txt", f"MICRO\n{declared}\n{ROW}\n\n{ROW}\n")
+    assert (file.declared_rows, len(file.rows)) == (declared, used)
+    assert [(note.code, note.text, note.place) for note in file.oddities] == [("row-count", said, "w.txt:2")]
+    assert file.left_out == (5 if used == 1 else None)
+
+
+def test_what_follows_the_declared_rows_is_not_read():
+    file = parse("w.txt", f"MICRO\n1\n{ROW}\nnotes of somebody\n")
+    assert (len(file.rows), file.left_out) == (1, 4)
+    with pytest.raises(FormatError, match=r"^w\.txt:4: a row has 12 fields"):
+        parse("w.txt", f"MICRO\n0\n{ROW}\nnotes of somebody\n")
 
 
 def test_a_missing_row_count_is_an_oddity():

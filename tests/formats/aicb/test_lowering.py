@@ -273,6 +273,21 @@ def test_more_microbatches_repeat_the_last_block(make):
     assert times == [9, 2, 2, 2]
 
 
+@pytest.mark.parametrize("name", ["cp", "ep", "etp"])
+def test_a_degree_that_no_row_communicates_over_is_said(make, name):
+    silent = [row("attention_layer", (MS, "ALLREDUCE", A), MS)]
+    world = {"tp": 2, "ep": 1, "pp": 1, "ga": 1, "all_gpus": 16}
+    assert not {"cp-unused", "ep-unused", "etp-unused"} & codes(make(silent, keys=world))
+    assert f"{name}-unused" in codes(make(silent, keys=world, **{name: 4}))
+    # What the run has anyhow is no wish for something else.
+    assert f"{name}-unused" not in codes(make(silent, keys=world, **{name: 2 if name == "etp" else 1}))
+    suffix = "CP" if name == "cp" else "EP"
+    heard = [row("attention_layer", (MS, f"ALLGATHER_{suffix}", A), MS)]
+    assert f"{name}-unused" not in codes(make(heard, keys=world, **{name: 4}))
+    none = [row("attention_layer", (MS, f"ALLGATHER_{suffix}", 0), MS)]
+    assert f"{name}-unused" in codes(make(none, keys=world, **{name: 4}))
+
+
 @pytest.mark.parametrize(("gpus", "dp"), [(8, 1), (16, 2), (64, 8), (8 * 96, 96)])
 def test_gpus_change_dp_and_never_the_microbatches(make, gpus, dp):
     result = make(STEP, keys={**WORLD, "ep": 1}, gpus=gpus)
@@ -341,7 +356,7 @@ def test_virtual_stages_share_the_layers_in_order(make):
 
 @pytest.mark.parametrize("keys", [{"vpp": 3}, {"vpp": 10**6}])
 def test_more_virtual_stages_than_layers_are_infeasible(make, keys):
-    with pytest.raises(InfeasibleError, match=r"w.txt: vpp \d+ is more than the 2 layer\(s\).*--vpp 2") as caught:
+    with pytest.raises(InfeasibleError, match=r"w.txt: vpp \d+ is more than the 2 layers .*--vpp 2") as caught:
         make(STEP, keys={**WORLD, **keys})
     assert caught.value.exit_code == 3
     with pytest.raises(InfeasibleError, match="vpp"):
@@ -508,7 +523,7 @@ def test_a_customized_row_follows_its_own_policy(make):
         "HYBRID_TRANSFORMER": {F: Group.TP, B: Group.TP, W: Group.DP},
     }
     said = next(note for note in result.warnings if note.code == "policy-ignores")
-    assert "policy DATA and MODEL does not run 3 communication(s)" in said.text
+    assert "policy DATA and MODEL does not run 3 communications that are written" in said.text
 
 
 @pytest.mark.parametrize("pp", [1, 4])
@@ -528,7 +543,7 @@ def test_inference_is_forward_only_and_says_what_it_leaves_out(make, pp):
 def test_zero_sizes_are_counted_as_the_file_writes_them(make):
     result = make(STEP)
     said = next(note for note in result.assumptions if note.code == "zero-size")
-    assert said.text.startswith("8 communication(s) of 0 bytes"), "2 in each of 4 blocks"
+    assert said.text.startswith("8 communications of 0 bytes take"), "2 in each of 4 blocks"
 
 
 def test_the_loss_follows_the_last_forward_before_anything_else_is_awaited(tmp_path):

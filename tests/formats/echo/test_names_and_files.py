@@ -1,5 +1,6 @@
 """File names, folders, and which files are one run."""
 
+import re
 import shutil
 from datetime import datetime
 from pathlib import Path
@@ -114,6 +115,52 @@ def test_a_clock_that_goes_back_is_a_remark(tmp_path):
     assert (note.code, note.place) == ("clock-goes-back", f"{tmp_path / 'a.txt'}:4")
     assert "2 times, the most by 24.50 ms" in note.text
     assert read_trace(write(tmp_path, "b.txt", 0, (10.0, 9.9995, 30.0))).notes == ()
+
+
+HOUR_MS = 3_600_000.0
+
+
+@pytest.mark.parametrize(
+    ("ends_ms", "line", "what"),
+    [
+        ((10.0, 20.0 + 2 * HOUR_MS, 30.0 + 2 * HOUR_MS), 2, r"jumps by 7200 s before forward_step"),
+        ((10.0, 20.0, 9.0e12), 3, r"jumps by 9000000000 s before"),
+        ((3 * HOUR_MS, 10.0), 2, r"jumps by -10800 s at forward_step"),
+    ],
+)
+def test_a_clock_that_jumps_by_more_than_a_step_is_refused(tmp_path, ends_ms, line, what):
+    path = write(tmp_path, "a.txt", 0, ends_ms)
+    with pytest.raises(FormatError, match=what) as caught:
+        read_trace(path)
+    assert (caught.value.path, caught.value.line) == (str(path), line)
+    assert "is the time stamp damaged, or are two steps in one file?" in str(caught.value)
+
+
+def test_pauses_that_a_long_step_can_hold_are_read(tmp_path):
+    assert len(read_trace(write(tmp_path, "a.txt", 0, (10.0, 0.9 * HOUR_MS))).ops) == 2
+    path = write(tmp_path, "b.txt", 0, (10.0, 2 * HOUR_MS))
+    path.write_text(path.read_text().replace("duration=1.0", "duration=9000.0"))
+    assert len(read_trace(path).ops) == 2
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_one_damaged_time_stamp_is_refused_with_its_line(tmp_path, number):
+    lines = (PP4.parent / "megatron_rank0_pp2.txt").read_text().splitlines()
+    path = tmp_path / "megatron_rank0_pp2.txt"
+    for index in range(len(lines)):
+        places = [found.end() for found in re.finditer(r"\btimestamp=", lines[index])]
+        damaged = f"{lines[index][: places[number]]}9{lines[index][places[number] :]}"
+        path.write_text("\n".join([*lines[:index], damaged, *lines[index + 1 :]]))
+        with pytest.raises(FormatError, match="the clock jumps by 900000000 s") as caught:
+            read_trace(path)
+        assert caught.value.line == index + 1
+
+
+def test_a_time_stamp_of_zero_in_a_sub_operation_is_left_open(tmp_path):
+    path = tmp_path / "a.txt"
+    text = (PP4.parent / "megatron_rank0_pp2.txt").read_text()
+    path.write_text(text.replace("duration=0.02,timestamp=11488701335.44", "duration=0,timestamp=0"))
+    assert len(read_trace(path).ops) == 8
 
 
 def test_a_file_that_is_not_there(tmp_path):

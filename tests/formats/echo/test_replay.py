@@ -172,10 +172,12 @@ def test_a_profile_stands_for_the_balanced_run() -> None:
 
 def test_communication_times_come_from_the_trace_or_the_model() -> None:
     measured = api.simulate(FULL_RUN, cluster="h100")
-    assert not measured.collectives
+    assert {each.algorithm for each in measured.collectives} == {"measured"}
+    assert {each.group for each in measured.collectives} >= {"tp", "pp", "emb"}
     model = api.simulate(FULL_RUN, cluster="h100", comm="model")
     priced = {each.group for each in model.collectives}
     assert {"tp", "pp", "emb"} <= priced
+    assert all(each.algorithm != "measured" for each in model.collectives)
     sizes = {each.size_bytes for each in model.collectives if each.op == Operation.ALL_REDUCE.name.lower()}
     assert 4096 * 5120 * 4 in sizes
 
@@ -189,8 +191,8 @@ def test_a_subset_of_the_ranks_is_mirrored() -> None:
 
 
 def test_contradicting_degrees_are_refused() -> None:
-    with pytest.raises(InfeasibleError, match="rank 7 was traced"):
-        api.simulate(PROFILE, pp=2, dp=2, tp=1, cluster="h100")
+    with pytest.raises(InfeasibleError, match="rank 7 says it is of stage 1"):
+        api.simulate(PROFILE, pp=1, dp=2, tp=1, cluster="h100")
 
 
 def test_traces_of_two_runs_are_refused() -> None:

@@ -73,7 +73,7 @@ def test_the_oddities_of_the_sample_have_their_lines():
         "embedding-gradient-small": 5,
         "head-bias": 51,
     }
-    assert "12 row(s)" in notes["no-kernel"].text
+    assert "12 rows take" in notes["no-kernel"].text
     assert "1310720 = 1024 x hidden 1280" in notes["embedding-gradient-small"].text
     assert "50257 x hidden 1280 + a bias of 50257" in notes["head-bias"].text
 

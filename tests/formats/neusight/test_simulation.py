@@ -269,6 +269,14 @@ def test_several_files_are_not_one_run():
         api.read([GPT2_LARGE, GPT2_LARGE])
 
 
+@pytest.mark.parametrize(("tp", "said"), [(None, False), (1, False), (2, True)])
+def test_a_tp_that_rescales_nothing_is_said(tmp_path, tp, said):
+    result = simulate(write(tmp_path / "w.tsv", [row("a", 1)]), tp=tp)
+    assert ("tp-not-rescaled" in codes(result.warnings)) is said
+    communicating = simulate(write(tmp_path / "c.tsv", tensor_rows()), tp=tp)
+    assert ("tp-not-rescaled" in codes(communicating.warnings)) is (tp is not None)
+
+
 def test_what_takes_no_time_is_said(tmp_path):
     rows = [row("a", (1, "ALLREDUCE", 0)), gradient("b", 0), row("b", 1)]
     result = simulate(write(tmp_path / "w.tsv", rows), dp=2, tp=2)

@@ -23,4 +23,7 @@ def chain(operation: Operation, placement: Placement) -> Traffic | None:
         port_load=1.0 if placement.max_members > 1 else 0.0,
         nic_load=1 / placement.min_members if crossings else 0.0,
         node_load=1.0 if crossings else 0.0,
+        inside_load=float(placement.max_members - 1),
+        share=1 / placement.max_members,
+        ranks=placement.ranks,
     )

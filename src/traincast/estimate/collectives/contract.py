@@ -1,25 +1,29 @@
 """What an algorithm says about a collective, and what the links make of it.
 
 An algorithm is a function from an operation and a placement to the `Traffic` it causes,
-or None where it cannot do the operation. It knows nothing of links: `transfer_time_s`
-puts the same cost on the traffic of every algorithm::
+or None where it cannot do the operation. It knows nothing of links: `curve` puts the same
+cost on the traffic of every algorithm::
 
-    time = base + hops * hop latency + fill + size * seconds per byte + own share / copy rate
+    time = base + hops * hop latency + step + fill + size * seconds per byte
 
-Base, hop and bandwidth are the usual alpha-beta terms, kept apart per level. Fill is the
-cost of filling the pipeline of big chunks; it saturates with the size, because a library
-moves small messages by protocols with small chunks.
-Source of the form: a latency that grows with the members, a saturating fill and a
-bandwidth per level follow all-reduces of 2 to 128 A100 with 6 % median error, where
-alpha-beta alone is off by 20 % (fits to the nccl-tests logs in github.com/NetX-lab/Echo).
+Base, hop and bandwidth are the usual alpha-beta terms, kept apart per level. Step and fill
+saturate with the size, limit / (1 + half / size): the step is what leaving the low-latency
+protocol adds to the hops, the fill is what a pipeline of big chunks costs before all of it
+flows. They stand for NCCL's switch from LL over LL128 to Simple without its jumps, so time
+never falls with size. Source of the form: it follows all-reduces of 2 to 128 A100 with 4 %
+median error, where alpha-beta alone is off by 20 % (nccl-tests logs in
+github.com/NetX-lab/Echo; `benchmarks/fit_links.py`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from traincast.estimate.collectives.shape import shape_of
+from traincast.estimate.collectives.tuning import switch_efficiency
 from traincast.fabric.placement import Placement
 from traincast.registry import Registry
 from traincast.spec.cluster import Cluster
@@ -32,9 +36,9 @@ FloatArray = npt.NDArray[np.float64]
 class Traffic:
     """Steps and loads of one communication; loads are bytes per byte of its size."""
 
-    intra_hops: int = 0
+    intra_hops: float = 0
     """Steps inside nodes that follow each other."""
-    inter_hops: int = 0
+    inter_hops: float = 0
     """Steps between nodes that follow each other."""
     port_load: float = 0.0
     """What the busiest rank sends inside its node."""
@@ -42,14 +46,86 @@ class Traffic:
     """What the busiest NIC sends."""
     node_load: float = 0.0
     """What all NICs of the busiest node send."""
+    inside_load: float = 0.0
+    """What all ranks of the busiest node send inside it."""
     copy_load: float = 0.0
     """What a rank keeps for itself and only moves to its place."""
+    share: float = 1.0
+    """Part of the data that one rank, or one direct message, works on at a time."""
+    ranks: int = 0
+    """Members of the group; only a group of two may have a rate of its own."""
+    direct: bool = False
+    """Messages go straight to their receivers, all posted at once."""
+    in_switch: bool = False
+    """The switch of the node reduces and multicasts."""
 
 
 Algorithm = Callable[[Operation, Placement], Traffic | None]
 """The plug-in: the traffic of an operation over a placement of two ranks or more."""
 
 ALGORITHMS: Registry[Algorithm] = Registry("collective algorithm", "traincast.estimate.collectives")
+
+
+class Curve(NamedTuple):
+    """Time over size: ``latency + size * slope``, and two terms ``limit / (1 + half / size)``."""
+
+    latency_s: float
+    seconds_per_byte: float
+    step_s: float
+    step_bytes: float
+    fill_s: float
+    fill_bytes: float
+
+
+def curve(traffic: Traffic, cluster: Cluster) -> Curve:
+    """Return what a traffic costs on the links of a cluster, over the size.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        What an algorithm says.
+    cluster : Cluster
+        The links.
+
+    Returns
+    -------
+    Curve
+        Start, step and fill are those of the outermost level that is reached.
+    """
+    shape, across = shape_of(cluster), bool(traffic.inter_hops)
+    link = cluster.inter if across else cluster.intra
+    if traffic.direct:
+        step_s, step_bytes = shape.message_step_share * link.base_latency_s, shape.message_step_bytes / traffic.share
+    elif across:
+        step_s = shape.network_step_share * link.hop_latency_s * traffic.inter_hops
+        step_bytes = shape.network_step_bytes
+    else:
+        step_s = shape.intra_step_share * link.hop_latency_s * traffic.intra_hops
+        step_bytes = shape.intra_step_bytes / traffic.share
+    if traffic.in_switch:
+        step_bytes = 0.0  # there is no low-latency protocol through the switch
+    fill_share = shape.message_fill_share if traffic.direct else shape.switch_fill_share if traffic.in_switch else 1.0
+    return Curve(
+        latency_s=latency_s(traffic, cluster),
+        seconds_per_byte=seconds_per_byte(traffic, cluster),
+        step_s=step_s,
+        step_bytes=step_bytes,
+        fill_s=link.fill_latency_s * fill_share,
+        fill_bytes=link.fill_bytes if across else link.fill_bytes / traffic.share,
+    )
+
+
+def evaluate(cost: Curve, size_bytes: npt.ArrayLike) -> FloatArray:
+    """Return the seconds of a curve at each size; nothing is moved in no time.
+
+    The fields of the curve may be arrays that broadcast against the sizes.
+    """
+    size = np.asarray(size_bytes, dtype=np.float64)
+    at_least_one = np.maximum(size, 1.0)
+    # limit / (1 + half / size) and not limit * size / (size + half): it stays monotone when rounded.
+    step = cost.step_s / (1.0 + cost.step_bytes / at_least_one)
+    fill = cost.fill_s / (1.0 + cost.fill_bytes / at_least_one)
+    return np.where(size > 0, cost.latency_s + step + fill + size * cost.seconds_per_byte, 0.0)
 
 
 def transfer_time_s(traffic: Traffic, size_bytes: npt.ArrayLike, cluster: Cluster) -> FloatArray:
@@ -69,12 +145,7 @@ def transfer_time_s(traffic: Traffic, size_bytes: npt.ArrayLike, cluster: Cluste
     array of float
         Seconds, in the shape of `size_bytes`.
     """
-    size = np.asarray(size_bytes, dtype=np.float64)
-    link = cluster.inter if traffic.inter_hops else cluster.intra
-    # 1 / (1 + a / size) and not size / (size + a): it stays monotone when rounded.
-    fill = link.fill_latency_s / (1.0 + link.fill_bytes / np.maximum(size, 1.0))
-    time = latency_s(traffic, cluster) + fill + size * seconds_per_byte(traffic, cluster)
-    return np.where(size > 0, time, 0.0)
+    return evaluate(curve(traffic, cluster), size_bytes)
 
 
 def latency_s(traffic: Traffic, cluster: Cluster) -> float:
@@ -87,9 +158,16 @@ def latency_s(traffic: Traffic, cluster: Cluster) -> float:
 def seconds_per_byte(traffic: Traffic, cluster: Cluster) -> float:
     """Return what each byte of the size costs: the slowest level, for levels work at the same time."""
     intra, inter, copy_rate = cluster.intra, cluster.inter, cluster.gpu.copy_bytes_per_s
-    levels = [traffic.port_load / intra.bandwidth_bytes_per_s, traffic.nic_load / inter.bandwidth_bytes_per_s]
+    rate = intra.bandwidth_bytes_per_s
+    if traffic.ranks == 2 and intra.pair_bandwidth_bytes_per_s is not None:
+        rate = intra.pair_bandwidth_bytes_per_s
+    if traffic.in_switch:
+        rate *= shape_of(cluster).switch_share * (switch_efficiency(cluster) or 1.0)
+    levels = [traffic.port_load / rate, traffic.nic_load / inter.bandwidth_bytes_per_s]
     if inter.node_bandwidth_bytes_per_s is not None:
         levels.append(traffic.node_load / inter.node_bandwidth_bytes_per_s)
+    if intra.node_bandwidth_bytes_per_s is not None:
+        levels.append(traffic.inside_load / intra.node_bandwidth_bytes_per_s)
     return max(levels) + (0.0 if copy_rate is None else traffic.copy_load / copy_rate)
 
 

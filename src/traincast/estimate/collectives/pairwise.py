@@ -1,6 +1,8 @@
 """Pairwise: every rank sends straight to those who need its data."""
 
-from traincast.estimate.collectives.contract import ALGORITHMS, Traffic, tree_depth
+from math import log2
+
+from traincast.estimate.collectives.contract import ALGORITHMS, Traffic
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
@@ -21,19 +23,23 @@ def pairwise(operation: Operation, placement: Placement) -> Traffic | None:
         return point_to_point(same_node=placement.nodes == 1)
     if operation is not Operation.ALL_TO_ALL:
         return None
-    n = placement.ranks
+    n, most, least = placement.ranks, placement.max_members, placement.min_members
     return Traffic(
-        intra_hops=tree_depth(placement.max_members),
-        inter_hops=tree_depth(placement.nodes),
-        port_load=(placement.max_members - 1) / n,
-        nic_load=(n - placement.min_members) / n,
+        intra_hops=log2(most),
+        inter_hops=log2(1 + n - least) if placement.nodes > 1 else 0,
+        port_load=(most - 1) / n,
+        nic_load=(n - least) / n,
         node_load=max(m * (n - m) for m in placement.members_per_node) / n,
+        inside_load=most * (most - 1) / n,
         copy_load=1 / n,
+        share=1 / n,
+        ranks=n,
+        direct=True,
     )
 
 
 def point_to_point(*, same_node: bool) -> Traffic:
     """Return the traffic of one message from one rank to another."""
     if same_node:
-        return Traffic(intra_hops=1, port_load=1.0)
-    return Traffic(inter_hops=1, nic_load=1.0, node_load=1.0)
+        return Traffic(intra_hops=1, port_load=1.0, inside_load=1.0, ranks=2, direct=True)
+    return Traffic(inter_hops=1, nic_load=1.0, node_load=1.0, ranks=2, direct=True)

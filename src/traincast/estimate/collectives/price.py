@@ -1,11 +1,20 @@
-"""The price of one communication: the cheapest legal algorithm."""
+"""The price of one communication: the cheapest algorithm that may run.
+
+The least of our own times is monotone, because each of them is; NCCL's own pick jumps with
+the size. Its tables say which algorithms may run and name the protocol (`tuning`).
+"""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from traincast.errors import ConfigError, ProgramError
 from traincast.estimate.collectives.contract import ALGORITHMS, Traffic, bus_factor, latency_s, transfer_time_s
 from traincast.estimate.collectives.pairwise import point_to_point
+from traincast.estimate.collectives.tuning import may_run, protocol_of
 from traincast.fabric.placement import Placement
 from traincast.spec.cluster import Cluster
 from traincast.workload.words import Operation
@@ -22,7 +31,7 @@ class Price:
     algorithm : str
         Name in `ALGORITHMS`, ``"none"`` where nothing is sent.
     protocol : str, optional
-        Protocol inside the algorithm; None where the model has none.
+        What NCCL's tables prefer for that algorithm; None where the cluster has no NCCL.
     """
 
     time_s: float
@@ -40,6 +49,9 @@ def price_collective(
     placement: Placement,
     cluster: Cluster,
     busbw_bytes_per_s: float | None = None,
+    *,
+    loads: npt.ArrayLike | None = None,
+    algorithm: str | None = None,
 ) -> Price:
     """Return the price of a collective among the ranks of a placement.
 
@@ -54,8 +66,14 @@ def price_collective(
     cluster : Cluster
         The links; on an ideal one all prices are zero.
     busbw_bytes_per_s : float, optional
-        Bus bandwidth as nccl-tests defines it. It replaces what the links say about the
-        bytes, on an ideal cluster too; start and steps stay.
+        Bus bandwidth as nccl-tests defines it, everything included. It replaces the price, on
+        an ideal cluster too; a message too small for it still takes its start and steps.
+    loads : array of float, optional
+        For an all-to-all that is not balanced: bytes of each member's buffer, or two rows,
+        what each sends and what each receives. The busiest sets the time; `size_bytes` is
+        not used then.
+    algorithm : str, optional
+        Name in `ALGORITHMS` to price whatever else is cheaper.
 
     Returns
     -------
@@ -65,24 +83,38 @@ def price_collective(
     Raises
     ------
     ProgramError
-        If the size is negative or no algorithm can do the operation.
+        If the size is negative, no algorithm can do the operation, or loads are given for
+        another operation or number of members.
+    UnknownNameError
+        If no algorithm has that name.
     ConfigError
         If `busbw_bytes_per_s` is not a positive, finite number.
     """
+    size_bytes = size_bytes if loads is None else _busiest(operation, loads, placement)
     _check(size_bytes, busbw_bytes_per_s)
     if placement.ranks == 1 or size_bytes == 0:
         return NOTHING
     wire_s = None
     if busbw_bytes_per_s is not None:
         wire_s = size_bytes * bus_factor(operation, placement.ranks) / busbw_bytes_per_s
-    prices = []
-    for name in ALGORITHMS.names():
-        traffic = ALGORITHMS.get(name)(operation, placement)
-        if traffic is not None:
-            prices.append(Price(_time_s(traffic, size_bytes, cluster, wire_s), name))
+    prices = [
+        (_time_s(traffic, size_bytes, cluster, wire_s), name)
+        for name, traffic in candidates(operation, placement, cluster, algorithm)
+    ]
     if not prices:
         raise ProgramError(f"no algorithm can do {operation.name} over {placement.ranks} ranks")
-    return min(prices, key=lambda price: price.time_s)
+    time_s, name = min(prices)
+    return Price(time_s, name, protocol_of(name, operation, size_bytes, placement, cluster))
+
+
+def candidates(
+    operation: Operation, placement: Placement, cluster: Cluster, algorithm: str | None = None
+) -> Iterator[tuple[str, Traffic]]:
+    """Yield the algorithms that may run, with their traffic; only the one asked for, if it can do it."""
+    for name in ALGORITHMS.names() if algorithm is None else [algorithm]:
+        traffic = ALGORITHMS.get(name)(operation, placement)
+        if traffic is not None and (algorithm is not None or may_run(name, placement, cluster)):
+            yield name, traffic
 
 
 def price_message(
@@ -102,7 +134,7 @@ def price_message(
     cluster : Cluster
         The links; on an ideal one the price is zero.
     busbw_bytes_per_s : float, optional
-        Rate that replaces what the links say about the bytes; the latency stays.
+        Rate that replaces the price; a message too small for it still takes its latency.
 
     Returns
     -------
@@ -120,7 +152,19 @@ def price_message(
     if size_bytes == 0:
         return NOTHING
     wire_s = None if busbw_bytes_per_s is None else size_bytes / busbw_bytes_per_s
-    return Price(_time_s(point_to_point(same_node=same_node), size_bytes, cluster, wire_s), "pairwise")
+    time_s = _time_s(point_to_point(same_node=same_node), size_bytes, cluster, wire_s)
+    ends = Placement((2,) if same_node else (1, 1))
+    return Price(time_s, "pairwise", protocol_of("pairwise", Operation.SEND_RECV, size_bytes, ends, cluster))
+
+
+def _busiest(operation: Operation, loads: npt.ArrayLike, placement: Placement) -> int:
+    """Return the size of the balanced all-to-all that takes as long as the busiest member."""
+    load = np.asarray(loads, dtype=np.float64)
+    if operation is not Operation.ALL_TO_ALL or load.ndim not in (1, 2) or load.shape[-1] != placement.ranks:
+        raise ProgramError(f"loads of shape {load.shape} fit no {operation.name} over {placement.ranks} ranks")
+    if not (np.isfinite(load).all() and (load >= 0).all()):
+        raise ProgramError("loads must be finite and zero or more")
+    return math.ceil(float(load.max()))
 
 
 def _check(size_bytes: int, busbw_bytes_per_s: float | None) -> None:
@@ -131,7 +175,7 @@ def _check(size_bytes: int, busbw_bytes_per_s: float | None) -> None:
 
 
 def _time_s(traffic: Traffic, size_bytes: int, cluster: Cluster, wire_s: float | None) -> float:
-    """Return the modelled time, or the given time on the wire behind the modelled latency."""
+    """Return the modelled time, or the given one, which includes the latency but cannot be shorter than it."""
     if wire_s is not None:
-        return wire_s + (0.0 if cluster.ideal else latency_s(traffic, cluster))
+        return max(wire_s, 0.0 if cluster.ideal else latency_s(traffic, cluster))
     return 0.0 if cluster.ideal else float(transfer_time_s(traffic, size_bytes, cluster))

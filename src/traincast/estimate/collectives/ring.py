@@ -27,5 +27,8 @@ def ring(operation: Operation, placement: Placement) -> Traffic | None:
         port_load=load if placement.max_members > 1 else 0.0,
         nic_load=load / placement.min_members if crossings else 0.0,
         node_load=load if crossings else 0.0,
+        inside_load=load * (placement.max_members - bool(crossings)),
         copy_load=1 / placement.ranks,
+        share=1 / placement.max_members,
+        ranks=placement.ranks,
     )

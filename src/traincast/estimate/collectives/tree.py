@@ -26,5 +26,8 @@ def tree(operation: Operation, placement: Placement) -> Traffic | None:
         port_load=2.0 if placement.max_members > 1 else 0.0,
         nic_load=2.0 / placement.min_members if across else 0.0,
         node_load=2.0 if across else 0.0,
+        inside_load=2.0 * (placement.max_members - 1),
         copy_load=1 / placement.ranks,
+        share=1 / placement.max_members,
+        ranks=placement.ranks,
     )

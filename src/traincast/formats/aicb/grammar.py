@@ -10,7 +10,7 @@ from traincast.formats.aicb.rows import AicbFile, Cell, Column, Header, Row
 from traincast.formats.aicb.values import MAX_WHOLE, size_bytes, time_s, token, whole
 from traincast.formats.remarks import Remarks
 from traincast.formats.values import number, shown
-from traincast.units import GIGA
+from traincast.units import GIGA, counted
 from traincast.workload.words import Operation
 
 FIELDS = 12
@@ -67,7 +67,8 @@ def parse(path: str, text: str) -> AicbFile:
     Returns
     -------
     AicbFile
-        The rows that are there, whatever number is declared; `oddities` says what is unusual.
+        The declared rows, or those that are there where they are fewer or none is declared;
+        `oddities` says what is unusual.
 
     Raises
     ------
@@ -85,15 +86,17 @@ def parse(path: str, text: str) -> AicbFile:
     header = parse_header(path, *lines[0], remarks)
     declared, first = _count(path, lines, remarks)
     reader = _RowReader(path, header.policy == _CUSTOMIZED, remarks)
-    rows = tuple(reader.row(line, content) for line, content in lines[first:])
-    if not rows:
+    found = lines[first:]
+    if not found:
         raise FormatError("the file has no rows", path, lines[-1][0])
-    if declared is not None and declared != len(rows):
-        text = f"{declared} rows are declared and {len(rows)} are there; those that are there are used"
-        remarks.add("row-count", text, lines[1][0])
+    left_out = _left_out(found, declared, lines[1][0], remarks)
+    # As SimAI does: what follows the declared rows is not read, whatever it is.
+    rows = tuple(reader.row(line, content) for line, content in (found[:declared] if left_out else found))
     _check_checkpoints(path, lines[0][0], header, len(rows))
     _check_placeholders(header, rows, remarks)
-    return AicbFile(path=path, header=header, declared_rows=declared, rows=rows, oddities=remarks.notes())
+    return AicbFile(
+        path=path, header=header, declared_rows=declared, rows=rows, left_out=left_out, oddities=remarks.notes()
+    )
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
@@ -119,6 +122,22 @@ def _count(path: str, lines: list[tuple[int, str]], remarks: Remarks) -> tuple[i
         return whole(fields[0]), 2
     except ValueError as problem:
         raise FormatError(f"the number of rows is expected here: {problem}", path, line) from None
+
+
+def _left_out(found: list[tuple[int, str]], declared: int | None, line: int, remarks: Remarks) -> int | None:
+    """Return the line of the first row beyond the declared ones; remark it where the numbers differ."""
+    if declared is None or declared == len(found):
+        return None
+    there = f"{len(found)} {'is' if len(found) == 1 else 'are'} there"
+    text = f"{counted(declared, 'row is', 'rows are')} declared and {there}"
+    left_out = found[declared][0] if 0 < declared < len(found) else None
+    if left_out is None:
+        remarks.add("row-count", f"{text}; those that are there are used", line)
+    else:
+        remarks.add(
+            "row-count", f"{text}; only the declared ones are used: line {left_out} is the first left out", line
+        )
+    return left_out
 
 
 def _check_checkpoints(path: str, line: int, header: Header, rows: int) -> None:

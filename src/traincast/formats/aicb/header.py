@@ -8,6 +8,7 @@ from traincast.formats.aicb.rows import Header
 from traincast.formats.aicb.values import size_bytes, whole
 from traincast.formats.remarks import Remarks
 from traincast.formats.values import number, shown
+from traincast.units import counted
 
 POLICIES = (
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD",
@@ -160,7 +161,7 @@ class _HeaderReader:
     def _counted(self) -> tuple[int, ...]:
         count = whole(self._word())
         if count > len(self.words) - self.position:
-            raise ValueError(f"announces {count} layers but the line ends before them")
+            raise ValueError(f"announces {counted(count, 'layer')} but the line ends before them")
         return tuple(whole(self._word()) for _ in range(count))
 
     def _unknown(self, key: str) -> None:

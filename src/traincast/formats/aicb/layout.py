@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from math import gcd
 
 from traincast.errors import InfeasibleError
-from traincast.formats.aicb.rows import AicbFile, Header
+from traincast.formats.aicb.meaning import group_of
+from traincast.formats.aicb.rows import AicbFile, Column, Header
 from traincast.formats.aicb.structure import Structure
 from traincast.formats.building import Notebook, warn_single_microbatch
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
+from traincast.units import counted
+from traincast.workload.words import Group, Operation
 
 MICRO_RANKS = 8
 """World of a MICRO file, which says none: one node of eight GPUs."""
@@ -62,10 +65,12 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
         tp = 1
     if world % (tp * cp * pp):
         raise InfeasibleError(
-            f"{notes.path}: {world} ranks do not divide into tp {tp} x cp {cp} x pp {pp} = {tp * cp * pp}; "
+            f"{notes.path}: {counted(world, 'rank does', 'ranks do')} not divide into "
+            f"tp {tp} x cp {cp} x pp {pp} = {tp * cp * pp}; "
             f"{world % (tp * cp * pp)} would be left over (change --gpus or a degree)"
         )
     _warn_not_rescaled(header, options, _layers(parts), notes)
+    _warn_unused(file, options, tp, notes)
     schedule, vpp = _schedule(header, options, pp, _layers(parts), notes)
     parallel = Parallel(
         tp=tp,
@@ -93,9 +98,35 @@ def _warn_not_rescaled(header: Header, options: LayoutOptions, layers: int, note
     if options.pp is not None and header.pp not in (None, 0, options.pp):
         notes.warn(
             "pp-not-rescaled",
-            f"the file describes one stage of pp {header.pp} with {layers} layer(s); every stage of pp {options.pp} "
-            "keeps them, so the model is another one",
+            f"the file describes one stage of pp {header.pp} with {counted(layers, 'layer')}; every stage of pp "
+            f"{options.pp} has as many, so the model is another one",
         )
+
+
+def _warn_unused(file: AicbFile, options: LayoutOptions, tp: int, notes: Notebook) -> None:
+    """Warn where a degree that the user chose has nothing to act on: no row communicates in its groups."""
+    groups = {
+        group_of(row.name, column, row.cell(column))
+        for row in file.rows
+        for column in Column
+        if row.cell(column).operation is not Operation.NONE and row.cell(column).size_bytes
+    }
+    # What the run would have without the flag: to say that again is not to ask for a change.
+    usual = {"cp": 1, "ep": file.header.ep or 1, "etp": tp}
+    if options.cp not in (None, usual["cp"]) and Group.CP not in groups:
+        notes.warn(
+            "cp-unused",
+            f"no row communicates over cp, so cp {options.cp} adds nothing: compute times and sizes are kept as "
+            "written, and only the ranks that are left for dp change",
+        )
+    for name in ("ep", "etp"):
+        chosen = getattr(options, name)
+        if chosen not in (None, usual[name]) and groups.isdisjoint({Group.EP, Group.EDP, Group.ETP}):
+            notes.warn(
+                f"{name}-unused",
+                f"no row communicates over ep, edp or etp, so {name} {chosen} changes nothing: compute times and sizes "
+                "are kept as written",
+            )
 
 
 def _degree(header: Header, name: str, chosen: int | None, notes: Notebook) -> int:
@@ -142,25 +173,29 @@ def _microbatches(header: Header, parts: Structure, options: LayoutOptions, note
     blocks = len(parts.blocks)
     if options.microbatches is not None:
         if options.microbatches < blocks:
+            kept = options.microbatches
+            run = "first of them runs" if kept == 1 else f"first {kept} of them run"
             notes.assume(
                 "blocks-dropped",
-                f"the file has {blocks} blocks; only the first {options.microbatches} of them run, as microbatches",
+                f"the file has {blocks} blocks; only the {run}, as microbatches",
                 None,
             )
         elif options.microbatches > blocks > 0:
             notes.assume(
                 "blocks-repeated",
-                f"the file has {blocks} block(s); the last one is repeated to make {options.microbatches} microbatches",
+                f"the file has {counted(blocks, 'block')}; the last one is repeated to make {options.microbatches} "
+                "microbatches",
                 None,
             )
         return options.microbatches
     if not header.ga:
         said = "no ga" if header.ga is None else "ga 0"
-        notes.assume("ga-absent", f"the header says {said}; the file has {blocks} block(s), one per microbatch")
-    elif header.ga != blocks:
-        notes.warn(
-            "ga-mismatch", f"the header says ga {header.ga}, but the file has {blocks} block(s); the blocks count"
+        notes.assume(
+            "ga-absent", f"the header says {said}; the file has {counted(blocks, 'block')}, one per microbatch"
         )
+    elif header.ga != blocks:
+        found = counted(blocks, "block")
+        notes.warn("ga-mismatch", f"the header says ga {header.ga}, but the file has {found}; the blocks count")
     return max(1, blocks)
 
 
@@ -186,7 +221,8 @@ def _schedule(header: Header, options: LayoutOptions, pp: int, layers: int, note
             notes.assume("vpp-absent", "the header says no vpp; taken as 1")
     if vpp > max(1, layers):
         raise InfeasibleError(
-            f"{notes.path}: vpp {vpp} is more than the {layers} layer(s) of a stage; use --vpp {max(1, layers)} or less"
+            f"{notes.path}: vpp {vpp} is more than the {counted(layers, 'layer')} of a stage; "
+            f"use --vpp {max(1, layers)}{' or less' if layers > 1 else ''}"
         )
     if vpp > 1 and layers % vpp:
         notes.warn("uneven-chunks", f"{layers} layers do not divide into {vpp} virtual stages; the first ones get more")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from traincast.formats.aicb.meaning import group_of
 from traincast.formats.aicb.rows import AicbFile, Column, Row
 from traincast.formats.building import Notebook, wait_op
+from traincast.units import counted
 from traincast.workload.ops import Op, OpTableBuilder
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Provenance, Stream
 
@@ -127,8 +128,8 @@ class RowLowering:
         if self.zero_sizes:
             self.notes.assume(
                 "zero-size",
-                f"{len(self.zero_sizes)} communication(s) of 0 bytes take no time (AICB writes 0 where it takes them "
-                "as overlapped)",
+                f"{_communications(len(self.zero_sizes), 'of 0 bytes takes', 'of 0 bytes take')} no time "
+                "(AICB writes 0 for what it takes as overlapped)",
                 min(self.zero_sizes)[0],
             )
         if self.unused:
@@ -137,9 +138,13 @@ class RowLowering:
             policy = " and ".join(sorted(policies))
             self.notes.warn(
                 "policy-ignores",
-                f"policy {policy} does not run {len(self.unused)} communication(s) that are written",
+                f"policy {policy} does not run {_communications(len(self.unused), 'that is', 'that are')} written",
                 min(self.unused)[0],
             )
+
+
+def _communications(count: int, one: str, many: str) -> str:
+    return counted(count, f"communication {one}", f"communications {many}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from traincast.formats.aicb.meaning import group_of
 from traincast.formats.aicb.rows import AicbFile, Cell, Column
 from traincast.formats.aicb.structure import Block, Structure
 from traincast.spec.notes import Note
+from traincast.units import counted
 from traincast.workload.words import Group
 
 _DEGREES = {Group.TP: "tp", Group.EP: "ep"}
@@ -33,7 +34,7 @@ def structural_oddities(file: AicbFile, structure: Structure) -> tuple[Note, ...
 def _microbatches(file: AicbFile, structure: Structure) -> Iterator[Note]:
     written, blocks = file.header.ga, len(structure.blocks)
     if written is not None and written != blocks:
-        text = f"the header says ga {written}, but the rows hold {blocks} microbatches"
+        text = f"the header says ga {written}, but the rows hold {counted(blocks, 'microbatch', 'microbatches')}"
         yield Note("microbatches-mismatch", text, _place(file, 0))
 
 
@@ -54,7 +55,8 @@ def _unequal_blocks(file: AicbFile, structure: Structure) -> Iterator[Note]:
     differing = [block for block in structure.blocks if _signature(file, block) != usual]
     if differing:
         row = _first_difference(file, differing[0], structure.blocks[-1])
-        text = f"{len(differing)} of {len(structure.blocks)} microbatches differ from the last one, first in this row"
+        differ = "differs" if len(differing) == 1 else "differ"
+        text = f"{len(differing)} of {len(structure.blocks)} microbatches {differ} from the last one, first in this row"
         yield Note("microbatches-differ", text, _place(file, row))
 
 
@@ -70,7 +72,8 @@ def _lonely_groups(file: AicbFile, structure: Structure) -> Iterator[Note]:  # n
             if row.cell(column).size_bytes and group_of(row.name, column, row.cell(column)) is group
         ]
         if found:
-            text = f"{len(found)} communications are in the {field} group by their position or suffix, but {field} is 1"
+            are = counted(len(found), "communication is", "communications are")
+            text = f"{are} in the {field} group by position or suffix, but {field} is 1"
             yield Note("group-of-one", text, _place(file, found[0]))
 
 

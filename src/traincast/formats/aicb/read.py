@@ -22,7 +22,7 @@ from traincast.formats.aicb.step import OnceCell, StepRows, lower_cells, order_s
 from traincast.formats.aicb.structure import Block, Structure, structure
 from traincast.formats.building import Notebook, Segments
 from traincast.spec.options import LayoutOptions, StageRoles
-from traincast.units import GIGA
+from traincast.units import GIGA, counted
 from traincast.workload.ops import IntArray
 from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase, Stream
 from traincast.workload.workload import InputFile, Template, Workload
@@ -32,6 +32,8 @@ _GRAVE = {"placeholder-compute", "embedding-norm-repeated", "row-count", "unknow
 
 _PLACEHOLDER_S = 1 / GIGA
 """AICB writes 1 ns where it has nothing to say."""
+
+_MANY = "computations or communications"
 
 
 def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
@@ -225,8 +227,8 @@ def _say_what_is_not_forward(file: AicbFile, steps: StepRows, notes: Notebook) -
     if lines:
         notes.assume(
             "forward-only",
-            f"the file is of inference: {len(lines)} computations or communications of the backward pass and the "
-            "optimizer are not run",
+            f"the file is of inference: {counted(len(lines), 'computation or communication', _MANY)} of the backward "
+            f"pass and the optimizer {'is' if len(lines) == 1 else 'are'} not run",
             lines[0],
         )
 

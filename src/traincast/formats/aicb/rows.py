@@ -134,7 +134,10 @@ class AicbFile:
     declared_rows : int, optional
         The count line; None where the file has none.
     rows : tuple of Row
-        Every row that is there, in order.
+        The rows that are used, in order.
+    left_out : int, optional
+        Line of the first row beyond the declared ones, where there are more; it and those after it
+        are not read.
     oddities : tuple of Note
         What is unusual but readable, each with its ``file:line``.
     """
@@ -143,4 +146,5 @@ class AicbFile:
     header: Header
     declared_rows: int | None
     rows: tuple[Row, ...]
+    left_out: int | None = None
     oddities: tuple[Note, ...] = ()

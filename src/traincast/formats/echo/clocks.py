@@ -3,29 +3,24 @@
 A timestamp counts from the boot of its host, so ranks of one host compare and ranks of two do
 not. A message between pipeline stages ends on both of its ranks at nearly the same time: over
 messages in both directions the delays cancel, and half the difference of the medians is the
-difference of the two clocks.
+difference of the two clocks. Which ranks share a clock is found in the same way (`hosts`).
 """
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 
+from traincast.formats.echo.ends import Ends, matched_ends
 from traincast.formats.echo.files import Run
+from traincast.formats.echo.hosts import Hosts, clock_ahead_s, find_hosts
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.vocabulary import MESSAGES
 from traincast.spec.notes import Note
 
-RANKS_PER_HOST = 8
-"""Ranks that are taken to share a host where the clocks do not tell."""
-
-_OTHER_BOOT_S = 3600.0
 _SAME_CLOCK_S = 60.0
-
-Hosts = tuple[tuple[int, ...], ...]
-Message = tuple[str, int, int, int | None]
-Edges = dict[tuple[int, int], list[float]]
+_WORTH_SAYING_S = 0.001
+_SHOWN_HOSTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +49,14 @@ def align(run: Run, world: int, pp: int) -> Alignment:
     Returns
     -------
     Alignment
-        Ranks without any time get the offset of the first host. `notes` names hosts that were
-        aligned by less than messages in both directions.
+        Ranks without any time get the offset of the first host. `notes` names the hosts that were
+        aligned and by how much, and those aligned by less than messages in both directions.
     """
     first_s = {rank: start for rank, trace in run.traces.items() if (start := trace.first_start_s) is not None}
-    hosts = _hosts(first_s)
+    ends = matched_ends(run, world // max(pp, 1))
+    hosts = find_hosts(first_s, ends)
     host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
-    clocks_s, notes = _host_clocks(run.key, hosts, first_s, _end_differences(run, host_of, world // max(pp, 1)))
+    clocks_s, notes = _host_clocks(run.key, hosts, first_s, _between_hosts(ends, host_of))
     zero_s = min((start - clocks_s[host_of[rank]] for rank, start in first_s.items()), default=0.0)
     offset_s = {rank: zero_s + (clocks_s[host_of[rank]] if rank in host_of else 0.0) for rank in run.traces}
     return Alignment(offset_s, hosts, tuple(notes))
@@ -99,54 +95,17 @@ def _is_exchange(first: TraceOp, second: TraceOp) -> bool:
     )
 
 
-def _hosts(first_s: dict[int, float]) -> Hosts:
-    """Group ranks by clock: a jump of more than an hour is another boot, and so is another eight ranks."""
-    boots: list[list[int]] = []
-    last_s = -_OTHER_BOOT_S
-    for rank, start_s in sorted(first_s.items(), key=lambda item: item[1]):
-        if not boots or start_s - last_s > _OTHER_BOOT_S:
-            boots.append([])
-        boots[-1].append(rank)
-        last_s = start_s
-    hosts: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for boot, ranks in enumerate(boots):
-        for rank in sorted(ranks):
-            # hosts booted within one hour look alike; should they be one, the messages give about zero
-            hosts[boot, rank // RANKS_PER_HOST].append(rank)
-    return tuple(sorted(tuple(ranks) for ranks in hosts.values()))
-
-
-def _end_differences(run: Run, host_of: dict[int, int], stride: int) -> Edges:
-    """End at the receiver less end at the sender in seconds, of each message between two hosts."""
-    sent_s: dict[Message, list[float]] = defaultdict(list)
-    received_s: dict[Message, list[float]] = defaultdict(list)
-    for rank, trace in run.traces.items():
-        for op in trace.ops:
-            if op.op in MESSAGES and op.end_s is not None:
-                side_s = sent_s if op.op.startswith("send") else received_s
-                side_s[_message(op, rank, stride)].append(op.end_s)
-    found: Edges = defaultdict(list)
-    for message, ends_s in sent_s.items():
-        for sent, received in zip(ends_s, received_s.get(message, ()), strict=False):
-            sender, receiver = host_of[message[1]], host_of[message[2]]
-            if sender != receiver:
-                found[sender, receiver].append(received - sent)
+def _between_hosts(ends: Ends, host_of: dict[int, int]) -> Ends:
+    """Pool what the ranks of two hosts ended together, by the numbers of the hosts."""
+    found: Ends = defaultdict(list)
+    for (rank, other), apart_s in ends.items():
+        here, there = host_of[rank], host_of[other]
+        if here != there:
+            found[here, there] += apart_s
     return found
 
 
-def _message(op: TraceOp, rank: int, stride: int) -> Message:
-    """Return direction, source, target and microbatch of the message that an operation sends or receives."""
-    side, direction = op.op.split("_")
-    if direction == "forward":
-        source = rank if side == "send" else rank - stride
-        return direction, source, source + stride, op.batch_id
-    source = rank if side == "send" else rank + stride
-    return direction, source, source - stride, op.batch_id
-
-
-def _host_clocks(
-    key: str, hosts: Hosts, first_s: dict[int, float], edges: Edges
-) -> tuple[dict[int, float], list[Note]]:
+def _host_clocks(key: str, hosts: Hosts, first_s: dict[int, float], edges: Ends) -> tuple[dict[int, float], list[Note]]:
     """Return how far each host's clock is ahead of the first one's, in seconds, with remarks."""
     clocks_s: dict[int, float] = {}
     notes: list[Note] = []
@@ -161,31 +120,39 @@ def _host_clocks(
     return clocks_s, notes
 
 
-def _follow_messages(key: str, hosts: Hosts, edges: Edges, root: int, clocks_s: dict[int, float]) -> list[Note]:
+def _follow_messages(key: str, hosts: Hosts, edges: Ends, root: int, clocks_s: dict[int, float]) -> list[Note]:
     """Set the clock of every host that messages join to the root, the nearest ones first."""
     notes = []
+    joined = []
     queue = deque([root])
     while queue:
         host = queue.popleft()
         for other in range(len(hosts)):
             there, back = edges.get((host, other)), edges.get((other, host))
-            ahead_s = _ahead_s(there, back)
-            if other in clocks_s or ahead_s is None:
+            apart_s = clock_ahead_s(there, back)
+            if other in clocks_s or apart_s is None:
                 continue
-            clocks_s[other] = clocks_s[host] + ahead_s
+            clocks_s[other] = clocks_s[host] + apart_s
             queue.append(other)
+            joined.append(other)
             if not (there and back):
                 notes.append(_one_way(key, hosts[host], hosts[other]))
-    return notes
+    aligned_s = {hosts[other]: clocks_s[other] - clocks_s[root] for other in sorted(joined)}
+    worth_s = {ranks: ahead_s for ranks, ahead_s in aligned_s.items() if abs(ahead_s) >= _WORTH_SAYING_S}
+    return [_aligned(key, hosts[root], worth_s), *notes] if worth_s else notes
 
 
-def _ahead_s(there: list[float] | None, back: list[float] | None) -> float | None:
-    """Return how far the clock at the other end of the messages is ahead, in seconds."""
-    if there and back:
-        return (median(there) - median(back)) / 2
-    if there:
-        return median(there)
-    return -median(back) if back else None
+def _aligned(key: str, root: tuple[int, ...], apart_s: dict[tuple[int, ...], float]) -> Note:
+    shown = [
+        f"that of ranks {_span(ranks)} is {abs(ahead_s):.4f} s {'ahead of' if ahead_s > 0 else 'behind'} it"
+        for ranks, ahead_s in list(apart_s.items())[:_SHOWN_HOSTS]
+    ]
+    more = [f"{len(apart_s) - _SHOWN_HOSTS} more"] if len(apart_s) > _SHOWN_HOSTS else []
+    text = (
+        f"hosts have clocks of their own, which are brought to that of ranks {_span(root)} by what both ended "
+        f"together: {', '.join(shown + more)}"
+    )
+    return Note("clocks-aligned", text, key)
 
 
 def _one_way(key: str, here: tuple[int, ...], there: tuple[int, ...]) -> Note:
@@ -206,4 +173,10 @@ def _without_messages(key: str, ranks: tuple[int, ...], ahead_s: float) -> tuple
 
 
 def _span(ranks: tuple[int, ...]) -> str:
-    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}"
+    """Write ranks as their unbroken stretches: ``0 to 1 and 4 to 7``."""
+    stretches: list[list[int]] = []
+    for rank in ranks:
+        if not stretches or rank != stretches[-1][-1] + 1:
+            stretches.append([])
+        stretches[-1].append(rank)
+    return " and ".join(str(each[0]) if len(each) == 1 else f"{each[0]} to {each[-1]}" for each in stretches)

@@ -13,11 +13,16 @@ from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.names import FileName, parse_name
 from traincast.formats.open import expand_inputs
 from traincast.spec.notes import Note
+from traincast.units import format_time
 
 SAME_RUN = timedelta(seconds=30)
 """Files of one prefix whose stamps follow each other within it are one run; nodes differ by about 1 s."""
 
 _BACKWARDS_S = 0.001
+_JUMP_S = 3600.0
+"""Longest time that may lie between two operations of a step, whatever its length."""
+_JUMP_RATIO = 1000.0
+"""Times what the file has traced so far that a longer pause may take: a step of days has pauses of hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,8 @@ def read_trace(path: Path) -> RankTrace:
     Raises
     ------
     FormatError
-        If a line cannot be read, or is of another rank than the first.
+        If a line cannot be read, is of another rank than the first, or has a time that one step
+        cannot hold together with those before.
     """
     ops, name = load(path), parse_name(path)
     first = ops[0]
@@ -78,6 +84,7 @@ def read_trace(path: Path) -> RankTrace:
                 f"{op.scope} {op.rank} in a file of {first.scope} {first.rank}; give the lines of each rank in a file"
             )
             raise FormatError(message, str(path), op.line)
+    _refuse_jumps(ops)
     notes = _clock_notes(ops)
     if first.scope == "rank" and name.rank not in {None, first.rank}:
         text = f"the name says rank {name.rank}, the lines rank {first.rank}; the lines count"
@@ -136,6 +143,32 @@ def _run(traces: list[RankTrace]) -> Run:
         by_rank[trace.rank] = trace
     name = traces[0].name
     return Run(name.prefix if name.stamp is None else f"{name.prefix}_{name.stamp:%Y%m%d%H%M%S}", by_rank)
+
+
+def _refuse_jumps(ops: Sequence[TraceOp]) -> None:
+    """Refuse time stamps hours away from those before: the step would seem to last as long."""
+    last_s: float | None = None
+    traced_s = 0.0
+    for op in ops:
+        if op.start_s is None or op.end_s is None:
+            continue
+        if last_s is not None:
+            pause_s = op.start_s - last_s
+            if pause_s > max(_JUMP_S, _JUMP_RATIO * traced_s):
+                raise _jump(op, f"the clock jumps by {format_time(pause_s)} before {op.raw_op}")
+            if last_s - op.end_s > _JUMP_S:
+                raise _jump(op, f"the clock jumps by -{format_time(last_s - op.end_s)} at {op.raw_op}")
+        for sub in op.sub_ops:
+            # a time stamp of 0 is left open, as that of an operation is
+            outside_s = max(op.start_s - sub.end_s, sub.end_s - op.end_s) if sub.end_s else 0.0
+            if outside_s > _JUMP_S:
+                raise _jump(op, f"the clock jumps by {format_time(outside_s)} at a sub-operation of {op.raw_op}")
+        last_s, traced_s = op.end_s, traced_s + (op.duration_s or 0.0)
+
+
+def _jump(op: TraceOp, what: str) -> FormatError:
+    message = f"{what}; one step cannot hold it: is the time stamp damaged, or are two steps in one file?"
+    return FormatError(message, op.path, op.line)
 
 
 def _clock_notes(ops: Sequence[TraceOp]) -> list[Note]:

@@ -1,24 +1,22 @@
-"""Find out how the traced run was laid out: flags first, then file names, then what the trace shows."""
+"""Find out how the traced run was laid out, and how the run to simulate is.
+
+The traced layout comes from file names, then from the ranks and stages of the lines, then from what
+the trace shows; a flag wins over what was only inferred. The layout to simulate is the traced one
+with the user's flags over it, so that a flag extrapolates.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import gcd
 
 from traincast.errors import InfeasibleError
 from traincast.formats.building import Notebook
+from traincast.formats.echo import evidence
 from traincast.formats.echo.files import RankTrace
 from traincast.formats.echo.lines import TraceOp
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
-from traincast.workload.words import Group
-
-_VOCABULARIES = {"GPT-2": 50257, "Llama 2": 32000, "Llama 3": 128256, "Qwen 2": 151936, "Mistral": 32768}
-"""Vocabulary sizes whose shards give away the tensor parallel degree (model cards)."""
-
-_PAD = 128
-"""Megatron-LM pads a vocabulary to a multiple of 128 x tp (make-vocab-size-divisible-by)."""
-
-_MEMORY_SPEED_BYTES_PER_S = 0.6e12
-"""A reduction faster than this moved through memory: above any network, below any HBM (V100: 0.9e12)."""
+from traincast.workload.words import Group, Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +31,10 @@ class Traced:
         """Return a rank's operations of that name, in order."""
         return [op for op in self.traces[rank].ops if op.op == name]
 
+    def stage(self, rank: int) -> int | None:
+        """Return the stage that a rank's lines say; None where they are silent."""
+        return next((op.stage_id for op in self.traces[rank].ops if op.stage_id is not None), None)
+
     @property
     def first_rank(self) -> int:
         """The lowest traced rank."""
@@ -44,125 +46,156 @@ class Traced:
         return max(1, len(self.ops(self.first_rank, "forward_step")))
 
 
-def decide_layout(traced: Traced, options: LayoutOptions, notes: Notebook) -> Parallel:
-    """Work out degrees and microbatches of a traced run.
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """The layout that was traced and the one to simulate."""
+
+    traced: Parallel
+    target: Parallel
+
+
+def decide_layouts(traced: Traced, options: LayoutOptions, notes: Notebook) -> Layouts:
+    """Work out the traced layout and the one to simulate.
 
     Parameters
     ----------
     traced : Traced
         The traces.
     options : LayoutOptions
-        What the user says; it wins.
+        What the user says.
     notes : Notebook
         Receives every assumption with its arithmetic.
 
     Returns
     -------
-    Parallel
+    Layouts
 
     Raises
     ------
     InfeasibleError
         If the degrees contradict each other or the traced ranks.
     """
-    name = traced.traces[traced.first_rank].name
-    tp = options.tp or name.tp or _tp_of_vocabulary(traced, notes)
-    pp = options.pp or name.pp or _pp_of_first_wait(traced, notes)
-    cp = options.cp or 1
-    ep = options.ep or name.ep or 1
-    world = options.gpus or (name.world if options.dp is None else None)
-    dp = options.dp or (world // (tp * cp * pp) if world else name.dp) or _dp_of_reduction(traced, notes)
-    if world is not None and world != tp * cp * pp * dp:
+    original = _traced_layout(traced, options, notes)
+    _check_stages(traced, original, notes)
+    tp, pp, cp = options.tp or original.tp, options.pp or original.pp, original.cp
+    dp = options.dp or _dp_of_world(options.gpus, tp * cp * pp, notes) or original.dp
+    target = replace(original, tp=tp, pp=pp, dp=dp, microbatches=options.microbatches or traced.microbatches)
+    if options.gpus not in (None, target.world_size):
         raise InfeasibleError(
-            f"{notes.path}: tp {tp} x cp {cp} x pp {pp} x dp {dp} = {tp * cp * pp * dp} ranks, not {world}; "
-            "give the degrees that the run had"
+            f"{notes.path}: --gpus {options.gpus} contradicts tp {tp} x cp {cp} x pp {pp} x dp {dp} = "
+            f"{target.world_size}"
         )
-    parallel = Parallel(
-        tp=tp,
-        cp=cp,
-        dp=dp,
-        pp=pp,
-        ep=ep,
-        etp=options.etp or (1 if ep > 1 else None),
-        microbatches=options.microbatches or traced.microbatches,
-    )
-    beyond = [rank for rank in traced.traces if rank >= parallel.world_size]
-    if beyond:
-        raise InfeasibleError(
-            f"{notes.path}: rank {max(beyond)} was traced, but tp {tp} x cp {cp} x pp {pp} x dp {dp} is a world of "
-            f"{parallel.world_size} ranks; give --tp, --pp and --dp"
-        )
-    return parallel
+    _say_what_changed(original, target, notes)
+    return Layouts(original, target)
 
 
-def _tp_of_vocabulary(traced: Traced, notes: Notebook) -> int:
-    """Infer tp from the shard of the vocabulary in the embedding's gradient, or from tp communication."""
-    subs = [sub for op in traced.traces[traced.first_rank].ops for sub in op.sub_ops if sub.group is Group.TP]
-    for op in traced.ops(traced.first_rank, "emb_allreduce"):
-        for model, vocabulary in _VOCABULARIES.items():
-            for tp in (1, 2, 4, 8, 16):
-                padded = -(-vocabulary // (_PAD * tp)) * _PAD * tp
-                if op.shape and op.shape[0] * tp == padded and (tp == 1) == (not subs):
-                    notes.assume(
-                        "tp-from-vocabulary",
-                        f"tp {tp}: the vocabulary shard of {op.shape[0]} rows x {tp} = {padded}, the {vocabulary} of "
-                        f"{model} padded to a multiple of {_PAD} x tp",
-                        op.line,
-                    )
-                    return tp
-    tp = 2 if subs else 1
-    shown = "tp communication but not its degree; taken as tp 2" if subs else "no tp communication; taken as tp 1"
-    notes.assume("tp-from-trace", f"the trace shows {shown} (give --tp)")
-    return tp
+def _traced_layout(traced: Traced, options: LayoutOptions, notes: Notebook) -> Parallel:
+    name, cp = traced.traces[traced.first_rank].name, options.cp or 1
+    communicates = _tp_subs(traced)
+    tp = name.tp or evidence.tp_of_vocabulary(traced.ops(traced.first_rank, "emb_allreduce"), communicates, notes)
+    tp = tp or options.tp or evidence.tp_of_communication(communicates, notes)
+    per_stage = _ranks_per_stage(traced)
+    pp = name.pp or _pp_of_stages(traced, per_stage, notes) or options.pp or _pp_of_waits(traced, notes)
+    dp = name.dp or (name.world // (tp * cp * pp) if name.world else None)
+    if dp is None and per_stage is not None:
+        dp = per_stage // (tp * cp)
+    if dp is None and traced.profile:
+        dp = options.dp or _dp_of_world(options.gpus, tp * cp * pp, notes)
+    if not dp:
+        dp = evidence.dp_of_reduction(traced.ops(traced.first_rank, "dp_allreduce"), options.dp, notes)
+    ep = options.ep or name.ep or _ep_of_experts(traced, tp * cp * dp, notes)
+    return Parallel(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=options.etp or (1 if ep > 1 else None))
 
 
-def _pp_of_first_wait(traced: Traced, notes: Notebook) -> int:
-    """Infer pp from how long the first gradient was awaited, in units of one stage's work."""
-    rank = traced.first_rank
-    stage = max((op.stage_id or 0 for op in traced.traces[rank].ops), default=0)
-    forwards, backwards = traced.ops(rank, "forward_step"), traced.ops(rank, "backward_step")
-    waits = traced.ops(rank, "recv_backward")
-    if not waits:
-        if stage or traced.ops(rank, "send_forward"):
-            notes.warn("pp-unknown", f"the trace shows stage {stage} but no wait that gives pp away; give --pp")
-        return max(stage + 1, 2 if traced.ops(rank, "send_forward") else 1)
-    if traced.microbatches > 1:
-        warmup = next((n for n, op in enumerate(_work(traced, rank)) if op.op == "backward_step"), 1)
-        notes.assume(
-            "pp-from-warmup", f"pp {stage + warmup}: stage {stage} ran {warmup} forwards before its first backward"
-        )
-        return stage + warmup
-    own_s = (forwards[0].duration_s or 0.0) + (backwards[0].duration_s or 0.0) if forwards and backwards else 0.0
-    wait_s = waits[0].duration_s or 0.0
-    further = max(1, round(wait_s / own_s)) if own_s else 1
+def _tp_subs(traced: Traced) -> bool:
+    return any(sub.group is Group.TP for op in traced.traces[traced.first_rank].ops for sub in op.sub_ops)
+
+
+def _ranks_per_stage(traced: Traced) -> int | None:
+    """Return how many ranks a stage has, where traced ranks of two stages show it."""
+    stages = {rank: stage for rank in traced.traces if (stage := traced.stage(rank)) is not None}
+    firsts = {stage: min(rank for rank in stages if stages[rank] == stage) for stage in set(stages.values())}
+    if traced.profile or len(firsts) < 2 or 0 not in firsts or firsts[0] != 0 or 1 not in firsts:
+        return None
+    return firsts[1]
+
+
+def _pp_of_stages(traced: Traced, per_stage: int | None, notes: Notebook) -> int | None:
+    """Return the stages of a run of which every rank was traced."""
+    if per_stage is None:
+        return None
+    pp = max(traced.stage(rank) or 0 for rank in traced.traces) + 1
     notes.assume(
-        "pp-from-wait",
-        f"pp {stage + 1 + further}: the first gradient came after {1e3 * wait_s:.1f} ms, and a stage works "
-        f"{1e3 * own_s:.1f} ms forward and backward; {1e3 * wait_s:.1f} / {1e3 * own_s:.1f} = "
-        f"{wait_s / own_s if own_s else 0:.2f}, so {further} further stage(s)",
-        waits[0].line,
+        "pp-from-stages", f"pp {pp}: the traced ranks are of stages 0 to {pp - 1}, {per_stage} rank(s) each", None
     )
-    return stage + 1 + further
+    return pp
 
 
-def _work(traced: Traced, rank: int) -> list[TraceOp]:
-    return [op for op in traced.traces[rank].ops if op.op in ("forward_step", "backward_step")]
+def _pp_of_waits(traced: Traced, notes: Notebook) -> int:
+    rank = traced.first_rank
+    return evidence.pp_of_first_wait(traced.traces[rank].ops, traced.stage(rank) or 0, notes)
 
 
-def _dp_of_reduction(traced: Traced, notes: Notebook) -> int:
-    """Infer dp 1 from a gradient reduction at memory speed."""
-    for op in traced.ops(traced.first_rank, "dp_allreduce"):
-        if op.size_bytes and op.duration_s:
-            rate = 2 * op.size_bytes / op.duration_s
-            fast = rate > _MEMORY_SPEED_BYTES_PER_S
-            text = (
-                f"dp_allreduce reads and writes 2 x {op.size_bytes} bytes in {1e3 * op.duration_s:.2f} ms = "
-                f"{rate / 1e12:.2f} TB/s, {'memory' if fast else 'network'} speed"
+def _dp_of_world(world: int | None, model_ranks: int, notes: Notebook) -> int | None:
+    if world is None:
+        return None
+    if world % model_ranks:
+        raise InfeasibleError(
+            f"{notes.path}: --gpus {world} does not divide into tp x cp x pp = {model_ranks}; change --gpus or a degree"
+        )
+    return world // model_ranks
+
+
+def _ep_of_experts(traced: Traced, ranks_per_stage: int, notes: Notebook) -> int:
+    """Infer ep where experts exchange tokens: as many ranks as the experts and the stage's ranks allow."""
+    subs = [sub for op in traced.traces[traced.first_rank].ops for sub in op.sub_ops if sub.group is Group.EP]
+    if not subs:
+        return 1
+    gathered = [sub.shape[0] for sub in subs if sub.comm is Operation.ALL_GATHER and sub.shape and len(sub.shape) == 1]
+    experts = max(gathered, default=ranks_per_stage)
+    ep = gcd(experts, ranks_per_stage)
+    said = f"tokens are gathered for {experts} experts" if gathered else "experts exchange tokens"
+    notes.warn(
+        "ep-from-experts",
+        f"{said}, but the trace does not say on how many ranks they are; taken as ep {ep}, the most that divides them "
+        f"and the {ranks_per_stage} ranks of a stage (give --ep)",
+        None,
+    )
+    return ep
+
+
+def _check_stages(traced: Traced, layout: Parallel, notes: Notebook) -> None:
+    """Refuse a layout that puts traced ranks elsewhere than their lines say."""
+    for rank in traced.traces:
+        stage, place = traced.stage(rank), rank // layout.ranks_per_stage
+        if traced.profile and stage is not None:
+            place = stage
+        if place >= layout.pp or stage not in (None, place):
+            where = f"stage {place}" if place < layout.pp else f"none of its {layout.world_size} ranks"
+            said = f"says it is of stage {stage}" if stage is not None else "was traced"
+            raise InfeasibleError(
+                f"{notes.path}: rank {rank} {said}, but tp {layout.tp} x cp {layout.cp} x pp {layout.pp} x dp "
+                f"{layout.dp} puts it on {where}; give the degrees that the run had (--tp, --pp, --dp)"
             )
-            if fast:
-                notes.assume("dp-from-reduction", f"dp 1: {text}", op.line)
-                return 1
-            notes.warn("dp-unknown", f"{text}, so dp is above 1; taken as 2 (give --dp)", op.line)
-            return 2
-    notes.assume("dp-absent", "no gradient reduction tells dp; taken as 1 (give --dp)")
-    return 1
+
+
+def _say_what_changed(original: Parallel, target: Parallel, notes: Notebook) -> None:
+    if target.tp != original.tp:
+        notes.warn(
+            "tp-not-rescaled",
+            f"the run was traced with tp {original.tp}; its compute times and sizes are kept for tp {target.tp}",
+            None,
+        )
+    if target.pp != original.pp:
+        notes.warn(
+            "pp-not-rescaled",
+            f"the run was traced with pp {original.pp}; every stage of pp {target.pp} keeps the work of a traced one, "
+            "so the model is another one",
+            None,
+        )
+    if target.dp != original.dp:
+        notes.assume(
+            "dp-extrapolated",
+            f"the run was traced with dp {original.dp}; reductions over dp {target.dp} are priced by the model",
+            None,
+        )

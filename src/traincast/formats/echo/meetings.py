@@ -83,6 +83,12 @@ class Meetings:
         alike = self._transfers.get((call.comm, call.group, call.size_bytes))
         return median(alike) if alike else None
 
+    def complete(self, op: TraceOp, rank: int) -> bool:
+        """Tell whether every member of an operation's group was traced."""
+        group = COLLECTIVES[op.op][0]
+        members = self.tables[group].members_GK[self.tables[group].group_of_rank_W[rank]]
+        return len(self.spans[self.key(op, None, rank)]) == int((members >= 0).sum())
+
     def after_last_start_s(self, op: TraceOp, rank: int) -> float:
         """Return what an operation of a group took once its last member had started it, in seconds."""
         met = self.spans[self.key(op, None, rank)]

@@ -8,11 +8,10 @@ from statistics import median
 
 import numpy as np
 
-from traincast.formats.echo.clocks import Alignment, fused_pairs
-from traincast.formats.echo.layout import Traced
+from traincast.formats.echo.clocks import fused_pairs
+from traincast.formats.echo.layout import Layouts, Traced
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.vocabulary import MESSAGES
-from traincast.spec.parallel import Parallel
 from traincast.workload.ops import FloatArray
 
 _End = tuple[int, bool, int, int]
@@ -24,8 +23,7 @@ class Messages:
     """Both ends of every traced message."""
 
     traced: Traced
-    parallel: Parallel
-    alignment: Alignment
+    layouts: Layouts
     _spans: dict[_End, list[float]] = field(init=False, default_factory=dict)
     _sends: list[float] = field(init=False, default_factory=list)
     """Durations of sends that were posted alone: nearly all transfer, for the other end waits."""
@@ -45,20 +43,21 @@ class Messages:
         The end that came last did not wait, so the shorter of both spans is the transfer. Where only
         one end was traced it is the usual send, where none was it is left to be priced.
         """
-        stages, microbatches = self.parallel.pp, self.parallel.microbatches
+        original, target = self.layouts.traced, self.layouts.target
         usual = median(self._sends) if self._sends else float("nan")
-        transfer_s = np.full((2, stages, microbatches), usual)
-        traced = self.traced.microbatches
-        pipeline = rank % self.parallel.ranks_per_stage
-        for direction, boundary, microbatch in np.ndindex(2, stages, microbatches):
-            ends = self._spans.get((pipeline, direction == 0, boundary, min(microbatch, traced - 1)), [])
+        transfer_s = np.full((2, target.pp, target.microbatches), usual)
+        pipeline = rank % original.ranks_per_stage
+        for direction, boundary, microbatch in np.ndindex(transfer_s.shape):
+            # Boundaries of a longer pipeline are like the last one that was traced.
+            like = min(boundary, max(0, original.pp - 2)), min(microbatch, self.traced.microbatches - 1)
+            ends = self._spans.get((pipeline, direction == 0, *like), [])
             if len(ends) == 2:
                 transfer_s[direction, boundary, microbatch] = min(ends)
         return transfer_s
 
     def _end(self, op: TraceOp, rank: int) -> _End:
-        stage = rank // self.parallel.ranks_per_stage
+        stage = rank // self.layouts.traced.ranks_per_stage
         forward = op.op.endswith("forward")
         comes = op.op.startswith("recv")
         boundary = stage - 1 if comes == forward else stage
-        return rank % self.parallel.ranks_per_stage, forward, boundary, op.batch_id or 0
+        return rank % self.layouts.traced.ranks_per_stage, forward, boundary, op.batch_id or 0

@@ -33,6 +33,9 @@ class Pieces:
 
     meetings: Meetings
     group_size: Callable[[Group], int]
+    """Ranks of a group in the traced run."""
+    target_size: Callable[[Group], int]
+    """Ranks of a group in the run to simulate; where it differs, traced times do not hold."""
     measured: bool
     """Take communication times from the trace; otherwise leave them to be priced."""
     experts: ExpertScaling | None
@@ -61,29 +64,45 @@ class Pieces:
             return self._optimizer(op, rank, file)
         return self._inside(op, rank, file, launches)
 
+    def _believes(self, group: Group) -> bool:
+        """Tell whether the traced times of a group's communication hold for the run to simulate."""
+        return self.measured and self.group_size(group) == self.target_size(group)
+
     def _collective(self, op: TraceOp, rank: int, file: int) -> list[Op]:
-        """Return an operation that is one collective; in a group of one it is local work."""
+        """Return an operation that is one collective; in a group of one it was local work, and stays so."""
         group, operation = COLLECTIVES[op.op]
-        if self.group_size(group) == 1:
-            return [] if op.is_placeholder else [_compute(op, Phase.STEP, file, op.duration_s or 0.0)]
-        duration_s = self.meetings.transfer_s(op, None, rank) if self.measured and _has_times(op) else None
-        return [_communication(op.op, op, file, Phase.STEP, group, operation, size_bytes_of(op), duration_s)]
+        local: list[Op] = []
+        if self.group_size(group) == 1 and _has_times(op):
+            local = [_compute(op, Phase.STEP, file, op.duration_s or 0.0)]
+        if self.target_size(group) == 1:
+            return local
+        believed = self._believes(group) and _has_times(op) and self._separable(op, group, rank)
+        duration_s = self.meetings.transfer_s(op, None, rank) if believed else None
+        return [*local, _communication(op.op, op, file, Phase.STEP, group, operation, size_bytes_of(op), duration_s)]
+
+    def _separable(self, op: TraceOp, group: Group, rank: int) -> bool:
+        """Tell whether transfer can be told from waiting.
+
+        Of the first and last stage, which reduce tied embeddings, the first comes last; the other one alone
+        does not know how long it waited.
+        """
+        return group is not Group.EMB or not op.stage_id or self.meetings.complete(op, rank)
 
     def _bucket(self, op: TraceOp, file: int) -> list[Op]:
         """Return the launch of a gradient bucket, which runs beside what follows."""
         group, operation = op.group_kind or COLLECTIVES[op.op][0], COLLECTIVES[op.op][1]
-        if self.group_size(group) == 1:
+        if self.target_size(group) == 1:
             return []
-        duration_s = op.duration_s if self.measured and op.duration_s else None
+        duration_s = op.duration_s if self._believes(group) and op.duration_s else None
         phase, size_bytes = Phase.WEIGHT_GRADIENT, size_bytes_of(op)
         return [_communication(op.op, op, file, phase, group, operation, size_bytes, duration_s, blocking=False)]
 
     def _optimizer(self, op: TraceOp, rank: int, file: int) -> list[Op]:
         """Return the optimizer: a meeting of tp x pp for the norm, and what is left when all have come."""
-        own_s = op.duration_s or 0.0
-        if self.group_size(Group.MP) == 1:
+        own_s = _time_of(op)
+        if self.target_size(Group.MP) == 1:
             return [_compute(op, Phase.STEP, file, own_s)]
-        if self.measured and _has_times(op):
+        if self.experts is None and _has_times(op):
             own_s = min(own_s, self.meetings.after_last_start_s(op, rank))
         transfer_s = 0.0 if self.measured else None
         norm = _communication("grad_norm", op, file, Phase.STEP, Group.MP, Operation.ALL_REDUCE, 4, transfer_s)
@@ -92,8 +111,11 @@ class Pieces:
     def _inside(self, op: TraceOp, rank: int, file: int, launches: Sequence[TraceOp]) -> list[Op]:
         """Return a forward, backward or other operation: what lies between its collectives, and they."""
         phase = _PHASES.get(op.op, Phase.STEP)
-        if op.start_s is None or op.end_s is None:
+        if op.op in _HOST and not _has_times(op):
             return []
+        _time_of(op)
+        if op.start_s is None or op.end_s is None:
+            return [_compute(op, phase, file, op.duration_s or 0.0)]
         ops: list[Op] = []
         now_s, waiting = op.start_s, sorted(launches, key=launch_s)
         sections = self.experts.sections(op) if self.experts is not None else {}
@@ -117,20 +139,35 @@ class Pieces:
         group, known = sub.group, sub.start_s is not None and sub.end_s is not None
         if group is None or sub.comm is Operation.NONE:
             return _between(op, phase, file, sub.duration_s or 0.0)
-        if self.group_size(group) == 1:
-            return [] if not self.measured else _between(op, phase, file, sub.duration_s or 0.0)
+        local: list[Op] = []
+        if self.group_size(group) == 1 and self.measured:
+            local = _between(op, phase, file, sub.duration_s or 0.0)
+        if self.target_size(group) == 1:
+            return local
         if size_bytes is not None and sub.comm is Operation.ALL_GATHER:
-            size_bytes *= self.group_size(group)
+            size_bytes *= self.target_size(group)
         name = sub.func_name or sub.source
         if not sub.is_async:
-            transfer_s = self.meetings.transfer_s(op, sub, rank) if self.measured and known else None
-            return [_communication(name, op, file, phase, group, sub.comm, size_bytes, transfer_s)]
+            transfer_s = self.meetings.transfer_s(op, sub, rank) if self._believes(group) and known else None
+            return [*local, _communication(name, op, file, phase, group, sub.comm, size_bytes, transfer_s)]
         own_s = self.meetings.own_s(op, sub, rank) if known else sub.duration_s or 0.0
-        transfer_s = self.meetings.hidden_transfer_s(sub.call) if self.measured else None
+        transfer_s = self.meetings.hidden_transfer_s(sub.call) if self._believes(group) else None
         stream = STREAM_OF_GROUP[group]
         launch = _communication(name, op, file, phase, group, sub.comm, size_bytes, transfer_s, blocking=False)
         wait = replace(make_op(f"wait_{name}", Kind.WAIT, phase, op, file, duration_s=0.0), waits_for=stream)
         return [launch, *_between(op, phase, file, own_s), wait]
+
+
+def _time_of(op: TraceOp) -> float:
+    """Return an operation's duration in seconds, or refuse one that has none: nothing estimates it."""
+    if op.duration_s is None or op.is_placeholder:
+        raise FormatError(
+            f"{op.op} has no time, and traincast does not estimate computations of a trace; give a trace in which it "
+            "was measured",
+            op.path,
+            op.line,
+        )
+    return op.duration_s
 
 
 def _has_times(op: TraceOp) -> bool:

@@ -2,38 +2,39 @@
 
 A full run is replayed: every rank has a template of its own. From fewer ranks the run is rebuilt:
 ranks that were not traced get the template of a traced rank of their stage, and stages that were
-not traced that of another stage.
+not traced that of another stage. Flags extrapolate: see `traincast.formats.echo.layout`.
 
 Letters: Q virtual stages (stages: traces have one chunk each), M microbatches, D directions, W ranks.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from traincast.errors import FormatError
-from traincast.formats.building import Notebook, Segments, warn_single_microbatch
+from traincast.errors import ConfigError, FormatError
+from traincast.formats.building import Notebook, Segments
 from traincast.formats.echo.clocks import Alignment, align
-from traincast.formats.echo.experts import ExpertScaling, expert_layers
+from traincast.formats.echo.experts import ExpertScaling
 from traincast.formats.echo.files import RankTrace, Run, read_runs
-from traincast.formats.echo.layout import Traced, decide_layout
+from traincast.formats.echo.layout import Layouts, Traced, decide_layouts
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.measured import measured_run
 from traincast.formats.echo.meetings import Meetings
 from traincast.formats.echo.messages import Messages
 from traincast.formats.echo.pieces import Pieces
+from traincast.formats.echo.remarks import say_what_was_read
 from traincast.formats.echo.split import BUCKET, RankWork, Splitter
-from traincast.formats.echo.stages import plan_stages
+from traincast.formats.echo.stages import Stages
 from traincast.schedules.plan import SlotKind
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.workload.groups import GroupTable, rank_groups
-from traincast.workload.ops import Op, OpTableBuilder
+from traincast.workload.ops import IntArray, Op, OpTableBuilder
 from traincast.workload.words import Group
-from traincast.workload.workload import InputFile, Template, Workload
+from traincast.workload.workload import InputFile, MeasuredRun, Template, Workload
 
 
 def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
@@ -41,15 +42,14 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
     run = _only_run(paths)
     traces = run.traces
     notes = Notebook(str(traces[min(traces)].path))
+    _refuse_plans(traces)
     traced = Traced(traces, all(op.is_simulated for trace in traces.values() for op in trace.ops))
-    parallel = decide_layout(traced, options, notes)
-    alignment = align(run, parallel.world_size, parallel.pp)
-    for note in alignment.notes:
-        notes.assumptions.append(note)
-    for trace in traces.values():
-        notes.warnings += trace.notes
-    builder = _Builder(traced, parallel, alignment, options, notes)
-    return builder.workload(name)
+    if traced.profile and options.comm == "measured":
+        raise ConfigError("has no meaning for a single-GPU profile: its communication ran on a world of one", "--comm")
+    layouts = decide_layouts(traced, options, notes)
+    alignment = align(run, layouts.traced.world_size, layouts.traced.pp)
+    notes.assumptions += alignment.notes
+    return _Builder(traced, layouts, alignment, options, notes).workload(name)
 
 
 def _only_run(paths: Sequence[Path]) -> Run:
@@ -60,43 +60,57 @@ def _only_run(paths: Sequence[Path]) -> Run:
     return runs[0]
 
 
+def _refuse_plans(traces: Mapping[int, RankTrace]) -> None:
+    for trace in traces.values():
+        for op in trace.ops:
+            if op.scope == "stage":
+                raise FormatError(
+                    "is a scheduling plan: it gives an order without times; give the traces of ranks", op.path, op.line
+                )
+
+
 @dataclass(slots=True)
 class _Builder:
     """Builds the workload of one run."""
 
     traced: Traced
-    parallel: Parallel
+    layouts: Layouts
     alignment: Alignment
     options: LayoutOptions
     notes: Notebook
+    ops: OpTableBuilder = field(init=False, default_factory=OpTableBuilder)
+    segments: Segments = field(init=False, default_factory=Segments)
 
     def workload(self, name: str) -> Workload:
         """Return the workload."""
-        tables = rank_groups(self.parallel, [kind for kind in Group if kind is not Group.NONE])
-        works = self._works(tables)
-        stages = plan_stages(self.traced, self.parallel, works, self.notes)
-        ops, segments = OpTableBuilder(), Segments()
-        numbers = {rank: number for number, rank in enumerate(stages.works)}
-        messages = Messages(self.traced, self.parallel, self.alignment)
-        templates = [
-            self._template(work, stages.stage_of[rank], messages, rank, ops, segments)
-            for rank, work in stages.works.items()
-        ]
-        self._say_more()
+        parallel = self.layouts.target
+        stages = Stages(self.traced, self.layouts, self._works(), self.notes)
+        messages = Messages(self.traced, self.layouts)
+        numbers: dict[tuple[int, tuple[int, int]], int] = {}
+        templates: list[Template] = []
+        template_W = np.zeros(parallel.world_size, dtype=np.int32)
+        for rank in range(parallel.world_size):
+            stage = rank // parallel.ranks_per_stage
+            key = stage, stages.source(rank)
+            if key not in numbers:
+                numbers[key] = len(templates)
+                templates.append(self._template(stages.work(*key), stage, messages, key[1][1]))
+            template_W[rank] = numbers[key]
+        say_what_was_read(self.traced, self.layouts, self.options, self.notes)
         return Workload(
             name=self.traced.traces[self.traced.first_rank].path.name,
-            parallel=self.parallel,
+            parallel=parallel,
             schedule=self.options.schedule or "1f1b",
             forward_only=False,
-            ops=ops.table(),
-            segments=tuple(segments.rows),
+            ops=self.ops.table(),
+            segments=tuple(self.segments.rows),
             templates=tuple(templates),
-            template_W=np.array([numbers[stages.source_of(rank)] for rank in range(self.parallel.world_size)]),
-            message_bytes_Q=np.full(self.parallel.pp, self._message_bytes(), dtype=np.int64),
+            template_W=template_W,
+            message_bytes_Q=np.full(parallel.pp, self._message_bytes(), dtype=np.int64),
             inputs=tuple(_input(trace, name) for trace in self.traced.traces.values()),
             assumptions=tuple(self.notes.assumptions),
             warnings=tuple(self.notes.warnings),
-            measured=None if self.traced.profile else measured_run(self.traced.traces, self.alignment),
+            measured=self._measured_run(),
         )
 
     @property
@@ -105,74 +119,106 @@ class _Builder:
         chosen = self.options.comm or ("model" if self.traced.profile else "measured")
         return chosen == "measured"
 
-    def _works(self, tables: Mapping[Group, GroupTable]) -> dict[int, RankWork]:
+    def _measured_run(self) -> MeasuredRun | None:
+        """Return what was measured, if the run to simulate is the one that was traced."""
+        if self.traced.profile:
+            return None
+        measured = measured_run(self.traced.traces, self.alignment)
+        original, target = self.layouts.traced, self.layouts.target
+        if measured is None or (original.tp, original.pp, original.dp, self.traced.microbatches) == (
+            target.tp,
+            target.pp,
+            target.dp,
+            target.microbatches,
+        ):
+            return measured
+        self.notes.assume(
+            "measured-otherwise",
+            f"the traced step took {1e3 * measured.step_s:.1f} ms with tp {original.tp}, pp {original.pp}, dp "
+            f"{original.dp} and {self.traced.microbatches} microbatch(es); another run is simulated, so they are not "
+            "compared",
+            None,
+        )
+        return None
+
+    def _works(self) -> dict[int, RankWork]:
         """Split every traced rank."""
+        tables = rank_groups(self.layouts.traced, [kind for kind in Group if kind is not Group.NONE])
         meetings = Meetings(tables)
         ops = {rank: trace.ops for rank, trace in self.traced.traces.items()}
-        for rank, rank_ops in ops.items():
-            for op in rank_ops:
-                meetings.add(op, rank, self.alignment.offset_s[rank])
-        meetings.settle(ops)
-        sizes = {kind: table.members_GK.shape[1] for kind, table in tables.items()}
-        if self.parallel.pp == 1:
-            sizes[Group.EMB] = 1
+        if not self.traced.profile:
+            for rank, rank_ops in ops.items():
+                for op in rank_ops:
+                    meetings.add(op, rank, self.alignment.offset_s[rank])
+            meetings.settle(ops)
         experts = ExpertScaling(self.options.expert_imbalance or 1.0) if self.traced.profile else None
-        pieces = Pieces(meetings, lambda kind: sizes.get(kind, 1), self._measured, experts)
-        works = {}
-        for file, (rank, rank_ops) in enumerate(ops.items()):
-            stage = rank // self.parallel.ranks_per_stage
-            splitter = Splitter(pieces, rank, file, stage, self.parallel.pp, self.alignment.offset_s[rank])
-            works[rank] = splitter.split(rank_ops)
-            if splitter.untraced_waits and not self.traced.profile:
-                self._warn_untraced(rank, splitter.untraced_waits)
-        return works
-
-    def _warn_untraced(self, rank: int, waits: Sequence[TraceOp]) -> None:
-        self.notes.warn(
-            "wait-untraced",
-            f"rank {rank} must have waited for a message before {len(waits)} operation(s), but no receive was traced; "
-            "the time before them is taken as that wait, not as a gap of the host",
-            waits[0].line,
+        target = rank_groups(self.layouts.target, tables)
+        pieces = Pieces(
+            meetings,
+            _sizes(tables, self.layouts.traced).__getitem__,
+            _sizes(target, self.layouts.target).__getitem__,
+            self._measured,
+            experts,
         )
+        return {rank: self._work(pieces, rank, file, rank_ops) for file, (rank, rank_ops) in enumerate(ops.items())}
 
-    def _template(
-        self, work: RankWork, stage: int, messages: Messages, rank: int, ops: OpTableBuilder, segments: Segments
-    ) -> Template:
+    def _work(self, pieces: Pieces, rank: int, file: int, ops: tuple[TraceOp, ...]) -> RankWork:
+        said = self.traced.stage(rank)
+        stage = rank // self.layouts.traced.ranks_per_stage if said is None else said
+        splitter = Splitter(pieces, rank, file, stage, self.layouts.traced.pp, self.alignment.offset_s[rank])
+        work = splitter.split(ops)
+        if splitter.untraced_waits and not self.traced.profile:
+            self.notes.warn(
+                "wait-untraced",
+                f"rank {rank} must have waited for a message before {len(splitter.untraced_waits)} operation(s), but "
+                "no receive was traced; the time before them is taken as that wait, not as a gap of the host",
+                splitter.untraced_waits[0].line,
+            )
+        return work
+
+    def _template(self, work: RankWork, stage: int, messages: Messages, rank: int) -> Template:
         """Write a rank's work down as a template; microbatches beyond the traced ones repeat the last."""
-        stages, microbatches = self.parallel.pp, self.parallel.microbatches
-        forward_QM = np.full((stages, microbatches), -1, dtype=np.int32)
-        backward_QM = forward_QM.copy()
+        parallel = self.layouts.target
+        empty_QM = np.full((parallel.pp, parallel.microbatches), -1, dtype=np.int32)
+        forward_QM, backward_QM = empty_QM, empty_QM.copy()
         for kind, table in ((SlotKind.F, forward_QM), (SlotKind.BW, backward_QM)):
             batches = [work.slots[key] for key in sorted(work.slots) if key[0] is kind]
             if batches:
-                written = [segments.add(_add(ops, _without_buckets(batch))) for batch in batches]
-                table[stage] = [written[min(microbatch, len(written) - 1)] for microbatch in range(microbatches)]
-                table[stage, -1] = segments.add(_add(ops, batches[-1]))
-        before_recv_DQM = np.full((2, stages, microbatches), -1, dtype=np.int32)
-        for (forward, batch), gap in work.before_recv.items():
-            boundary, last = stage - 1 if forward else stage, self.traced.microbatches - 1
-            same = slice(batch, microbatches if batch == last else batch + 1)
-            before_recv_DQM[int(not forward), boundary, same] = segments.add(_add(ops, gap))
-        nothing = np.full(stages, -1, dtype=np.int32)
+                written = [self._segment(_without_buckets(batch)) for batch in batches]
+                last = len(written) - 1
+                table[stage] = [written[min(microbatch, last)] for microbatch in range(parallel.microbatches)]
+                table[stage, -1] = self._segment(batches[-1])
+        nothing = np.full(parallel.pp, -1, dtype=np.int32)
         start_P, end_P = nothing.copy(), nothing.copy()
-        start_P[stage] = segments.add(_add(ops, work.start))
-        end_P[stage] = segments.add(_add(ops, work.end))
+        start_P[stage], end_P[stage] = self._segment(work.start), self._segment(work.end)
         return Template(
             forward_QM=forward_QM,
             backward_QM=backward_QM,
             start_P=start_P,
             after_forward_P=nothing,
             end_P=end_P,
-            before_recv_DQM=before_recv_DQM,
+            before_recv_DQM=self._before_recv(work, stage),
             message_s_DQM=messages.transfer_s_DQM(rank) if self._measured else None,
         )
 
+    def _before_recv(self, work: RankWork, stage: int) -> IntArray:
+        parallel = self.layouts.target
+        before_DQM = np.full((2, parallel.pp, parallel.microbatches), -1, dtype=np.int32)
+        for (forward, batch), gap in work.before_recv.items():
+            boundary, last = stage - 1 if forward else stage, self.traced.microbatches - 1
+            same = slice(batch, parallel.microbatches if batch == last else batch + 1)
+            before_DQM[int(not forward), boundary, same] = self._segment(gap)
+        return before_DQM
+
+    def _segment(self, ops: list[Op]) -> int:
+        return self.segments.add([self.ops.add(op) for op in ops])
+
     def _message_bytes(self) -> int:
-        """Return the bytes of a message between stages: as traced, else the largest expert exchange."""
-        if self.options.pp_message_bytes is not None or self.parallel.pp == 1:
+        """Return the bytes of a message between stages: as traced, else the largest exchange inside a forward."""
+        if self.options.pp_message_bytes is not None or self.layouts.target.pp == 1:
             return self.options.pp_message_bytes or 0
         ops = [op for trace in self.traced.traces.values() for op in trace.ops]
-        traced = [op.size_bytes for op in ops if op.op in ("send_forward", "recv_backward") and op.size_bytes]
+        traced = [op.size_bytes for op in ops if op.op.startswith(("send_", "recv_")) and op.size_bytes]
         if traced:
             return max(traced)
         inside = [sub.size_bytes or 0 for op in ops if op.op == "forward_step" for sub in op.sub_ops]
@@ -180,49 +226,19 @@ class _Builder:
         self.notes.assume(
             "message-size",
             f"the trace has no message between stages; taken as its largest exchange, {size} bytes (give --pp-comm)",
+            None,
         )
         return size
 
-    def _say_more(self) -> None:
-        """Note what a user should know of the run as it was read."""
-        parallel, notes = self.parallel, self.notes
-        if parallel.microbatches > self.traced.microbatches:
-            notes.assume(
-                "microbatches-repeated",
-                f"the trace has {self.traced.microbatches} microbatch(es); the last one is repeated to make "
-                f"{parallel.microbatches}",
-                None,
-            )
-        warn_single_microbatch(notes, parallel.pp, parallel.pp, parallel.microbatches, None)
-        if not self.traced.profile:
-            return
-        layers = [layer for trace in self.traced.traces.values() for op in trace.ops for layer in expert_layers(op)]
-        if layers:
-            imbalance = self.options.expert_imbalance or 1.0
-            notes.assume(
-                "expert-tokens",
-                f"expert layers were traced with {layers[0].traced} tokens; a balanced rank receives as many as it "
-                f"routes, {layers[0].routed}, x imbalance {imbalance:g} = {layers[0].routed * imbalance:g}: dispatch "
-                "and combine carry the routed tokens, and the experts' work is brought to that load at 0.5 us forward "
-                "and 0.95 us backward per token at hidden size 4096",
-                None,
-            )
-        if layers and self.options.expert_imbalance is None:
-            notes.warn(
-                "expert-balance",
-                "experts are taken as balanced; measured runs of this kind were 9 to 50 % slower (give "
-                "--expert-imbalance)",
-                None,
-            )
+
+def _sizes(tables: Mapping[Group, GroupTable], parallel: Parallel) -> dict[Group, int]:
+    sizes = {kind: table.members_GK.shape[1] for kind, table in tables.items()}
+    return sizes if parallel.pp > 1 else {**sizes, Group.EMB: 1}
 
 
 def _without_buckets(ops: list[Op]) -> list[Op]:
     """Return a microbatch's work without gradient buckets, which only the last one launches."""
     return [op for op in ops if op.part != BUCKET]
-
-
-def _add(builder: OpTableBuilder, ops: list[Op]) -> list[int]:
-    return [builder.add(op) for op in ops]
 
 
 def _input(trace: RankTrace, name: str) -> InputFile:

@@ -1,80 +1,148 @@
-"""Give every rank of the run a traced rank to stand for it, and make up the stages nobody traced."""
+"""Give every rank of the run to simulate a traced rank to stand for it, and make up stages nobody traced."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from traincast.formats.building import Notebook
-from traincast.formats.echo.layout import Traced
+from traincast.formats.echo.layout import Layouts, Traced
 from traincast.formats.echo.split import RankWork
 from traincast.schedules.plan import SlotKind
-from traincast.spec.parallel import Parallel
 from traincast.workload.ops import Op
 from traincast.workload.words import Group, Kind, Phase, Provenance
 
 _FORWARD_SHARE = 1 / 3
 """Forward's share of a layer's work: the backward does two matrix products for each one."""
 
+_WORTH_SCALING = 0.05
+"""Difference between a stage's work and what a wait shows of it from which the wait is believed."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Stages:
-    """Work by rank, traced or made up, and who stands for whom."""
-
-    works: dict[int, RankWork]
-    stage_of: dict[int, int]
-    """Stage of each rank in `works`."""
-    parallel: Parallel
-
-    def source_of(self, rank: int) -> int:
-        """Return the rank whose work a rank does: itself, else its like in the stage."""
-        if rank in self.works:
-            return rank
-        per_stage = self.parallel.ranks_per_stage
-        stage, place = divmod(rank, per_stage)
-        alike = [other for other in self.works if self.stage_of[other] == stage]
-        return min(alike, key=lambda other: ((other % per_stage) % self.parallel.tp != place % self.parallel.tp, other))
-
-
-def plan_stages(traced: Traced, parallel: Parallel, works: Mapping[int, RankWork], notes: Notebook) -> Stages:
-    """Make up the stages that nobody traced and say who stands for whom.
+    """Work of every stage, traced or made up, and who stands for whom.
 
     Parameters
     ----------
     traced : Traced
         The traces.
-    parallel : Parallel
-        The layout.
+    layouts : Layouts
+        How they were laid out, and how the run to simulate is.
     works : mapping
         Split work by traced rank.
     notes : Notebook
         Receives what was assumed.
-
-    Returns
-    -------
-    Stages
     """
-    per_stage = parallel.ranks_per_stage
-    known = dict(works)
-    stage_of = {rank: rank // per_stage for rank in works}
-    if len(works) < parallel.world_size:
-        missing = parallel.world_size - len(works)
-        notes.assume(
-            "ranks-mirrored",
-            f"{len(works)} of {parallel.world_size} ranks were traced; each of the other {missing} does what a traced "
-            "rank of its stage, or else of another stage, did",
-            None,
+
+    traced: Traced
+    layouts: Layouts
+    works: Mapping[int, RankWork]
+    notes: Notebook
+    of_stage: dict[int, dict[int, RankWork]] = field(init=False, default_factory=dict)
+    """Per traced stage: rank -> its work."""
+
+    def __post_init__(self) -> None:
+        original = self.layouts.traced
+        for rank, work in self.works.items():
+            self.of_stage.setdefault(self.stage_of(rank), {})[rank] = work
+        present = sorted(self.of_stage)
+        for stage in range(original.pp):
+            if stage not in self.of_stage:
+                nearest = min(present, key=lambda known: _distance(known, stage, original.pp))
+                self.of_stage[stage] = self._made_up(stage, nearest)
+        missing = self.layouts.target.world_size - len(self.works)
+        if missing > 0:
+            self.notes.assume(
+                "ranks-mirrored",
+                f"{len(self.works)} of {self.layouts.target.world_size} ranks were traced; each of the other {missing} "
+                "does what a traced rank of its stage, or else of another stage, did",
+                None,
+            )
+
+    def stage_of(self, rank: int) -> int:
+        """Return the stage of a traced rank."""
+        said = self.traced.stage(rank)
+        return said if said is not None else rank // self.layouts.traced.ranks_per_stage
+
+    def source(self, rank: int) -> tuple[int, int]:
+        """Return the traced stage and rank whose work a rank of the run to simulate does."""
+        original, target = self.layouts.traced, self.layouts.target
+        stage, place = divmod(rank, target.ranks_per_stage)
+        from_stage = _stage_like(stage, target.pp, original.pp)
+        tp_index, replica = place % target.tp % original.tp, place // target.tp % (original.dp * original.cp)
+
+        def unlike(other: int) -> tuple[bool, bool, int]:
+            theirs = other % original.ranks_per_stage
+            return theirs % original.tp != tp_index, theirs // original.tp != replica, other
+
+        return from_stage, min(self.of_stage[from_stage], key=unlike)
+
+    def work(self, stage: int, source: tuple[int, int]) -> RankWork:
+        """Return the work of a stage of the run to simulate."""
+        from_stage, rank = source
+        work = self.of_stage[from_stage][rank]
+        outer = stage in (0, self.layouts.target.pp - 1)
+        return work if outer else _without_embedding(work)
+
+    def _made_up(self, stage: int, nearest: int) -> dict[int, RankWork]:
+        """Return the work of a stage nobody traced: that of another one, brought to what the waits show."""
+        last = self.layouts.traced.pp - 1
+        source = min(self.of_stage[nearest])
+        self.notes.assume("stage-made-up", f"stage {stage} was not traced; it does what rank {source} did", None)
+        factor, head_s = self._upstream(source) if stage < nearest else self._downstream(source)
+        made = {}
+        for rank, work in self.of_stage[nearest].items():
+            alike = replace(work, start=[], before_recv={})
+            alike = _scaled(alike, factor) if factor != 1 else alike
+            alike = alike if stage in (0, last) else _without_embedding(alike)
+            made[rank] = _with_head(alike, head_s) if stage == last else alike
+        return made
+
+    def _upstream(self, rank: int) -> tuple[float, float]:
+        """Return how a stage before a rank compares with its own: the first activation came after so much work."""
+        stage = self.stage_of(rank)
+        waits, forwards = self.traced.ops(rank, "recv_forward"), self.traced.ops(rank, "forward_step")
+        if self.traced.profile or not (stage and waits and forwards) or not waits[0].duration_s:
+            return 1.0, 0.0
+        own_s, wait_s = forwards[0].duration_s or 0.0, waits[0].duration_s
+        factor = wait_s / stage / own_s if own_s else 1.0
+        if abs(factor - 1) < _WORTH_SCALING:
+            return 1.0, 0.0
+        self.notes.assume(
+            "upstream-from-wait",
+            f"rank {rank} got its first activation after {1e3 * wait_s:.1f} ms, so each of the {stage} stage(s) before "
+            f"it works {1e3 * wait_s / stage:.1f} ms forward, {factor:.2f} x the {1e3 * own_s:.1f} ms of rank {rank}; "
+            "their backward is scaled alike",
+            waits[0].line,
         )
-    present = sorted(set(stage_of.values()))
-    for stage in range(parallel.pp):
-        if stage in present:
-            continue
-        source = min((rank for rank in works), key=lambda rank: _distance(stage_of[rank], stage, parallel.pp))
-        made = _without_start(works[source], stage, parallel.pp)
-        rank = stage * per_stage + source % per_stage
-        if stage == parallel.pp - 1:
-            made = _with_head(made, _remainder_s(traced, parallel, notes))
-        known[rank], stage_of[rank] = made, stage
-        notes.assume("stage-made-up", f"stage {stage} was not traced; it does what rank {source} did", None)
-    return Stages(known, stage_of, parallel)
+        return factor, 0.0
+
+    def _downstream(self, rank: int) -> tuple[float, float]:
+        """Return how a stage after a rank compares with its own, and the head's and loss's work on the last.
+
+        With one microbatch the first gradient comes after all further stages have worked.
+        """
+        waits, sends = self.traced.ops(rank, "recv_backward"), self.traced.ops(rank, "send_forward")
+        forwards, backwards = self.traced.ops(rank, "forward_step"), self.traced.ops(rank, "backward_step")
+        told = bool(waits and forwards and backwards) and bool(waits[0].duration_s)
+        further = self.layouts.traced.pp - 1 - self.stage_of(rank)
+        if self.traced.profile or self.traced.microbatches > 1 or not told or not further:
+            return 1.0, 0.0
+        stage_s = (forwards[0].duration_s or 0.0) + (backwards[0].duration_s or 0.0)
+        travel_s = (2 * further - 1) * (sends[0].duration_s or 0.0) if sends else 0.0
+        wait_s = waits[0].duration_s or 0.0
+        left_s = wait_s - travel_s - further * stage_s
+        shown = (
+            f"{1e3 * wait_s:.2f} ms of waiting - {1e3 * travel_s:.2f} ms of messages - {further} x "
+            f"{1e3 * stage_s:.2f} ms of a stage's work = {1e3 * left_s:.2f} ms"
+        )
+        if left_s >= 0 or not stage_s:
+            text = f"head and loss on the last stage: {shown}"
+            self.notes.assume("head-from-wait", text, waits[0].line)
+            return 1.0, left_s
+        factor = max(0.0, wait_s - travel_s) / (further * stage_s)
+        text = f"{shown}: the stages after rank {rank} work {factor:.2f} x what it does"
+        self.notes.assume("downstream-from-wait", text, waits[0].line)
+        return factor, 0.0
 
 
 def _distance(known: int, wanted: int, stages: int) -> tuple[bool, int]:
@@ -82,32 +150,28 @@ def _distance(known: int, wanted: int, stages: int) -> tuple[bool, int]:
     return (known in (0, stages - 1)) != (wanted in (0, stages - 1)), abs(known - wanted)
 
 
-def _without_start(work: RankWork, stage: int, stages: int) -> RankWork:
-    """Return the work for another stage: no gap before the start, embedding gradients at the ends only."""
-    outer = stage in (0, stages - 1)
-    end = [op for op in work.end if outer or op.group is not Group.EMB]
-    return RankWork([], dict(work.slots), end, {})
+def _stage_like(stage: int, stages: int, traced_stages: int) -> int:
+    """Return the traced stage that a stage of a longer or shorter pipeline is like: first, last, or a middle one."""
+    if stage == 0 or traced_stages == 1:
+        return 0
+    if stage == stages - 1:
+        return traced_stages - 1
+    return min(stage, traced_stages - 2)
 
 
-def _remainder_s(traced: Traced, parallel: Parallel, notes: Notebook) -> float:
-    """Return the head's and loss's work on the last stage: what the first wait leaves of whole stages."""
-    rank = traced.first_rank
-    waits, sends = traced.ops(rank, "recv_backward"), traced.ops(rank, "send_forward")
-    forwards, backwards = traced.ops(rank, "forward_step"), traced.ops(rank, "backward_step")
-    if traced.profile or traced.microbatches > 1 or not (waits and forwards and backwards) or waits[0].is_placeholder:
-        return 0.0
-    further = parallel.pp - 1 - rank // parallel.ranks_per_stage
-    stage_s = (forwards[0].duration_s or 0.0) + (backwards[0].duration_s or 0.0)
-    travel_s = (2 * further - 1) * (sends[0].duration_s or 0.0) if sends else 0.0
-    wait_s = waits[0].duration_s or 0.0
-    head_s = max(0.0, wait_s - travel_s - further * stage_s)
-    notes.assume(
-        "head-from-wait",
-        f"head and loss on the last stage: {1e3 * wait_s:.2f} ms of waiting - {1e3 * travel_s:.2f} ms of messages - "
-        f"{further} x {1e3 * stage_s:.2f} ms of a stage's work = {1e3 * head_s:.2f} ms",
-        waits[0].line,
-    )
-    return head_s
+def _without_embedding(work: RankWork) -> RankWork:
+    return replace(work, end=[op for op in work.end if op.group is not Group.EMB])
+
+
+def _scaled(work: RankWork, factor: float) -> RankWork:
+    """Scale the computations of every microbatch."""
+
+    def scale(op: Op) -> Op:
+        if op.kind is not Kind.COMPUTE or op.duration_s is None:
+            return op
+        return replace(op, duration_s=op.duration_s * factor, provenance=Provenance.ASSUMED)
+
+    return replace(work, slots={slot: [scale(op) for op in ops] for slot, ops in work.slots.items()})
 
 
 def _with_head(work: RankWork, head_s: float) -> RankWork:
@@ -124,4 +188,4 @@ def _with_head(work: RankWork, head_s: float) -> RankWork:
     )
     backward = replace(forward, phase=Phase.BACKWARD, duration_s=head_s * (1 - _FORWARD_SHARE), part="backward_step")
     slots = {slot: [*ops, forward] if slot[0] is SlotKind.F else [backward, *ops] for slot, ops in work.slots.items()}
-    return RankWork(work.start, slots, work.end, work.before_recv)
+    return replace(work, slots=slots)

@@ -14,6 +14,7 @@ from traincast.formats.building import Notebook
 from traincast.formats.neusight.rows import GRADIENT_SUFFIX, NeusightFile
 from traincast.formats.neusight.values import MILLISECONDS_PER_SECOND
 from traincast.spec.options import LayoutOptions
+from traincast.units import counted
 
 MAX_ROWS = 2**16
 """Most rows that repetition may make; a slip of the hand must not exhaust memory."""
@@ -150,7 +151,8 @@ def arrange(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> list
         return [(index, -1) for index in range(len(file.rows))]
     listed = len(found.starts)
     if options.layers is None:
-        text = f"the file lists {listed} layer(s) of the model and is simulated as written; give --layers N for all N"
+        listed_layers = counted(listed, "layer")
+        text = f"the file lists {listed_layers} of the model and is simulated as written; give --layers N for all N"
         notes.warn("layers-as-listed", text, file.line(found.starts[0]))
     copies = _copies(file, found, options.layers or listed)
     if copies > 1:
@@ -165,7 +167,9 @@ def _copies(file: NeusightFile, found: Layers, layers: int) -> int:
     """Return how often the last layer runs."""
     listed = len(found.starts)
     if layers < listed:
-        raise ConfigError(f"is {layers}, but {file.path} lists {listed} layers; give {listed} or more", "layers")
+        raise ConfigError(
+            f"is {layers}, but {file.path} lists {counted(listed, 'layer')}; give {listed} or more", "layers"
+        )
     copies = layers - listed + 1
     if copies > 1 and any(file.rows[index].sends for index in found.last):
         raise ConfigError("cannot repeat a layer with a SENDRECV row in it: it is in two stages", "layers")
@@ -203,7 +207,7 @@ def _arithmetic(file: NeusightFile, found: Layers, copies: int) -> str:
     )
     which = "the one listed layer" if len(found.starts) == 1 else f"the last of {len(found.starts)} listed layers"
     return (
-        f"{which} ({rows[last.start].name} to {rows[last.stop - 1].name}, {len(last)} rows) runs {copies} times: "
-        f"forward {milliseconds(before)} + {copies} x {milliseconds(layer)} + {milliseconds(after)} = "
+        f"{which} ({rows[last.start].name} to {rows[last.stop - 1].name}, {counted(len(last), 'row')}) runs "
+        f"{copies} times: forward {milliseconds(before)} + {copies} x {milliseconds(layer)} + {milliseconds(after)} = "
         f"{milliseconds(before + copies * layer + after)}"
     )

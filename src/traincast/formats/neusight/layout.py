@@ -5,6 +5,7 @@ from traincast.formats.building import Notebook, warn_single_microbatch
 from traincast.formats.neusight.rows import NeusightFile
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
+from traincast.units import counted
 from traincast.workload.words import Group
 
 NEUSIGHT_GPUS = 4
@@ -38,7 +39,7 @@ def decide_layout(file: NeusightFile, options: LayoutOptions, notes: Notebook) -
     pp = 1 + sum(row.sends for row in file.rows)
     if options.pp not in (None, pp):
         raise ConfigError(
-            f"is {options.pp}; {file.path} describes {pp} stage(s), one after the other with SENDRECV between", "pp"
+            f"is {options.pp}; {file.path} describes {counted(pp, 'stage')}, and SENDRECV rows separate stages", "pp"
         )
     if options.vpp not in (None, 1):
         raise ConfigError(f"is {options.vpp}; the stages of a NeuSight file have no virtual stages", "vpp")
@@ -46,25 +47,39 @@ def decide_layout(file: NeusightFile, options: LayoutOptions, notes: Notebook) -
         text = "the file says no number of microbatches; taken as 1, as NeuSight does (give --microbatches)"
         notes.assume("microbatches-absent", text, None)
     tp, dp = _degrees(file, options, pp, notes)
-    if options.gpus not in (None, tp * dp * pp):
+    if options.gpus is not None and options.gpus != tp * dp * pp:
         raise InfeasibleError(
-            f"{file.path}: {options.gpus} GPUs are not tp {tp} x dp {dp} x pp {pp} = {tp * dp * pp} "
-            "(change --gpus or a degree)"
+            f"{file.path}: {counted(options.gpus, 'GPU is', 'GPUs are')} not tp {tp} x dp {dp} x pp {pp} = "
+            f"{tp * dp * pp} (change --gpus or a degree)"
         )
+    _warn_not_rescaled(file, options, notes)
     parallel = Parallel(tp=tp, dp=dp, pp=pp, microbatches=options.microbatches or 1)
     warn_single_microbatch(notes, pp, pp, parallel.microbatches, None)
     return parallel
 
 
+def _warn_not_rescaled(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> None:
+    """Warn where the user says a tp: nothing in the file says which one its times are of."""
+    communicates = Group.TP in _groups(file)
+    if options.tp is None or (options.tp == 1 and not communicates):
+        return
+    text = f"the file says no tp; its compute times and elements are kept as they are for tp {options.tp}"
+    notes.warn("tp-not-rescaled", text if communicates else f"{text}, and no row communicates over tp", None)
+
+
+def _groups(file: NeusightFile) -> set[Group]:
+    return {cell.group for row in file.rows for cell in row.cells}
+
+
 def _degrees(file: NeusightFile, options: LayoutOptions, pp: int, notes: Notebook) -> tuple[int, int]:
     """Return tp and dp: what the user leaves open follows from the GPUs, else from NeuSight's 4."""
-    groups = {cell.group for row in file.rows for cell in row.cells}
+    groups = _groups(file)
     tp, dp = options.tp, options.dp
     if tp is None:
         only_tp = Group.TP in groups and Group.DP not in groups
         if only_tp and options.gpus is not None:
             tp = max(1, options.gpus // (pp * (dp or 1)))
-            text = f"the file communicates over tp only, so {options.gpus} GPUs make tp {tp}"
+            text = f"the file communicates over tp only, so {counted(options.gpus, 'GPU makes', 'GPUs make')} tp {tp}"
             notes.assume("tp-from-gpus", text, None)
         else:
             tp = _default(Group.TP, groups, notes)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from traincast.formats.neusight.layers import milliseconds
 from traincast.formats.neusight.rows import GRADIENT_SUFFIX, NeusightFile
 from traincast.spec.notes import Note
+from traincast.units import counted
 
 GRAVE = {"process-time"}
 """Oddities that change the forecast, and so are warnings of a simulation."""
@@ -52,7 +53,8 @@ def _tiny(file: NeusightFile) -> Iterator[Note]:
     tiny = [index for index, time_s in times.items() if 0 < time_s < _SHORTEST_S]
     if tiny:
         first = milliseconds(times[tiny[0]])
-        text = f"{len(tiny)} row(s) take less than 1 ns (here {first}): they move a few bytes and are no kernels"
+        take = "row takes" if len(tiny) == 1 else "rows take"
+        text = f"{len(tiny)} {take} less than 1 ns (here {first}): no kernel is so short"
         yield Note("no-kernel", text, file.place(tiny[0]))
 
 
@@ -64,9 +66,10 @@ def _views(file: NeusightFile) -> Iterator[Note]:
     ]
     if views:
         total = milliseconds(sum(file.rows[index].forward.compute_s for index in views))
+        are = counted(len(views), "row is a view", "rows are views")
         text = (
-            f"{len(views)} row(s) are views, which cost nothing in PyTorch, and count as copies here: {total} forward "
-            f"in all (first {file.rows[views[0]].name})"
+            f"{are}, which costs nothing in PyTorch and counts as a copy here: {total} forward in all "
+            f"(first {file.rows[views[0]].name})"
         )
         yield Note("view-has-time", text, file.place(views[0]))
 
@@ -78,7 +81,7 @@ def _idle(file: NeusightFile) -> Iterator[Note]:
         if not any(cell.compute_s or cell.operation >= 0 for cell in row.cells)
     ]
     if idle:
-        text = f"{len(idle)} row(s) say neither a time nor a communication"
+        text = f"{counted(len(idle), 'row says', 'rows say')} neither a time nor a communication"
         yield Note("empty-row", text, file.place(idle[0]))
 
 

@@ -19,7 +19,7 @@ from traincast.formats.neusight.rows import NeusightFile
 from traincast.spec.dtypes import bytes_per_element
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
-from traincast.units import format_size
+from traincast.units import counted, format_size
 from traincast.workload.ops import IntArray
 from traincast.workload.words import Group
 from traincast.workload.workload import InputFile, Template, Workload
@@ -133,12 +133,15 @@ def _say_what_is_left_out(
     silent = [(file.rows[index].number, cell) for index, _ in work for cell in file.rows[index].cells]
     empty = {number for number, cell in silent if cell.group is not Group.NONE and not cell.elements}
     if empty:
-        text = f"{len(empty)} row(s) communicate 0 elements, which takes no time"
+        text = f"{counted(len(empty), 'row communicates', 'rows communicate')} 0 elements, which takes no time"
         notes.assume("zero-size", text, None if file.entries else min(empty))
     if options.forward_only:
         text = "only the forward pass runs, as asked; the backward pass does not"
         if reductions:
-            text += f", nor do its {len(reductions)} gradient reductions of {sum(reductions)} elements in all"
+            what = counted(len(reductions), "gradient reduction")
+            text += (
+                f", and neither {'does' if len(reductions) == 1 else 'do'} {what} of {sum(reductions)} elements in all"
+            )
         notes.assume("forward-only", text, None)
         return
     notes.assume("optimizer-absent", "the file has no optimizer rows; the step ends with the gradients", None)

@@ -31,7 +31,7 @@ def collectives(result: Result) -> Iterator[RenderableType]:
     ]
     headings = ("group", "operation", "size", "ranks/\nnodes", "count", "each", "total", "how")
     yield heading("Communication (transfer, hidden or not)")
-    yield table(headings, rows, labels=("group", "operation", "how"))
+    yield table(headings, rows, labels=("group", "operation", "how"), spare=("each", "how", "ranks/\nnodes"))
     others = dearest[_SHOWN:]
     if others:
         total_s = sum(_total_s(entry) for entry in others)

@@ -36,8 +36,9 @@ def view(result: Result, *, ascii_only: bool) -> Iterator[RenderableType]:
     yield from collectives(result)
     yield from stragglers(result)
     yield from what_if(result)
-    yield from notes("Assumptions", result.assumptions)
-    yield from notes("Warnings", result.warnings, "yellow")
+    files = [each.path for each in result.inputs]
+    yield from notes("Assumptions", result.assumptions, files=files)
+    yield from notes("Warnings", result.warnings, "yellow", files)
 
 
 def _layout(result: Result) -> str:

@@ -1,0 +1,44 @@
+"""Write what `traincast validate` prints into docs/accuracy.md.
+
+    python benchmarks/accuracy.py --data DIR
+
+DIR holds the measured files. Each block of the page that follows a line such as
+``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parent.parent / "docs" / "accuracy.md"
+BLOCK = re.compile(r"(<!-- (validate [^\n]*) -->\n```text\n).*?(```\n)", re.DOTALL)
+
+
+def printed(command: str, folder: Path) -> str:
+    """Return what a command prints when it is run in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", "traincast.cli", *command.split()],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
+
+
+def main() -> int:
+    """Rewrite the page; return the exit code."""
+    parser = argparse.ArgumentParser(description="write what validate prints into docs/accuracy.md")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the measured files")
+    folder: Path = parser.parse_args().data
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(BLOCK.sub(lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}", page), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Fit a cluster's constants to measured collectives, and say how far off they were and are."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from traincast.calibrate.bands import size_bands
+from traincast.calibrate.collectives import read_collectives
+from traincast.calibrate.contract import FloatArray
+from traincast.calibrate.fit import fit_links
+from traincast.calibrate.measurements import CollectiveMeasurements, Skipped
+from traincast.calibrate.prices import price_measured
+from traincast.calibrate.profile import cluster_toml
+from traincast.calibrate.statistics import Statistics, statistics
+from traincast.errors import CalibrationError
+from traincast.spec.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """How far off the prices of some rows are.
+
+    Parameters
+    ----------
+    name : str
+        ``"all"``, or a band of sizes.
+    before, after : Statistics
+        With the constants of the base and with the fitted ones, over the same rows.
+    """
+
+    name: str
+    before: Statistics
+    after: Statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """A cluster fitted to measurements.
+
+    Parameters
+    ----------
+    files : tuple of str
+        What was read.
+    base : Cluster
+        What the fit started from.
+    cluster : Cluster
+        The base with the fitted constants, each with its source.
+    fitted : tuple of str
+        Numbers that the fit changed.
+    residuals : tuple of Residuals
+        Of all rows, then by band of sizes; in sample.
+    skipped : tuple of Skipped
+        Rows that were left out, and why.
+    """
+
+    files: tuple[str, ...]
+    base: Cluster
+    cluster: Cluster
+    fitted: tuple[str, ...]
+    residuals: tuple[Residuals, ...]
+    skipped: tuple[Skipped, ...]
+
+    def profile(self) -> str:
+        """Return the fitted cluster as a TOML file for ``--cluster``, with its residuals as comments."""
+        return cluster_toml(self.cluster, [*self._comments()])
+
+    def _comments(self) -> Iterator[str]:
+        yield f"{self.base.name} fitted by traincast calibrate to {', '.join(self.files)}."
+        yield "Absolute error of the time, in sample (of the base in brackets):"
+        for each in self.residuals:
+            after, before = each.after, each.before
+            yield (
+                f"  {each.name:10} {after.evaluated:6} rows   median {_percent(after.median_abs_error)} "
+                f"({_percent(before.median_abs_error)})   p90 {_percent(after.p90_abs_error)} "
+                f"({_percent(before.p90_abs_error)})   bias {_percent(after.bias)}"
+            )
+
+
+def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster) -> Calibration:
+    """Fit the constants of a cluster to measured collectives.
+
+    Parameters
+    ----------
+    paths : sequence of paths
+        Logs of nccl-tests and CSV files, all of one cluster.
+    base : Cluster
+        What to start from; what the measurements do not show stays as it is there.
+
+    Returns
+    -------
+    Calibration
+
+    Raises
+    ------
+    FormatError
+        If a file cannot be read.
+    CalibrationError
+        If no row is left, or the rows are of several GPUs, or do not determine the constants.
+    """
+    read = read_collectives([Path(path) for path in paths])
+    if not len(read.measurements):
+        raise CalibrationError(f"no row can be used: {read.skipped[0].reason} ({read.skipped[0].id})")
+    gpus = sorted({gpu for gpu in read.measurements.gpu if gpu is not None})
+    if len(gpus) > 1:
+        raise CalibrationError(f"the rows are of several GPUs ({', '.join(gpus)}); calibrate each from its own file")
+    measured = read.measurements.on(base)
+    files = tuple(str(path) for path in paths)
+    cluster = fit_links(measured, base).cluster
+    changed = tuple(_changed(base, cluster))
+    return Calibration(
+        files=files,
+        base=base,
+        cluster=_with_sources(cluster, base, changed, f"fitted by traincast calibrate to {', '.join(files)}"),
+        fitted=changed,
+        residuals=tuple(_residuals(measured, base, cluster)),
+        skipped=read.skipped,
+    )
+
+
+def _changed(base: object, fitted: object, prefix: str = "") -> Iterator[str]:
+    """Yield the numbers in which two clusters differ, as ``inter.bandwidth_bytes_per_s``."""
+    if not is_dataclass(base) or not is_dataclass(fitted):
+        return
+    for field in fields(fitted):
+        old, new = getattr(base, field.name), getattr(fitted, field.name)
+        if is_dataclass(new):
+            yield from _changed(old, new, f"{prefix}{field.name}.")
+        elif old != new and field.name not in ("name", "description", "sources"):
+            yield f"{prefix}{field.name}"
+
+
+def _with_sources(cluster: Cluster, base: Cluster, changed: Sequence[str], source: str) -> Cluster:
+    """Return the fitted cluster with a source for each number that the fit changed."""
+    sources = {**dict(base.sources), **dict.fromkeys(changed, source)}
+    return replace(cluster, sources=tuple(sources.items()))
+
+
+def _residuals(measured: CollectiveMeasurements, base: Cluster, cluster: Cluster) -> Iterator[Residuals]:
+    before, after = _times(measured, base), _times(measured, cluster)
+    bands = size_bands(measured.size_bytes)
+    masks = {"all": np.ones(len(measured), dtype=bool)}
+    masks |= {name: bands.index == position for position, name in enumerate(bands.names)}
+    for name, rows in masks.items():
+        if rows.any():
+            times = measured.time_s[rows]
+            yield Residuals(name, statistics(before[rows], times), statistics(after[rows], times))
+
+
+def _times(measured: CollectiveMeasurements, cluster: Cluster) -> FloatArray:
+    return np.array([price.time_s for price in price_measured(measured, cluster)], np.float64)
+
+
+def _percent(error: float | None) -> str:
+    return "-" if error is None else f"{100 * error:.1f} %"

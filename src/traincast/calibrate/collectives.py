@@ -1,0 +1,140 @@
+"""Read measured collectives: logs of nccl-tests, and CSV files by the names of their columns."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from traincast.calibrate.measurements import CollectiveMeasurements, Skipped
+from traincast.calibrate.tables import Row, Table, read_table
+from traincast.errors import FormatError, UnknownNameError
+from traincast.units import parse_time
+from traincast.workload.words import operation_named
+
+SIZE_COLUMNS = ("size_bytes", "message_bytes")
+TIME_COLUMNS = {"time_s": "1s", "time_ms": "1ms", "ms": "1ms", "time_us": "1us", "us": "1us"}
+"""Column to the unit of its numbers."""
+RANKS_COLUMNS = ("ranks", "gpus", "num_gpus")
+
+_ONE_RANK = "one rank: a local copy"
+
+
+class Reading(NamedTuple):
+    """What a table holds: the rows that can be used, their ids, and those left out."""
+
+    measurements: CollectiveMeasurements
+    ids: tuple[str, ...]
+    skipped: tuple[Skipped, ...]
+
+
+class _Fields(NamedTuple):
+    op: str
+    ranks: int
+    nodes: int
+    size_bytes: int
+    time_s: float
+
+
+def read_collectives(paths: Sequence[Path]) -> Reading:
+    """Read the measured collectives of several files.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Logs of nccl-tests, or CSV files (see `collectives_of`).
+
+    Returns
+    -------
+    Reading
+        The rows of all files one after the other.
+
+    Raises
+    ------
+    FormatError
+        If a file cannot be read, holds no measured collectives, or a number in it is wrong.
+    """
+    every = [collectives_of(read_table(path)) for path in paths]
+    return Reading(
+        CollectiveMeasurements.join(each.measurements for each in every),
+        tuple(name for each in every for name in each.ids),
+        tuple(row for each in every for row in each.skipped),
+    )
+
+
+def holds_collectives(columns: Sequence[str]) -> bool:
+    """Say whether columns are those of measured collectives: a size, a time and a number of ranks."""
+    return all(set(columns) & set(names) for names in (SIZE_COLUMNS, TIME_COLUMNS, RANKS_COLUMNS))
+
+
+def collectives_of(table: Table) -> Reading:
+    """Return the measured collectives of a table.
+
+    Parameters
+    ----------
+    table : Table
+        With the columns ``size_bytes`` or ``message_bytes``; ``time_s``, ``time_ms``, ``ms``,
+        ``time_us`` or ``us``; ``ranks``, ``gpus`` or ``num_gpus``; and perhaps ``op`` (else
+        all_reduce), ``nodes``, ``gpu``, ``id`` and ``suspect`` (why not to trust the row).
+
+    Returns
+    -------
+    Reading
+        A row is left out where it is suspect, has one rank only, or lacks a cell.
+
+    Raises
+    ------
+    FormatError
+        If a column is missing or a number is wrong.
+    """
+    if not holds_collectives(table.columns):
+        raise FormatError(
+            f"holds no measured collectives: it needs columns for size ({' or '.join(SIZE_COLUMNS)}), time "
+            f"({' or '.join(TIME_COLUMNS)}) and ranks ({' or '.join(RANKS_COLUMNS)})",
+            table.path,
+        )
+    kept: list[tuple[Row, _Fields]] = []
+    skipped = []
+    for row in table.rows:
+        fields = _read(row)
+        if isinstance(fields, str):
+            skipped.append(Skipped(row.id, fields))
+        else:
+            kept.append((row, fields))
+    return Reading(_measurements(kept), tuple(row.id for row, _ in kept), tuple(skipped))
+
+
+def _measurements(kept: Sequence[tuple[Row, _Fields]]) -> CollectiveMeasurements:
+    every = [fields for _, fields in kept]
+    return CollectiveMeasurements(
+        op=tuple(fields.op for fields in every),
+        ranks=np.array([fields.ranks for fields in every], np.int64),
+        nodes=np.array([fields.nodes for fields in every], np.int64),
+        size_bytes=np.array([fields.size_bytes for fields in every], np.int64),
+        time_s=np.array([fields.time_s for fields in every], np.float64),
+        source=tuple(row.place for row, _ in kept),
+        gpu=tuple(row.cells.get("gpu") for row, _ in kept),
+    )
+
+
+def _read(row: Row) -> _Fields | str:
+    """Return what a row says, or why it is left out."""
+    if "suspect" in row.cells:
+        return row.cells["suspect"]
+    size, time, ranks = (row.column(*names) for names in (SIZE_COLUMNS, TIME_COLUMNS, RANKS_COLUMNS))
+    if size is None or time is None or ranks is None:
+        return "the size, the time or the number of ranks is empty"
+    try:
+        operation = operation_named(row.cells.get("op", "all_reduce"))
+    except UnknownNameError as error:
+        return str(error)
+    fields = _Fields(
+        op=operation.name.lower(),
+        ranks=row.count(ranks),
+        nodes=row.count("nodes") if "nodes" in row.cells else 0,
+        size_bytes=row.count(size),
+        time_s=row.number(time) * parse_time(TIME_COLUMNS[time]),
+    )
+    if fields.nodes > fields.ranks:
+        raise FormatError(f"{fields.ranks} ranks cannot sit on {fields.nodes} nodes", row.path, row.line)
+    return _ONE_RANK if fields.ranks == 1 else fields

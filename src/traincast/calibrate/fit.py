@@ -1,0 +1,267 @@
+"""Fit the links of a cluster to measured collectives.
+
+The form of a price is fixed (`traincast.estimate.collectives.contract`); only the constants
+of `Link`, and the copy rate of the GPU, are fitted, the same for all operations, sizes and
+numbers of ranks. The fit lowers the error of the logarithm, which weighs all sizes alike.
+
+Letters: N measurements, G distinct (operation, placement), A algorithms.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from traincast.calibrate.measurements import CollectiveMeasurements
+from traincast.calibrate.search import minimise
+from traincast.errors import ConfigError
+from traincast.estimate.collective_table import spread
+from traincast.estimate.collectives.contract import Curve, Traffic, curve, evaluate
+from traincast.estimate.collectives.price import candidates
+from traincast.fabric.placement import Placement
+from traincast.spec.cluster import Cluster
+from traincast.workload.words import Operation
+
+FloatArray = npt.NDArray[np.float64]
+
+INTRA = (
+    "intra.base_latency_s",
+    "intra.hop_latency_s",
+    "intra.fill_latency_s",
+    "intra.fill_bytes",
+    "intra.bandwidth_bytes_per_s",
+    "intra.pair_bandwidth_bytes_per_s",
+    "gpu.copy_bytes_per_s",
+)
+"""Constants inside a node. A cluster has a rate for pairs (PCIe) or a copy rate: six in all."""
+INTER = (
+    "inter.hop_latency_s",
+    "inter.fill_latency_s",
+    "inter.fill_bytes",
+    "inter.node_bandwidth_bytes_per_s",
+)
+"""Constants between nodes. The start is that inside a node; the NIC's rate needs runs of one rank per node."""
+BANDS = (("up to 64 KiB", 0, 2**16), ("to 1 MiB", 2**16, 2**20), ("to 16 MiB", 2**20, 2**24), ("above", 2**24, 2**63))
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """Errors of some of the measurements, as fractions of the measured time."""
+
+    of: str
+    """What they have in common: a band of sizes, an operation, or all."""
+    rows: int
+    median: float
+    p95: float
+    bias: float
+    """Signed median: positive where the price is too high."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Fitted constants and what they leave unexplained."""
+
+    cluster: Cluster
+    """The given one with the fitted constants."""
+    constants: Mapping[str, float]
+    """By field path: ``"intra.hop_latency_s"``."""
+    residuals: tuple[Residual, ...]
+    """All rows, then by band of sizes, then by operation; those without rows are left out."""
+
+
+def fit_links(
+    measurements: CollectiveMeasurements, cluster: Cluster, fields: Sequence[str] | None = None, rounds: int = 4
+) -> Fit:
+    """Fit the links of a cluster to measured collectives.
+
+    Parameters
+    ----------
+    measurements : CollectiveMeasurements
+        With one operation or several, on one node or on several.
+    cluster : Cluster
+        Where the search starts, and everything that is not fitted.
+    fields : sequence of str, optional
+        What is fitted; by default those of `INTRA` that the cluster has if there are rows
+        on one node, and those of `INTER` if there are rows on several. The copy rate needs
+        more than one operation.
+    rounds : int, default 4
+        Restarts of the search; it is deterministic.
+
+    Returns
+    -------
+    Fit
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing to fit, or the cluster has no value where the search could start.
+    """
+    measured = measurements.on(cluster)
+    fields = _what_shows(measured, cluster) if fields is None else fields
+    start = {field: _value(cluster, field) for field in fields}
+    lacking = [field for field, value in start.items() if value is None]
+    if lacking or not fields or not len(measured):
+        raise ConfigError(f"has no value to start a fit from: {', '.join(lacking) or 'no measurements'}", cluster.name)
+    times = predictor(measured, cluster)
+    loss = _loss(measured)
+
+    def error(log_constants: FloatArray) -> float:
+        trial = with_constants(cluster, dict(zip(fields, np.exp(log_constants).tolist(), strict=True)))
+        return loss(times(trial))
+
+    best = np.exp(minimise(error, np.log([float(value or 0) for value in start.values()]), rounds))
+    constants = dict(zip(fields, best.tolist(), strict=True))
+    fitted = with_constants(cluster, constants)
+    return Fit(fitted, constants, residuals(measured, times(fitted)))
+
+
+def with_constants(cluster: Cluster, constants: Mapping[str, float]) -> Cluster:
+    """Return the cluster with other constants, by field path; a new start inside holds between nodes too."""
+    changes: dict[str, dict[str, float]] = {"gpu": {}, "intra": {}, "inter": {}}
+    for path, value in constants.items():
+        section, _, field = path.partition(".")
+        changes[section][field] = value
+    if "base_latency_s" in changes["intra"]:
+        # All-reduces of one operation cannot tell a start between nodes from the steps.
+        changes["inter"].setdefault("base_latency_s", changes["intra"]["base_latency_s"])
+    # The names are those of number fields: a wrong one is a TypeError of `replace`.
+    numbers: dict[str, dict[str, Any]] = dict(changes)
+    return replace(
+        cluster,
+        gpu=replace(cluster.gpu, **numbers["gpu"]),
+        intra=replace(cluster.intra, **numbers["intra"]),
+        inter=replace(cluster.inter, **numbers["inter"]),
+    )
+
+
+def predictor(measured: CollectiveMeasurements, cluster: Cluster) -> Callable[[Cluster], FloatArray]:
+    """Return a function from a cluster to the price of every measurement, [N].
+
+    Parameters
+    ----------
+    measured : CollectiveMeasurements
+        With known numbers of nodes.
+    cluster : Cluster
+        Says which algorithms may run; the function must get clusters that agree on that.
+
+    Returns
+    -------
+    callable
+    """
+    keys = list(zip(measured.op, measured.ranks.tolist(), measured.nodes.tolist(), strict=True))
+    groups = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    group_N = np.array([groups[key] for key in keys])
+    traffics = [_traffics(Operation[op.upper()], spread(ranks, nodes), cluster) for op, ranks, nodes in groups]
+    most = max(len(found) for found in traffics)
+    size_N = measured.size_bytes.astype(np.float64)
+
+    def times(trial: Cluster) -> FloatArray:
+        curves = [[curve(traffic, trial) for traffic in found] for found in traffics]
+        # A group with fewer algorithms repeats its last one.
+        table_GAF = np.array([found + [found[-1]] * (most - len(found)) for found in curves])
+        rows_AFN = table_GAF[group_N].transpose(1, 2, 0)
+        best: FloatArray = np.min([evaluate(Curve(*fields), size_N) for fields in rows_AFN], axis=0)
+        return best
+
+    return times
+
+
+def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
+    """Return the cluster with constants from its datasheet and from other fitted clusters.
+
+    Latencies and fills are the geometric means of those of its architecture, or of all
+    where there is none; rates are their usual share of the datasheet's link and memory.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The GPU by its datasheet.
+    others : sequence of Cluster
+        Fitted ones.
+
+    Returns
+    -------
+    Cluster
+
+    Raises
+    ------
+    ConfigError
+        If a datasheet rate is missing.
+    """
+    alike = [other for other in others if other.gpu.architecture == cluster.gpu.architecture] or list(others)
+
+    def mean(value: Callable[[Cluster], float | None], what: str) -> float:
+        values = [value(other) for other in alike]
+        known = [each for each in values if each is not None]
+        if not known or len(known) < len(values):
+            raise ConfigError(f"no {what} is known of the clusters to learn from", what)
+        return float(np.exp(np.mean(np.log(known))))
+
+    def rate(field: str, datasheet: str) -> float:
+        own = _value(cluster, datasheet)
+        if own is None:
+            raise ConfigError("is needed to scale the rates of other clusters", datasheet)
+        return own * mean(lambda other: _ratio(_value(other, field), _value(other, datasheet)), field)
+
+    constants = {field: mean(lambda other, field=field: _value(other, field), field) for field in INTRA[:4]}  # type: ignore[misc]
+    constants["intra.bandwidth_bytes_per_s"] = rate("intra.bandwidth_bytes_per_s", "gpu.link_bytes_per_s")
+    constants["gpu.copy_bytes_per_s"] = rate("gpu.copy_bytes_per_s", "gpu.hbm_bytes_per_s")
+    return with_constants(cluster, constants)
+
+
+def residuals(measured: CollectiveMeasurements, predicted_N: FloatArray) -> tuple[Residual, ...]:
+    """Return the errors of predictions: of all rows, by band of sizes, by operation."""
+    errors_N, size_N, op_N = predicted_N / measured.time_s - 1.0, measured.size_bytes, np.array(measured.op)
+    masks = {"all": np.ones(len(size_N), dtype=bool)}
+    masks |= {band: (size_N > low) & (size_N <= high) for band, low, high in BANDS}
+    masks |= {name: op_N == name for name in sorted(set(measured.op))}
+    found = []
+    for name, mask in masks.items():
+        if mask.any():
+            median, p95 = np.quantile(np.abs(errors_N[mask]), (0.5, 0.95)).tolist()
+            found.append(Residual(name, int(mask.sum()), median, p95, float(np.median(errors_N[mask]))))
+    return tuple(found)
+
+
+def _what_shows(measured: CollectiveMeasurements, cluster: Cluster) -> list[str]:
+    """Return the constants that measurements can tell from each other."""
+    fields = [*INTRA] * bool((measured.nodes == 1).any()) + [*INTER] * bool((measured.nodes > 1).any())
+    # What a rank keeps shows only beside another operation that keeps less of it.
+    hidden = {"gpu.copy_bytes_per_s"} if len(set(measured.op)) == 1 else set()
+    return [field for field in fields if field not in hidden and _value(cluster, field) is not None]
+
+
+def _traffics(operation: Operation, placement: Placement, cluster: Cluster) -> list[Traffic]:
+    found = [traffic for _, traffic in candidates(operation, placement, cluster)]
+    if not found:
+        raise ConfigError(f"no algorithm can do {operation.name} over {placement.ranks} ranks", cluster.name)
+    return found
+
+
+def _value(cluster: Cluster, path: str) -> float | None:
+    section, _, field = path.partition(".")
+    value = getattr(getattr(cluster, section), field)
+    return None if value is None else float(value)
+
+
+def _ratio(value: float | None, over: float | None) -> float | None:
+    return None if value is None or over is None else value / over
+
+
+def _loss(measured: CollectiveMeasurements) -> Callable[[FloatArray], float]:
+    """Return the error to be lowered.
+
+    Mean and root mean square of the logarithm's error, half each, so that the tail counts;
+    the mean over operations with a push for the worst, so that none is given up for others.
+    """
+    log_time_N, op_N = np.log(measured.time_s), np.array(measured.op)
+    masks = [op_N == name for name in sorted(set(measured.op))]
+
+    def loss(predicted_N: FloatArray) -> float:
+        error_N = np.abs(np.log(predicted_N) - log_time_N)
+        each = [0.5 * float(e.mean()) + 0.5 * float(np.sqrt((e**2).mean())) for e in (error_N[m] for m in masks)]
+        return sum(each) / len(each) + 0.15 * max(each)
+
+    return loss

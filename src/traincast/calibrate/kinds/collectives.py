@@ -1,0 +1,154 @@
+"""Measured collectives, against the prices of the cluster they ran on."""
+
+from dataclasses import replace
+from pathlib import PurePath
+
+import numpy as np
+
+from traincast.calibrate.bands import size_bands
+from traincast.calibrate.collectives import collectives_of, holds_collectives
+from traincast.calibrate.contract import KINDS, Grouping, Kind, Labels, Predictions, Request
+from traincast.calibrate.held_out import Unseen, without_each_gpu, without_each_size_of_group
+from traincast.calibrate.measurements import CollectiveMeasurements, Skipped
+from traincast.calibrate.presets import preset_named_in
+from traincast.calibrate.prices import price_measured
+from traincast.calibrate.tables import Table
+from traincast.estimate.collectives import Price
+from traincast.spec.cluster import Cluster
+from traincast.spec.clusters import cluster_names, load_cluster
+from traincast.spec.notes import Note
+
+
+def predict(table: Table, request: Request) -> Predictions:
+    """Return measured collectives with their prices.
+
+    Parameters
+    ----------
+    table : Table
+        As `collectives_of` reads it.
+    request : Request
+        Its cluster is that of every row; else each row's own, by its ``gpu``, or by the name of
+        the file where the row does not say its GPU. It can leave out ``ranks`` (each number of
+        ranks predicted by a fit to the others) and ``gpu`` (by its datasheet and the other GPUs).
+
+    Returns
+    -------
+    Predictions
+        Rows whose GPU is in no preset are skipped.
+    """
+    read = collectives_of(table)
+    clusters, notes = _clusters(read.measurements, table.path, request.cluster)
+    rows_of: dict[Cluster, list[int]] = {}
+    for row, cluster in enumerate(clusters):
+        if cluster is not None:
+            rows_of.setdefault(cluster, []).append(row)
+    measured = _placed(read.measurements, rows_of)
+    prices, reasons = _prices(measured, _plan(measured, rows_of, request.leave_out))
+    return Predictions(
+        ids=read.ids,
+        measured=measured.time_s,
+        predicted=np.array([np.nan if price is None else price.time_s for price in prices], np.float64),
+        details=_details(measured, clusters, prices),
+        groupings=_groupings(measured, clusters),
+        skipped=(*read.skipped, *(Skipped(read.ids[row], reason) for row, reason in sorted(reasons.items()))),
+        rows=len(table.rows),
+        notes=notes,
+    )
+
+
+def _clusters(
+    measured: CollectiveMeasurements, path: str, given: str | None
+) -> tuple[list[Cluster | None], tuple[Note, ...]]:
+    """Return the cluster of each row, None where nobody knows, and what was assumed for it."""
+    if given is not None:
+        return [load_cluster(given)] * len(measured), ()
+    names = cluster_names()
+    of_file = preset_named_in(PurePath(path).stem, names)
+    of_gpu = {gpu: of_file if gpu is None else preset_named_in(gpu, names) for gpu in set(measured.gpu)}
+    loaded = {name: load_cluster(name) for name in set(of_gpu.values()) if name is not None}
+    presets = (of_gpu[gpu] for gpu in measured.gpu)
+    notes = []
+    if of_gpu.get(None) is not None:
+        notes.append(Note("cluster-from-name", f"rows do not say their GPU; cluster {of_file} from the file's name"))
+    return [None if preset is None else loaded[preset] for preset in presets], tuple(notes)
+
+
+def _placed(measured: CollectiveMeasurements, rows_of: dict[Cluster, list[int]]) -> CollectiveMeasurements:
+    """Return the rows with their numbers of nodes, each by its own cluster."""
+    nodes = measured.nodes.copy()
+    for cluster, rows in rows_of.items():
+        nodes[rows] = measured.select(rows).on(cluster).nodes
+    return replace(measured, nodes=nodes)
+
+
+def _plan(measured: CollectiveMeasurements, rows_of: dict[Cluster, list[int]], leave_out: str | None) -> list[Unseen]:
+    """Return which cluster prices which rows."""
+    if leave_out is None:
+        return [(rows, cluster) for cluster, rows in rows_of.items()]
+    if leave_out == "gpu":
+        return without_each_gpu(measured, rows_of)
+    return [
+        ([rows[position] for position in part], cluster)
+        for base, rows in rows_of.items()
+        for part, cluster in without_each_size_of_group(measured.select(rows), base)
+    ]
+
+
+def _prices(measured: CollectiveMeasurements, plan: list[Unseen]) -> tuple[list[Price | None], dict[int, str]]:
+    """Return the price of each row, and why a row has none."""
+    prices: list[Price | None] = [None] * len(measured)
+    reasons = {
+        row: "the GPU is not said; give a cluster" if gpu is None else f"no preset for the GPU {gpu!r}; give a cluster"
+        for row, gpu in enumerate(measured.gpu)
+    }
+    for rows, cluster in plan:
+        if isinstance(cluster, str):
+            reasons |= dict.fromkeys(rows, cluster)
+            continue
+        for row, price in zip(rows, price_measured(measured.select(rows), cluster), strict=True):
+            prices[row] = price
+            del reasons[row]
+    return prices, reasons
+
+
+def _details(
+    measured: CollectiveMeasurements, clusters: list[Cluster | None], prices: list[Price | None]
+) -> dict[str, Labels]:
+    """Return what describes each row, by column."""
+    return {
+        "gpu": measured.gpu,
+        "op": measured.op,
+        "ranks": tuple(measured.ranks.tolist()),
+        "nodes": tuple(nodes or None for nodes in measured.nodes.tolist()),
+        "size_bytes": tuple(measured.size_bytes.tolist()),
+        "cluster": tuple(None if cluster is None else cluster.name for cluster in clusters),
+        "algorithm": tuple(None if price is None else price.algorithm for price in prices),
+        "protocol": tuple(None if price is None else price.protocol for price in prices),
+    }
+
+
+def _groupings(measured: CollectiveMeasurements, clusters: list[Cluster | None]) -> tuple[Grouping, ...]:
+    """Return the rows by GPU (or cluster, where no GPU is said), operation, ranks and size."""
+    gpus = [
+        gpu or ("not said" if cluster is None else cluster.name)
+        for gpu, cluster in zip(measured.gpu, clusters, strict=True)
+    ]
+    return (
+        Grouping.of("gpu", gpus),
+        Grouping.of("op", measured.op),
+        Grouping.of("ranks", measured.ranks.tolist()),
+        size_bands(measured.size_bytes),
+    )
+
+
+KINDS.register("collectives")(
+    Kind(
+        name="collectives",
+        title="measured collectives",
+        quantity="time_s",
+        fits=holds_collectives,
+        predict=predict,
+        by=("gpu", "op", "ranks", "size"),
+        leaves_out=("ranks", "gpu"),
+    )
+)

@@ -1,0 +1,209 @@
+"""Read the logs of nccl-tests, as the terminal, mpirun or srun wrote them.
+
+A log names its binary (``all_reduce_perf``), lists its ranks with their hosts, and has a
+table. Which columns stand before the times depends on the version and the operation
+(``redop``, ``root``), so the header above the table is asked. The size is that of the
+larger buffer of a rank, which is how `Operation` counts it: for all_gather and
+reduce_scatter the whole tensor. Source: NVIDIA/nccl-tests, src/common.cu and
+doc/PERFORMANCE.md.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from traincast.errors import FormatError, UnknownNameError
+from traincast.workload.words import operation_named
+
+# mpirun --tag-output and srun --label mark each line; a mark can stand inside a line, too, where
+# a process wrote the line in two pieces.
+_MARK = re.compile(r"\[[^\[\]\s]*\d+,\d+\]<std(?:out|err)>:?|^\s*\d+:(?=\s)", re.MULTILINE)
+_BINARY = re.compile(
+    r"(?<![a-z_])(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|reduce|sendrecv|gather|scatter|hypercube)_perf"
+)
+_RANK = re.compile(
+    r"^#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*?)\s*$"
+)
+_HEADER = re.compile(r"^[ \t]*#\s*size\s+count\s+type\b", re.MULTILINE)
+_START = re.compile(r"^[ \t]*#\s*nThread:?\s+\d+\s+nGpus:?\s+\d+", re.MULTILINE)
+_ROW = re.compile(r"^\s*\d+\s+\d+\s+[a-z]")
+
+ARTEFACT = 1.5
+"""Out-of-place over in-place time above which the row is a warm-up artefact.
+
+The two agree within 7 % (95th percentile of the A100 logs in github.com/NetX-lab/Echo), where
+artefacts are off by 1.6 to 13 times.
+"""
+
+
+@dataclass(slots=True)
+class _Test:
+    """What the log says about one run of a binary."""
+
+    op: str | None = None
+    hosts: dict[int, str] = field(default_factory=dict)
+    """Host of each rank in the first communicator."""
+    group: str | None = None
+    gpu: str = ""
+    columns: list[str] = field(default_factory=list)
+    rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    """Line and fields of each timing."""
+
+
+def is_nccl_log(text: str) -> bool:
+    """Say whether a text is a log of nccl-tests."""
+    plain = _MARK.sub("", text)
+    return bool(_HEADER.search(plain) or _START.search(plain))
+
+
+def read_nccl_log(text: str, path: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield each timing of a log: its line, and its cells by the columns of a measurement table.
+
+    The time is the out-of-place one, or the in-place one where there is no other. A time far
+    above the in-place one is marked as suspect.
+
+    Parameters
+    ----------
+    text : str
+        The log; several tests may follow each other in it.
+    path : str
+        The file, for messages; its name, or else the figures, say the operation where the log
+        does not.
+
+    Yields
+    ------
+    int, dict
+        1-based line; ``op ranks nodes size_bytes time_us gpu suspect``, without empty cells.
+
+    Raises
+    ------
+    FormatError
+        If there is no timing, a row is damaged, or the log does not say operation or ranks.
+    """
+    tests = _tests(text, path)
+    if not any(test.rows for test in tests):
+        raise FormatError("the log of nccl-tests holds no timings", path)
+    for test in tests:
+        op = test.op or _operation_of_file(path) or _operation_of_figures(test)
+        for line, fields in test.rows:
+            if op is None:
+                raise FormatError(
+                    "the log does not name its operation; keep the command in it, or name the file after it "
+                    "(all_gather.log)",
+                    path,
+                    line,
+                )
+            yield line, _cells(op, test, fields)
+
+
+def _tests(text: str, path: str) -> list[_Test]:
+    """Return the tests of a log in their order."""
+    tests = [_Test()]
+    op = None
+    # Marks are taken away line by line, so that lines keep their numbers.
+    for line, raw in enumerate(text.splitlines(), start=1):
+        content, test = _MARK.sub("", raw).strip(), tests[-1]
+        if _ROW.match(content):
+            test.op = op
+            test.rows.append((line, _checked(content.split(), test, path, line)))
+        elif binary := _BINARY.search(content):
+            op = binary[1]
+        elif _HEADER.match(content):
+            test.columns = content.lstrip("# ").split()
+        elif rank := _RANK.match(content):
+            if test.rows:
+                tests.append(_Test())
+            _add_rank(rank, tests[-1], path, line)
+    return tests
+
+
+def _add_rank(rank: re.Match[str], test: _Test, path: str, line: int) -> None:
+    """Take in one line of the list of ranks."""
+    number, group, host, test.gpu = int(rank[1]), rank[2], rank[3], rank[4]
+    if not test.hosts:
+        test.group = group
+    elif group != test.group:
+        # NCCL_TESTS_SPLIT makes several equal communicators; the times are those of one.
+        return
+    if number in test.hosts:
+        raise FormatError(
+            f"rank {number} is listed twice: a build without MPI runs each process alone (make MPI=1)", path, line
+        )
+    test.hosts[number] = host
+
+
+def _checked(fields: list[str], test: _Test, path: str, line: int) -> list[str]:
+    """Return the fields of a timing if all that they need has been said before and none is cut off."""
+    times = _positions(test, "time")
+    if not test.hosts or not times:
+        what = "the ranks (# Rank ...)" if not test.hosts else "the columns (# size count type ...)"
+        raise FormatError(f"a timing stands before the lines that list {what}", path, line)
+    if len(fields) <= times[-1]:
+        raise FormatError(f"the row has {len(fields)} fields; it was cut short or mixed with another", path, line)
+    return fields
+
+
+def _positions(test: _Test, name: str) -> list[int]:
+    return [position for position, column in enumerate(test.columns) if column == name]
+
+
+def _operation_of_file(path: str) -> str | None:
+    """Return the operation that the name of a file holds: ``all_reduce-8xh100.log``; None where it holds none."""
+    letters = re.sub(r"[^a-z]", "", PurePath(path).name.lower())
+    names = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "sendrecv")
+    return next((name for name in names if name in letters), None)
+
+
+def _operation_of_figures(test: _Test) -> str | None:
+    """Return the operation that the figures of a nameless log give away; None where there are several.
+
+    What reduces to all ranks is an all_reduce if its bus bandwidth is 2 (n-1)/n of the
+    algorithm's bandwidth, and a reduce_scatter if it is (n-1)/n.
+    """
+    # Of two columns of a name the first counts: out of place.
+    cells = [dict(reversed(list(zip(test.columns, fields, strict=False)))) for _, fields in test.rows]
+    if any(cell.get("redop", "none") == "none" or cell.get("root", "-1") != "-1" for cell in cells):
+        return None
+    try:
+        algbw, busbw = max((float(cell["algbw"]), float(cell["busbw"])) for cell in cells)
+    except (KeyError, ValueError):
+        return None
+    ranks = len(test.hosts)
+    if ranks < 2 or not algbw:
+        return None
+    share = busbw / algbw / ((ranks - 1) / ranks)
+    return {1: "reduce_scatter", 2: "all_reduce"}.get(round(share)) if abs(share - round(share)) < 0.1 else None
+
+
+def _cells(op: str, test: _Test, fields: list[str]) -> dict[str, str]:
+    """Return a timing by the columns of a measurement table."""
+    times = [fields[position] for position in _positions(test, "time")]
+    cells = {
+        "op": op,
+        "ranks": str(len(test.hosts)),
+        "nodes": str(len(set(test.hosts.values()))),
+        "size_bytes": fields[0],
+        "time_us": next((time for time in times if time != "N/A"), "N/A"),
+        "gpu": test.gpu,
+        "suspect": _suspicion(op, fields[0], times),
+    }
+    return {name: cell for name, cell in cells.items() if cell}
+
+
+def _suspicion(op: str, size: str, times: list[str]) -> str:
+    """Return why a row is not to be trusted, or nothing."""
+    if int(size) == 0:
+        return "no bytes are moved"
+    try:
+        operation_named(op)
+    except UnknownNameError:
+        return f"{op} is no operation that is priced"
+    try:
+        out_of_place, in_place = map(float, times)
+    except ValueError:
+        # One of the two was not run; or it is damaged, and who reads the number says so.
+        return ""
+    if out_of_place > ARTEFACT * in_place:
+        return f"warm-up artefact: {out_of_place:g} us out of place, {in_place:g} us in place"
+    return ""

@@ -1,0 +1,155 @@
+"""Measurements as a table of texts: named columns in any order, each row with its line in the file."""
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from traincast.calibrate.nccl_logs import is_nccl_log, read_nccl_log
+from traincast.errors import FormatError
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: its cells by column, without blanks around them; an empty cell is absent.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    line : int
+        1-based line in it.
+    cells : mapping
+        Column to text.
+    """
+
+    path: str
+    line: int
+    cells: Mapping[str, str]
+
+    @property
+    def place(self) -> str:
+        """Where the row stands: ``file:line``."""
+        return f"{self.path}:{self.line}"
+
+    @property
+    def id(self) -> str:
+        """The row's own id, or its place where it has none."""
+        return self.cells.get("id", self.place)
+
+    def column(self, *names: str) -> str | None:
+        """Return the first of some columns that this row fills; None where it fills none."""
+        return next((name for name in names if name in self.cells), None)
+
+    def number(self, name: str) -> float:
+        """Return a cell as a positive number.
+
+        Raises
+        ------
+        FormatError
+            If it is none.
+        """
+        text = self.cells[name]
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value > 0):
+            raise FormatError(f"column {name} is {text!r}; it must be a positive number", self.path, self.line)
+        return value
+
+    def count(self, name: str) -> int:
+        """Return a cell as a positive whole number.
+
+        Raises
+        ------
+        FormatError
+            If it is none.
+        """
+        value = self.number(name)
+        if not value.is_integer():
+            raise FormatError(f"column {name} is {self.cells[name]!r}; it must be a whole number", self.path, self.line)
+        return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A file of measurements.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    columns : tuple of str
+        Names of the columns, in lower case.
+    rows : tuple of Row
+        The rows.
+    """
+
+    path: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def read_table(path: Path) -> Table:
+    """Read a CSV file with a header, or a log of nccl-tests.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    Table
+        At least one row. A log has the columns ``op ranks nodes size_bytes time_us gpu suspect``.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be read, is neither, or has no rows.
+    """
+    shown = str(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="strict")
+    except OSError as error:
+        raise FormatError(f"cannot be read: {error.strerror or error}", shown) from None
+    except UnicodeDecodeError as error:
+        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", shown) from None
+    if is_nccl_log(text):
+        rows = tuple(Row(shown, line, cells) for line, cells in read_nccl_log(text, shown))
+        return Table(shown, tuple(dict.fromkeys(name for row in rows for name in row.cells)), rows)
+    return _read_csv(text, shown)
+
+
+def _read_csv(text: str, shown: str) -> Table:
+    # strict: a quote that is never closed is an error, not one long cell.
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = next(lines, None)
+        columns = tuple(name.strip().lower() for name in header or ())
+        if not any(columns):
+            raise FormatError("the file is empty", shown, 1)
+        twice = next((name for name in columns if name and columns.count(name) > 1), None)
+        if twice is not None:
+            raise FormatError(f"the header names the column {twice} twice", shown, 1)
+        rows = tuple(_rows(lines, columns, shown))
+    except csv.Error as error:
+        raise FormatError(f"is not CSV: {error}", shown, lines.line_num) from None
+    if not rows:
+        raise FormatError("the file has no rows", shown, lines.line_num)
+    return Table(shown, columns, rows)
+
+
+def _rows(lines: "Iterator[list[str]]", columns: tuple[str, ...], shown: str) -> Iterator[Row]:
+    # csv.reader counts physical lines; a row is named by its last one.
+    for cells in lines:
+        line = getattr(lines, "line_num", 0)
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(columns):
+            raise FormatError(f"the row has {len(cells)} cells, the header {len(columns)}", shown, line)
+        filled = {name: cell.strip() for name, cell in zip(columns, cells, strict=True) if name and cell.strip()}
+        yield Row(shown, line, filled)

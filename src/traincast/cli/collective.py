@@ -1,0 +1,44 @@
+"""``traincast collective``."""
+
+import click
+
+from traincast.cli.options import size_range
+from traincast.cli.terminal import console, print_json
+
+
+@click.command(name="collective")
+@click.argument("op")
+@click.option(
+    "--size",
+    "sizes",
+    type=size_range,
+    default="1KiB..8GiB",
+    show_default=True,
+    metavar="SIZE|FROM..TO",
+    help="One size, or a range in which each is twice the one before.",
+)
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Ranks that take part (default: one full node).")
+@click.option(
+    "--nodes", type=click.IntRange(min=1), metavar="K", help="Nodes they are spread over (default: the fewest)."
+)
+@click.option("--cluster", metavar="NAME|FILE", help="Preset or TOML file (default: h100, an assumption).")
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON and nothing else.")
+def command(
+    op: str, sizes: tuple[int, int], gpus: int | None, nodes: int | None, cluster: str | None, as_json: bool
+) -> None:
+    """Print the price of one collective: nccl-tests without the GPUs.
+
+    OP is all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce or send_recv, in
+    any spelling. Sizes are counted as nccl-tests counts them.
+    """
+    from traincast import api
+
+    table = api.collective(op, sizes, gpus, nodes, cluster)
+    if as_json:
+        from traincast.report.accuracy import collective_to_dict
+
+        print_json(collective_to_dict(table))
+    else:
+        from traincast.report.terminal import print_collective
+
+        print_collective(table, console())

@@ -1,0 +1,47 @@
+"""``traincast validate``."""
+
+from pathlib import Path
+
+import click
+
+from traincast.cli.terminal import console, print_json, progress
+
+
+@click.command(name="validate")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--cluster", metavar="NAME|FILE", help="Preset or TOML file that all rows ran on (default: each its own)."
+)
+@click.option("--by", metavar="A,B", help="Groups to show, such as gpu,op+size (default: each that there is).")
+@click.option(
+    "--cv",
+    "leave_out",
+    metavar="GROUP",
+    help="Also predict each group of ranks or gpu by a fit to the others.",
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.csv", help="Write every prediction there.")
+@click.option("--json", "as_json", is_flag=True, help="Print the statistics as JSON and nothing else.")
+def command(
+    file: Path, cluster: str | None, by: str | None, leave_out: str | None, out: Path | None, as_json: bool
+) -> None:
+    """Error statistics against measured runs, kernels or collectives.
+
+    FILE is a CSV file, whose columns say what was measured, or a log of nccl-tests.
+    """
+    from traincast import api
+    from traincast.report.accuracy import predictions_csv, validation_to_dict
+    from traincast.report.whole import write_whole
+
+    chosen = [name.strip() for name in by.split(",")] if by is not None else []
+    with progress("predicting", quiet=as_json):
+        validation = api.validate(file, cluster, chosen, leave_out)
+    if out is not None:
+        write_whole(out, predictions_csv(validation))
+    if as_json:
+        print_json(validation_to_dict(validation))
+        return
+    from traincast.report.terminal import print_validation
+
+    print_validation(validation, console())
+    if out is not None:
+        click.echo(f"wrote {out}")

@@ -1,0 +1,144 @@
+"""The table of nccl-tests without the GPUs: the price of one collective over a range of sizes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.estimate.collectives import price_collective
+from traincast.estimate.collectives.contract import bus_factor
+from traincast.fabric.placement import Placement
+from traincast.spec.cluster import Cluster
+from traincast.spec.notes import Note
+from traincast.units import counted
+from traincast.workload.words import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """One line of the table.
+
+    Parameters
+    ----------
+    size_bytes : int
+        Size as `Operation` defines it.
+    time_s : float
+        Seconds from the arrival of the last member to the end.
+    algbw_bytes_per_s, busbw_bytes_per_s : float or None
+        As nccl-tests defines them; None where it takes no time.
+    algorithm, protocol : str or None
+        How it is done.
+    """
+
+    size_bytes: int
+    time_s: float
+    algbw_bytes_per_s: float | None
+    busbw_bytes_per_s: float | None
+    algorithm: str
+    protocol: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTable:
+    """One collective over a range of sizes.
+
+    Parameters
+    ----------
+    op : str
+        Name of the `Operation` in lower case.
+    ranks, nodes : int
+        Members, and the nodes they sit on.
+    members_per_node : tuple of int
+        Members on each node, in descending order.
+    cluster : str
+        Name of the cluster.
+    rows : tuple of CollectiveRow
+        In the order of the sizes.
+    assumptions : tuple of Note
+        What was not said.
+    """
+
+    op: str
+    ranks: int
+    nodes: int
+    members_per_node: tuple[int, ...]
+    cluster: str
+    rows: tuple[CollectiveRow, ...]
+    assumptions: tuple[Note, ...] = ()
+
+
+def doubling(first_bytes: int, last_bytes: int) -> list[int]:
+    """Return sizes from the first, each twice the one before, up to the last.
+
+    Raises
+    ------
+    ConfigError
+        If the first is not positive or above the last.
+    """
+    if not 0 < first_bytes <= last_bytes:
+        raise ConfigError(f"from {first_bytes} to {last_bytes} bytes is no range of sizes; write it like 1KiB..8GiB")
+    sizes = [first_bytes]
+    while sizes[-1] * 2 <= last_bytes:
+        sizes.append(sizes[-1] * 2)
+    return sizes
+
+
+def members_on(ranks: int, nodes: int | None, gpus_per_node: int) -> Placement:
+    """Return a group spread evenly over a number of nodes, or over as few as hold it.
+
+    Raises
+    ------
+    InfeasibleError
+        If the nodes are too few for the ranks, or more than there are ranks.
+    """
+    chosen = -(-ranks // gpus_per_node) if nodes is None else nodes
+    if ranks > chosen * gpus_per_node:
+        raise InfeasibleError(
+            f"{ranks} ranks do not fit on {counted(chosen, 'node')} of {counted(gpus_per_node, 'GPU')}; "
+            f"they need {-(-ranks // gpus_per_node)}"
+        )
+    if chosen > ranks:
+        raise InfeasibleError(f"{ranks} ranks cannot sit on {chosen} nodes; there are {chosen - ranks} nodes too many")
+    return spread(ranks, chosen)
+
+
+def spread(ranks: int, nodes: int) -> Placement:
+    """Return a group spread over nodes as evenly as it goes: 10 ranks on 4 nodes are 3, 3, 2, 2."""
+    each, more = divmod(ranks, nodes)
+    return Placement((each + 1,) * more + (each,) * (nodes - more))
+
+
+def collective_table(
+    operation: Operation, sizes_bytes: Sequence[int], placement: Placement, cluster: Cluster
+) -> CollectiveTable:
+    """Return the price of a collective at each of some sizes.
+
+    Parameters
+    ----------
+    operation : Operation
+        What is done.
+    sizes_bytes : sequence of int
+        Positive sizes.
+    placement : Placement
+        Members per node.
+    cluster : Cluster
+        The links.
+
+    Returns
+    -------
+    CollectiveTable
+    """
+    factor = bus_factor(operation, placement.ranks)
+    rows = []
+    for size_bytes in sizes_bytes:
+        price = price_collective(operation, size_bytes, placement, cluster)
+        algbw = size_bytes / price.time_s if price.time_s else None
+        busbw = None if algbw is None else algbw * factor
+        rows.append(CollectiveRow(size_bytes, price.time_s, algbw, busbw, price.algorithm, price.protocol))
+    return CollectiveTable(
+        op=operation.name.lower(),
+        ranks=placement.ranks,
+        nodes=placement.nodes,
+        members_per_node=placement.members_per_node,
+        cluster=cluster.name,
+        rows=tuple(rows),
+    )

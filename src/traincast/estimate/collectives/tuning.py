@@ -1,0 +1,216 @@
+"""NCCL's own model: which algorithms and protocols it has, and which it prefers.
+
+NCCL takes the (algorithm, protocol) whose modelled time is least,
+``latency * pipeline steps + bytes / bandwidth``. The model is made to rank, not to
+predict: time comes from our own fit (`contract`), and NCCL's tables say what may run and
+under which protocol. Source: NVIDIA/nccl, src/graph/tuning.cc, by version in `data/nccl`.
+"""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from traincast.errors import UnknownNameError
+from traincast.fabric.placement import Placement
+from traincast.spec.cluster import Cluster
+from traincast.workload.words import Operation
+
+PROTOCOLS = ("LL", "LL128", "Simple")
+OUTSIDE_NCCL = frozenset({"hierarchical", "recursive_doubling", "direct"})
+"""Algorithms that no NCCL runs: priced where they are asked for by name."""
+IN_SWITCH = frozenset({"nvls", "nvls_tree"})
+SWITCH_RANKS = 8
+"""Ranks of a node from which on NCCL reduces in the switch.
+
+Source: all-reduces of 4 GPUs of H100, H200, B200, B300, GB200 and GB300 reach the rate of
+the ring, those of 8 exceed it (ai-dynamo/aiconfigurator, NCCL 2.27 to 2.29).
+"""
+
+_BYTES_PER_US = 1000.0
+"""Of 1 GB/s."""
+_P2P_LL_BYTES = 16384
+"""NCCL_P2P_LL_THRESHOLD, src/enqueue.cc."""
+
+
+def versions() -> list[str]:
+    """Return the versions of NCCL whose tables are known, sorted."""
+    names = [file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml")]
+    return sorted(set(names) - {"fitted"})
+
+
+@cache
+def tables(version: str) -> Mapping[str, Any]:
+    """Return the tuning tables of a version.
+
+    Raises
+    ------
+    UnknownNameError
+        If there are none of that version.
+    """
+    if version not in versions():
+        raise UnknownNameError("NCCL version", version, versions())
+    return tomllib.loads((_folder() / f"{version}.toml").read_text(encoding="utf-8"))
+
+
+def switch_efficiency(cluster: Cluster) -> float | None:
+    """Return the share of the link rate NCCL expects of reduction in the switch; None where there is none."""
+    if cluster.nccl is None or cluster.intra.kind != "nvswitch":
+        return None
+    efficiency = tables(cluster.nccl)["nvls_efficiency"].get(cluster.gpu.architecture)
+    return None if efficiency is None else float(efficiency)
+
+
+def may_run(algorithm: str, placement: Placement, cluster: Cluster) -> bool:
+    """Say whether an algorithm may be chosen on a cluster, where nobody asks for it by name."""
+    if algorithm in IN_SWITCH:
+        return placement.min_members >= SWITCH_RANKS and switch_efficiency(cluster) is not None
+    return algorithm not in OUTSIDE_NCCL
+
+
+def protocol_of(
+    algorithm: str, operation: Operation, size_bytes: int, placement: Placement, cluster: Cluster
+) -> str | None:
+    """Return the protocol that NCCL prefers for an algorithm.
+
+    Parameters
+    ----------
+    algorithm : str
+        Name in `ALGORITHMS`.
+    operation : Operation
+        What is done.
+    size_bytes : int
+        Its size.
+    placement : Placement
+        Members per node.
+    cluster : Cluster
+        Its links and its version of NCCL.
+
+    Returns
+    -------
+    str or None
+        One of `PROTOCOLS`; None where the cluster has no NCCL or NCCL has no such algorithm.
+    """
+    if cluster.nccl is None or algorithm in OUTSIDE_NCCL:
+        return None
+    if algorithm in ("pairwise", "pxn"):
+        share = size_bytes if operation is Operation.SEND_RECV else size_bytes / placement.ranks
+        return "LL" if share <= _P2P_LL_BYTES else "Simple"
+    own = {
+        protocol: time
+        for (name, protocol), time in nccl_times_us(operation, size_bytes, placement, cluster).items()
+        if name == {"chain": "ring"}.get(algorithm, algorithm)
+    }
+    return min(own, key=lambda protocol: own[protocol]) if own else None
+
+
+def nccl_choice(
+    operation: Operation, size_bytes: int, placement: Placement, cluster: Cluster
+) -> tuple[str, str] | None:
+    """Return the algorithm and protocol that NCCL's own model takes, or None where it has none.
+
+    Ours may be another algorithm: NCCL's model jumps with the size, and a price must not.
+    """
+    times = nccl_times_us(operation, size_bytes, placement, cluster)
+    return min(times, key=lambda pair: times[pair]) if times else None
+
+
+def nccl_times_us(
+    operation: Operation, size_bytes: int, placement: Placement, cluster: Cluster
+) -> dict[tuple[str, str], float]:
+    """Return NCCL's modelled time of every legal algorithm and protocol, in microseconds.
+
+    Empty where the cluster has no NCCL, its GPU is in none of the tables, or NCCL does the
+    operation by messages. The rate of the links is that of the cluster; NCCL would take it
+    from the machine.
+    """
+    if cluster.nccl is None or operation in (Operation.ALL_TO_ALL, Operation.SEND_RECV, Operation.NONE):
+        return {}
+    table, reduces = tables(cluster.nccl), operation is Operation.ALL_REDUCE
+    if cluster.gpu.architecture not in table["channels"]:
+        return {}
+    nodes, found = placement.nodes, {}
+    for name in ("ring", *(("tree", "nvls" if nodes == 1 else "nvls_tree") if reduces else ())):
+        if name in IN_SWITCH and not may_run(name, placement, cluster):
+            continue
+        for protocol in PROTOCOLS[2:] if name in IN_SWITCH else PROTOCOLS:
+            if protocol == "LL128" and cluster.intra.kind == "pcie":
+                continue
+            rate = _algorithm_gbps(table, name, protocol, operation, size_bytes, placement, cluster)
+            latency = _latency_us(table, name, protocol, operation, placement, cluster)
+            found[name, protocol] = latency + size_bytes / (_BYTES_PER_US * rate)
+    return found
+
+
+def _folder() -> Any:  # noqa: ANN401 - importlib's Traversable has no common base with what iterdir returns
+    return resources.files("traincast") / "data" / "nccl"
+
+
+def _steps(operation: Operation, ranks: int) -> int:
+    """Return the steps of a ring: 2 (n - 1) of all-reduce, n - 1 of its halves, n of the others."""
+    if operation is Operation.ALL_REDUCE:
+        return 2 * (ranks - 1)
+    return ranks - 1 if operation in (Operation.ALL_GATHER, Operation.REDUCE_SCATTER) else ranks
+
+
+def _latency_us(
+    table: Mapping[str, Any], name: str, protocol: str, operation: Operation, placement: Placement, cluster: Cluster
+) -> float:
+    at, nodes = PROTOCOLS.index(protocol), placement.nodes
+    inside = table["step_us"]["pcie" if cluster.intra.kind == "pcie" else "nvlink"]
+    intra, inter = float(inside[name][at]), float(table["step_us"]["network"][name][at])
+    base, levels = float(table["base_us"][name][at]), math.log2(nodes)
+    if name == "ring":
+        steps = _steps(operation, placement.ranks)
+        between = 0 if nodes == 1 else (2 if operation is Operation.ALL_REDUCE else 1) * (nodes - 1)
+        return base + (steps - between) * intra + between * inter
+    if name == "tree":
+        return base + 2 * ((placement.max_members - 1) * intra + levels * inter)
+    return intra + 2 * levels * inter
+
+
+def _algorithm_gbps(
+    table: Mapping[str, Any],
+    name: str,
+    protocol: str,
+    operation: Operation,
+    size_bytes: int,
+    placement: Placement,
+    cluster: Cluster,
+) -> float:
+    """Return the algorithm bandwidth that NCCL's model gives an algorithm and protocol."""
+    kind, column = str(cluster.gpu.architecture), min(placement.nodes, 3) - 1
+    channels, bus = float(table["channels"][kind]), _bus_gbps(placement, cluster)
+    ll_row = kind if column == 0 else "volta"
+    ll_limit = float(table["ll_total_gbps"][ll_row][column])
+    ring_share = placement.ranks / _steps(operation, placement.ranks)
+    if name == "ring":
+        limit = {
+            "LL": min(ll_limit, 0.5 * bus),
+            "LL128": min(0.92 * bus, channels * table["ring_ll128_gbps"][kind][column]),
+        }
+        return float(limit.get(protocol, bus)) * ring_share
+    if name in IN_SWITCH:
+        efficiency = float(table["nvls_efficiency"][kind])
+        return bus * efficiency * 2 * (channels - 1) / channels * ring_share
+    tree = min(0.92 * bus, channels * float(table["tree_gbps"][kind][column]))
+    if protocol == "LL":
+        tree = min(tree / 3.8, ll_limit)
+    elif protocol == "LL128":
+        factor = 7 / 9 if placement.nodes == 1 else 120 / 128
+        tree = min(tree * factor, channels * float(table["tree_ll128_gbps"][kind][column]))
+    factors = table["tree_correction"][protocol.lower()]
+    power = max(0, int(math.log2(max(size_bytes, 64))) - 6)
+    return 0.5 * tree * (float(factors[power]) if power < len(factors) else 1.0)
+
+
+def _bus_gbps(placement: Placement, cluster: Cluster) -> float:
+    """Return the bus bandwidth of the channels together: of a node's NICs where several nodes take part."""
+    inside = cluster.intra.bandwidth_bytes_per_s
+    if placement.nodes == 1:
+        return inside / 1e9
+    nics = placement.min_members * cluster.inter.bandwidth_bytes_per_s
+    node = min(nics, cluster.inter.node_bandwidth_bytes_per_s or nics)
+    return (min(inside, node) if placement.max_members > 1 else node) / 1e9

@@ -1,0 +1,187 @@
+"""Leaves, spines and cores: the one shape behind most families of fabrics.
+
+A NIC has a port in each plane; a port goes to the leaf of its rail and block of nodes.
+Leaves of a pod meet in its spines; pods meet in cores, or spine by spine (a dragonfly+).
+
+Letters: F flows, W GPUs, N nodes, V vertices, L links.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from traincast.fabric.graph import padded
+from traincast.fabric.hashing import UintArray, choose
+from traincast.spec.network import Network
+
+IntArray = npt.NDArray[np.int64]
+Ends = tuple[IntArray, IntArray, float]
+"""Sources, targets and capacity of alike links."""
+
+TIERS = ("GPU", "node", "leaf", "spine", "core")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clos:
+    """The counts of a fabric, and from them every link and route by arithmetic."""
+
+    nodes: int
+    gpus_per_node: int
+    rails: int
+    planes: int
+    nodes_per_leaf: int
+    leaves_per_pod: int
+    spines: int
+    """Of a pod; 0 where every leaf stands alone."""
+    cores: int
+    """Of each spine's place in its pod; 0 where pods meet spine by spine."""
+    relays: bool
+    """Traffic to another rail first crosses NVLink."""
+    limited: bool
+    """All NICs of a node together have a limit."""
+
+    @cached_property
+    def gpus(self) -> int:
+        """GPUs, W."""
+        return self.nodes * self.gpus_per_node
+
+    @cached_property
+    def leaves(self) -> int:
+        """Leaves of a plane."""
+        return math.ceil(self.nodes / self.nodes_per_leaf) * self.rails
+
+    @cached_property
+    def pods(self) -> int:
+        """Pods of a plane."""
+        return math.ceil(self.leaves / self.leaves_per_pod)
+
+    @cached_property
+    def starts(self) -> dict[str, int]:
+        """First link of each kind, in the order in which `links` lists them."""
+        ports, ups = self.gpus * self.planes, self.planes * self.leaves * self.spines
+        tops = self.planes * self.pods * self.spines * (self.cores or self.pods - 1) if self.pods > 1 else 0
+        limits = self.nodes if self.limited else 0
+        sizes = {
+            **{"gpu_up": self.gpus, "gpu_down": self.gpus, "nic_up": ports, "nic_down": ports},
+            **{"leaf_up": ups, "leaf_down": ups, "top_up": tops, "top_down": tops if self.cores else 0},
+            **{"node_up": limits, "node_down": limits},
+        }
+        return dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
+
+    def leaf_of(self, gpu: IntArray, plane: IntArray) -> IntArray:
+        """Return the leaf that a GPU's port in a plane goes to."""
+        block, rail = gpu // self.gpus_per_node // self.nodes_per_leaf, gpu % self.gpus_per_node % self.rails
+        return plane * self.leaves + block * self.rails + rail
+
+    def pod_of(self, leaf: IntArray) -> IntArray:
+        """Return the pod of a leaf; pods are numbered plane by plane."""
+        return leaf // self.leaves * self.pods + leaf % self.leaves // self.leaves_per_pod
+
+    def route(self, source: IntArray, target: IntArray, entropy: UintArray) -> IntArray:
+        """Return the links of each flow (a `Router`)."""
+        near, far = source // self.gpus_per_node, target // self.gpus_per_node
+        remote, inside = near != far, (near == far) & (source != target)
+        plane = choose(entropy, 0, self.planes)
+        relayed = remote & (source % self.gpus_per_node % self.rails != target % self.gpus_per_node % self.rails)
+        relayed &= self.relays
+        sender = np.where(relayed, near * self.gpus_per_node + target % self.gpus_per_node, source)
+        first, last = self.leaf_of(sender, plane), self.leaf_of(target, plane)
+        climbs = remote & (first != last)
+        spine = choose(entropy, 1, max(self.spines, 1))
+        at = self.starts
+        return padded(
+            [
+                (inside | relayed, at["gpu_up"] + source),
+                (inside | relayed, at["gpu_down"] + np.where(inside, target, sender)),
+                (remote & self.limited, at["node_up"] + near),
+                (remote, at["nic_up"] + sender * self.planes + plane),
+                (climbs, at["leaf_up"] + first * self.spines + spine),
+                *self._over_the_top(climbs, self.pod_of(first), self.pod_of(last), spine, entropy),
+                (climbs, at["leaf_down"] + last * self.spines + spine),
+                (remote, at["nic_down"] + target * self.planes + plane),
+                (remote & self.limited, at["node_down"] + far),
+            ]
+        )
+
+    def _over_the_top(
+        self, climbs: npt.NDArray[np.bool_], first: IntArray, last: IntArray, spine: IntArray, entropy: UintArray
+    ) -> list[tuple[npt.NDArray[np.bool_], IntArray]]:
+        crosses = climbs & (first != last)
+        up, down = self.starts["top_up"], self.starts["top_down"]
+        if not self.cores:
+            to = last % self.pods - (last % self.pods > first % self.pods)
+            return [(crosses, up + (first * (self.pods - 1) + to) * self.spines + spine)]
+        core = choose(entropy, 2, self.cores)
+        return [
+            (crosses, start + (pod * self.spines + spine) * self.cores + core)
+            for start, pod in ((up, first), (down, last))
+        ]
+
+    def network(self, nvlink: float, nic: float, oversubscription: tuple[float, ...], node: float | None) -> Network:
+        """Return vertices and links.
+
+        Parameters
+        ----------
+        nvlink, nic : float
+            Rate of a GPU inside its node, and of its NIC with all its ports.
+        oversubscription : tuple of float
+            Of the leaves, then of the spines.
+        node : float or None
+            What all NICs of a node carry together.
+        """
+        counts = [self.gpus, self.nodes, self.planes * self.leaves, self.planes * self.pods * self.spines]
+        counts.append(self.planes * self.spines * self.cores if self.pods > 1 else 0)
+        kept = [tier for tier, count in enumerate(counts) if count]
+        source, target, capacity = [], [], []
+        for tails, heads, rate in self._links(np.cumsum([0, *counts]).tolist(), nvlink, nic, oversubscription, node):
+            source.append(tails)
+            target.append(heads)
+            capacity.append(np.full(len(tails), rate))
+        return Network(
+            tier_names=tuple(TIERS[tier] for tier in kept),
+            tier_V=np.repeat(np.arange(len(kept)), [counts[tier] for tier in kept]),
+            source_L=np.concatenate(source),
+            target_L=np.concatenate(target),
+            capacity_L=np.concatenate(capacity),
+            gpus_per_node=self.gpus_per_node,
+        )
+
+    def _links(
+        self, vertex: list[int], nvlink: float, nic: float, oversubscription: tuple[float, ...], node: float | None
+    ) -> list[Ends]:
+        """Return the kinds of links in the order of `starts`."""
+        gpu = np.arange(self.gpus)
+        port, plane = np.divmod(np.arange(self.gpus * self.planes), self.planes)
+        host = vertex[1] + gpu // self.gpus_per_node
+        leaf = vertex[2] + self.leaf_of(port, plane)
+        found = [(gpu, host, nvlink), (host, gpu, nvlink)]
+        found += [(port, leaf, nic / self.planes), (leaf, port, nic / self.planes)]
+        ports = self.nodes_per_leaf * self.gpus_per_node / self.rails
+        up = 0.0
+        if self.spines:
+            low, place = np.divmod(np.arange(self.planes * self.leaves * self.spines), self.spines)
+            high = vertex[3] + self.pod_of(low) * self.spines + place
+            up = ports * nic / self.planes / oversubscription[0] / self.spines
+            found += [(vertex[2] + low, high, up), (high, vertex[2] + low, up)]
+        if self.pods > 1:
+            found += self._top_links(vertex, up * self.leaves_per_pod / oversubscription[1])
+        if node is not None:
+            hosts = vertex[1] + np.arange(self.nodes)
+            found += [(hosts, hosts, node), (hosts, hosts, node)]
+        return found
+
+    def _top_links(self, vertex: list[int], spine_rate: float) -> list[Ends]:
+        """Return the links above the spines; each spine has so much to share out among its own."""
+        if self.cores:
+            spine, place = np.divmod(np.arange(self.planes * self.pods * self.spines * self.cores), self.cores)
+            core = (spine // (self.pods * self.spines) * self.spines + spine % self.spines) * self.cores + place
+            rate = spine_rate / self.cores
+            return [(vertex[3] + spine, vertex[4] + core, rate), (vertex[4] + core, vertex[3] + spine, rate)]
+        shape = (self.planes, self.pods, self.pods - 1, self.spines)
+        plane, pod, other, place = np.unravel_index(np.arange(math.prod(shape)), shape)
+        other = other + (other >= pod)
+        near, far = ((plane * self.pods + each) * self.spines + place for each in (pod, other))
+        return [(vertex[3] + near, vertex[3] + far, spine_rate / (self.pods - 1))]

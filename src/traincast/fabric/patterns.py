@@ -1,0 +1,122 @@
+"""Who sends to whom between nodes: the flows of one group's communication.
+
+A library opens as many channels as a node has members of the group, and a channel keeps to
+the same local place on every node, so that its traffic stays on one rail. All flows of a
+pattern have the same size. Letters: F flows, K members.
+
+Source: NVIDIA/nccl, src/graph/rings.cc and src/graph/trees.cc (channels over nodes, double binary tree).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from traincast.errors import UnknownNameError
+
+IntArray = npt.NDArray[np.int64]
+
+
+class Flows(NamedTuple):
+    """Flows of equal size; those of one phase run together, and phases follow each other."""
+
+    source_F: IntArray
+    target_F: IntArray
+    phase_F: IntArray
+
+
+Pattern = Callable[[IntArray, int], Flows]
+"""Members in the group's order and GPUs of a node -> flows."""
+
+
+def flows_of(pattern: str, members_K: npt.ArrayLike, gpus_per_node: int) -> Flows:
+    """Return the flows of a group that leave a node.
+
+    Parameters
+    ----------
+    pattern : str
+        A name in `PATTERNS`.
+    members_K : int array [K]
+        GPUs in the order of the group.
+    gpus_per_node : int
+        GPU g is on node ``g // gpus_per_node``.
+
+    Returns
+    -------
+    Flows
+        Without those inside a node.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such pattern.
+    """
+    if pattern not in PATTERNS:
+        raise UnknownNameError("pattern of flows", pattern, PATTERNS)
+    flows = PATTERNS[pattern](np.asarray(members_K, dtype=np.int64), gpus_per_node)
+    leaves_F = flows.source_F // gpus_per_node != flows.target_F // gpus_per_node
+    return Flows(*(each[leaves_F] for each in flows))
+
+
+def _ring(members_K: IntArray, gpus_per_node: int) -> Flows:
+    """Each node to the next, on every channel."""
+    place_NC = _channels(members_K, gpus_per_node)
+    return _at_once(place_NC, np.roll(place_NC, -1, axis=0))
+
+
+def _tree(members_K: IntArray, gpus_per_node: int) -> Flows:
+    """Children to parents and back, in two trees such that a node is inner in at most one."""
+    place_NC = _channels(members_K, gpus_per_node)
+    nodes = len(place_NC)
+    child = np.arange(1, nodes)
+    lowest = child & -child
+    # A binary tree by the lowest set bit: odd nodes are leaves, and the parent clears one bit and sets the next.
+    high = (child ^ lowest) | (lowest << 1)
+    parent = np.where(high < nodes, high, child ^ lowest)
+    every = np.arange(nodes)
+    second = every[::-1] if nodes % 2 == 0 else np.roll(every, -1)
+    low, high = np.concatenate([child, second[child]]), np.concatenate([parent, second[parent]])
+    return _at_once(place_NC[np.concatenate([low, high])], place_NC[np.concatenate([high, low])])
+
+
+def _all_to_all(members_K: IntArray, gpus_per_node: int) -> Flows:  # noqa: ARG001
+    """Every member to every other one, all at once."""
+    source, target = (each.ravel() for each in np.meshgrid(members_K, members_K, indexing="ij"))
+    return _at_once(source[source != target], target[source != target])
+
+
+def _rounds(members_K: IntArray, gpus_per_node: int) -> Flows:  # noqa: ARG001
+    """Every member to every other one: in round r to the one r places on."""
+    place, shift = np.divmod(np.arange(len(members_K) * (len(members_K) - 1)), max(1, len(members_K) - 1))
+    return Flows(members_K[place], members_K[(place + shift + 1) % len(members_K)], shift)
+
+
+def _send(members_K: IntArray, gpus_per_node: int) -> Flows:  # noqa: ARG001
+    """Each member to the next; the last one sends nothing."""
+    return _at_once(members_K[:-1], members_K[1:])
+
+
+PATTERNS: dict[str, Pattern] = {
+    "ring": _ring,
+    "tree": _tree,
+    "all-to-all": _all_to_all,
+    "rounds": _rounds,
+    "send": _send,
+}
+
+
+def _at_once(source: IntArray, target: IntArray) -> Flows:
+    return Flows(source.ravel(), target.ravel(), np.zeros(source.size, dtype=np.int64))
+
+
+def _channels(members_K: IntArray, gpus_per_node: int) -> IntArray:
+    """Return the member of each node on each channel; nodes in the order in which the group meets them."""
+    node_K = members_K // gpus_per_node
+    _, first, inverse_K = np.unique(node_K, return_index=True, return_inverse=True)
+    met_K = np.argsort(np.argsort(first))[inverse_K]
+    counts = np.bincount(met_K)
+    order = np.lexsort((members_K, met_K))
+    starts = np.cumsum(counts) - counts
+    places_NC: IntArray = members_K[order][starts[:, None] + np.arange(counts.min())]
+    return places_NC

@@ -1,0 +1,1 @@
+"""The families of fabrics, one per file."""

@@ -1,0 +1,181 @@
+"""The network between the nodes, as a short table of a cluster file.
+
+::
+
+    [fabric]
+    kind = "fat-tree"
+    nodes_per_leaf = 4
+    oversubscription = 2.0
+
+or ``file = "topology.txt"`` for a network that a SimAI or ASTRA-sim file describes.
+"""
+
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from traincast.errors import ConfigError
+from traincast.units import parse_rate
+
+ROUTINGS = ("spray", "ecmp")
+MOST = 2**20
+"""No number of switches, parts or GPUs may be larger."""
+_ALWAYS = frozenset({"kind", "file", "routing", "queue_pairs", "seed"})
+_TIERS = frozenset({"link_bytes_per_s", "nodes_per_leaf", "leaves_per_pod", "spines", "oversubscription"})
+_RAILS = frozenset({"rails", "pxn"})
+KINDS: dict[str, frozenset[str]] = {
+    "non-blocking": frozenset({"link_bytes_per_s"}),
+    "fat-tree": _TIERS,
+    "rail-optimised": _TIERS | _RAILS,
+    "rail-only": frozenset({"link_bytes_per_s", "rails"}),
+    "dual-plane": _TIERS | _RAILS | {"planes"},
+    "dragonfly+": _TIERS,
+    "torus": frozenset({"link_bytes_per_s", "dims"}),
+    "file": frozenset(),
+}
+"""Fields that mean something to each kind, beside those of routing."""
+_NEEDED = {
+    "fat-tree": ("nodes_per_leaf",),
+    "rail-optimised": ("nodes_per_leaf",),
+    "dual-plane": ("nodes_per_leaf",),
+    "dragonfly+": ("nodes_per_leaf", "leaves_per_pod"),
+    "torus": ("dims",),
+    "file": ("file",),
+}
+_COUNTS = ("nodes_per_leaf", "leaves_per_pod", "spines", "rails", "planes", "queue_pairs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricSpec:
+    """One network between nodes; None is "not said", and the kind has a default for it."""
+
+    kind: str
+    """A name in `KINDS`."""
+    file: str | None = None
+    """Path of a topology file, for the kind ``file``."""
+    link_bytes_per_s: float | None = None
+    """Rate of a NIC, all its ports together; of a torus link. None: that of the cluster's `inter`."""
+    nodes_per_leaf: int | None = None
+    """Nodes that share a leaf (of each rail, where there are rails)."""
+    leaves_per_pod: int | None = None
+    """Leaves below one set of spines, or in a group of a dragonfly+; None: all, in two tiers."""
+    spines: int | None = None
+    """Spines of a pod; None: one for every NIC that a leaf could feed upwards at full rate."""
+    oversubscription: tuple[float, ...] = (1.0,)
+    """What comes from below over what goes up: at the leaves, then at the spines of a pod."""
+    rails: int | None = None
+    """Leaves that the NICs of a node are spread over, by local rank; None: one for each GPU."""
+    pxn: bool = False
+    """Traffic to another rail first crosses NVLink to the GPU of that rail."""
+    planes: int | None = None
+    """Separate networks, with one port of every NIC in each; None: two for dual-plane."""
+    dims: tuple[int, ...] = ()
+    """Ring sizes of a torus, the first one along consecutive ranks."""
+    routing: str = "spray"
+    """``spray``: every flow evenly over all equal paths (adaptive routing); ``ecmp``: one path by hash."""
+    queue_pairs: int = 1
+    """Parts of a connection that are hashed on their own."""
+    seed: int = 0
+    """Of the hash."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are wrong or contradict each other."""
+        if self.kind not in KINDS:
+            raise _wrong("kind", f"is {self.kind!r}; known: {', '.join(KINDS)}")
+        self._check_fields()
+        self._check_numbers()
+        if self.routing not in ROUTINGS:
+            raise _wrong("routing", f"is {self.routing!r}; known: {', '.join(ROUTINGS)}")
+        if self.routing == "spray":
+            for name in ("queue_pairs", "seed"):
+                if getattr(self, name) != _DEFAULTS[name]:
+                    raise _wrong(name, 'means nothing when every path is used; it needs routing = "ecmp"')
+
+    def _check_fields(self) -> None:
+        for name, default in _DEFAULTS.items():
+            if getattr(self, name) != default and name not in KINDS[self.kind] | _ALWAYS:
+                raise _wrong(name, f"means nothing to the kind {self.kind!r}")
+        if self.file is not None and self.kind != "file":
+            raise _wrong("file", f"contradicts the kind {self.kind!r}; give one of them")
+        for name in _NEEDED.get(self.kind, ()):
+            if getattr(self, name) in (None, ()):
+                raise _wrong(name, f"is missing; the kind {self.kind!r} needs it")
+
+    def _check_numbers(self) -> None:
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= MOST:
+                raise _wrong(name, f"is {value}; it must be between 1 and {MOST}")
+        if self.seed < 0:
+            raise _wrong("seed", f"is {self.seed}; it must not be negative")
+        rate = self.link_bytes_per_s
+        if rate is not None and not (math.isfinite(rate) and rate > 0):
+            raise _wrong("link_bytes_per_s", f"is {rate}; it must be positive and finite")
+        if any(size < 1 for size in self.dims) or math.prod(self.dims) > MOST:
+            raise _wrong("dims", f"are {list(self.dims)}; each must be at least 1, and all at most {MOST} GPUs")
+        if not self.oversubscription or not all(math.isfinite(each) and each > 0 for each in self.oversubscription):
+            raise _wrong("oversubscription", f"is {list(self.oversubscription)}; it must be positive and finite")
+        tiers = 1 if self.leaves_per_pod is None else 2
+        if len(self.oversubscription) > tiers:
+            raise _wrong("oversubscription", f"has {len(self.oversubscription)} numbers for {tiers} tiers that go up")
+
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(FabricSpec) if field.name != "kind"}
+
+
+def fabric_from_table(table: object, shown: str) -> FabricSpec:
+    """Return what the table ``[fabric]`` of a file says.
+
+    Parameters
+    ----------
+    table : object
+        The table, as TOML reads it. Rates may be texts with their unit; a number may stand for a
+        list of one.
+    shown : str
+        Path of the file; a topology file is looked up beside it.
+
+    Returns
+    -------
+    FabricSpec
+
+    Raises
+    ------
+    ConfigError
+        With the path of the field that is unknown, missing, of the wrong type or contradictory.
+    """
+    if not isinstance(table, dict):
+        raise ConfigError(f"is {table!r}; it must be a table (in {shown})", "fabric")
+    values: dict[str, Any] = {key: _value(key, raw) for key, raw in table.items()}
+    if isinstance(values.get("file"), str):
+        values["file"] = str(Path(shown).parent / values["file"])
+        values.setdefault("kind", "file")
+    if "kind" not in values:
+        raise _wrong("kind", f"is missing; known: {', '.join(KINDS)} (in {shown})")
+    return FabricSpec(**values)
+
+
+def _value(name: str, raw: object) -> object:
+    kind = FabricSpec.__annotations__.get(name)
+    if kind is None:
+        raise _wrong(name, f"is unknown; known here: {', '.join(FabricSpec.__annotations__)}")
+    if kind is bool or str in (kind, *get_args(kind)):
+        wanted = bool if kind is bool else str
+        if not isinstance(raw, wanted):
+            raise _wrong(name, f"is {raw!r}; it must be {'true or false' if wanted is bool else 'a text'}")
+        return raw
+    if name in ("oversubscription", "dims"):
+        return tuple(_number(name, each, whole=name == "dims") for each in (raw if isinstance(raw, list) else [raw]))
+    if isinstance(raw, str) and name == "link_bytes_per_s":
+        return parse_rate(raw)
+    return _number(name, raw, whole=name != "link_bytes_per_s")
+
+
+def _number(name: str, raw: object, *, whole: bool) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int if whole else int | float):
+        raise _wrong(name, f"is {raw!r}; it must be a {'whole number' if whole else 'number'}")
+    return raw if whole else float(raw)
+
+
+def _wrong(name: str, what: str) -> ConfigError:
+    return ConfigError(what, f"fabric.{name}")

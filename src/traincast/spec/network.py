@@ -1,0 +1,94 @@
+"""A network as vertices in tiers and directed links, and what can be told of it at a glance.
+
+Letters: V vertices, L links, W GPUs (vertices 0 to W-1, tier 0).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+_PLURALS = {"leaf": "leaves", "switch": "switches", "NVSwitch": "NVSwitches"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Vertices and directed links.
+
+    A link from a vertex to itself is a limit on the vertex: what all its ports carry together.
+    """
+
+    tier_names: tuple[str, ...]
+    """From the GPUs up; the second tier is the switch inside a node."""
+    tier_V: IntArray
+    source_L: IntArray
+    target_L: IntArray
+    capacity_L: FloatArray
+    """Bytes per second."""
+    gpus_per_node: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the network, W."""
+        return int(np.count_nonzero(self.tier_V == 0))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Vertices of each tier by its name, and directed links."""
+        vertices = np.bincount(self.tier_V, minlength=len(self.tier_names)).tolist()
+        links = int(np.count_nonzero(self.source_L != self.target_L))
+        return {
+            **{_PLURALS.get(name, f"{name}s"): count for name, count in zip(self.tier_names, vertices, strict=True)},
+            "links": links,
+        }
+
+    @property
+    def oversubscription(self) -> dict[str, float]:
+        """What comes from below over what goes up or across, for each tier of switches that has both."""
+        low_L, high_L = self.tier_V[self.source_L], self.tier_V[self.target_L]
+        found = {}
+        for tier in range(2, len(self.tier_names)):
+            down = self.capacity_L[(low_L < tier) & (high_L == tier)].sum()
+            up = self.capacity_L[(low_L == tier) & (high_L >= tier) & (self.source_L != self.target_L)].sum()
+            if down > 0 and up > 0:
+                found[self.tier_names[tier]] = float(down / up)
+        return found
+
+    @property
+    def bisection_bytes_per_s(self) -> float:
+        """What the first half of the GPUs can send to the second half.
+
+        Notes
+        -----
+        The least of the cuts by tier: around the first half and the switches, up to a tier, below
+        which there is nothing but GPUs of that half. Exact where all switches of a tier are alike.
+        """
+        first = np.zeros(len(self.tier_V), dtype=bool)
+        second = np.zeros(len(self.tier_V), dtype=bool)
+        half = self.gpus // 2
+        first[:half], second[half : self.gpus] = True, True
+        for tier in range(1, len(self.tier_names)):
+            up_L = (self.tier_V[self.target_L] == tier) & (self.tier_V[self.source_L] < tier)
+            for side in (first, second):
+                side[self.target_L[up_L][side[self.source_L[up_L]]]] = True
+        pure = first & ~second
+        cuts = []
+        for tier in range(len(self.tier_names)):
+            inside = pure & (self.tier_V <= tier)
+            cuts.append(self.capacity_L[inside[self.source_L] & ~inside[self.target_L]].sum())
+        return float(min(cuts))
+
+    def vertex_name(self, vertex: int) -> str:
+        """Return what people call a vertex: ``leaf 3``."""
+        tier = int(self.tier_V[vertex])
+        return f"{self.tier_names[tier]} {int(np.count_nonzero(self.tier_V[:vertex] == tier))}"
+
+    def link_name(self, link: int) -> str:
+        """Return what people call a link: ``leaf 3 -> spine 0``."""
+        source, target = int(self.source_L[link]), int(self.target_L[link])
+        if source == target:
+            return f"all NICs of {self.vertex_name(source)}"
+        return f"{self.vertex_name(source)} -> {self.vertex_name(target)}"

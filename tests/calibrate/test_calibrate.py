@@ -1,0 +1,129 @@
+"""Fit a cluster to measurements that another cluster would give, and find that cluster again."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import traincast
+from calibrate_logs import nccl_log
+from traincast import api
+from traincast.calibrate.collectives import read_collectives
+from traincast.calibrate.prices import price_measured
+from traincast.errors import CalibrationError, ConfigError
+from traincast.spec.clusters import load_cluster
+
+SIZES = [2**size for size in range(10, 31, 2)]
+
+
+def csv_of(path, cluster, groups=((2, 1), (4, 1), (8, 1)), gpu="a100"):
+    """Write what a cluster would measure."""
+    rows = [
+        (op, ranks, nodes, size) for op in ("all_reduce", "all_gather") for ranks, nodes in groups for size in SIZES
+    ]
+    head = "gpu,op,ranks,nodes,size_bytes,time_s\n"
+    path.write_text(head + "".join(f"{gpu},{op},{ranks},{nodes},{size},1\n" for op, ranks, nodes, size in rows))
+    prices = price_measured(read_collectives([path]).measurements, cluster)
+    lines = [f"{gpu},{','.join(map(str, row))},{price.time_s!r}" for row, price in zip(rows, prices, strict=True)]
+    path.write_text(head + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def slow():
+    """An a100 whose links are slower than those of the preset."""
+    preset = load_cluster("a100")
+    intra = replace(preset.intra, bandwidth_bytes_per_s=100e9, hop_latency_s=3 * preset.intra.hop_latency_s)
+    return replace(preset, intra=intra)
+
+
+def test_a_fit_finds_the_links_again(tmp_path, slow):
+    file = csv_of(tmp_path / "m.csv", slow)
+    found = api.calibrate(file, "a100")
+    everything = found.residuals[0]
+    assert everything.name == "all"
+    assert everything.after.rows == 66
+    assert everything.after.median_abs_error < 0.02 < everything.before.median_abs_error
+    assert found.cluster.intra.bandwidth_bytes_per_s == pytest.approx(100e9, rel=0.05)
+    assert [each.name for each in found.residuals[1:]] == ["<= 64 KiB", "<= 1 MiB", "<= 16 MiB", "> 16 MiB"]
+    assert "intra.bandwidth_bytes_per_s" in found.fitted
+    # One node says nothing about the steps between nodes.
+    assert "inter.hop_latency_s" not in found.fitted
+
+
+def test_the_profile_is_a_cluster_that_prices_as_fitted(tmp_path, slow):
+    file = csv_of(tmp_path / "m.csv", slow)
+    found = api.calibrate(file, "a100")
+    path = tmp_path / "mine.toml"
+    path.write_text(found.profile())
+    read = load_cluster(str(path))
+    assert replace(read, name="a100", sources=()) == replace(found.cluster, sources=())
+    assert dict(read.sources)["intra.bandwidth_bytes_per_s"] == f"fitted by traincast calibrate to {file}"
+    assert dict(read.sources)["gpu.hbm_bytes"] == dict(load_cluster("a100").sources)["gpu.hbm_bytes"]
+    assert "# Absolute error of the time, in sample" in path.read_text()
+    validated = traincast.validate(file, str(path)).total
+    assert validated.median_abs_error == found.residuals[0].after.median_abs_error
+
+
+def test_logs_and_tables_are_fitted_together(tmp_path, slow):
+    log = tmp_path / "two.log"
+    log.write_text(nccl_log([(size, f"{30 + size / 2e5:.2f}", f"{30 + size / 2e5:.2f}") for size in SIZES], gpu="a100"))
+    found = api.calibrate([csv_of(tmp_path / "m.csv", slow), log], "a100")
+    assert found.residuals[0].after.rows == 66 + len(SIZES)
+
+
+def test_what_cannot_be_fitted_is_said(tmp_path, slow):
+    nothing = tmp_path / "nothing.csv"
+    nothing.write_text("ranks,size_bytes,time_us,suspect\n8,1024,5,cold\n")
+    with pytest.raises(CalibrationError, match=r"no row can be used: cold \(.*nothing\.csv:2\)"):
+        api.calibrate(nothing, "a100")
+    two = [csv_of(tmp_path / f"{gpu}.csv", slow, gpu=gpu) for gpu in ("a100", "h100")]
+    with pytest.raises(CalibrationError, match=r"several GPUs \(a100, h100\)"):
+        api.calibrate(two, "a100")
+
+
+def test_ranks_that_are_left_out_are_predicted_by_the_others(tmp_path, slow):
+    file = csv_of(tmp_path / "m.csv", slow, groups=((2, 1), (4, 1), (8, 1), (16, 2), (32, 4)))
+    found = traincast.validate(file, by=["ranks"], leave_out="ranks")
+    assert found.total.median_abs_error > 0.05
+    assert found.held_out.by == "ranks"
+    assert found.held_out.total.evaluated == found.total.evaluated == 110
+    assert found.held_out.total.median_abs_error < 0.05
+    assert [group.name for group in found.held_out.groups] == ["2", "4", "8", "16", "32"]
+    assert found.held_out.skipped == ()
+    assert traincast.validate(file).held_out is None
+
+
+def test_one_number_of_ranks_cannot_be_left_out(tmp_path, slow):
+    file = csv_of(tmp_path / "m.csv", slow, groups=((8, 1),))
+    held_out = traincast.validate(file, leave_out="ranks").held_out
+    assert held_out.total.evaluated == 0
+    assert {row.reason for row in held_out.skipped} == {"there is no other number of ranks to fit to"}
+
+
+def test_a_gpu_that_is_left_out_is_learnt_from_the_others(tmp_path):
+    parts = [csv_of(tmp_path / f"{name}.csv", load_cluster(name), gpu=name) for name in ("a100", "h100", "h200")]
+    file = tmp_path / "all.csv"
+    file.write_text(parts[0].read_text() + "".join(part.read_text().split("\n", 1)[1] for part in parts[1:]))
+    found = traincast.validate(file, by=["gpu"], leave_out="gpu")
+    assert found.total.median_abs_error == pytest.approx(0, abs=1e-12)
+    held_out = found.held_out
+    assert held_out.total.evaluated == 198
+    # Not seen, so not exact; but the same architecture is a good teacher.
+    by_gpu = {group.name: group.figures.median_abs_error for group in held_out.groups}
+    assert 0 < by_gpu["h200"] < 0.25
+    alone = traincast.validate(parts[0], leave_out="gpu").held_out
+    assert {row.reason for row in alone.skipped} == {"there is no other GPU of its kind of links to learn from"}
+
+
+def test_what_cannot_be_left_out_is_said(tmp_path, slow):
+    with pytest.raises(ConfigError, match="cannot leave out 'op'; known: ranks, gpu"):
+        traincast.validate(csv_of(tmp_path / "m.csv", slow), leave_out="op")
+
+
+def test_an_unknown_number_of_nodes_is_that_of_full_nodes(tmp_path, slow):
+    file = tmp_path / "m.csv"
+    file.write_text("gpu,ranks,size_bytes,time_us\na100,16,1024,50\nabacus,16,1024,50\n")
+    details = traincast.validate(file).predictions.details
+    assert details["nodes"] == (2, None)
+    assert np.isfinite(price_measured(read_collectives([file]).measurements, slow)[0].time_s)

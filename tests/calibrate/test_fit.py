@@ -1,0 +1,89 @@
+"""The fit finds constants that are known, and says what it leaves unexplained."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from traincast.calibrate.fit import INTER, fit_links, from_others, with_constants
+from traincast.calibrate.measurements import CollectiveMeasurements
+from traincast.calibrate.search import minimise
+from traincast.errors import ConfigError
+from traincast.estimate.collectives import price_collective
+from traincast.fabric.placement import Placement
+from traincast.spec.clusters import load_cluster
+from traincast.workload.words import Operation
+
+H100 = load_cluster("h100")
+
+
+def measured_on(cluster, nodes=(1,)):
+    """Return what a cluster would show without any noise."""
+    rows = [
+        (op, members * count, count, 2**power)
+        for op in ("all_reduce", "all_gather", "all_to_all")
+        for members in (2, 4, 8)
+        for count in nodes
+        for power in range(8, 31, 2)
+    ]
+    op, ranks, count, size = zip(*rows, strict=True)
+    times = [price_collective(Operation[o.upper()], s, Placement((r // n,) * n), cluster).time_s for o, r, n, s in rows]
+    return CollectiveMeasurements(
+        op=op,
+        ranks=np.array(ranks),
+        nodes=np.array(count),
+        size_bytes=np.array(size),
+        time_s=np.array(times),
+        source=("here",) * len(rows),
+        gpu=(None,) * len(rows),
+    )
+
+
+def test_known_constants_are_found_again():
+    truth = {"intra.base_latency_s": 7e-6, "intra.hop_latency_s": 1.1e-6, "intra.bandwidth_bytes_per_s": 300e9}
+    fit = fit_links(measured_on(with_constants(H100, truth)), H100, list(truth))
+    assert fit.constants == pytest.approx(truth, rel=0.01)
+    assert fit.residuals[0].of == "all"
+    assert fit.residuals[0].p95 < 0.01
+    # The start holds between nodes too.
+    assert fit.cluster.inter.base_latency_s == fit.cluster.intra.base_latency_s
+
+
+def test_what_is_fitted_follows_what_was_measured():
+    fit = fit_links(measured_on(H100, (2, 4)), H100, rounds=1)
+    assert set(fit.constants) == set(INTER)
+    alone = measured_on(H100)
+    alone = alone.select(np.array([op == "all_reduce" for op in alone.op]))
+    assert "gpu.copy_bytes_per_s" not in fit_links(alone, H100, rounds=1).constants
+    both = fit_links(measured_on(H100, (1, 2)), H100, rounds=1)
+    assert len(both.constants) == 6 + len(INTER)
+    assert {each.of for each in both.residuals} >= {"all", "up to 64 KiB", "above", "all_reduce", "all_to_all"}
+
+
+def test_a_fit_is_deterministic():
+    measured = measured_on(replace(H100, gpu=replace(H100.gpu, copy_bytes_per_s=8e11)))
+    assert fit_links(measured, H100, rounds=1) == fit_links(measured, H100, rounds=1)
+
+
+def test_nothing_to_start_from_is_an_error():
+    with pytest.raises(ConfigError, match="no value to start"):
+        fit_links(measured_on(H100), H100, ["intra.pair_bandwidth_bytes_per_s"])
+    with pytest.raises(ConfigError, match="no measurements"):
+        fit_links(measured_on(H100).select([]), H100, ["intra.hop_latency_s"])
+
+
+def test_constants_of_an_unmeasured_gpu_come_from_its_datasheet():
+    guess = from_others(load_cluster("h200"), [H100, load_cluster("a100")])
+    assert guess.intra.hop_latency_s == pytest.approx(H100.intra.hop_latency_s)
+    assert guess.intra.bandwidth_bytes_per_s == pytest.approx(H100.intra.bandwidth_bytes_per_s)
+    assert guess.gpu.copy_bytes_per_s == pytest.approx(H100.gpu.copy_bytes_per_s * 4.8 / 3.35)
+    bare = replace(H100, gpu=replace(H100.gpu, link_bytes_per_s=None))
+    with pytest.raises(ConfigError, match="link_bytes_per_s"):
+        from_others(bare, [H100])
+    with pytest.raises(ConfigError):
+        from_others(H100, [bare])
+
+
+def test_the_search_finds_a_bend_valley():
+    found = minimise(lambda p: 100 * (p[1] - p[0] ** 2) ** 2 + (1 - p[0]) ** 2, np.array([-1.2, 1.0]), 6)
+    assert found == pytest.approx([1, 1], abs=0.01)

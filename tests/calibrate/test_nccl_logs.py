@@ -1,0 +1,134 @@
+"""Logs of nccl-tests: all shapes, one meaning."""
+
+import re
+
+import pytest
+
+from calibrate_logs import HEADS, nccl_log, with_mpi_marks
+from traincast.calibrate.collectives import read_collectives
+from traincast.errors import FormatError
+
+ROWS = [(1024, 32.1, 31.9), (1048576, 72.5, 71.0), (1073741824, 8139.0, 8140.5)]
+TWO_NODES = ("node-0",) * 8 + ("node-1",) * 8
+
+
+def read(tmp_path, text, name="run.log"):
+    path = tmp_path / name
+    path.write_text(text)
+    return read_collectives([path])
+
+
+@pytest.mark.parametrize("shape", HEADS)
+@pytest.mark.parametrize("launched", [str, with_mpi_marks, lambda text: re.sub("^", "0: ", text, flags=re.MULTILINE)])
+def test_every_shape_says_the_same(tmp_path, shape, launched):
+    text = launched(nccl_log(ROWS, hosts=TWO_NODES, shape=shape))
+    measured, ids, skipped = read(tmp_path, text)
+    assert measured.size_bytes.tolist() == [1024, 1048576, 1073741824]
+    assert measured.time_s.tolist() == pytest.approx([32.1e-6, 72.5e-6, 8139e-6], rel=1e-12)
+    assert (measured.ranks.tolist(), measured.nodes.tolist()) == ([16] * 3, [2] * 3)
+    assert (set(measured.op), set(measured.gpu)) == ({"all_reduce"}, {"NVIDIA A100-SXM4-40GB"})
+    assert skipped == ()
+    # Each row knows its line.
+    lines = text.splitlines()
+    assert ids == measured.source
+    for place, (size, *_) in zip(ids, ROWS, strict=True):
+        assert f" {size} " in lines[int(place.rpartition(":")[2]) - 1]
+
+
+@pytest.mark.parametrize(
+    ("binary", "op"),
+    [
+        ("all_reduce", "all_reduce"),
+        ("all_gather", "all_gather"),
+        ("reduce_scatter", "reduce_scatter"),
+        ("alltoall", "all_to_all"),
+        ("broadcast", "broadcast"),
+        ("reduce", "reduce"),
+        ("sendrecv", "send_recv"),
+    ],
+)
+def test_the_binary_names_the_operation(tmp_path, binary, op):
+    assert set(read(tmp_path, nccl_log(ROWS, op=binary)).measurements.op) == {op}
+
+
+def test_the_name_of_the_file_helps_where_the_log_is_silent(tmp_path):
+    text = nccl_log(ROWS, binary=False)
+    assert read(tmp_path, text, "h100-reduce_scatter-16.txt").measurements.op[0] == "reduce_scatter"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "busbw", "op"),
+    [(2, 0.5, "all_reduce"), (8, 0.875, "all_reduce"), (2, 0.25, "reduce_scatter"), (8, 0.4375, "reduce_scatter")],
+)
+def test_the_figures_of_a_nameless_log_give_reductions_away(tmp_path, ranks, busbw, op):
+    text = nccl_log(ROWS, binary=False, hosts=("a",) * ranks, busbw=busbw)
+    assert set(read(tmp_path, text).measurements.op) == {op}
+
+
+@pytest.mark.parametrize("shape", HEADS)
+def test_a_nameless_log_that_could_be_several_operations_is_refused(tmp_path, shape):
+    text = nccl_log(ROWS, binary=False, shape=shape, busbw=0.4375).replace("  sum ", " none ")
+    with pytest.raises(FormatError, match=r"run\.log:\d+: the log does not name its operation"):
+        read(tmp_path, text)
+
+
+def test_several_tests_in_one_log(tmp_path):
+    text = nccl_log(ROWS) + nccl_log(ROWS[:1], op="alltoall", hosts=("a", "b")) + nccl_log(ROWS[:1], op="gather")
+    measured, _, skipped = read(tmp_path, text)
+    assert measured.op == ("all_reduce",) * 3 + ("all_to_all",)
+    assert (measured.ranks.tolist(), measured.nodes.tolist()) == ([8, 8, 8, 2], [1, 1, 1, 2])
+    assert [row.reason for row in skipped] == ["gather is no operation that is priced"]
+
+
+def test_what_is_not_to_be_trusted_is_skipped_with_its_reason(tmp_path):
+    rows = [(0, 3.0, 3.0), (1024, 1242.0, 92.0), (2048, 90.0, 95.0), (4096, "N/A", 94.0)]
+    measured, _, skipped = read(tmp_path, nccl_log(rows))
+    assert measured.size_bytes.tolist() == [2048, 4096]
+    assert measured.time_s.tolist() == pytest.approx([90e-6, 94e-6])
+    assert [row.reason for row in skipped] == [
+        "no bytes are moved",
+        "warm-up artefact: 1242 us out of place, 92 us in place",
+    ]
+    assert read(tmp_path, nccl_log(ROWS, hosts=("a",))).skipped[0].reason == "one rank: a local copy"
+
+
+def test_split_communicators_count_once(tmp_path):
+    text = nccl_log(ROWS, hosts=("a",) * 4)
+    ranks = [line for line in text.splitlines() if "# Rank" in line.replace("#  ", "# ")]
+    other = "\n".join(line.replace("Group  0", "Group  1") for line in ranks)
+    text = text.replace(ranks[-1], f"{ranks[-1]}\n{other}")
+    assert read(tmp_path, text).measurements.ranks.tolist() == [4] * 3
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: re.sub(r"(?m)^ *1048576 .*$", "     1048576       262144     float     sum", text), "cut short"),
+        (lambda text: text.replace("    72.5", "     abc"), r"time_us is 'abc'; it must be a positive number"),
+        (lambda text: text.replace("    72.5", "     0.0"), r"time_us is '0.0'"),
+        (lambda text: re.sub(r"(?m)^#  Rank.*\n", "", text), r"lines that list the ranks"),
+        (lambda text: re.sub(r"(?m)^#  *size.*\n", "", text), r"lines that list the columns"),
+        (lambda text: text.replace("Rank  3", "Rank  0"), "rank 0 is listed twice: a build without MPI"),
+    ],
+)
+def test_damage_is_named_with_its_line(tmp_path, damage, said):
+    with pytest.raises(FormatError, match=rf"run\.log:\d+: .*{said}"):
+        read(tmp_path, damage(nccl_log(ROWS)))
+
+
+def test_a_log_that_broke_off_says_so(tmp_path):
+    with pytest.raises(FormatError, match="holds no timings"):
+        read(tmp_path, nccl_log([]))
+
+
+def test_a_log_that_was_written_with_options(tmp_path):
+    """Per-iteration columns and a time stamp (nccl-tests 2.17), and in-place times only."""
+    head = f"# size count type redop root {'time algbw busbw #wrong i_min ' * 2} timestamp"
+    row = "1048576 262144 float sum -1 100.0 10.49 18.35 0 98.1 101.0 10.38 18.17 0 99.0 2026-01-26 10:00:00"
+    ranks = [
+        f"#  Rank  {rank} Group  0 Pid 1 on lab device  {rank} [0000:02:00] NVIDIA H100 80GB HBM3" for rank in range(8)
+    ]
+    text = "\n".join(["# Collective test starting: all_reduce_perf_mpi", *ranks, head, row, ""])
+    assert read(tmp_path, text).measurements.time_s.tolist() == pytest.approx([100e-6])
+    short = text.replace(head, "# size count type redop root time algbw busbw #wrong").replace(row, row[:50])
+    assert read(tmp_path, short).measurements.time_s.tolist() == pytest.approx([100e-6])

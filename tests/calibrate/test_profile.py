@@ -1,0 +1,44 @@
+"""A cluster written as a file is read back as it was."""
+
+from dataclasses import replace
+
+import pytest
+
+from traincast.calibrate.profile import cluster_toml
+from traincast.spec.clusters import cluster_names, load_cluster
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_every_preset_survives(tmp_path, name):
+    preset = load_cluster(name)
+    path = tmp_path / "mine.toml"
+    path.write_text(cluster_toml(preset, ["fitted", ""]))
+    read = load_cluster(str(path))
+    assert replace(read, name=name, sources=()) == replace(preset, sources=())
+    sources = dict(preset.sources)
+    # A fabric is one value with one source, which is the file.
+    assert dict(read.sources).items() - {("fabric", f"set in {path}")} == sources.items() - {
+        ("fabric", sources.get("fabric"))
+    }
+
+
+def test_a_fabric_survives(tmp_path):
+    mine, written = tmp_path / "mine.toml", tmp_path / "elsewhere" / "written.toml"
+    written.parent.mkdir()
+    for fabric in (
+        'kind = "fat-tree"\nnodes_per_leaf = 4\nleaves_per_pod = 2\noversubscription = [2.0, 1.5]',
+        'kind = "torus"\ndims = [4, 4]',
+        'file = "topology.txt"',
+    ):
+        mine.write_text(f'base = "h100"\n[fabric]\n{fabric}\n')
+        cluster = load_cluster(str(mine))
+        written.write_text(cluster_toml(cluster))
+        assert load_cluster(str(written)).fabric == cluster.fabric
+
+
+def test_texts_are_escaped(tmp_path):
+    odd = 'a "quoted" \\ back\nnew line \x7f \u00e9'
+    preset = load_cluster("h100")
+    path = tmp_path / "mine.toml"
+    path.write_text(cluster_toml(replace(preset, description=odd), [odd]), encoding="utf-8")
+    assert load_cluster(str(path)).description == odd

@@ -1,0 +1,142 @@
+"""``validate``: predictions against a file, in total and by group."""
+
+import numpy as np
+import pytest
+
+import traincast
+from calibrate_logs import nccl_log
+from traincast.calibrate.contract import KINDS, Grouping
+from traincast.calibrate.presets import preset_named_in
+from traincast.errors import ConfigError, FormatError
+from traincast.estimate.collectives import price_collective
+from traincast.fabric.placement import Placement
+from traincast.spec.clusters import load_cluster
+from traincast.workload.words import Operation
+
+SIZES = (1024, 2**17, 2**21, 2**28)
+
+
+def priced(cluster, ranks, size_bytes):
+    return price_collective(Operation.ALL_REDUCE, size_bytes, Placement((ranks,)), load_cluster(cluster)).time_s
+
+
+@pytest.fixture
+def file(tmp_path):
+    """All-reduces that took 1.25 times (a100) or 0.8 times (h100) as long as the model says, and others."""
+    lines = ["gpu,op,num_gpus,message_bytes,time_s,suspect"]
+    for gpu, factor in (("h100_sxm", 0.8), ("a100_sxm", 1.25)):
+        lines += [
+            f"{gpu},all_reduce,{ranks},{size},{priced(gpu[:4], ranks, size) * factor!r},"
+            for ranks in (2, 8)
+            for size in SIZES
+        ]
+    lines += ["abacus,all_reduce,2,1024,1,", ",all_reduce,2,1024,1,", "a100_sxm,all_reduce,2,1024,1,cold"]
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_each_row_is_priced_on_its_own_preset(file):
+    found = traincast.validate(file)
+    assert (found.kind, found.total.rows, found.total.evaluated) == ("collectives", 19, 16)
+    groups = {(group.by, group.name): group.figures for group in found.groups}
+    assert groups["gpu", "a100_sxm"].bias == pytest.approx(-0.2)
+    assert groups["gpu", "h100_sxm"].bias == pytest.approx(0.25)
+    assert (groups["gpu", "abacus"].rows, groups["gpu", "abacus"].coverage) == (1, 0.0)
+    assert groups["gpu", "abacus"].median_abs_error is None
+    assert found.total.median_abs_error == pytest.approx(0.225)
+    reasons = [(row.id.rpartition(":")[2], row.reason) for row in found.skipped]
+    assert [line for line, _ in reasons] == ["20", "18", "19"]
+    assert reasons[0][1] == "cold"
+    assert "no preset for the GPU 'abacus'" in reasons[1][1]
+    assert "not said" in reasons[2][1]
+
+
+def test_groups_come_in_their_natural_order(file):
+    by = [(group.by, group.name) for group in traincast.validate(file, by=["size", "ranks"]).groups]
+    sizes = ["<= 64 KiB", "<= 1 MiB", "<= 16 MiB", "> 16 MiB"]
+    assert by == [("size", name) for name in sizes] + [("ranks", "2"), ("ranks", "8")]
+    assert Grouping.of("ranks", [16, 2, 128]).names == ("2", "16", "128")
+    rows = {group.name: group.figures.rows for group in traincast.validate(file, by=["size"]).groups}
+    # Two rows of 1 KiB more: those that have no preset.
+    assert rows == {"<= 64 KiB": 6, "<= 1 MiB": 4, "<= 16 MiB": 4, "> 16 MiB": 4}
+
+
+def test_groups_can_be_crossed(file):
+    groups = {group.name: group.figures for group in traincast.validate(file, by=["gpu+ranks"]).groups}
+    assert {group.by for group in traincast.validate(file, by=["gpu+ranks"]).groups} == {"gpu+ranks"}
+    names = ["a100_sxm, 2", "a100_sxm, 8", "abacus, 2", "h100_sxm, 2", "h100_sxm, 8", "not said, 2"]
+    assert list(groups) == names
+    assert [groups[name].evaluated for name in names] == [4, 4, 0, 4, 4, 0]
+    assert groups["h100_sxm, 8"].bias == pytest.approx(0.25)
+
+
+def test_the_worst_rows_come_first(file):
+    worst = traincast.validate(file).worst
+    assert len(worst) == 10
+    assert [abs(row.error) for row in worst] == sorted((abs(row.error) for row in worst), reverse=True)
+    first = worst[0]
+    assert first.error == pytest.approx(first.predicted / first.measured - 1)
+    assert {"gpu", "op", "ranks", "nodes", "size_bytes", "cluster", "algorithm", "protocol"} == set(first.details)
+
+
+def test_a_given_cluster_is_that_of_every_row(file):
+    found = traincast.validate(file, "h100")
+    assert found.total.evaluated == 18
+    assert set(found.predictions.details["cluster"]) == {"h100"}
+    assert np.isfinite(found.predictions.predicted).all()
+
+
+def test_the_name_of_a_file_says_the_gpu_where_no_row_does(tmp_path):
+    text = "ranks,size_bytes,time_us\n16,1024,50\n"
+    (tmp_path / "all_reduce_a100.csv").write_text(text)
+    (tmp_path / "all_reduce.csv").write_text(text)
+    found = traincast.validate(tmp_path / "all_reduce_a100.csv")
+    assert found.total.evaluated == 1
+    assert found.predictions.details["nodes"] == (2,)
+    assert [note.code for note in found.notes] == ["cluster-from-name"]
+    assert traincast.validate(tmp_path / "all_reduce.csv").total.evaluated == 0
+
+
+def test_a_log_is_validated_too(tmp_path):
+    path = tmp_path / "run.log"
+    path.write_text(nccl_log([(1024, 32.1, 31.9), (2**30, 8139.0, 8140.0)]))
+    found = traincast.validate(path)
+    assert found.total.evaluated == 2
+    assert set(found.predictions.details["cluster"]) == {"a100"}
+
+
+def test_what_cannot_be_validated_is_said(tmp_path, file):
+    path = tmp_path / "other.csv"
+    path.write_text("colour,weight\nred,1\n")
+    with pytest.raises(FormatError, match=r"known kind \(measured collectives\); its first columns are colour, weight"):
+        traincast.validate(path)
+    with pytest.raises(ConfigError, match="grouped by 'colour'; known: gpu, op, ranks, size"):
+        traincast.validate(file, by=["colour"])
+    with pytest.raises(ConfigError, match="unknown cluster"):
+        traincast.validate(file, "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "preset"),
+    [
+        ("a100_sxm", "a100"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("nccl_allreduce_a100_azure", "a100-azure"),
+        ("azure_a100", "a100"),
+        ("NVIDIA A100-PCIE-40GB", None),
+        ("a1000", None),
+        ("l40s", None),
+        ("", None),
+    ],
+)
+def test_names_of_gpus(text, preset):
+    assert preset_named_in(text, ["a100", "a100-azure", "h100"]) == preset
+
+
+@pytest.mark.parametrize("kind", KINDS.entries(), ids=lambda kind: kind.name)
+def test_a_kind_is_whole(kind):
+    assert KINDS.get(kind.name) is kind
+    assert kind.by
+    assert not kind.fits(["colour"])

@@ -1,0 +1,164 @@
+"""Slowdowns of groups that share a fabric."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traincast.errors import ProgramError, UnknownNameError
+from traincast.fabric.contention import network_factor
+from traincast.fabric.contract import build_fabric
+from traincast.fabric.patterns import PATTERNS, flows_of
+from traincast.spec.clusters import load_cluster
+from traincast.spec.fabric import FabricSpec
+
+H100 = load_cluster("h100")
+WORLD = 64
+DP = [np.arange(local, WORLD, 8) for local in range(8)]
+EVERYONE = [np.arange(WORLD)]
+ACROSS = [np.array([rank, rank + WORLD // 2]) for rank in range(WORLD // 2)]
+
+
+def build(kind, world=WORLD, node_limits=False, **numbers):
+    return build_fabric(replace(H100, fabric=FabricSpec(kind=kind, **numbers)), world, node_limits=node_limits)
+
+
+def worst(pattern, groups, graph, **more):
+    return max(each.factor for each in network_factor(pattern, groups, graph, **more))
+
+
+@st.composite
+def layouts(draw):
+    """Groups that share no rank, of any sizes, in any order."""
+    ranks = draw(st.permutations(range(WORLD)))
+    cuts = sorted(draw(st.sets(st.integers(1, WORLD - 1), max_size=8)))
+    groups = [np.array(each) for each in np.split(np.array(ranks), cuts)]
+    return draw(st.sampled_from(sorted(PATTERNS))), groups
+
+
+@given(layout=layouts())
+@settings(deadline=None, max_examples=50)
+def test_a_non_blocking_fabric_slows_nobody_down(layout):
+    for graph in (build("non-blocking"), build("fat-tree", nodes_per_leaf=2)):
+        pattern, groups = layout
+        assert [each.factor for each in network_factor(pattern, groups, graph)] == pytest.approx(
+            [1.0] * len(groups), rel=0.03
+        )
+
+
+@given(
+    layout=layouts(),
+    kind=st.sampled_from(["fat-tree", "rail-optimised", "dragonfly+"]),
+    routing=st.sampled_from(["spray", "ecmp"]),
+)
+@settings(deadline=None, max_examples=50, derandomize=True)
+def test_more_oversubscription_never_helps(layout, kind, routing):
+    pattern, groups = layout
+    more = {"leaves_per_pod": 2} if kind == "dragonfly+" else {}
+    found = []
+    for ratio in (1.0, 1.5, 2.0, 4.0):
+        graph = build(kind, nodes_per_leaf=2, spines=4, oversubscription=(ratio,), routing=routing, **more)
+        factors = network_factor(pattern, groups, graph)
+        assert all(each.factor >= 1.0 for each in factors)
+        assert all((each.bottleneck is None) == (each.factor == 1.0) for each in factors)
+        found.append(max(each.factor for each in factors))
+    assert all(low <= high * (1 + 1e-9) for low, high in pairwise(found))
+
+
+@pytest.mark.parametrize("ratio", [1.5, 2.0, 4.0])
+def test_traffic_that_crosses_leaves_is_slowed_down_by_the_oversubscription(ratio):
+    graph = build("fat-tree", nodes_per_leaf=2, oversubscription=(ratio,))
+    slowed = network_factor("send", ACROSS, graph)
+    assert [each.factor for each in slowed] == pytest.approx([ratio] * len(ACROSS))
+    assert slowed[0].bottleneck == "leaf 0 -> spine 0"
+    within = [np.array([rank, rank + 8]) for rank in range(8)]
+    assert worst("send", within, graph) == 1.0
+
+
+@pytest.mark.parametrize("pattern", ["ring", "tree", "send", "all-to-all", "rounds"])
+def test_traffic_along_rails_needs_no_spines(pattern):
+    assert worst(pattern, DP, build("rail-only")) == 1.0
+
+
+def test_other_traffic_on_rail_only_crosses_nvlink():
+    assert worst("all-to-all", EVERYONE, build("rail-only")) == pytest.approx(1.0, rel=0.03)
+
+
+def test_rails_of_an_all_to_all_meet_in_the_spines_unless_pxn_sends_it_along_rails():
+    plain, pxn = (
+        build("rail-optimised", nodes_per_leaf=8, oversubscription=(4.0,), pxn=each) for each in (False, True)
+    )
+    assert worst("all-to-all", EVERYONE, plain) > 3
+    assert worst("all-to-all", EVERYONE, pxn) == 1.0
+
+
+def test_groups_on_the_same_nics_share_them():
+    both = network_factor(["ring", "send"], [np.array([0, 8]), np.array([0, 8])], build("non-blocking"))
+    assert [each.factor for each in both] == pytest.approx([2.0, 2.0])
+    assert both[0].bottleneck == "GPU 0 -> leaf 0"
+
+
+def test_what_a_node_carries_together_counts_where_asked():
+    graph = build("non-blocking", node_limits=True)
+    limit = 8 * H100.inter.bandwidth_bytes_per_s / H100.inter.node_bandwidth_bytes_per_s
+    together = network_factor("ring", DP, graph)
+    assert together[0].factor == pytest.approx(limit)
+    assert together[0].bottleneck.startswith("all NICs of node")
+    # A group that fills its nodes meets the same limit when it is alone.
+    assert worst("ring", EVERYONE, graph) == 1.0
+
+
+def test_hashing_collides_and_queue_pairs_help():
+    few, many = (build("fat-tree", nodes_per_leaf=2, routing="ecmp", queue_pairs=pairs) for pairs in (1, 16))
+    spread = [worst("send", ACROSS, few, seed=seed) for seed in range(5)]
+    assert min(spread) >= 2.0
+    assert len(set(spread)) > 1
+    assert np.mean([worst("send", ACROSS, many, seed=seed) for seed in range(5)]) < np.mean(spread)
+    assert worst("send", ACROSS, few, seed=3) == spread[3]
+
+
+def test_a_group_inside_a_node_is_not_concerned():
+    slowed = network_factor("ring", [np.arange(8), np.array([3])], build("fat-tree", nodes_per_leaf=1))
+    assert [(each.factor, each.bottleneck) for each in slowed] == [(1.0, None)] * 2
+    assert network_factor("ring", [], build("non-blocking")) == []
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 5, 8, 13])
+def test_every_node_is_inner_in_one_tree_at_most_and_roots_send_least(nodes):
+    flows = flows_of("tree", np.arange(0, nodes * 8, 8), 8)
+    assert len(flows.source_F) == 4 * (nodes - 1)
+    assert np.bincount(flows.source_F // 8, minlength=nodes).max() <= 4
+    np.testing.assert_array_equal(np.bincount(flows.source_F // 8), np.bincount(flows.target_F // 8))
+
+
+def test_rings_keep_to_their_rails_and_follow_the_group():
+    members = np.concatenate([np.arange(16, 24), np.arange(8), np.arange(8, 16)])
+    flows = flows_of("ring", members, 8)
+    np.testing.assert_array_equal(flows.source_F % 8, flows.target_F % 8)
+    assert (
+        sorted(zip(flows.source_F // 8, flows.target_F // 8, strict=True)) == [(0, 1)] * 8 + [(1, 2)] * 8 + [(2, 0)] * 8
+    )
+    uneven = flows_of("ring", np.array([0, 1, 2, 8, 9]), 8)
+    assert len(uneven.source_F) == 4
+
+
+def test_rounds_are_the_all_to_all_bit_by_bit():
+    members = np.array([3, 17, 9, 40])
+    at_once, rounds = (flows_of(name, members, 8) for name in ("all-to-all", "rounds"))
+    pairs = [sorted(zip(each.source_F.tolist(), each.target_F.tolist(), strict=True)) for each in (at_once, rounds)]
+    assert pairs[0] == pairs[1]
+    for phase in range(3):
+        assert len(set(rounds.target_F[rounds.phase_F == phase])) == 4
+
+
+def test_wrong_input_says_so():
+    graph = build("non-blocking")
+    with pytest.raises(UnknownNameError, match="all-to-all"):
+        network_factor("star", DP, graph)
+    with pytest.raises(ProgramError, match="1 patterns for 8 groups"):
+        network_factor(["ring"], DP, graph)
+    with pytest.raises(ProgramError, match="none of the 64"):
+        network_factor("ring", [np.array([0, 64])], graph)

@@ -1,0 +1,184 @@
+"""Families of fabrics: counts, capacities, and routes that hold together."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from traincast.errors import ConfigError, ProgramError
+from traincast.fabric.contract import TOPOLOGIES, build_fabric
+from traincast.spec.clusters import load_cluster
+from traincast.spec.fabric import KINDS, FabricSpec
+
+H100 = load_cluster("h100")
+WORLD = 128
+NIC = H100.inter.bandwidth_bytes_per_s
+SPECS = {
+    "non-blocking": {},
+    "fat-tree": {"nodes_per_leaf": 2},
+    "rail-optimised": {"nodes_per_leaf": 4},
+    "rail-only": {},
+    "dual-plane": {"nodes_per_leaf": 4},
+    "dragonfly+": {"nodes_per_leaf": 1, "leaves_per_pod": 4},
+    "torus": {"dims": (8, 4, 4)},
+}
+VARIANTS = [
+    *((kind, numbers) for kind, numbers in SPECS.items()),
+    *((kind, {**numbers, "routing": "ecmp", "queue_pairs": 2}) for kind, numbers in SPECS.items()),
+    ("fat-tree", {"nodes_per_leaf": 2, "leaves_per_pod": 2}),
+    ("fat-tree", {"nodes_per_leaf": 2, "leaves_per_pod": 3, "oversubscription": (2.0, 3.0), "routing": "ecmp"}),
+    ("rail-optimised", {"nodes_per_leaf": 4, "rails": 2, "pxn": True, "routing": "ecmp"}),
+    ("rail-optimised", {"nodes_per_leaf": 3, "leaves_per_pod": 16, "spines": 5, "routing": "ecmp"}),
+    ("dual-plane", {"nodes_per_leaf": 4, "planes": 4, "leaves_per_pod": 16, "routing": "ecmp"}),
+]
+
+
+def build(kind, world=WORLD, node_limits=False, **numbers):
+    cluster = replace(H100, fabric=FabricSpec(kind=kind, **numbers))
+    return build_fabric(cluster, world, node_limits=node_limits)
+
+
+def test_every_kind_has_a_topology():
+    assert set(KINDS) == set(TOPOLOGIES.names()) == {*SPECS, "file"}
+
+
+def assert_routes_lead(graph, source, target):
+    """Follow each route link by link; a limit on a vertex leaves one where one is."""
+    network = graph.network
+    ends = (np.repeat(each, graph.queue_pairs) for each in (source, target))
+    for route, begin, end in zip(graph.routes(source, target), *ends, strict=True):
+        links = route[route >= 0]
+        hops = [link for link in links if network.source_L[link] != network.target_L[link]]
+        at = begin
+        for link in hops:
+            assert network.source_L[link] == at
+            at = network.target_L[link]
+        assert at == end
+        assert len(set(links)) == len(links)
+
+
+@pytest.mark.parametrize("node_limits", [False, True])
+@pytest.mark.parametrize(("kind", "numbers"), VARIANTS)
+def test_every_gpu_reaches_every_other_one(kind, numbers, node_limits):
+    graph = build(kind, node_limits=node_limits, **numbers)
+    source, target = (each.ravel() for each in np.meshgrid(np.arange(0, WORLD, 3), np.arange(WORLD)))
+    assert_routes_lead(graph, source, target)
+
+
+@pytest.mark.parametrize(("kind", "numbers"), VARIANTS)
+def test_all_links_are_used_by_somebody(kind, numbers):
+    graph = build(kind, **numbers)
+    source, target = (each.ravel() for each in np.meshgrid(np.arange(WORLD), np.arange(WORLD)))
+    used = np.unique(np.concatenate([graph.routes(source, target, seed=seed).ravel() for seed in range(3)]))
+    at_switches = np.setdiff1d(np.arange(len(graph.capacity_L)), used)
+    assert len(at_switches) == 0
+
+
+@pytest.mark.parametrize(("kind", "numbers"), VARIANTS)
+def test_routes_are_deterministic_and_follow_the_seed(kind, numbers):
+    source, target = np.arange(WORLD), (np.arange(WORLD) + 40) % WORLD
+    first, again = (build(kind, **numbers).routes(source, target) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    other = build(kind, **numbers).routes(source, target, seed=1)
+    choice = numbers.get("routing") == "ecmp" and kind not in ("non-blocking", "rail-only", "torus")
+    assert np.array_equal(first, other) != choice
+
+
+def test_hashed_routes_do_not_depend_on_the_other_flows():
+    graph = build("fat-tree", nodes_per_leaf=2, routing="ecmp")
+    source, target, ids = np.arange(WORLD), (np.arange(WORLD) + 40) % WORLD, np.arange(WORLD)
+    some = np.array([5, 77, 100])
+    np.testing.assert_array_equal(
+        graph.routes(source, target, ids)[some], graph.routes(source[some], target[some], ids[some])
+    )
+
+
+def test_hashing_is_even_and_queue_pairs_part_ways():
+    graph = build("fat-tree", nodes_per_leaf=2, spines=4, routing="ecmp", queue_pairs=16)
+    routes = graph.routes(np.zeros(4000, dtype=int), np.full(4000, 100))
+    taken, counts = np.unique(routes[:, 1], return_counts=True)
+    assert len(taken) == 4
+    assert counts.min() > 0.97 * 16000
+    assert len(np.unique(routes[:16, 1])) > 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "counts", "oversubscription", "bisection"),
+    [
+        ("non-blocking", {}, {"GPUs": 128, "nodes": 16, "leaves": 1, "links": 512}, {}, 64),
+        ("fat-tree", {"nodes_per_leaf": 2}, {"leaves": 8, "spines": 1, "links": 528}, {"leaf": 1}, 64),
+        (
+            "fat-tree",
+            {"nodes_per_leaf": 2, "oversubscription": (2.0,), "routing": "ecmp"},
+            {"leaves": 8, "spines": 8, "links": 512 + 2 * 64},
+            {"leaf": 2},
+            32,
+        ),
+        (
+            "fat-tree",
+            {"nodes_per_leaf": 2, "leaves_per_pod": 2, "oversubscription": (2.0, 2.0), "routing": "ecmp"},
+            {"leaves": 8, "spines": 32, "cores": 8, "links": 512 + 2 * 64 + 2 * 32},
+            {"leaf": 2, "spine": 2},
+            16,
+        ),
+        ("rail-optimised", {"nodes_per_leaf": 4}, {"leaves": 32, "spines": 1}, {"leaf": 1}, 64),
+        ("rail-only", {}, {"leaves": 8, "links": 512}, {}, 64),
+        ("dual-plane", {"nodes_per_leaf": 4, "routing": "ecmp"}, {"leaves": 64, "spines": 8}, {"leaf": 1}, 64),
+        (
+            "dragonfly+",
+            {"nodes_per_leaf": 1, "leaves_per_pod": 4},
+            {"leaves": 16, "spines": 4},
+            {"leaf": 1, "spine": 1},
+            64 * 2 / 3,
+        ),
+        ("torus", {"dims": (8, 4, 4)}, {"GPUs": 128, "links": 768}, {}, 64),
+    ],
+)  # fmt: skip
+def test_counts_capacities_and_bisection(kind, numbers, counts, oversubscription, bisection):
+    network = build(kind, **numbers).network
+    assert counts.items() <= network.counts.items()
+    assert network.oversubscription == pytest.approx(oversubscription)
+    assert network.bisection_bytes_per_s / NIC == pytest.approx(bisection)
+
+
+def test_rails_keep_apart_unless_nvlink_joins_them():
+    graph = build("rail-only")
+    route = graph.routes([0], [13])[0]
+    assert [graph.network.link_name(link) for link in route] == [
+        "GPU 0 -> node 0",
+        "node 0 -> GPU 5",
+        "GPU 5 -> leaf 5",
+        "leaf 5 -> GPU 13",
+    ]
+    plain, pxn = (build("rail-optimised", nodes_per_leaf=4, pxn=each).routes([0], [13])[0] for each in (False, True))
+    assert len(plain) == len(pxn) == 4
+    assert graph.network.link_name(0) == "GPU 0 -> node 0"
+
+
+def test_a_flow_to_itself_crosses_nothing():
+    for kind, numbers in SPECS.items():
+        assert np.all(build(kind, **numbers).routes([3], [3]) == -1)
+
+
+def test_nodes_are_filled_up_and_small_worlds_work():
+    assert build("fat-tree", world=9, nodes_per_leaf=2).network.gpus == 16
+    for kind, numbers in SPECS.items():
+        assert build(kind, world=1, **numbers).network.gpus >= 1
+
+
+def test_unknown_gpus_say_so():
+    with pytest.raises(ProgramError, match="none of the 128"):
+        build("fat-tree", nodes_per_leaf=2).routes([0], [128])
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "said"),
+    [
+        ("rail-only", {"rails": 3}, "fabric.rails: is 3; it must divide the 8"),
+        ("rail-optimised", {"nodes_per_leaf": 4, "leaves_per_pod": 12}, "fabric.leaves_per_pod: is 12"),
+        ("torus", {"dims": (4, 4)}, "fabric.dims: hold 16 GPUs, fewer than the 128"),
+    ],
+)
+def test_numbers_that_do_not_fit_the_cluster_say_so(kind, numbers, said):
+    with pytest.raises(ConfigError, match=said):
+        build(kind, **numbers)

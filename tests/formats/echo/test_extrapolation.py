@@ -1,0 +1,129 @@
+"""Flags over a traced run extrapolate it; what nobody traced is made up from what the waits show."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from traincast import api
+from traincast.errors import ConfigError, FormatError, InfeasibleError
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+FULL_RUN = sorted((EXAMPLES / "megatron_pp4_tp2").glob("*.txt"))
+ONE_RANK = EXAMPLES / "megatron_rank0_pp2.txt"
+PROFILE = EXAMPLES / "megatron_moe_profile_rank7.txt"
+
+
+def simulate(files, **options):
+    return api.simulate(files, **{"cluster": "h100", **options})
+
+
+def codes(result):
+    return {note.code for note in (*result.assumptions, *result.warnings)}
+
+
+@pytest.mark.parametrize("options", [{"dp": 4}, {"gpus": 16}])
+def test_more_replicas_reduce_gradients_at_the_price_of_the_model(options):
+    """The local scaling pass of dp 1 stays; the reduction of 6.6 GB over four ranks comes on top."""
+    alone, four = simulate(ONE_RANK), simulate(ONE_RANK, **options)
+    (reduction,) = [each for each in four.collectives if each.group == "dp"]
+    assert (reduction.op, reduction.ranks, reduction.size_bytes) == ("all_reduce", 4, 2 * 3296778240)
+    assert reduction.algorithm != "measured"
+    assert four.iteration_time_s == pytest.approx(alone.iteration_time_s + reduction.time_s, rel=1e-3)
+    assert "dp-extrapolated" in codes(four)
+    assert four.measured_s is None, "another run is not compared with the measured one"
+
+
+def test_a_full_run_is_extrapolated_too():
+    result = simulate(FULL_RUN, dp=2)
+    assert result.parallel["world_size"] == 16
+    assert {each.ranks for each in result.collectives if each.group == "dp"} == {2}
+
+
+def test_other_degrees_keep_times_and_say_so():
+    tp4 = simulate(FULL_RUN, tp=4)
+    assert "tp-not-rescaled" in codes(tp4)
+    assert {each.algorithm for each in tp4.collectives if each.group == "tp"} != {"measured"}
+    pp8 = simulate(FULL_RUN, pp=8, microbatches=8)
+    assert "pp-not-rescaled" in codes(pp8)
+    assert {rank.stage for rank in pp8.ranks} == set(range(8))
+
+
+def test_priced_communication_does_not_turn_waits_into_work():
+    """The optimizer's wait for the last stage is none of the early stages' work, whoever prices the rest."""
+    assert simulate(FULL_RUN, comm="model").iteration_time_s == pytest.approx(3.855, rel=0.03)
+
+
+def test_files_may_have_any_name(tmp_path):
+    for rank, path in enumerate(FULL_RUN):
+        shutil.copy(path, tmp_path / f"rank{rank}.txt")
+    result = simulate(tmp_path)
+    assert (result.parallel["tp"], result.parallel["pp"], result.parallel["dp"]) == (2, 4, 1)
+    assert result.iteration_time_s == simulate(FULL_RUN).iteration_time_s
+    assert [each["rank"] for each in result.stragglers] == [7]
+
+
+@pytest.mark.parametrize("ranks", [[0, 7], [7], [6, 7], [1], [0, 2, 4, 6]])
+def test_any_ranks_at_hand_rebuild_the_run(ranks):
+    result = simulate([FULL_RUN[rank] for rank in ranks])
+    assert result.iteration_time_s == pytest.approx(result.measured_s, rel=0.03)
+    measured = {rank.rank for rank in result.ranks if rank.measured_end_s is not None}
+    assert measured == set(ranks), "a measured rank stands for its like"
+    assert {each["rank"] for each in result.stragglers} <= set(ranks)
+
+
+def test_a_rebuild_that_misses_the_measured_step_says_so():
+    result = simulate(FULL_RUN[2])
+    assert abs(result.iteration_time_s / result.measured_s - 1) > 0.1
+    assert "far-from-measured" in codes(result)
+
+
+def test_ranks_elsewhere_than_their_lines_say_are_refused():
+    with pytest.raises(InfeasibleError, match=r"rank 7 says it is of stage 1, .*give the degrees"):
+        simulate(PROFILE, pp=1, dp=2, tp=1)
+
+
+def test_experts_without_ep_get_one_from_the_experts():
+    result = simulate(PROFILE, pp=4, dp=4)
+    assert result.parallel["ep"] == 4
+    assert "ep-from-experts" in codes(result)
+    assert any(each.op == "all_to_all" for each in result.collectives)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("duration=148.51", "duration=None"),
+        ("duration=148.51,description=None,group_kind=None,input__shape=None,input__dtype=None,timestamp=11488701484.39",
+         "duration=0,description=None,group_kind=None,input__shape=None,input__dtype=None,timestamp=0"),
+    ],
+)  # fmt: skip
+def test_work_without_a_time_is_refused_with_its_line(tmp_path, old, new):
+    path = tmp_path / "trace.txt"
+    text = ONE_RANK.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(FormatError, match=rf"{re.escape(str(path))}:2: forward_step has no time"):
+        simulate(path)
+
+
+def test_a_scheduling_plan_is_refused(tmp_path):
+    path = tmp_path / "plan.txt"
+    fields = "batch_id=0, mg_state=warmup, duration=None, description=None, group_kind=None"
+    path.write_text(f"stage:0:forward_step({fields}, input__shape=None, input__dtype=None)\n")
+    with pytest.raises(FormatError, match="scheduling plan"):
+        simulate(path)
+
+
+def test_a_profile_has_no_measured_communication():
+    with pytest.raises(ConfigError, match="single-GPU profile"):
+        simulate(PROFILE, comm="measured", pp=4, dp=4)
+
+
+def test_unknown_words_are_warned_of(tmp_path):
+    path = tmp_path / "trace.txt"
+    path.write_text(ONE_RANK.read_text().replace(":dp_allreduce(", ":quux("))
+    (warning,) = [note for note in simulate(path).warnings if note.code == "unknown-operation"]
+    assert "quux" in warning.text
+    assert warning.place == f"{path}:6"

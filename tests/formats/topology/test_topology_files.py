@@ -1,0 +1,185 @@
+"""SimAI topology files and ASTRA-sim network files: told, described, refused as workloads, built."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from traincast import api
+from traincast.errors import ConfigError, FormatError, ProgramError
+from traincast.fabric.contention import network_factor
+from traincast.fabric.contract import build_fabric
+from traincast.formats.open import identify
+from traincast.spec.clusters import load_cluster
+from traincast.spec.fabric import FabricSpec
+
+H100 = load_cluster("h100")
+YAML = """# two tiers
+topology: [ Switch, Ring ]
+npus_count: [ 8, 4 ]  # 32 GPUs
+bandwidth: [ 400.0, 50 ]
+latency: [ 936.25, 500 ]
+"""
+
+
+def simai(path, nodes=4, gpus=8, leaf_of=lambda _, local: local, leaves=8, spines=2, spine_gbps=400):
+    """Write a file as SimAI's generator does: GPUs, NVSwitches, leaves, spines; rail-optimised by default."""
+    world = nodes * gpus
+    nvswitch, leaf, spine = world, world + nodes, world + nodes + leaves
+    links = [f"{rank} {nvswitch + rank // gpus} 2880Gbps 0.000025ms 0" for rank in range(world)]
+    links += [f"{rank} {leaf + leaf_of(rank // gpus, rank % gpus)} 400Gbps 0.0005ms 0" for rank in range(world)]
+    links += [
+        f"{leaf + low} {spine + high} {spine_gbps}Gbps 0.0005ms 0" for low in range(leaves) for high in range(spines)
+    ]
+    total = spine + spines
+    lines = [
+        f"{total} {gpus} {nodes} {leaves + spines} {len(links)} H100",
+        " ".join(map(str, range(world, total))),
+        *links,
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def build(path, world=32, **numbers):
+    numbers = {"routing": "ecmp", **numbers}
+    return build_fabric(replace(H100, fabric=FabricSpec(kind="file", file=str(path), **numbers)), world)
+
+
+def test_simai_files_are_described(tmp_path):
+    path = simai(tmp_path / "rail.txt")
+    assert identify(path).name == "simai-topology"
+    found = api.inspect(path)
+    assert found.counts == {"GPUs": 32, "NVSwitches": 4, "leaves": 8, "spines": 2, "links": 2 * (32 + 32 + 16)}
+    assert found.layout == {"gpus_per_node": 8, "bisection": "800 GB/s", "oversubscription": "leaf 2:1"}
+
+
+def test_astra_files_are_described(tmp_path):
+    path = tmp_path / "network.yml"
+    path.write_text(YAML)
+    assert identify(path).name == "astra-network"
+    found = api.inspect(path)
+    assert found.counts == {"dimensions": 2, "GPUs": 32, "switches": 4, "links": 64 + 64}
+    assert found.layout["dimensions"] == "Switch 8 at 429.5 GB/s x Ring 4 at 53.69 GB/s"
+    assert found.layout["bisection"] == "859 GB/s"
+
+
+@pytest.mark.parametrize("name", ["simai.txt", "astra.yml"])
+def test_a_network_is_no_workload(tmp_path, name):
+    path = simai(tmp_path / name) if name == "simai.txt" else tmp_path / name
+    if name == "astra.yml":
+        path.write_text(YAML)
+    with pytest.raises(FormatError, match=r"not a workload; name it in a cluster file.*--cluster"):
+        api.read([path])
+
+
+def test_a_simai_file_becomes_a_fabric_with_shortest_routes(tmp_path):
+    graph = build(simai(tmp_path / "rail.txt"))
+    names = [graph.network.link_name(link) for link in graph.routes([0], [8])[0]]
+    assert names == ["GPU 0 -> leaf 0", "leaf 0 -> GPU 8"]
+    crossing = [graph.network.link_name(link) for link in graph.routes([0], [9], seed=3)[0]]
+    assert [each.split()[0] for each in crossing] == ["GPU", "leaf", "spine", "leaf"]
+    # NVLink comes before the leaf that the GPUs of a node may share.
+    shared = build(simai(tmp_path / "plain.txt", leaf_of=lambda node, _: node // 2, leaves=2))
+    assert shared.network.link_name(shared.routes([0], [1])[0, 0]) == "GPU 0 -> NVSwitch 0"
+    assert np.all(shared.routes([5], [5]) == -1)
+
+
+def test_a_simai_file_behaves_like_the_same_fabric_by_numbers(tmp_path):
+    groups = [np.array([rank, rank + 16]) for rank in range(16)]
+    path = simai(tmp_path / "fat.txt", leaf_of=lambda node, _: node // 2, leaves=2, spines=1, spine_gbps=3200)
+    slowed = network_factor("send", groups, build(path))
+    assert {each.factor for each in slowed} == {2.0}
+    assert slowed[0].bottleneck == "leaf 0 -> spine 0"
+
+
+def test_an_astra_file_becomes_a_fabric(tmp_path):
+    path = tmp_path / "network.yml"
+    path.write_text(YAML.replace("[ Switch, Ring ]", "\n  - Switch\n  - FullyConnected"))
+    graph = build(path, routing="spray")
+    assert graph.gpus_per_node == 8
+    assert graph.nic_bytes_per_s == 50 * 2**30
+    assert len(graph.routes([0], [31])[0]) == 3
+    source, target = (each.ravel() for each in np.meshgrid(np.arange(32), np.arange(32)))
+    network = graph.network
+    for route, begin, end in zip(graph.routes(source, target), source, target, strict=True):
+        links = route[route >= 0]
+        ends = np.concatenate([[begin], network.target_L[links]])
+        np.testing.assert_array_equal(network.source_L[links], ends[:-1])
+        assert ends[-1] == end
+
+
+@pytest.mark.parametrize(
+    ("numbers", "world", "said"),
+    [
+        ({"routing": "spray"}, 32, "fabric.routing: must be"),
+        ({}, 64, "fabric.file: has 32 GPUs, fewer than the 64"),
+    ],
+)
+def test_what_a_file_cannot_give_says_so(tmp_path, numbers, world, said):
+    with pytest.raises(ConfigError, match=said):
+        build(simai(tmp_path / "rail.txt"), world, **numbers)
+
+
+def test_nodes_must_have_the_cluster_s_size(tmp_path):
+    with pytest.raises(ConfigError, match="has 4 GPUs per node, the cluster 8"):
+        build(simai(tmp_path / "rail.txt", nodes=8, gpus=4))
+
+
+def test_unreachable_gpus_say_so(tmp_path):
+    graph = build(simai(tmp_path / "rails.txt", spines=0))
+    with pytest.raises(ProgramError, match="no switches lead from GPU 0 to GPU 9"):
+        graph.routes([0], [9])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda lines: [lines[0].replace("H100", ""), *lines[1:]], ":1: the first line must be"),
+        (lambda lines: [lines[0], "32 33", *lines[2:]], ":2: the second line must list the switches 32 to 45"),
+        (lambda lines: lines[:-1], ":1: the header says 80 links, the file has 79"),
+        (lambda lines: [*lines[:-1], "1 2 fast 0 0"], ":82: 'fast' is not a rate"),
+        (lambda lines: [*lines[:-1], "1 99 1Gbps 0 0"], ":82: a link joins 1 and 99 of 46 vertices"),
+        (lambda lines: [*lines[:-1], "1 2 1Gbps"], ":82: a link must be two ids"),
+        (lambda _: ["2 8 1 1 0 H100", "0 1"], ":1: says 2 vertices of which none is a GPU"),
+        (lambda _: ["9 8 1 0 1 H100", "8", "0 8 1Gbps 0 0"], ":1: 1 links cannot join 9"),
+        (lambda _: [], ":1: the first line must be"),
+    ],
+)
+def test_wrong_simai_files_say_where(tmp_path, change, said):
+    path = simai(tmp_path / "topology.txt")
+    path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
+    with pytest.raises(FormatError) as caught:
+        build(path)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Ring", "Mesh", ":2: the shape 'Mesh' is unknown; known: Ring"),
+        ("8, 4", "8", ":3: 'npus_count' has 1 values for 2 dimensions"),
+        ("8, 4", "8, 2.5", ":3: '2.5' must be a positive whole number"),
+        ("400.0", "fast", ":4: 'fast' is not a number"),
+        ("50 ]", "0 ]", ":4: '0' must be a positive number"),
+        ("[ 936.25, 500 ]", "[]", "the list 'latency' is missing or empty"),
+        ("latency:", "topology:", "its key stands twice"),
+        ("8, 4", "8000, 4000", "are more than the"),
+    ],
+)
+def test_wrong_astra_files_say_where(tmp_path, old, new, said):
+    path = tmp_path / "network.yml"
+    path.write_text(YAML.replace(old, new))
+    with pytest.raises(FormatError) as caught:
+        from traincast.formats.topology.astra import read_dimensions
+
+        read_dimensions(path)
+    assert said in str(caught.value)
+
+
+def test_files_that_cannot_be_read_say_so(tmp_path):
+    with pytest.raises(FormatError, match="cannot be read"):
+        build(tmp_path / "none.txt")
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(FormatError, match="is not UTF-8 text"):
+        build(tmp_path / "binary.txt")
