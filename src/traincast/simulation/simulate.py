@@ -6,7 +6,7 @@ import numpy as np
 
 from traincast import __version__
 from traincast.analysis.breakdown import rank_breakdown
-from traincast.analysis.parts import rank_parts
+from traincast.analysis.parts import step_parts
 from traincast.analysis.stragglers import find_stragglers
 from traincast.engine.run import run
 from traincast.estimate.price import PricedCommunication
@@ -93,9 +93,9 @@ def _parallel(parallel: Parallel, schedule: str) -> dict[str, int | str]:
 def _parts(done: Run, measured: MeasuredRun | None) -> tuple[PartResult, ...]:
     """Return the parts of every simulated rank's step, beside what was measured of it."""
     results = []
-    for index, rank in enumerate(done.program.rank_R.tolist()):
+    parts = step_parts(done.program, done.timeline)
+    for rank, simulated in zip(done.program.rank_R.tolist(), parts, strict=True):
         known = measured.part_s.get(rank, {}) if measured else {}
-        simulated = rank_parts(done.program, done.timeline, index)
         # A part that was measured and has no operation here took no time, and must still be seen.
         for part, time_s in (simulated | {part: 0.0 for part in known if part not in simulated}).items():
             results.append(PartResult(rank=rank, part=part, time_s=time_s, measured_s=known.get(part)))
