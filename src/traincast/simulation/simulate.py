@@ -1,7 +1,5 @@
 """Simulate a workload on a cluster: lay it out, price it, run it, account for it."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from traincast import __version__
@@ -220,8 +218,3 @@ def _lonely_groups(program: Program) -> tuple[Note, ...]:
         Note("group-of-one", f"communications over {kind.name.lower()} have one member and take no time")
         for kind in sorted(kinds)
     )
-
-
-def without_program(result: Result) -> Result:
-    """Return a result without its operations, small enough to keep by the thousand."""
-    return replace(result, program=None, timeline=None)

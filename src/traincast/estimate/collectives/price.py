@@ -57,14 +57,10 @@ def price_collective(
 
     Parameters
     ----------
-    operation : Operation
-        What is done; it says what the size means.
-    size_bytes : int
-        Size in bytes.
-    placement : Placement
-        Members per node.
-    cluster : Cluster
-        The links; on an ideal one all prices are zero.
+    operation, size_bytes : Operation, int
+        What is done, which says what the size means.
+    placement, cluster : Placement, Cluster
+        Members per node, and the links; on an ideal cluster all prices are zero.
     busbw_bytes_per_s : float, optional
         Bus bandwidth as nccl-tests defines it, everything included. It replaces the price, on
         an ideal cluster too; a message too small for it still takes its start and steps.
