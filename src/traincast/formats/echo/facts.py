@@ -6,7 +6,7 @@ from itertools import chain
 
 from traincast.formats.echo.lines import SubOp, TraceOp
 from traincast.formats.echo.vocabulary import MESSAGES
-from traincast.workload.words import Operation
+from traincast.workload.words import Group, Operation
 
 _OF_THE_BATCH = frozenset({"tokens", "labels", "position_ids", "loss_mask"})
 _OF_ACTIVATIONS = frozenset({"embedding_fwd", "linear_fwd", "normlinear_bwd", "normlinear_bwd_allreduce"})
@@ -25,6 +25,8 @@ class ShapeFacts:
     """Rows of the word embedding on a rank: the padded vocabulary over TP."""
     gradient_elements: int | None
     """Elements that data parallelism reduces on this rank."""
+    experts: int | None
+    """Experts whose token counts the ranks gather from each other."""
     dtype: str | None
     """Element type of the activations."""
 
@@ -59,9 +61,16 @@ def shape_facts(ops: Sequence[TraceOp]) -> ShapeFacts:
         sequence=None if tokens is None else tokens[1],
         micro_batch=None if tokens is None else tokens[0],
         vocabulary_shard=embeddings[0][0] if embeddings else None,
+        experts=experts_of(ops),
         gradient_elements=sum(elements) if elements else None,
         dtype=next(chain((op.dtype for op in messages), (sub.dtype for sub in activations)), None),
     )
+
+
+def experts_of(ops: Sequence[TraceOp]) -> int | None:
+    """Return the number of experts, None where no gathered token counts tell it."""
+    subs = (sub for op in ops for sub in op.sub_ops if sub.group is Group.EP and sub.comm is Operation.ALL_GATHER)
+    return max((sub.shape[0] for sub in subs if sub.shape is not None and len(sub.shape) == 1), default=None)
 
 
 def _is_activation(sub: SubOp) -> bool:

@@ -62,7 +62,7 @@ def _layout(trace: RankTrace) -> dict[str, int | str | None]:
         "pp": name.pp,
         "dp": name.dp,
         "ep": name.ep,
-        "experts": name.experts,
+        "experts": shapes.experts if shapes.experts is not None else name.experts,
         "layers": name.layers,
         "microbatches": forwards or None,
         "micro_batch": shapes.micro_batch if shapes.micro_batch is not None else name.micro_batch,

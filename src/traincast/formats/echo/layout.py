@@ -12,11 +12,12 @@ from math import gcd
 from traincast.errors import InfeasibleError
 from traincast.formats.building import Notebook
 from traincast.formats.echo import evidence
+from traincast.formats.echo.facts import experts_of
 from traincast.formats.echo.files import RankTrace
 from traincast.formats.echo.lines import TraceOp
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
-from traincast.workload.words import Group, Operation
+from traincast.workload.words import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +149,12 @@ def _dp_of_world(world: int | None, model_ranks: int, notes: Notebook) -> int | 
 
 def _ep_of_experts(traced: Traced, ranks_per_stage: int, notes: Notebook) -> int:
     """Infer ep where experts exchange tokens: as many ranks as the experts and the stage's ranks allow."""
-    subs = [sub for op in traced.traces[traced.first_rank].ops for sub in op.sub_ops if sub.group is Group.EP]
-    if not subs:
+    ops = traced.traces[traced.first_rank].ops
+    if not any(sub.group is Group.EP for op in ops for sub in op.sub_ops):
         return 1
-    gathered = [sub.shape[0] for sub in subs if sub.comm is Operation.ALL_GATHER and sub.shape and len(sub.shape) == 1]
-    experts = max(gathered, default=ranks_per_stage)
-    ep = gcd(experts, ranks_per_stage)
-    said = f"tokens are gathered for {experts} experts" if gathered else "experts exchange tokens"
+    gathered = experts_of(ops)
+    ep = gcd(gathered or ranks_per_stage, ranks_per_stage)
+    said = f"tokens are gathered for {gathered} experts" if gathered else "experts exchange tokens"
     notes.warn(
         "ep-from-experts",
         f"{said}, but the trace does not say on how many ranks they are; taken as ep {ep}, the most that divides them "
