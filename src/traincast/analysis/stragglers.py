@@ -57,9 +57,9 @@ def find_stragglers(program: Program, duration_s_N: FloatArray) -> list[Straggle
 def _own_s(program: Program, duration_s_N: FloatArray) -> FloatArray:
     """Return the seconds of computation of each rank, [R]."""
     compute_N = program.ops.kind_T[program.row_N] == Kind.COMPUTE
-    total_N1 = np.concatenate([[0.0], np.cumsum(np.where(compute_N, duration_s_N, 0.0))])
-    own_s_R: FloatArray = total_N1[program.op_ptr_R1[1:]] - total_N1[program.op_ptr_R1[:-1]]
-    return own_s_R
+    own_s_N = np.where(compute_N, duration_s_N, 0.0)
+    # Rank by rank, so that a rank's sum does not depend on which others are simulated.
+    return np.array([own_s_N[program.rank_slice(index)].sum() for index in range(len(program.rank_R))])
 
 
 def _usual_s(program: Program, own_s_R: FloatArray, index: int) -> tuple[float, float]:

@@ -64,9 +64,13 @@ def test_files_may_have_any_name(tmp_path):
     assert [each["rank"] for each in result.stragglers] == [7]
 
 
-@pytest.mark.parametrize("ranks", [[0, 7], [7], [6, 7], [1], [0, 2, 4, 6]])
-def test_any_ranks_at_hand_rebuild_the_run(ranks):
-    result = simulate([FULL_RUN[rank] for rank in ranks])
+@pytest.mark.parametrize("renamed", [False, True])
+@pytest.mark.parametrize("ranks", [[0, 7], [7], [6, 7], [1], [0, 2, 4, 6], [0, 2], [1, 3, 5, 7], range(6), range(2, 8)])
+def test_any_ranks_at_hand_rebuild_the_run(tmp_path, ranks, renamed):
+    files = [FULL_RUN[rank] for rank in ranks]
+    if renamed:
+        files = [Path(shutil.copy(path, tmp_path / f"rank{rank}.txt")) for rank, path in zip(ranks, files, strict=True)]
+    result = simulate(files)
     assert result.iteration_time_s == pytest.approx(result.measured_s, rel=0.03)
     measured = {rank.rank for rank in result.ranks if rank.measured_end_s is not None}
     assert measured == set(ranks), "a measured rank stands for its like"
@@ -89,6 +93,48 @@ def test_experts_without_ep_get_one_from_the_experts():
     assert result.parallel["ep"] == 4
     assert "ep-from-experts" in codes(result)
     assert any(each.op == "all_to_all" for each in result.collectives)
+
+
+def test_a_wait_that_was_taken_out_is_not_a_fast_pipeline(tmp_path):
+    """The receive is there, but shorter than any stage's work, and all that follows comes earlier."""
+    text = ONE_RANK.read_text().replace("duration=435.42", "duration=0.35")
+    path = tmp_path / "trace.txt"
+    path.write_text(
+        re.sub(
+            r"timestamp=([\d.]+)",
+            lambda found: f"timestamp={float(found[1]) - 435.07 * (float(found[1]) > 11488701900):.2f}",
+            text,
+        )
+    )
+    result = simulate(path, pp=2)
+    assert 0.862 < result.iteration_time_s < 0.953
+    assert "wait-untraced" in codes(result)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"ep": 2}, "ep-unused"),
+        ({"etp": 2}, "etp-unused"),
+        ({"expert_imbalance": 2.0}, "expert-imbalance-unused"),
+        ({"pp_message_bytes": 1_000_000}, "pp-comm-unused"),
+    ],
+)
+def test_flags_that_change_nothing_say_so(options, code):
+    assert code in codes(simulate(FULL_RUN, **options))
+
+
+def test_two_stages_of_one_rank_are_refused_with_their_line(tmp_path):
+    path = tmp_path / "trace.txt"
+    path.write_text(ONE_RANK.read_text().replace("backward_step(stage_id=0", "backward_step(stage_id=1"))
+    with pytest.raises(FormatError, match=rf"{re.escape(str(path))}:5: rank 0 says stage 1 here and stage 0 before"):
+        simulate(path)
+
+
+def test_a_missing_pass_is_warned_of(tmp_path):
+    path = tmp_path / "trace.txt"
+    path.write_text("".join(line for line in ONE_RANK.read_text().splitlines(True) if ":backward_step" not in line))
+    assert "passes-differ" in codes(simulate(path))
 
 
 @pytest.mark.parametrize(

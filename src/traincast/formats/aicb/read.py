@@ -150,10 +150,11 @@ class _Lowerer:
         if gradient is None:
             return {}
         source = self.lowering.file.rows[gradient.row]
-        size, rest = divmod(source.weight_grad.size_bytes, layers)
+        size_bytes = source.weight_grad.size_bytes
         buckets: dict[int, list[int]] = {}
         for layer in sorted({layer for _, layer in work.row_layer if 0 <= layer < layers}):
-            bucket = size + (rest if layer == 0 else 0)
+            # Dealt byte by byte, so that no bucket grows where the whole shrinks.
+            bucket = (size_bytes + layer) // layers
             if bucket:
                 operation, phase = source.weight_grad.operation, Phase.WEIGHT_GRADIENT
                 group = self.lowering.group(source, gradient.column)

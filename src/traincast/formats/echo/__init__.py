@@ -23,7 +23,6 @@ class EchoFormat:
         [
             "gpus",
             "tp",
-            "cp",
             "dp",
             "pp",
             "ep",

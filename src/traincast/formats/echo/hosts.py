@@ -110,6 +110,9 @@ def _evidence_s(onward: list[float] | None, back: list[float] | None, starts_apa
     if shift_s is None or abs(shift_s) <= _SAME_CLOCK_S:
         return None if shift_s is None else 0.0
     if onward and back:
+        # Of two clocks the same shift shows both ways; where the ends of one direction coincide it is one clock.
+        if min(abs(median(onward)), abs(median(back))) <= _SAME_CLOCK_S:
+            return 0.0
         return shift_s if min(median(onward), median(back)) < -_SAME_CLOCK_S else None
     return shift_s if abs(starts_apart_s - shift_s) < abs(starts_apart_s) else None
 

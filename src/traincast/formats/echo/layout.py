@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 
-from traincast.errors import InfeasibleError
+from traincast.errors import FormatError, InfeasibleError
 from traincast.formats.building import Notebook
 from traincast.formats.echo import evidence
 from traincast.formats.echo.facts import experts_of
@@ -95,8 +95,8 @@ def _traced_layout(traced: Traced, options: LayoutOptions, notes: Notebook) -> P
     communicates = _tp_subs(traced)
     tp = name.tp or evidence.tp_of_vocabulary(traced.ops(traced.first_rank, "emb_allreduce"), communicates, notes)
     tp = tp or options.tp or evidence.tp_of_communication(communicates, notes)
-    per_stage = _ranks_per_stage(traced)
-    pp = name.pp or _pp_of_stages(traced, per_stage, notes) or options.pp or _pp_of_waits(traced, notes)
+    per_stage = _ranks_per_stage(traced, tp)
+    pp = name.pp or _pp_of_last_stage(traced, notes) or options.pp or _pp_of_waits(traced, notes)
     dp = name.dp or (name.world // (tp * cp * pp) if name.world else None)
     if dp is None and per_stage is not None:
         dp = per_stage // (tp * cp)
@@ -112,28 +112,35 @@ def _tp_subs(traced: Traced) -> bool:
     return any(sub.group is Group.TP for op in traced.traces[traced.first_rank].ops for sub in op.sub_ops)
 
 
-def _ranks_per_stage(traced: Traced) -> int | None:
-    """Return how many ranks a stage has, where traced ranks of two stages show it."""
-    stages = {rank: stage for rank in traced.traces if (stage := traced.stage(rank)) is not None}
-    firsts = {stage: min(rank for rank in stages if stages[rank] == stage) for stage in set(stages.values())}
-    if traced.profile or len(firsts) < 2 or 0 not in firsts or firsts[0] != 0 or 1 not in firsts:
-        return None
-    return firsts[1]
+def _ranks_per_stage(traced: Traced, tp: int) -> int | None:
+    """Return how many ranks a stage has, where the stages of the traced ranks leave one number only."""
+    least, most = 1, None
+    for rank in traced.traces:
+        stage = traced.stage(rank)
+        if traced.profile or stage is None:
+            return None
+        least = max(least, rank // (stage + 1) + 1)
+        if stage:
+            most = rank // stage if most is None else min(most, rank // stage)
+    fitting = [size for size in range(least, (most or 0) + 1) if size % tp == 0]
+    return fitting[0] if len(fitting) == 1 else None
 
 
-def _pp_of_stages(traced: Traced, per_stage: int | None, notes: Notebook) -> int | None:
-    """Return the stages of a run of which every rank was traced."""
-    if per_stage is None:
+def _pp_of_last_stage(traced: Traced, notes: Notebook) -> int | None:
+    """Return pp where a traced rank is of the last stage: it receives activations and sends none on."""
+    if traced.profile:
         return None
-    pp = max(traced.stage(rank) or 0 for rank in traced.traces) + 1
-    notes.assume(
-        "pp-from-stages", f"pp {pp}: the traced ranks are of stages 0 to {pp - 1}, {per_stage} rank(s) each", None
-    )
-    return pp
+    for rank, trace in sorted(traced.traces.items()):
+        names, stage = {op.op for op in trace.ops}, traced.stage(rank)
+        if stage and "recv_forward" in names and not names & {"send_forward", "recv_backward"}:
+            text = f"pp {stage + 1}: rank {rank} of stage {stage} receives activations and sends none on"
+            notes.assume("pp-from-last-stage", f"{text}, so it is the last", None)
+            return stage + 1
+    return None
 
 
 def _pp_of_waits(traced: Traced, notes: Notebook) -> int:
-    rank = traced.first_rank
+    rank = max(traced.traces, key=lambda each: (traced.stage(each) or 0, -each))
     return evidence.pp_of_first_wait(traced.traces[rank].ops, traced.stage(rank) or 0, notes)
 
 
@@ -165,7 +172,12 @@ def _ep_of_experts(traced: Traced, ranks_per_stage: int, notes: Notebook) -> int
 
 
 def _check_stages(traced: Traced, layout: Parallel, notes: Notebook) -> None:
-    """Refuse a layout that puts traced ranks elsewhere than their lines say."""
+    """Refuse lines that contradict each other, and a layout that puts traced ranks elsewhere than they say."""
+    for rank, trace in traced.traces.items():
+        for op in trace.ops:
+            if op.stage_id not in (None, traced.stage(rank)):
+                text = f"rank {rank} says stage {op.stage_id} here and stage {traced.stage(rank)} before"
+                raise FormatError(f"{text}; a rank has one stage", op.path, op.line)
     for rank in traced.traces:
         stage, place = traced.stage(rank), rank // layout.ranks_per_stage
         if traced.profile and stage is not None:

@@ -5,6 +5,7 @@ from traincast.formats.echo.experts import expert_layers
 from traincast.formats.echo.layout import Layouts, Traced
 from traincast.formats.echo.oddities import oddities
 from traincast.spec.options import LayoutOptions
+from traincast.workload.words import Group
 
 _GRAVE = frozenset({"unknown-operation", "unknown-group", "unknown-communication"})
 """Oddities of a trace that change the forecast, and so are warnings of a simulation."""
@@ -37,8 +38,35 @@ def say_what_was_read(traced: Traced, layouts: Layouts, options: LayoutOptions, 
     for trace in traced.traces.values():
         notes.warnings += trace.notes
         notes.warnings += [note for note in oddities(str(trace.path), trace.ops) if note.code in _GRAVE]
+    _say_what_is_unused(traced, options, notes)
     if traced.profile:
         _say_of_experts(traced, options, notes)
+
+
+def _say_what_is_unused(traced: Traced, options: LayoutOptions, notes: Notebook) -> None:
+    """Warn of flags that change nothing, and of passes that are missing."""
+    experts = any(sub.group is Group.EP for trace in traced.traces.values() for op in trace.ops for sub in op.sub_ops)
+    real = not traced.profile
+    unused = {
+        "--ep": options.ep is not None and not experts,
+        "--etp": options.etp is not None and not experts,
+        "--expert-imbalance": options.expert_imbalance is not None and (real or not experts),
+        "--pp-comm": options.pp_message_bytes is not None and real and options.comm != "model",
+    }
+    for flag, idle in unused.items():
+        if idle:
+            measured = (real and experts) or flag == "--pp-comm"
+            why = "its times are as measured" if measured else "no experts exchange tokens"
+            notes.warn(f"{flag[2:]}-unused", f"{flag} changes nothing in this trace: {why}", None)
+    for rank, trace in traced.traces.items():
+        passes = [sum(op.op == name for op in trace.ops) for name in ("forward_step", "backward_step")]
+        if passes[0] != passes[1]:
+            notes.warn(
+                "passes-differ",
+                f"rank {rank} was traced with {passes[0]} forward and {passes[1]} backward steps; the time of what is "
+                "missing is a gap of the host, or lost",
+                None,
+            )
 
 
 def _say_of_experts(traced: Traced, options: LayoutOptions, notes: Notebook) -> None:

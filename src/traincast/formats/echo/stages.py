@@ -16,6 +16,9 @@ _FORWARD_SHARE = 1 / 3
 _WORTH_SCALING = 0.05
 """Difference between a stage's work and what a wait shows of it from which the wait is believed."""
 
+_NO_WAIT = 0.1
+"""Share of a stage's work below which a wait for the first gradient cannot be one."""
+
 
 @dataclass(slots=True)
 class Stages:
@@ -130,6 +133,14 @@ class Stages:
         stage_s = (forwards[0].duration_s or 0.0) + (backwards[0].duration_s or 0.0)
         travel_s = (2 * further - 1) * (sends[0].duration_s or 0.0) if sends else 0.0
         wait_s = waits[0].duration_s or 0.0
+        if wait_s < _NO_WAIT * stage_s:
+            self.notes.warn(
+                "wait-untraced",
+                f"rank {rank} got its first gradient after {1e3 * wait_s:.2f} ms, in which no stage can have worked: "
+                "its wait was not traced, and the stages after it do what it did",
+                waits[0].line,
+            )
+            return 1.0, 0.0
         left_s = wait_s - travel_s - further * stage_s
         shown = (
             f"{1e3 * wait_s:.2f} ms of waiting - {1e3 * travel_s:.2f} ms of messages - {further} x "
