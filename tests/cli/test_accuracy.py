@@ -5,25 +5,6 @@ import json
 import pytest
 
 from calibrate_logs import nccl_log
-from traincast.cli.main import main
-
-
-@pytest.fixture
-def call(capsys, monkeypatch):
-    """Run the command in this process and return its exit code, stdout and stderr."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*words):
-        try:
-            main([*map(str, words)])
-            code = 0
-        except SystemExit as end:
-            code = end.code
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return run
 
 
 @pytest.fixture

@@ -12,30 +12,11 @@ import pytest
 from aicb_runs import header_of, write_text
 from support import row
 from traincast import __version__, api
-from traincast.cli.main import cli, main
+from traincast.cli.main import cli
 from traincast.spec.clusters import cluster_names
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MS = 1_000_000
-
-
-@pytest.fixture
-def call(capsys, monkeypatch):
-    """Run the command in this process and return its exit code, stdout and stderr."""
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("TRAINCAST_DEBUG", raising=False)
-
-    def run(*words):
-        try:
-            main([str(word) for word in words])
-            code = 0
-        except SystemExit as end:
-            code = end.code
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return run
 
 
 @pytest.fixture

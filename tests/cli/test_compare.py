@@ -11,7 +11,6 @@ import traincast
 from aicb_runs import header_of, write_text
 from support import row
 from traincast import api
-from traincast.cli.main import main
 from traincast.errors import FormatError
 from traincast.report.json import to_json
 
@@ -20,21 +19,9 @@ PP4 = EXAMPLES / "megatron_pp4_tp2"
 
 
 @pytest.fixture
-def call(capsys, monkeypatch):
-    """Run ``compare`` in this process and return its exit code, stdout and stderr."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*words):
-        try:
-            main(["compare", *map(str, words)])
-            code = 0
-        except SystemExit as end:
-            code = end.code
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return run
+def compare(call):
+    """Run ``compare`` (see `call`)."""
+    return lambda *words: call("compare", *words)
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +47,8 @@ def every_number(document):
     return [document] if isinstance(document, int | float) else []
 
 
-def test_a_replay_is_within_one_percent_of_its_measurement(call, replay):
-    code, out, err = call(PP4, replay, "--json")
+def test_a_replay_is_within_one_percent_of_its_measurement(compare, replay):
+    code, out, err = compare(PP4, replay, "--json")
     assert (code, err) == (0, "")
     document = json.loads(out)
     assert document["schema"] == "traincast.comparison/1"
@@ -81,15 +68,15 @@ def test_a_replay_is_within_one_percent_of_its_measurement(call, replay):
     assert all(math.isfinite(number) for number in every_number(document))
 
 
-def test_the_relative_errors_are_printed(call, replay):
-    code, out, err = call(PP4, replay)
+def test_the_relative_errors_are_printed(compare, replay):
+    code, out, err = compare(PP4, replay)
     assert (code, err) == (0, "")
     relative = api.compare(PP4, replay).step.relative
     assert f"({100 * relative:+.2f} %)" in out.splitlines()[0]
     assert max(map(len, out.splitlines())) <= 80
     assert "Parts, ms (sums over 8 ranks)" in out
     assert "Parts of each rank" not in out
-    assert "Parts of each rank" in call(PP4, replay, "--ranks")[1]
+    assert "Parts of each rank" in compare(PP4, replay, "--ranks")[1]
 
 
 def test_the_measurement_is_that_of_the_report(replay):
@@ -99,27 +86,27 @@ def test_the_measurement_is_that_of_the_report(replay):
     assert all(measured.part_s[part.rank][part.part] == part.measured_s for part in result.parts if part.measured_s)
 
 
-def test_some_ranks_of_a_run(call, replay):
-    code, out, _ = call(str(PP4 / "*rank[0-3]_*"), replay)
+def test_some_ranks_of_a_run(compare, replay):
+    code, out, _ = compare(str(PP4 / "*rank[0-3]_*"), replay)
     assert code == 0
     assert "Only in B" in out and "ranks 4-7" in out and "Only in A" not in out
 
 
-def test_identical_sides_do_not_differ(call, replay):
-    document = json.loads(call(replay, replay.parent, "--json")[1])
+def test_identical_sides_do_not_differ(compare, replay):
+    document = json.loads(compare(replay, replay.parent, "--json")[1])
     found = [document["step_s"], *document["breakdown_s"].values(), *document["parts_s"].values()]
     found += [rank["end_s"] for rank in document["ranks"]]
     assert {each["difference"] for each in found} == {0}
     assert {each["relative"] for each in found} == {0, None}
     assert document["breakdown_s"]["exposed_cp"]["relative"] is None
-    assert ": the same" in call(PP4, PP4)[1].splitlines()[0]
+    assert ": the same" in compare(PP4, PP4)[1].splitlines()[0]
 
 
-def test_two_results(call, workload, tmp_path):
+def test_two_results(compare, workload, tmp_path):
     base, slow = api.simulate(workload, cluster="h100"), api.simulate(workload, cluster="h100", vpp=2)
     (tmp_path / "a.json").write_bytes(to_json(base))
     (tmp_path / "b.json").write_bytes(to_json(replace(slow, parts=())))
-    document = json.loads(call(tmp_path / "a.json", tmp_path / "b.json", "--json")[1])
+    document = json.loads(compare(tmp_path / "a.json", tmp_path / "b.json", "--json")[1])
     assert document["step_s"]["b"] == slow.iteration_time_s
     assert sum(each["difference"] for each in document["breakdown_s"].values()) == pytest.approx(
         slow.iteration_time_s - base.iteration_time_s
@@ -140,8 +127,8 @@ def test_a_workload_in_memory(workload):
 # --- what is no side of a comparison
 
 
-def test_an_unmeasured_workload_says_to_simulate_it_first(call, workload, replay):
-    code, out, err = call(replay, workload)
+def test_an_unmeasured_workload_says_to_simulate_it_first(compare, workload, replay):
+    code, out, err = compare(replay, workload)
     assert (code, out) == (1, "")
     assert err.startswith(f"error: {workload}: ")
     assert "traincast simulate FILE --out DIR" in err
@@ -160,33 +147,33 @@ def test_an_unmeasured_workload_says_to_simulate_it_first(call, workload, replay
         ("empty.txt", b"", "the file is empty"),
     ],
 )
-def test_bad_inputs_have_clear_messages(call, replay, tmp_path, name, content, said):
+def test_bad_inputs_have_clear_messages(compare, replay, tmp_path, name, content, said):
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
     for words in ((replay, path), (path, replay)):
-        code, out, err = call(*words)
+        code, out, err = compare(*words)
         assert (code, out) == (1, "")
         assert err.startswith(f"error: {path}:")
         assert said in err
         assert err.count("\n") == 1
 
 
-def test_a_folder_of_nothing_is_refused(call, replay, tmp_path):
-    assert call(tmp_path, replay) == (1, "", f"error: {tmp_path}: is a folder without files\n")
+def test_a_folder_of_nothing_is_refused(compare, replay, tmp_path):
+    assert compare(tmp_path, replay) == (1, "", f"error: {tmp_path}: is a folder without files\n")
 
 
-def test_a_result_whose_parts_are_of_no_rank_is_refused(call, replay, tmp_path):
+def test_a_result_whose_parts_are_of_no_rank_is_refused(compare, replay, tmp_path):
     document = json.loads(replay.read_bytes())
     document["parts"][0]["rank"] = 99
     path = tmp_path / "odd.json"
     path.write_text(json.dumps(document))
-    code, out, err = call(replay, path)
+    code, out, err = compare(replay, path)
     assert (code, out, err) == (1, "", f"error: {path}: rank 99 has parts, but no end\n")
 
 
 @pytest.mark.parametrize("words", [[], ["one"], ["one", "two", "three"], ["one", "two", "--nope"]])
-def test_wrong_usage_ends_with_two(call, words):
-    code, out, err = call(*words)
+def test_wrong_usage_ends_with_two(compare, words):
+    code, out, err = compare(*words)
     assert (code, out) == (2, "")
     assert err.startswith("Usage: traincast compare")
