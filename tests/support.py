@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from traincast.engine.graph import build_graph
 from traincast.engine.run import run
 from traincast.schedules.plan import SCHEDULES, SchedulePlan
+from traincast.spec.options import OVERLAP_CLASSES
 from traincast.spec.parallel import Parallel
 from traincast.workload.expand import expand
 from traincast.workload.fold import unfolded
@@ -17,6 +18,9 @@ from traincast.workload.ops import Op, OpTableBuilder
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Stream
 from traincast.workload.workload import Template, Workload
+
+ALONE = {"overlap_slowdown": dict.fromkeys(OVERLAP_CLASSES, 0.0), "network": "analytical"}
+"""Options under which nothing that runs side by side slows anything else down."""
 
 QUIET = (0, "NONE", 0)
 """An AICB cell of no time and no communication."""

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from traincast.api import clusters, collective, compare, inspect, read, simulate, validate
+    from traincast.api import clusters, collective, compare, inspect, operator, predict, read, simulate, validate
     from traincast.errors import (
         CalibrationError,
         ConfigError,
@@ -22,7 +22,10 @@ __version__ = "0.1.0"
 
 # `api.calibrate` is not among them: `traincast.calibrate` is the package that it stands on.
 _HOME = {
-    **dict.fromkeys(("clusters", "collective", "compare", "inspect", "read", "simulate", "validate"), "traincast.api"),
+    **dict.fromkeys(
+        ("clusters", "collective", "compare", "inspect", "operator", "predict", "read", "simulate", "validate"),
+        "traincast.api",
+    ),
     **dict.fromkeys(
         (
             "CalibrationError",
@@ -58,6 +61,8 @@ __all__ = [
     "collective",
     "compare",
     "inspect",
+    "operator",
+    "predict",
     "read",
     "simulate",
     "validate",

@@ -23,16 +23,25 @@ from traincast.simulation.sides import measured_side, simulated_side
 from traincast.simulation.simulate import simulate_workload
 from traincast.spec.cluster import Cluster
 from traincast.spec.clusters import cluster_names, load_cluster
+from traincast.spec.draft import Draft
 from traincast.spec.flags import flag_of
+from traincast.spec.gpus import load_gpu
+from traincast.spec.job import Job, JobRequest
+from traincast.spec.job_file import read_job_file
+from traincast.spec.model import Model
+from traincast.spec.models import load_model, model_names
 from traincast.spec.notes import Note
 from traincast.spec.options import LayoutOptions, SimulateOptions, make_options
+from traincast.spec.resolve import resolve_job
 from traincast.spec.simai import SimaiOverlap
 from traincast.workload.words import operation_named
 from traincast.workload.workload import Workload
 
 if TYPE_CHECKING:
     from traincast.calibrate.calibrate import Calibration
+    from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.validate import Validation
+    from traincast.estimate.operator_price import OperatorPrice
 
 DEFAULT_CLUSTER = "h100"
 
@@ -172,6 +181,55 @@ def simulate(
     workload = files if isinstance(files, Workload) else read(files, chosen.layout)
     result = simulate_workload(workload, load_cluster(chosen.cluster or DEFAULT_CLUSTER), chosen, engine)
     return result if chosen.cluster else _with_default_cluster(result)
+
+
+def predict(
+    job: Job | JobRequest | Draft | StrPath,
+    cluster: str | None = None,
+    *,
+    options: SimulateOptions | None = None,
+    allow_oom: bool = False,
+    engine: str = "auto",
+) -> Result:
+    """Forecast one step of a training job.
+
+    Parameters
+    ----------
+    job : JobRequest, Job, Draft, or path
+        What is trained and how it is laid out; what is left open is decided by its stack, and every such
+        decision is among the assumptions of the result. A path is that of a job file.
+    cluster : str, optional
+        Preset or TOML file; by default what the job says, else ``h100``, an assumption.
+    options : SimulateOptions, optional
+        Pricing overrides, stragglers, what shares links; its layout is not used.
+    allow_oom : bool
+        Simulate even where the job does not fit into memory.
+    engine : {"auto", "reference", "kernel"}
+        Implementation of the engine; all agree bit for bit.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    InfeasibleError
+        If the job does not fit: into memory, or its layout onto the GPUs.
+    TraincastError
+        If the job cannot be read or cannot run.
+    """
+    from traincast.simulation.forecast import forecast
+
+    draft = read_job_file(str(job)) if isinstance(job, (str, PathLike)) else job
+    said = draft.cluster if isinstance(draft, Draft) else None
+    chosen = cluster or said or (options.cluster if options else None)
+    found = load_cluster(chosen or DEFAULT_CLUSTER)
+    notes = draft.notes if isinstance(draft, Draft) else ()
+    request = draft.request() if isinstance(draft, Draft) else draft
+    decided = resolve_job(request, found) if isinstance(request, JobRequest) else request
+    decided = replace(decided, assumptions=(*notes, *decided.assumptions))
+    result = forecast(decided, found, options, allow_oom=allow_oom, engine=engine)
+    return result if chosen else _with_default_cluster(result)
 
 
 def simai(
@@ -318,10 +376,10 @@ def collective(
     if cluster is not None:
         return table
     note = Note("cluster-default", f"no cluster was given; taken as {DEFAULT_CLUSTER}")
-    return replace(table, assumptions=(note,))
+    return replace(table, assumptions=(note, *table.assumptions))
 
 
-def calibrate(files: StrPath | Sequence[StrPath], cluster: str) -> "Calibration":
+def calibrate(files: StrPath | Sequence[StrPath], cluster: str, *, table: bool = False) -> "Calibration":
     """Fit the constants of a cluster to measured collectives.
 
     Parameters
@@ -330,6 +388,8 @@ def calibrate(files: StrPath | Sequence[StrPath], cluster: str) -> "Calibration"
         Logs of nccl-tests and CSV files, all of one cluster.
     cluster : str
         Preset or TOML file to start from; what the measurements do not show stays as it is there.
+    table : bool, default False
+        Whether the profile keeps the measured times too, as the price of just these groups.
 
     Returns
     -------
@@ -343,7 +403,71 @@ def calibrate(files: StrPath | Sequence[StrPath], cluster: str) -> "Calibration"
     """
     from traincast.calibrate.calibrate import calibrate as calibrate_cluster
 
-    return calibrate_cluster(expand(files), load_cluster(cluster))
+    return calibrate_cluster(expand(files), load_cluster(cluster), table=table)
+
+
+def operator(family: str, gpu: str | None = None, constants: str | None = None, **described: Any) -> "OperatorPrice":  # noqa: ANN401
+    """Return the price of one operator on a GPU, and why.
+
+    Parameters
+    ----------
+    family : str
+        ``"gemm"``, ``"attention"``, ``"norm"``, ``"grouped_gemm"``, ...: a name of
+        `traincast.spec.operators.OPERATOR_SIZES`.
+    gpu : str, optional
+        ``"h100"``, ``"A100-SXM-80GB"``, ...; h100, as an assumption, where it is not given.
+    constants : str, optional
+        File of ``traincast calibrate --gpu``.
+    **described
+        The operator's sizes by name (``m=8192``), and perhaps ``dtype``, ``direction``,
+        ``causal``, ``window`` and ``options``.
+
+    Returns
+    -------
+    OperatorPrice
+
+    Raises
+    ------
+    TraincastError
+        If a name is unknown, or a size is missing or wrong.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> traincast.operator("gemm", "h100", m=8192, n=8192, k=8192).price.bound
+    'compute'
+    """
+    from traincast.estimate.operator_price import operator_price
+
+    words = ("dtype", "direction", "causal", "window", "options")
+    sizes = {name: size for name, size in described.items() if name not in words}
+    chosen = {name: value for name, value in described.items() if name in words}
+    return operator_price(family, sizes, gpu=gpu, constants=constants, **chosen)
+
+
+def calibrate_operators(files: StrPath | Sequence[StrPath], gpu: str) -> "OperatorCalibration":
+    """Fit the operators' constants of a GPU to measured kernels; about 20 timings per family suffice.
+
+    Parameters
+    ----------
+    files : path or sequence of paths
+        CSV files of measured operators.
+    gpu : str
+        The accelerator; rows of others are left out.
+
+    Returns
+    -------
+    OperatorCalibration
+        Its `profile` is a file for ``constants``.
+
+    Raises
+    ------
+    TraincastError
+        If a file cannot be read, or no family has rows enough.
+    """
+    from traincast.calibrate.operator_calibration import calibrate_operators as fit
+
+    return fit(expand(files), load_gpu(gpu))
 
 
 def load_result(path: StrPath) -> Result:
@@ -383,6 +507,23 @@ def clusters(names: Sequence[str] = ()) -> list[Cluster]:
         If a name is unknown, or a file cannot be read.
     """
     return [load_cluster(name) for name in names or cluster_names()]
+
+
+def models(names: Sequence[str] = ()) -> list[Model]:
+    """Return models by their names.
+
+    Parameters
+    ----------
+    names : sequence of str, optional
+        Built-in models, ``config.json`` files of Hugging Face or directories with one, and TOML files; every
+        built-in model where none is given.
+
+    Raises
+    ------
+    TraincastError
+        If a name is unknown, or a file cannot be read.
+    """
+    return [load_model(name) for name in names or model_names()]
 
 
 def _paths(files: StrPath | Sequence[StrPath]) -> list[Path]:
@@ -434,10 +575,16 @@ def _refuse_beside_simai(options: SimulateOptions) -> None:
     """Refuse an option that the user set and SimAI has no word for."""
     layout = [each.name for each in fields(LayoutOptions) if each.name not in SIMAI_OPTIONS]
     given = [name for name in layout if getattr(options.layout, name) != getattr(LayoutOptions(), name)]
-    pricing = {"busbw": options.busbw_bytes_per_s, "slow": options.compute_slowdown, "unfold": options.unfold}
-    given += [name for name, value in pricing.items() if value]
+    flags = {"busbw_bytes_per_s": "busbw", "compute_slowdown": "slow"}
+    pricing = [each for each in fields(SimulateOptions) if each.name not in ("layout", "cluster")]
+    given += [flags.get(each.name, each.name) for each in pricing if _is_given(options, each.name)]
     if given:
         raise ConfigError(f"{flag_of(given[0])} has no meaning for SimAI's prices")
+
+
+def _is_given(options: SimulateOptions, name: str) -> bool:
+    """Tell whether an option is not what it is by default."""
+    return bool(getattr(options, name) != getattr(SimulateOptions(), name))
 
 
 def _with_default_cluster(result: Result) -> Result:

@@ -84,6 +84,42 @@ def test_constants_of_an_unmeasured_gpu_come_from_its_datasheet():
         from_others(H100, [bare])
 
 
+def test_a_gpu_on_pcie_keeps_nothing_of_its_own_but_the_datasheet():
+    pro = load_cluster("rtx-pro-6000")
+    guess = from_others(pro, [H100, load_cluster("b200"), load_cluster("l40s")])
+    b200 = load_cluster("b200")
+    share = b200.intra.bandwidth_bytes_per_s / b200.gpu.link_bytes_per_s
+    assert guess.intra.bandwidth_bytes_per_s == pytest.approx(share * 63e9)
+    assert guess.intra.hop_latency_s == pytest.approx(b200.intra.hop_latency_s)
+    own = (guess.intra.pair_bandwidth_bytes_per_s, guess.intra.halves_bandwidth_bytes_per_s, guess.intra.crowding)
+    assert own == (None, None, None)
+    crowded = from_others(replace(load_cluster("l40s"), name="x"), [load_cluster("l40s")])
+    assert crowded.intra.crowding == pytest.approx(load_cluster("l40s").intra.crowding)
+
+
+def test_constants_of_pcie_are_found_again():
+    pro = load_cluster("rtx-pro-6000")
+    truth = {
+        "intra.base_latency_s": 6e-6,
+        "intra.hop_latency_s": 1.1e-6,
+        "intra.bandwidth_bytes_per_s": 20e9,
+        "intra.pair_bandwidth_bytes_per_s": 50e9,
+        "intra.halves_bandwidth_bytes_per_s": 40e9,
+    }
+    fit = fit_links(measured_on(with_constants(pro, truth)), pro)
+    assert fit.constants == pytest.approx(truth, rel=0.1)
+    assert fit.residuals[0].median < 0.001
+    crowded = load_cluster("l40s")
+    fit = fit_links(measured_on(with_constants(crowded, {"intra.crowding": 1.3})), crowded)
+    assert fit.constants["intra.crowding"] == pytest.approx(1.3, rel=0.02)
+    # Rings alone do not show the rate between two halves, one size of group no crowding.
+    rings = measured_on(pro)
+    rings = rings.select(np.array([op != "all_to_all" for op in rings.op]))
+    assert "intra.halves_bandwidth_bytes_per_s" not in fit_links(rings, pro, rounds=1).constants
+    eight = measured_on(crowded)
+    assert "intra.crowding" not in fit_links(eight.select(eight.ranks == 8), crowded, rounds=1).constants
+
+
 def test_the_search_finds_a_bend_valley():
     found = minimise(lambda p: 100 * (p[1] - p[0] ** 2) ** 2 + (1 - p[0]) ** 2, np.array([-1.2, 1.0]), 6)
     assert found == pytest.approx([1, 1], abs=0.01)

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from traincast.calibrate.profile import cluster_toml
+from traincast.spec.cluster import Measured
 from traincast.spec.clusters import cluster_names, load_cluster
+from traincast.spec.measured import MeasuredTable
 
 
 @pytest.mark.parametrize("name", cluster_names())
@@ -42,3 +44,17 @@ def test_texts_are_escaped(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(cluster_toml(replace(preset, description=odd), [odd]), encoding="utf-8")
     assert load_cluster(str(path)).description == odd
+
+
+def test_measured_tables_survive(tmp_path):
+    preset = load_cluster("h100")
+    tables = (
+        MeasuredTable(op="all_reduce", ranks=8, nodes=1, size_bytes=(8, 64), time_s=(1e-6, 2.5e-6), source='a "log"'),
+        MeasuredTable(op="all_to_all", ranks=16, nodes=2, size_bytes=(8,), time_s=(1e-6,), source="b"),
+    )
+    known = replace(preset, measured=Measured(tables=tables, intra=preset.intra, inter=preset.inter))
+    path = tmp_path / "mine.toml"
+    path.write_text(cluster_toml(known))
+    read = load_cluster(str(path))
+    assert read.measured == known.measured
+    assert replace(read, name="h100", sources=()) == replace(known, sources=())

@@ -109,3 +109,29 @@ def test_calibrate_needs_a_cluster_to_start_from(call, log):
     code, out, err = call("calibrate", log)
     assert (code, out) == (2, "")
     assert "--cluster" in err
+
+
+def test_a_profile_with_tables_says_that_times_were_measured(call, log, tmp_path):
+    mine = tmp_path / "mine.toml"
+    code, out, err = call("calibrate", log, "--cluster", "a100", "--table", "--out", mine)
+    assert (code, err) == (0, "")
+    code, out, err = call("collective", "all_reduce", "--size", "1KiB..1MiB", "--cluster", mine)
+    assert (code, err) == (0, "")
+    assert "table" in out
+    assert "times are measured ones" in out
+    # The first size took 40 us and a 60th of a nanosecond per byte.
+    assert "40.02" in out
+    assert "table" not in call("collective", "all_gather", "--cluster", mine)[1]
+    assert "21 times, 1 KiB to 1 GiB" in call("clusters", mine)[1]
+
+
+def test_an_option_is_no_group_to_leave_out(call, log):
+    code, out, err = call("validate", log, "--cv", "--json")
+    assert (code, out) == (2, "")
+    assert "'--json' is an option; say what is left out, such as ranks or gpu" in err
+
+
+def test_collective_on_an_ideal_cluster_runs_no_algorithm(call):
+    code, out, err = call("collective", "all_reduce", "--size", "1MiB", "--cluster", "ideal")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1].split() == ["1048576", "1", "MiB", "0.00", "-", "-", "none", "-"]

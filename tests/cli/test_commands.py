@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aicb_runs import header_of, write_text
-from support import row
+from support import row, write_aicb
 from traincast import __version__, api
 from traincast.cli.main import cli
 from traincast.spec.clusters import cluster_names
@@ -36,14 +36,37 @@ COMMANDS = {
         *("--vpp", "--num-virtual-stages-per-pipeline-rank", "--cp", "--context-parallel-size"),
         *("--ep", "--expert-model-parallel-size", "--etp", "--expert-tensor-parallel-size"),
         *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
-        *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance"),
+        *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance", "--expert-loads"),
+        *("--network", "--network-seeds", "--overlap-slowdown"),
         *("--pricing", "--simai-overlap", "--busbw", "--slow", "--unfold", "--out", "--json", "--quiet"),
     },
+    "predict": {
+        *("words", "--like", "--cluster", "--model", "--gpus", "--world-size", "--global-batch", "--global-batch-size"),
+        *("--micro-batch", "--micro-batch-size", "--seq-length", "--tp", "--tensor-model-parallel-size"),
+        *("--pp", "--pipeline-model-parallel-size", "--vpp", "--num-virtual-stages-per-pipeline-rank"),
+        *("--cp", "--context-parallel-size", "--cp-kind", "--ep", "--expert-model-parallel-size"),
+        *("--etp", "--expert-tensor-parallel-size", "--schedule", "--sequence-parallel", "--zero", "--shard"),
+        *("--first-stage-layers", "--decoder-first-pipeline-num-layers", "--last-stage-layers"),
+        *("--decoder-last-pipeline-num-layers", "--overlap-grad-reduce", "--overlap-param-gather"),
+        *("--overlap-p2p", "--overlap-tp", "--tp-comm-overlap", "--grad-reduce-bytes", "--recompute"),
+        *("--recompute-layers", "--recompute-num-layers", "--precision", "--attention-kernel", "--cuda-graphs"),
+        *("--stack", "--year", "--task", "--lora-rank", "--expert-imbalance", "--vocab-multiple"),
+        *("--make-vocab-size-divisible-by", "--network", "--network-seeds", "--overlap-slowdown"),
+        *("--busbw", "--slow", "--unfold", "--allow-oom", "--out", "--json", "--quiet"),
+    },
+    "init": {"file", "--force"},
     "compare": {"a", "b", "--json", "--ranks"},
-    "calibrate": {"files", "--cluster", "--out", "--json"},
+    "calibrate": {"files", "--cluster", "--gpu", "--out", "--table", "--json"},
     "validate": {"file", "--cluster", "--by", "--cv", "--out", "--json"},
     "collective": {"op", "--size", "--gpus", "--nodes", "--cluster", "--json"},
+    "operator": {
+        *("family", "--batch", "--m", "--n", "--k", "--rows", "--groups", "--queries", "--seq", "--keys"),
+        *("--heads", "--kv-heads", "--qk-dim", "--head-dim", "--v-dim", "--width", "--tokens", "--elements"),
+        *("--hidden", "--vocabulary", "--vocab", "--experts", "--topk", "--parameters", "--dtype", "--gpu"),
+        *("--direction", "--causal", "--window", "--option", "--constants", "--json"),
+    },
     "report": {"file"},
+    "models": {"names", "--seq-length", "--json"},
     "clusters": {"names", "--json"},
 }
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
@@ -62,7 +85,8 @@ def test_the_commands_and_options_are_these():
 def test_help_names_every_option(call, words):
     code, out, err = call(*words, "--help")
     assert (code, err) == (0, "")
-    wanted = COMMANDS[words[0]] - {"files", "names", "file", "a", "b", "op"} if words else set(COMMANDS)
+    arguments = {"files", "names", "file", "a", "b", "op", "family", "words"}
+    wanted = COMMANDS[words[0]] - arguments if words else set(COMMANDS)
     assert all(each in out for each in wanted)
     assert call(*words, "-h")[1] == out
 
@@ -329,14 +353,36 @@ def test_what_is_no_readable_file_says_so(call, tmp_path, monkeypatch, command):
     assert call(command, locked) == (1, "", f"error: {locked}: cannot be read: Permission denied\n")
 
 
-@pytest.mark.parametrize(
-    "words", [["--layers", "9"], ["--dtype", "bf16"], ["--forward-only"], ["--expert-imbalance", "2"]]
-)
+@pytest.mark.parametrize("words", [["--layers", "9"], ["--dtype", "bf16"], ["--forward-only"]])
 def test_an_option_that_means_nothing_to_the_file_is_refused(call, file, words):
     code, out, err = call("simulate", file, *words)
     assert code in (1, 2)
     assert out == ""
     assert words[0].lstrip("-").replace("-", "_") in err.replace("-", "_")
+
+
+def test_loads_of_experts(call, file, tmp_path):
+    code, out, _ = call("simulate", file, "--expert-loads", "1,2", "--json")
+    assert code == 0
+    assert "expert-loads-unused" in {note["code"] for note in json.loads(out)["warnings"]}
+    for words, said in (
+        (["--expert-loads", "1,two"], "'1,two' is not a list of numbers, such as 1.0,0.8,1.2"),
+        (["--expert-loads", "1,"], "is not a list of numbers"),
+        (["--expert-loads", "1,-2"], "has -2.0; a load is a finite number"),
+        (["--expert-loads", "1,2", "--expert-imbalance", "2"], "give one of the two"),
+        (["--expert-imbalance", "0.5"], "the busiest has at least the mean, 1"),
+    ):
+        code, out, err = call("simulate", file, *words)
+        assert (code, out) == (2, "")
+        assert said in " ".join(err.split())
+    layer = [row("attention", MS, MS, MS), row("moe_expert", (MS, "ALLTOALL_EP", 4096), (MS, "ALLTOALL_EP", 4096))]
+    experts = write_aicb(tmp_path / "experts.txt", layer, ep=2, gpus=4)
+    code, out, _ = call("simulate", experts, "--cluster", "ideal", "--expert-loads", "3,1", "--json")
+    assert code == 0
+    assert json.loads(out)["iteration_time_s"] == pytest.approx((3 + 1.5 * 2) * 1e-3)
+    code, out, err = call("simulate", experts, "--expert-loads", "1,2,3")
+    assert (code, out) == (1, "")
+    assert err == "error: expert_loads: gives 3 loads, but there are 2 expert ranks (ep); give one for each\n"
 
 
 def test_names_that_nobody_knows_list_the_known(call, file):

@@ -25,7 +25,7 @@ def validation(tmp_path):
 
 
 FIGURES = [
-    *("rows", "evaluated", "coverage", "median_abs_error", "p90_abs_error", "p95_abs_error"),
+    *("rows", "evaluated", "coverage", "mean_abs_error", "median_abs_error", "p90_abs_error", "p95_abs_error"),
     *("bias", "spearman", "interval_coverage"),
 ]
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import traincast
-from support import layouts, rich_rows, row, write_aicb, write_cluster
+from support import ALONE, layouts, rich_rows, row, write_aicb, write_cluster
 from traincast.simulation.result import BREAKDOWN_KEYS
 from traincast.workload.words import Kind, Stream
 
@@ -143,22 +143,27 @@ LINK = {
 }
 
 
+LATER = """A slower link may let a transfer begin so late that it no longer disturbs a computation that others wait for.
+
+So with overlap the step may become shorter, but never by more than overlap had made it longer: it does not
+fall below the quicker step without it.
+"""
+
+
 @settings(max_examples=40, deadline=None)
 @given(layout=layouts(max_ranks=48), overlap=st.booleans(), data=st.data())
 def test_a_slower_link_never_makes_the_step_shorter(workload, folder, layout, overlap, data):
     level = data.draw(st.sampled_from(["intra", "inter"]), label="level")
     number = data.draw(st.sampled_from(sorted(LINK[level])), label="number")
     worse = {**LINK, level: {**LINK[level], number: LINK[level][number] * SLOWER[number]}}
-    slow, fast = (
-        traincast.simulate(
-            workload,
-            cluster=write_cluster(folder / f"{name}.toml", gpus_per_node=4, **links),
-            overlap_grad_reduce=overlap,
-            **layout,
-        ).iteration_time_s
-        for name, links in (("slow", worse), ("fast", LINK))
-    )
-    assert slow >= fast
+
+    def step_s(name, links, **more):
+        cluster = write_cluster(folder / f"{name}.toml", gpus_per_node=4, **links)
+        options = {"overlap_grad_reduce": overlap, **layout, **more}
+        return traincast.simulate(workload, cluster=cluster, **options).iteration_time_s
+
+    assert step_s("slow", worse, **ALONE) >= step_s("fast", LINK, **ALONE)
+    assert step_s("slow", worse) >= step_s("fast", LINK, **ALONE), LATER
 
 
 @pytest.mark.parametrize("level", ["intra", "inter"])
@@ -184,17 +189,15 @@ def test_a_slower_link_makes_a_step_that_needs_it_longer(workload, folder, level
     messages=st.tuples(st.integers(0, 1 << 26), st.integers(0, 1 << 26)),
 )
 def test_smaller_messages_never_make_the_step_longer(folder, layout, cluster, overlap, sizes, messages):
-    large, small = (
-        traincast.simulate(
-            write_aicb(folder / "sized.txt", rich_rows(size=size), ga=2),
-            cluster=cluster,
-            pp_message_bytes=message,
-            overlap_grad_reduce=overlap,
-            **layout,
-        ).iteration_time_s
-        for size, message in zip(sorted(sizes, reverse=True), sorted(messages, reverse=True), strict=True)
-    )
-    assert large >= small
+
+    def step_s(size, message, **more):
+        path = write_aicb(folder / "sized.txt", rich_rows(size=size), ga=2)
+        options = {"pp_message_bytes": message, "overlap_grad_reduce": overlap, **layout, **more}
+        return traincast.simulate(path, cluster=cluster, **options).iteration_time_s
+
+    small = step_s(min(sizes), min(messages), **ALONE)
+    assert step_s(max(sizes), max(messages), **ALONE) >= small
+    assert step_s(max(sizes), max(messages)) >= small, LATER
 
 
 @settings(max_examples=30, deadline=None)
@@ -207,13 +210,14 @@ def test_smaller_messages_never_make_the_step_longer(folder, layout, cluster, ov
 def test_a_slower_rank_never_makes_the_step_shorter(workload, layout, overlap, factors, data):
     world = layout["tp"] * layout["cp"] * layout["dp"] * layout["pp"]
     rank = data.draw(st.integers(0, world - 1), label="rank")
-    quick, slow = (
-        traincast.simulate(
-            workload, cluster="h100", compute_slowdown={rank: factor}, overlap_grad_reduce=overlap, **layout
-        ).iteration_time_s
-        for factor in sorted(factors)
-    )
-    assert slow >= quick
+
+    def step_s(factor, **more):
+        options = {"compute_slowdown": {rank: factor}, "overlap_grad_reduce": overlap, **layout, **more}
+        return traincast.simulate(workload, cluster="h100", **options).iteration_time_s
+
+    quick = step_s(min(factors), **ALONE)
+    assert step_s(max(factors), **ALONE) >= quick
+    assert step_s(max(factors)) >= quick, LATER
 
 
 def test_a_slow_rank_costs_its_own_extra_work_where_all_wait_for_it(folder):
@@ -231,7 +235,7 @@ def test_a_slow_rank_costs_its_own_extra_work_where_all_wait_for_it(folder):
 def test_more_microbatches_never_make_the_step_shorter(workload, layout, cluster, more):
     few = layout.pop("microbatches")
     steps = [
-        traincast.simulate(workload, cluster=cluster, microbatches=count, **layout).iteration_time_s
+        traincast.simulate(workload, cluster=cluster, microbatches=count, **layout, **ALONE).iteration_time_s
         for count in (few, few + more)
     ]
     assert steps[0] <= steps[1]

@@ -92,6 +92,18 @@ def test_experts_of_one_rank(kind, expected):
     assert members(kind, tp=2, dp=4, pp=2, ep=4, etp=1) == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        # Of the four ranks with equal parameters two neighbours share a copy, and two copies are kept equal.
+        (Group.SHARD, [[0, 2], [4, 6], [1, 3], [5, 7]]),
+        (Group.REPLICA, [[0, 4], [2, 6], [1, 5], [3, 7]]),
+    ],
+)
+def test_shared_copies_of_the_state(kind, expected):
+    assert members(kind, tp=2, dp=4, shard=2) == expected
+
+
 def test_one_stage_has_embedding_groups_of_one():
     assert members(Group.EMB, tp=2) == [[0], [1]]
 
@@ -104,7 +116,8 @@ def layouts(draw):
     assume(stage % (etp or tp) == 0)
     rest = stage // (etp or tp)
     ep = draw(st.sampled_from([n for n in range(1, rest + 1) if rest % n == 0]))
-    return Parallel(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp)
+    shard = draw(st.sampled_from([None, *(n for n in range(1, dp * cp + 1) if dp * cp % n == 0)]))
+    return Parallel(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, shard=shard)
 
 
 def _sizes(parallel):
@@ -119,6 +132,8 @@ def _sizes(parallel):
         Group.EMB: min(2, parallel.pp),
         Group.MP: parallel.tp * parallel.pp,
         Group.WORLD: parallel.world_size,
+        Group.SHARD: parallel.sharing,
+        Group.REPLICA: parallel.dp * parallel.cp // parallel.sharing,
     }
 
 

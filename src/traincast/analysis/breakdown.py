@@ -23,6 +23,8 @@ _EXPOSED_OF_GROUP = {
     Group.PP: "exposed_pp",
     Group.DP: "exposed_dp",
     Group.EDP: "exposed_dp",
+    Group.SHARD: "exposed_dp",
+    Group.REPLICA: "exposed_dp",
     Group.EMB: "exposed_dp",
     Group.WORLD: "exposed_dp",
     Group.MP: "other",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.ops import BoolArray, FloatArray, IntArray
 from traincast.workload.program import Program
 from traincast.workload.words import Kind
 
@@ -31,7 +31,7 @@ class Straggler:
     """Own time over that of its like."""
 
 
-def find_stragglers(program: Program, duration_s_N: FloatArray) -> list[Straggler]:
+def find_stragglers(program: Program, duration_s_N: FloatArray, load_R: FloatArray | None = None) -> list[Straggler]:
     """Return the ranks whose computations take well longer than those of their like, by rank.
 
     Parameters
@@ -40,6 +40,9 @@ def find_stragglers(program: Program, duration_s_N: FloatArray) -> list[Straggle
         What ran.
     duration_s_N : float array [N]
         Seconds of each operation.
+    load_R : float array [R], optional
+        Tokens of each rank's experts over the mean: ranks of unequal load are not alike, and the
+        busiest is no straggler. None where all are equal.
 
     Returns
     -------
@@ -48,7 +51,8 @@ def find_stragglers(program: Program, duration_s_N: FloatArray) -> list[Straggle
     own_s_R = _own_s(program, duration_s_N)
     found = []
     for index in range(len(program.rank_R)):
-        usual_s, limit = _usual_s(program, own_s_R, index)
+        alike_R = np.ones(len(own_s_R), dtype=np.bool_) if load_R is None else load_R == load_R[index]
+        usual_s, limit = _usual_s(program, own_s_R, index, alike_R)
         if usual_s > 0 and own_s_R[index] > limit * usual_s:
             found.append(Straggler(index, float(own_s_R[index] / usual_s)))
     return found
@@ -62,17 +66,17 @@ def _own_s(program: Program, duration_s_N: FloatArray) -> FloatArray:
     return np.array([own_s_N[program.rank_slice(index)].sum() for index in range(len(program.rank_R))])
 
 
-def _usual_s(program: Program, own_s_R: FloatArray, index: int) -> tuple[float, float]:
+def _usual_s(program: Program, own_s_R: FloatArray, index: int, alike_R: BoolArray) -> tuple[float, float]:
     """Return the median time of a rank's like, 0 where it has none, and how far above it is a straggler."""
     stage = program.stage_R[index]
-    others_R = np.where(program.stage_R == stage, program.represents_R, 0)
+    others_R = np.where((program.stage_R == stage) & alike_R, program.represents_R, 0)
     others_R[index] -= 1
     if others_R.sum():
         return _median(own_s_R, others_R), WELL_ABOVE
     middle = (program.stage_R > 0) & (program.stage_R < program.stage_R.max())
     if not middle[index]:
         return 0.0, WELL_ABOVE_LIKE_STAGES
-    others_R = np.where(middle, program.represents_R, 0)
+    others_R = np.where(middle & alike_R, program.represents_R, 0)
     others_R[index] = 0
     return _median(own_s_R, others_R), WELL_ABOVE_LIKE_STAGES
 

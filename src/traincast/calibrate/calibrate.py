@@ -11,12 +11,13 @@ from traincast.calibrate.bands import size_bands
 from traincast.calibrate.collectives import read_collectives
 from traincast.calibrate.contract import FloatArray
 from traincast.calibrate.fit import fit_links
+from traincast.calibrate.measured import measured_tables
 from traincast.calibrate.measurements import CollectiveMeasurements, Skipped
 from traincast.calibrate.prices import price_measured
 from traincast.calibrate.profile import cluster_toml
 from traincast.calibrate.statistics import Statistics, statistics
 from traincast.errors import CalibrationError
-from traincast.spec.cluster import Cluster
+from traincast.spec.cluster import Cluster, Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,11 @@ class Calibration:
                 f"({_percent(before.median_abs_error)})   p90 {_percent(after.p90_abs_error)} "
                 f"({_percent(before.p90_abs_error)})   bias {_percent(after.bias)}"
             )
+        if self.cluster.measured is not None:
+            yield "That is the formula. The groups in the tables at the end are priced by those instead."
 
 
-def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster) -> Calibration:
+def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: bool = False) -> Calibration:
     """Fit the constants of a cluster to measured collectives.
 
     Parameters
@@ -87,7 +90,11 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster) -> Calibratio
     paths : sequence of paths
         Logs of nccl-tests and CSV files, all of one cluster.
     base : Cluster
-        What to start from; what the measurements do not show stays as it is there.
+        What to start from; what the measurements do not show stays as it is there. Its
+        measured tables are dropped.
+    table : bool, default False
+        Whether the profile keeps the measured times as well: they then are the price of just
+        the operations and groups that were measured, and the formula that of all others.
 
     Returns
     -------
@@ -106,14 +113,19 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster) -> Calibratio
     gpus = sorted({gpu for gpu in read.measurements.gpu if gpu is not None})
     if len(gpus) > 1:
         raise CalibrationError(f"the rows are of several GPUs ({', '.join(gpus)}); calibrate each from its own file")
-    measured = read.measurements.on(base)
+    measured, base = read.measurements.on(base), replace(base, measured=None)
     files = tuple(str(path) for path in paths)
     cluster = fit_links(measured, base).cluster
     changed = tuple(_changed(base, cluster))
+    source = f"fitted by traincast calibrate to {', '.join(files)}"
+    kept = measured_tables(measured, f"medians of {', '.join(files)}") if table else ()
+    profile = _with_sources(cluster, base, changed, source)
+    if kept:
+        profile = replace(profile, measured=Measured(tables=kept, intra=cluster.intra, inter=cluster.inter))
     return Calibration(
         files=files,
         base=base,
-        cluster=_with_sources(cluster, base, changed, f"fitted by traincast calibrate to {', '.join(files)}"),
+        cluster=profile,
         fitted=changed,
         residuals=tuple(_residuals(measured, base, cluster)),
         skipped=read.skipped,

@@ -33,9 +33,12 @@ INTRA = (
     "intra.fill_bytes",
     "intra.bandwidth_bytes_per_s",
     "intra.pair_bandwidth_bytes_per_s",
+    "intra.halves_bandwidth_bytes_per_s",
+    "intra.crowding",
     "gpu.copy_bytes_per_s",
 )
-"""Constants inside a node. A cluster has a rate for pairs (PCIe) or a copy rate: six in all."""
+"""Constants inside a node. A cluster has those of NVLink (fill and copy rate) or those of PCIe: six at most."""
+FILL = ("intra.fill_latency_s", "intra.fill_bytes")
 INTER = (
     "inter.hop_latency_s",
     "inter.fill_latency_s",
@@ -117,9 +120,9 @@ def fit_links(
     return Fit(fitted, constants, residuals(measured, times(fitted)))
 
 
-def with_constants(cluster: Cluster, constants: Mapping[str, float]) -> Cluster:
+def with_constants(cluster: Cluster, constants: Mapping[str, float | None]) -> Cluster:
     """Return the cluster with other constants, by field path; a new start inside holds between nodes too."""
-    changes: dict[str, dict[str, float]] = {"gpu": {}, "intra": {}, "inter": {}}
+    changes: dict[str, dict[str, float | None]] = {"gpu": {}, "intra": {}, "inter": {}}
     for path, value in constants.items():
         section, _, field = path.partition(".")
         changes[section][field] = value
@@ -171,8 +174,9 @@ def predictor(measured: CollectiveMeasurements, cluster: Cluster) -> Callable[[C
 def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
     """Return the cluster with constants from its datasheet and from other fitted clusters.
 
-    Latencies and fills are the geometric means of those of its architecture, or of all
-    where there is none; rates are their usual share of the datasheet's link and memory.
+    Latencies and fills are the geometric means of those of its kind of links and architecture,
+    or of all where there is none; rates are their usual share of the datasheet's link and
+    memory. What only it may have, such as a rate for pairs, is dropped.
 
     Parameters
     ----------
@@ -190,12 +194,14 @@ def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
     ConfigError
         If a datasheet rate is missing.
     """
-    alike = [other for other in others if other.gpu.architecture == cluster.gpu.architecture] or list(others)
+    pcie = cluster.intra.kind == "pcie"
+    # What PCIe gives is a matter of the host, which no GPU tells of another: its architecture says more.
+    same = list(others) if pcie else [other for other in others if other.intra.kind == cluster.intra.kind]
+    alike = [other for other in same if other.gpu.architecture == cluster.gpu.architecture] or same or list(others)
 
     def mean(value: Callable[[Cluster], float | None], what: str) -> float:
-        values = [value(other) for other in alike]
-        known = [each for each in values if each is not None]
-        if not known or len(known) < len(values):
+        known = [each for each in map(value, alike) if each]
+        if not known or len(known) < len(alike):
             raise ConfigError(f"no {what} is known of the clusters to learn from", what)
         return float(np.exp(np.mean(np.log(known))))
 
@@ -205,9 +211,15 @@ def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
             raise ConfigError("is needed to scale the rates of other clusters", datasheet)
         return own * mean(lambda other: _ratio(_value(other, field), _value(other, datasheet)), field)
 
-    constants = {field: mean(lambda other, field=field: _value(other, field), field) for field in INTRA[:4]}  # type: ignore[misc]
+    learnt = ["intra.base_latency_s", "intra.hop_latency_s", *([] if pcie else FILL)]
+    learnt += ["intra.crowding"] * all(other.intra.crowding for other in alike)
+    constants: dict[str, float | None] = dict.fromkeys(field for field in INTRA if field.startswith("intra."))
+    constants |= {field: mean(lambda other, field=field: _value(other, field), field) for field in learnt}  # type: ignore[misc]
     constants["intra.bandwidth_bytes_per_s"] = rate("intra.bandwidth_bytes_per_s", "gpu.link_bytes_per_s")
-    constants["gpu.copy_bytes_per_s"] = rate("gpu.copy_bytes_per_s", "gpu.hbm_bytes_per_s")
+    if pcie:  # there the form has neither a fill nor a rate of copies
+        constants |= {"intra.fill_latency_s": 0.0, "intra.fill_bytes": 1.0}
+    else:
+        constants["gpu.copy_bytes_per_s"] = rate("gpu.copy_bytes_per_s", "gpu.hbm_bytes_per_s")
     return with_constants(cluster, constants)
 
 
@@ -228,8 +240,16 @@ def residuals(measured: CollectiveMeasurements, predicted_N: FloatArray) -> tupl
 def _what_shows(measured: CollectiveMeasurements, cluster: Cluster) -> list[str]:
     """Return the constants that measurements can tell from each other."""
     fields = [*INTRA] * bool((measured.nodes == 1).any()) + [*INTER] * bool((measured.nodes > 1).any())
-    # What a rank keeps shows only beside another operation that keeps less of it.
-    hidden = {"gpu.copy_bytes_per_s"} if len(set(measured.op)) == 1 else set()
+    hidden = set(FILL) if cluster.intra.kind == "pcie" else set()
+    if len(set(measured.op)) == 1:  # what a rank keeps shows only beside another operation that keeps less of it
+        hidden.add("gpu.copy_bytes_per_s")
+    if "all_to_all" not in measured.op:  # rings cross the middle of a group once
+        hidden.add("intra.halves_bandwidth_bytes_per_s")
+    ranks = set(measured.ranks[measured.nodes == 1].tolist())
+    if 2 not in ranks:
+        hidden.add("intra.pair_bandwidth_bytes_per_s")
+    if len(ranks) < 2:
+        hidden.add("intra.crowding")
     return [field for field in fields if field not in hidden and _value(cluster, field) is not None]
 
 

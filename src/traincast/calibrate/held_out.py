@@ -4,6 +4,7 @@ What all clusters share (`data/nccl/fitted.toml`) is not fitted again.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from traincast.calibrate.fit import fit_links, from_others
 from traincast.calibrate.measurements import CollectiveMeasurements
@@ -22,7 +23,7 @@ def without_each_size_of_group(measured: CollectiveMeasurements, cluster: Cluste
     measured : CollectiveMeasurements
         All of this cluster.
     cluster : Cluster
-        Where each fit starts.
+        Where each fit starts; its measured tables would know what is left out, and are not used.
     """
     found: list[Unseen] = []
     for ranks in sorted(set(measured.ranks.tolist())):
@@ -33,7 +34,7 @@ def without_each_size_of_group(measured: CollectiveMeasurements, cluster: Cluste
             found.append((rows, "there is no other number of ranks to fit to"))
             continue
         try:
-            found.append((rows, fit_links(others, cluster).cluster))
+            found.append((rows, fit_links(others, replace(cluster, measured=None)).cluster))
         except (ConfigError, CalibrationError) as error:
             found.append((rows, f"cannot be fitted without these ranks: {error}"))
     return found
@@ -42,7 +43,7 @@ def without_each_size_of_group(measured: CollectiveMeasurements, cluster: Cluste
 def without_each_gpu(measured: CollectiveMeasurements, rows_of: Mapping[Cluster, Sequence[int]]) -> list[Unseen]:
     """Return for each cluster the constants of its datasheet and of the other clusters, each fitted to its rows.
 
-    Only clusters of the same kind of links are learnt from.
+    `from_others` says which of them are learnt from.
 
     Parameters
     ----------
@@ -54,12 +55,12 @@ def without_each_gpu(measured: CollectiveMeasurements, rows_of: Mapping[Cluster,
     fitted = {cluster: fit_links(measured.select(rows), cluster).cluster for cluster, rows in rows_of.items()}
     found: list[Unseen] = []
     for cluster, rows in rows_of.items():
-        others = [each for other, each in fitted.items() if other != cluster and other.intra.kind == cluster.intra.kind]
+        others = [each for other, each in fitted.items() if other != cluster]
         if not others:
-            found.append(([*rows], "there is no other GPU of its kind of links to learn from"))
+            found.append(([*rows], "there is no other GPU to learn from"))
             continue
         try:
-            found.append(([*rows], from_others(cluster, others)))
+            found.append(([*rows], from_others(replace(cluster, measured=None), others)))
         except ConfigError as error:
             found.append(([*rows], f"cannot be learnt from others: {error}"))
     return found

@@ -10,6 +10,8 @@ from traincast.spec.cluster import Cluster
 
 _NOT_WRITTEN = ("name", "sources")
 """The name is that of the file, and sources stand beside their numbers."""
+_LISTS = ("measured",)
+"""What is written as a list of tables."""
 _FILES = ("fabric.file",)
 """Paths, which must not depend on where the profile is written."""
 
@@ -34,8 +36,10 @@ def cluster_toml(cluster: Cluster, comments: Sequence[str] = ()) -> str:
     lines += _table(cluster, "", dict(cluster.sources))
     for field in fields(cluster):
         section = getattr(cluster, field.name)
-        if is_dataclass(section):
+        if is_dataclass(section) and field.name not in _LISTS:
             lines += ["", f"[{field.name}]", *_table(section, f"{field.name}.", dict(cluster.sources))]
+    for table in cluster.measured.tables if cluster.measured else ():
+        lines += ["", "[[measured]]", *_table(table, "", {})]
     return "\n".join(lines) + "\n"
 
 

@@ -18,6 +18,7 @@ class Statistics:
     """Rows with a prediction."""
     coverage: float | None
     """Their share."""
+    mean_abs_error: float | None = None
     median_abs_error: float | None = None
     p90_abs_error: float | None = None
     p95_abs_error: float | None = None
@@ -57,6 +58,7 @@ def statistics(predicted: FloatArray, measured: FloatArray, rows: int | None = N
         rows=total,
         evaluated=evaluated,
         coverage=coverage,
+        mean_abs_error=float(np.mean(np.abs(errors))),
         median_abs_error=float(median),
         p90_abs_error=float(p90),
         p95_abs_error=float(p95),

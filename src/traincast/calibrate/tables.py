@@ -1,14 +1,19 @@
 """Measurements as a table of texts: named columns in any order, each row with its line in the file."""
 
 import csv
+import gzip
 import io
 import math
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from traincast.calibrate.nccl_logs import is_nccl_log, read_nccl_log
 from traincast.errors import FormatError
+
+_GZIP = b"\x1f\x8b"
+"""How a gzip file begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a CSV file with a header, or a log of nccl-tests.
+    """Read a CSV file with a header (perhaps packed with gzip), or a log of nccl-tests.
 
     Parameters
     ----------
@@ -113,7 +118,9 @@ def read_table(path: Path) -> Table:
     """
     shown = str(path)
     try:
-        text = path.read_text(encoding="utf-8-sig", errors="strict")
+        text = _unpacked(path.read_bytes()).decode("utf-8-sig")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise FormatError(f"is no whole gzip file: {error}", shown) from None
     except OSError as error:
         raise FormatError(f"cannot be read: {error.strerror or error}", shown) from None
     except UnicodeDecodeError as error:
@@ -122,6 +129,10 @@ def read_table(path: Path) -> Table:
         rows = tuple(Row(shown, line, cells) for line, cells in read_nccl_log(text, shown))
         return Table(shown, tuple(dict.fromkeys(name for row in rows for name in row.cells)), rows)
     return _read_csv(text, shown)
+
+
+def _unpacked(data: bytes) -> bytes:
+    return gzip.decompress(data) if data.startswith(_GZIP) else data
 
 
 def _read_csv(text: str, shown: str) -> Table:

@@ -9,20 +9,55 @@ from traincast.cli.terminal import console, print_json, progress
 
 @click.command(name="calibrate")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--cluster", required=True, metavar="NAME|FILE", help="Preset or TOML file to start from.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.toml", help="Write the fitted cluster there.")
+@click.option("--cluster", metavar="NAME|FILE", help="Of collectives: preset or TOML file to start from.")
+@click.option("--gpu", metavar="NAME", help="Of operators: the accelerator that they were measured on.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the fitted profile there.")
+@click.option("--table", is_flag=True, help="Keep the measured times: they price just these groups.")
 @click.option("--json", "as_json", is_flag=True, help="Print residuals and constants as JSON and nothing else.")
-def command(files: tuple[Path, ...], cluster: str, out: Path | None, as_json: bool) -> None:
+def command(
+    files: tuple[Path, ...], cluster: str | None, gpu: str | None, out: Path | None, table: bool, as_json: bool
+) -> None:
     """Fit constants to measurements, print residuals, write a profile.
 
-    FILES are logs of nccl-tests, or CSV files of measured collectives, of one cluster.
+    With --cluster, FILES are logs of nccl-tests, or CSV files of measured collectives, of one
+    cluster. With --gpu they are CSV files of measured operators, about 20 timings per family.
     """
+    if (cluster is None) == (gpu is None):
+        raise click.UsageError("say --cluster (measured collectives) or --gpu (measured operators)")
+    if cluster is not None:
+        _collectives(files, cluster, out, table=table, as_json=as_json)
+    elif gpu is not None and table:
+        raise click.UsageError("--table is of collectives; it has no meaning beside --gpu")
+    elif gpu is not None:
+        _operators(files, gpu, out, as_json=as_json)
+
+
+def _operators(files: tuple[Path, ...], gpu: str, out: Path | None, *, as_json: bool) -> None:
+    from traincast import api
+    from traincast.report.operator import operator_calibration_to_dict
+    from traincast.report.whole import write_whole
+
+    with progress("fitting", quiet=as_json):
+        calibration = api.calibrate_operators(files, gpu)
+    if out is not None:
+        write_whole(out, calibration.profile().encode())
+    if as_json:
+        print_json(operator_calibration_to_dict(calibration))
+        return
+    from traincast.report.terminal import print_operator_calibration
+
+    print_operator_calibration(calibration, console())
+    if out is not None:
+        click.echo(f"wrote {out}; use it with traincast operator --constants {out}")
+
+
+def _collectives(files: tuple[Path, ...], cluster: str, out: Path | None, *, table: bool, as_json: bool) -> None:
     from traincast import api
     from traincast.report.accuracy import calibration_to_dict
     from traincast.report.whole import write_whole
 
     with progress("fitting", quiet=as_json):
-        calibration = api.calibrate(files, cluster)
+        calibration = api.calibrate(files, cluster, table=table)
     if out is not None:
         write_whole(out, calibration.profile().encode())
     if as_json:

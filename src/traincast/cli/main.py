@@ -12,11 +12,15 @@ from traincast.errors import TraincastError
 _COMMANDS = {
     "inspect": "What is this file: format, version, contents, totals, problems.",
     "simulate": "Simulate a workload or trace file.",
+    "predict": "Forecast from a model, a parallel layout and a cluster.",
     "compare": "Two results, or a result and a measured trace, side by side.",
     "calibrate": "Fit constants to measurements, print residuals, write a profile.",
     "validate": "Error statistics against measured runs, kernels or collectives.",
     "collective": "The price of one collective, explained.",
+    "operator": "The price of one operator on a GPU, explained.",
     "report": "Render a result again.",
+    "init": "Write a commented job file.",
+    "models": "The models that are known, with their parameters and FLOPs.",
     "clusters": "The clusters that are known, and where their numbers come from.",
 }
 

@@ -7,11 +7,14 @@ import click
 
 from traincast.errors import ConfigError
 from traincast.spec.flags import LAYOUT_FLAGS
+from traincast.spec.options import OVERLAP_CLASSES
 from traincast.spec.simai import SimaiOverlap, parse_overlap
 from traincast.units import parse_rate, parse_size
 
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
+
+ALL_CLASSES = "all classes"
 
 
 def layout_options(function: F) -> F:
@@ -42,6 +45,13 @@ def size_range(text: str | tuple[int, int]) -> tuple[int, int]:
     return sizes
 
 
+def group_name(text: str) -> str:
+    """Read the name of a group, or complain as wrong usage: an option in its place was meant as one."""
+    if text.startswith("-"):
+        raise click.BadParameter(f"{text!r} is an option; say what is left out, such as ranks or gpu")
+    return text
+
+
 def group_rate(text: str) -> tuple[str, float]:
     """Read ``tp=300GB/s``, or complain as wrong usage."""
     try:
@@ -58,6 +68,30 @@ def rank_factor(text: str) -> tuple[int, float]:
         return int(rank), float(factor)
     except (ConfigError, ValueError):
         raise click.BadParameter(f"{text!r} is not a rank and a factor, such as 7=1.3") from None
+
+
+def class_slowdown(text: str) -> tuple[str, float]:
+    """Read ``memory=0.1``, or ``0.1`` for all classes, or complain as wrong usage."""
+    name, _, number = text.rpartition("=")
+    try:
+        return name.strip() or ALL_CLASSES, float(number)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a class and a slowdown, such as memory=0.1") from None
+
+
+def slowdown_by_class(pairs: tuple[tuple[str, float], ...], name: str) -> dict[str, float]:
+    """Return the slowdown of each class; one that is named goes before one for all."""
+    given = once_each(pairs, name)
+    of_all = {} if ALL_CLASSES not in given else dict.fromkeys(OVERLAP_CLASSES, given.pop(ALL_CLASSES))
+    return {**of_all, **given}
+
+
+def expert_loads(text: str) -> tuple[float, ...]:
+    """Read ``1,0.8,1.2``, or complain as wrong usage."""
+    try:
+        return tuple(float(load) for load in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of numbers, such as 1.0,0.8,1.2") from None
 
 
 def simai_overlap(text: str) -> SimaiOverlap:

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from traincast.cli.options import group_rate, layout_options, once_each, rank_factor, simai_overlap, size
+from traincast.cli.options import expert_loads, layout_options, simai_overlap, size
+from traincast.cli.run_options import output_options, run_options, run_values
 from traincast.cli.terminal import console, print_json, progress
 from traincast.errors import ConfigError
 from traincast.spec.dtypes import DTYPE_BYTES
@@ -36,23 +37,15 @@ from traincast.spec.simai import SimaiOverlap
 @click.option(
     "--expert-imbalance", type=float, metavar="X", help="Tokens of the busiest expert rank over the mean (default 1)."
 )
+@click.option(
+    "--expert-loads",
+    type=expert_loads,
+    metavar="X,X,...",
+    help="Relative tokens of each expert rank of an ep group, such as 1.0,0.8,1.2.",
+)
 @click.option("--layer-block", metavar="FIRST:LAST", help="Names of the first and last row of a layer, for --layers.")
 @click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Type of the elements that sizes are counted in.")
 @click.option("--forward-only", is_flag=True, help="Leave out the backward pass and the gradient reductions.")
-@click.option(
-    "--busbw",
-    multiple=True,
-    type=group_rate,
-    metavar="GROUP=RATE",
-    help="Bus bandwidth of a group, such as tp=300GB/s.",
-)
-@click.option(
-    "--slow",
-    multiple=True,
-    type=rank_factor,
-    metavar="RANK=FACTOR",
-    help="Make one rank's compute slower, such as 7=1.3.",
-)
 @click.option(
     "--pricing",
     type=click.Choice(["traincast", "simai"]),
@@ -67,28 +60,20 @@ from traincast.spec.simai import SimaiOverlap
     metavar="GROUP=SHARE,...",
     help="Shares that SimAI takes as hidden, such as tp=0.5,dp=1,pp=0.5.",
 )
-@click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write result.json, ops.csv, trace.json.gz there."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@run_options
+@output_options
 def command(
     files: tuple[Path, ...],
     out: Path | None,
     as_json: bool,
     quiet: bool,
-    busbw: tuple[tuple[str, float], ...],
-    slow: tuple[tuple[int, float], ...],
     pricing: str,
     overlap: SimaiOverlap | None,
     **changes: Any,  # noqa: ANN401
 ) -> None:
     """Simulate a workload or trace file (several rank files, or the folder they are in, are one run)."""
     try:
-        options = make_options(
-            busbw_bytes_per_s=once_each(busbw, "--busbw"), compute_slowdown=once_each(slow, "--slow"), **changes
-        )
+        options = make_options(**run_values(changes))
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     if pricing == "simai":

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from traincast.cli.options import group_name
 from traincast.cli.terminal import console, print_json, progress
 
 
@@ -16,6 +17,7 @@ from traincast.cli.terminal import console, print_json, progress
 @click.option(
     "--cv",
     "leave_out",
+    type=group_name,
     metavar="GROUP",
     help="Also predict each group of ranks or gpu by a fit to the others.",
 )

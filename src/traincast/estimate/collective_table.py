@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.collectives import price_collective
 from traincast.estimate.collectives.contract import bus_factor
+from traincast.estimate.collectives.measured import table_of
 from traincast.fabric.placement import Placement
 from traincast.spec.cluster import Cluster
+from traincast.spec.measured import MeasuredTable
 from traincast.spec.notes import Note
-from traincast.units import counted
+from traincast.units import counted, format_size
 from traincast.workload.words import Operation
 
 
@@ -134,6 +136,7 @@ def collective_table(
         algbw = size_bytes / price.time_s if price.time_s else None
         busbw = None if algbw is None else algbw * factor
         rows.append(CollectiveRow(size_bytes, price.time_s, algbw, busbw, price.algorithm, price.protocol))
+    measured = table_of(operation, placement, cluster)
     return CollectiveTable(
         op=operation.name.lower(),
         ranks=placement.ranks,
@@ -141,4 +144,14 @@ def collective_table(
         members_per_node=placement.members_per_node,
         cluster=cluster.name,
         rows=tuple(rows),
+        assumptions=() if measured is None else (_from_table(measured, sizes_bytes),),
     )
+
+
+def _from_table(table: MeasuredTable, sizes_bytes: Sequence[int]) -> Note:
+    """Say that the times were measured, and how far the formula takes them further."""
+    first, last = table.size_bytes[0], table.size_bytes[-1]
+    text = f"times are measured ones ({table.source}), on straight lines between their sizes on logarithmic scales"
+    if not first <= min(sizes_bytes) <= max(sizes_bytes) <= last:
+        text += f"; below {format_size(first)} and above {format_size(last)} by the formula, scaled to meet them"
+    return Note("measured-table", text)

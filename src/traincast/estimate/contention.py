@@ -2,15 +2,18 @@
 
 All groups of one kind do the same thing at the same time in a step, so the slowest of them sets the
 pace of all: each kind gets the cluster with its rates between nodes divided by the worst slowdown.
+Groups of two kinds slow each other only while both run, which the simulated timeline says
+(`traincast.simulation.loop`); how much they do then is worked out here, once per pair.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from traincast.fabric.contention import network_factor
+from traincast.fabric.contention import FloatArray, link_use, meeting, network_factor
 from traincast.fabric.contract import build_fabric
+from traincast.fabric.graph import FabricGraph
 from traincast.spec.cluster import Cluster
 from traincast.workload.groups import GroupTable
 from traincast.workload.ops import IntArray, OpTable
@@ -19,7 +22,7 @@ from traincast.workload.words import Group, Operation
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """A kind of group on a shared fabric."""
+    """A kind of group on shared links."""
 
     cluster: Cluster
     """The cluster as these groups see it."""
@@ -29,40 +32,105 @@ class Contention:
     """Link that holds the slowest of them back."""
 
 
-def contend(cluster: Cluster, tables: Mapping[Group, GroupTable], ops: OpTable) -> dict[Group, Contention]:
-    """Work out how the groups of each kind share the cluster's fabric.
+@dataclass(slots=True)
+class SharedNetwork:
+    """The network between the nodes, with all groups of a job on it.
+
+    Every question is answered once and remembered.
 
     Parameters
     ----------
     cluster : Cluster
-        With its `fabric`; without one, or where communication takes no time, nothing is shared.
+        With its `fabric`, or without one: then only the NICs and nodes are limits.
     tables : mapping
         All groups of every kind that communicates.
     ops : OpTable
         What they do.
-
-    Returns
-    -------
-    dict
-        Kind -> contention; empty where nothing is shared.
-
-    Raises
-    ------
-    ConfigError
-        If the fabric does not fit the world.
+    network : {"auto", "analytical", "flow"}
+        Whether flows are solved: where they can be shared, never, or always.
+    seed : int, optional
+        Of the fabric's hash, instead of its own.
     """
-    if cluster.fabric is None or cluster.ideal:
-        return {}
-    world = max(len(table.group_of_rank_W) for table in tables.values()) if tables else 0
-    graph = build_fabric(cluster, world) if world else None
-    found = {}
-    for kind, table in tables.items():
-        if graph is None or table.members_GK.shape[1] < 2:
-            continue
-        pattern, groups = _traffic(kind, table, ops)
-        worst = max(network_factor(pattern, groups, graph), key=lambda each: each.factor)
-        found[kind] = Contention(_slowed(cluster, worst.factor), worst.factor, worst.bottleneck)
-    return found
+
+    cluster: Cluster
+    tables: Mapping[Group, GroupTable]
+    ops: OpTable
+    network: str = "auto"
+    seed: int | None = None
+    _graph: FabricGraph | None = None
+    _own: dict[Group, Contention] = field(default_factory=dict)
+    _use: dict[Group, FloatArray] = field(default_factory=dict)
+    _pairs: dict[tuple[Group, Group], Contention] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> bool:
+        """Whether anything is ever shared; not where communication takes no time."""
+        return not self.cluster.ideal and self.network != "analytical"
+
+    def own_kind(self) -> dict[Group, Contention]:
+        """Return how the groups of each kind share links with each other, by kind; empty where nothing is shared.
+
+        Raises
+        ------
+        ConfigError
+            If the fabric does not fit the world.
+        """
+        if not self.shared:
+            return {}
+        if self.cluster.fabric is not None and self.tables:
+            # A fabric that does not fit is wrong even where no group leaves its node.
+            self._fabric()
+        return {kind: self._alone(kind) for kind in self.tables if self._leaves_nodes(kind)}
+
+    def while_both_run(self, kind: Group, other: Group) -> Contention:
+        """Return how the groups of a kind fare while those of another kind communicate too."""
+        if (kind, other) not in self._pairs:
+            graph = self._fabric()
+            slowed = meeting(self._use_of(kind), self._use_of(other), graph)
+            for one in (kind, other):
+                factor = self._alone(one).factor * slowed.factor
+                two = other if one is kind else kind
+                self._pairs[one, two] = Contention(_slowed(self.cluster, factor), slowed.factor, slowed.bottleneck)
+        return self._pairs[kind, other]
+
+    def _alone(self, kind: Group) -> Contention:
+        if kind not in self._own:
+            if self._can_contend():
+                pattern, groups = _traffic(kind, self.tables[kind], self.ops)
+                worst = max(network_factor(pattern, groups, self._fabric(), self.seed), key=lambda each: each.factor)
+                self._own[kind] = Contention(_slowed(self.cluster, worst.factor), worst.factor, worst.bottleneck)
+            else:
+                self._own[kind] = Contention(self.cluster, 1.0, None)
+        return self._own[kind]
+
+    def _use_of(self, kind: Group) -> FloatArray:
+        if kind not in self._use:
+            pattern, groups = _traffic(kind, self.tables[kind], self.ops)
+            self._use[kind] = link_use(pattern, groups, self._fabric(), self._alone(kind).factor, self.seed)
+        return self._use[kind]
+
+    def _fabric(self) -> FabricGraph:
+        if self._graph is None:
+            world = max(len(table.group_of_rank_W) for table in self.tables.values())
+            self._graph = build_fabric(self.cluster, world, node_limits=True)
+        return self._graph
+
+    def _can_contend(self) -> bool:
+        """Tell whether groups of one kind can be in each other's way.
+
+        A NIC is in one of them only, so that without a fabric the limits of the nodes decide.
+        """
+        if self.network == "flow" or self.cluster.fabric is not None:
+            return True
+        inter = self.cluster.inter
+        limit = inter.node_bandwidth_bytes_per_s
+        return limit is not None and limit < self.cluster.gpus_per_node * inter.bandwidth_bytes_per_s
+
+    def _leaves_nodes(self, kind: Group) -> bool:
+        members_GK = self.tables[kind].members_GK
+        first_G1 = members_GK[:, :1]
+        node_GK = np.where(members_GK >= 0, members_GK, first_G1) // self.cluster.gpus_per_node
+        return bool((node_GK != node_GK[:, :1]).any())
 
 
 def _traffic(kind: Group, table: GroupTable, ops: OpTable) -> tuple[str, list[IntArray]]:
@@ -75,6 +143,8 @@ def _traffic(kind: Group, table: GroupTable, ops: OpTable) -> tuple[str, list[In
 
 
 def _slowed(cluster: Cluster, factor: float) -> Cluster:
+    if factor == 1.0:
+        return cluster
     inter = cluster.inter
     limit = inter.node_bandwidth_bytes_per_s
     slowed = replace(

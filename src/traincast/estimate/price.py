@@ -6,7 +6,7 @@ links between the members of their group. Distinct communications are priced onc
 Letters: N operations, U distinct communications, G groups.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,9 @@ from traincast.spec.cluster import Cluster
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Program
 from traincast.workload.words import Group, Kind, Operation, Provenance
+
+Loads = tuple[float, ...]
+"""What each member of a group moves, over the size of the communication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class PricedCommunication:
     price: Price
     count: int
     """Times that the rank that runs it most often runs it."""
+    loads: Loads | None = None
+    """What each member moves over `size_bytes`, where that is not equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,25 +109,36 @@ def _price_distinct(
     placements, placement_at = _placements(program, at, location_LW)
     sizes, size_at = np.unique(ops.size_bytes_T[row_at], return_inverse=True)
     processes, process_at = np.unique(ops.process_s_T[row_at], return_inverse=True)
-    fields = (placement_at, ops.group_T[row_at].astype(np.int64), ops.operation_T[row_at], size_at, process_at)
+    loads, loads_at = _distinct_loads(ops.loads_T, row_at)
+    group_at = ops.group_T[row_at].astype(np.int64)
+    fields = (placement_at, group_at, ops.operation_T[row_at], size_at, process_at, loads_at)
     key_at = np.ravel_multi_index(fields, [int(field.max()) + 1 for field in fields])
     _, first_U, inverse_at = np.unique(key_at, return_index=True, return_inverse=True)
-    count_U = _most_per_rank(program.rank_N[at], inverse_at, len(first_U))
+    count_U = _most_per_rank(program.rank_N[at], inverse_at, len(first_U), ops.repeats_T[row_at])
     price_s_U = np.zeros(len(first_U))
     found: dict[tuple[object, ...], PricedCommunication] = {}
     for index, place in enumerate(first_U):
         group, operation = Group(int(ops.group_T[row_at[place]])), Operation(int(ops.operation_T[row_at[place]]))
         placement = placements[int(placement_at[place])]
         size = int(sizes[size_at[place]])
-        price = links.price(group, operation, size, placement)
+        load = loads[int(loads_at[place])]
+        price = links.price(group, operation, size, placement, load)
         process_s = 0.0 if links.cluster.ideal or placement.ranks == 1 else float(processes[process_at[place]])
         price_s_U[index] = price.time_s + process_s
-        key = (group, operation, size, placement)
+        key = (group, operation, size, placement, load)
         if placement.ranks > 1:
             before = found[key].count if key in found else 0
-            found[key] = PricedCommunication(group, operation, size, placement, price, before + int(count_U[index]))
+            count = before + int(count_U[index])
+            found[key] = PricedCommunication(group, operation, size, placement, price, count, load)
     order = sorted(found.values(), key=lambda each: (-each.count * each.price.time_s, each.group, each.size_bytes))
-    return tuple(order), price_s_U[inverse_at]
+    return tuple(order), price_s_U[inverse_at] * ops.repeats_T[row_at]
+
+
+def _distinct_loads(loads_T: Sequence[Loads | None], row_at: IntArray) -> tuple[list[Loads | None], IntArray]:
+    """Return the distinct loads of a table, and which of them the operations of some rows have."""
+    numbers: dict[Loads | None, int] = {}
+    number_T = np.array([numbers.setdefault(loads, len(numbers)) for loads in loads_T], dtype=np.int64)
+    return list(numbers), number_T[row_at]
 
 
 def _measured_distinct(
@@ -137,7 +153,7 @@ def _measured_distinct(
     keys, inverse_at = np.unique(np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True)
     inverse_at = inverse_at.reshape(-1)
     mean_s_U = np.bincount(inverse_at, duration_s_at) / np.bincount(inverse_at)
-    count_U = _most_per_rank(program.rank_N[at], inverse_at, keys.shape[1])
+    count_U = _most_per_rank(program.rank_N[at], inverse_at, keys.shape[1], ops.repeats_T[row_at])
     return tuple(
         PricedCommunication(
             Group(group), Operation(operation), size, placements[placement], Price(time_s, "measured"), int(count)
@@ -157,12 +173,16 @@ class _Links:
     contended: Mapping[Group, Cluster]
     busbw: Mapping[str, float]
 
-    def price(self, group: Group, operation: Operation, size_bytes: int, placement: Placement) -> Price:
-        """Return the price of a communication over them."""
+    def price(
+        self, group: Group, operation: Operation, size_bytes: int, placement: Placement, loads: Loads | None = None
+    ) -> Price:
+        """Return the price of a communication over them; of unequal loads what each member moves is given."""
         cluster, rate = self.contended.get(group, self.cluster), self.busbw.get(group.name.lower())
         if operation is Operation.SEND_RECV:
             return price_message(size_bytes, placement.nodes == 1, cluster, rate)
-        return price_collective(operation, size_bytes, placement, cluster, rate)
+        # Tokens go to the busiest expert rank or come back from it: its load is what it receives or sends.
+        moved = None if loads is None else [load * size_bytes for load in loads]
+        return price_collective(operation, size_bytes, placement, cluster, rate, loads=moved)
 
 
 def _placements(program: Program, at: IntArray, location_LW: IntArray) -> tuple[list[Placement], IntArray]:
@@ -182,9 +202,10 @@ def _placements(program: Program, at: IntArray, location_LW: IntArray) -> tuple[
     return list(numbers), np.array(of_key, dtype=np.int64)[inverse_at]
 
 
-def _most_per_rank(rank_at: IntArray, which_at: IntArray, distinct: int) -> IntArray:
+def _most_per_rank(rank_at: IntArray, which_at: IntArray, distinct: int, repeats_at: FloatArray) -> IntArray:
     """Return for each distinct communication how often the rank runs it that runs it most, [U]."""
-    keys, counts = np.unique(rank_at.astype(np.int64) * distinct + which_at, return_counts=True)
-    most_U = np.zeros(distinct, dtype=np.int64)
+    keys, inverse_at = np.unique(rank_at.astype(np.int64) * distinct + which_at, return_inverse=True)
+    counts = np.bincount(inverse_at, repeats_at)
+    most_U = np.zeros(distinct)
     np.maximum.at(most_U, keys % distinct, counts)
-    return most_U
+    return np.rint(most_U).astype(np.int64)

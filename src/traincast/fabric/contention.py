@@ -1,9 +1,9 @@
 """How much slower groups communicate because they share the links of a fabric.
 
-Letters: F flows, L links, G groups.
+Letters: F flows, Q their parts over queue pairs, H hops, L links, G groups.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,24 +64,87 @@ def network_factor(
     The flows of a phase are equal and start together, so that one max-min solve gives its time
     (see `traincast.fabric.flows.finish_times`). All steps of a ring are alike: one phase.
     """
+    together_G, alone_G = np.zeros(len(groups)), np.zeros(len(groups))
+    worst_G, link_G = np.zeros(len(groups)), np.full(len(groups), -1, dtype=np.int64)
+    for flows, id_F, group_F in _phases(pattern, groups, graph):
+        slow_G, held_G = _together(flows, id_F, group_F, len(groups), graph, seed)
+        together_G += slow_G
+        alone_G += _alone(flows, group_F, len(groups), graph)
+        link_G = np.where(slow_G > worst_G, held_G, link_G)
+        worst_G = np.maximum(worst_G, slow_G)
+    return [_slowdown(*each, graph) for each in zip(together_G, alone_G, link_G.tolist(), strict=True)]
+
+
+def link_use(
+    pattern: str | Sequence[str],
+    groups: Sequence[npt.ArrayLike],
+    graph: FabricGraph,
+    factor: float = 1.0,
+    seed: int | None = None,
+) -> FloatArray:
+    """Return which share of every link the groups take while all of them communicate.
+
+    Parameters
+    ----------
+    pattern, groups, graph, seed
+        As in `network_factor`.
+    factor : float
+        Slowdown of all of them, the worst that `network_factor` found: the slowest sets the pace.
+
+    Returns
+    -------
+    float array [L]
+        At most 1 (and rounding); of several phases the one that takes most.
+    """
+    use_L = np.zeros(len(graph.capacity_L))
+    for flows, id_F, group_F in _phases(pattern, groups, graph):
+        pace_G = _alone(flows, group_F, len(groups), graph) * factor
+        routes_QH = graph.routes(flows.source_F, flows.target_F, id_F, seed)
+        rate_Q = np.repeat(1.0 / pace_G[group_F], graph.queue_pairs) / graph.queue_pairs
+        real_QH = routes_QH >= 0
+        carried_L = np.bincount(routes_QH[real_QH], rate_Q[np.nonzero(real_QH)[0]], minlength=len(use_L))
+        use_L = np.maximum(use_L, carried_L / graph.capacity_L)
+    return use_L
+
+
+def meeting(one_L: FloatArray, other_L: FloatArray, graph: FabricGraph) -> Slowdown:
+    """Return how much slower two kinds of traffic are while both run, from what each takes of the links alone.
+
+    Where a link would have to carry more than it can, both are slowed down by that ratio: a
+    fair share for each that no link exceeds, and at most twice the time.
+
+    Parameters
+    ----------
+    one_L, other_L : float array [L]
+        What `link_use` returned.
+    graph : FabricGraph
+        For the link's name.
+
+    Returns
+    -------
+    Slowdown
+        On top of what each already is; 1 where they share no link, or none that is full.
+    """
+    asked_L = np.where((one_L > 0) & (other_L > 0), one_L + other_L, 0.0)
+    link = int(asked_L.argmax())
+    return _slowdown(float(asked_L[link]), 1.0, link, graph)
+
+
+def _phases(
+    pattern: str | Sequence[str], groups: Sequence[npt.ArrayLike], graph: FabricGraph
+) -> Iterator[tuple[Flows, IntArray, IntArray]]:
+    """Yield the flows of each phase of all groups, with what tells them apart and the group of each."""
     patterns = [pattern] * len(groups) if isinstance(pattern, str) else list(pattern)
     if len(patterns) != len(groups):
         raise ProgramError(f"{len(patterns)} patterns for {len(groups)} groups")
     per_group = [flows_of(name, members, graph.gpus_per_node) for name, members in zip(patterns, groups, strict=True)]
     group_F = np.repeat(np.arange(len(groups)), [len(each.source_F) for each in per_group])
-    together_G, alone_G = np.zeros(len(groups)), np.zeros(len(groups))
-    worst_G, link_G = np.zeros(len(groups)), np.full(len(groups), -1, dtype=np.int64)
-    if len(group_F):
-        flows = Flows(*(np.concatenate(each) for each in zip(*per_group, strict=True)))
-        for phase in np.unique(flows.phase_F).tolist():
-            at = np.flatnonzero(flows.phase_F == phase)
-            some = Flows(*(each[at] for each in flows))
-            slow_G, held_G = _together(some, at, group_F[at], len(groups), graph, seed)
-            together_G += slow_G
-            alone_G += _alone(some, group_F[at], len(groups), graph)
-            link_G = np.where(slow_G > worst_G, held_G, link_G)
-            worst_G = np.maximum(worst_G, slow_G)
-    return [_slowdown(*each, graph) for each in zip(together_G, alone_G, link_G.tolist(), strict=True)]
+    if not len(group_F):
+        return
+    flows = Flows(*(np.concatenate(each) for each in zip(*per_group, strict=True)))
+    for phase in np.unique(flows.phase_F).tolist():
+        at = np.flatnonzero(flows.phase_F == phase)
+        yield Flows(*(each[at] for each in flows)), at, group_F[at]
 
 
 def _slowdown(together: float, alone: float, link: int, graph: FabricGraph) -> Slowdown:

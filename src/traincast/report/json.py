@@ -1,4 +1,4 @@
-"""JSON documents: ``traincast.result/1``, ``.comparison/1``, ``.inspection/1``, ``.clusters/1``, ``.simai/1``.
+"""JSON documents, ``traincast.result/1`` and the like for comparisons, inspections, clusters, models and SimAI.
 
 A document's keys keep their meaning within a major version; new keys may come, so a reader
 ignores those it does not know. Source: docs of the command line, "Every --json has a schema".
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from traincast.estimate.simai.report import SimaiReport
     from traincast.formats.contract import Inspection
     from traincast.spec.cluster import Cluster
+    from traincast.spec.model import Model
 
 RESULT_SCHEMA = "traincast.result/1"
 COMPARISON_SCHEMA = "traincast.comparison/1"
 INSPECTION_SCHEMA = "traincast.inspection/1"
 CLUSTERS_SCHEMA = "traincast.clusters/1"
+MODELS_SCHEMA = "traincast.models/1"
 SIMAI_SCHEMA = "traincast.simai/1"
 
 # Counts stay integers in dicts that hold counts and seconds, so that a document read and
@@ -134,6 +136,33 @@ def clusters_to_dict(clusters: Iterable["Cluster"]) -> dict[str, Plain]:
         sources = [{"number": number, "source": source} for number, source in cluster.sources]
         described.append({**fields, "sources": plain(sources)})
     return {"schema": CLUSTERS_SCHEMA, "clusters": described}
+
+
+def models_to_dict(models: Iterable["Model"], seq_length: int) -> dict[str, Plain]:
+    """Return models with their counts as the document ``traincast.models/1``.
+
+    Parameters
+    ----------
+    models : iterable of Model
+        The models.
+    seq_length : int
+        Tokens of a sequence, for the FLOPs.
+    """
+    from traincast.spec.counts import model_flops_per_token, parameters, token_flops
+
+    described: list[Plain] = []
+    for index, model in enumerate(models):
+        place, counts = f"$.models[{index}]", parameters(model)
+        totals = {name: getattr(counts, name) for name in ("total", "active", "computed", "trained")}
+        counted = {**_object(plain(counts, place)), **totals}
+        flops = {
+            "seq_length": seq_length,
+            "training_per_token": model_flops_per_token(model, seq_length),
+            "lora_per_token": model_flops_per_token(model, seq_length, "lora"),
+            "forward_per_token": plain(token_flops(model, seq_length), place),
+        }
+        described.append({**_object(plain(model, place)), "parameters": counted, "flops": plain(flops, place)})
+    return {"schema": MODELS_SCHEMA, "models": described}
 
 
 def simai_to_dict(report: "SimaiReport", result: Result) -> dict[str, Plain]:

@@ -1,4 +1,4 @@
-"""Run a workload on a cluster: lay it out, price it, time it.
+"""Run a workload on a cluster: lay it out, price it, time it until what overlaps agrees with the times.
 
 Letters: R simulated ranks, W ranks, L levels of location.
 """
@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traincast.engine.graph import Graph, build_graph
-from traincast.engine.run import run
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
-from traincast.estimate.contention import Contention, contend
+from traincast.estimate.contention import Contention, SharedNetwork
+from traincast.estimate.overlap import slowdowns
 from traincast.estimate.price import Prices, price_program
 from traincast.fabric.placement import locations
 from traincast.schedules.check import check_plan
 from traincast.schedules.plan import SCHEDULES, SchedulePlan
+from traincast.simulation.beside import ComputeBesideTransfers, KindsBesideEachOther
+from traincast.simulation.loop import Loop, Settled
 from traincast.spec.cluster import Cluster
 from traincast.spec.options import SimulateOptions
 from traincast.workload.expand import expand
@@ -37,9 +39,14 @@ class Run:
     program: Program
     prices: Prices
     contention: dict[Group, Contention]
-    """How groups share the fabric; empty where nothing is shared."""
+    """How groups of one kind share links; empty where nothing is shared."""
     graph: Graph
-    timeline: Timeline
+    settled: Settled
+
+    @property
+    def timeline(self) -> Timeline:
+        """When everything ran."""
+        return self.settled.timeline
 
 
 def plan_of(workload: Workload) -> SchedulePlan:
@@ -62,7 +69,7 @@ def run_workload(
     cluster : Cluster
         What it runs on.
     options : SimulateOptions
-        Pricing overrides, stragglers, unfolding.
+        Pricing overrides, stragglers, unfolding, what shares links and what overlap costs.
     engine : {"auto", "reference", "kernel"}
         Implementation of the engine.
 
@@ -75,21 +82,87 @@ def run_workload(
     TraincastError
         If the workload cannot run; a deadlock names the operations that wait for each other.
     """
+    layout = _lay_out(workload, plan, cluster, options)
+    return _time(workload, layout, cluster, options, engine)
+
+
+def steps_of_other_seeds(
+    workload: Workload, plan: SchedulePlan, cluster: Cluster, options: SimulateOptions, engine: str = "auto"
+) -> tuple[float, ...]:
+    """Return the step for each of `options.network_seeds` hash seeds but the fabric's own.
+
+    Empty where there is one seed only, or nothing hashes any flow.
+    """
+    fabric = cluster.fabric
+    if fabric is None or not hashes_flows(cluster, options):
+        return ()
+    layout = _lay_out(workload, plan, cluster, options)
+    seeds = range(fabric.seed + 1, fabric.seed + options.network_seeds)
+    return tuple(_time(workload, layout, cluster, options, engine, seed).timeline.step_s for seed in seeds)
+
+
+def hashes_flows(cluster: Cluster, options: SimulateOptions) -> bool:
+    """Tell whether another seed may give another step."""
+    return (
+        cluster.fabric is not None
+        and cluster.fabric.routing == "ecmp"
+        and not cluster.ideal
+        and options.network != "analytical"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A program, and what does not depend on how long anything takes."""
+
+    program: Program
+    tables: Mapping[Group, GroupTable]
+    location_LW: IntArray
+    graph: Graph
+
+
+def _lay_out(workload: Workload, plan: SchedulePlan, cluster: Cluster, options: SimulateOptions) -> _Layout:
     location_LW = locations(cluster, workload.parallel.world_size)
     tables = _tables(workload)
     program = _program(workload, plan, tables, location_LW, options)
-    contention = contend(cluster, tables, program.ops)
-    contended = {kind: each.cluster for kind, each in contention.items()}
-    prices = price_program(program, cluster, location_LW, options.busbw_bytes_per_s, contended)
     graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
+    return _Layout(program, tables, location_LW, graph)
+
+
+def _time(
+    workload: Workload,
+    layout: _Layout,
+    cluster: Cluster,
+    options: SimulateOptions,
+    engine: str,
+    seed: int | None = None,
+) -> Run:
+    program, graph = layout.program, layout.graph
+    network = SharedNetwork(cluster, layout.tables, program.ops, options.network, seed)
+    contention = network.own_kind()
+    own = {kind: each.cluster for kind, each in contention.items()}
+
+    def price(contended: Mapping[Group, Cluster]) -> Prices:
+        return price_program(program, cluster, layout.location_LW, options.busbw_bytes_per_s, {**own, **contended})
+
+    prices = price({})
+    slowdown_T = slowdowns(program, workload.compute_is_in_situ, options.overlap_slowdown)
+    slows = not cluster.ideal and bool(slowdown_T.any())
+    loop = Loop(
+        alone_s_N=prices.duration_s_N,
+        slowdown_N=lambda at_I: slowdown_T[program.row_N[at_I]],
+        compute=ComputeBesideTransfers.of(program) if slows else None,
+        kinds=KindsBesideEachOther.of(program, layout.location_LW) if network.shared else None,
+        network=network,
+        price=lambda contended: price(contended).duration_s_N,
+    )
     try:
-        ready_N, start_N, end_N = run(graph, prices.duration_s_N, engine)
+        settled = loop.settle(graph, engine)
     except DeadlockError as error:
         names = " -> ".join(_describe(program, op) for op in error.ops[:12])
         raise DeadlockError(f"{error}; {names}", error.ops) from None
-    timeline = Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=prices.duration_s_N)
     ops = replace(program.ops, provenance_T=prices.provenance_T)
-    return Run(replace(program, ops=ops), prices, contention, graph, timeline)
+    return Run(replace(program, ops=ops), prices, contention, graph, settled)
 
 
 def _tables(workload: Workload) -> dict[Group, GroupTable]:

@@ -8,8 +8,10 @@ from traincast.analysis.parts import step_parts
 from traincast.analysis.stragglers import find_stragglers
 from traincast.engine.run import run
 from traincast.estimate.price import PricedCommunication
+from traincast.schedules.plan import SchedulePlan
+from traincast.simulation.remarks import measured_tables, overlap, seeds_spread, shared_links, unused_seeds
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, PartResult, RankResult, Result
-from traincast.simulation.run import Run, plan_of, run_workload
+from traincast.simulation.run import Run, plan_of, run_workload, steps_of_other_seeds
 from traincast.spec.cluster import Cluster
 from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
@@ -48,6 +50,23 @@ def simulate_workload(workload: Workload, cluster: Cluster, options: SimulateOpt
     """
     plan = plan_of(workload)
     done = run_workload(workload, plan, cluster, options, engine)
+    return account(done, workload, plan, cluster, options, engine)
+
+
+def account(
+    done: Run,
+    workload: Workload,
+    plan: SchedulePlan,
+    cluster: Cluster,
+    options: SimulateOptions,
+    engine: str = "auto",
+) -> Result:
+    """Say of a step that ran where its time went; the parameters are those it ran with.
+
+    Returns
+    -------
+    Result
+    """
     ranks = _ranks(done, workload.measured)
     step_s = done.timeline.step_s
     last = min((rank for rank in ranks if rank.end_s == step_s), key=lambda rank: rank.rank)
@@ -59,12 +78,18 @@ def simulate_workload(workload: Workload, cluster: Cluster, options: SimulateOpt
         collectives=tuple(_collective(each) for each in done.prices.communications),
         inputs=tuple(Input(path=file.path, format=file.format, sha256=file.sha256) for file in workload.inputs),
         cluster=_cluster(cluster, workload.parallel.world_size),
-        assumptions=workload.assumptions + _lonely_groups(done.program) + _shared_links(done),
+        assumptions=workload.assumptions
+        + _lonely_groups(done.program)
+        + measured_tables(done)
+        + shared_links(done)
+        + overlap(done, options)
+        + seeds_spread([step_s, *steps_of_other_seeds(workload, plan, cluster, options, engine)]),
         warnings=workload.warnings
         + plan.warnings
         + _far_from_measured(step_s, workload.measured)
-        + _unused_rates(done, options),
-        stragglers=_stragglers(done, engine, workload.measured),
+        + _unused_rates(done, options)
+        + unused_seeds(cluster, options),
+        stragglers=_stragglers(done, engine, workload),
         measured_s=workload.measured.step_s if workload.measured else None,
         parts=_parts(done, workload.measured),
         version=__version__,
@@ -121,15 +146,16 @@ def _ranks(done: Run, measured: MeasuredRun | None) -> tuple[RankResult, ...]:
     return tuple(results)
 
 
-def _stragglers(done: Run, engine: str, measured: MeasuredRun | None) -> tuple[dict[str, int | float], ...]:
+def _stragglers(done: Run, engine: str, workload: Workload) -> tuple[dict[str, int | float], ...]:
     """Return the stragglers with what each costs: the step less that of the same run without it.
 
     Where the input was measured, a rank that was made up from another one is none.
     """
-    program, duration_N = done.program, done.timeline.duration_s_N
+    program, duration_N, measured = done.program, done.timeline.duration_s_N, workload.measured
+    load_R = None if workload.expert_load_W is None else workload.expert_load_W[program.rank_R]
     compute_N = program.ops.kind_T[program.row_N] == Kind.COMPUTE
     found = []
-    for straggler in find_stragglers(program, duration_N):
+    for straggler in find_stragglers(program, done.prices.duration_s_N, load_R):
         if measured is not None and int(program.rank_R[straggler.index]) not in measured.end_s:
             continue
         mine = program.rank_slice(straggler.index)
@@ -192,19 +218,6 @@ def _far_from_measured(step_s: float, measured: MeasuredRun | None) -> tuple[Not
         f"{measured.step_s:.3f} s: what was not traced had to be made up"
     )
     return (Note("far-from-measured", text),)
-
-
-def _shared_links(done: Run) -> tuple[Note, ...]:
-    """Note which groups share links of the fabric, and which link holds them back."""
-    return tuple(
-        Note(
-            "shared-links",
-            f"all {kind.name.lower()} groups communicate at once: between nodes they take {each.factor:.2f} x as long "
-            f"as each alone on a non-blocking fabric, held back by {each.bottleneck}",
-        )
-        for kind, each in done.contention.items()
-        if each.bottleneck is not None
-    )
 
 
 def _lonely_groups(program: Program) -> tuple[Note, ...]:

@@ -7,6 +7,7 @@ The unit of every number is in its name, and a cluster file uses the same names
 from dataclasses import dataclass
 
 from traincast.spec.fabric import FabricSpec
+from traincast.spec.measured import MeasuredTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,24 @@ class Link:
     """What all ranks of one node get of this level together and per direction; None: no limit."""
     pair_bandwidth_bytes_per_s: float | None = None
     """Rate of a group of two alone, where larger groups share something (PCIe); None: no other rate."""
+    halves_bandwidth_bytes_per_s: float | None = None
+    """What one half of a group can send to the other half (host bridges, the link between two
+    sockets); None: no limit."""
+    crowding: float | None = None
+    """The rate per rank falls as (2 / members of the node) to this power; None: it does not fall."""
     kind: str | None = None
-    """What the level is made of; only ``"nvswitch"`` can reduce in the switch."""
+    """What the level is made of; only ``"nvswitch"`` can reduce in the switch, and over ``"pcie"``
+    NCCL has no LL128 protocol."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Measured times of collectives, and the links that they were measured on."""
+
+    tables: tuple[MeasuredTable, ...]
+    """One per operation and group."""
+    intra: Link
+    inter: Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,5 +91,7 @@ class Cluster:
     """Communication takes no time."""
     fabric: FabricSpec | None = None
     """What the network between the nodes looks like; None: nothing in it is ever shared."""
+    measured: Measured | None = None
+    """Times that replace the formula for the groups they were measured on; None: there are none."""
     sources: tuple[tuple[str, str], ...] = ()
     """(number, where it comes from), for every number above."""

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
-from traincast.spec.cluster import Cluster, Gpu, Link
+from traincast.spec.cluster import Cluster, Gpu, Link, Measured
 from traincast.spec.fabric import fabric_from_table
+from traincast.spec.measured import measured_tables_from
 from traincast.units import parse_rate, parse_size, parse_time
 
 T = TypeVar("T", bound=Cluster | Gpu | Link)
@@ -72,7 +73,10 @@ def load_cluster(name_or_path: str) -> Cluster:
         If it is neither a file nor the name of a preset.
     """
     values = _read(_find(name_or_path), name_or_path)
+    measured = values.pop("measured", None)
     cluster = _build(Cluster, "", values, name_or_path)
+    if measured is not None:
+        cluster = replace(cluster, measured=Measured(tables=measured.value, intra=cluster.intra, inter=cluster.inter))
     return replace(cluster, sources=tuple((field, value.source) for field, value in values.items() if value.source))
 
 
@@ -104,6 +108,8 @@ def _read(file: Traversable, shown: str) -> dict[str, _Value]:
         values |= _checked(kind, f"{section}.", table, shown)
     if "fabric" in document:
         values["fabric"] = _Value(fabric_from_table(document.pop("fabric"), shown), f"set in {shown}")
+    if "measured" in document:
+        values["measured"] = _Value(measured_tables_from(document.pop("measured"), shown), None)
     return values | _checked(Cluster, "", document, shown)
 
 

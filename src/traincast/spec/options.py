@@ -1,6 +1,6 @@
 """What the user may ask of a simulation beside the file: layout, schedule, pricing."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -8,11 +8,17 @@ from typing import Any
 from traincast.errors import ConfigError
 from traincast.spec.dtypes import bytes_per_element
 
-GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world")
+GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")
 """Communication groups as the user names them."""
 
 COMM_SOURCES = ("measured", "model")
 """Where the times of a trace's communication come from."""
+
+NETWORKS = ("auto", "analytical", "flow")
+"""How groups that communicate at the same time share links: flows where they can meet, never, or always."""
+
+OVERLAP_CLASSES = ("compute", "memory", "small", "unknown", "communication")
+"""What an operation that overlaps may be bound by, as the user names it."""
 
 
 class StageRoles(StrEnum):
@@ -48,6 +54,8 @@ class LayoutOptions:
     """Times of a trace's communication: ``measured`` or ``model``; None lets the kind of trace decide."""
     expert_imbalance: float | None = None
     """Tokens of the busiest expert rank over the mean; None is 1."""
+    expert_loads: tuple[float, ...] | None = None
+    """Relative tokens of each expert rank of an `ep` group; only their ratios count."""
     layers: int | None = None
     """Layers of the model, where the file lists fewer: its last one is repeated."""
     layer_block: str | None = None
@@ -67,6 +75,8 @@ class LayoutOptions:
             raise ConfigError(f"is {self.comm!r}; it must be one of {', '.join(COMM_SOURCES)}", "comm")
         if self.expert_imbalance is not None and not 1 <= self.expert_imbalance < float("inf"):
             raise ConfigError(f"is {self.expert_imbalance}; the busiest has at least the mean, 1", "expert_imbalance")
+        if self.expert_loads is not None:
+            object.__setattr__(self, "expert_loads", _checked_loads(self.expert_loads, self.expert_imbalance))
         if self.dtype is not None:
             bytes_per_element(self.dtype)
         if self.layer_block is not None and not all(self.block_ends):
@@ -78,6 +88,19 @@ class LayoutOptions:
         """First and last name of `layer_block`; both are empty where it is not given."""
         first, _, last = (self.layer_block or "").partition(":")
         return first.strip(), last.strip()
+
+
+def _checked_loads(loads: Iterable[float], imbalance: float | None) -> tuple[float, ...]:
+    """Refuse loads that are none, that are all zero, or that stand beside a single factor."""
+    found = tuple(loads)
+    if imbalance is not None:
+        raise ConfigError("stands beside expert_imbalance; give one of the two", "expert_loads")
+    wrong = [load for load in found if not 0 <= load < float("inf")]
+    if wrong:
+        raise ConfigError(f"has {wrong[0]}; a load is a finite number, zero or more", "expert_loads")
+    if not any(found):
+        raise ConfigError("gives no expert rank any tokens; at least one load must be above zero", "expert_loads")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +116,17 @@ class SimulateOptions:
     """Simulate every rank even where ranks are alike."""
     compute_slowdown: Mapping[int, float] = field(default_factory=dict)
     """Factor on the compute times of single ranks (stragglers)."""
+    overlap_slowdown: Mapping[str, float] = field(default_factory=dict)
+    """How much longer work of a class takes while its rank computes and communicates at the same time, 0.1 for
+    10 %; classes that are not given have the default of `traincast.estimate.overlap`, 0 turns one off."""
+    network: str = "auto"
+    """How groups that communicate at the same time share links (`NETWORKS`)."""
+    network_seeds: int = 1
+    """Hash seeds of the fabric to simulate; the step of each beyond the first is only told as a spread."""
 
     def __post_init__(self) -> None:
-        """Refuse groups that do not exist and rates that are none."""
+        """Refuse names that do not exist and numbers that mean nothing."""
+        self._check_overlap()
         for group, rate in self.busbw_bytes_per_s.items():
             if group not in GROUP_NAMES:
                 raise ConfigError(f"unknown group {group!r}; known: {', '.join(GROUP_NAMES)}", "busbw")
@@ -104,6 +135,17 @@ class SimulateOptions:
         for rank, factor in self.compute_slowdown.items():
             if rank < 0 or not 0 < factor < float("inf"):
                 raise ConfigError(f"rank {rank} with factor {factor}; give a rank and a positive factor", "slow")
+
+    def _check_overlap(self) -> None:
+        for name, slowdown in self.overlap_slowdown.items():
+            if name not in OVERLAP_CLASSES:
+                raise ConfigError(f"unknown class {name!r}; known: {', '.join(OVERLAP_CLASSES)}", "overlap_slowdown")
+            if not 0 <= slowdown < float("inf"):
+                raise ConfigError(f"is {slowdown}; it must be zero or more", f"overlap_slowdown.{name}")
+        if self.network not in NETWORKS:
+            raise ConfigError(f"is {self.network!r}; it must be one of {', '.join(NETWORKS)}", "network")
+        if self.network_seeds < 1:
+            raise ConfigError(f"is {self.network_seeds}; it must be at least 1", "network_seeds")
 
 
 def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401

@@ -41,6 +41,8 @@ class Parallel:
     """Expert tensor parallel degree; None means the same as `tp`."""
     microbatches: int = 1
     """Microbatches per step and data parallel replica."""
+    shard: int | None = None
+    """Of the dp x cp ranks with equal dense parameters, those that share one copy of sharded state; None: all."""
 
     def __post_init__(self) -> None:
         """Refuse degrees below one and layouts that do not divide."""
@@ -54,6 +56,11 @@ class Parallel:
                 f"the {counted(self.ranks_per_stage, 'rank')} of a stage (tp {self.tp} x cp {self.cp} x dp {self.dp}) "
                 f"{'does' if self.ranks_per_stage == 1 else 'do'} not divide into experts of etp {self.expert_tp} x "
                 f"ep {self.ep}; change ep, etp or dp"
+            )
+        if self.shard is not None and (self.shard < 1 or self.dp * self.cp % self.shard):
+            raise InfeasibleError(
+                f"state shared by {counted(self.shard, 'rank')} does not divide the {self.dp * self.cp} ranks with "
+                f"equal parameters (dp {self.dp} x cp {self.cp}); change shard or dp"
             )
         if self.world_size > MAX_WORLD_SIZE:
             raise InfeasibleError(
@@ -75,6 +82,11 @@ class Parallel:
     def expert_tp(self) -> int:
         """Tensor parallel degree inside an expert."""
         return self.tp if self.etp is None else self.etp
+
+    @property
+    def sharing(self) -> int:
+        """Ranks that share one copy of sharded state."""
+        return self.dp * self.cp if self.shard is None else self.shard
 
     @property
     def ranks_per_stage(self) -> int:

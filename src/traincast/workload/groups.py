@@ -63,10 +63,12 @@ def rank_groups(parallel: Parallel, kinds: Iterable[Group]) -> dict[Group, Group
     dense = np.arange(world, dtype=np.int32).reshape(pp, dp, cp, tp)
     expert = dense.reshape(pp, parallel.edp, parallel.ep, parallel.expert_tp)
     stages = dense.reshape(pp, -1)
+    replicas = dense.transpose(0, 3, 1, 2).reshape(-1, dp * cp)
+    shards = replicas.reshape(len(replicas), -1, parallel.sharing)
     members: dict[Group, IntArray] = {
         Group.TP: dense.reshape(-1, tp),
         Group.CP: dense.transpose(0, 1, 3, 2).reshape(-1, cp),
-        Group.DP: dense.transpose(0, 3, 1, 2).reshape(-1, dp * cp),
+        Group.DP: replicas,
         Group.PP: stages.T,
         Group.ETP: expert.reshape(-1, parallel.expert_tp),
         Group.EP: expert.transpose(0, 1, 3, 2).reshape(-1, parallel.ep),
@@ -74,6 +76,8 @@ def rank_groups(parallel: Parallel, kinds: Iterable[Group]) -> dict[Group, Group
         Group.EMB: stages[[0, -1]].T if pp > 1 else stages.T,
         Group.MP: dense.transpose(1, 2, 0, 3).reshape(-1, pp * tp),
         Group.WORLD: dense.reshape(1, -1),
+        Group.SHARD: shards.reshape(-1, parallel.sharing),
+        Group.REPLICA: shards.transpose(0, 2, 1).reshape(-1, dp * cp // parallel.sharing),
     }
     wanted = sorted(set(kinds) - {Group.NONE})
     return {kind: GroupTable.of(kind, members[kind], world, ordered=kind is Group.PP) for kind in wanted}

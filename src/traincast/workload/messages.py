@@ -24,8 +24,17 @@ class Message(NamedTuple):
         Each neighbour and direction has its own, so that a message to one neighbour never holds
         back one to the other.
         """
-        direction = "FORWARD" if self.forward else "BACKWARD"
-        return Stream[f"{kind.name}_{direction}" + ("" if self.usual else "_REVERSED")]
+        return _STREAMS[kind, self.forward, self.usual]
+
+
+_STREAMS = {
+    (kind, forward, usual): Stream[
+        f"{kind.name}_{'FORWARD' if forward else 'BACKWARD'}" + ("" if usual else "_REVERSED")
+    ]
+    for kind in (Kind.SEND, Kind.RECV)
+    for forward in (True, False)
+    for usual in (True, False)
+}
 
 
 def incoming(plan: SchedulePlan, slot: Slot, stage: int) -> Message | None:

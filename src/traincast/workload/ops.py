@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from traincast.workload.calls import OperatorCall
 from traincast.workload.words import Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream
 
 IntArray = npt.NDArray[np.integer]
@@ -48,8 +49,10 @@ class Op:
     """Local work that follows each transfer (12th column of an AICB row)."""
     waits_for: Stream = Stream.NONE
     """Stream that a WAIT holds for."""
-    operator: str | None = None
-    shape: tuple[int, ...] | None = None
+    repeats: float = 1.0
+    """Equal communications, one after the other, that this one stands for; a share of one where it is split."""
+    calls: tuple[tuple[OperatorCall, float], ...] | None = None
+    """What a computation runs, and how often; its duration is worked out from them."""
     flops: float | None = None
     bytes_moved: float | None = None
     overlap_class: OverlapClass = OverlapClass.UNKNOWN
@@ -81,8 +84,8 @@ class OpTable:
     loads_T: tuple[tuple[float, ...] | None, ...]
     process_s_T: FloatArray
     waits_for_T: IntArray
-    operator_T: tuple[str | None, ...]
-    shape_T: tuple[tuple[int, ...] | None, ...]
+    repeats_T: FloatArray
+    calls_T: tuple[tuple[tuple[OperatorCall, float], ...] | None, ...]
     flops_T: FloatArray
     """FLOP; NaN where unknown."""
     bytes_moved_T: FloatArray
@@ -126,8 +129,8 @@ _INTEGER_WIDTH = {
     "int32": ("file", "line", "layer"),
     "int64": ("size_bytes", "memory_alloc_bytes", "memory_free_bytes"),
 }
-_FLOATS = ("duration_s", "process_s", "flops", "bytes_moved")
-_OBJECTS = ("name", "part", "dtype", "loads", "operator", "shape")
+_FLOATS = ("duration_s", "process_s", "repeats", "flops", "bytes_moved")
+_OBJECTS = ("name", "part", "dtype", "loads", "calls")
 
 
 def table_of(ops: Sequence[Op]) -> OpTable:

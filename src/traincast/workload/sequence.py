@@ -13,7 +13,7 @@ Source: Megatron-LM, megatron/core/pipeline_parallel/schedules.py.
 
 import math
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +77,8 @@ class SequenceBuilder:
     def _lay_out(self, pieces: list[Piece]) -> Sequence:
         rows = [self.segments[piece.segment] for piece in pieces]
         lengths = [len(segment) for segment in rows]
-        columns = np.array(pieces, dtype=np.int32).reshape(-1, len(Piece._fields))
+        flat = np.fromiter(chain.from_iterable(pieces), np.int32, count=len(pieces) * len(Piece._fields))
+        columns = flat.reshape(-1, len(Piece._fields))
         _, virtual_stage_L, microbatch_L, peer_L = np.repeat(columns, lengths, axis=0).T.copy()
         empty = np.zeros(0, dtype=np.int32)
         return Sequence(np.concatenate([empty, *rows]).astype(np.int32), virtual_stage_L, microbatch_L, peer_L)
@@ -137,9 +138,16 @@ class SequenceBuilder:
 
     def _message(self, template: Template, message: Message, kind: Kind, slot: Slot, *, blocking: bool) -> Piece:
         boundary = message.boundary % len(self.plan.placement[0])
-        direction = "forward" if message.forward else "backward"
-        name = f"{kind.name.lower()}_{direction}"
         duration_s = _known(template, message.forward, boundary, slot.microbatch)
+        key = (kind, message.forward, message.usual, boundary, blocking, duration_s)
+        if key not in self._single:
+            self._single[key] = self._add_message(message, kind, boundary, duration_s, blocking=blocking)
+        return Piece(self._single[key], message.boundary, slot.microbatch, message.peer)
+
+    def _add_message(
+        self, message: Message, kind: Kind, boundary: int, duration_s: float | None, *, blocking: bool
+    ) -> int:
+        name = f"{kind.name.lower()}_{'forward' if message.forward else 'backward'}"
         op = Op(
             name=name,
             part=name,
@@ -153,7 +161,7 @@ class SequenceBuilder:
             operation=Operation.SEND_RECV,
             size_bytes=int(self.workload.message_bytes_Q[boundary]),
         )
-        return Piece(self._segment_of(op), message.boundary, slot.microbatch, message.peer)
+        return self._segment_of(op)
 
     def _receive(self, template: Template, message: Message, slot: Slot) -> list[Piece]:
         """Return a blocking receive, after what the input says precedes it."""
@@ -165,8 +173,13 @@ class SequenceBuilder:
         return pieces
 
     def _wait(self, stream: Stream, slot: Slot) -> Piece:
+        if (stream,) not in self._single:
+            self._single[stream,] = self._add_wait(stream)
+        return Piece(self._single[stream,], slot.virtual_stage, slot.microbatch)
+
+    def _add_wait(self, stream: Stream) -> int:
         op = Op(name=f"wait_{stream.name.lower()}", kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)
-        return Piece(self._segment_of(op), slot.virtual_stage, slot.microbatch)
+        return self._segment_of(op)
 
     def _segment_of(self, op: Op) -> int:
         """Return the one-operation segment of an added operation, adding it the first time."""

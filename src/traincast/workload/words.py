@@ -48,6 +48,10 @@ class Group(IntEnum):
     MP = 8
     """TP x PP, the optimizer's norm."""
     WORLD = 9
+    SHARD = 10
+    """Data parallel ranks that share one copy of sharded state (ZeRO, FSDP), where that is not all of them."""
+    REPLICA = 11
+    """Data parallel ranks that hold the same share of it (HSDP)."""
 
 
 class Stream(IntEnum):
@@ -74,7 +78,11 @@ class Stream(IntEnum):
     SEND_BACKWARD_REVERSED = 16
     RECV_FORWARD_REVERSED = 17
     RECV_BACKWARD_REVERSED = 18
-    NONE = 19
+    SHARD = 19
+    REPLICA = 20
+    HOST = 21
+    """The host, which launches the kernels of what comes next."""
+    NONE = 22
 
 
 STREAM_OF_GROUP: dict[Group, Stream] = {group: Stream[group.name] for group in Group if group is not Group.NONE}

@@ -73,3 +73,8 @@ class Workload:
     warnings: tuple[Note, ...] = ()
     measured: "MeasuredRun | None" = None
     """What the input measured, where it is a measured run."""
+    expert_load_W: FloatArray | None = None
+    """Tokens of each rank's experts over the mean (`traincast.workload.experts`); None where they are balanced."""
+    compute_is_in_situ: bool = False
+    """Whether the times that the input gives were measured inside a running step, so that they contain what
+    overlap with communication costs (`traincast.estimate.overlap`); False for kernels timed alone."""

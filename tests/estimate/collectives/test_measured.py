@@ -58,6 +58,11 @@ def azure():
         ("gb200", Operation.ALL_REDUCE, 8_589_934_592, (72,), 20299e-6),
         ("gb200", Operation.ALL_REDUCE, 1_073_741_824, (72,), 3109e-6),
         ("gb200", Operation.ALL_REDUCE, 536_870_912, (72,), 1807e-6),
+        # NVIDIA/nccl issue 1531, all-to-all of 8 x 8 H800
+        ("h800", Operation.ALL_TO_ALL, 8_388_608, (8,) * 8, 337.8e-6),
+        # ai-dynamo/aiconfigurator, NCCL 2.29.2, PCIe
+        ("rtx-pro-6000", Operation.ALL_REDUCE, 268_435_456, (4,), 15667e-6),
+        ("rtx-pro-6000", Operation.ALL_TO_ALL, 536_870_912, (2,), 10448e-6),
         # NVIDIA/nccl-tests issue 232, one H100 per node
         ("h100", Operation.ALL_REDUCE, 33_554_432, (1, 1), 812.3e-6),
         ("h100", Operation.ALL_REDUCE, 2_097_152, (1, 1), 113.2e-6),
@@ -93,6 +98,12 @@ def test_a_gpu_from_its_datasheet_and_the_others_within_25_percent(fit_links, on
     assert all(len(fit.constants) <= 6 for fit in fits.values())
     for name, found in fit_links.without_each_gpu(fits, one_node).items():
         assert max(each.median for each in found if each.of in OPERATIONS) <= 0.25, name
+
+
+@needs_one_node
+def test_even_the_erratic_pcie_of_the_l40s_within_12_percent(fit_links, one_node):
+    found = fit_links.as_priced(fit_links.of_gpu(one_node, "l40s"), load_cluster("l40s"))
+    assert max(each.median for each in found if each.of in OPERATIONS) <= 0.12
 
 
 @needs_azure

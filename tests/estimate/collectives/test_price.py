@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from traincast.errors import ConfigError, ProgramError
 from traincast.estimate.collectives import ALGORITHMS, Traffic, price_collective, price_message
+from traincast.estimate.collectives.contract import rate_inside
 from traincast.estimate.collectives.tuning import SWITCH_RANKS, switch_efficiency
 from traincast.fabric.placement import Placement
 from traincast.spec.cluster import Cluster, Gpu, Link
@@ -35,7 +36,8 @@ operations = st.sampled_from(OPERATIONS)
 sizes = st.integers(1, 2**44)
 clusters = st.sampled_from(REAL)
 LATENCIES = ["base_latency_s", "hop_latency_s", "fill_latency_s"]
-BANDWIDTHS = ["bandwidth_bytes_per_s", "node_bandwidth_bytes_per_s"]
+BANDWIDTHS = [f"{name}bandwidth_bytes_per_s" for name in ("", "node_", "pair_", "halves_")]
+PLACEMENTS = [Placement(counts) for counts in ((2,), (3,), (5,), (8,), (1, 1), (1,) * 7, (4, 2), (7, 3, 1), (8, 8))]
 
 
 def scaled(cluster, level, name, factor):
@@ -74,10 +76,27 @@ def test_price_follows_latency_up_and_bandwidth_down(operation, size, placement,
 
 @given(operations, sizes, placements, clusters)
 def test_price_is_never_below_the_bandwidth_of_the_bottleneck(operation, size, placement, cluster):
+    assert price_collective(operation, size, placement, cluster).time_s >= bound_s(operation, size, placement, cluster)
+
+
+@pytest.mark.parametrize("cluster", REAL, ids=lambda each: each.name)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
+def test_odd_sizes_odd_groups_and_one_rank_per_node_keep_the_bound_and_the_order(operation, cluster):
+    for placement in PLACEMENTS:
+        if operation is Operation.SEND_RECV and placement.ranks != 2:
+            continue
+        sizes = (1, 3, 1001, 65_537, 12_345_679, 2**30 + 1)
+        times = [price_collective(operation, size, placement, cluster).time_s for size in sizes]
+        assert times == sorted(times)
+        assert all(t >= bound_s(operation, s, placement, cluster) > 0 for s, t in zip(sizes, times, strict=True))
+
+
+def bound_s(operation, size, placement, cluster):
+    """Return what the bytes alone take over the bottleneck link."""
     n, counts = placement.ranks, placement.members_per_node
     nic, node = cluster.inter.bandwidth_bytes_per_s, cluster.inter.node_bandwidth_bytes_per_s or math.inf
     if placement.nodes == 1:
-        rate = cluster.intra.bandwidth_bytes_per_s
+        rate = rate_inside(n, cluster)
         # A switch that sums halves what an all-reduce sends.
         reduced = 1 if switch_efficiency(cluster) and n >= SWITCH_RANKS else 2 * (n - 1) / n
         bound = {Operation.ALL_REDUCE: reduced}.get(operation, (n - 1) / n) * size / rate
@@ -87,7 +106,7 @@ def test_price_is_never_below_the_bandwidth_of_the_bottleneck(operation, size, p
         # What the members of a node lack must come in through the node's NICs.
         moved = {m: m * (n - m) / n if operation is Operation.ALL_TO_ALL else (n - m) / n for m in counts}
         bound = max(size * moved[m] / min(m * nic, node) for m in counts)
-    assert price_collective(operation, size, placement, cluster).time_s >= bound * (1 - 1e-12)
+    return bound * (1 - 1e-12)
 
 
 @given(sizes, st.integers(2, 8), clusters)

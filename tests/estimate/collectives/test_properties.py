@@ -1,6 +1,7 @@
 """What must hold for every price, whatever the constants."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from traincast.errors import ProgramError, UnknownNameError
 from traincast.estimate.collectives import ALGORITHMS, nccl_choice, price_collective, price_many
+from traincast.estimate.collectives.contract import latency_s, rate_inside, seconds_per_byte
+from traincast.estimate.collectives.shape import fitted
 from traincast.estimate.collectives.tuning import PROTOCOLS, nccl_times_us, tables, versions
 from traincast.fabric.placement import Placement
 from traincast.spec.cluster import Cluster, Gpu, Link
@@ -46,6 +49,8 @@ def test_a_ring_all_reduce_costs_its_two_halves_less_one_launch(placement, clust
     copies = 0.0
     if cluster.gpu.copy_bytes_per_s:  # a rank's own share is put in its place once, not twice
         copies = size / placement.ranks / cluster.gpu.copy_bytes_per_s
+    if cluster.intra.kind == "pcie" and placement.max_members > 1:
+        copies += size / placement.ranks / rate_inside(placement.max_members, cluster)
     launch = link.base_latency_s + link.fill_latency_s + copies
     assert whole >= (scatter + gather - launch) * (1 - 1e-12)
     assert whole <= scatter + gather
@@ -56,7 +61,7 @@ def test_direct_messages_do_not_make_links_faster(placement, size, cluster):
     """ASTRA-sim breaks this bound: 64 direct all-reduces 59 times, all-to-alls 52 times too fast."""
     n, rate = placement.ranks, cluster.inter.bandwidth_bytes_per_s
     if placement.nodes == 1:
-        rate, outside = cluster.intra.bandwidth_bytes_per_s, n - 1
+        rate, outside = rate_inside(n, cluster), n - 1
     else:
         outside = n - placement.min_members
     moved = outside / n * size / rate
@@ -138,6 +143,29 @@ def test_the_busiest_rank_sets_the_time_of_an_all_to_all():
         price_collective(AR, 0, four, H100, loads=[1, 2, 3, 4])
 
 
+EXCHANGES = ["pairwise", "pxn", "direct", None]
+
+
+@given(st.sampled_from(EXCHANGES), st.integers(1, 8), st.integers(2, 6), clusters, st.data())
+def test_loads_are_monotone_in_the_busiest_rank_whatever_the_algorithm(name, members, nodes, cluster, data):
+    placement = Placement((max(members, 2),) * nodes)
+    n = placement.ranks
+    loads = data.draw(st.lists(st.floats(0, 2**36), min_size=n, max_size=n))
+
+    def price(loads):
+        return price_collective(A2A, 0, placement, cluster, loads=loads, algorithm=name).time_s
+
+    busiest = loads.index(max(loads))
+    more = [load * 1.5 + 1 if index == busiest else load for index, load in enumerate(loads)]
+    assert price(more) >= price(loads)
+    # Who is not the busiest changes nothing; neither does which rank it is.
+    idle = [max(loads) if index == 0 else 0.0 for index in range(n)]
+    assert price(loads) == price(idle) == price(sorted(loads))
+    equal = int(max(loads))
+    balanced = price_collective(A2A, equal, placement, cluster, algorithm=name).time_s
+    assert price([equal] * n) == price([[equal] * n, [0] * n]) == balanced
+
+
 def test_an_algorithm_can_be_asked_for_and_must_fit():
     assert price_collective(AR, 1000, Placement((4,)), H100, algorithm="direct").algorithm == "direct"
     with pytest.raises(ProgramError, match="no algorithm"):
@@ -186,8 +214,59 @@ def test_nccl_has_no_choice_for_messages_or_without_its_tables():
         tables("1.0")
 
 
+PCIE = load_cluster("rtx-pro-6000")
+
+
+def test_low_latency_over_pcie_sends_twice_the_bytes_until_the_longer_steps_are_cheaper():
+    ring = ALGORITHMS.get("ring")(AG, Placement((8,)))
+    start, slope = latency_s(ring, PCIE), seconds_per_byte(ring, PCIE)
+    steps = 7 * fitted().pcie_step_latency_s
+    meet = int(steps / slope)
+    for size in (meet // 100, meet // 2):
+        assert price_collective(AG, size, Placement((8,)), PCIE).time_s == pytest.approx(start + 2 * size * slope)
+    for size in (meet * 2, meet * 1000):
+        assert price_collective(AG, size, Placement((8,)), PCIE).time_s == pytest.approx(start + steps + size * slope)
+
+
+def test_pairs_halves_and_crowds_share_pcie():
+    size, intra = 2**33, PCIE.intra
+
+    def rate(operation, ranks, cluster=PCIE):
+        bytes_sent = size * (ranks - 1) / ranks
+        return bytes_sent / price_collective(operation, size, Placement((ranks,)), cluster).time_s
+
+    assert rate_inside(2, PCIE) == intra.pair_bandwidth_bytes_per_s > rate_inside(3, PCIE) == rate_inside(8, PCIE)
+    # Half of 8 ranks send half of their data to the other half: 2 S over the middle.
+    a2a = price_collective(A2A, size, Placement((8,)), PCIE).time_s
+    assert a2a == pytest.approx(2 * size / intra.halves_bandwidth_bytes_per_s, rel=1e-3)
+    assert rate(AG, 8) > rate(A2A, 8)
+    crowded = replace(PCIE, intra=replace(intra, pair_bandwidth_bytes_per_s=None, crowding=2.0))
+    assert [rate_inside(members, crowded) / intra.bandwidth_bytes_per_s for members in (1, 2, 4, 8)] == [
+        1,
+        1,
+        1 / 4,
+        1 / 16,
+    ]
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 16])
+def test_a_large_all_to_all_over_nodes_is_bound_by_each_nic(nodes):
+    """Bus bandwidth is nodes / (nodes - 1) times that of one NIC (NVIDIA, nccl-tests issue 130)."""
+    size, placement = 2**34, Placement((8,) * nodes)
+    time_s = price_collective(A2A, size, placement, H100).time_s
+    bus = size * (placement.ranks - 1) / placement.ranks / time_s
+    nic = min(H100.inter.bandwidth_bytes_per_s, H100.inter.node_bandwidth_bytes_per_s / 8)
+    one = nic * (placement.ranks - 1) / (placement.ranks - 8)
+    assert 0.98 * one < bus <= one
+
+
+def test_each_peer_of_an_all_to_all_over_nodes_costs_the_nic_a_message():
+    price = [price_collective(A2A, 1, Placement((8,) * nodes), H100, algorithm="pxn").time_s for nodes in (8, 16)]
+    assert price[1] - price[0] == pytest.approx(64 * fitted().message_latency_s + H100.inter.hop_latency_s, rel=0.01)
+
+
 def test_no_nvls_without_its_switch():
     size = 2**30
     assert price_collective(AR, size, Placement((8,)), H100).algorithm == "nvls"
-    for name in ("a100", "l40s", "mi300x", "tpu-v5p"):
+    for name in ("a100", "l40s", "rtx-pro-6000", "mi300x", "tpu-v5p"):
         assert price_collective(AR, size, Placement((8,)), load_cluster(name)).algorithm == "ring"

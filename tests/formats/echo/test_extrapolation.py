@@ -117,6 +117,7 @@ def test_a_wait_that_was_taken_out_is_not_a_fast_pipeline(tmp_path):
         ({"ep": 2}, "ep-unused"),
         ({"etp": 2}, "etp-unused"),
         ({"expert_imbalance": 2.0}, "expert-imbalance-unused"),
+        ({"expert_loads": (1.0, 2.0)}, "expert-loads-unused"),
         ({"pp_message_bytes": 1_000_000}, "pp-comm-unused"),
     ],
 )

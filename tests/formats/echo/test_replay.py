@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from traincast import api
-from traincast.errors import FormatError, InfeasibleError
+from traincast.errors import ConfigError, FormatError, InfeasibleError
 from traincast.workload.words import Kind, Operation
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -171,9 +171,59 @@ def test_a_profile_stands_for_the_balanced_run() -> None:
     assert {each.size_bytes for each in exchanges} == {2048 * 4096 * 2}
     assert sum(each.count for each in exchanges) == 16 * (4 + 4)
     assert {"expert-tokens", "expert-balance"} <= _codes(result)
-    slower = api.simulate(PROFILE, **layout, expert_imbalance=1.9)
-    assert slower.iteration_time_s > 1.05 * result.iteration_time_s
-    assert "expert-balance" not in _codes(slower)
+
+
+IN_PROFILE = {"pp": 4, "ep": 4, "dp": 4, "microbatches": 16, "cluster": "h800"}
+
+
+def _exchange_s(result):
+    return next(each.time_s for each in result.collectives if each.op == "all_to_all")
+
+
+def test_unequal_experts_stretch_the_work_and_the_exchange_of_a_profile() -> None:
+    plain, balanced, unequal = (
+        api.simulate(PROFILE, **IN_PROFILE, **more) for more in ({}, {"expert_imbalance": 1}, {"expert_imbalance": 1.9})
+    )
+    assert balanced.iteration_time_s == plain.iteration_time_s == pytest.approx(0.466, abs=0.006)
+    # With the exchange of the balanced run it would be 0.567 s.
+    assert unequal.iteration_time_s == pytest.approx(0.580, abs=0.007)
+    assert 1.5 < _exchange_s(unequal) / _exchange_s(balanced) <= 1.9
+    assert "expert-balance" in _codes(plain)
+    assert "expert-balance" not in _codes(unequal)
+    ranks = {rank.rank: rank for rank in unequal.ranks}
+    assert {rank.represents for rank in unequal.ranks} == {1, 3}
+    assert (ranks[0].wait_s, ranks[0].represents) == (0, 1)
+    assert ranks[1].compute_s < balanced.ranks[0].compute_s < ranks[0].compute_s
+    # What the others do not compute they wait for, at the exchanges.
+    assert ranks[1].wait_s == pytest.approx(ranks[0].compute_s - ranks[1].compute_s, rel=0.05)
+    assert unequal.stragglers == ()
+
+
+def test_all_ranks_of_a_profile_together_do_the_balanced_work() -> None:
+    total_s = [
+        sum(rank.represents * rank.compute_s for rank in api.simulate(PROFILE, **IN_PROFILE, **more).ranks)
+        for more in ({}, {"expert_imbalance": 1.9}, {"expert_loads": (3, 4, 5, 6)})
+    ]
+    assert total_s == pytest.approx([total_s[0]] * 3, rel=1e-9)
+
+
+def test_loads_of_a_profile_fold_exactly_and_never_make_it_faster() -> None:
+    for more in ({"expert_imbalance": 1.9}, {"expert_loads": (1, 2, 2, 3)}):
+        folded, flat = (api.simulate(PROFILE, **IN_PROFILE, **more, unfold=unfold) for unfold in (False, True))
+        assert len(folded.ranks) < len(flat.ranks)
+        assert folded.iteration_time_s == flat.iteration_time_s
+        assert folded.collectives == flat.collectives
+        every = {rank.rank: rank for rank in flat.ranks}
+        assert all(every[rank.rank].breakdown_s == rank.breakdown_s for rank in folded.ranks)
+    steps = [api.simulate(PROFILE, **IN_PROFILE, expert_imbalance=f).iteration_time_s for f in (1, 1.05, 1.5, 2, 3, 4)]
+    assert steps == sorted(steps)
+
+
+def test_loads_that_do_not_fit_a_profile_are_refused() -> None:
+    with pytest.raises(ConfigError, match="gives 3 loads, but there are 4 expert ranks"):
+        api.simulate(PROFILE, **IN_PROFILE, expert_loads=(1, 2, 3))
+    with pytest.raises(ConfigError, match="one of ep 4 has at most all tokens"):
+        api.simulate(PROFILE, **IN_PROFILE, expert_imbalance=5)
 
 
 def test_communication_times_come_from_the_trace_or_the_model() -> None:

@@ -25,5 +25,6 @@ def chain(operation: Operation, placement: Placement) -> Traffic | None:
         node_load=1.0 if crossings else 0.0,
         inside_load=float(placement.max_members - 1),
         share=1 / placement.max_members,
-        ranks=placement.ranks,
+        halves_load=1.0 if placement.max_members > 1 else 0.0,
+        members=placement.max_members,
     )

@@ -13,6 +13,12 @@ flows. They stand for NCCL's switch from LL over LL128 to Simple without its jum
 never falls with size. Source of the form: it follows all-reduces of 2 to 128 A100 with 4 %
 median error, where alpha-beta alone is off by 20 % (nccl-tests logs in
 github.com/NetX-lab/Echo; `benchmarks/fit_links.py`).
+
+Over PCIe there are only two protocols, LL of twice the bytes and Simple of longer steps::
+
+    time = base + hops * hop latency + min(hops * longer, wire) + wire
+
+That follows four collectives of 2 to 8 RTX PRO 6000 with 6 %, L40S with 9 % median error.
 """
 
 from collections.abc import Callable
@@ -48,14 +54,20 @@ class Traffic:
     """What all NICs of the busiest node send."""
     inside_load: float = 0.0
     """What all ranks of the busiest node send inside it."""
+    halves_load: float = 0.0
+    """What one half of the ranks of the busiest node sends to the other half."""
+    messages: float = 0.0
+    """Messages to other nodes that the busiest NIC takes one after the other."""
     copy_load: float = 0.0
     """What a rank keeps for itself and only moves to its place."""
     share: float = 1.0
     """Part of the data that one rank, or one direct message, works on at a time."""
-    ranks: int = 0
-    """Members of the group; only a group of two may have a rate of its own."""
+    members: int = 0
+    """Ranks of the busiest node; two alone may have a rate of their own, and many may crowd their links."""
     direct: bool = False
     """Messages go straight to their receivers, all posted at once."""
+    in_tree: bool = False
+    """Steps inside nodes are those of the chains of a tree."""
     in_switch: bool = False
     """The switch of the node reduces and multicasts."""
 
@@ -67,7 +79,7 @@ ALGORITHMS: Registry[Algorithm] = Registry("collective algorithm", "traincast.es
 
 
 class Curve(NamedTuple):
-    """Time over size: ``latency + size * slope``, and two terms ``limit / (1 + half / size)``."""
+    """Time over size: ``latency + size * slope``, two terms ``limit / (1 + half / size)``, one ``min(limit, ...)``."""
 
     latency_s: float
     seconds_per_byte: float
@@ -75,6 +87,8 @@ class Curve(NamedTuple):
     step_bytes: float
     fill_s: float
     fill_bytes: float
+    switch_s: float = 0.0
+    """Limit of what a protocol of twice the bytes costs: at most this, for then another takes over."""
 
 
 def curve(traffic: Traffic, cluster: Cluster) -> Curve:
@@ -94,6 +108,9 @@ def curve(traffic: Traffic, cluster: Cluster) -> Curve:
     """
     shape, across = shape_of(cluster), bool(traffic.inter_hops)
     link = cluster.inter if across else cluster.intra
+    start_s, slope = latency_s(traffic, cluster), seconds_per_byte(traffic, cluster)
+    if not across and link.kind == "pcie":
+        return Curve(start_s, slope, 0.0, 1.0, 0.0, 1.0, shape.pcie_step_latency_s * traffic.intra_hops)
     if traffic.direct:
         step_s, step_bytes = shape.message_step_share * link.base_latency_s, shape.message_step_bytes / traffic.share
     elif across:
@@ -106,8 +123,8 @@ def curve(traffic: Traffic, cluster: Cluster) -> Curve:
         step_bytes = 0.0  # there is no low-latency protocol through the switch
     fill_share = shape.message_fill_share if traffic.direct else shape.switch_fill_share if traffic.in_switch else 1.0
     return Curve(
-        latency_s=latency_s(traffic, cluster),
-        seconds_per_byte=seconds_per_byte(traffic, cluster),
+        latency_s=start_s,
+        seconds_per_byte=slope,
         step_s=step_s,
         step_bytes=step_bytes,
         fill_s=link.fill_latency_s * fill_share,
@@ -125,7 +142,8 @@ def evaluate(cost: Curve, size_bytes: npt.ArrayLike) -> FloatArray:
     # limit / (1 + half / size) and not limit * size / (size + half): it stays monotone when rounded.
     step = cost.step_s / (1.0 + cost.step_bytes / at_least_one)
     fill = cost.fill_s / (1.0 + cost.fill_bytes / at_least_one)
-    return np.where(size > 0, cost.latency_s + step + fill + size * cost.seconds_per_byte, 0.0)
+    wire = size * cost.seconds_per_byte
+    return np.where(size > 0, cost.latency_s + step + fill + np.minimum(cost.switch_s, wire) + wire, 0.0)
 
 
 def transfer_time_s(traffic: Traffic, size_bytes: npt.ArrayLike, cluster: Cluster) -> FloatArray:
@@ -151,24 +169,42 @@ def transfer_time_s(traffic: Traffic, size_bytes: npt.ArrayLike, cluster: Cluste
 def latency_s(traffic: Traffic, cluster: Cluster) -> float:
     """Return what a communication costs at any size: its start and its steps, in seconds."""
     link = cluster.inter if traffic.inter_hops else cluster.intra
-    steps = traffic.intra_hops * cluster.intra.hop_latency_s + traffic.inter_hops * cluster.inter.hop_latency_s
-    return link.base_latency_s + steps
+    shape = shape_of(cluster)
+    share = shape.tree_step_share if traffic.in_tree and traffic.inter_hops else 1.0
+    inside = share * traffic.intra_hops * cluster.intra.hop_latency_s
+    between = traffic.inter_hops * cluster.inter.hop_latency_s + traffic.messages * shape.message_latency_s
+    return link.base_latency_s + inside + between
 
 
 def seconds_per_byte(traffic: Traffic, cluster: Cluster) -> float:
     """Return what each byte of the size costs: the slowest level, for levels work at the same time."""
     intra, inter, copy_rate = cluster.intra, cluster.inter, cluster.gpu.copy_bytes_per_s
-    rate = intra.bandwidth_bytes_per_s
-    if traffic.ranks == 2 and intra.pair_bandwidth_bytes_per_s is not None:
-        rate = intra.pair_bandwidth_bytes_per_s
+    rate = rate_inside(traffic.members, cluster)
+    port_load = traffic.port_load
     if traffic.in_switch:
         rate *= shape_of(cluster).switch_share * (switch_efficiency(cluster) or 1.0)
-    levels = [traffic.port_load / rate, traffic.nic_load / inter.bandwidth_bytes_per_s]
-    if inter.node_bandwidth_bytes_per_s is not None:
-        levels.append(traffic.node_load / inter.node_bandwidth_bytes_per_s)
-    if intra.node_bandwidth_bytes_per_s is not None:
-        levels.append(traffic.inside_load / intra.node_bandwidth_bytes_per_s)
+    if intra.kind == "pcie" and port_load:
+        port_load += shape_of(cluster).pcie_copy_share * traffic.copy_load
+    levels = [port_load / rate, traffic.nic_load / inter.bandwidth_bytes_per_s]
+    limits = (
+        (traffic.node_load, inter.node_bandwidth_bytes_per_s),
+        (traffic.inside_load, intra.node_bandwidth_bytes_per_s),
+        (traffic.halves_load, intra.halves_bandwidth_bytes_per_s),
+    )
+    levels += [load / limit for load, limit in limits if limit is not None]
     return max(levels) + (0.0 if copy_rate is None else traffic.copy_load / copy_rate)
+
+
+def rate_inside(members: int, cluster: Cluster) -> float:
+    """Return what each of some ranks of a node gets of the links inside it, in bytes per second.
+
+    Two alone may have a rate of their own; where host bridges are crowded, each doubling of the
+    members takes the same factor off.
+    """
+    link = cluster.intra
+    if members <= 2:
+        return link.pair_bandwidth_bytes_per_s or link.bandwidth_bytes_per_s
+    return link.bandwidth_bytes_per_s * float((2 / members) ** (link.crowding or 0.0))
 
 
 def bus_factor(operation: Operation, ranks: int) -> float:

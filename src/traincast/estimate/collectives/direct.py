@@ -1,22 +1,29 @@
-"""Direct: every rank sends every other one its share at once, and gathers the sums the same way."""
+"""Direct: every rank sends every other one its share at once; an all-reduce gathers the sums the same way."""
 
 from traincast.estimate.collectives.contract import ALGORITHMS, Traffic
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
+_PASSES = {
+    Operation.ALL_REDUCE: 2,
+    Operation.ALL_GATHER: 1,
+    Operation.REDUCE_SCATTER: 1,
+    Operation.ALL_TO_ALL: 1,
+}
+
 
 @ALGORITHMS.register("direct")
 def direct(operation: Operation, placement: Placement) -> Traffic | None:
-    """Return the traffic of a reduce-scatter and a gather among all pairs.
+    """Return the traffic of an exchange among all pairs: an all-reduce scatters sums and gathers them.
 
-    Two steps at any number of ranks, but the bytes are those of a ring, and they all go
-    through the rank's own port and NIC: no number of messages makes a link faster.
+    One or two steps at any number of ranks, but all bytes go through the rank's own port
+    and NIC: no number of messages makes a link faster.
 
     Source: Thakur, Rabenseifner and Gropp, 2005 (all pairs exchange).
     """
-    if operation not in (Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER):
+    passes = _PASSES.get(operation)
+    if passes is None:
         return None
-    passes = 2 if operation is Operation.ALL_REDUCE else 1
     n, most = placement.ranks, placement.max_members
     across = placement.nodes > 1
     return Traffic(
@@ -26,8 +33,10 @@ def direct(operation: Operation, placement: Placement) -> Traffic | None:
         nic_load=passes * (n - placement.min_members) / n,
         node_load=passes * max(m * (n - m) for m in placement.members_per_node) / n,
         inside_load=passes * most * (most - 1) / n,
+        messages=passes * (n - placement.min_members) if across else 0,
         copy_load=1 / n,
         share=1 / n,
-        ranks=n,
+        halves_load=passes * (most // 2) * (most - most // 2) / n,
+        members=most,
         direct=True,
     )

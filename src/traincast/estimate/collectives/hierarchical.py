@@ -31,5 +31,6 @@ def hierarchical(operation: Operation, placement: Placement) -> Traffic | None:
         inside_load=inside * most,
         copy_load=1 / placement.ranks,
         share=1 / most,
-        ranks=placement.ranks,
+        halves_load=inside,
+        members=most,
     )

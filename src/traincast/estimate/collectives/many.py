@@ -10,10 +10,13 @@ import numpy.typing as npt
 
 from traincast.errors import ProgramError
 from traincast.estimate.collectives.contract import Curve, FloatArray, curve, evaluate
-from traincast.estimate.collectives.price import candidates
+from traincast.estimate.collectives.measured import Form, table_of, table_times_s
+from traincast.estimate.collectives.price import candidates, form_s
 from traincast.fabric.placement import Placement
 from traincast.spec.cluster import Cluster
 from traincast.workload.words import Operation
+
+IntArray = npt.NDArray[np.int64]
 
 _BLOCK = 1 << 15
 """Communications priced at a time: their arrays stay in the processor's cache."""
@@ -71,7 +74,26 @@ def price_many(
         for fields_FP in table_AFP:
             np.minimum(best, evaluate(Curve(*fields_FP[:, at]), size), out=best)
         time_N[block] = best
+    for index, placement in enumerate(placements):
+        _put_measured(operation, index, placement, cluster, which_N, size_N, time_N)
     return time_N
+
+
+def _put_measured(
+    operation: Operation,
+    index: int,
+    placement: Placement,
+    cluster: Cluster,
+    which_N: IntArray,
+    size_N: FloatArray,
+    time_N: FloatArray,
+) -> None:
+    """Put the times of a placement that was measured in the place of those of the formula."""
+    table = table_of(operation, placement, cluster)
+    if table is not None:
+        at = np.flatnonzero(which_N == index)
+        form: Form = lambda size, links: form_s(operation, size, placement, links)  # noqa: E731 - bound to this placement
+        time_N[at] = table_times_s(table, size_N[at], cluster, form)
 
 
 def _curves(operation: Operation, placement: Placement, cluster: Cluster) -> dict[str, Curve]:

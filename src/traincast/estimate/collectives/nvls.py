@@ -23,6 +23,6 @@ def nvls(operation: Operation, placement: Placement) -> Traffic | None:
         inside_load=float(placement.ranks),
         copy_load=1 / placement.ranks,
         share=1 / placement.ranks,
-        ranks=placement.ranks,
+        members=placement.max_members,
         in_switch=True,
     )

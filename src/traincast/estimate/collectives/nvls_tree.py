@@ -24,6 +24,6 @@ def nvls_tree(operation: Operation, placement: Placement) -> Traffic | None:
         inside_load=float(placement.max_members),
         copy_load=1 / placement.ranks,
         share=1 / placement.max_members,
-        ranks=placement.ranks,
+        members=placement.max_members,
         in_switch=True,
     )

@@ -31,9 +31,11 @@ def pairwise(operation: Operation, placement: Placement) -> Traffic | None:
         nic_load=(n - least) / n,
         node_load=max(m * (n - m) for m in placement.members_per_node) / n,
         inside_load=most * (most - 1) / n,
+        messages=n - least if placement.nodes > 1 else 0,
         copy_load=1 / n,
         share=1 / n,
-        ranks=n,
+        halves_load=(most // 2) * (most - most // 2) / n,
+        members=most,
         direct=True,
     )
 
@@ -41,5 +43,5 @@ def pairwise(operation: Operation, placement: Placement) -> Traffic | None:
 def point_to_point(*, same_node: bool) -> Traffic:
     """Return the traffic of one message from one rank to another."""
     if same_node:
-        return Traffic(intra_hops=1, port_load=1.0, inside_load=1.0, ranks=2, direct=True)
-    return Traffic(inter_hops=1, nic_load=1.0, node_load=1.0, ranks=2, direct=True)
+        return Traffic(intra_hops=1, port_load=1.0, inside_load=1.0, halves_load=1.0, members=2, direct=True)
+    return Traffic(inter_hops=1, nic_load=1.0, node_load=1.0, members=1, direct=True)

@@ -12,11 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.errors import ConfigError, ProgramError
-from traincast.estimate.collectives.contract import ALGORITHMS, Traffic, bus_factor, latency_s, transfer_time_s
+from traincast.estimate.collectives.contract import (
+    ALGORITHMS,
+    FloatArray,
+    Traffic,
+    bus_factor,
+    latency_s,
+    transfer_time_s,
+)
+from traincast.estimate.collectives.measured import TABLE, table_of, table_times_s
 from traincast.estimate.collectives.pairwise import point_to_point
 from traincast.estimate.collectives.tuning import may_run, protocol_of
 from traincast.fabric.placement import Placement
 from traincast.spec.cluster import Cluster
+from traincast.spec.measured import MeasuredTable
 from traincast.workload.words import Operation
 
 
@@ -29,7 +38,7 @@ class Price:
     time_s : float
         Seconds from the arrival of the last member to the end.
     algorithm : str
-        Name in `ALGORITHMS`, ``"none"`` where nothing is sent.
+        Name in `ALGORITHMS`, ``"none"`` where nothing is sent, ``"table"`` where it was measured.
     protocol : str, optional
         What NCCL's tables prefer for that algorithm; None where the cluster has no NCCL.
     """
@@ -74,7 +83,8 @@ def price_collective(
     Returns
     -------
     Price
-        Of the cheapest algorithm; zero for one rank and for no bytes.
+        Of the cheapest algorithm, or of the cluster's measured table of just this operation and
+        group; zero for one rank and for no bytes.
 
     Raises
     ------
@@ -90,16 +100,18 @@ def price_collective(
     _check(size_bytes, busbw_bytes_per_s)
     if placement.ranks == 1 or size_bytes == 0:
         return NOTHING
+    table = table_of(operation, placement, cluster)
+    if table is not None and algorithm is None and busbw_bytes_per_s is None:
+        return _measured(table, operation, size_bytes, placement, cluster)
+    found = list(candidates(operation, placement, cluster, algorithm))
+    if not found:
+        raise ProgramError(f"no algorithm can do {operation.name} over {placement.ranks} ranks")
     wire_s = None
     if busbw_bytes_per_s is not None:
         wire_s = size_bytes * bus_factor(operation, placement.ranks) / busbw_bytes_per_s
-    prices = [
-        (_time_s(traffic, size_bytes, cluster, wire_s), name)
-        for name, traffic in candidates(operation, placement, cluster, algorithm)
-    ]
-    if not prices:
-        raise ProgramError(f"no algorithm can do {operation.name} over {placement.ranks} ranks")
-    time_s, name = min(prices)
+    elif cluster.ideal:
+        return NOTHING
+    time_s, name = min((_time_s(traffic, size_bytes, cluster, wire_s), name) for name, traffic in found)
     return Price(time_s, name, protocol_of(name, operation, size_bytes, placement, cluster))
 
 
@@ -147,10 +159,32 @@ def price_message(
     _check(size_bytes, busbw_bytes_per_s)
     if size_bytes == 0:
         return NOTHING
+    ends = Placement((2,) if same_node else (1, 1))
+    table = table_of(Operation.SEND_RECV, ends, cluster)
+    if table is not None and busbw_bytes_per_s is None:
+        return _measured(table, Operation.SEND_RECV, size_bytes, ends, cluster)
+    if cluster.ideal and busbw_bytes_per_s is None:
+        return NOTHING
     wire_s = None if busbw_bytes_per_s is None else size_bytes / busbw_bytes_per_s
     time_s = _time_s(point_to_point(same_node=same_node), size_bytes, cluster, wire_s)
-    ends = Placement((2,) if same_node else (1, 1))
     return Price(time_s, "pairwise", protocol_of("pairwise", Operation.SEND_RECV, size_bytes, ends, cluster))
+
+
+def form_s(operation: Operation, size_bytes: FloatArray, placement: Placement, cluster: Cluster) -> FloatArray:
+    """Return the times of the cheapest algorithm by the fitted formula, whatever was measured."""
+    found = [transfer_time_s(traffic, size_bytes, cluster) for _, traffic in candidates(operation, placement, cluster)]
+    if not found:
+        raise ProgramError(f"no algorithm can do {operation.name} over {placement.ranks} ranks")
+    best: FloatArray = np.min(found, axis=0)
+    return best
+
+
+def _measured(
+    table: MeasuredTable, operation: Operation, size_bytes: int, placement: Placement, cluster: Cluster
+) -> Price:
+    sizes = np.array([size_bytes], dtype=np.float64)
+    times = table_times_s(table, sizes, cluster, lambda size, links: form_s(operation, size, placement, links))
+    return Price(float(times[0]), TABLE)
 
 
 def _busiest(operation: Operation, loads: npt.ArrayLike, placement: Placement) -> int:

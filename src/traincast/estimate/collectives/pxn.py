@@ -12,8 +12,9 @@ def pxn(operation: Operation, placement: Placement) -> Traffic | None:
     """Return the traffic of an all-to-all that leaves a node only on the rail of its receiver.
 
     What is meant for another rail goes to the local GPU on it first, which sends the data
-    of all its neighbours as one message per node: more inside the node, fewer messages
-    between them, and nothing crosses rails. Needs as many members on every node.
+    of all its neighbours together: more inside the node, fewer steps between them, and
+    nothing crosses rails. The NIC still serves a part for each pair. Needs as many members
+    on every node.
 
     Source: NVIDIA, Doubling all2all performance with NVIDIA Collective Communication
     Library 2.12 (PXN), developer blog, 2022.
@@ -31,8 +32,10 @@ def pxn(operation: Operation, placement: Placement) -> Traffic | None:
         nic_load=leaving,
         node_load=members * leaving,
         inside_load=members * inside,
+        messages=n - members,
         copy_load=1 / n,
         share=1 / n,
-        ranks=n,
+        halves_load=(members // 2) * (members - members // 2) * inside / (members - 1),
+        members=members,
         direct=True,
     )

@@ -26,7 +26,8 @@ def recursive_doubling(operation: Operation, placement: Placement) -> Traffic | 
         nic_load=float(outside),
         node_load=float(outside * most),
         inside_load=float(inside * most),
-        ranks=placement.ranks,
+        halves_load=float(inside * (most // 2)),
+        members=most,
     )
 
 

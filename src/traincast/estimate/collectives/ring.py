@@ -30,5 +30,6 @@ def ring(operation: Operation, placement: Placement) -> Traffic | None:
         inside_load=load * (placement.max_members - bool(crossings)),
         copy_load=1 / placement.ranks,
         share=1 / placement.max_members,
-        ranks=placement.ranks,
+        halves_load=load if placement.max_members > 1 else 0.0,
+        members=placement.max_members,
     )

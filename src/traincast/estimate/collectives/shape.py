@@ -24,16 +24,24 @@ class Shape:
     """The same for a step between nodes."""
     network_step_bytes: float = 1.0
     """Half of that is paid where a node works on so much."""
+    tree_step_share: float = 1.0
+    """A step inside a node on the way of a tree over nodes, over that of a ring."""
     message_step_share: float = 0.0
     """A direct message pays this share of its start outside the low-latency protocol."""
     message_step_bytes: float = 1.0
     """Half of that is paid where one peer gets so much."""
+    message_latency_s: float = 0.0
+    """What each message of many to other nodes costs the one process that serves the NIC."""
     message_fill_share: float = 1.0
     """Pipeline fill of direct messages over that of a ring."""
     switch_fill_share: float = 1.0
     """Pipeline fill of a reduction in the switch over that of a ring."""
     switch_share: float = 1.0
     """What a reduction in the switch reaches of the limit in NCCL's tables."""
+    pcie_step_latency_s: float = 0.0
+    """Over PCIe: what a step takes longer with Simple than with LL, which sends twice the bytes instead."""
+    pcie_copy_share: float = 0.0
+    """Over PCIe: a rank's own share takes its buffers this part of the time of one that is sent."""
 
 
 PLAIN = Shape()

@@ -29,5 +29,7 @@ def tree(operation: Operation, placement: Placement) -> Traffic | None:
         inside_load=2.0 * (placement.max_members - 1),
         copy_load=1 / placement.ranks,
         share=1 / placement.max_members,
-        ranks=placement.ranks,
+        halves_load=1.0 if placement.max_members > 1 else 0.0,
+        members=placement.max_members,
+        in_tree=True,
     )

@@ -24,6 +24,7 @@ class AicbFormat:
         {
             *("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "schedule"),
             *("stage_roles", "overlap_grad_reduce", "pp_message_bytes"),
+            *("expert_imbalance", "expert_loads"),
         }
     )
 

@@ -8,7 +8,7 @@ Source: SimAI, astra-sim/workload/Workload.cc (iterate_hybrid_parallel_Transform
 
 from dataclasses import dataclass, field
 
-from traincast.formats.aicb.meaning import group_of
+from traincast.formats.aicb.meaning import group_of, is_expert
 from traincast.formats.aicb.rows import AicbFile, Column, Row
 from traincast.formats.building import Notebook, wait_op
 from traincast.units import counted
@@ -39,6 +39,12 @@ class RowLowering:
     builder: OpTableBuilder = field(default_factory=OpTableBuilder)
     zero_sizes: set[tuple[int, Column]] = field(default_factory=set)
     """Lines and columns of communications of 0 bytes, which take no time."""
+    expert_rows: list[int] = field(default_factory=list)
+    """Template rows of computations that grow with the tokens of a rank's experts."""
+    inside_experts: frozenset[int] = frozenset()
+    """Rows of the file between a dispatch to experts and its combine."""
+    token_rows: list[int] = field(default_factory=list)
+    """Template rows of communications that carry the tokens of a rank's experts among its own tp ranks."""
     unused: set[tuple[int, Column]] = field(default_factory=set)
     """Lines and columns of communications that their policy never runs."""
 
@@ -62,7 +68,10 @@ class RowLowering:
             line=source.line,
             layer=layer,
         )
-        return [self.builder.add(op)]
+        added = self.builder.add(op)
+        if is_expert(source.name):
+            self.expert_rows.append(added)
+        return [added]
 
     def communication(
         self, row: int, column: Column, phase: Phase, layer: int = -1, blocking: bool = True
@@ -78,9 +87,11 @@ class RowLowering:
         if cell.size_bytes == 0:
             self.zero_sizes.add((source.line, column))
             return []
-        return [
-            self.collective(source, cell.operation, self.group(source, column), cell.size_bytes, phase, layer, blocking)
-        ]
+        group = self.group(source, column)
+        added = self.collective(source, cell.operation, group, cell.size_bytes, phase, layer, blocking)
+        if row in self.inside_experts and group in (Group.TP, Group.ETP):
+            self.token_rows.append(added)
+        return [added]
 
     def collective(
         self,

@@ -1,7 +1,7 @@
 """What the names of AICB rows mean: once-per-step rows, and the group of a communication."""
 
 from traincast.formats.aicb.rows import Cell, Column
-from traincast.workload.words import Group, Operation
+from traincast.workload.words import Group, Operation, OverlapClass
 
 _ONCE = frozenset(
     {
@@ -18,6 +18,10 @@ _ONCE = frozenset(
 )
 _ONCE_PREFIXES = ("moe_grad_norm", "cross_entropy", "optimizer")
 _CLOSING_PREFIXES = ("cross_entropy", "optimizer")
+_EXPERT_WORDS = ("moe", "expert")
+_EVEN_WORDS = ("rout", "shared", "norm")
+"""Of an expert layer: what every rank does for its own tokens, however they are routed."""
+_PRODUCT_PREFIXES = ("attention", "mlp", "final", "dense")
 _GROUP_OF_ROW = {
     "grad_norm": Group.DP,
     "grad_gather": Group.DP,
@@ -36,6 +40,37 @@ def is_once(name: str) -> bool:
 def is_closing(name: str) -> bool:
     """Tell whether a once-per-step row comes after the microbatches (loss and optimizer)."""
     return name.startswith(_CLOSING_PREFIXES)
+
+
+def is_expert(name: str) -> bool:
+    """Tell whether the computation of rows of that name grows with the tokens that are routed to a rank's experts.
+
+    Training files name all rows of an expert layer ``mlp_moelayer`` and write its whole computation,
+    shared experts included, into the first; inference files have ``moe_route``, which routes a
+    rank's own tokens, and ``moe_expert``.
+
+    Notes
+    -----
+    Source: AICB, ``workload_generator/SimAI_training_workload_generator.py`` and
+    ``SimAI_inference_workload_generator.py``.
+    """
+    name = name.lower()
+    named = any(word in name for word in _EXPERT_WORDS) and not any(word in name for word in _EVEN_WORDS)
+    return named and not is_once(name) and not name.endswith("gate")
+
+
+def overlap_class_of(name: str) -> OverlapClass:
+    """Return how the computation of rows of that name slows down beside communication.
+
+    Layers and heads are large matrix products; what is done once per step, norms and look-ups stream
+    through memory. Names that say neither are of no known class.
+    """
+    name = name.lower()
+    if is_once(name) or "norm" in name or name.startswith("embedding"):
+        return OverlapClass.MEMORY_BOUND
+    if name.startswith(_PRODUCT_PREFIXES) or is_expert(name):
+        return OverlapClass.COMPUTE_BOUND
+    return OverlapClass.UNKNOWN
 
 
 def group_of(row_name: str, column: Column, cell: Cell) -> Group:

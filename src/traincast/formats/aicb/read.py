@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from traincast.errors import FormatError
+from traincast.formats.aicb.experts import decide_loads, stretched_rows
 from traincast.formats.aicb.grammar import parse
 from traincast.formats.aicb.layout import Layout, decide_layout
 from traincast.formats.aicb.lower import LayerRows, RowLowering, backward_rows, forward_rows
@@ -19,10 +20,11 @@ from traincast.formats.aicb.meaning import group_of
 from traincast.formats.aicb.oddities import structural_oddities
 from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.formats.aicb.step import OnceCell, StepRows, lower_cells, order_step_rows
-from traincast.formats.aicb.structure import Block, Structure, structure
+from traincast.formats.aicb.structure import Block, Structure, rows_inside_experts, structure
 from traincast.formats.building import Notebook, Segments
 from traincast.spec.options import LayoutOptions, StageRoles
 from traincast.units import GIGA, counted
+from traincast.workload.experts import with_expert_loads
 from traincast.workload.ops import IntArray
 from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase, Stream
 from traincast.workload.workload import InputFile, Template, Workload
@@ -43,19 +45,20 @@ def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
     parts = structure(file)
     notes = Notebook(str(path))
     layout = decide_layout(file, parts, options, notes)
-    lowering = RowLowering(file, notes)
+    lowering = RowLowering(file, notes, inside_experts=rows_inside_experts(file, parts))
     steps = order_step_rows(lowering, parts)
     _refuse_embedding_rows_in_blocks(file, parts, layout)
     template, segments = _Lowerer(parts, layout, options, lowering, steps).template()
     message_bytes = _message_bytes(file, parts, layout, options, notes)
     lowering.say_what_was_left_out()
+    loads = decide_loads(lowering, options, layout.parallel, notes)
     if layout.forward_only:
         _say_what_is_not_forward(file, steps, notes)
     if options.overlap_grad_reduce and (layout.forward_only or steps.gradient is None):
         why = "the run is forward only" if layout.forward_only else "no row of the file reduces gradients"
         notes.warn("overlap-unused", f"the gradient reduction cannot overlap with anything: {why}", None)
     notes.warnings += [note for note in (*file.oddities, *structural_oddities(file, parts)) if note.code in _GRAVE]
-    return Workload(
+    workload = Workload(
         name=path.name,
         parallel=layout.parallel,
         schedule=layout.schedule,
@@ -69,6 +72,7 @@ def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
         assumptions=tuple(notes.assumptions),
         warnings=tuple(notes.warnings),
     )
+    return workload if loads is None else with_expert_loads(workload, loads, stretched_rows(lowering, layout.parallel))
 
 
 @dataclass(slots=True)

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from traincast.formats.aicb.meaning import is_closing, is_once
+from traincast.formats.aicb.meaning import is_closing, is_expert, is_once
 from traincast.formats.aicb.rows import AicbFile
+from traincast.workload.words import Group, Operation
 
 _ATTENTION = ("attention", "attn")
 _FEED_FORWARD = ("mlp", "moe", "ffn", "expert")
@@ -50,6 +51,25 @@ class Structure:
     blocks: tuple[Block, ...]
     trailing: tuple[int, ...]
     embedding_norm: tuple[int, ...]
+
+
+def rows_inside_experts(file: AicbFile, parts: Structure) -> frozenset[int]:
+    """Return the rows of expert layers between a dispatch to experts and the combine after it.
+
+    Dispatch and combine are a layer's all-to-alls over `ep`, two by two. What a row between them
+    communicates over `tp` are the tokens that the rank's experts got.
+    """
+    inside = set()
+    for block in parts.blocks:
+        for layer in block.layers:
+            dispatched = False
+            for row in layer:
+                cell = file.rows[row].forward
+                if cell.operation is Operation.ALL_TO_ALL and cell.suffix is Group.EP:
+                    dispatched = not dispatched
+                elif dispatched and is_expert(file.rows[row].name):
+                    inside.add(row)
+    return frozenset(inside)
 
 
 def structure(file: AicbFile) -> Structure:

@@ -32,6 +32,7 @@ class EchoFormat:
             "pp_message_bytes",
             "comm",
             "expert_imbalance",
+            "expert_loads",
         ]
     )
 

@@ -2,7 +2,8 @@
 
 The lone GPU saw only the tokens that happened to be routed to its own experts. In a run, a rank
 sends the routed tokens of its microbatch and, balanced, receives as many. So dispatch and combine
-both carry the routed tokens, and the experts' work is brought from the traced tokens to these.
+both carry the routed tokens, times the load of each rank where the loads are unequal, and the
+experts' work is brought from the traced tokens to these.
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from traincast.formats.echo.lines import SubOp, TraceOp
+from traincast.workload.experts import ExpertLoads
 from traincast.workload.words import Group, Operation
 
 _SECONDS_PER_TOKEN = {"forward_step": 0.5e-6, "backward_step": 0.95e-6}
@@ -46,11 +48,14 @@ class ExpertScaling:
 
     Parameters
     ----------
-    imbalance : float
-        Tokens of the busiest expert rank over the mean.
+    load : float
+        Tokens of the rank's experts over the mean.
+    loads : tuple of float, optional
+        Those of all ranks of its `ep` group; None where they are equal.
     """
 
-    imbalance: float = 1.0
+    load: float = 1.0
+    loads: ExpertLoads | None = None
 
     def sections(self, op: TraceOp) -> dict[int, Section]:
         """Return what changes around each all-to-all of an operation, by the index of the sub-operation."""
@@ -58,7 +63,7 @@ class ExpertScaling:
         for layer in expert_layers(op):
             size_bytes = op.sub_ops[layer.dispatch].size_bytes
             per_token_s = _SECONDS_PER_TOKEN.get(op.op, 0.0) * (layer.hidden / _HIDDEN) ** 2
-            extra_s = per_token_s * (layer.routed * self.imbalance - layer.traced)
+            extra_s = per_token_s * (layer.routed * self.load - layer.traced)
             found[layer.dispatch] = Section(0.0, size_bytes)
             found[layer.combine] = Section(extra_s, size_bytes)
         return found
@@ -70,7 +75,7 @@ def expert_layers(op: TraceOp) -> list[ExpertLayer]:
     The first of a pair carries what the rank routes (in the backward pass, the gradients of what
     it combined), the second what its experts received.
     """
-    exchanges = [(index, sub) for index, sub in enumerate(op.sub_ops) if _is_exchange(sub)]
+    exchanges = [(index, sub) for index, sub in enumerate(op.sub_ops) if is_exchange(sub)]
     layers = []
     for number, ((first, sent), (second, received)) in enumerate(pairwise(exchanges)):
         if number % 2 == 0 and sent.shape and received.shape:
@@ -78,5 +83,6 @@ def expert_layers(op: TraceOp) -> list[ExpertLayer]:
     return layers
 
 
-def _is_exchange(sub: SubOp) -> bool:
+def is_exchange(sub: SubOp) -> bool:
+    """Tell whether a sub-operation dispatches tokens to experts or combines what they made of them."""
     return sub.comm is Operation.ALL_TO_ALL and sub.group is Group.EP

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from traincast.errors import FormatError
-from traincast.formats.echo.experts import ExpertScaling, Section
+from traincast.formats.echo.experts import ExpertScaling, Section, is_exchange
 from traincast.formats.echo.lines import SubOp, TraceOp
 from traincast.formats.echo.meetings import OPTIMIZER, Meetings
 from traincast.formats.echo.totals import size_bytes_of
 from traincast.formats.echo.vocabulary import COLLECTIVES
+from traincast.workload.experts import ExpertLoads
 from traincast.workload.ops import Op
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Provenance
 
@@ -149,7 +150,8 @@ class Pieces:
         name = sub.func_name or sub.source
         if not sub.is_async:
             transfer_s = self.meetings.transfer_s(op, sub, rank) if self._believes(group) and known else None
-            return [*local, _communication(name, op, file, phase, group, sub.comm, size_bytes, transfer_s)]
+            loads = self.experts.loads if self.experts is not None and is_exchange(sub) else None
+            return [*local, _communication(name, op, file, phase, group, sub.comm, size_bytes, transfer_s, loads=loads)]
         own_s = self.meetings.own_s(op, sub, rank) if known else sub.duration_s or 0.0
         transfer_s = self.meetings.hidden_transfer_s(sub.call) if self._believes(group) else None
         stream = STREAM_OF_GROUP[group]
@@ -205,6 +207,7 @@ def _communication(
     size_bytes: int | None,
     duration_s: float | None,
     blocking: bool = True,
+    loads: ExpertLoads | None = None,
 ) -> Op:
     if size_bytes is None and duration_s is None:
         raise FormatError(
@@ -216,6 +219,7 @@ def _communication(
     return replace(
         made,
         blocking=blocking,
+        loads=loads,
         stream=STREAM_OF_GROUP[group],
         group=group,
         operation=operation,

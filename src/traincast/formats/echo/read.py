@@ -25,12 +25,13 @@ from traincast.formats.echo.measured import measured_run
 from traincast.formats.echo.meetings import Meetings
 from traincast.formats.echo.messages import Messages
 from traincast.formats.echo.pieces import Pieces
-from traincast.formats.echo.remarks import say_what_was_read
+from traincast.formats.echo.remarks import profile_loads, say_what_was_read
 from traincast.formats.echo.split import BUCKET, RankWork, Splitter
 from traincast.formats.echo.stages import Stages
 from traincast.schedules.plan import SlotKind
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
+from traincast.workload.experts import ExpertLoads, load_of_rank
 from traincast.workload.groups import GroupTable, rank_groups
 from traincast.workload.ops import IntArray, Op, OpTableBuilder
 from traincast.workload.words import Group
@@ -84,19 +85,22 @@ class _Builder:
     def workload(self, name: str) -> Workload:
         """Return the workload."""
         parallel = self.layouts.target
-        stages = Stages(self.traced, self.layouts, self._works(), self.notes)
+        loads = profile_loads(self.traced, self.options, parallel.ep)
+        load_W = np.ones(parallel.world_size) if loads is None else load_of_rank(parallel, loads)
+        stages = self._stages(np.unique(load_W).tolist(), loads)
         messages = Messages(self.traced, self.layouts)
-        numbers: dict[tuple[int, tuple[int, int]], int] = {}
+        numbers: dict[tuple[int, tuple[int, int], float], int] = {}
         templates: list[Template] = []
         template_W = np.zeros(parallel.world_size, dtype=np.int32)
-        for rank in range(parallel.world_size):
+        for rank, load in enumerate(load_W.tolist()):
             stage = rank // parallel.ranks_per_stage
-            key = stage, stages.source(rank)
+            source = stages[load].source(rank)
+            key = stage, source, load
             if key not in numbers:
                 numbers[key] = len(templates)
-                templates.append(self._template(stages.work(*key), stage, messages, key[1][1]))
+                templates.append(self._template(stages[load].work(stage, source), stage, messages, source[1]))
             template_W[rank] = numbers[key]
-        say_what_was_read(self.traced, self.layouts, self.options, self.notes)
+        say_what_was_read(self.traced, self.layouts, self.options, loads, self.notes)
         return Workload(
             name=self.traced.traces[self.traced.first_rank].path.name,
             parallel=parallel,
@@ -111,7 +115,17 @@ class _Builder:
             assumptions=tuple(self.notes.assumptions),
             warnings=tuple(self.notes.warnings),
             measured=self._measured_run(),
+            compute_is_in_situ=not self.traced.profile,
+            expert_load_W=None if loads is None else load_W,
         )
+
+    def _stages(self, distinct: Sequence[float], loads: ExpertLoads | None) -> dict[float, Stages]:
+        """Return the work of every stage for each load of experts; what is noted of it is the same for all."""
+        found: dict[float, Stages] = {}
+        for load in distinct:
+            notes = Notebook(self.notes.path) if found else self.notes
+            found[load] = Stages(self.traced, self.layouts, self._works(ExpertScaling(load, loads)), notes)
+        return found
 
     @property
     def _measured(self) -> bool:
@@ -141,8 +155,8 @@ class _Builder:
         )
         return None
 
-    def _works(self) -> dict[int, RankWork]:
-        """Split every traced rank."""
+    def _works(self, experts: ExpertScaling) -> dict[int, RankWork]:
+        """Split every traced rank; the experts of a profile are brought to their load."""
         tables = rank_groups(self.layouts.traced, [kind for kind in Group if kind is not Group.NONE])
         meetings = Meetings(tables)
         ops = {rank: trace.ops for rank, trace in self.traced.traces.items()}
@@ -151,14 +165,13 @@ class _Builder:
                 for op in rank_ops:
                     meetings.add(op, rank, self.alignment.offset_s[rank])
             meetings.settle(ops)
-        experts = ExpertScaling(self.options.expert_imbalance or 1.0) if self.traced.profile else None
         target = rank_groups(self.layouts.target, tables)
         pieces = Pieces(
             meetings,
             _sizes(tables, self.layouts.traced).__getitem__,
             _sizes(target, self.layouts.target).__getitem__,
             self._measured,
-            experts,
+            experts if self.traced.profile else None,
         )
         return {rank: self._work(pieces, rank, file, rank_ops) for file, (rank, rank_ops) in enumerate(ops.items())}
 

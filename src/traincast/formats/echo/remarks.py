@@ -5,13 +5,27 @@ from traincast.formats.echo.experts import expert_layers
 from traincast.formats.echo.layout import Layouts, Traced
 from traincast.formats.echo.oddities import oddities
 from traincast.spec.options import LayoutOptions
+from traincast.workload.experts import ExpertLoads, describe, expert_loads
 from traincast.workload.words import Group
 
 _GRAVE = frozenset({"unknown-operation", "unknown-group", "unknown-communication"})
 """Oddities of a trace that change the forecast, and so are warnings of a simulation."""
 
 
-def say_what_was_read(traced: Traced, layouts: Layouts, options: LayoutOptions, notes: Notebook) -> None:
+def profile_loads(traced: Traced, options: LayoutOptions, ep: int) -> ExpertLoads | None:
+    """Return the loads of the expert ranks that a profile is to stand for; None where they are equal.
+
+    Raises
+    ------
+    ConfigError
+        If the loads do not fit `ep`.
+    """
+    return expert_loads(options, ep) if traced.profile and _exchanges_tokens(traced) else None
+
+
+def say_what_was_read(
+    traced: Traced, layouts: Layouts, options: LayoutOptions, loads: ExpertLoads | None, notes: Notebook
+) -> None:
     """Note repeated microbatches, rescaled experts, and words that nobody knows.
 
     Parameters
@@ -22,6 +36,8 @@ def say_what_was_read(traced: Traced, layouts: Layouts, options: LayoutOptions, 
         How they were laid out, and how the run to simulate is.
     options : LayoutOptions
         What the user said.
+    loads : tuple of float, optional
+        Loads of the expert ranks; None where they are equal.
     notes : Notebook
         Receives the notes.
     """
@@ -40,17 +56,22 @@ def say_what_was_read(traced: Traced, layouts: Layouts, options: LayoutOptions, 
         notes.warnings += [note for note in oddities(str(trace.path), trace.ops) if note.code in _GRAVE]
     _say_what_is_unused(traced, options, notes)
     if traced.profile:
-        _say_of_experts(traced, options, notes)
+        _say_of_experts(traced, options, loads, notes)
+
+
+def _exchanges_tokens(traced: Traced) -> bool:
+    return any(sub.group is Group.EP for trace in traced.traces.values() for op in trace.ops for sub in op.sub_ops)
 
 
 def _say_what_is_unused(traced: Traced, options: LayoutOptions, notes: Notebook) -> None:
     """Warn of flags that change nothing, and of passes that are missing."""
-    experts = any(sub.group is Group.EP for trace in traced.traces.values() for op in trace.ops for sub in op.sub_ops)
+    experts = _exchanges_tokens(traced)
     real = not traced.profile
     unused = {
         "--ep": options.ep is not None and not experts,
         "--etp": options.etp is not None and not experts,
         "--expert-imbalance": options.expert_imbalance is not None and (real or not experts),
+        "--expert-loads": options.expert_loads is not None and (real or not experts),
         "--pp-comm": options.pp_message_bytes is not None and real and options.comm != "model",
     }
     for flag, idle in unused.items():
@@ -69,20 +90,19 @@ def _say_what_is_unused(traced: Traced, options: LayoutOptions, notes: Notebook)
             )
 
 
-def _say_of_experts(traced: Traced, options: LayoutOptions, notes: Notebook) -> None:
+def _say_of_experts(traced: Traced, options: LayoutOptions, loads: ExpertLoads | None, notes: Notebook) -> None:
     layers = [layer for trace in traced.traces.values() for op in trace.ops for layer in expert_layers(op)]
     if not layers:
         return
-    imbalance = options.expert_imbalance or 1.0
+    unequal = "" if loads is None else f"; of these {describe(loads)}, in every layer and microbatch"
     notes.assume(
         "expert-tokens",
         f"expert layers were traced with {layers[0].traced} tokens; a balanced rank receives as many as it "
-        f"routes, {layers[0].routed}, x imbalance {imbalance:g} = {layers[0].routed * imbalance:g}: dispatch and "
-        "combine carry the routed tokens, and the experts' work is brought to that load at 0.5 us forward and "
-        "0.95 us backward per token at hidden size 4096",
+        f"routes, {layers[0].routed}{unequal}: dispatch and combine carry these tokens, and the experts' work is "
+        "brought to them at 0.5 us forward and 0.95 us backward per token at hidden size 4096",
         None,
     )
-    if options.expert_imbalance is None:
+    if options.expert_imbalance is None and options.expert_loads is None:
         notes.warn(
             "expert-balance",
             "experts are taken as balanced; measured runs of this kind were 9 to 50 % slower (give --expert-imbalance)",

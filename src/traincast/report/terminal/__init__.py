@@ -12,12 +12,15 @@ if TYPE_CHECKING:
 
     from traincast.analysis.comparison import Comparison
     from traincast.calibrate.calibrate import Calibration
+    from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.validate import Validation
     from traincast.estimate.collective_table import CollectiveTable
+    from traincast.estimate.operator_price import OperatorPrice
     from traincast.estimate.simai.report import SimaiReport
     from traincast.formats.contract import Inspection
     from traincast.simulation.result import Result
     from traincast.spec.cluster import Cluster
+    from traincast.spec.model import Model
 
 
 def print_result(result: "Result", console: "Console") -> None:
@@ -65,6 +68,20 @@ def print_cluster_numbers(clusters: "Sequence[Cluster]", console: "Console") -> 
     _print(numbers(clusters), console)
 
 
+def print_models(models: "Sequence[Model]", console: "Console") -> None:
+    """Print a line on each model."""
+    from traincast.report.terminal.models import view
+
+    _print(view(models), console)
+
+
+def print_model_counts(models: "Sequence[Model]", seq_length: int, console: "Console") -> None:
+    """Print the parameters and FLOPs of each model by part, and where its numbers come from."""
+    from traincast.report.terminal.models import details
+
+    _print(details(models, seq_length), console)
+
+
 def print_validation(validation: "Validation", console: "Console") -> None:
     """Print how far predictions are from measurements, in total and by group."""
     from traincast.report.terminal.validation import view
@@ -77,6 +94,20 @@ def print_collective(table: "CollectiveTable", console: "Console") -> None:
     from traincast.report.terminal.collective import view
 
     _print(view(table), console)
+
+
+def print_operator(price: "OperatorPrice", console: "Console") -> None:
+    """Print the price of an operator: its time, what binds it, and every term behind it."""
+    from traincast.report.terminal.operator import view
+
+    _print(view(price), console)
+
+
+def print_operator_calibration(calibration: "OperatorCalibration", console: "Console") -> None:
+    """Print a fit of operators' constants: its residuals by family, and the constants."""
+    from traincast.report.terminal.operator import calibration_view
+
+    _print(calibration_view(calibration), console)
 
 
 def print_calibration(calibration: "Calibration", console: "Console") -> None:

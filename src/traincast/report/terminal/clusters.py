@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from traincast.report.terminal.parts import hanging, heading, indented, table, text
 from traincast.spec.cluster import Cluster, Gpu, Link
 from traincast.spec.fabric import FabricSpec
-from traincast.units import GIGA, format_decimal_size, format_rate, format_time
+from traincast.units import GIGA, format_decimal_size, format_rate, format_size, format_time
 
 _KILO = 1000
 
@@ -63,6 +63,9 @@ def _fields(cluster: Cluster) -> Iterator[tuple[str, object]]:
             value = getattr(part, each.name)
             if value is not None and not (name == "fabric" and value == each.default):
                 yield f"{name}.{each.name}", value
+    for known in cluster.measured.tables if cluster.measured else ():
+        first, last = (format_size(known.size_bytes[end]) for end in (0, -1))
+        yield f"measured.{known.op}.{known.ranks}.{known.nodes}", f"{len(known.size_bytes)} times, {first} to {last}"
 
 
 def _quantity(name: str, value: object) -> str:

@@ -72,7 +72,8 @@ def error_percent(error: float | None) -> str:
 def _headline(total: Statistics) -> str:
     if total.median_abs_error is None or total.p90_abs_error is None:
         return "No row could be predicted"
-    return f"Median error {100 * total.median_abs_error:.1f} %, p90 {100 * total.p90_abs_error:.1f} %"
+    mean = "" if total.mean_abs_error is None else f", mean {100 * total.mean_abs_error:.1f} %"
+    return f"Median error {100 * total.median_abs_error:.1f} %{mean}, p90 {100 * total.p90_abs_error:.1f} %"
 
 
 def _worst(worst: Sequence[WorstRow], path: str) -> Iterator[RenderableType]:

@@ -1,0 +1,200 @@
+"""The memory that published training runs report, against the memory model.
+
+Sources mean different things by a run's memory: what PyTorch's allocator has given out, what it holds, or what the
+driver shows. Which one is a rule by source.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traincast.calibrate.contract import KINDS, Grouping, Kind, Labels, Predictions, Request
+from traincast.calibrate.measurements import Skipped
+from traincast.calibrate.runs.nanotron import is_nanotron
+from traincast.calibrate.runs.nanotron_layers import nanotron_layers
+from traincast.calibrate.runs.rows import is_runs_table, read_runs
+from traincast.calibrate.runs.run import RunRow
+from traincast.calibrate.tables import Table
+from traincast.errors import ConfigError, TraincastError
+from traincast.estimate.memory import StageMemory, fits, stage_memory
+from traincast.schedules.plan import SCHEDULES
+from traincast.spec.gpus import gpu_of_cluster
+from traincast.spec.job import Job
+from traincast.spec.notes import Note
+from traincast.spec.resolve import resolve_job
+
+MEANINGS = (("simumax", "allocated"), ("torchtitan", "reserved"), ("nanotron", "reserved"))
+"""What a source prints, by the start of its name; others print what the driver shows.
+
+Sources: SimuMax, docs/b200 (``max_memory_allocated`` over all ranks); torchtitan, components/metrics.py
+(``max_reserved``); nanotron, helpers.py (log_throughput prints both, of rank 0: its plot agrees better with
+``max_memory_reserved``).
+"""
+
+GROUPINGS = ("source", "gpu", "model", "stack")
+
+
+@dataclass(frozen=True, slots=True)
+class RunMemory:
+    """What is predicted of one run.
+
+    Parameters
+    ----------
+    stage : StageMemory or None
+        Of the stage that is printed; None where the layout cannot be run at all.
+    meaning : str
+        ``allocated``, ``reserved`` or ``device``.
+    fits : bool
+        Whether every stage fits.
+    reason : str
+        Why it cannot be run, or what it lacks.
+    """
+
+    stage: StageMemory | None
+    meaning: str
+    fits: bool
+    reason: str = ""
+
+    @property
+    def peak_bytes(self) -> float:
+        """The peak in the source's meaning."""
+        if self.stage is None:
+            return float("nan")
+        return {"allocated": self.stage.allocated, "reserved": self.stage.reserved}.get(self.meaning, self.stage.peak)
+
+
+def memory_of_run(run: RunRow) -> RunMemory:
+    """Return the memory of a published run.
+
+    Parameters
+    ----------
+    run : RunRow
+        The run; nanotron's are laid out as nanotron does it, and print their first stage.
+
+    Returns
+    -------
+    RunMemory
+
+    Raises
+    ------
+    TraincastError
+        If the run cannot be described.
+    """
+    source = run.groups["source"]
+    meaning = next((meaning for start, meaning in MEANINGS if source.startswith(start)), "device")
+    job = _job(run)
+    if job is None:
+        return RunMemory(None, meaning, False, f"{run.request.pp} stages leave one without any block")
+    parallel = job.parallel
+    plan = SCHEDULES.get(job.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
+    stages = stage_memory(job, plan)
+    printed = stages[0] if source == "nanotron" else max(stages, key=lambda stage: stage.peak)
+    verdict = fits(job, plan, gpu_of_cluster(run.cluster.gpu).hbm_bytes)
+    return RunMemory(printed, meaning, verdict.fits, "" if verdict.fits else verdict.text)
+
+
+def _job(run: RunRow) -> Job | None:
+    request = run.request
+    if run.groups["source"] == "nanotron":
+        layers = nanotron_layers(request.model, request.pp or 1)
+        return None if layers is None else replace(resolve_job(request, run.cluster), layers_Q=layers)
+    if request.grad_reduce_bytes is None and run.cells.get("framework", "").startswith("Megatron-LM @"):
+        # Megatron-LM itself, not a recipe: bf16 gradients are accumulated in fp32 (training/arguments.py).
+        request = replace(request, grad_reduce_bytes=4)
+    return resolve_job(request, run.cluster)
+
+
+def holds_memory(columns: Sequence[str]) -> bool:
+    """Say whether columns are those of runs with their memory but without their step.
+
+    Files that have both are of the kind that predicts the step; `validate` takes this kind by its name.
+    """
+    timed = {"measured_value", "x_iter_time_s"} & set(columns)
+    return has_memory(columns) and not timed
+
+
+def has_memory(columns: Sequence[str]) -> bool:
+    """Say whether a file with these columns can be held against the memory model."""
+    known = is_nanotron(columns) or is_runs_table(columns)
+    return known and bool({"x_peak_mem_gib", "gpu_mem_gb"} & set(columns))
+
+
+def predict(table: Table, request: Request) -> Predictions:
+    """Return the memory of runs that print it, and how many layouts are rightly called infeasible.
+
+    Parameters
+    ----------
+    table : Table
+        ``measured_training_runs.csv``, ``nanotron_ultrascale_h100.csv``, or one with their columns.
+    request : Request
+        Leaves nothing out: the model has no constant that is fitted to these runs.
+
+    Returns
+    -------
+    Predictions
+        In bytes; runs without memory are skipped, the counts of feasible ones are notes.
+    """
+    if request.cluster is not None:
+        raise ConfigError("published runs say their GPU row by row; leave the cluster out", "cluster")
+    runs = read_runs(table)
+    skipped = list(runs.skipped)
+    kept: list[tuple[RunRow, RunMemory]] = []
+    judged: dict[str, list[bool]] = {}
+    for run in runs.rows:
+        if run.peak_bytes is None and run.outcome == "ok":
+            skipped.append(Skipped(run.id, "its memory is not printed"))
+            continue
+        try:
+            found = memory_of_run(run)
+        except TraincastError as error:
+            skipped.append(Skipped(run.id, str(error)))
+            continue
+        judged.setdefault(run.outcome, []).append(not found.fits)
+        if run.peak_bytes is None:
+            skipped.append(Skipped(run.id, f"it did not run; the model says it {'fits' if found.fits else 'cannot'}"))
+        elif found.stage is None:
+            skipped.append(Skipped(run.id, found.reason))
+        else:
+            kept.append((run, found))
+    return _predictions(table, kept, skipped, judged)
+
+
+def _predictions(
+    table: Table, kept: list[tuple[RunRow, RunMemory]], skipped: list[Skipped], judged: dict[str, list[bool]]
+) -> Predictions:
+    details: dict[str, Labels] = {name: tuple(run.groups[name] for run, _ in kept) for name in GROUPINGS}
+    details["meaning"] = tuple(found.meaning for _, found in kept)
+    for name in ("parameters", "gradients", "optimizer", "activations", "other"):
+        details[f"{name}_bytes"] = tuple(getattr(found.stage, name) for _, found in kept)
+    notes = [
+        Note(
+            f"infeasible-{outcome}",
+            f"of {len(calls)} runs that {_OUTCOMES[outcome]}, {sum(calls)} are called infeasible",
+        )
+        for outcome, calls in sorted(judged.items())
+    ]
+    return Predictions(
+        ids=tuple(run.id for run, _ in kept),
+        measured=np.array([run.peak_bytes for run, _ in kept], np.float64),
+        predicted=np.array([found.peak_bytes for _, found in kept], np.float64),
+        details=details,
+        groupings=tuple(Grouping.of(name, [run.groups[name] for run, _ in kept]) for name in GROUPINGS),
+        skipped=tuple(skipped),
+        rows=len(table.rows),
+        notes=tuple(notes),
+    )
+
+
+_OUTCOMES = {"ok": "ran", "crashed": "crashed"}
+
+KINDS.register("memory-of-runs")(
+    Kind(
+        name="memory-of-runs",
+        title="memory of published training runs",
+        quantity="peak_bytes",
+        fits=holds_memory,
+        predict=predict,
+        by=GROUPINGS,
+    )
+)

@@ -1,0 +1,1 @@
+"""Published training runs: rows of CSV files as jobs with a measured step."""

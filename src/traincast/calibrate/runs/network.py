@@ -1,0 +1,63 @@
+"""What a published run says of its network, and what is known of the networks of a few sources."""
+
+import re
+
+from traincast.calibrate.tables import Row
+
+_GIGABIT = 1e9 / 8
+
+_OF_SOURCE = {
+    "bigscience-bloom-prequel": 6.25e9,
+    "internevo": 6.25e9,
+    "oneflow-dlperf-v100": 1.5625e9,
+    "bigscience-v100": 12.5e9,
+}
+"""Line rate per GPU where a source's column or paper says it. BLOOM: 4 Omni-Path links of 100 Gb/s per node of 8
+(bigscience, train/tr11-176B-ml). InternEvo: 4 x 100 Gb RoCE per node of 8. OneFlow: one 100 Gb/s EDR per node of 8
+(DLPerf). Jean Zay V100: 4 x 100 Gb/s per node of 4."""
+
+_PER_GPU = re.compile(r"(\d+) ?gb/s(?: rdma)? per gpu", re.IGNORECASE)
+_PER_NODE = re.compile(r"(\d+) ?gb(?:/s|ps) (?:per node|node-node)", re.IGNORECASE)
+_CARDS = re.compile(r"(\d+) ?x[^;,+]*?(\d+) ?gb(?:/s|/sec|ps)", re.IGNORECASE)
+_CARDS_BYTES = re.compile(r"(\d+)x(\d+) gb/s ib")
+_NO_CARDS = re.compile(r"storage|management|nvlink|ethernet nic|25gb/s|10g", re.IGNORECASE)
+_LEAST_CARD_GBIT = 100
+"""Slower cards are for management and storage, not for training."""
+
+
+def nic_bytes_per_s(row: Row) -> float | None:
+    """Return the line rate of the network cards per GPU; None where the row does not say it.
+
+    Parameters
+    ----------
+    row : Row
+        With the columns ``source``, ``interconnect`` and ``gpus_per_node``.
+
+    Returns
+    -------
+    float or None
+        Bytes per second and direction.
+    """
+    source = row.cells.get("source", "")
+    if source in _OF_SOURCE:
+        return _OF_SOURCE[source]
+    text = row.cells.get("interconnect", "")
+    per_node = int(row.cells.get("gpus_per_node", "8") or 8)
+    if found := _PER_GPU.search(text):
+        return float(found[1]) * _GIGABIT
+    if found := _CARDS_BYTES.search(text.lower()) if "GB/s IB" in text else None:
+        return int(found[1]) * int(found[2]) * 1e9 / per_node
+    if found := _PER_NODE.search(text):
+        return float(found[1]) * _GIGABIT / per_node
+    return _from_cards(text, per_node)
+
+
+def _from_cards(text: str, per_node: int) -> float | None:
+    """Add up the cards of a list such as ``Compute: 8x ConnectX-7 IB NDR 400Gb/s``."""
+    for part in re.split(r"[;,+]", text):
+        if _NO_CARDS.search(part) and "compute" not in part.lower():
+            continue
+        found = _CARDS.search(part)
+        if found and int(found[2]) >= _LEAST_CARD_GBIT and int(found[1]) <= 2 * per_node:
+            return int(found[1]) * int(found[2]) * _GIGABIT / per_node
+    return None

@@ -1,0 +1,196 @@
+"""Published training runs as jobs with a measured step: one `RunRow` per row, or the reason why there is none.
+
+Columns are read by name in any order; what they leave out follows the rules of `traincast.calibrate.runs.request`,
+each use of one listed among the row's notes. Source of the rules: research/accuracy_prototype.md, section 5.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from traincast.calibrate.measurements import Skipped
+from traincast.calibrate.runs.nanotron import is_nanotron, nanotron_run
+from traincast.calibrate.runs.network import nic_bytes_per_s
+from traincast.calibrate.runs.remarks import remarks
+from traincast.calibrate.runs.request import request_of
+from traincast.calibrate.runs.run import RunRow, gpu_family, precision_class
+from traincast.calibrate.runs.steps import measured_step_s
+from traincast.calibrate.tables import Row, Table
+from traincast.errors import TraincastError
+from traincast.spec.cluster import Cluster
+from traincast.spec.gpu_clusters import cluster_for
+from traincast.spec.gpus import load_gpu
+from traincast.spec.model_columns import model_from_columns
+
+COLUMNS = ("model", "gpu", "num_gpus")
+"""What a file must name to be one of training runs."""
+
+LAYOUT_COLUMNS = (
+    "layers",
+    "hidden",
+    "heads",
+    "seq_len",
+    "global_batch",
+    "micro_batch",
+    "gpu",
+    "num_gpus",
+    "tp",
+    "pp",
+)
+"""What a row must fill to have a full layout."""
+
+_STEP_METRICS = ("iter_time_s", "tokens_per_s_per_gpu", "samples_per_s_total", "sequences_per_s_total")
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """What a table of training runs holds.
+
+    Parameters
+    ----------
+    rows : tuple of RunRow
+        Rows that can be predicted.
+    skipped : tuple of Skipped
+        The others, each with its reason.
+    full_layout : int
+        Rows with a full layout, skipped ones among them (see `is_full_layout`).
+    """
+
+    rows: tuple[RunRow, ...]
+    skipped: tuple[Skipped, ...]
+    full_layout: int
+
+    @property
+    def coverage(self) -> float:
+        """Share of the rows with a full layout that can be predicted; NaN without any."""
+        covered = sum(row.full_layout for row in self.rows)
+        return covered / self.full_layout if self.full_layout else float("nan")
+
+    def counts(self, by: str) -> dict[str, int]:
+        """Return the number of rows in each group of a grouping, the largest first."""
+        return dict(Counter(row.groups[by] for row in self.rows).most_common())
+
+
+def is_runs_table(columns: Sequence[str]) -> bool:
+    """Say whether a file with these columns is one of training runs."""
+    names = set(columns)
+    return set(COLUMNS) <= names and bool({"measured_metric", "x_iter_time_s"} & names)
+
+
+def is_full_layout(row: Row) -> bool:
+    """Say whether a row is a pretraining run whose shape, batch, layout and step were all published.
+
+    It is one if its task is pretraining (``x_task``, or no such column), every one of `LAYOUT_COLUMNS` is
+    filled, and a step time can be told without counting FLOP: from ``x_iter_time_s``, or from a time or a
+    rate of samples or tokens.
+    """
+    cells = row.cells
+    measured = "x_iter_time_s" in cells or cells.get("measured_metric") in _STEP_METRICS
+    pretrain = cells.get("x_task", "pretrain") == "pretrain" and cells.get("status", "ok") == "ok"
+    return pretrain and measured and all(name in cells for name in LAYOUT_COLUMNS)
+
+
+def read_runs(table: Table) -> Runs:
+    """Turn a table of training runs into jobs with a measured step.
+
+    Parameters
+    ----------
+    table : Table
+        With the columns of ``measured_training_runs.csv`` or ``nanotron_ultrascale_h100.csv``.
+
+    Returns
+    -------
+    Runs
+        Every row is in it, as a run or as a skipped one.
+    """
+    rows: list[RunRow] = []
+    skipped: list[Skipped] = []
+    nanotron = is_nanotron(table.columns)
+    for row in table.rows:
+        try:
+            found = nanotron_run(row) if nanotron else run_of(row)
+        except TraincastError as error:
+            found = Skipped(row.id, str(error))
+        if isinstance(found, Skipped):
+            skipped.append(found)
+        else:
+            rows.append(found)
+    return Runs(
+        rows=tuple(rows),
+        skipped=tuple(skipped),
+        full_layout=sum(map(_counted_as_nanotron if nanotron else is_full_layout, table.rows)),
+    )
+
+
+def run_of(row: Row) -> RunRow | Skipped:
+    """Turn a row of ``measured_training_runs.csv`` into a job with a measured step.
+
+    Parameters
+    ----------
+    row : Row
+        One row.
+
+    Returns
+    -------
+    RunRow or Skipped
+
+    Raises
+    ------
+    TraincastError
+        If the row cannot be described: its model or GPU is not known, or a cell is no number.
+    """
+    remark = remarks().get(row.id)
+    if remark is not None and remark.status == "exclude":
+        return Skipped(row.id, f"excluded: {remark.reason}")
+    lacking = [name for name in ("seq_len", "global_batch", "num_gpus", "gpu") if name not in row.cells]
+    if lacking:
+        return Skipped(row.id, f"the columns {', '.join(lacking)} are empty")
+    model = model_from_columns(row.cells)
+    step_s = measured_step_s(row, model)
+    if step_s is None:
+        return Skipped(row.id, "no step time: only FLOP/s are printed, and how its source counts FLOP is not known")
+    request, notes = request_of(row, model)
+    gpu = load_gpu(row.cells["gpu"]).name
+    nic = nic_bytes_per_s(row)
+    per_node = row.count("gpus_per_node") if "gpus_per_node" in row.cells else None
+    peak = row.number("x_peak_mem_gib") * GIB if "x_peak_mem_gib" in row.cells else None
+    return RunRow(
+        id=row.id,
+        request=request,
+        cluster=_cluster(gpu, per_node, nic, request.gpus),
+        measured_s=step_s,
+        peak_bytes=peak,
+        full_layout=is_full_layout(row),
+        remark=remark,
+        notes=notes,
+        groups=_groups(row, gpu, request.precision, request.stack),
+        cells=row.cells,
+    )
+
+
+@cache
+def _cluster(gpu: str, per_node: int | None, nic: float | None, gpus: int) -> Cluster:
+    return cluster_for(gpu, per_node, nic, gpus)
+
+
+def _groups(row: Row, gpu: str, precision: str | None, stack: str | None) -> Mapping[str, str]:
+    """Return the name of the row's group in every grouping."""
+    source, model = row.cells.get("source", "unknown"), row.cells.get("model", "unknown")
+    kind = precision_class(precision)
+    return {
+        "source": source,
+        "family": f"{source}, {model}, {gpu_family(gpu)}, {kind}",
+        "model": model,
+        "gpu": gpu,
+        "precision": kind,
+        "moe": "moe" if "experts" in row.cells else "dense",
+        "task": row.cells.get("x_task", "pretrain"),
+        "stack": stack or "unknown",
+        "layout": "full" if is_full_layout(row) else "partial",
+    }
+
+
+def _counted_as_nanotron(row: Row) -> bool:
+    return row.cells.get("status") == "ok"

@@ -1,0 +1,91 @@
+"""The measured step of a published run in seconds, whatever quantity its source printed."""
+
+from typing import NamedTuple
+
+from traincast.calibrate.tables import Row
+from traincast.spec.counts import token_flops
+from traincast.spec.gpus import load_gpu
+from traincast.spec.model import Model
+
+
+class FlopCount(NamedTuple):
+    """How a source counts the FLOP that it divides by the step."""
+
+    full_attention: bool
+    """Causal attention counted as the full square, not as its half."""
+    recompute: float
+    """Factor for layers computed again inside the count: 4/3, or 1."""
+
+
+_COUNTS = {
+    "bigscience-bloom-prequel": FlopCount(True, 4 / 3),
+    "megatron-sc21-table1": FlopCount(True, 4 / 3),
+    "megatron-sc21-table2": FlopCount(True, 4 / 3),
+    "paper-gpt-neox-20b": FlopCount(True, 4 / 3),
+    "megatron-core-r0.8-table": FlopCount(True, 1.0),
+    "nemo-perf-docs": FlopCount(True, 1.0),
+    "megatron-moe-modelzoo": FlopCount(False, 1.0),
+    "paper-palm-540b": FlopCount(True, 1.0),
+    "paper-opt-175b": FlopCount(True, 1.0),
+}
+"""By source, where only FLOP/s were printed. Sources: the formula of arXiv 2104.04473, eq. 3 (recomputation inside)
+for the runs of 2021-2022; NeMo's and Megatron-LM's count of 2024 (attention in full); Megatron-Core MoE (causal half,
+which reproduces Megatron-Bridge's printed values); PaLM, arXiv 2204.02311, appendix B."""
+
+
+def measured_step_s(row: Row, model: Model | None) -> float | None:
+    """Return the measured step, None where it cannot be told.
+
+    Parameters
+    ----------
+    row : Row
+        With ``measured_metric`` and ``measured_value``, or ``x_iter_time_s``.
+    model : Model, optional
+        Needed where only FLOP/s were printed.
+
+    Returns
+    -------
+    float or None
+        Seconds.
+
+    Raises
+    ------
+    FormatError
+        If a cell is no positive number.
+    """
+    metric = row.cells.get("measured_metric")
+    if metric == "iter_time_s":
+        return row.number("measured_value")
+    per_step = _samples_and_tokens(row)
+    if metric in ("samples_per_s_total", "sequences_per_s_total") and per_step:
+        return per_step[0] / row.number("measured_value")
+    if metric == "tokens_per_s_per_gpu" and per_step:
+        return per_step[1] / (row.number("measured_value") * row.count("num_gpus"))
+    if "x_iter_time_s" in row.cells:
+        return row.number("x_iter_time_s")
+    if metric in ("tflops_per_gpu", "mfu_pct") and per_step and model is not None:
+        return _from_flops(row, model, per_step[1], metric)
+    return None
+
+
+def _samples_and_tokens(row: Row) -> tuple[float, float] | None:
+    if not {"global_batch", "seq_len", "num_gpus"} <= set(row.cells):
+        return None
+    samples = row.number("global_batch")
+    return samples, samples * row.number("seq_len")
+
+
+def _from_flops(row: Row, model: Model, tokens: float, metric: str) -> float | None:
+    """Divide the source's own count of FLOP by its FLOP per second."""
+    count = _COUNTS.get(row.cells.get("source", ""))
+    if count is None:
+        return None
+    flops = token_flops(model, row.count("seq_len"))
+    attention = flops.attention_core * (2 if count.full_attention and model.attention.causal else 1)
+    per_token = 3 * ((flops.matrices - flops.head + attention) * count.recompute + flops.head)
+    value = row.number("measured_value")
+    if metric == "tflops_per_gpu":
+        per_gpu = value * 1e12
+    else:
+        per_gpu = value / 100 * load_gpu(row.cells["gpu"]).peak_flops_per_s("bf16")
+    return tokens * per_token / (per_gpu * row.count("num_gpus"))

@@ -1,0 +1,83 @@
+"""The options that describe a job, for every command that takes one: a file, pasted flags, or options."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from traincast.spec.draft import Draft
+from traincast.spec.job_file import read_job_file
+from traincast.spec.job_flags import JOB_FLAGS, JobFlag
+from traincast.spec.like import LIKES, draft_like
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def job_options(function: F) -> F:
+    """Add ``[JOB]``, ``--like``, and a flag for every field of a job, under its own name and Megatron-LM's.
+
+    The command gets ``words``, ``like``, ``cluster`` and one keyword per field of
+    `traincast.spec.job_flags.JOB_FLAGS`; `job_of` turns them into a job.
+    """
+    for flag in reversed(JOB_FLAGS):
+        function = _option(flag)(function)
+    function = click.option("--cluster", metavar="NAME|FILE", help="Preset or TOML file.")(function)
+    function = click.option(
+        "--like",
+        type=click.Choice(list(LIKES)),
+        help="Take what follows -- as the flags of this framework.",
+    )(function)
+    return click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[JOB] [-- FLAGS...]")(function)
+
+
+def job_of(words: Sequence[str], like: str | None, cluster: str | None, values: Mapping[str, Any]) -> Draft:
+    """Return the job that file, pasted flags and options describe; options win over the others.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The path of a job file, or with `like` the pasted flags.
+    like : str or None
+        Framework whose flags `words` are.
+    cluster : str or None
+        What ``--cluster`` says.
+    values : mapping
+        Values of the flags by field; None is not given. Other keys are left alone.
+
+    Returns
+    -------
+    Draft
+        Call `Draft.request` for the job, and `cluster` and `notes` for the rest.
+
+    Raises
+    ------
+    click.UsageError
+        If several files are given.
+    TraincastError
+        If the file or a flag cannot be read.
+    """
+    given = {flag.field: values[flag.field] for flag in JOB_FLAGS if values.get(flag.field) is not None}
+    model = given.pop("model", None)
+    said = Draft(model=model, cluster=cluster, fields=given)
+    if like is not None:
+        return draft_like(like, list(words)).under(said)
+    if len(words) > 1 or any(word.startswith("-") for word in words):
+        raise click.UsageError(f"{' '.join(words[:3])!r} is not one job file; for pasted flags give --like megatron")
+    if not words:
+        return said
+    return read_job_file(words[0]).under(said)
+
+
+def _option(flag: JobFlag) -> Callable[[F], F]:
+    if flag.kind == "switch":
+        name = flag.names[0].removeprefix("--")
+        forms = (f"--{name}/--no-{name}", *(each for each in flag.names[1:]))
+        return click.option(*forms, flag.field, default=None, help=flag.help)
+    kinds: dict[str, Any] = {
+        "text": str,
+        "count": click.IntRange(min=0 if flag.field == "zero" else 1),
+        "number": float,
+        "choice": click.Choice(list(flag.choices)),
+    }
+    metavar = {"text": "NAME" if flag.field == "schedule" else "NAME|FILE", "count": "N", "number": "X"}.get(flag.kind)
+    return click.option(*flag.names, flag.field, type=kinds[flag.kind], metavar=metavar, help=flag.help)

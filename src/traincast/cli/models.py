@@ -1,0 +1,38 @@
+"""``traincast models``."""
+
+import click
+
+from traincast.cli.terminal import console, print_json
+
+
+@click.command(name="models")
+@click.argument("names", nargs=-1)
+@click.option(
+    "--seq-length",
+    type=click.IntRange(min=1),
+    default=4096,
+    show_default=True,
+    metavar="N",
+    help="Tokens of a sequence, for the FLOPs of attention.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON and nothing else.")
+def command(names: tuple[str, ...], seq_length: int, as_json: bool) -> None:
+    """List the built-in models with their parameter counts.
+
+    With NAMES (built-in models, config.json files of Hugging Face, TOML files) print the parameters and FLOPs of
+    these by part, and where the numbers come from.
+    """
+    from traincast import api
+
+    known = api.models(names)
+    if as_json:
+        from traincast.report.json import models_to_dict
+
+        print_json(models_to_dict(known, seq_length))
+        return
+    from traincast.report.terminal import print_model_counts, print_models
+
+    if names:
+        print_model_counts(known, seq_length, console())
+    else:
+        print_models(known, console())

@@ -1,0 +1,101 @@
+"""``traincast operator``."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from traincast.cli.terminal import console, print_json
+from traincast.spec.operators import OPERATOR_SIZES, SIZE_NAMES
+
+_ALIASES = {
+    "queries": ("--seq",),
+    "qk_dim": ("--head-dim",),
+    "vocabulary": ("--vocab",),
+}
+"""More common names of some sizes; `--head-dim` is a size of its own where there is one (rotary)."""
+
+
+def _size_options(function: Any) -> Any:  # noqa: ANN401
+    """Add a flag for every size of every family."""
+    for name in reversed(SIZE_NAMES):
+        if name == "head_dim":
+            continue
+        families = [family for family, sizes in OPERATOR_SIZES.items() if name in [size.name for size in sizes]]
+        flags = (f"--{name.replace('_', '-')}", *_ALIASES.get(name, ()))
+        function = click.option(
+            *flags, name, type=click.IntRange(min=1), metavar="N", help=f"Of {', '.join(families)}."
+        )(function)
+    return function
+
+
+@click.command(name="operator")
+@click.argument("family")
+@_size_options
+@click.option("--dtype", default="bf16", show_default=True, metavar="NAME", help="Element type of the inputs.")
+@click.option("--gpu", metavar="NAME", help="Accelerator (default: h100, an assumption).")
+@click.option(
+    "--direction",
+    default="forward",
+    show_default=True,
+    metavar="NAME",
+    help="forward, backward; dgrad and wgrad of products. Sizes are those of the forward pass.",
+)
+@click.option("--causal", is_flag=True, help="Attention: a query sees no later key.")
+@click.option("--window", type=click.IntRange(min=0), default=0, metavar="N", help="Attention: keys seen at most.")
+@click.option(
+    "--option", "options", multiple=True, metavar="NAME=VALUE", help="What else the family knows, such as kernel=fa2."
+)
+@click.option(
+    "--constants", type=click.Path(path_type=Path), metavar="FILE.csv", help="Profile of traincast calibrate --gpu."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the price as JSON and nothing else.")
+def command(
+    family: str,
+    dtype: str,
+    gpu: str | None,
+    direction: str,
+    causal: bool,
+    window: int,
+    options: tuple[str, ...],
+    constants: Path | None,
+    as_json: bool,
+    **sizes: int | None,
+) -> None:
+    """Print the price of one operator on a GPU: time, what binds it, and why.
+
+    FAMILY is gemm, grouped-gemm, attention, unfused-attention, norm, softmax, elementwise,
+    activation, rotary, accumulate, cast, copy, embedding, cross-entropy, route, permute or
+    optimizer. Example: traincast operator gemm --m 8192 --n 8192 --k 8192 --gpu h100
+    """
+    from traincast import api
+
+    given = {name: size for name, size in sizes.items() if size is not None}
+    if family == "rotary" and "qk_dim" in given:
+        given["head_dim"] = given.pop("qk_dim")
+    price = api.operator(
+        family,
+        gpu,
+        None if constants is None else str(constants),
+        dtype=dtype,
+        direction=direction,
+        causal=causal,
+        window=window,
+        options=dict(_pair(text) for text in options),
+        **given,
+    )
+    if as_json:
+        from traincast.report.operator import operator_to_dict
+
+        print_json(operator_to_dict(price))
+        return
+    from traincast.report.terminal import print_operator
+
+    print_operator(price, console())
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise click.BadParameter(f"{text!r} is no name and value, such as kernel=fa2", param_hint="--option")
+    return name, value

@@ -1,0 +1,55 @@
+"""``traincast predict``."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from traincast.cli.job_options import job_of, job_options
+from traincast.cli.run_options import output_options, run_fields, run_options
+from traincast.cli.terminal import console, print_json, progress
+from traincast.errors import ConfigError
+from traincast.spec.options import make_options
+
+
+@click.command(name="predict", context_settings={"ignore_unknown_options": False})
+@job_options
+@run_options
+@click.option("--allow-oom", is_flag=True, help="Simulate even where the job does not fit into memory.")
+@output_options
+def command(
+    words: tuple[str, ...],
+    like: str | None,
+    cluster: str | None,
+    allow_oom: bool,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **values: Any,  # noqa: ANN401
+) -> None:
+    """Forecast a step from a model, a parallel layout and a cluster.
+
+    JOB is a job file (traincast init writes one); options win over it. Flags of Megatron-LM or torchtitan are taken
+    as they are: traincast predict --like megatron --cluster h100 --gpus 64 -- --num-layers 32 ...
+    """
+    try:
+        options = make_options(**run_fields(values))
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    from traincast import api
+    from traincast.report.directory import write_directory
+
+    draft = job_of(words, like, cluster, values)
+    with progress("predicting", quiet=quiet or as_json):
+        result = api.predict(draft, options=options, allow_oom=allow_oom)
+        written = write_directory(result, out) if out else []
+    if as_json:
+        from traincast.report.json import result_to_dict
+
+        print_json(result_to_dict(result))
+    elif not quiet:
+        from traincast.report.terminal import print_result
+
+        print_result(result, console())
+        for path in written:
+            click.echo(f"wrote {path}")

@@ -1,0 +1,99 @@
+"""The options of every command that simulates a step: what the network does, who is slow, what comes out."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from traincast.cli.options import class_slowdown, group_rate, once_each, rank_factor, slowdown_by_class
+from traincast.spec.options import NETWORKS, OVERLAP_CLASSES
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "--busbw",
+        multiple=True,
+        type=group_rate,
+        metavar="GROUP=RATE",
+        help="Bus bandwidth of a group, such as tp=300GB/s.",
+    ),
+    click.option(
+        "--slow",
+        multiple=True,
+        type=rank_factor,
+        metavar="RANK=FACTOR",
+        help="Make one rank's compute slower, such as 7=1.3.",
+    ),
+    click.option(
+        "--network",
+        type=click.Choice(list(NETWORKS)),
+        default=NETWORKS[0],
+        show_default=True,
+        help="How groups share links: as flows where they can meet, never, or always as flows.",
+    ),
+    click.option(
+        "--network-seeds",
+        type=click.IntRange(min=1),
+        default=1,
+        metavar="N",
+        help="Hash seeds of the fabric to run; min, median and max of the step are told.",
+    ),
+    click.option(
+        "--overlap-slowdown",
+        multiple=True,
+        type=class_slowdown,
+        metavar="[CLASS=]X",
+        help="What full overlap adds to the time of a class, such as memory=0.1, or of all: "
+        f"{', '.join(OVERLAP_CLASSES)}; 0 for none.",
+    ),
+    click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike."),
+)
+
+
+def run_options(function: F) -> F:
+    """Add the options of a simulated step; `run_values` turns their values into fields of `SimulateOptions`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def output_options(function: F) -> F:
+    """Add ``--out``, ``--json`` and ``--quiet``."""
+    for option in (
+        click.option("--quiet", is_flag=True, help="Print nothing but errors."),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else."),
+        click.option(
+            "--out",
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="Write result.json, ops.csv, trace.json.gz there.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def run_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of a command with those of `run_options` as fields of `SimulateOptions`; others stay.
+
+    Raises
+    ------
+    click.UsageError
+        If a group, rank or class is given twice.
+    """
+    others = {name: value for name, value in values.items() if name not in ("busbw", "slow", "overlap_slowdown")}
+    return {
+        **others,
+        "busbw_bytes_per_s": once_each(values["busbw"], "--busbw"),
+        "compute_slowdown": once_each(values["slow"], "--slow"),
+        "overlap_slowdown": slowdown_by_class(values["overlap_slowdown"], "--overlap-slowdown"),
+    }
+
+
+def run_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `SimulateOptions` alone that the options of `run_options` set."""
+    names = ("busbw_bytes_per_s", "compute_slowdown", "overlap_slowdown", "network", "network_seeds", "unfold")
+    found = run_values(values)
+    return {name: found[name] for name in names}

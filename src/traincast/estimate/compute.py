@@ -1,0 +1,108 @@
+"""Put a time on computations that say which operators they run.
+
+A computation takes as long as its operators take one after the other; what the host needs to launch them
+is an operation of its own beside it. What end-to-end runs teach beyond single kernels is a factor for each
+class of work (`CostFactors`).
+
+Letters: T template operations.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from traincast.estimate.factors import CostFactors
+from traincast.estimate.operators.contract import OperatorTime
+from traincast.estimate.operators.price import price_operator
+from traincast.spec.gpus import GpuSpec
+from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import OpTable
+from traincast.workload.words import OverlapClass, Provenance
+
+
+def class_of(call: OperatorCall) -> str:
+    """Return the class of work of a call: matrix products by type, attention by kernel, the rest is memory."""
+    if call.family in ("gemm", "grouped_gemm"):
+        return f"{call.family} {call.dtype}"
+    if call.family == "attention":
+        return f"attention {dict(call.options).get('kernel', 'fa2')}"
+    if call.family == "unfused_attention":
+        return "attention unfused"
+    return "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class PricedCompute:
+    """Computations with durations, and what each consists of."""
+
+    ops: OpTable
+    shares_T: tuple[Mapping[str, float], ...]
+    """Seconds by class of work of each template operation; empty where it was not priced here."""
+
+
+def price_compute(ops: OpTable, gpu: GpuSpec, factors: CostFactors, compute_factor: float = 1.0) -> PricedCompute:
+    """Price the computations of a table that carry operator calls.
+
+    Parameters
+    ----------
+    ops : OpTable
+        Template operations.
+    gpu : GpuSpec
+        What runs them.
+    factors : CostFactors
+        Factors on classes of work.
+    compute_factor : float
+        Factor of the software stack on all of them.
+
+    Returns
+    -------
+    PricedCompute
+    """
+    duration_T, provenance_T = ops.duration_s_T.copy(), ops.provenance_T.copy()
+    flops_T, bytes_T, overlap_T = ops.flops_T.copy(), ops.bytes_moved_T.copy(), ops.overlap_class_T.copy()
+    shares: list[Mapping[str, float]] = []
+    known: dict[OperatorCall, OperatorTime] = {}
+    for row, calls in enumerate(ops.calls_T):
+        if calls is None:
+            shares.append({})
+            continue
+        of_class: dict[str, float] = {}
+        bound: dict[str, float] = {}
+        flops = moved = 0.0
+        for call, count in calls:
+            if call not in known:
+                known[call] = price_operator(call, gpu)
+            priced = known[call]
+            name = class_of(call)
+            time_s = count * priced.time_s * factors.of(name) * compute_factor
+            of_class[name] = of_class.get(name, 0.0) + time_s
+            bound[priced.bound] = bound.get(priced.bound, 0.0) + time_s
+            flops += count * priced.flops
+            moved += count * priced.bytes_moved
+        duration_T[row] = sum(of_class.values())
+        provenance_T[row] = Provenance.PRICED
+        flops_T[row], bytes_T[row] = flops, moved
+        overlap_T[row] = _overlap_class(bound)
+        shares.append(of_class)
+    priced_ops = replace(
+        ops,
+        duration_s_T=duration_T,
+        provenance_T=provenance_T,
+        flops_T=flops_T,
+        bytes_moved_T=bytes_T,
+        overlap_class_T=overlap_T,
+    )
+    return PricedCompute(priced_ops, tuple(shares))
+
+
+_OVERLAP = {
+    "compute": OverlapClass.COMPUTE_BOUND,
+    "memory": OverlapClass.MEMORY_BOUND,
+    "latency": OverlapClass.SMALL,
+}
+
+
+def _overlap_class(time_s_by_bound: Mapping[str, float]) -> int:
+    """Return the class of the bound that most of the time is spent under."""
+    if not time_s_by_bound:
+        return int(OverlapClass.UNKNOWN)
+    return int(_OVERLAP[max(sorted(time_s_by_bound), key=lambda bound: time_s_by_bound[bound])])

@@ -1,0 +1,143 @@
+"""What end-to-end runs teach beyond single kernels: factors on classes of work.
+
+A kernel measured alone runs on a cool GPU with nothing beside it; in a training step clocks fall, caches
+are shared and libraries pick other kernels. A factor scales one class of work, and is the product of what is
+common to all GPUs or stacks, of what an architecture adds, and of what a single chip or stack adds: of a
+GPU that no run was measured on, what is known of its kind still holds. A factor is 1 where nothing was
+measured.
+
+File `data/training/factors.csv`: level (``all``, ``architecture``, ``chip``, ``stack``), name, class, factor,
+deviation (of its logarithm after the fit), rows (runs behind it).
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+
+from traincast.spec.gpus import GpuSpec
+from traincast.spec.job import Job
+
+Key = tuple[str, str, str]
+"""Level, name, class of work."""
+
+_LEVELS = {
+    "gemm": ("all", "architecture", "chip"),
+    "grouped_gemm": ("all", "architecture", "stack"),
+    "attention": ("all", "architecture"),
+    "memory": ("all", "architecture"),
+    "compute": ("all", "stack"),
+    "host": ("all", "stack"),
+    "fixed": ("all",),
+    "handover": ("all",),
+    "unhidden": ("all",),
+    "transfer": ("all",),
+    "transfer ep": ("all", "stack"),
+}
+"""Levels of each class, by its name or its first word; after a blank follows the type, kernel or group
+(``gemm bf16``)."""
+
+
+def keys_of(cost_class: str, gpu: GpuSpec, stack: str) -> tuple[Key, ...]:
+    """Return the keys of all factors that scale a class of work on a GPU under a stack."""
+    names = {"all": "*", "architecture": gpu.architecture or "*", "chip": gpu.name, "stack": stack}
+    levels = _LEVELS.get(cost_class) or _LEVELS[cost_class.split(" ", maxsplit=1)[0]]
+    return tuple((level, names[level], cost_class) for level in levels)
+
+
+@dataclass(frozen=True, slots=True)
+class CostFactors:
+    """Factors on the time of each class of work; a class without one has 1."""
+
+    of_class: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, name: str) -> float:
+        """Return the factor of a class."""
+        return self.of_class.get(name, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """One fitted factor."""
+
+    level: str
+    name: str
+    cost_class: str
+    factor: float
+    deviation: float
+    """Standard deviation of its logarithm that is left after the fit."""
+    rows: int
+
+    @property
+    def key(self) -> Key:
+        """What tells it apart."""
+        return self.level, self.name, self.cost_class
+
+
+@dataclass(frozen=True, slots=True)
+class FactorTable:
+    """Factors of all GPUs and stacks."""
+
+    factors: Mapping[Key, Factor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, factors: Iterable[Factor]) -> "FactorTable":
+        """Return a table; a later factor of a key counts."""
+        return cls({each.key: each for each in factors})
+
+    def for_job(self, gpu: GpuSpec, stack: str) -> CostFactors:
+        """Return the factors of one GPU and one stack."""
+        chosen: dict[str, float] = {}
+        for cost_class in {key[2] for key in self.factors}:
+            known = [self.factors[key].factor for key in keys_of(cost_class, gpu, stack) if key in self.factors]
+            chosen[cost_class] = math.prod(known)
+        return CostFactors(chosen)
+
+
+def with_factors(job: Job, factors: CostFactors) -> Job:
+    """Return a job whose stack has the factors on its shares.
+
+    Shares that cannot be hidden stay at most 1; times are scaled where they are priced.
+    """
+    stack = job.stack
+    shares = {
+        f"unhidden_{group}": min(1.0, getattr(stack, f"unhidden_{group}") * factors.of(f"unhidden {group}"))
+        for group in ("tp", "cp", "ep", "fsdp")
+    }
+    return replace(job, stack=replace(stack, **shares))
+
+
+def read_factors(text: str) -> FactorTable:
+    """Return the factors of a CSV text."""
+    return FactorTable.of(
+        Factor(
+            level=row["level"],
+            name=row["name"],
+            cost_class=row["class"],
+            factor=float(row["factor"]),
+            deviation=float(row["deviation"]),
+            rows=int(row["rows"]),
+        )
+        for row in csv.DictReader(io.StringIO(text))
+    )
+
+
+def write_factors(factors: Iterable[Factor]) -> str:
+    """Return the text of a factors file; `read_factors` of it gives equal factors to four digits."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["level", "name", "class", "factor", "deviation", "rows"])
+    for each in sorted(factors, key=lambda factor: factor.key):
+        cells = [each.level, each.name, each.cost_class, f"{each.factor:.4f}", f"{each.deviation:.4f}", each.rows]
+        writer.writerow(cells)
+    return stream.getvalue()
+
+
+@cache
+def shipped_factors() -> FactorTable:
+    """Return the factors that come with traincast."""
+    file = resources.files("traincast") / "data" / "training" / "factors.csv"
+    return read_factors(file.read_text(encoding="utf-8")) if file.is_file() else FactorTable()

@@ -1,0 +1,100 @@
+"""What a framework keeps in memory, where frameworks differ; every entry is a fact of the source that it names."""
+
+from dataclasses import dataclass, replace
+
+from traincast.spec.stack import Stack
+
+_LAST_YEAR_OF_DROPOUT = 2022
+"""GPT-3 and BLOOM train with dropout, Llama (Touvron et al. 2023, arXiv 2302.13971) and its successors without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What a framework keeps, and for how long.
+
+    Parameters
+    ----------
+    gradient_bytes : int
+        Bytes per parameter of the gradients that are kept from the first microbatch to the optimizer.
+    passing_gradient_bytes : int
+        Bytes per parameter of gradients that only pass through but have a place of their own.
+    main_gradient_bytes : int
+        Bytes per parameter that the optimizer holds of fp32 gradients beside those in 16 bits; sharded with it.
+    dropout : bool
+        Whether layers keep dropout masks.
+    logit_bytes : int
+        Bytes per logit while the loss is computed.
+    saved_logit_bytes : int
+        Those of them that wait for the backward pass.
+    activation_copy : bool
+        Whether a gate's output is kept beside its product with the other half.
+    core_output_copy : bool
+        Whether the output projection keeps a transposed copy of the attention's output.
+    stage_output_copy : bool
+        Whether a pipeline stage keeps its output, which the next one holds as its input, until its backward pass.
+    weight_copies : bool
+        Whether 8-bit copies of the weights outlive a microbatch.
+    buffer_bytes : float
+        Buckets that gradients and parameters pass through.
+    """
+
+    gradient_bytes: int = 4
+    passing_gradient_bytes: int = 0
+    main_gradient_bytes: int = 0
+    dropout: bool = False
+    logit_bytes: int = 6
+    saved_logit_bytes: int = 4
+    activation_copy: bool = False
+    core_output_copy: bool = False
+    stage_output_copy: bool = False
+    weight_copies: bool = True
+    buffer_bytes: float = 0.0
+
+
+def habits_of(stack: Stack, zero: int) -> Habits:
+    """Return the habits of a stack.
+
+    Parameters
+    ----------
+    stack : Stack
+        The stack; one that is not known by name is taken by its properties.
+    zero : int
+        Stage of ZeRO; 3 is FSDP, which reduces into shards.
+
+    Returns
+    -------
+    Habits
+
+    Notes
+    -----
+    Sources: Megatron-LM, docs on the distributed optimizer (18 bytes per parameter with fp32 gradients, 20 with
+    16-bit ones) and megatron/core/tensor_parallel/cross_entropy.py (bf16 logits, an fp32 copy that becomes the
+    softmax in place); nanotron, optim/gradient_accumulator.py (fp32 accumulator beside PyTorch DDP's 16-bit
+    buckets), tensor_parallel/functional.py (logits in bf16, fp32, and a shifted fp32 copy), models/llama.py;
+    DeepSpeed, runtime/zero/stage_1_and_2.py (16-bit gradients, fp32 ones of the shard; reduce and all-gather
+    buckets of 5e8 elements), runtime/pipe/engine.py (outputs wait in ``pipe_buffers``); PyTorch, cross_entropy in
+    nn/functional.py (16-bit logits, and in fp32 the log-softmax, its gradient and the logits' gradient).
+    """
+    dropout = stack.year <= _LAST_YEAR_OF_DROPOUT
+    gradient = stack.grad_reduce_bytes
+    found = Habits(
+        gradient_bytes=gradient,
+        main_gradient_bytes=4 if gradient == 2 else 0,
+        dropout=dropout,
+        activation_copy=not stack.fused_elementwise,
+    )
+    if stack.name.startswith("nanotron"):
+        return replace(
+            found,
+            gradient_bytes=4,
+            passing_gradient_bytes=2,
+            main_gradient_bytes=0,
+            logit_bytes=10,
+            activation_copy=True,
+            core_output_copy=True,
+        )
+    if "deepspeed" in stack.name:
+        return replace(found, gradient_bytes=2, main_gradient_bytes=4, stage_output_copy=True, buffer_bytes=2 * 5e8 * 2)
+    if stack.fsdp or zero == 3:
+        return replace(found, main_gradient_bytes=0, logit_bytes=14, weight_copies=False)
+    return found

@@ -1,0 +1,92 @@
+"""Bytes of parameters, gradients and optimizer states on one rank."""
+
+from typing import NamedTuple
+
+from traincast.estimate.memory.habits import Habits
+from traincast.estimate.memory.parameters import RankParameters
+from traincast.spec.job import Job
+
+MASTER_BYTES = 4
+MOMENTS_BYTES = 8
+"""Adam in mixed precision: an fp32 copy and two fp32 moments (Rajbhandari et al. 2019, arXiv 1910.02054, 3.1)."""
+
+LAYERS_GATHERED = 2
+"""Layers whose sharded parameters are whole at a time: one in use and the next one (PyTorch FSDP2 prefetch)."""
+
+_EIGHT_BITS = ("fp8", "fp8_block", "mxfp8", "nvfp4")
+_COPIES_BYTES = {"fp8": 2.0, "fp8_block": 2.0, "mxfp8": 2.0, "nvfp4": 1.125}
+"""Per matrix element: one copy for each of the two products that use it, scales included (Transformer Engine)."""
+
+
+class States(NamedTuple):
+    """Bytes on one rank that last for the whole step."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    gathered: float
+    """Whole layers of sharded parameters, and their gradients on the way."""
+    copies: float
+    """8-bit copies of weights."""
+
+
+def is_eight_bit(precision: str) -> bool:
+    """Say whether large products read 8-bit or narrower values."""
+    return precision in _EIGHT_BITS
+
+
+def parameter_bytes(precision: str) -> int:
+    """Return the bytes of a parameter in the types that products read."""
+    return 4 if precision in ("fp32", "tf32") else 2
+
+
+def shards(job: Job) -> tuple[int, int]:
+    """Return the ranks that share one copy of the dense state, and of the experts' state."""
+    parallel = job.parallel
+    if job.zero == 0:
+        return 1, 1
+    replicas = parallel.dp * parallel.cp
+    return job.shard, max(1, parallel.edp * job.shard // replicas)
+
+
+def states(job: Job, habits: Habits, held: RankParameters, train: RankParameters) -> States:
+    """Return the bytes of all states.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    habits : Habits
+        Of its stack.
+    held, train : RankParameters
+        Elements on the rank, and those that are trained.
+
+    Returns
+    -------
+    States
+
+    Notes
+    -----
+    Source: Rajbhandari et al. 2019, arXiv 1910.02054: stage 1 divides optimizer states, 2 also gradients, 3 also
+    parameters; parameters of stage 3 are kept in fp32 and are their own master copy (PyTorch FSDP2,
+    MixedPrecisionPolicy).
+    """
+    dense, expert = shards(job)
+    width = parameter_bytes(job.precision)
+    shared, shared_train = _over(held, dense, expert), _over(train, dense, expert)
+    master = 0 if width == 4 else MASTER_BYTES
+    optimizer = (master + MOMENTS_BYTES + habits.main_gradient_bytes) * shared_train
+    gradients = habits.gradient_bytes * (shared_train if job.zero >= 2 else train.total)
+    gradients += habits.passing_gradient_bytes * train.total
+    copies = _COPIES_BYTES.get(job.precision, 0.0) * (held.total - held.ends) if habits.weight_copies else 0.0
+    if job.zero < 3 or dense == expert == 1:
+        return States(width * held.total, gradients, optimizer, 0.0, copies)
+    parameters = MASTER_BYTES * shared_train + width * (shared - shared_train)
+    # The embedding and the head belong to the root, which stays whole between the passes.
+    whole = held.ends + held.largest_layer * LAYERS_GATHERED
+    passing = habits.gradient_bytes * max(train.largest_layer, train.ends)
+    return States(parameters, gradients, optimizer - master * shared_train, width * whole + passing, copies)
+
+
+def _over(elements: RankParameters, dense: int, expert: int) -> float:
+    return elements.dense / dense + elements.experts / expert

@@ -1,0 +1,218 @@
+"""Memory of every stage of a job: what lasts, what is in flight, what runs beside it."""
+
+from dataclasses import dataclass
+
+from traincast.estimate.memory.activations import LayerBytes, LayerModel
+from traincast.estimate.memory.habits import Habits, habits_of
+from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
+from traincast.estimate.memory.optimizer import parameter_bytes, states
+from traincast.estimate.memory.parameters import held_by, layers_of, rank_parameters, trained
+from traincast.schedules.plan import SchedulePlan
+from traincast.spec.job import Job
+
+CONTEXT_BYTES = 0.5 * 2**30
+"""CUDA context with the kernels of PyTorch, which no allocator counts: nvidia-smi shows 0.4 to 0.6 GiB on A100 and
+H100 after the first operation (PyTorch, notes/cuda: "memory management")."""
+
+COMMUNICATOR_BYTES = 0.3 * 2**30
+"""Of one NCCL communicator: 16 channels with a send and a receive buffer of each protocol, 4 MiB simple, 4.7 MiB LL128
+and 0.5 MiB LL (NCCL, src/include/device.h: NCCL_BUFFSIZE, NCCL_LL128_ELEMS_PER_THREAD, NCCL_LL_LINES_PER_THREAD)."""
+
+SLACK = 0.04
+"""Reserved over allocated memory, less 1: median of the 34 Megatron runs of SimuMax that print both (docs/b200)."""
+
+OUTSIDE_ALLOCATOR = ("cuda context", "nccl buffers")
+"""Terms that PyTorch's allocator does not count."""
+
+SLACK_TERM = "allocator slack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Memory of the worst rank of one stage, at its peak.
+
+    Parameters
+    ----------
+    parameters, gradients, optimizer, activations, other : float
+        Bytes; their sum is `peak`.
+    peak : float
+        Bytes of device memory.
+    terms : tuple of (str, float)
+        The same sum in explained pieces.
+    """
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    other: float
+    peak: float
+    terms: tuple[tuple[str, float], ...]
+
+    @property
+    def reserved(self) -> float:
+        """Bytes that PyTorch's allocator holds (``max_memory_reserved``)."""
+        return self.peak - sum(size for name, size in self.terms if name in OUTSIDE_ALLOCATOR)
+
+    @property
+    def allocated(self) -> float:
+        """Bytes in use by tensors (``max_memory_allocated``)."""
+        return self.reserved - sum(size for name, size in self.terms if name == SLACK_TERM)
+
+
+def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:
+    """Return the memory of each pipeline stage.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    plan : SchedulePlan
+        In which order every stage runs, which says what is in flight.
+
+    Returns
+    -------
+    tuple of StageMemory
+        By stage.
+    """
+    habits = habits_of(job.stack, job.zero)
+    model = LayerModel(job, habits)
+    return tuple(_stage(job, plan, stage, habits, model) for stage in range(len(plan.slots)))
+
+
+def _stage(job: Job, plan: SchedulePlan, stage: int, habits: Habits, model: LayerModel) -> StageMemory:
+    held = rank_parameters(job, plan, stage)
+    state = states(job, habits, held, trained(job, held))
+    activations = _activations(job, plan, stage, habits, model)
+    other = _other(job, plan, habits)
+    if state.copies:
+        other["8-bit copies of weights"] = state.copies
+    if state.gathered:
+        other["gathered layers"] = state.gathered
+    lasting = {"parameters": state.parameters, "gradients": state.gradients, "optimizer": state.optimizer}
+    outside = sum(other.get(name, 0.0) for name in OUTSIDE_ALLOCATOR)
+    allocated = sum(lasting.values()) + sum(activations.values()) + sum(other.values()) - outside
+    other[SLACK_TERM] = SLACK * allocated
+    terms = lasting | activations | other
+    return StageMemory(
+        **lasting,
+        activations=sum(activations.values()),
+        other=sum(other.values()),
+        peak=sum(terms.values()),
+        terms=tuple((name, size) for name, size in terms.items() if size),
+    )
+
+
+def _activations(job: Job, plan: SchedulePlan, stage: int, habits: Habits, model: LayerModel) -> dict[str, float]:
+    """Return the activations of a stage at its peak, by part."""
+    chunks: dict[int, ChunkBytes] = {}
+    parts: dict[int, dict[str, float]] = {}
+    for _, virtual_stage in held_by(plan, stage):
+        parts[virtual_stage] = _parts(job, virtual_stage, habits, model)
+        chunks[virtual_stage] = _chunk(job, virtual_stage, habits, model, sum(parts[virtual_stage].values()))
+    if not chunks:
+        return {}
+    peak = peak_in_flight(plan, stage, chunks)
+    found: dict[str, float] = {}
+    for part in parts.values():
+        for name, size in part.items():
+            found[name] = found.get(name, 0.0) + size
+    whole = sum(found.values())
+    flights = f" x {peak.in_flight} in flight" if peak.in_flight > 1 else ""
+    scale = peak.saved_bytes / whole if whole else 0.0
+    return {f"{name}{flights}": size * scale for name, size in found.items()} | {
+        "passing activations": peak.passing_bytes
+    }
+
+
+def _recomputed(job: Job, count: int) -> int:
+    """Return how many layers of a virtual stage are computed again whole."""
+    if job.recompute != "full":
+        return 0
+    return count if job.recompute_layers is None else min(count, job.recompute_layers)
+
+
+def _parts(job: Job, virtual_stage: int, habits: Habits, model: LayerModel) -> dict[str, float]:
+    """Return what one microbatch saves on a virtual stage, by part."""
+    layers = layers_of(job)[virtual_stage]
+    again = _recomputed(job, len(layers))
+    found: dict[str, float] = {}
+
+    def add(name: str, size: float) -> None:
+        if size:
+            found[name] = found.get(name, 0.0) + size
+
+    for position, index in enumerate(layers):
+        layer = model.layer(index)
+        if position < again:
+            add("layer inputs", layer.input_bytes)
+            continue
+        share = job.stack.selective_share if job.recompute == "selective" else 0.0
+        add("layer inputs", share * layer.input_bytes)
+        for name, size in layer.tensors.items():
+            dropped = job.recompute == "selective" and name == "attention scores"
+            add(name, 0.0 if dropped else (1 - share) * size)
+    if virtual_stage == len(job.layers_Q) - 1:
+        for name, size in _head(job, habits, model).items():
+            add(name, size)
+    elif habits.stage_output_copy:
+        add("stage outputs", model.width * model.tokens * job.model.hidden / model.sequence_tp)
+    return found
+
+
+def _head(job: Job, habits: Habits, model: LayerModel) -> dict[str, float]:
+    heads = 1 + job.model.mtp_layers
+    found = {
+        "head inputs": heads * 2 * model.width * model.tokens * job.model.hidden / model.sequence_tp,
+        "logits": heads * habits.saved_logit_bytes * _logits(job, model),
+    }
+    if job.model.mtp_layers:
+        extra = model.of_kind(job.model.experts is not None)
+        found["prediction layers"] = job.model.mtp_layers * (
+            extra.input_bytes if job.recompute == "full" else extra.all_bytes - extra.scores
+        )
+    return found
+
+
+def _logits(job: Job, model: LayerModel) -> float:
+    """Return the logits of one microbatch on a rank."""
+    return model.tokens * job.padded_vocab / job.parallel.tp
+
+
+def _chunk(job: Job, virtual_stage: int, habits: Habits, model: LayerModel, saved: float) -> ChunkBytes:
+    layers = [model.layer(index) for index in layers_of(job)[virtual_stage]]
+    again = _recomputed(job, len(layers))
+    forward = max((layer.forward for layer in layers), default=0.0)
+    backward = max((_backward(job, layer, position < again) for position, layer in enumerate(layers)), default=0.0)
+    if virtual_stage == len(job.layers_Q) - 1:
+        forward = max(forward, (habits.logit_bytes - habits.saved_logit_bytes) * _logits(job, model))
+        # The logits' gradient in the products' type, beside the softmax that it is made from.
+        backward = max(backward, parameter_bytes(job.precision) * _logits(job, model))
+    # Weight gradients read the products' inputs; what only the inputs' gradients need (norm inputs, inner
+    # activations, scores) is about half.
+    return ChunkBytes(saved=saved, for_weights=saved / 2, forward=forward, backward=backward)
+
+
+def _backward(job: Job, layer: LayerBytes, again: bool) -> float:
+    """Return what the backward pass of a layer adds: gradients, and what it computes again."""
+    if again:
+        return layer.backward + layer.all_bytes - layer.input_bytes
+    if job.recompute == "selective":
+        share = job.stack.selective_share
+        return layer.backward + max(layer.scores, share * (layer.all_bytes - layer.scores - layer.input_bytes))
+    return layer.backward
+
+
+def _other(job: Job, plan: SchedulePlan, habits: Habits) -> dict[str, float]:
+    parallel = job.parallel
+    degrees = (parallel.tp, parallel.cp, parallel.dp, parallel.pp, parallel.ep)
+    groups = sum(degree > 1 for degree in degrees)
+    # The norm of all gradients is summed in a group of its own.
+    groups += groups > 1
+    found = {"cuda context": CONTEXT_BYTES, "nccl buffers": groups * COMMUNICATOR_BYTES}
+    if len(plan.slots) > 1:
+        tokens = job.micro_batch * job.seq_length / parallel.cp / (parallel.tp if job.sequence_parallel else 1)
+        found["pipeline messages"] = 4 * parameter_bytes(job.precision) * tokens * job.model.hidden
+    if habits.buffer_bytes:
+        found["communication buckets"] = habits.buffer_bytes
+    return found

@@ -1,0 +1,108 @@
+"""Attention: one fused kernel, or the products and the softmax each on its own.
+
+Shape of both: (batch, queries, keys, heads, kv_heads, qk_dim, v_dim): sequence lengths of queries
+and keys, heads of queries and of keys/values (fewer: GQA), and the sizes of a query/key head and of a
+value head (different in MLA). `causal`: the queries are the last of the keys' sequence and see
+no later key. `window`: keys seen at most.
+
+``attention`` takes the option ``kernel``: ``fa1 fa2 fa3 cudnn triton fallback``, the generation of the
+kernel (default: the best measured on the GPU). Forward makes 2 products per score (Q K', P V),
+backward 5 (Q K' again, dO V', P' dO, dS K, dS' Q), as in FlashAttention-2 (arXiv 2307.08691,
+section 2); scores that a mask hides are neither counted nor, but for the diagonal's blocks, computed.
+
+``unfused_attention`` writes the scores to memory and computes masked ones too. Option
+``passes``: how often the scores cross memory in its softmax part (default 4: softmax reads and
+writes, dropout reads and writes).
+"""
+
+from traincast.errors import ConfigError
+from traincast.estimate.operators.calls import direction, element_bytes, number, only_options, option, sizes
+from traincast.estimate.operators.contract import FAMILIES, OperatorCall, Tiling, Work
+
+KERNELS = ("auto", "fa1", "fa2", "fa3", "cudnn", "triton", "fallback")
+"""Generations of fused attention kernels; ``fallback``: what runs where none of them takes the head size."""
+DIAGONAL = 64
+"""Half a block of keys: what a causal mask cuts from the diagonal's blocks is computed and thrown away."""
+ALIGNED = 8
+"""Heads of another size cannot be loaded 16 bytes at a time."""
+MISALIGNED_SHARE = 1 / 3.4
+"""Rate of a misaligned head size: order of magnitude, from 6 training runs (research/accuracy_prototype.md, 2)."""
+
+
+def keys_per_query(queries: float, keys: float, causal: bool, window: int) -> float:
+    """Return how many keys a query sees on average.
+
+    The queries are the last of the sequence: query i of them sees ``keys - queries + i + 1`` keys.
+    """
+    seen = min(window, keys) if window else keys
+    if not causal:
+        return float(seen)
+    first = max(keys - queries + 1, 1)
+    # Queries before this one see fewer than the window.
+    rising = min(max(seen - first, 0), queries)
+    return float((rising * (2 * first + rising - 1) / 2 + (queries - rising) * seen) / queries)
+
+
+@FAMILIES.register("attention")
+def attention(call: OperatorCall) -> Work:
+    """Return the work of a fused attention kernel."""
+    batch, queries, keys, heads, kv_heads, qk_dim, v_dim = _sizes(call)
+    only_options(call, "kernel", "causal", "window")
+    backward = direction(call, "forward", "backward") == "backward"
+    kernel = option(call, "kernel", "auto", KERNELS)
+    seen = keys_per_query(queries, keys, call.causal, call.window)
+    masked = call.causal or 0 < call.window < keys
+    width = 3 * qk_dim + 2 * v_dim if backward else qk_dim + v_dim
+    base = "attention_backward" if backward else "attention"
+    q_o, k_v = heads * queries * (qk_dim + v_dim), kv_heads * keys * (qk_dim + v_dim)
+    times = 2 if backward else 1
+    return Work(
+        constants=(base,) if kernel == "auto" else (f"{base}_{kernel}", base),
+        flops=2.0 * batch * heads * queries * width * seen,
+        bytes_moved=batch * (times * (q_o + k_v) + (heads * queries * v_dim if backward else 0))
+        * max(element_bytes(call.dtype), 1.0),
+        tiling=Tiling(batch=batch * heads, m=queries, n=width, k=seen + (DIAGONAL if masked else 0), whole_n=True),
+        efficiency=MISALIGNED_SHARE if qk_dim % ALIGNED or v_dim % ALIGNED else 1.0,
+        coordinates=(queries, batch * heads, qk_dim),
+        terms=(("keys per query", seen),),
+    )  # fmt: skip
+
+
+@FAMILIES.register("unfused_attention")
+def unfused_attention(call: OperatorCall) -> Work:
+    """Return the work of attention whose scores go through memory: batched products and a softmax."""
+    batch, queries, keys, heads, _, qk_dim, v_dim = _sizes(call)
+    only_options(call, "passes", "causal", "window")
+    backward = direction(call, "forward", "backward") == "backward"
+    passes = number(call, "passes", 4.0)
+    each = batch * heads
+    shapes = [(each, queries, keys, qk_dim), (each, queries, v_dim, keys)]
+    if backward:
+        shapes = [
+            (each, queries, keys, v_dim),
+            (each, keys, v_dim, queries),
+            (each, queries, qk_dim, keys),
+            (each, keys, qk_dim, queries),
+        ]
+    # The gradient of the softmax reads one more matrix than it writes.
+    traffic = passes * (1.5 if backward else 1.0)
+    softmax = OperatorCall(
+        family="elementwise",
+        shape=(each * queries, keys),
+        dtype=call.dtype,
+        options=(("inputs", f"{traffic / 2:g}"), ("outputs", f"{traffic / 2:g}"), ("kind", "softmax")),
+    )
+    parts = [OperatorCall(family="gemm", shape=shape, dtype=call.dtype) for shape in shapes]
+    return Work(constants=(), flops=0.0, bytes_moved=0.0, parts=(*parts, softmax))
+
+
+def _sizes(call: OperatorCall) -> tuple[int, ...]:
+    found = sizes(call, "batch", "queries", "keys", "heads", "kv_heads", "qk_dim", "v_dim")
+    heads, kv_heads = found[3:5]
+    if heads % kv_heads:
+        raise ConfigError(f"{heads} heads cannot share {kv_heads} heads of keys and values evenly", "shape")
+    if call.causal and found[1] > found[2]:
+        raise ConfigError(f"{found[1]} causal queries cannot be the last of {found[2]} keys", "shape")
+    if call.window < 0:
+        raise ConfigError(f"is {call.window}; it must be 0 (all keys) or a number of keys", "window")
+    return found

@@ -1,0 +1,239 @@
+"""Level 1: a tile/wave roofline with a few constants per (GPU, family, dtype).
+
+::
+
+    time      = kernels * floor + max(compute, memory) + unhidden * min(compute, memory)
+    compute   = waves * flops of a tile / (peak / SMs * sustained * shape efficiency)
+    flops of a tile = 2 * tile m * tile n * (k + k_fill) * (1 + edge * (1 / tile m + 1 / tile n))
+                      / the last factor of the largest tile
+    waves     = wave * ceil(blocks / SMs) + (1 - wave) * max(blocks / SMs, 1)
+    memory    = bytes / (bandwidth * sustained bandwidth)
+
+A block computes one tile of the result, SMs take blocks in waves, and the last wave is partly
+idle: `wave` says how much of that idling is real (persistent kernels and two blocks per SM
+soften it). A tile starts and drains its pipeline (`k_fill`, the reduction at which half the
+rate is reached) and a small tile loads more per FLOP (`edge`). The kernel takes the tile, and
+the number of parts that split the reduction, with the least time. Every term rises with every
+size and none is faster than the peaks.
+
+Sources: waves and tiles as in NVIDIA's matrix multiplication background guide (tile and wave
+quantisation) and NeuSight (arXiv 2407.13853, section 4); the roofline itself is Williams,
+Waterman and Patterson, 2009.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from traincast.estimate.operators.constants import FamilyConstants
+from traincast.estimate.operators.contract import FloatArray, Work
+from traincast.spec.dtypes import bytes_per_element
+
+IntArray = npt.NDArray[np.int64]
+
+GEMM_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+"""Tiles of result that libraries' matrix kernels compute per block (names of cuBLAS and CUTLASS kernels)."""
+ATTENTION_ROWS = (128, 64)
+"""Queries that a block of an attention kernel works on (FlashAttention-2 and -3, cuDNN)."""
+_LEAST_EDGE = min(1.0 / tile_m + 1.0 / tile_n for tile_m, tile_n in GEMM_TILES)
+SPLITS = (1, 2, 4, 8)
+"""Into how many parts a kernel may split the reduction."""
+PARTIAL_BYTES = bytes_per_element("fp32")
+"""Partial results of a split reduction are kept in fp32."""
+
+
+class WorkColumns(NamedTuple):
+    """The work of many calls of one family as columns."""
+
+    flops_N: FloatArray
+    bytes_N: FloatArray
+    batch_N: FloatArray
+    m_N: FloatArray
+    n_N: FloatArray
+    k_N: FloatArray
+    efficiency_N: FloatArray
+    kernels_N: FloatArray
+    aligned_N: FloatArray
+    coordinates_ND: FloatArray
+    whole_n: bool
+    """A block computes whole rows of the result (attention)."""
+    tiled: bool
+
+    def select(self, calls: IntArray) -> "WorkColumns":
+        """Return the work of some of the calls."""
+        return WorkColumns(
+            flops_N=self.flops_N[calls],
+            bytes_N=self.bytes_N[calls],
+            batch_N=self.batch_N[calls],
+            m_N=self.m_N[calls],
+            n_N=self.n_N[calls],
+            k_N=self.k_N[calls],
+            efficiency_N=self.efficiency_N[calls],
+            kernels_N=self.kernels_N[calls],
+            aligned_N=self.aligned_N[calls],
+            coordinates_ND=self.coordinates_ND[calls],
+            whole_n=self.whole_n,
+            tiled=self.tiled,
+        )
+
+
+class Machine(NamedTuple):
+    """What the roofline needs of a GPU."""
+
+    peak_flops_per_s: float
+    bandwidth_bytes_per_s: float
+    sms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Times of calls and what they are made of, as columns.
+
+    Parameters
+    ----------
+    time_N, compute_N, memory_N, latency_N : array of float
+        Seconds.
+    tile_N : array of int
+        Position of the chosen tile; meaningless where the work has none.
+    split_N : array of int
+        Parts of the reduction.
+    blocks_N, waves_N : array of float
+        Blocks, and waves of them that are paid.
+    """
+
+    time_N: FloatArray
+    compute_N: FloatArray
+    memory_N: FloatArray
+    latency_N: FloatArray
+    tile_N: IntArray
+    split_N: IntArray
+    blocks_N: FloatArray
+    waves_N: FloatArray
+
+
+def columns_of(works: Sequence[Work]) -> WorkColumns:
+    """Return the columns of works of one family, which all have a tiling or all have none."""
+    tilings = [work.tiling for work in works]
+
+    def column(values: Sequence[float]) -> FloatArray:
+        return np.array(values, np.float64)
+
+    return WorkColumns(
+        flops_N=column([work.flops for work in works]),
+        bytes_N=column([work.bytes_moved for work in works]),
+        batch_N=column([1 if each is None else each.batch for each in tilings]),
+        m_N=column([1 if each is None else each.m for each in tilings]),
+        n_N=column([1 if each is None else each.n for each in tilings]),
+        k_N=column([1 if each is None else each.k for each in tilings]),
+        efficiency_N=column([work.efficiency for work in works]),
+        kernels_N=column([work.kernels for work in works]),
+        aligned_N=column([work.aligned for work in works]),
+        coordinates_ND=np.array([work.coordinates for work in works], np.float64),
+        whole_n=any(each is not None and each.whole_n for each in tilings),
+        tiled=any(each is not None for each in tilings),
+    )
+
+
+def roofline(columns: WorkColumns, machine: Machine, constants: FamilyConstants) -> Parts:
+    """Return the times of calls of one family on one GPU.
+
+    Parameters
+    ----------
+    columns : WorkColumns
+        The work.
+    machine : Machine
+        The peaks.
+    constants : FamilyConstants
+        What of the peaks is sustained.
+
+    Returns
+    -------
+    Parts
+    """
+    memory_N = columns.bytes_N / (machine.bandwidth_bytes_per_s * constants.memory)
+    latency_N = columns.kernels_N * constants.floor_s
+    if not columns.tiled:
+        compute_N = _plain_compute(columns, machine, constants)
+        ones = np.ones(len(memory_N))
+        chosen = np.zeros(len(memory_N), np.int64)
+        return Parts(_total(compute_N, memory_N, latency_N, constants), compute_N, memory_N, latency_N,
+                     chosen, chosen + 1, ones, ones)  # fmt: skip
+    return _best(columns, machine, constants, memory_N, latency_N)
+
+
+def least_s(columns: WorkColumns, machine: Machine) -> FloatArray:
+    """Return the seconds that no kernel can beat: at the peaks, with nothing else."""
+    memory_N = columns.bytes_N / machine.bandwidth_bytes_per_s
+    if not machine.peak_flops_per_s:
+        return memory_N
+    return np.maximum(memory_N, columns.flops_N / machine.peak_flops_per_s)
+
+
+def tile_of(columns: WorkColumns, position: int) -> tuple[int, int]:
+    """Return the tile at a position; 0 for n where a block computes whole rows."""
+    return (ATTENTION_ROWS[position], 0) if columns.whole_n else GEMM_TILES[position]
+
+
+def _plain_compute(columns: WorkColumns, machine: Machine, constants: FamilyConstants) -> FloatArray:
+    if not machine.peak_flops_per_s:
+        return np.zeros(len(columns.flops_N))
+    return columns.flops_N / (machine.peak_flops_per_s * constants.compute * columns.efficiency_N)
+
+
+def _total(
+    compute_N: FloatArray, memory_N: FloatArray, latency_N: FloatArray, constants: FamilyConstants
+) -> FloatArray:
+    return latency_N + np.maximum(compute_N, memory_N) + constants.unhidden * np.minimum(compute_N, memory_N)
+
+
+def _best(
+    columns: WorkColumns, machine: Machine, constants: FamilyConstants, memory_N: FloatArray, latency_N: FloatArray
+) -> Parts:
+    """Return the parts with the tile and split of least time for each call."""
+    sms = machine.sms or 1
+    wave = constants.wave if machine.sms else 0.0
+    rate = machine.peak_flops_per_s / sms * constants.compute * columns.efficiency_N
+    rate = rate * np.where(columns.aligned_N > 0, 1.0, constants.unaligned)
+    best: Parts | None = None
+    tiles = [(rows, 0) for rows in ATTENTION_ROWS] if columns.whole_n else list(GEMM_TILES)
+    for position, (tile_m, tile_n) in enumerate(tiles):
+        # Attention: the edge is the softmax, as so many columns more per score.
+        width_N = columns.n_N + constants.edge if columns.whole_n else np.full(len(columns.n_N), float(tile_n))
+        across_N = np.ones(len(columns.n_N)) if columns.whole_n else np.ceil(columns.n_N / tile_n)
+        grid_N = columns.batch_N * np.ceil(columns.m_N / tile_m) * across_N
+        edge_N = 1.0 if columns.whole_n else _edge(constants.edge, tile_m, tile_n)
+        for split in (1,) if columns.whole_n else SPLITS:
+            blocks_N = grid_N * split
+            filled_N = blocks_N / sms
+            waves_N = wave * np.ceil(filled_N) + (1.0 - wave) * np.maximum(filled_N, 1.0 if machine.sms else 0.0)
+            tile_flops_N = 2.0 * tile_m * width_N * (columns.k_N / split + constants.k_fill) * edge_N
+            compute_N = waves_N * tile_flops_N / rate
+            traffic_N = memory_N
+            if split > 1:
+                partial_N = 2.0 * split * PARTIAL_BYTES * columns.batch_N * columns.m_N * columns.n_N
+                traffic_N = memory_N + partial_N / (machine.bandwidth_bytes_per_s * constants.memory)
+            time_N = _total(compute_N, traffic_N, latency_N, constants)
+            found = Parts(time_N, compute_N, traffic_N, latency_N, np.full(len(time_N), position, np.int64),
+                          np.full(len(time_N), split, np.int64), blocks_N, waves_N)  # fmt: skip
+            best = found if best is None else _lesser(best, found)
+    return best if best is not None else roofline(columns._replace(tiled=False), machine, constants)
+
+
+def _edge(edge: float, tile_m: int, tile_n: int) -> float:
+    """Return what a tile costs relative to the largest, for which the sustained share holds."""
+    return (1.0 + edge * (1.0 / tile_m + 1.0 / tile_n)) / (1.0 + edge * _LEAST_EDGE)
+
+
+def _lesser(a: Parts, b: Parts) -> Parts:
+    better = b.time_N < a.time_N
+    if not better.any():
+        return a
+    return Parts(
+        *(
+            np.where(better, getattr(b, name), getattr(a, name))
+            for name in ("time_N", "compute_N", "memory_N", "latency_N", "tile_N", "split_N", "blocks_N", "waves_N")
+        )
+    )

@@ -1,0 +1,31 @@
+"""How far a factor may be from 1 before a run is seen: the prior of the fit.
+
+Each number is a standard deviation of the factor's logarithm.
+"""
+
+from traincast.estimate.factors import Key
+
+PRIORS = {
+    "gemm": {"all": 0.10, "architecture": 0.08, "chip": 0.10},
+    "grouped_gemm": {"all": 0.30, "architecture": 0.20, "stack": 0.20},
+    "attention": {"all": 0.30, "architecture": 0.20},
+    "memory": {"all": 0.20, "architecture": 0.10},
+    "compute": {"all": 0.20, "stack": 0.08},
+    "host": {"all": 0.50, "stack": 0.40},
+    "fixed": {"all": 0.50},
+    "handover": {"all": 0.50},
+    "unhidden": {"all": 0.30},
+    "transfer": {"all": 0.20, "stack": 0.25},
+}
+"""By the first word of the class and the level. ``gemm``: two measurements of a product differ by 10 % between
+libraries (research: op_latency, section 3). ``grouped_gemm`` and ``attention``: kernel generations differ by more
+than that (accuracy prototype, section 2). ``compute``: clocks fall by 15 to 25 % in long runs (measured runs
+notes, section 2), and framework constants have a deviation of .125 together (accuracy prototype). ``host``:
+layers take .25 to 1.2 ms to launch. ``transfer``: bus bandwidths of the presets are fitted to measured
+collectives within 10 to 15 %."""
+
+
+def prior_deviation(key: Key) -> float:
+    """Return the prior deviation of the logarithm of a factor."""
+    level, _, cost_class = key
+    return PRIORS[cost_class.split(" ", maxsplit=1)[0]][level]

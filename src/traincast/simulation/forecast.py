@@ -1,0 +1,111 @@
+"""The result of a forecast: the simulated step, with rates, memory and an interval."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from traincast.errors import InfeasibleError
+from traincast.estimate.factors import FactorTable, shipped_factors
+from traincast.estimate.memory import StageMemory, fits, stage_memory
+from traincast.simulation.interval import interval
+from traincast.simulation.predict import JobRun, run_job
+from traincast.simulation.result import Result
+from traincast.simulation.simulate import account
+from traincast.spec.cluster import Cluster
+from traincast.spec.counts import hardware_flops_per_token, model_flops_per_step
+from traincast.spec.gpus import gpu_of_cluster
+from traincast.spec.job import Job
+from traincast.spec.notes import Note
+from traincast.spec.options import SimulateOptions
+
+
+def forecast(
+    job: Job,
+    cluster: Cluster,
+    options: SimulateOptions | None = None,
+    *,
+    allow_oom: bool = False,
+    factors: FactorTable | None = None,
+    engine: str = "auto",
+) -> Result:
+    """Forecast one step of a job.
+
+    Parameters
+    ----------
+    job : Job
+        With everything decided.
+    cluster : Cluster
+        What it runs on.
+    options : SimulateOptions, optional
+        Pricing overrides, stragglers, unfolding.
+    allow_oom : bool
+        Simulate even where the job does not fit into memory; a warning says so.
+    factors : FactorTable, optional
+        What end-to-end runs taught; the shipped ones by default.
+    engine : {"auto", "reference", "kernel"}
+        Implementation of the engine.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    InfeasibleError
+        If the job does not fit into memory, with the shortfall and what would free it.
+    TraincastError
+        If the job cannot run.
+    """
+    table = factors or shipped_factors()
+    options = options or SimulateOptions()
+    done = run_job(
+        job, cluster, options, None if factors is None else table.for_job(gpu_of_cluster(cluster.gpu), job.stack.name)
+    )
+    verdict = fits(job, done.plan, done.gpu.hbm_bytes)
+    warnings: tuple[Note, ...] = ()
+    if not verdict.fits:
+        if not allow_oom:
+            raise InfeasibleError(f"{verdict.text}; --allow-oom simulates all the same")
+        warnings = (Note("out-of-memory", verdict.text),)
+    result = account(done.run, done.workload, done.plan, cluster, options, engine)
+    rates = _rates(done)
+    return replace(
+        result,
+        interval=interval(done, table),
+        memory_bytes=tuple(_memory(each) for each in stage_memory(job, done.plan)),
+        warnings=result.warnings + warnings,
+        tokens_per_s_per_gpu=rates.tokens_per_s_per_gpu,
+        tflops_per_gpu=rates.flops_per_s / 1e12,
+        mfu=rates.flops_per_s / rates.peak_flops_per_s,
+        hfu=rates.hardware_flops_per_s / rates.peak_flops_per_s,
+    )
+
+
+def _memory(stage: StageMemory) -> dict[str, int | float]:
+    names = ("parameters", "gradients", "optimizer", "activations", "other", "peak")
+    return {name: getattr(stage, name) for name in names}
+
+
+class _Rates(NamedTuple):
+    """What a step amounts to per GPU."""
+
+    tokens_per_s_per_gpu: float
+    flops_per_s: float
+    """Of the model, whatever is computed again."""
+    hardware_flops_per_s: float
+    peak_flops_per_s: float
+    """Dense bf16 peak, whatever type the products run in, so that precisions can be compared."""
+
+
+def _rates(done: JobRun) -> _Rates:
+    job, world = done.job, done.job.parallel.world_size
+    share = 1.0
+    if job.recompute == "full" and job.recompute_layers is not None:
+        share = min(1.0, job.recompute_layers * len(job.layers_Q) / job.model.layers)
+    tokens = job.tokens_per_step / done.step_s / world
+    return _Rates(
+        tokens_per_s_per_gpu=tokens,
+        flops_per_s=model_flops_per_step(job.model, job.seq_length, job.global_batch, job.task) / done.step_s / world,
+        hardware_flops_per_s=tokens
+        * hardware_flops_per_token(job.model, job.seq_length, job.recompute, job.task, share),
+        peak_flops_per_s=done.gpu.peak_flops_per_s("bf16" if done.gpu.has_peak("bf16") else "fp16"),
+    )

@@ -1,0 +1,130 @@
+"""Forecast a job: build its work, price it, simulate the step."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from traincast.estimate.compute import PricedCompute, price_compute
+from traincast.estimate.factors import CostFactors, shipped_factors, with_factors
+from traincast.schedules.check import check_plan
+from traincast.schedules.plan import SCHEDULES, SchedulePlan
+from traincast.simulation.run import Run, run_workload
+from traincast.spec.cluster import Cluster
+from traincast.spec.gpus import GpuSpec, gpu_of_cluster
+from traincast.spec.job import Job
+from traincast.spec.options import SimulateOptions
+from traincast.workload.build.build import build_workload
+from traincast.workload.build.emit import GAPS
+from traincast.workload.ops import FloatArray, OpTable
+from traincast.workload.words import Group, Kind
+from traincast.workload.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """A job's step as it was simulated."""
+
+    job: Job
+    gpu: GpuSpec
+    plan: SchedulePlan
+    workload: Workload
+    compute: PricedCompute
+    run: Run
+
+    @property
+    def step_s(self) -> float:
+        """Time of the step."""
+        return self.run.timeline.step_s
+
+
+def plan_of_job(job: Job) -> SchedulePlan:
+    """Return the checked pipeline plan of a job."""
+    return _plan(job.schedule, job.parallel.pp, job.parallel.vpp, job.parallel.microbatches)
+
+
+@lru_cache(maxsize=64)
+def _plan(schedule: str, stages: int, virtual: int, microbatches: int) -> SchedulePlan:
+    plan = SCHEDULES.get(schedule)(stages, virtual, microbatches)
+    check_plan(plan, stages, virtual, microbatches)
+    return plan
+
+
+def prepare_job(
+    job: Job, gpu: GpuSpec, factors: CostFactors, gpus_per_node: int = 8
+) -> tuple[SchedulePlan, Workload, PricedCompute]:
+    """Build and price a job's work without running it.
+
+    Raises
+    ------
+    TraincastError
+        If the job cannot run.
+    """
+    plan = plan_of_job(job)
+    workload = build_workload(with_factors(job, factors), plan, gpus_per_node)
+    compute_factor = job.stack.compute_factor * factors.of("compute")
+    compute = price_compute(workload.ops, gpu, factors, compute_factor)
+    ops = compute.ops
+    ops = replace(
+        ops,
+        repeats_T=ops.repeats_T * _transfer_factors(ops, factors),
+        duration_s_T=ops.duration_s_T * _host_factors(ops, factors),
+    )
+    return plan, replace(workload, ops=ops), compute
+
+
+def _host_factors(ops: OpTable, factors: CostFactors) -> FloatArray:
+    """Return the factor on what the host does, 1 for all else, [T]."""
+    return np.array(
+        [
+            factors.of(GAPS[name]) if kind == Kind.GAP else 1.0
+            for name, kind in zip(ops.name_T, ops.kind_T.tolist(), strict=True)
+        ]
+    )
+
+
+def _transfer_factors(ops: OpTable, factors: CostFactors) -> FloatArray:
+    """Return the factor on each communication, [T]."""
+    of_group = {int(group): factors.of(f"transfer {group.name.lower()}") for group in Group}
+    return np.array([of_group[int(group)] for group in ops.group_T])
+
+
+def run_job(
+    job: Job,
+    cluster: Cluster,
+    options: SimulateOptions | None = None,
+    factors: CostFactors | None = None,
+    engine: str = "auto",
+) -> JobRun:
+    """Simulate one step of a job.
+
+    Parameters
+    ----------
+    job : Job
+        With everything decided.
+    cluster : Cluster
+        What it runs on.
+    options : SimulateOptions, optional
+        Pricing overrides, stragglers, unfolding.
+    factors : CostFactors, optional
+        What end-to-end runs taught of each class of work; the shipped ones by default.
+    engine : {"auto", "reference", "kernel"}
+        Implementation of the engine.
+
+    Returns
+    -------
+    JobRun
+
+    Raises
+    ------
+    ConfigError
+        If nothing is known of the cluster's GPU.
+    TraincastError
+        If the job cannot run.
+    """
+    gpu = gpu_of_cluster(cluster.gpu)
+    if factors is None:
+        factors = shipped_factors().for_job(gpu, job.stack.name)
+    plan, workload, compute = prepare_job(job, gpu, factors, cluster.gpus_per_node)
+    run = run_workload(workload, plan, cluster, options or SimulateOptions(), engine)
+    return JobRun(job, gpu, plan, workload, compute, run)

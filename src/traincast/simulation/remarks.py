@@ -1,0 +1,85 @@
+"""What a simulation says of shared links, overlap and hashed routes beside its numbers."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from traincast.estimate.collectives.measured import TABLE
+from traincast.estimate.overlap import OVERLAP_SLOWDOWN
+from traincast.simulation.run import Run, hashes_flows
+from traincast.spec.cluster import Cluster
+from traincast.spec.notes import Note
+from traincast.spec.options import SimulateOptions
+from traincast.workload.words import Group
+
+
+def shared_links(done: Run) -> tuple[Note, ...]:
+    """Note which groups share links, of one kind or of two, and which link holds them back."""
+    alike: dict[tuple[float, str], list[Group]] = {}
+    for kind, each in done.contention.items():
+        if each.bottleneck is not None:
+            alike.setdefault((round(each.factor, 2), each.bottleneck), []).append(kind)
+    own = [
+        f"all groups of a kind communicate at once: {_named(kinds)} groups take {factor:.2f} x as long between nodes "
+        f"as each alone on a non-blocking fabric, held back by {bottleneck}"
+        for (factor, bottleneck), kinds in alike.items()
+    ]
+    share = {(met.kind, met.other): 100 * met.share for met in done.settled.meetings}
+    pairs = [
+        f"{_named([met.kind, met.other])} groups communicate at the same time, {share[met.kind, met.other]:.2g} % and "
+        f"{share[met.other, met.kind]:.2g} % of their transfers between nodes: then they take another "
+        f"{met.factor:.2f} x as long, held back by {met.bottleneck}"
+        for met in done.settled.meetings
+        if met.kind < met.other
+    ]
+    return tuple(Note("shared-links", text) for text in own + pairs)
+
+
+def measured_tables(done: Run) -> tuple[Note, ...]:
+    """Note how many of the distinct communications have their time from a measured table of the cluster."""
+    known = done.prices.communications
+    looked_up = [each for each in known if each.price.algorithm == TABLE]
+    if not looked_up:
+        return ()
+    groups = sorted({(each.operation.name.lower(), each.placement.ranks) for each in looked_up})
+    shown = ", ".join(f"{op} over {ranks} ranks" for op, ranks in groups)
+    text = f"{len(looked_up)} of {len(known)} distinct communications come from the cluster's measured tables: {shown}"
+    return (Note("measured-table", text),)
+
+
+def overlap(done: Run, options: SimulateOptions) -> tuple[Note, ...]:
+    """Note what overlap costs, and how well the loop that finds it has settled."""
+    settled = done.settled
+    if not settled.rounds:
+        return ()
+    rates = {**OVERLAP_SLOWDOWN, **options.overlap_slowdown}
+    shown = ", ".join(f"{name} {rate:.3g}" for name, rate in rates.items())
+    longer = settled.timeline.step_s / settled.alone_step_s - 1
+    rounds = "1 round" if settled.rounds == 1 else f"{settled.rounds} rounds"
+    text = (
+        f"what runs side by side takes longer (slowdown at full overlap: {shown}): +{longer:.2%} on the step, "
+        f"found in {rounds}, the last of which changed it by {settled.residual:.1g} of itself"
+    )
+    return (Note("overlap-slowdown", text),)
+
+
+def seeds_spread(steps_s: Sequence[float]) -> tuple[Note, ...]:
+    """Note the spread of the step over hash seeds, the fabric's own first."""
+    if len(steps_s) < 2:
+        return ()
+    text = (
+        f"step over {len(steps_s)} hash seeds: min {min(steps_s):.6g} s, median {median(steps_s):.6g} s, "
+        f"max {max(steps_s):.6g} s; shown is that of the fabric's own seed, {steps_s[0]:.6g} s"
+    )
+    return (Note("network-seeds", text),)
+
+
+def unused_seeds(cluster: Cluster, options: SimulateOptions) -> tuple[Note, ...]:
+    """Warn of seeds that were asked for where no flow is hashed."""
+    if options.network_seeds == 1 or hashes_flows(cluster, options):
+        return ()
+    return (Note("network-seeds-unused", 'seeds change nothing: no flow is hashed (a [fabric] with routing = "ecmp")'),)
+
+
+def _named(kinds: Sequence[Group]) -> str:
+    *most, last = (kind.name.lower() for kind in kinds)
+    return f"{', '.join(most)} and {last}" if most else last

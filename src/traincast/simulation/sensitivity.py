@@ -1,0 +1,72 @@
+"""How a forecast answers to each factor: one simulation gives the whole gradient.
+
+Making an operation on the critical path a little longer makes the step longer by as much, and any other
+operation does nothing. So the share of the step that the path spends in a class of work is the derivative of
+the logarithm of the step by that of the class's factor.
+
+Letters: T template operations, H operations of the path.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from traincast.analysis.critical_path import critical_path
+from traincast.simulation.predict import JobRun
+from traincast.workload.build.emit import GAPS
+from traincast.workload.words import Group, Kind
+
+_UNHIDDEN = {Group.TP: "tp", Group.ETP: "tp", Group.CP: "cp", Group.EP: "ep"}
+
+
+def sensitivities(done: JobRun) -> Mapping[str, float]:
+    """Return the derivative of the logarithm of a step by that of each factor.
+
+    Parameters
+    ----------
+    done : JobRun
+        A simulated job.
+
+    Returns
+    -------
+    mapping
+        Class of work (`traincast.estimate.factors`) -> share of the step, 0 to 1.
+    """
+    program, timeline = done.run.program, done.run.timeline
+    path = critical_path(program, timeline)
+    time_s_T = np.bincount(program.row_N[path.op_H], path.time_s_H, minlength=len(program.ops))
+    found: dict[str, float] = {}
+    for row in np.flatnonzero(time_s_T > 0).tolist():
+        for name, share in _classes(done, row).items():
+            found[name] = found.get(name, 0.0) + share * float(time_s_T[row]) / timeline.step_s
+    return found
+
+
+def _classes(done: JobRun, row: int) -> dict[str, float]:
+    """Return which factors scale an operation; more than one may scale all of it."""
+    ops = done.run.program.ops
+    kind, group = Kind(int(ops.kind_T[row])), Group(int(ops.group_T[row]))
+    if kind is Kind.COMPUTE:
+        shares = done.compute.shares_T[row]
+        total = sum(shares.values())
+        found = {name: time_s / total for name, time_s in shares.items()} if total else {}
+        return found | {"compute": 1.0}
+    if kind is Kind.GAP:
+        return {GAPS[ops.name_T[row]]: 1.0}
+    if group is Group.NONE:
+        return {}
+    found = {f"transfer {group.name.lower()}": 1.0}
+    if ops.blocking_T[row] and kind is Kind.COLLECTIVE:
+        found |= _unhidden(done, group)
+    return found
+
+
+def _unhidden(done: JobRun, group: Group) -> dict[str, float]:
+    """Return the share that cannot be hidden as a factor, where the stack hides the rest."""
+    job = done.job
+    if group in (Group.DP, Group.EDP, Group.SHARD):
+        return {"unhidden fsdp": 1.0} if job.zero == 3 and job.stack.unhidden_fsdp < 1 else {}
+    name = _UNHIDDEN.get(group)
+    if name is None or getattr(job.stack, f"unhidden_{name}") >= 1 or (name == "tp" and not job.overlap_tp):
+        return {}
+    return {f"unhidden {name}": 1.0}

@@ -1,0 +1,245 @@
+"""What of a job is decided by its software stack and its GPU: sharding, overlap, recomputation, kernels.
+
+Each function returns what the request says, or the default of the stack with a note.
+"""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.spec.feasible import check_gpu, check_sharding
+from traincast.spec.gpus import GpuSpec
+from traincast.spec.job import JobRequest
+from traincast.spec.notes import Note
+from traincast.spec.parallel import Parallel
+from traincast.spec.stack import Stack
+
+T = TypeVar("T")
+
+DEFAULT_LORA_RANK = 16
+"""Rank of adapters where none is given. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
+
+_NEEDS_HOPPER = ("fa3", "cudnn")
+_BEFORE_FLASH = ("pascal", "volta")
+_NO_BF16 = ("pascal", "volta", "turing")
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What was decided so far, each with its reason."""
+
+    stack: Stack
+    notes: list[Note] = field(default_factory=list)
+
+    def note(self, code: str, text: str) -> None:
+        """Add an assumption."""
+        self.notes.append(Note(code, text))
+
+    def by_stack(self, name: str, said: T | None, default: T) -> T:
+        """Return what was said, or the stack's default with a note."""
+        if said is not None:
+            return said
+        shown = {True: "on", False: "off"}.get(default, default) if isinstance(default, bool) else default
+        self.note(f"assumed-{name.replace('_', '-')}", f"{name} is not given: {shown}, as {self.stack.name} does")
+        return default
+
+
+def decide_sequence_parallel(request: JobRequest, decided: Decisions, tp: int, cp: int) -> bool:
+    """Decide whether norms are split along the sequence.
+
+    Raises
+    ------
+    InfeasibleError
+        If it is asked for and the sequence does not divide by tp x cp.
+    """
+    if tp == 1:
+        if request.sequence_parallel:
+            decided.note("sequence-parallel-unused", "sequence_parallel has no effect with tp 1")
+        return False
+    divides = request.seq_length % (tp * cp) == 0
+    if request.sequence_parallel and not divides:
+        raise InfeasibleError(
+            f"sequence parallelism needs a sequence that tp x cp divides: {request.seq_length} tokens, {tp} x {cp}"
+        )
+    if request.sequence_parallel is None and not divides:
+        decided.note("assumed-sequence-parallel", f"off: {request.seq_length} tokens do not divide by {tp} x {cp}")
+        return False
+    return decided.by_stack("sequence_parallel", request.sequence_parallel, decided.stack.sequence_parallel)
+
+
+def decide_sharding(request: JobRequest, decided: Decisions, parallel: Parallel) -> tuple[int, int]:
+    """Return the stage of ZeRO and the ranks that share one copy of the state.
+
+    Raises
+    ------
+    ConfigError, InfeasibleError
+        If the group is given without sharding, or does not divide dp x cp.
+    """
+    replicas = parallel.dp * parallel.cp
+    stack = decided.stack
+    usual = 3 if stack.fsdp else 1 if stack.distributed_optimizer else 0
+    zero = decided.by_stack("zero", request.zero, usual) if replicas > 1 else request.zero or 0
+    check_sharding(request, zero, replicas)
+    if zero and parallel.pp > 1 and zero > 1:
+        decided.note(
+            "zero-with-pipeline",
+            f"zero {zero} with pp {parallel.pp}: {'parameters are gathered' if zero == 3 else 'gradients are reduced'} "
+            "again for every microbatch; frameworks refuse or discourage it",
+        )
+    if zero == 0 or replicas == 1:
+        return (zero if replicas > 1 else 0), 1
+    return zero, request.shard or replicas
+
+
+def decide_overlaps(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> dict[str, bool]:
+    """Decide what is done beside computation; a note only where it can matter."""
+    matters = {
+        "overlap_grad_reduce": parallel.dp * parallel.cp > 1,
+        "overlap_param_gather": zero > 0,
+        "overlap_tp": parallel.tp > 1,
+        "overlap_p2p": parallel.pp > 1,
+    }
+    return {
+        name: bool(
+            decided.by_stack(name, getattr(request, name), getattr(decided.stack, name))
+            if able
+            else getattr(request, name)
+        )
+        for name, able in matters.items()
+    }
+
+
+def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) -> tuple[str, int | None]:
+    """Return what is computed again, and how many layers of a virtual stage with ``full``.
+
+    Raises
+    ------
+    ConfigError
+        If a number of layers is given with anything but ``full``.
+    """
+    recompute = request.recompute
+    if recompute is None and request.recompute_layers is not None:
+        recompute = "full"
+    recompute = decided.by_stack("recompute", recompute, decided.stack.recompute)
+    layers = request.recompute_layers
+    if layers is not None and recompute != "full":
+        raise ConfigError(
+            f"is {layers}, which has a meaning only with recompute full, not {recompute}", "recompute_layers"
+        )
+    if recompute == "selective" and decided.stack.selective_share > 0:
+        share = decided.stack.selective_share
+        layers = max(1, round(share * most_layers))
+        decided.note(
+            "selective-as-layers",
+            f"selective of {decided.stack.name} computes {share:g} of each layer again: taken as {layers} of "
+            f"{most_layers} layers in full",
+        )
+        recompute = "full"
+    if layers is not None and layers > most_layers:
+        decided.note("recompute-layers-capped", f"recompute_layers {layers}: a virtual stage has {most_layers}")
+        layers = most_layers
+    return recompute, layers
+
+
+def decide_precision(request: JobRequest, decided: Decisions, gpu: GpuSpec | None) -> str:
+    """Return the type of the products: bf16, or fp16 on GPUs before Ampere, where none is given.
+
+    Raises
+    ------
+    InfeasibleError
+        If the GPU has no matrix units for it.
+    """
+    precision = request.precision
+    if precision is None:
+        precision = "fp16" if gpu is not None and gpu.architecture in _NO_BF16 else "bf16"
+        decided.note("assumed-precision", f"precision is not given: {precision}")
+    check_gpu(precision, gpu)
+    return precision
+
+
+def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: GpuSpec | None) -> str:
+    """Decide the attention kernel: the stack's, as far as the GPU runs it.
+
+    Raises
+    ------
+    InfeasibleError
+        If flash attention 3 is asked for on a GPU before Hopper.
+    """
+    if request.attention_kernel is not None:
+        if (
+            gpu is not None
+            and gpu.vendor == "NVIDIA"
+            and gpu.architecture == "ampere"
+            and request.attention_kernel == "fa3"
+        ):
+            raise InfeasibleError(f"flash attention 3 needs Hopper; {gpu.name} is {gpu.architecture}: use fa2 or cudnn")
+        return request.attention_kernel
+    kernel, why = decided.stack.attention_kernel, f"as {decided.stack.name} does"
+    if gpu is not None and kernel != "unfused":
+        if gpu.architecture in _BEFORE_FLASH:
+            kernel, why = "unfused", f"flash attention does not run on {gpu.architecture}"
+        elif kernel in _NEEDS_HOPPER and (gpu.vendor != "NVIDIA" or gpu.architecture in ("turing", "ampere", "ada")):
+            kernel, why = "fa2", f"{kernel} has no kernel of its own generation for {gpu.architecture}"
+    decided.note("assumed-attention-kernel", f"attention_kernel is not given: {kernel}, {why}")
+    return kernel
+
+
+def decide_cp_kind(request: JobRequest, decided: Decisions, cp: int, tp: int) -> str:
+    """Return how keys and values are exchanged; refuse sequences and heads that do not divide.
+
+    Raises
+    ------
+    InfeasibleError
+        If the sequence, or the heads with ``all_to_all``, do not divide by cp.
+    """
+    kind = request.cp_kind or decided.stack.cp_kind
+    if cp == 1:
+        return kind
+    if request.cp_kind is None:
+        decided.note("assumed-cp-kind", f"cp_kind is not given: {kind}, as {decided.stack.name} does")
+    heads = request.model.attention.heads
+    if kind == "all_to_all":
+        if heads % (cp * tp):
+            raise InfeasibleError(f"cp {cp} by all_to_all splits heads: {heads} do not divide by cp {cp} x tp {tp}")
+        if request.seq_length % cp:
+            raise InfeasibleError(f"cp {cp} splits the sequence: {request.seq_length} tokens do not divide by it")
+        return kind
+    pieces = 2 * cp if request.model.attention.causal else cp
+    if request.seq_length % pieces:
+        raise InfeasibleError(
+            f"cp {cp} cuts a causal sequence into {pieces} pieces to balance its work: {request.seq_length} tokens do "
+            f"not divide; use a multiple of {pieces}"
+        )
+    return kind
+
+
+def padded_vocab(request: JobRequest, decided: Decisions, tp: int) -> int:
+    """Return the vocabulary rounded up to what tp divides."""
+    multiple = (request.vocab_multiple or decided.stack.vocab_multiple) * tp
+    padded = -(-request.model.vocab // multiple) * multiple
+    if padded != request.model.vocab and request.vocab_multiple is None:
+        decided.note(
+            "padded-vocab",
+            f"vocabulary of {request.model.vocab} padded to {padded}, a multiple of "
+            f"{decided.stack.vocab_multiple} x tp {tp}",
+        )
+    return padded
+
+
+def decide_lora_rank(request: JobRequest, decided: Decisions) -> int:
+    """Return the rank of the adapters.
+
+    Raises
+    ------
+    ConfigError
+        If it is given for another task.
+    """
+    if request.task != "lora":
+        if request.lora_rank is not None:
+            raise ConfigError(
+                f"is {request.lora_rank}, but the task is {request.task}; it needs task lora", "lora_rank"
+            )
+        return DEFAULT_LORA_RANK
+    if request.lora_rank is None:
+        decided.note("assumed-lora-rank", f"lora_rank is not given: {DEFAULT_LORA_RANK}")
+    return request.lora_rank or DEFAULT_LORA_RANK

@@ -1,0 +1,75 @@
+"""A job as it is gathered: from a file, from pasted flags, from options; the later ones win."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from traincast.errors import ConfigError
+from traincast.spec.job import JobRequest
+from traincast.spec.job_flags import job_flag_of
+from traincast.spec.model import Model
+from traincast.spec.models import load_model
+from traincast.spec.notes import Note
+
+REQUIRED = ("gpus", "seq_length", "global_batch")
+
+Finish = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""From all fields that were given to further ones that follow from them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What is said of a job so far.
+
+    Parameters
+    ----------
+    model : Model or str or None
+        A model, or the name or path of one.
+    cluster : str or None
+        Name or path of a cluster.
+    fields : mapping
+        Fields of `JobRequest` that were given.
+    notes : tuple of Note
+        What reading it brought up.
+    finish : Finish or None
+        Defaults of a framework that need the number of GPUs, which may be given elsewhere.
+    """
+
+    model: Model | str | None = None
+    cluster: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    notes: tuple[Note, ...] = ()
+    finish: Finish | None = None
+
+    def under(self, over: "Draft") -> "Draft":
+        """Return this draft with everything that another one says instead."""
+        return replace(
+            self,
+            model=over.model or self.model,
+            cluster=over.cluster or self.cluster,
+            fields={**self.fields, **over.fields},
+            notes=(*self.notes, *over.notes),
+            finish=over.finish or self.finish,
+        )
+
+    def request(self) -> JobRequest:
+        """Return the job.
+
+        Raises
+        ------
+        ConfigError
+            If the model, the GPUs, the sequence length or the global batch is missing.
+        FormatError, UnknownNameError
+            If the model cannot be read or is not known.
+        """
+        if self.model is None:
+            raise ConfigError(f"is missing; give {job_flag_of('model')} or a [model] in the job file", "model")
+        fields = dict(self.fields)
+        if self.finish is not None and fields.get("gpus") is not None:
+            fields = {**self.finish(fields), **fields}
+        missing = next((name for name in REQUIRED if fields.get(name) is None), None)
+        if missing is not None:
+            raise ConfigError(f"is missing; give {job_flag_of(missing)}, or set it in the job file", missing)
+        model = load_model(self.model) if isinstance(self.model, str) else self.model
+        return JobRequest(model=model, **fields)

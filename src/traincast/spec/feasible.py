@@ -1,0 +1,179 @@
+"""Rules that no job may break, whatever runs it; each message names its rule and what to change."""
+
+from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
+from traincast.spec.gpus import GpuSpec
+from traincast.spec.job import CP_KINDS, PRECISIONS, TASKS, JobRequest
+from traincast.spec.model import Model
+from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE
+
+_CHOICES = (
+    ("precision", "precision", PRECISIONS),
+    ("recompute", "recomputation", RECOMPUTE),
+    ("attention_kernel", "attention kernel", ATTENTION_KERNELS),
+    ("cp_kind", "way of context parallelism", CP_KINDS),
+    ("task", "task", TASKS),
+)
+_COUNTS = (
+    "gpus",
+    "seq_length",
+    "global_batch",
+    "micro_batch",
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "ep",
+    "etp",
+    "shard",
+    "recompute_layers",
+    "lora_rank",
+    "vocab_multiple",
+    "grad_reduce_bytes",
+    "first_stage_layers",
+    "last_stage_layers",
+)
+_NO_BF16 = ("pascal", "volta", "turing")
+_SCALED_BLOCKS = ("blackwell", "cdna4")
+"""Architectures whose matrix units take scales of small blocks (MX formats, NVFP4)."""
+
+
+def check_choices(request: JobRequest) -> None:
+    """Refuse values that are no choice, and counts below one.
+
+    Raises
+    ------
+    ConfigError
+        With the field.
+    """
+    for field, kind, known in _CHOICES:
+        value = getattr(request, field)
+        if value is not None and value not in known:
+            raise UnknownNameError(kind, str(value), known)
+    for field in _COUNTS:
+        value = getattr(request, field)
+        if value is not None and value < 1:
+            raise ConfigError(f"is {value}; it must be at least 1", field)
+    if request.zero not in (None, 0, 1, 2, 3):
+        raise ConfigError(f"is {request.zero}; the stages of ZeRO are 0, 1, 2 and 3", "zero")
+    if not 1 <= request.expert_imbalance < float("inf"):
+        raise ConfigError(f"is {request.expert_imbalance}; the busiest has at least the mean, 1", "expert_imbalance")
+    longest = request.model.learned_positions
+    if longest and request.seq_length > longest:
+        raise InfeasibleError(
+            f"{request.model.name} has {longest} learned positions; a sequence of {request.seq_length} has no others"
+        )
+
+
+def check_model(model: Model, *, tp: int, ep: int, etp: int) -> None:
+    """Refuse degrees that do not divide the model.
+
+    Raises
+    ------
+    InfeasibleError
+        If heads, key/value heads, widths or experts do not divide.
+    """
+    attention = model.attention
+    if attention.heads % tp:
+        raise InfeasibleError(
+            f"tp {tp} does not divide the {attention.heads} attention heads of {model.name}; use "
+            f"{_divisors(attention.heads)}"
+        )
+    kv_heads = attention.kv_heads
+    if attention.latent is None and kv_heads % tp and tp % kv_heads:
+        raise InfeasibleError(
+            f"tp {tp} neither divides the {kv_heads} key/value heads of {model.name} nor is a multiple of them; use "
+            f"{_divisors(kv_heads)}, or a multiple of {kv_heads}"
+        )
+    if model.ffn_hidden % tp:
+        raise InfeasibleError(f"tp {tp} does not divide the feed-forward width {model.ffn_hidden} of {model.name}")
+    if model.experts is None:
+        return
+    if model.experts.experts % ep:
+        raise InfeasibleError(
+            f"ep {ep} does not divide the {model.experts.experts} experts of {model.name}; use "
+            f"{_divisors(model.experts.experts)}"
+        )
+    if model.experts.ffn_hidden % etp:
+        raise InfeasibleError(f"etp {etp} does not divide the width {model.experts.ffn_hidden} of an expert")
+
+
+def check_pipeline(request: JobRequest, pp: int) -> None:
+    """Refuse virtual stages without a pipeline, and schedules that contradict them.
+
+    Raises
+    ------
+    ConfigError, InfeasibleError
+        With the field or the rule.
+    """
+    if request.vpp is not None and request.vpp > 1:
+        if pp == 1:
+            raise InfeasibleError(f"vpp {request.vpp} needs pp above 1: virtual stages interleave a pipeline")
+        if request.schedule in ("1f1b", "gpipe"):
+            raise ConfigError(
+                f"is {request.schedule}, which has no virtual stages, but vpp is {request.vpp}", "schedule"
+            )
+    given = request.stage_layers
+    if given is None:
+        return
+    if len(given) % pp or (request.vpp is not None and len(given) != pp * request.vpp):
+        raise ConfigError(f"names {len(given)} virtual stages; pp is {pp}, vpp {request.vpp or 'open'}", "stage_layers")
+    if min(given) < 0 or sum(given) != request.model.layers:
+        raise ConfigError(
+            f"sums to {sum(given)} layers; {request.model.name} has {request.model.layers}", "stage_layers"
+        )
+
+
+def check_sharding(request: JobRequest, zero: int, replicas: int) -> None:
+    """Refuse a sharding group that does not divide the replicas.
+
+    Raises
+    ------
+    ConfigError, InfeasibleError
+        With the field or the rule.
+    """
+    shard = request.shard
+    if shard is None:
+        return
+    if zero == 0 and shard > 1:
+        raise ConfigError(f"is {shard}, but zero is 0: nothing is sharded", "shard")
+    if replicas % shard:
+        raise InfeasibleError(
+            f"shard {shard} does not divide the {replicas} ranks (dp x cp) that hold equal parameters; use "
+            f"{_divisors(replicas)}"
+        )
+
+
+def check_gpu(precision: str, gpu: GpuSpec | None) -> None:
+    """Refuse types that the GPU's matrix units do not have.
+
+    Raises
+    ------
+    InfeasibleError
+        If it has none for that precision.
+    """
+    if gpu is None:
+        return
+    missing = ""
+    if precision == "bf16" and gpu.architecture in _NO_BF16:
+        missing = "use fp16"
+    elif precision in ("fp8", "fp8_block") and not gpu.has_peak("fp8"):
+        missing = "use bf16"
+    elif precision in ("mxfp8", "nvfp4") and gpu.architecture not in _SCALED_BLOCKS:
+        missing = "use fp8" if gpu.has_peak("fp8") else "use bf16"
+    elif precision == "nvfp4" and not gpu.has_peak("nvfp4"):
+        missing = "use mxfp8"
+    if missing:
+        raise InfeasibleError(
+            f"{gpu.name} ({gpu.architecture or 'unknown'}) has no matrix units for {precision}; {missing}"
+        )
+
+
+def near_batches(batch: int, multiple: int) -> str:
+    """Say which global batches near one are possible."""
+    below, above = batch // multiple * multiple, -(-batch // multiple) * multiple
+    return f"use {below} or {above}" if below else f"use {above}"
+
+
+def _divisors(number: int) -> str:
+    found = [str(each) for each in range(1, number + 1) if number % each == 0]
+    return ", ".join(found[:-1]) + f" or {found[-1]}" if len(found) > 1 else found[0]

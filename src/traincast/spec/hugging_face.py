@@ -1,0 +1,115 @@
+"""Read the ``config.json`` of a model on Hugging Face, without its library.
+
+What a file leaves out is what the model's class in huggingface/transformers takes for it
+(``src/transformers/models/*/configuration_*.py``); `traincast.spec.hugging_face_families` has those of them
+that published files lean on.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from traincast.errors import FormatError
+from traincast.spec.hugging_face_config import Config
+from traincast.spec.hugging_face_families import FAMILIES, PLAIN, unknown_family
+from traincast.spec.hugging_face_parts import Family, head
+from traincast.spec.model import Model
+from traincast.spec.model_table import merged, model_from_table
+
+_NESTED = ("text_config", "llm_config", "language_config")
+"""Keys under which a model of text and images has its language model."""
+
+_STATE_SPACE = ("mamba_d_state", "ssm_cfg", "state_size", "ssm_state_size", "mamba_d_ssm", "linear_num_key_heads")
+"""Keys of models with state-space or linear attention layers."""
+
+
+def read_config(path: Path) -> Model:
+    """Return the model of a ``config.json``.
+
+    Parameters
+    ----------
+    path : Path
+        The file; of a model of text and images its language model is read.
+
+    Returns
+    -------
+    Model
+        Named after the repository where the file says it, else after its directory. Its notes say what was
+        taken for granted.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be read or is no JSON object.
+    ConfigError
+        If a key is missing or has a wrong value, or the model is of a kind that is not described.
+    """
+    document = _parse(path)
+    shown = str(path)
+    config = Config(document, "", shown)
+    for key in _NESTED:
+        if isinstance(document.get(key), dict):
+            inner = {"model_type": document.get("model_type"), **document[key]}
+            config = Config(inner, f"{key}.", shown)
+            config.note("language-model-only", f"only {key} is read: what is beside the language model is left out")
+            break
+    _refuse(config)
+    family = _family(config)
+    table: dict[str, Any] = merged(PLAIN, family.values)
+    for part in (head, *family.parts):
+        table = merged(table, part(config, family))
+    table |= {"name": _name(document, path), "source": shown}
+    return model_from_table(table, shown, tuple(config.notes))
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    shown = str(path)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FormatError(f"cannot be read: {error.strerror}", shown) from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", shown) from error
+    except json.JSONDecodeError as error:
+        raise FormatError(f"is not JSON: {error.msg}", shown, error.lineno) from error
+    except (RecursionError, ValueError) as error:
+        raise FormatError("is not JSON that can be read: nested too deeply or a number too long", shown) from error
+    if not isinstance(document, dict):
+        raise FormatError("is no JSON object; give the config.json of a model", shown)
+    return document
+
+
+def _refuse(config: Config) -> None:
+    """Refuse models that are not a stack of attention and feed-forward layers."""
+    found = [key for key in _STATE_SPACE if config.has(key)]
+    kinds = config.words("layer_types")
+    if found or {"linear_attention", "mamba", "recurrent"} & set(kinds):
+        where = found[0] if found else "layer_types"
+        raise config.error("is of a hybrid of attention and state-space layers, which is not described", where)
+    if config.flag("is_encoder_decoder", default=False):
+        raise config.error("is true; a model of encoder and decoder is not described", "is_encoder_decoder")
+
+
+def _family(config: Config) -> Family:
+    kind = config.word("model_type")
+    family = FAMILIES.get(kind.removesuffix("_text"))
+    if family is not None:
+        return family
+    known = ", ".join(sorted(FAMILIES))
+    if not config.has("num_hidden_layers"):
+        what = f"is {kind!r}, which is not known, and the keys are not those of Llama" if kind else "is missing"
+        raise config.error(f"{what}; known: {known}", "model_type")
+    what = f"model_type {kind!r} is not known" if kind else "there is no model_type"
+    config.note(
+        "model-type-unknown",
+        f"{what}: taken as a model like Llama by its keys (gated feed-forward, RMS norms); check the parameter count",
+        "model_type",
+    )
+    return unknown_family(config)
+
+
+def _name(document: dict[str, Any], path: Path) -> str:
+    name = document.get("_name_or_path")
+    if isinstance(name, str) and name.strip("/. "):
+        return name.rstrip("/").rpartition("/")[2]
+    return path.parent.name if path.stem == "config" and path.parent.name else path.stem

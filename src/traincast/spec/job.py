@@ -1,0 +1,116 @@
+"""A training job: a model, how it is laid out, and what runs it.
+
+A `JobRequest` is what the user says, with None for what is left open; `traincast.spec.resolve`
+decides the rest by stack and year and returns a `Job`, with every decision among its assumptions.
+"""
+
+from dataclasses import dataclass
+
+from traincast.spec.model import Model
+from traincast.spec.notes import Note
+from traincast.spec.parallel import Parallel
+from traincast.spec.stack import Stack
+
+TASKS = ("pretrain", "sft", "lora")
+"""What is trained: everything, everything on packed dialogues, or low-rank adapters beside frozen weights."""
+
+PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8_block", "mxfp8", "nvfp4")
+"""Types of the inputs of the large matrix products: fp8 is scaled per tensor, fp8_block per 128 x 128 block,
+mxfp8 and nvfp4 per 32 and 16 values (the head and attention stay in bf16)."""
+
+CP_KINDS = ("ring", "all_gather", "all_to_all")
+"""How context parallel ranks exchange keys and values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What the user says of a job; None is left open."""
+
+    model: Model
+    gpus: int
+    seq_length: int
+    global_batch: int
+    """Sequences per step."""
+    micro_batch: int | None = None
+    """Sequences per microbatch and replica."""
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    schedule: str | None = None
+    first_stage_layers: int | None = None
+    """Layers of the first pipeline stage, over all its virtual stages."""
+    last_stage_layers: int | None = None
+    stage_layers: tuple[int, ...] | None = None
+    """Layers of every virtual stage in model order, where the split is written out."""
+    embedding_as_layer: bool | None = None
+    """Whether the embedding counts as a layer when layers are split; the head likewise below."""
+    head_as_layer: bool | None = None
+    sequence_parallel: bool | None = None
+    zero: int | None = None
+    """Stage of ZeRO: 0 nothing, 1 optimizer, 2 gradients, 3 parameters (FSDP) sharded over `shard`."""
+    shard: int | None = None
+    """Ranks that share one copy of sharded state, of the dp x cp that hold equal dense parameters; fewer
+    than these is hybrid (HSDP)."""
+    overlap_grad_reduce: bool | None = None
+    overlap_param_gather: bool | None = None
+    overlap_tp: bool | None = None
+    overlap_p2p: bool | None = None
+    recompute: str | None = None
+    recompute_layers: int | None = None
+    """Layers per virtual stage that are computed again whole, with recompute ``full``; None: all."""
+    precision: str | None = None
+    attention_kernel: str | None = None
+    cuda_graphs: bool | None = None
+    cp_kind: str | None = None
+    stack: str | None = None
+    """Name of a stack."""
+    year: int | None = None
+    task: str = "pretrain"
+    lora_rank: int | None = None
+    expert_imbalance: float = 1.0
+    """Tokens of the busiest expert rank over the mean."""
+    vocab_multiple: int | None = None
+    """The vocabulary is padded to a multiple of this times tp."""
+    grad_reduce_bytes: int | None = None
+    """Bytes of a gradient element as replicas reduce it; it replaces the stack's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job with everything decided; the fields are those of `JobRequest`."""
+
+    model: Model
+    parallel: Parallel
+    schedule: str
+    seq_length: int
+    micro_batch: int
+    global_batch: int
+    layers_Q: tuple[int, ...]
+    """Layers of each virtual stage, in model order."""
+    sequence_parallel: bool
+    zero: int
+    shard: int
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+    overlap_tp: bool
+    overlap_p2p: bool
+    recompute: str
+    recompute_layers: int | None
+    precision: str
+    attention_kernel: str
+    cuda_graphs: bool
+    cp_kind: str
+    stack: Stack
+    padded_vocab: int
+    task: str = "pretrain"
+    lora_rank: int = 16
+    expert_imbalance: float = 1.0
+    assumptions: tuple[Note, ...] = ()
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that a step trains on."""
+        return self.global_batch * self.seq_length

@@ -1,0 +1,85 @@
+"""Flags of a job on the command line, one table: field, names (ours and Megatron-LM's), kind, help.
+
+Source of the aliases: Megatron-LM, megatron/training/arguments.py.
+"""
+
+from typing import NamedTuple
+
+from traincast.spec.job import CP_KINDS, PRECISIONS, TASKS
+from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE
+
+
+class JobFlag(NamedTuple):
+    """One flag of a job."""
+
+    field: str
+    """Field of `JobRequest`, or ``model``."""
+    names: tuple[str, ...]
+    kind: str
+    """``text``, ``count``, ``number``, ``switch`` (with a ``--no-`` form), or ``choice``."""
+    help: str
+    choices: tuple[str, ...] = ()
+
+
+JOB_FLAGS: tuple[JobFlag, ...] = (
+    JobFlag("model", ("--model",), "text", "Built-in model, Hugging Face config.json, or TOML."),
+    JobFlag("gpus", ("--gpus", "--world-size"), "count", "GPUs of the job."),
+    JobFlag("tp", ("--tp", "--tensor-model-parallel-size"), "count", "Tensor parallel degree."),
+    JobFlag("pp", ("--pp", "--pipeline-model-parallel-size"), "count", "Pipeline stages."),
+    JobFlag("vpp", ("--vpp", "--num-virtual-stages-per-pipeline-rank"), "count", "Virtual stages per stage."),
+    JobFlag("cp", ("--cp", "--context-parallel-size"), "count", "Context parallel degree."),
+    JobFlag("ep", ("--ep", "--expert-model-parallel-size"), "count", "Expert parallel degree."),
+    JobFlag("etp", ("--etp", "--expert-tensor-parallel-size"), "count", "Expert tensor parallel degree."),
+    JobFlag("seq_length", ("--seq-length",), "count", "Tokens of a sequence."),
+    JobFlag("micro_batch", ("--micro-batch", "--micro-batch-size"), "count", "Sequences of a microbatch and replica."),
+    JobFlag("global_batch", ("--global-batch", "--global-batch-size"), "count", "Sequences of a step."),
+    JobFlag("schedule", ("--schedule",), "text", "Pipeline schedule: gpipe, 1f1b, interleaved."),
+    JobFlag(
+        "first_stage_layers",
+        ("--first-stage-layers", "--decoder-first-pipeline-num-layers"),
+        "count",
+        "Layers of the first stage.",
+    ),
+    JobFlag(
+        "last_stage_layers",
+        ("--last-stage-layers", "--decoder-last-pipeline-num-layers"),
+        "count",
+        "Layers of the last stage.",
+    ),
+    JobFlag("sequence_parallel", ("--sequence-parallel",), "switch", "Split norms of a TP group along the sequence."),
+    JobFlag("zero", ("--zero",), "count", "ZeRO stage: 0, 1 optimizer, 2 gradients, 3 parameters (FSDP)."),
+    JobFlag("shard", ("--shard",), "count", "Ranks that share one copy of sharded state (HSDP)."),
+    JobFlag("overlap_grad_reduce", ("--overlap-grad-reduce",), "switch", "Reduce gradients beside the backward pass."),
+    JobFlag("overlap_param_gather", ("--overlap-param-gather",), "switch", "Gather parameters beside computation."),
+    JobFlag("overlap_tp", ("--overlap-tp", "--tp-comm-overlap"), "switch", "TP transfers beside their products."),
+    JobFlag("overlap_p2p", ("--overlap-p2p",), "switch", "Messages between stages beside computation."),
+    JobFlag("recompute", ("--recompute",), "choice", "What the backward pass computes again.", RECOMPUTE),
+    JobFlag(
+        "recompute_layers",
+        ("--recompute-layers", "--recompute-num-layers"),
+        "count",
+        "Layers per virtual stage computed again whole.",
+    ),
+    JobFlag("precision", ("--precision",), "choice", "Type of the matrix products' inputs.", PRECISIONS),
+    JobFlag("attention_kernel", ("--attention-kernel",), "choice", "Generation of the kernel.", ATTENTION_KERNELS),
+    JobFlag("cuda_graphs", ("--cuda-graphs",), "switch", "Replay CUDA graphs instead of launching kernels."),
+    JobFlag("cp_kind", ("--cp-kind",), "choice", "How CP ranks exchange keys and values.", CP_KINDS),
+    JobFlag("stack", ("--stack",), "text", "Software stack by name or TOML."),
+    JobFlag("year", ("--year",), "count", "Year of the software, where no stack is named."),
+    JobFlag("task", ("--task",), "choice", "What is trained.", TASKS),
+    JobFlag("lora_rank", ("--lora-rank",), "count", "Rank of LoRA adapters."),
+    JobFlag("expert_imbalance", ("--expert-imbalance",), "number", "Tokens of the busiest expert rank over the mean."),
+    JobFlag("grad_reduce_bytes", ("--grad-reduce-bytes",), "count", "Bytes of a gradient element as it is reduced."),
+    JobFlag(
+        "vocab_multiple",
+        ("--vocab-multiple", "--make-vocab-size-divisible-by"),
+        "count",
+        "Pad the vocabulary to a multiple of this times tp.",
+    ),
+)
+
+
+def job_flag_of(field: str) -> str:
+    """Return the name of the flag that sets a field of a job."""
+    named = {flag.field: flag.names[0] for flag in JOB_FLAGS}
+    return named.get(field, f"--{field.replace('_', '-')}")

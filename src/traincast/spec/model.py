@@ -1,0 +1,136 @@
+"""The model: the shape of every layer, and nothing about how it is run.
+
+A transformer is a list of layers; each has an attention and a feed-forward part of one of a few kinds.
+Counts of parameters and FLOPs are in `traincast.spec.counts`.
+"""
+
+from dataclasses import dataclass
+
+from traincast.errors import ConfigError
+from traincast.spec.notes import Note
+
+NORMS = ("rms", "layer")
+"""Kinds of normalisation; ``layer`` has a bias."""
+
+MAX_LAYERS = 2**14
+"""Most layers of a model; a damaged file must not exhaust the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Multi-head latent attention: queries and keys/values pass through narrow projections.
+
+    Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.
+    """
+
+    q_rank: int | None
+    """Width of the compressed query; None: queries are projected at once."""
+    kv_rank: int
+    """Width of the compressed keys and values."""
+    rope_head_dim: int
+    """Part of a query/key head that carries the position; the key's is shared by all heads."""
+    nope_head_dim: int
+    """Part of a query/key head without position."""
+    v_head_dim: int
+    """Width of a value head."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """The attention part of a layer."""
+
+    heads: int
+    kv_heads: int
+    """Heads of keys and values: `heads` is MHA, 1 is MQA, between is GQA."""
+    head_dim: int
+    latent: Latent | None = None
+    window: int = 0
+    """Tokens a query sees back; 0: all."""
+    window_layers: int = 0
+    """Of each `window_period` layers, how many use the window."""
+    window_period: int = 1
+    causal: bool = True
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """The feed-forward part of a mixture-of-experts layer."""
+
+    experts: int
+    topk: int
+    ffn_hidden: int
+    """Inner width of one expert."""
+    shared_ffn_hidden: int = 0
+    """Inner width of all shared experts together; 0: none."""
+    first_dense_layers: int = 0
+    """Layers at the start that have a plain feed-forward part."""
+    period: int = 1
+    """After those, one layer in so many has experts."""
+    capacity_factor: float | None = None
+    """Tokens an expert takes over the mean, the others dropped; None: dropless."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A transformer."""
+
+    name: str
+    layers: int
+    hidden: int
+    attention: Attention
+    ffn_hidden: int
+    """Inner width of the plain feed-forward part."""
+    gated: bool
+    """Whether it has a gate (SwiGLU, GeGLU): three matrices, not two."""
+    vocab: int
+    """Entries of the vocabulary, before padding."""
+    tied_embeddings: bool = False
+    """Whether the output head is the input embedding."""
+    experts: Experts | None = None
+    norm: str = "rms"
+    """``rms`` or ``layer`` (with a bias)."""
+    linear_bias: bool = False
+    """Whether the matrices of attention output and feed-forward have biases."""
+    learned_positions: int = 0
+    """Positions of a learned position embedding; 0: none (rotary, ALiBi)."""
+    max_positions: int | None = None
+    """Longest sequence the model is made for, where that is known."""
+    mtp_layers: int = 0
+    """Extra layers that predict further tokens (DeepSeek-V3)."""
+    norms_per_layer: int = 2
+    """Norms over the hidden size: 1 where attention and feed-forward run side by side on one input (PaLM),
+    4 where their outputs are normalised, too (Gemma 2)."""
+    other_params: int = 0
+    """Parameters that are in no part above, such as BERT's pooler."""
+    source: str = ""
+    """Where the numbers come from."""
+    notes: tuple[Note, ...] = ()
+    """What had to be taken for granted when the description was read."""
+
+    def __post_init__(self) -> None:
+        """Refuse shapes that are none."""
+        for name in ("layers", "hidden", "ffn_hidden", "vocab"):
+            if getattr(self, name) < (0 if name == "ffn_hidden" else 1):
+                raise ConfigError(f"is {getattr(self, name)}; it must be at least 1", f"model.{name}")
+        if self.layers > MAX_LAYERS:
+            raise ConfigError(f"is {self.layers}; it must be at most {MAX_LAYERS}", "model.layers")
+        heads, kv_heads = self.attention.heads, self.attention.kv_heads
+        if heads < 1 or kv_heads < 1 or self.attention.head_dim < 1:
+            raise ConfigError("heads, kv_heads and head_dim must be at least 1", "model.attention")
+        if heads % kv_heads:
+            raise ConfigError(f"{heads} heads do not share {kv_heads} key/value heads evenly", "model.attention")
+        if self.experts and not 1 <= self.experts.topk <= self.experts.experts:
+            raise ConfigError(f"top-{self.experts.topk} of {self.experts.experts} experts", "model.experts")
+
+    def has_experts(self, layer: int) -> bool:
+        """Return whether the layer at that index (from 0) has experts."""
+        if self.experts is None or layer < self.experts.first_dense_layers:
+            return False
+        return (layer - self.experts.first_dense_layers) % self.experts.period == self.experts.period - 1
+
+    def window_of(self, layer: int) -> int:
+        """Return the attention window of the layer at that index, 0 for none."""
+        attention = self.attention
+        return attention.window if layer % attention.window_period < attention.window_layers else 0

@@ -1,0 +1,114 @@
+"""Build a model from a table of plain values, as a TOML file has them, under the names of `Model`'s fields."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, replace
+from typing import Any, TypeVar, get_args
+
+from traincast.errors import ConfigError
+from traincast.spec.model import NORMS, Attention, Experts, Latent, Model
+from traincast.spec.notes import Note
+
+T = TypeVar("T", bound=Model | Attention | Experts | Latent)
+
+_NESTED: dict[type, dict[str, type[Attention] | type[Experts] | type[Latent]]] = {
+    Model: {"attention": Attention, "experts": Experts},
+    Attention: {"latent": Latent},
+}
+_ZERO_IS_ALLOWED = {
+    *("ffn_hidden", "window", "window_layers", "shared_ffn_hidden", "first_dense_layers"),
+    *("learned_positions", "mtp_layers", "norms_per_layer", "other_params"),
+}
+
+
+def model_from_table(table: Mapping[str, Any], shown: str, notes: tuple[Note, ...] = ()) -> Model:
+    """Return the model that a table describes.
+
+    A missing ``kv_heads`` is `heads`; a missing ``head_dim`` is the hidden size over `heads`, with latent
+    attention the width of a query head; ``experts = false`` takes away those of a base.
+
+    Parameters
+    ----------
+    table : mapping
+        Values under the names of the fields, nested as the dataclasses are.
+    shown : str
+        Where it comes from, for messages.
+    notes : tuple of Note
+        Remarks that the model keeps.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown or missing, or a value is of the wrong type or out of range.
+    """
+    if not isinstance(table.get("attention", {}), dict):
+        raise ConfigError(f"is {table['attention']!r}; it must be a table (in {shown})", "attention")
+    full = {**table, "attention": dict(table.get("attention", {}))}
+    _complete(full)
+    model = _build(Model, full, "", shown)
+    if model.norm not in NORMS:
+        raise ConfigError(f"is {model.norm!r}; it must be one of {', '.join(NORMS)} (in {shown})", "norm")
+    return replace(model, notes=notes)
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of two tables, of both where they are tables, those of `over` first."""
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def _complete(table: dict[str, Any]) -> None:
+    """Fill in what follows from other values; what is wrong is left for the check that comes after."""
+    attention = table["attention"]
+    heads, hidden, latent = attention.get("heads"), table.get("hidden"), attention.get("latent")
+    if isinstance(heads, int):
+        attention.setdefault("kv_heads", heads)
+    if isinstance(latent, dict) and "head_dim" not in attention:
+        widths = [latent.get("nope_head_dim"), latent.get("rope_head_dim")]
+        if all(isinstance(width, int) for width in widths):
+            attention["head_dim"] = sum(width for width in widths if isinstance(width, int))
+    elif isinstance(heads, int) and isinstance(hidden, int) and heads > 0 and hidden % heads == 0:
+        attention.setdefault("head_dim", hidden // heads)
+
+
+def _build(kind: type[T], table: Mapping[str, Any], prefix: str, shown: str) -> T:
+    known = {field.name: field for field in fields(kind) if field.name != "notes"}
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"is unknown; known here: {', '.join(known)} (in {shown})", f"{prefix}{key}")
+    for name, field in known.items():
+        if name not in table and field.default is MISSING and name != "q_rank":
+            raise ConfigError(f"is missing; give it, or a base (in {shown})", f"{prefix}{name}")
+    arguments: dict[str, Any] = {"q_rank": None} if kind is Latent else {}
+    for key, raw in table.items():
+        path = f"{prefix}{key}"
+        nested = _NESTED.get(kind, {}).get(key)
+        if nested is None:
+            types = get_args(known[key].type) or (known[key].type,)
+            arguments[key] = _value(raw, types, path, shown, least=0 if key in _ZERO_IS_ALLOWED else 1)
+        elif isinstance(raw, dict):
+            arguments[key] = _build(nested, raw, f"{path}.", shown)
+        elif raw is not False or type(None) not in get_args(known[key].type):
+            raise ConfigError(f"is {raw!r}; it must be a table (in {shown})", path)
+    return kind(**arguments)
+
+
+def _value(raw: object, types: tuple[Any, ...], path: str, shown: str, least: int) -> object:
+    """Return a value if it is of one of the types, and not below `least` where it is a number."""
+    for plain, words in ((bool, "true or false"), (str, "a text")):
+        if plain in types:
+            if not isinstance(raw, plain):
+                raise ConfigError(f"is {raw!r}; it must be {words} (in {shown})", path)
+            return raw
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        raise ConfigError(f"is {raw!r}; it must be a number (in {shown})", path)
+    if not math.isfinite(raw) or raw < (0 if float in types else least):
+        raise ConfigError(f"is {raw!r}; it must be at least {0 if float in types else least} (in {shown})", path)
+    if float in types:
+        return float(raw)
+    if int(raw) != raw:
+        raise ConfigError(f"is {raw!r}; it must be a whole number (in {shown})", path)
+    return int(raw)

@@ -1,0 +1,183 @@
+"""Load a model: a built-in one by its name, a Hugging Face ``config.json``, or a TOML file.
+
+A TOML file has the fields of `traincast.spec.model` under their own names, and may build on a built-in
+model::
+
+    base = "llama3-8b"             # everything else is as in this one
+    layers = 40
+
+    [attention]
+    kv_heads = 16
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from traincast.errors import ConfigError, FormatError, UnknownNameError
+from traincast.spec.hugging_face import read_config
+from traincast.spec.model import Model
+from traincast.spec.model_table import merged, model_from_table
+
+
+def model_names() -> list[str]:
+    """Return the names of the built-in models, family by family."""
+    return list(_tables())
+
+
+def find_model(name: str) -> str | None:
+    """Return the built-in model that a name means, or None.
+
+    Case, and ``-``, ``_``, ``/`` and spaces between the words do not matter, nor does the organisation that
+    Hugging Face puts before a name.
+
+    Parameters
+    ----------
+    name : str
+        ``llama3-70b``, ``Llama-3-70B``, ``mistralai/Mixtral-8x7B``.
+    """
+    names = _plain_names()
+    return names.get(_plain(name)) or names.get(_plain(name.rpartition("/")[2]))
+
+
+def builtin_table(name: str) -> dict[str, Any]:
+    """Return the values of a built-in model as `traincast.spec.model_table.model_from_table` takes them.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such model.
+    """
+    found = find_model(name)
+    if found is None:
+        raise UnknownNameError("model", name, model_names())
+    return {"name": found, **_tables()[found]}
+
+
+def family_table(name: str) -> dict[str, Any] | None:
+    """Return what the built-in models of a name's family have in common, by the word before the first dash.
+
+    Parameters
+    ----------
+    name : str
+        A name that need not be that of a built-in model: ``gpt-39B``, ``llama-3b``.
+
+    Returns
+    -------
+    dict or None
+        Values without those of a single model's size; None where no family has such names.
+    """
+    word = re.split(r"[-_/\s]", name.lower())[0]
+    for family in _families():
+        if word in family.get("prefixes", ()):
+            return _without_names(family)
+    return None
+
+
+def load_model(name_or_path: str) -> Model:
+    """Return a built-in model, or the one that a file describes.
+
+    Parameters
+    ----------
+    name_or_path : str
+        A name that `find_model` knows, the path of a TOML file, of a ``config.json`` of Hugging Face, or of a
+        directory that has one.
+
+    Returns
+    -------
+    Model
+        With its notes, where something had to be taken for granted.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be read or is not what its ending says.
+    ConfigError
+        If a key is unknown or missing, or a value is of the wrong type or out of range.
+    UnknownNameError
+        If it is neither a file nor the name of a built-in model.
+    """
+    path = Path(name_or_path)
+    if path.is_dir() and (path / "config.json").is_file():
+        path /= "config.json"
+    if path.suffix == ".json":
+        return read_config(path)
+    if path.suffix == ".toml":
+        return _from_toml(path)
+    if find_model(name_or_path) is None and path.is_file():
+        raise FormatError("is no model; give a config.json or a TOML file", str(path))
+    return _builtin(builtin_table(name_or_path)["name"])
+
+
+@cache
+def _builtin(name: str) -> Model:
+    return model_from_table(builtin_table(name), f"the built-in model {name}")
+
+
+def _from_toml(path: Path) -> Model:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FormatError(f"cannot be read: {error.strerror}", str(path)) from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", str(path)) from error
+    except RecursionError as error:
+        raise FormatError("is not TOML that can be read: nested too deeply", str(path)) from error
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        raise FormatError(f"is not TOML: {error}", str(path), int(line[1]) if line else None) from error
+    base = table.pop("base", None)
+    if base is not None and (not isinstance(base, str) or find_model(base) is None):
+        raise UnknownNameError("base model", str(base), model_names())
+    given = {"name": path.stem, "source": f"set in {path}", **table}
+    try:
+        return model_from_table(merged(builtin_table(base) if base else {}, given), str(path))
+    except ConfigError as error:
+        # What the dataclasses find says which field, but not whose.
+        raise error if str(path) in str(error) else ConfigError(f"{error} (in {path})") from error
+
+
+@cache
+def _families() -> tuple[Mapping[str, Any], ...]:
+    text = (resources.files("traincast") / "data" / "models" / "models.toml").read_text(encoding="utf-8")
+    return tuple(tomllib.loads(text).values())
+
+
+def _without_names(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a family or a model that are its shape."""
+    return {key: value for key, value in table.items() if key not in ("models", "prefixes", "aliases")}
+
+
+@cache
+def _tables() -> Mapping[str, Mapping[str, Any]]:
+    """Return the values of every built-in model over those of its family."""
+    return MappingProxyType(
+        {
+            name: merged(_without_names(family), _without_names(values))
+            for family in _families()
+            for name, values in family["models"].items()
+        }
+    )
+
+
+@cache
+def _plain_names() -> Mapping[str, str]:
+    """Return the name of a built-in model by every spelling of it and of its aliases."""
+    return MappingProxyType(
+        {
+            _plain(spelling): name
+            for family in _families()
+            for name, values in family["models"].items()
+            for spelling in (name, *values.get("aliases", ()))
+        }
+    )
+
+
+def _plain(name: str) -> str:
+    """Return a spelling without what is between words; between two numbers a dash stays."""
+    return re.sub(r"[-_/\s]+", "", re.sub(r"(?<=\d)[-_/\s]+(?=\d)", "~", name.lower()))

@@ -1,0 +1,195 @@
+"""Load a software stack: one of the named ones, or a TOML file that may build on one of them.
+
+A file has the fields of `traincast.spec.stack` under their own names. A value is plain, or stands
+with its source::
+
+    base = "megatron-core-2025"         # everything else is as in this stack
+
+    cuda_graphs = true
+    host_layer_s = { value = "180us", source = "our profile of May" }
+"""
+
+import math
+import re
+import tomllib
+from dataclasses import MISSING, Field, fields
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from traincast.errors import ConfigError, FormatError, UnknownNameError
+from traincast.spec.job import CP_KINDS
+from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE, UNEVEN_SPLITS, Stack
+from traincast.units import parse_time
+
+DEFAULT_STACK = "megatron-core-2025"
+"""What runs a job that names neither stack nor year."""
+
+_BY_YEAR = (
+    (2021, "megatron-2021"),
+    (2023, "megatron-2022"),
+    (2024, "megatron-core-2024"),
+    (2025, "megatron-core-2025"),
+)
+"""Last year and stack. Source: releases of Megatron-LM and NeMo."""
+_NEWEST = "megatron-core-2026"
+
+_CHOICES = {
+    "attention_kernel": ATTENTION_KERNELS,
+    "recompute": RECOMPUTE,
+    "uneven_split": UNEVEN_SPLITS,
+    "cp_kind": CP_KINDS,
+}
+_SHARES = ("unhidden_tp", "unhidden_cp", "unhidden_ep", "unhidden_fsdp", "unhidden_dp", "selective_share")
+_AT_LEAST_ONE = ("layers_per_chunk", "vocab_multiple", "year")
+_SHIPPED = "data/stacks/stacks.toml"
+
+
+def stack_names() -> list[str]:
+    """Return the names of the shipped stacks, sorted."""
+    return sorted(_shipped())
+
+
+def stack_of_year(year: int | None) -> str:
+    """Return the name of the Megatron stack of a year; `DEFAULT_STACK` where none is given."""
+    if year is None:
+        return DEFAULT_STACK
+    return next((name for last, name in _BY_YEAR if year <= last), _NEWEST)
+
+
+def load_stack(name_or_path: str) -> Stack:
+    """Return a named stack, or the one that a TOML file describes.
+
+    Parameters
+    ----------
+    name_or_path : str
+        A name in `stack_names`, or the path of a TOML file.
+
+    Returns
+    -------
+    Stack
+        With a source for every number.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be read or is not TOML.
+    ConfigError
+        If a field is unknown or missing, or its value is not allowed.
+    UnknownNameError
+        If it is neither a file nor the name of a stack.
+    """
+    path = Path(name_or_path)
+    if name_or_path in _shipped():
+        return _named(name_or_path)
+    if path.suffix != ".toml" and not path.is_file():
+        raise UnknownNameError("stack", name_or_path, stack_names())
+    try:
+        table = parse_toml(path.read_bytes().decode("utf-8"), name_or_path)
+    except OSError as error:
+        raise FormatError(f"cannot be read: {error.strerror}", name_or_path) from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", name_or_path) from error
+    return _build(path.stem, _with_base(table, name_or_path), name_or_path)
+
+
+def parse_toml(text: str, shown: str) -> dict[str, Any]:
+    """Return the tables of a TOML text.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    shown : str
+        Its file, for messages.
+
+    Raises
+    ------
+    FormatError
+        If it is not TOML; the message says where.
+    """
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise FormatError("is not TOML that can be read: nested too deeply", shown) from error
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        raise FormatError(f"is not TOML: {error}", shown, int(line[1]) if line else None) from error
+
+
+@cache
+def _shipped() -> dict[str, dict[str, Any]]:
+    text = (resources.files("traincast") / _SHIPPED).read_text(encoding="utf-8")
+    return parse_toml(text, _SHIPPED)
+
+
+@cache
+def _named(name: str) -> Stack:
+    return _build(name, _with_base(_shipped()[name], _SHIPPED), f"{_SHIPPED} [{name}]")
+
+
+def _with_base(table: dict[str, Any], shown: str) -> dict[str, Any]:
+    """Return a table over those of its bases."""
+    base = table.get("base")
+    own = {key: value for key, value in table.items() if key != "base"}
+    if base is None:
+        return own
+    if not isinstance(base, str) or base not in _shipped():
+        raise UnknownNameError(f"base stack (in {shown})", str(base), stack_names())
+    return _with_base(_shipped()[base], _SHIPPED) | own
+
+
+def _build(name: str, table: dict[str, Any], shown: str) -> Stack:
+    known = {field.name: field for field in fields(Stack) if field.name not in ("name", "sources")}
+    unknown = sorted(set(table) - set(known))
+    if unknown:
+        raise ConfigError(f"is unknown; known here: base, {', '.join(known)} (in {shown})", unknown[0])
+    missing = [key for key, field in known.items() if field.default is MISSING and key not in table]
+    if missing:
+        raise ConfigError(f"is missing; give it, or a base (in {shown})", missing[0])
+    values: dict[str, Any] = {}
+    sources = []
+    for key, raw in table.items():
+        plain, source = _split_source(raw)
+        try:
+            values[key] = _value(known[key], plain)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (in {shown})", key) from error
+        if not isinstance(values[key], bool | str):
+            sources.append((key, source or f"set in {shown}"))
+    return Stack(name=name, sources=tuple(sources), **values)
+
+
+def _split_source(raw: object) -> tuple[object, str | None]:
+    if isinstance(raw, dict) and "value" in raw and set(raw) <= {"value", "source"}:
+        return raw["value"], str(raw["source"]) if "source" in raw else None
+    return raw, None
+
+
+def _value(field: "Field[Any]", raw: object) -> Any:  # noqa: ANN401
+    """Return a value of the type and in the range of its field."""
+    if field.type in (bool, str):
+        if not isinstance(raw, bool if field.type is bool else str):
+            raise ConfigError(f"is {raw!r}; it must be {'true or false' if field.type is bool else 'a text'}")
+        choices = _CHOICES.get(field.name)
+        if choices and raw not in choices:
+            raise ConfigError(f"is {raw!r}; it must be one of {', '.join(choices)}")
+        return raw
+    if isinstance(raw, str) and field.name.endswith("_s"):
+        raw = parse_time(raw)
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
+        raise ConfigError(f"is {raw!r}; it must be a number" + (" or a time" if field.name.endswith("_s") else ""))
+    if field.type is int and raw != int(raw):
+        raise ConfigError(f"is {raw!r}; it must be a whole number")
+    _check_range(field.name, raw)
+    return int(raw) if field.type is int else float(raw)
+
+
+def _check_range(name: str, value: float) -> None:
+    if name in _SHARES and not 0 <= value <= 1:
+        raise ConfigError(f"is {value:g}; a share lies between 0 and 1")
+    if name in _AT_LEAST_ONE and value < 1:
+        raise ConfigError(f"is {value:g}; it must be at least 1")
+    if value < 0 or (name == "compute_factor" and value == 0):
+        raise ConfigError(f"is {value:g}; it must not be negative or, as a factor, zero")

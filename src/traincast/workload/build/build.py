@@ -1,0 +1,190 @@
+"""Build the workload of a job: templates for every stage, computations priced later.
+
+Letters: P stages, Q virtual stages in model order, M microbatches, D directions.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from traincast.schedules.plan import SchedulePlan
+from traincast.spec.job import Job
+from traincast.workload.build.emit import Emitter
+from traincast.workload.build.kernels import Counted
+from traincast.workload.build.layer import Exchange
+from traincast.workload.build.slice import Slice
+from traincast.workload.build.stage import Gather, StageWork, backward_rows, forward_rows, stages_of
+from traincast.workload.build.state import StateExchange
+from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import IntArray
+from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
+from traincast.workload.workload import Template, Workload
+
+NORM_BYTES = 4
+"""The gradient norm is one 32-bit number, reduced over all ranks that hold a part of the model."""
+
+
+def build_workload(job: Job, plan: SchedulePlan, gpus_per_node: int = 8) -> Workload:
+    """Return the workload of a job.
+
+    Parameters
+    ----------
+    job : Job
+        With everything decided.
+    plan : SchedulePlan
+        Its pipeline schedule: which stage holds which virtual stage.
+    gpus_per_node : int
+        GPUs that reach each other without the network.
+
+    Returns
+    -------
+    Workload
+        Computations carry the operators they run and have no duration yet; communications have sizes.
+    """
+    builder = _Builder(job, plan, Emitter(job), stages_of(job, gpus_per_node))
+    template = builder.template()
+    part = Slice(job)
+    message = part.activation_bytes // (job.parallel.tp if part.splits_sequence else 1)
+    return Workload(
+        name=job.model.name,
+        parallel=job.parallel,
+        schedule=job.schedule,
+        forward_only=False,
+        ops=builder.emit.builder.table(),
+        segments=tuple(builder.segments),
+        templates=(template,),
+        template_W=np.zeros(job.parallel.world_size, dtype=np.int32),
+        message_bytes_Q=np.full(len(job.layers_Q), message, dtype=np.int64),
+        inputs=(),
+        assumptions=job.assumptions,
+    )
+
+
+@dataclass(slots=True)
+class _Builder:
+    job: Job
+    plan: SchedulePlan
+    emit: Emitter
+    stages: tuple[StageWork, ...]
+    segments: list[IntArray] = field(default_factory=list)
+
+    def template(self) -> Template:
+        job, count = self.job, self.job.parallel.microbatches
+        forward = np.array([self._forward(stage, count) for stage in self.stages], dtype=np.int32)
+        backward = np.array([self._backward(stage, count) for stage in self.stages], dtype=np.int32)
+        start_P, end_P = self._starts(), self._ends()
+        return Template(
+            forward_QM=forward,
+            backward_QM=backward,
+            start_P=start_P,
+            after_forward_P=np.full(job.parallel.pp, -1, dtype=np.int32),
+            end_P=end_P,
+            before_recv_DQM=self._handover(),
+        )
+
+    def _segment(self, rows: list[int]) -> int:
+        if not rows:
+            return -1
+        self.segments.append(np.array(rows, dtype=np.int32))
+        return len(self.segments) - 1
+
+    def _state(self, stage: StageWork) -> StateExchange:
+        return StateExchange(self.job, stage.weights())
+
+    def _forward(self, stage: StageWork, microbatches: int) -> list[int]:
+        """Return the segment of each microbatch: the first may collect the updated parameters beside its work."""
+        state = self._state(stage)
+        usual = self._segment(forward_rows(self.emit, stage, state.gathered() if self.job.zero == 3 else []))
+        if not (self._gathers_updated and self.job.overlap_param_gather):
+            return [usual] * microbatches
+        first = self._segment(forward_rows(self.emit, stage, [], self._gather(stage)))
+        return [first] + [usual] * (microbatches - 1)
+
+    def _backward(self, stage: StageWork, microbatches: int) -> list[int]:
+        """Return the segment of each microbatch: the last may reduce its gradients beside its work."""
+        state = self._state(stage)
+        if self.job.zero == 3:
+            beside = [*state.gathered(), *state.reduced()]
+            every = self._segment(backward_rows(self.emit, stage, beside, []))
+            last = self._segment(backward_rows(self.emit, stage, beside, state.summed())) if state.summed() else every
+            return [every] * (microbatches - 1) + [last]
+        usual = self._segment(backward_rows(self.emit, stage, [], []))
+        if not self.job.overlap_grad_reduce:
+            return [usual] * microbatches
+        last = self._segment(backward_rows(self.emit, stage, [], [*state.reduced(), *state.summed()]))
+        return [usual] * (microbatches - 1) + [last]
+
+    def _gather(self, stage: StageWork) -> Gather:
+        own = self._of_rank(self.plan.placement[0][stage.index])
+        position = own.index(stage)
+        following = self._state(own[position + 1]).gathered() if position + 1 < len(own) else []
+        return Gather(following, begins=position == 0, own=self._state(stage).gathered())
+
+    @property
+    def _gathers_updated(self) -> bool:
+        """Whether each step must collect parameters that other ranks have updated."""
+        return self.job.zero in (1, 2)
+
+    def _of_rank(self, stage: int) -> list[StageWork]:
+        return [each for each, holder in zip(self.stages, self.plan.placement[0], strict=True) if holder == stage]
+
+    def _starts(self) -> IntArray:
+        return np.array([self._segment(self._start_rows(stage)) for stage in range(self.job.parallel.pp)], np.int32)
+
+    def _start_rows(self, stage: int) -> list[int]:
+        """Return what precedes the first forward pass: the host's work, and the gather of its parameters.
+
+        The first layer's parameters must be there; those of the others come while it computes.
+        """
+        rows = self.emit.gap("step overhead", self.job.stack.step_fixed_s)
+        if self._gathers_updated and self.job.overlap_param_gather:
+            first = self._of_rank(stage)[0]
+            share = 1 / max(1, first.layers)
+            for each in self._state(first).gathered():
+                rows += self.emit.exchange(each, Phase.STEP, share=share)
+            for each in self._state(first).gathered():
+                rows += self.emit.exchange(each, Phase.STEP, share=1 - share, blocking=False)
+        return rows
+
+    def _ends(self) -> IntArray:
+        return np.array([self._segment(self._end_rows(stage)) for stage in range(self.job.parallel.pp)], dtype=np.int32)
+
+    def _end_rows(self, stage: int) -> list[int]:
+        """Return what follows the last backward pass: rest of the reduction, norm, update, parameter gather."""
+        emit, job = self.emit, self.job
+        states = [self._state(each) for each in self._of_rank(stage)]
+        groups = {each.group for state in states for each in [*state.reduced(), *state.summed()]}
+        rows = [emit.wait(STREAM_OF_GROUP[group]) for group in sorted(groups)]
+        if not job.overlap_grad_reduce and job.zero < 3:
+            rows += self._all([each for state in states for each in [*state.reduced(), *state.summed()]])
+        rows += self._tied(stage)
+        if job.parallel.world_size > 1:
+            rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, NORM_BYTES), Phase.STEP)
+        updated = sum(state.updated() for state in states)
+        rows += emit.compute("optimizer", Phase.STEP, _optimizer(updated))
+        if self._gathers_updated and not job.overlap_param_gather:
+            rows += self._all([each for state in states for each in state.gathered()])
+        return rows
+
+    def _all(self, exchanges: list[Exchange]) -> list[int]:
+        return [row for each in exchanges for row in self.emit.exchange(each, Phase.STEP)]
+
+    def _tied(self, stage: int) -> list[int]:
+        """Return the sum of the gradients of a tied embedding over the first and last stage."""
+        pp = self.job.parallel.pp
+        if not self.job.model.tied_embeddings or pp == 1 or stage not in (0, pp - 1) or self.job.task == "lora":
+            return []
+        elements = -(-self.job.padded_vocab // self.job.parallel.tp) * self.job.model.hidden
+        size = elements * self.job.stack.grad_reduce_bytes
+        return self.emit.exchange(Exchange(Group.EMB, Operation.ALL_REDUCE, size), Phase.STEP)
+
+    def _handover(self) -> IntArray | None:
+        """Return the host's work before each blocking receive, where the stack has any."""
+        rows = self.emit.gap("p2p hand-over", self.job.stack.p2p_handover_s)
+        if not rows or self.plan.overlapped_p2p:
+            return None
+        return np.full((2, len(self.stages), self.job.parallel.microbatches), self._segment(rows), dtype=np.int32)
+
+
+def _optimizer(parameters: int) -> list[Counted]:
+    return [(OperatorCall(family="optimizer", shape=(parameters,), dtype="bf16"), 1.0)] if parameters else []

@@ -1,0 +1,138 @@
+"""Turn calls and exchanges into operations of a table.
+
+An exchange that a stack hides behind computation is written as two operations: one that is launched
+before the computation, and the share that no stack can hide (the first and last piece of a pipelined
+transfer), which blocks. What the computation is too short for shows as exposed all the same.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from traincast.spec.job import Job
+from traincast.workload.build.kernels import Counted
+from traincast.workload.build.layer import Exchange
+from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import Op, OpTableBuilder
+from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Phase, Stream
+
+GAPS = {
+    "step overhead": "fixed",
+    "p2p hand-over": "handover",
+    "launches of layers": "host layers",
+    "launches of experts": "host experts",
+}
+"""What the host does, by the name of its operation, and the class of cost that it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the host needs to launch some layers."""
+
+    layers_s: float = 0.0
+    experts_s: float = 0.0
+    """Further time of layers with experts: routing, permutation, waiting for the tokens' counts."""
+
+    def __add__(self, other: "Host") -> "Host":
+        """Return both together."""
+        return Host(self.layers_s + other.layers_s, self.experts_s + other.experts_s)
+
+    def __mul__(self, factor: float) -> "Host":
+        """Return so many times as much."""
+        return Host(self.layers_s * factor, self.experts_s * factor)
+
+
+@dataclass(slots=True)
+class Emitter:
+    """Adds operations to a table and returns their rows."""
+
+    job: Job
+    builder: OpTableBuilder = field(default_factory=OpTableBuilder)
+
+    def compute(self, name: str, phase: Phase, calls: Iterable[Counted]) -> list[int]:
+        """Add one operation for all calls that run one after the other; nothing for none."""
+        merged = _merged(calls)
+        if not merged:
+            return []
+        return [self.builder.add(Op(name=name, part=name, kind=Kind.COMPUTE, phase=phase, calls=merged))]
+
+    def gap(self, name: str, duration_s: float) -> list[int]:
+        """Add host time for which the GPU waits, if there is any; `name` is one of `GAPS`."""
+        if duration_s <= 0:
+            return []
+        return [self.builder.add(Op(name=name, part=name, kind=Kind.GAP, phase=Phase.STEP, duration_s=duration_s))]
+
+    def hosted(self, host: Host, phase: Phase, rows: list[int]) -> list[int]:
+        """Let the host launch some operations while they run: they last at least as long as that takes."""
+        launches = [
+            self.builder.add(
+                Op(
+                    name=name,
+                    part="host launches",
+                    kind=Kind.GAP,
+                    phase=phase,
+                    blocking=False,
+                    stream=Stream.HOST,
+                    duration_s=seconds,
+                )
+            )
+            for name, seconds in (("launches of layers", host.layers_s), ("launches of experts", host.experts_s))
+            if seconds > 0
+        ]
+        return [*launches, *rows, self.wait(Stream.HOST)] if launches and rows else rows
+
+    def exchange(self, each: Exchange, phase: Phase, *, share: float = 1.0, blocking: bool = True) -> list[int]:
+        """Add a share of an exchange; nothing for an empty one."""
+        if each.size_bytes <= 0 or each.count * share <= 0:
+            return []
+        name = f"{each.group.name.lower()} {each.operation.name.lower()}"
+        op = Op(
+            name=name,
+            part=name,
+            kind=Kind.COLLECTIVE,
+            phase=phase,
+            blocking=blocking,
+            stream=STREAM_OF_GROUP[each.group],
+            group=each.group,
+            operation=each.operation,
+            size_bytes=each.size_bytes,
+            repeats=each.count * share,
+        )
+        return [self.builder.add(op)]
+
+    def wait(self, stream: Stream) -> int:
+        """Add a wait for all that was launched on a stream."""
+        name = f"wait_{stream.name.lower()}"
+        op = Op(name=name, kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)
+        return self.builder.add(op)
+
+    def overlapped(self, exchanges: list[Exchange], phase: Phase, compute: list[int]) -> list[int]:
+        """Put exchanges around the computation that they may hide behind."""
+        before: list[int] = []
+        after: list[int] = []
+        for each in exchanges:
+            share = self.unhidden(each.group)
+            before += self.exchange(each, phase, share=1 - share, blocking=False)
+            after += self.exchange(each, phase, share=share)
+        streams = dict.fromkeys(STREAM_OF_GROUP[each.group] for each in exchanges if self.unhidden(each.group) < 1)
+        return [*before, *compute, *(self.wait(stream) for stream in streams), *after]
+
+    def unhidden(self, group: Group) -> float:
+        """Return the share of a group's exchanges that cannot be hidden."""
+        job, stack = self.job, self.job.stack
+        if group in (Group.TP, Group.ETP):
+            return stack.unhidden_tp if job.overlap_tp else 1.0
+        if group is Group.CP:
+            return stack.unhidden_cp
+        if group is Group.EP:
+            return stack.unhidden_ep
+        if group in (Group.DP, Group.EDP, Group.SHARD):
+            return stack.unhidden_fsdp if job.zero == 3 else stack.unhidden_dp
+        return 1.0
+
+
+def _merged(calls: Iterable[Counted]) -> tuple[Counted, ...]:
+    """Add up equal calls, in the order of their first."""
+    counts: dict[OperatorCall, float] = {}
+    for call, count in calls:
+        counts[call] = counts.get(call, 0.0) + count
+    return tuple(counts.items())

@@ -1,0 +1,241 @@
+"""Operators and communications of one layer, on one rank, for one microbatch."""
+
+from dataclasses import dataclass, field
+
+from traincast.workload.build.kernels import Kernels
+from traincast.workload.build.slice import Slice
+from traincast.workload.calls import OperatorCall
+from traincast.workload.words import Group, Operation
+
+_FP8_LIKE = ("fp8", "fp8_block", "mxfp8", "nvfp4")
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A communication that a layer does so many times in a pass."""
+
+    group: Group
+    operation: Operation
+    size_bytes: int
+    count: float = 1
+
+
+@dataclass(slots=True)
+class LayerWork:
+    """What a layer runs and exchanges in each pass."""
+
+    kernels: Kernels = field(default_factory=Kernels)
+    core: Kernels = field(default_factory=Kernels)
+    """Its attention core alone, part of neither list above: selective recomputation runs it again."""
+    forward: list[Exchange] = field(default_factory=list)
+    backward: list[Exchange] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """What tells layers of a model apart."""
+
+    experts: bool
+    window: int
+
+
+def layer_work(part: Slice, kind: LayerKind) -> LayerWork:
+    """Return the work of a layer of a kind.
+
+    Parameters
+    ----------
+    part : Slice
+        What a rank holds.
+    kind : LayerKind
+        Which layer of the model.
+
+    Returns
+    -------
+    LayerWork
+        Forward and backward calls, and what is exchanged over tp, cp and ep.
+
+    Notes
+    -----
+    Tensor parallel exchanges: Korthikanti et al., arXiv 2205.05198, section 4.2.2 (with sequence
+    parallelism an all-gather before and a reduce-scatter after each block, and one more all-gather in the
+    backward pass); Shoeybi et al., arXiv 1909.08053, section 3 (an all-reduce each otherwise).
+    """
+    work = LayerWork()
+    _attention(part, kind, work)
+    _between(part, work)
+    if kind.experts:
+        _experts(part, work)
+    else:
+        _mlp(part, work)
+    _tensor_exchanges(part, work, blocks=1 if kind.experts else 2)
+    _adapters(part, work, kind)
+    return work
+
+
+def trains_weights(part: Slice) -> bool:
+    """Return whether the weights of the model itself are trained (not so with adapters)."""
+    return part.job.task != "lora"
+
+
+def _attention(part: Slice, kind: LayerKind, work: LayerWork) -> None:
+    model, attention = part.job.model, part.job.model.attention
+    tokens, hidden, dtype = part.tokens, model.hidden, part.linear_dtype
+    trained = trains_weights(part)
+    latent = attention.latent
+    if latent is None:
+        query, value = attention.head_dim, attention.head_dim
+        width = (part.heads + 2 * part.kv_heads) * attention.head_dim
+        work.kernels.linear(tokens, width, hidden, dtype, trained=trained)
+    else:
+        query, value = latent.nope_head_dim + latent.rope_head_dim, latent.v_head_dim
+        if latent.q_rank is not None:
+            work.kernels.linear(part.norm_tokens, latent.q_rank, hidden, dtype, trained=trained)
+        work.kernels.linear(tokens, part.heads * query, latent.q_rank or hidden, dtype, trained=trained)
+        work.kernels.linear(part.norm_tokens, latent.kv_rank + latent.rope_head_dim, hidden, dtype, trained=trained)
+        up = part.heads * (latent.nope_head_dim + latent.v_head_dim)
+        work.kernels.linear(tokens, up, latent.kv_rank, dtype, trained=trained)
+    work.kernels.linear(tokens, hidden, part.heads * value, dtype, trained=trained)
+    if model.learned_positions == 0:
+        work.kernels.simple("rotary", (tokens, part.heads + part.kv_heads, query), part.core_dtype)
+    if attention.qk_norm:
+        work.kernels.simple("norm", (tokens * (part.heads + part.kv_heads), query), part.core_dtype)
+    _core(part, kind, work, query, value)
+
+
+def _core(part: Slice, kind: LayerKind, work: LayerWork, query: int, value: int) -> None:
+    job, attention = part.job, part.job.model.attention
+    cp = job.parallel.cp
+    unfused = job.attention_kernel == "unfused"
+    kv_heads = part.heads if attention.latent or part.heads % part.kv_heads else part.kv_heads
+    keys, causal = part.sequence * cp, attention.causal
+    if causal and cp > 1:
+        # Ranks hold a piece from each half of the sequence, so that each meets half of all keys.
+        keys, causal = -(-keys // 2), False
+    shape = (job.micro_batch, part.sequence, keys, part.heads, kv_heads, query, value)
+    call = OperatorCall(
+        family="unfused_attention" if unfused else "attention",
+        shape=shape,
+        dtype=part.core_dtype,
+        causal=causal,
+        window=kind.window,
+        options=() if unfused else (("kernel", job.attention_kernel),),
+    )
+    work.core.both(call)
+    work.kernels.both(call)
+    if cp > 1:
+        width = part.kv_heads * attention.head_dim * 2 if attention.latent is None else part.heads * (query + value)
+        gathered = part.tokens * cp * width * part.element_bytes
+        work.forward.append(Exchange(Group.CP, Operation.ALL_GATHER, gathered))
+        work.backward.append(Exchange(Group.CP, Operation.ALL_GATHER, gathered))
+        work.backward.append(Exchange(Group.CP, Operation.REDUCE_SCATTER, gathered))
+
+
+def _between(part: Slice, work: LayerWork) -> None:
+    """Add norms and residual sums, and the casts of products in 8 bits or less."""
+    model, tokens, dtype = part.job.model, part.norm_tokens, part.core_dtype
+    work.kernels.simple("norm", (tokens, model.hidden), dtype, count=2)
+    work.kernels.alike("elementwise", (tokens, model.hidden), dtype, count=2)
+    if not part.job.stack.fused_elementwise:
+        # Dropout and bias as kernels of their own.
+        work.kernels.alike("elementwise", (tokens, model.hidden), dtype, count=2)
+    if part.linear_dtype in _FP8_LIKE:
+        width = 2 * model.hidden + part.heads * model.attention.head_dim
+        work.kernels.alike("cast", (part.norm_tokens * width,), part.linear_dtype)
+
+
+def _mlp(part: Slice, work: LayerWork) -> None:
+    model = part.job.model
+    width = -(-model.ffn_hidden // part.job.parallel.tp)
+    _feed_forward(part, work, part.tokens, width)
+    if part.linear_dtype in _FP8_LIKE:
+        work.kernels.alike("cast", (part.tokens * width,), part.linear_dtype)
+
+
+def _feed_forward(part: Slice, work: LayerWork, tokens: int, width: int) -> None:
+    model, dtype, trained = part.job.model, part.linear_dtype, trains_weights(part)
+    inputs = 2 if model.gated else 1
+    work.kernels.linear(tokens, inputs * width, model.hidden, dtype, trained=trained)
+    work.kernels.simple("activation", (tokens, width), part.core_dtype, kind=_activation(model.gated))
+    work.kernels.linear(tokens, model.hidden, width, dtype, trained=trained)
+
+
+def _activation(gated: bool) -> str:
+    return "swiglu" if gated else "gelu"
+
+
+def _experts(part: Slice, work: LayerWork) -> None:
+    """Add routing, the exchange over ep, the experts of this rank, and the shared ones.
+
+    Every rank sends `topk` copies of its share of the tokens to the ranks that hold their experts, and
+    receives as many. Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py.
+    """
+    job, model, experts = part.job, part.job.model, part.job.model.experts
+    if experts is None:
+        return
+    dtype, etp, ep = part.linear_dtype, job.parallel.expert_tp, job.parallel.ep
+    own = -(-part.tokens // job.parallel.tp) if (part.splits_sequence or etp == 1) else part.norm_tokens
+    taken = experts.topk * (min(experts.capacity_factor, 1.0) if experts.capacity_factor else 1.0)
+    routed = round(own * taken)
+    work.kernels.linear(own, experts.experts, model.hidden, part.core_dtype, trained=trains_weights(part))
+    work.kernels.simple("route", (own, model.hidden, experts.experts, experts.topk), part.core_dtype)
+    work.kernels.simple("permute", (own, model.hidden, experts.topk), part.core_dtype, count=2)
+    busiest = round(routed * etp * job.expert_imbalance)
+    width, groups = -(-experts.ffn_hidden // etp), -(-experts.experts // ep)
+    inputs = 2 if model.gated else 1
+    trained = trains_weights(part)
+    work.kernels.grouped(groups, busiest, inputs * width, model.hidden, dtype, trained=trained)
+    work.kernels.simple("activation", (busiest, width), part.core_dtype, kind=_activation(model.gated))
+    work.kernels.grouped(groups, busiest, model.hidden, width, dtype, trained=trained)
+    if part.linear_dtype in _FP8_LIKE:
+        work.kernels.alike("cast", (busiest * (model.hidden + width),), dtype)
+    if experts.shared_ffn_hidden:
+        _feed_forward(part, work, part.tokens, -(-experts.shared_ffn_hidden // job.parallel.tp))
+    size = routed * model.hidden * part.element_bytes
+    if job.stack.deduplicated_dispatch:
+        size = round(size * part.distinct_nodes_share(experts.topk))
+    if ep > 1:
+        work.forward.append(Exchange(Group.EP, Operation.ALL_TO_ALL, size, 2))
+        work.backward.append(Exchange(Group.EP, Operation.ALL_TO_ALL, size, 2))
+    if etp > 1:
+        gathered = routed * model.hidden * part.element_bytes * etp
+        for exchanges in (work.forward, work.backward):
+            exchanges.append(Exchange(Group.ETP, Operation.ALL_GATHER, gathered))
+            exchanges.append(Exchange(Group.ETP, Operation.REDUCE_SCATTER, gathered))
+
+
+def _tensor_exchanges(part: Slice, work: LayerWork, blocks: int) -> None:
+    """Add what tensor parallel ranks exchange around so many blocks."""
+    if part.job.parallel.tp == 1:
+        return
+    size = part.activation_bytes
+    shared = part.job.model.experts is not None and part.job.model.experts.shared_ffn_hidden > 0
+    blocks = 2 if blocks == 1 and shared else blocks
+    if part.splits_sequence:
+        for exchanges in (work.forward, work.backward):
+            exchanges.append(Exchange(Group.TP, Operation.ALL_GATHER, size, blocks))
+            exchanges.append(Exchange(Group.TP, Operation.REDUCE_SCATTER, size, blocks))
+        if trains_weights(part):
+            work.backward.append(Exchange(Group.TP, Operation.ALL_GATHER, size, blocks))
+    else:
+        for exchanges in (work.forward, work.backward):
+            exchanges.append(Exchange(Group.TP, Operation.ALL_REDUCE, size, blocks))
+
+
+def _adapters(part: Slice, work: LayerWork, kind: LayerKind) -> None:
+    """Add low-rank adapters beside the products of attention and feed-forward part.
+
+    Source: Hu et al., arXiv 2106.09685: two products of rank r beside each frozen one.
+    """
+    job, model = part.job, part.job.model
+    if job.task != "lora":
+        return
+    tp, rank, tokens = job.parallel.tp, job.lora_rank, part.tokens
+    width = (part.heads + 2 * part.kv_heads) * model.attention.head_dim
+    shapes = [(width, model.hidden), (model.hidden, part.heads * model.attention.head_dim)]
+    if not kind.experts:
+        ffn = -(-model.ffn_hidden // tp)
+        shapes += [((2 if model.gated else 1) * ffn, model.hidden), (model.hidden, ffn)]
+    for outputs, inputs in shapes:
+        work.kernels.linear(tokens, rank, inputs, part.core_dtype)
+        work.kernels.linear(tokens, outputs, rank, part.core_dtype)
+        work.kernels.alike("elementwise", (tokens, outputs), part.core_dtype)

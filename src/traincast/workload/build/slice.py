@@ -1,0 +1,75 @@
+"""What one rank holds of a layer and of a microbatch."""
+
+from dataclasses import dataclass
+
+from traincast.spec.job import Job
+
+ACTIVATION_BYTES = 2
+"""Activations travel between ranks in 16 bits in every precision but fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A rank's share of the work of one microbatch."""
+
+    job: Job
+    gpus_per_node: int = 8
+    """GPUs that reach each other without the network (an NVL72 domain: 72)."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a microbatch that a tensor parallel group works on: its share of the sequence."""
+        return self.job.micro_batch * self.sequence
+
+    @property
+    def sequence(self) -> int:
+        """Tokens of one sequence on a context parallel rank."""
+        return -(-self.job.seq_length // self.job.parallel.cp)
+
+    @property
+    def norm_tokens(self) -> int:
+        """Tokens that norms and residuals of one rank see: split along the sequence with sequence parallelism."""
+        return -(-self.tokens // self.job.parallel.tp) if self.splits_sequence else self.tokens
+
+    @property
+    def splits_sequence(self) -> bool:
+        """Whether tensor parallel ranks split the sequence where they do not split the matrices."""
+        return self.job.sequence_parallel and self.job.parallel.tp > 1
+
+    @property
+    def heads(self) -> int:
+        """Attention heads of a tensor parallel rank."""
+        return -(-self.job.model.attention.heads // self.job.parallel.tp)
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads of a tensor parallel rank; where there are fewer heads than ranks they are copied."""
+        return max(1, -(-self.job.model.attention.kv_heads // self.job.parallel.tp))
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an activation element."""
+        return 4 if self.job.precision in ("fp32", "tf32") else ACTIVATION_BYTES
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of the hidden state of a microbatch over a tensor parallel group."""
+        return self.tokens * self.job.model.hidden * self.element_bytes
+
+    @property
+    def linear_dtype(self) -> str:
+        """Type of the inputs of a layer's matrix products."""
+        return self.job.precision
+
+    @property
+    def core_dtype(self) -> str:
+        """Type of attention, head and everything that stays in 16 bits under fp8 and fp4."""
+        return self.job.precision if self.job.precision in ("bf16", "fp16", "fp32", "tf32") else "bf16"
+
+    def distinct_nodes_share(self, topk: int) -> float:
+        """Return how many nodes a token's experts are spread over, over how many experts it has.
+
+        Experts are taken as drawn evenly: of n nodes, k draws meet ``n (1 - (1 - 1/n)^k)`` distinct ones.
+        """
+        nodes = max(1, -(-self.job.parallel.ep * self.job.parallel.expert_tp // self.gpus_per_node))
+        return 1.0 if nodes == 1 else nodes * (1 - (1 - 1 / nodes) ** topk) / topk

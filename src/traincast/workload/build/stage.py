@@ -1,0 +1,271 @@
+"""What a virtual stage runs in each pass of a microbatch.
+
+Letters: Q virtual stages in model order.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from traincast.spec.job import Job
+from traincast.workload.build.emit import Emitter, Host
+from traincast.workload.build.kernels import Counted, Kernels
+from traincast.workload.build.layer import Exchange, LayerKind, LayerWork, layer_work, trains_weights
+from traincast.workload.build.slice import Slice
+from traincast.workload.build.weights import NONE, Weights, layer_weights, table_weights
+from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
+
+BACKWARD_HOST = 1.6
+"""Host time of a layer's backward pass over its forward: two products for each one, and autograd's own
+bookkeeping (research: accuracy prototype, section 2)."""
+
+
+GRAPH_HOST = 0.3
+"""Host time of a layer in a CUDA graph over that of launching its kernels one by one: 1.5 us each against 5 us
+(`traincast.estimate.operators.host`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """One virtual stage: how many layers of each kind it has, and what each does."""
+
+    job: Job
+    index: int
+    kinds: tuple[tuple[LayerKind, int], ...]
+    held: Slice
+    """What a rank holds of a layer."""
+    works: Mapping[LayerKind, LayerWork]
+    """What a layer of each kind does; the same for all stages."""
+
+    @property
+    def first(self) -> bool:
+        """Whether it has the embedding."""
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether it has the output head."""
+        return self.index == len(self.job.layers_Q) - 1
+
+    @property
+    def layers(self) -> int:
+        """Layers of all kinds."""
+        return sum(count for _, count in self.kinds)
+
+    def work(self, kind: LayerKind) -> LayerWork:
+        """Return what a layer of a kind does."""
+        return self.works[kind]
+
+    def host(self) -> Host:
+        """Return what the host needs to launch a forward pass."""
+        stack = self.job.stack
+        experts = sum(count for kind, count in self.kinds if kind.experts)
+        seconds = Host(stack.host_layer_s * self.layers, stack.host_expert_s * experts)
+        return seconds * GRAPH_HOST if self.job.cuda_graphs else seconds
+
+    def weights(self) -> Weights:
+        """Return the weights that a rank holds of it."""
+        total = NONE
+        for kind, count in self.kinds:
+            total = total + layer_weights(self.held, self.work(kind)) * count
+        tables = int(self.first) + int(self.last)
+        if len(self.job.layers_Q) == 1 and self.job.model.tied_embeddings:
+            tables = 1
+        return total + table_weights(self.held, tables)
+
+
+def stages_of(job: Job, gpus_per_node: int) -> tuple[StageWork, ...]:
+    """Return every virtual stage of a job, in model order, [Q]."""
+    held = Slice(job, gpus_per_node)
+    kinds = [LayerKind(job.model.has_experts(i), job.model.window_of(i)) for i in range(job.model.layers)]
+    works = {kind: layer_work(held, kind) for kind in dict.fromkeys(kinds)}
+    stages, begin = [], 0
+    for index, layers in enumerate(job.layers_Q):
+        of_stage = Counter(kinds[begin : begin + layers])
+        if index == len(job.layers_Q) - 1 and job.model.mtp_layers:
+            # Layers that predict further tokens follow the last one and are like it.
+            of_stage[kinds[-1]] += job.model.mtp_layers
+        stages.append(StageWork(job, index, tuple(of_stage.items()), held, works))
+        begin += layers
+    return tuple(stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """How the first forward pass of a step meets the parameters that other ranks have updated."""
+
+    following: list[Exchange]
+    """Those of the virtual stage that the rank runs next: launched one virtual stage ahead."""
+    begins: bool
+    """Whether its own are still coming while it runs, layer by layer; else they must be there before."""
+    own: list[Exchange]
+    """Its own, wherever they were launched."""
+
+
+def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather: Gather | None = None) -> list[int]:
+    """Return the rows of a forward pass.
+
+    Parameters
+    ----------
+    emit : Emitter
+        Receives the operations.
+    stage : StageWork
+        The virtual stage.
+    beside : list of Exchange
+        Parameters that each forward pass collects (ZeRO-3).
+    gather : Gather, optional
+        In the first pass of a step with a distributed optimizer.
+
+    Returns
+    -------
+    list of int
+
+    Notes
+    -----
+    A virtual stage's parameters are gathered while the one before it runs. Source: Megatron-LM,
+    megatron/core/pipeline_parallel/schedules.py (`param_sync_func`).
+    """
+    rows: list[int] = []
+    arrived = [] if gather is None else [emit.wait(STREAM_OF_GROUP[each.group]) for each in gather.own]
+    launched = [
+        row
+        for each in (gather.following if gather else [])
+        for row in emit.exchange(each, Phase.FORWARD, blocking=False)
+    ]
+    if gather and not gather.begins:
+        rows += [*arrived, *launched]
+    if stage.first:
+        rows += emit.compute("embedding forward", Phase.FORWARD, _embedding(stage.held).forward)
+    calls, exchanges, host = _forward(stage)
+    layers = emit.compute("layers forward", Phase.FORWARD, calls)
+    rows += emit.hosted(host, Phase.FORWARD, emit.overlapped([*exchanges, *beside], Phase.FORWARD, layers))
+    if gather and gather.begins:
+        rows += [*arrived, *launched]
+    if stage.last:
+        rows += _head_rows(emit, stage, backward=False)
+    return rows
+
+
+def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduced: list[Exchange]) -> list[int]:
+    """Return the rows of a backward pass.
+
+    Parameters
+    ----------
+    emit : Emitter
+        Receives the operations.
+    stage : StageWork
+        The virtual stage.
+    beside : list of Exchange
+        What each backward pass exchanges of parameters and gradients (ZeRO-3), done when the pass is.
+    reduced : list of Exchange
+        Gradients that are reduced layer by layer while the pass runs; nothing waits for them here.
+
+    Returns
+    -------
+    list of int
+    """
+    rows: list[int] = []
+    if stage.last:
+        rows += _head_rows(emit, stage, backward=True)
+    calls: list[Counted] = []
+    weights: list[Counted] = []
+    exchanges: list[Exchange] = []
+    for kind, count in stage.kinds:
+        work = stage.work(kind)
+        calls += _times(work.kernels.backward, count)
+        weights += _times(work.kernels.weight, count)
+        exchanges += _exchanged(work.backward, count)
+    rows += _recomputed(emit, stage)
+    # All layers but the one that is computed last have their gradients before the pass ends.
+    early = 1 - 1 / max(1, stage.layers)
+    for each in reduced:
+        rows += emit.exchange(each, Phase.WEIGHT_GRADIENT, share=early, blocking=False)
+    compute = emit.compute("layers backward", Phase.BACKWARD, calls)
+    compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights)
+    passed = emit.overlapped([*exchanges, *beside], Phase.BACKWARD, compute)
+    rows += emit.hosted(stage.host() * BACKWARD_HOST, Phase.BACKWARD, passed)
+    if stage.first and trains_weights(stage.held):
+        rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, _embedding(stage.held).backward)
+    for each in reduced:
+        rows += emit.exchange(each, Phase.WEIGHT_GRADIENT, share=1 - early, blocking=False)
+    return rows
+
+
+def _forward(stage: StageWork, share: float = 1.0) -> tuple[list[Counted], list[Exchange], Host]:
+    """Return calls and exchanges of the forward pass of a share of the layers, and what the host needs for it."""
+    calls: list[Counted] = []
+    exchanges: list[Exchange] = []
+    for kind, count in stage.kinds:
+        work = stage.work(kind)
+        calls += _times(work.kernels.forward, count * share)
+        exchanges += _exchanged(work.forward, count * share)
+    return calls, exchanges, stage.host() * share
+
+
+def _recomputed(emit: Emitter, stage: StageWork) -> list[int]:
+    """Return what the backward pass computes again: whole layers with their exchanges, or the attention core."""
+    share = _recomputed_share(stage)
+    if share > 0:
+        calls, exchanges, host = _forward(stage, share)
+        layers = emit.compute("layers recompute", Phase.RECOMPUTE, calls)
+        return emit.hosted(host, Phase.RECOMPUTE, emit.overlapped(exchanges, Phase.RECOMPUTE, layers))
+    if stage.job.recompute == "selective":
+        core = [each for kind, count in stage.kinds for each in _times(stage.work(kind).core.forward, count)]
+        return emit.compute("attention recompute", Phase.RECOMPUTE, core)
+    return []
+
+
+def _recomputed_share(stage: StageWork) -> float:
+    """Return which share of the layers' forward work is done again."""
+    job = stage.job
+    if job.recompute == "selective":
+        return job.stack.selective_share
+    if job.recompute != "full" or not stage.layers:
+        return 0.0
+    again = stage.layers if job.recompute_layers is None else min(job.recompute_layers, stage.layers)
+    return again / stage.layers
+
+
+def _head_rows(emit: Emitter, stage: StageWork, *, backward: bool) -> list[int]:
+    """Return the final norm, output product and loss, with what tensor parallel ranks exchange for them."""
+    part, job = stage.held, stage.job
+    kernels = _head(part)
+    extra = 1 + job.model.mtp_layers
+    calls = [*kernels.backward, *kernels.weight] if backward else kernels.forward
+    phase = Phase.BACKWARD if backward else Phase.FORWARD
+    name = f"head {'backward' if backward else 'forward'}"
+    rows = emit.compute(name, phase, _times(calls, extra))
+    if job.parallel.tp > 1:
+        operation = Operation.ALL_GATHER if part.splits_sequence else Operation.ALL_REDUCE
+        if backward and part.splits_sequence:
+            operation = Operation.REDUCE_SCATTER
+        if part.splits_sequence or backward:
+            rows += emit.exchange(Exchange(Group.TP, operation, part.activation_bytes, extra), phase)
+        if not backward:
+            # Largest logit, its sum and the target's: three numbers for each token.
+            rows += emit.exchange(Exchange(Group.TP, Operation.ALL_REDUCE, part.tokens * 4, 3 * extra), phase)
+    return rows
+
+
+def _head(part: Slice) -> Kernels:
+    model = part.job.model
+    vocab = -(-part.job.padded_vocab // part.job.parallel.tp)
+    kernels = Kernels()
+    kernels.simple("norm", (part.norm_tokens, model.hidden), part.core_dtype)
+    kernels.linear(part.tokens, vocab, model.hidden, part.core_dtype, trained=trains_weights(part))
+    kernels.simple("cross_entropy", (part.tokens, vocab), part.core_dtype)
+    return kernels
+
+
+def _embedding(part: Slice) -> Kernels:
+    kernels = Kernels()
+    kernels.simple("embedding", (part.tokens, part.job.model.hidden, part.job.padded_vocab), part.core_dtype)
+    return kernels
+
+
+def _times(calls: list[Counted], count: float) -> list[Counted]:
+    return [(call, times * count) for call, times in calls]
+
+
+def _exchanged(exchanges: list[Exchange], count: float) -> list[Exchange]:
+    return [Exchange(each.group, each.operation, each.size_bytes, each.count * count) for each in exchanges]

@@ -1,0 +1,90 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from traincast.calibrate.contract import Request
+from traincast.calibrate.kinds.memory_of_runs import has_memory, holds_memory, memory_of_run, predict
+from traincast.calibrate.runs.nanotron_layers import nanotron_layers
+from traincast.calibrate.runs.rows import read_runs
+from traincast.calibrate.tables import read_table
+from traincast.errors import ConfigError
+from traincast.spec.model_columns import model_from_columns
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+HEADER = (
+    "id,model,layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gpu,nodes,num_gpus,dp,tp,pp,zero_stage,"
+    "micro_batch,grad_accum,global_batch,repeat,status,mfu_pct,tokens_per_s_per_gpu,tokens_per_s_total,gpu_mem_gb,"
+    "x_iter_time_s"
+)
+SMALL = "1B,16,2048,8192,32,32,131072,4096,H100-SXM-80GB,1,8"
+ROWS = (
+    f"a,{SMALL},8,1,1,1,1,32,256,0,ok,38.1,9000,72000,24.2,14.5",
+    f"b,{SMALL},8,1,1,0,16,2,256,0,crashed_or_oom,,,,,",
+    f"c,{SMALL},1,8,1,0,4,64,256,0,crashed_or_oom,,,,,",
+    f"d,{SMALL},4,1,2,0,1,64,256,0,ok,30,8000,64000,37.0,16",
+)
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "sweep.csv"
+    path.write_text("\n".join((HEADER, *ROWS)) + "\n", encoding="utf-8")
+    return read_table(path)
+
+
+def test_runs_with_memory_are_predicted_and_crashes_counted(table):
+    found = predict(table, Request())
+    assert found.ids == ("a", "d")
+    assert found.details["meaning"] == ("reserved", "reserved")
+    parts = [sum(found.details[f"{name}_bytes"][row] for name in ("parameters", "gradients")) for row in range(2)]
+    assert all(0 < part < whole for part, whole in zip(parts, found.predicted, strict=True))
+    assert np.all(np.abs(found.predicted / found.measured - 1) < 0.25)
+    texts = {note.code: note.text for note in found.notes}
+    assert texts["infeasible-ok"].startswith("of 2 runs that ran, 0")
+    assert texts["infeasible-crashed"].startswith("of 2 runs that crashed, 1")
+    assert dict(found.skipped)["b"].endswith("cannot")
+    assert dict(found.skipped)["c"].endswith("fits")
+
+
+def test_the_printed_stage_of_nanotron_is_the_first(table):
+    runs = {run.id: run for run in read_runs(table).rows}
+    found = memory_of_run(runs["d"])
+    assert found.stage is not None
+    assert not [name for name, _ in found.stage.terms if name.startswith("logits")]
+    assert found.peak_bytes == found.stage.reserved
+
+
+def test_a_cluster_cannot_be_given(table):
+    with pytest.raises(ConfigError, match="row by row"):
+        predict(table, Request(cluster="h100"))
+
+
+def test_files_that_also_have_steps_are_left_to_the_kind_of_steps():
+    columns = HEADER.split(",")
+    assert has_memory(columns)
+    assert not holds_memory(columns)
+    assert not has_memory(["op", "gpu", "ranks"])
+
+
+def test_nanotron_fills_early_stages_first():
+    cells = dict(zip(HEADER.split(",")[1:9], SMALL.split(",")[:8], strict=True))
+    model = model_from_columns({**cells, "model": "llama-1B"})
+    assert nanotron_layers(model, 1) == (16,)
+    split = nanotron_layers(model, 8)
+    # 67 M elements a layer and 268 M of the head over 8 stages: 2.5 layers each, and the head alone at the end.
+    assert split == (3, 3, 2, 3, 2, 3, 0, 0)
+    assert nanotron_layers(model, 16) is None
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared data")
+@pytest.mark.parametrize("name", ["measured_training_runs.csv", "nanotron_ultrascale_h100.csv"])
+def test_published_memory_is_met(name):
+    found = predict(read_table(SHARED / name), Request())
+    assert np.median(np.abs(found.predicted / found.measured - 1)) <= 0.10
+    counts = {note.code: [int(word) for word in note.text.split() if word.isdigit()] for note in found.notes}
+    if "infeasible-crashed" in counts:
+        runs, wrong = counts["infeasible-ok"]
+        crashed, called = counts["infeasible-crashed"]
+        assert wrong <= 0.01 * runs
+        assert called >= 0.7 * crashed

@@ -1,0 +1,61 @@
+"""The options of a job, and the command that writes a commented one."""
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from traincast.cli.job_options import job_of, job_options
+from traincast.cli.main import cli
+from traincast.spec.job_file import TEMPLATE
+from traincast.spec.job_flags import JOB_FLAGS
+
+
+@click.command()
+@job_options
+def command(words, like, cluster, **values):
+    draft = job_of(words, like, cluster, values)
+    request = draft.request()
+    click.echo(f"{draft.cluster} {request.model.name} {request.gpus} {request.tp} {request.sequence_parallel}")
+
+
+def run(*words):
+    return CliRunner().invoke(command, words, catch_exceptions=False)
+
+
+def test_options_under_our_names_and_megatrons():
+    ours = run("--model", "llama3-8b", "--gpus", "8", "--tp", "2", "--seq-length", "64", "--global-batch", "8")
+    theirs = run("--model", "llama3-8b", "--world-size", "8", "--tensor-model-parallel-size", "2", "--seq-length", "64",
+                 "--global-batch-size", "8")  # fmt: skip
+    assert ours.output == theirs.output == "None llama3-8b 8 2 None\n"
+
+
+def test_options_win_over_a_file_and_over_pasted_flags(tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_text(TEMPLATE)
+    result = run(str(file), "--tp", "8", "--cluster", "h200", "--no-sequence-parallel")
+    assert result.output == "h200 llama3-70b 256 8 False\n"
+    pasted = run("--like", "megatron", "--gpus", "16", "--", "--num-layers", "4", "--hidden-size", "256",
+                 "--num-attention-heads", "4", "--seq-length", "128", "--micro-batch-size", "2")  # fmt: skip
+    assert pasted.output == "None megatron model 16 1 False\n"
+
+
+def test_words_that_are_no_job_are_wrong_usage():
+    assert run("a.toml", "b.toml").exit_code == 2
+    assert run("--tp", "0").exit_code == 2
+    assert run("--precision", "fp9").exit_code == 2
+
+
+def test_flags_have_one_owner():
+    names = [name for flag in JOB_FLAGS for name in flag.names]
+    assert len(names) == len(set(names))
+
+
+def test_init_writes_a_job_once(tmp_path):
+    runner = CliRunner()
+    file = tmp_path / "job.toml"
+    assert runner.invoke(cli, ["init", str(file)]).exit_code == 0
+    assert file.read_text() == TEMPLATE
+    with pytest.raises(Exception, match="is there already; give --force"):
+        runner.invoke(cli, ["init", str(file)], catch_exceptions=False)
+    assert runner.invoke(cli, ["init", "--force", str(file)]).exit_code == 0
+    assert runner.invoke(cli, ["init"]).output == TEMPLATE

@@ -1,0 +1,283 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traincast.estimate.memory import fits, stage_memory, usable_bytes
+from traincast.estimate.memory.activations import LayerModel
+from traincast.estimate.memory.habits import habits_of
+from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
+from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
+from traincast.spec.counts import parameters
+from traincast.spec.job import Job, JobRequest
+from traincast.spec.models import load_model
+from traincast.spec.resolve import resolve_job
+from traincast.spec.stacks import load_stack
+
+GIB = 2**30
+# Table 3 of arXiv 2205.05198: model, heads, hidden, tp, micro batch; the sequence is 2048.
+KORTHIKANTI = [("gpt3-175b", 8, 1), ("mt-nlg-530b", 8, 1)]
+
+
+def job_of(model="llama3-8b", gpus=64, **options) -> Job:
+    options = {"seq_length": 4096, "global_batch": 64, "micro_batch": 1, "stack": "megatron-core-2025"} | options
+    return resolve_job(JobRequest(model=load_model(model), gpus=gpus, **options))
+
+
+def plan_of(job: Job) -> SchedulePlan:
+    parallel = job.parallel
+    return SCHEDULES.get(job.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
+
+
+def memory_of(job: Job):
+    return stage_memory(job, plan_of(job))
+
+
+def peak_of(job: Job) -> float:
+    return max(stage.peak for stage in memory_of(job))
+
+
+def term(stage, start: str) -> float:
+    return sum(size for name, size in stage.terms if name.startswith(start))
+
+
+def gpt(model: str, tp: int, micro_batch: int, **options) -> tuple[Job, LayerModel]:
+    job = job_of(
+        model, gpus=64, seq_length=2048, micro_batch=micro_batch, tp=tp, pp=1, stack="megatron-2021", zero=0, **options
+    )
+    return job, LayerModel(job, habits_of(job.stack, job.zero))
+
+
+@pytest.mark.parametrize(("model", "tp", "micro_batch"), KORTHIKANTI)
+def test_activations_of_a_layer_are_those_of_korthikanti(model, tp, micro_batch):
+    """Table 2 of arXiv 2205.05198: no parallelism, tensor parallelism, with sequence parallelism."""
+    for t, sequence in ((1, False), (tp, False), (tp, True)):
+        job, layers = gpt(model, t, micro_batch, sequence_parallel=sequence if t > 1 else None)
+        sbh = job.seq_length * micro_batch * job.model.hidden
+        square = 5 * job.model.attention.heads * job.seq_length / job.model.hidden
+        expected = sbh * (10 + 24 / t + square / t)
+        if sequence:
+            expected = sbh / t * (34 + square)
+        layer = layers.layer(0)
+        assert layer.all_bytes == pytest.approx(expected, rel=1e-12)
+        assert layer.scores == pytest.approx(sbh * square / t, rel=1e-12)
+        assert layer.input_bytes == pytest.approx(2 * sbh / (t if sequence else 1), rel=1e-12)
+
+
+def test_sequence_parallelism_and_selective_recomputation_take_34_sbh_over_t():
+    job = job_of("gpt3-175b", 64, seq_length=2048, tp=8, pp=8, vpp=1, stack="megatron-2022", recompute="selective")
+    first = memory_of(job)[0]
+    sbh = 2048 * job.model.hidden
+    layers, in_flight = 12, 8
+    assert job.attention_kernel == "unfused"
+    assert first.activations - term(first, "passing") == pytest.approx(34 * sbh / 8 * layers * in_flight, rel=1e-12)
+
+
+def test_full_recomputation_keeps_layer_inputs_alone():
+    job = job_of("gpt3-175b", 64, seq_length=2048, tp=8, pp=8, vpp=1, stack="megatron-2022", recompute="full")
+    first = memory_of(job)[0]
+    saved = [(name, size) for name, size in first.terms if "in flight" in name]
+    assert [name for name, _ in saved] == ["layer inputs x 8 in flight"]
+    assert saved[0][1] == pytest.approx(2 * 2048 * job.model.hidden / 8 * 12 * 8)
+    some = memory_of(replace(job, recompute_layers=5))[0]
+    assert term(some, "layer inputs") == pytest.approx(saved[0][1] * 5 / 12)
+    none = memory_of(replace(job, recompute="none"))[0]
+    assert first.activations < some.activations < none.activations
+
+
+@pytest.mark.parametrize(("stages", "chunks", "microbatches"), [(4, 2, 16), (8, 3, 32), (2, 4, 8)])
+def test_interleaving_keeps_more_by_the_known_factor(stages, chunks, microbatches):
+    """First stage: 1 + (P - 1) / (P V) of 1F1B (arXiv 2205.05198, section 4.2.3), and the microbatch at work."""
+    plain = SCHEDULES.get("1f1b")(stages, 1, microbatches)
+    woven = SCHEDULES.get("interleaved")(stages, chunks, microbatches)
+    one = ChunkBytes(saved=1.0, for_weights=0.5, forward=0.0, backward=0.0)
+    part = {
+        chunk * stages: ChunkBytes(saved=1 / chunks, for_weights=0, forward=0, backward=0) for chunk in range(chunks)
+    }
+    flat = peak_in_flight(plain, 0, {0: one})
+    assert flat.saved_bytes == pytest.approx(stages)
+    assert flat.in_flight == stages
+    looped = peak_in_flight(woven, 0, part).saved_bytes
+    assert looped == pytest.approx(stages * (1 + (stages - 1) / (stages * chunks)))
+
+
+@pytest.mark.parametrize("stages", [1, 3, 6])
+def test_one_forward_one_backward_keeps_what_is_left_of_the_pipeline(stages):
+    one = ChunkBytes(saved=1.0, for_weights=0.5, forward=0.0, backward=0.0)
+    for microbatches in (2, 8):
+        plan = SCHEDULES.get("1f1b")(stages, 1, microbatches)
+        held = [peak_in_flight(plan, stage, {stage: one}).saved_bytes for stage in range(stages)]
+        assert held == [min(stages - stage, microbatches) for stage in range(stages)]
+        gpipe = SCHEDULES.get("gpipe")(stages, 1, microbatches)
+        assert peak_in_flight(gpipe, 0, {0: one}).saved_bytes == microbatches
+
+
+def test_split_backward_frees_the_rest_with_the_weight_gradient():
+    order = (Slot(SlotKind.F, 0, 0), Slot(SlotKind.B, 0, 0), Slot(SlotKind.F, 0, 1), Slot(SlotKind.W, 0, 0))
+    plan = SchedulePlan(name="split", placement=((0,),), slots=(order,), overlapped_p2p=False)
+    chunk = ChunkBytes(saved=10.0, for_weights=4.0, forward=1.0, backward=3.0)
+    peak = peak_in_flight(plan, 0, {0: chunk})
+    assert (peak.saved_bytes, peak.passing_bytes) == (14.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("zero", "dp", "parameters_bytes", "gradient_bytes", "optimizer_bytes"),
+    [(0, 8, 2, 4, 12), (1, 8, 2, 4, 12 / 8), (2, 8, 2, 4 / 8, 12 / 8), (3, 8, 4 / 8, 4 / 8, 8 / 8)],
+)
+def test_zero_divides_states_as_its_paper_says(zero, dp, parameters_bytes, gradient_bytes, optimizer_bytes):
+    """Figure 1 of arXiv 1910.02054, with gradients in fp32; the master copy of stage 3 is its parameters."""
+    job = job_of(gpus=dp, tp=1, pp=1, zero=zero, grad_reduce_bytes=4)
+    (stage,) = memory_of(job)
+    count = parameters(job.model, job.padded_vocab).total
+    assert stage.parameters == pytest.approx(parameters_bytes * count)
+    assert stage.gradients == pytest.approx(gradient_bytes * count)
+    assert stage.optimizer == pytest.approx(optimizer_bytes * count)
+
+
+def test_states_of_all_ranks_add_up_to_the_model():
+    job = job_of("mixtral-8x7b", 64, tp=2, pp=4, vpp=1, ep=4, etp=1, zero=1, grad_reduce_bytes=4)
+    count = parameters(job.model, job.padded_vocab)
+    matrices = count.layers.attention + count.layers.experts + 2 * count.embedding
+    world, replicas = 64, job.parallel.dp
+    held = sum(stage.optimizer for stage in memory_of(job)) * world / 4
+    # What is not a matrix is on both ranks of a tensor parallel group.
+    small = count.layers.norms + count.layers.router + count.final_norm
+    assert held == pytest.approx(12 * (matrices + 2 * small), rel=1e-9)
+    assert job.parallel.edp * 4 == 2 * replicas
+
+
+def test_tied_embeddings_are_kept_once_on_one_stage_and_twice_on_two():
+    tied = replace(load_model("llama3-8b"), tied_embeddings=True)
+    one = replace(job_of(gpus=8, tp=1, pp=1, zero=0), model=tied)
+    two = replace(job_of(gpus=8, tp=1, pp=2, vpp=1, zero=0), model=tied)
+    table = 2 * one.padded_vocab * tied.hidden
+    assert sum(stage.parameters for stage in memory_of(two)) - memory_of(one)[0].parameters == pytest.approx(table)
+
+
+def test_lora_trains_little_and_keeps_the_frozen_weights():
+    full, lora = job_of(gpus=8, tp=1, pp=1, zero=0), job_of(gpus=8, tp=1, pp=1, zero=0, task="lora", lora_rank=16)
+    (all_of_it,), (adapters,) = memory_of(full), memory_of(lora)
+    assert adapters.parameters == all_of_it.parameters
+    assert 0 < adapters.optimizer < 0.02 * all_of_it.optimizer
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt3-6.7b"])
+@pytest.mark.parametrize("stack", ["megatron-core-2025", "megatron-2021", "torchtitan-2025", "nanotron-2024", "eager"])
+def test_parts_and_terms_add_up_to_the_peak(model, stack):
+    job = job_of(model, 32, seq_length=2048, pp=2, stack=stack)
+    for stage in memory_of(job):
+        parts = stage.parameters + stage.gradients + stage.optimizer + stage.activations + stage.other
+        assert stage.peak == pytest.approx(parts, rel=1e-12)
+        assert stage.peak == pytest.approx(sum(size for _, size in stage.terms), rel=1e-12)
+        assert all(size > 0 for _, size in stage.terms)
+        assert stage.allocated < stage.reserved < stage.peak
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    micro_batch=st.sampled_from([1, 2, 4]),
+    tp=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2, 4]),
+    zero=st.sampled_from([0, 1]),
+    recompute=st.sampled_from(["none", "full"]),
+    stack=st.sampled_from(["megatron-core-2025", "megatron-2021", "nanotron-2024"]),
+)
+def test_more_of_anything_that_divides_never_needs_more(micro_batch, tp, pp, zero, recompute, stack):
+    def job(**changes):
+        options = {"tp": tp, "pp": pp, "zero": zero, "micro_batch": micro_batch, "recompute": recompute} | changes
+        return job_of("llama2-7b", 64, vpp=1, stack=stack, global_batch=1024, **options)
+
+    base = peak_of(job())
+    messages = 1.5 * GIB  # buffers of one more communicator and messages between stages are not divided
+    assert peak_of(job(micro_batch=2 * micro_batch)) > base
+    assert peak_of(job(tp=2 * tp)) <= base + messages
+    assert peak_of(job(recompute="full")) <= base
+    wider = [peak_of(job(zero=each)) for each in ((0, 1, 2, 3) if pp == 1 else (0, 1))]
+    assert wider[:2] == sorted(wider[:2], reverse=True)
+    if zero == 0:
+        for name in ("parameters", "optimizer"):
+            held = [max(getattr(stage, name) for stage in memory_of(job(pp=each))) for each in (pp, 2 * pp)]
+            assert held[1] <= held[0]
+
+
+def test_attention_that_writes_scores_grows_with_the_square_of_the_sequence():
+    def attention(kernel, seq):
+        job = job_of("llama2-7b", 8, tp=1, pp=1, seq_length=seq, attention_kernel=kernel, recompute="none")
+        return sum(stage.activations for stage in memory_of(job))
+
+    flash = attention("fa2", 4096) / attention("fa2", 2048)
+    plain = attention("unfused", 4096) / attention("unfused", 2048)
+    assert flash == pytest.approx(2, rel=0.01)
+    assert plain > 2.8
+
+
+def test_context_parallelism_divides_activations_by_its_degree():
+    whole = job_of("llama3-8b", 8, seq_length=32768, global_batch=8, tp=1, pp=1, cp=1, recompute="none")
+    split = job_of("llama3-8b", 8, seq_length=32768, global_batch=8, tp=1, pp=1, cp=4, recompute="none")
+    ratio = memory_of(whole)[0].activations / memory_of(split)[0].activations
+    assert 3.8 < ratio <= 4
+
+
+def test_experts_are_divided_by_expert_parallelism_and_tokens_by_nothing():
+    job = job_of("mixtral-8x7b", 16, tp=1, pp=1, ep=1, zero=0)
+    wide = job_of("mixtral-8x7b", 16, tp=1, pp=1, ep=8, zero=0)
+    (before,), (after,) = memory_of(job), memory_of(wide)
+    count = parameters(job.model, job.padded_vocab)
+    assert before.parameters - after.parameters == pytest.approx(2 * count.layers.experts * 7 / 8)
+    assert after.activations == before.activations
+    (crowded,) = memory_of(replace(wide, expert_imbalance=2.0))
+    assert term(crowded, "expert inner") == pytest.approx(2 * term(after, "expert inner"))
+
+
+def test_eight_bit_products_save_eight_bit_inputs_and_copy_weights():
+    bf16, fp8 = job_of(gpus=8, tp=1, pp=1), job_of(gpus=8, tp=1, pp=1, precision="fp8")
+    (wide,), (narrow,) = memory_of(bf16), memory_of(fp8)
+    assert term(narrow, "attention inputs") == pytest.approx(term(wide, "attention inputs") / 2)
+    assert term(narrow, "8-bit copies") > 0
+    assert term(wide, "8-bit copies") == 0
+    assert narrow.activations < wide.activations
+
+
+def test_logits_are_on_the_last_stage_alone():
+    stages = memory_of(job_of(gpus=32, tp=2, pp=4, vpp=1))
+    assert [term(stage, "logits") > 0 for stage in stages] == [False, False, False, True]
+    job = job_of(gpus=32, tp=2, pp=4, vpp=1)
+    assert term(stages[-1], "logits") == pytest.approx(4 * 4096 * job.padded_vocab / 2)
+
+
+def test_known_frameworks_have_their_own_habits():
+    megatron, nanotron = (habits_of(load_stack(name), 0) for name in ("megatron-core-2025", "nanotron-2024"))
+    assert nanotron.gradient_bytes + nanotron.passing_gradient_bytes == 6
+    assert nanotron.activation_copy
+    assert not megatron.activation_copy
+    assert habits_of(load_stack("megatron-2021"), 0).dropout
+    assert not megatron.dropout
+
+
+def test_a_job_that_fits_says_so_and_has_no_remedies():
+    job = job_of(gpus=64, tp=8, pp=1)
+    verdict = fits(job, plan_of(job), 80e9)
+    assert verdict.fits
+    assert verdict.shortfall_bytes == 0
+    assert verdict.remedies == ()
+    assert "fits" in verdict.text
+
+
+def test_a_job_that_does_not_fit_names_what_would_free_memory_truthfully():
+    job = job_of("llama3-70b", 64, tp=4, pp=2, vpp=1, zero=0, micro_batch=2)
+    verdict = fits(job, plan_of(job), 80e9)
+    assert not verdict.fits
+    assert verdict.shortfall_bytes == pytest.approx(peak_of(job) - usable_bytes(80e9))
+    saved = dict(verdict.remedies)
+    assert {"recompute full", "zero 1", "micro batch 1", "tp 8", "pp 4"} <= set(saved)
+    assert saved["zero 1"] == pytest.approx(peak_of(job) - peak_of(replace(job, zero=1, shard=job.parallel.dp)))
+    again = job_of("llama3-70b", 64, tp=8, pp=2, vpp=1, zero=0, micro_batch=2)
+    again = replace(again, padded_vocab=job.padded_vocab)
+    assert saved["tp 8"] == pytest.approx(peak_of(job) - peak_of(again))
+    assert list(saved.values()) == sorted(saved.values(), reverse=True)
+    assert "does not fit" in verdict.text
+
+
+def test_a_gpu_of_80_gb_shows_79_gib():
+    assert usable_bytes(80e9) / GIB == pytest.approx(79.1, abs=0.05)

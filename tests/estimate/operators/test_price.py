@@ -1,0 +1,280 @@
+"""Prices: never faster than the peaks, monotone, explained; which constants stand in for which."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from traincast.errors import ConfigError, FormatError, UnknownNameError
+from traincast.estimate.operators import (
+    FAMILIES,
+    FamilyConstants,
+    OperatorCall,
+    OperatorConstants,
+    price_calls,
+    price_operator,
+    shipped_constants,
+    work_of,
+)
+from traincast.estimate.operators.constants import ANY, load_constants, read_constants, write_constants
+from traincast.estimate.operators.corrections import Correction, read_corrections, write_corrections
+from traincast.estimate.operators.host import host_floor_s
+from traincast.spec.gpus import gpu_names, load_gpu
+from traincast.spec.operators import OPERATOR_SIZES
+
+H100 = load_gpu("h100")
+PLAIN = OperatorConstants(shipped_constants().rows)
+"""Without corrections: the roofline alone."""
+some_gpu = st.sampled_from([load_gpu(name) for name in gpu_names() if load_gpu(name).has_peak("bf16")])
+size = st.integers(1, 20000)
+
+
+def gemm(*shape, dtype="bf16", **more):
+    return OperatorCall(family="gemm", shape=shape, dtype=dtype, **more)
+
+
+def sample_call(family, dtype="bf16"):
+    """Return a call of ordinary size of any family."""
+    sizes = {"batch": 2, "heads": 16, "kv_heads": 4, "qk_dim": 128, "v_dim": 128, "groups": 8, "topk": 2, "experts": 8}
+    shape = [sizes.get(each.name, 1024) for each in OPERATOR_SIZES[family]]
+    return OperatorCall(family=family, shape=tuple(shape), dtype=dtype)
+
+
+@pytest.mark.parametrize("family", FAMILIES.names())
+@pytest.mark.parametrize("name", ["h100", "a100", "b200", "gb300", "l4", "mi300x", "TPU-v5p", "Gaudi3", "A800", "H20"])
+def test_every_family_has_a_price_on_every_kind_of_gpu(family, name):
+    price = price_operator(sample_call(family), load_gpu(name))
+    assert 0 < price.time_s < 1
+    assert 0 < price.utilisation <= 1
+    assert price.bound in ("compute", "memory", "latency")
+    assert price.confidence in ("high", "medium", "low")
+    assert price.source
+    assert all(np.isfinite(value) for _, value in price.terms)
+
+
+@settings(max_examples=200, deadline=None)
+@given(size, size, size, some_gpu, st.sampled_from(["forward", "dgrad", "wgrad"]))
+def test_no_product_beats_the_peaks(m, n, k, gpu, direction):
+    call = gemm(m, n, k, direction=direction)
+    price = price_operator(call, gpu)
+    assert price.time_s >= price.flops / gpu.peak_flops_per_s("bf16")
+    assert price.time_s >= price.bytes_moved / gpu.hbm_bytes_per_s
+    assert price.flops == 2 * m * n * k
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.tuples(size, size, size), st.integers(0, 2), st.integers(0, 5000), some_gpu)
+def test_the_roofline_rises_with_every_size(shape, axis, more, gpu):
+    larger = tuple(each + more * (place == axis) for place, each in enumerate(shape))
+    # Where a row begins decides over the alignment, which is no size.
+    small, large = (work_of(gemm(*each)) for each in (shape, larger))
+    if small.aligned >= large.aligned:
+        a, b = (price_operator(gemm(*each), gpu, PLAIN).time_s for each in (shape, larger))
+        assert b >= a * (1 - 1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 64), st.integers(16, 8192), st.integers(0, 4096), st.sampled_from(["forward", "backward"]))
+def test_attention_rises_with_batch_and_length(batch, seq, more, direction):
+    def time(batch, seq):
+        shape = (batch, seq, seq, 16, 4, 128, 128)
+        call = OperatorCall(family="attention", shape=shape, dtype="bf16", causal=True, direction=direction)
+        return price_operator(call, H100, PLAIN).time_s
+
+    assert time(batch, seq + more) >= time(batch, seq) * (1 - 1e-12)
+    assert time(batch + 1, seq) >= time(batch, seq) * (1 - 1e-12)
+
+
+def test_large_work_scales():
+    def time(*shape):
+        return price_operator(gemm(*shape), H100, PLAIN).time_s
+
+    assert time(32768, 16384, 8192) == pytest.approx(2 * time(16384, 16384, 8192), rel=0.02)
+    copies = [
+        price_operator(OperatorCall(family="copy", shape=(n,), dtype="bf16"), H100, PLAIN) for n in (2**28, 2**30)
+    ]
+    assert copies[1].time_s == pytest.approx(4 * copies[0].time_s, rel=0.02)
+    assert copies[1].bound == "memory"
+
+
+def test_rows_and_columns_of_a_product_are_alike_where_tiles_are():
+    # The list of tiles holds each shape with its mirror image.
+    a, b = (price_operator(gemm(*shape), H100, PLAIN).time_s for shape in ((4096, 1024, 2048), (1024, 4096, 2048)))
+    assert a == pytest.approx(b)
+
+
+def test_a_last_wave_is_paid():
+    tile, sms = 128 * 256, H100.sms
+    full, one_more = 256 * sms, 256 * (sms + 1)
+    times = [price_operator(gemm(m, 128, 4096), H100, PLAIN).time_s for m in (full, one_more)]
+    assert times[1] / times[0] > (one_more / full) * 1.05 or tile > full * 128
+
+
+def test_what_is_tiny_is_bound_by_latency():
+    assert price_operator(gemm(16, 16, 16), H100).bound == "latency"
+    assert price_operator(gemm(8192, 8192, 8192), H100).bound == "compute"
+    assert price_operator(gemm(16, 16384, 16384), H100).bound == "memory"
+
+
+def test_many_prices_are_those_of_one_by_one():
+    calls = [sample_call(family) for family in FAMILIES.names()]
+    calls += [gemm(m, 512, 4096, direction=way) for m in (8, 1000, 4096) for way in ("forward", "wgrad")]
+    calls += calls[:5]
+    np.testing.assert_allclose(price_calls(calls, H100), [price_operator(call, H100).time_s for call in calls])
+    assert price_calls([], H100).shape == (0,)
+
+
+def test_unaligned_rows_are_slower():
+    def time(n):
+        return price_operator(gemm(8192, n, 4096), H100, PLAIN).time_s
+
+    assert time(50257) > 1.2 * time(50304)
+
+
+def test_narrower_types_are_faster_and_older_kernels_slower():
+    times = [
+        price_operator(gemm(8192, 8192, 8192, dtype=dtype), load_gpu("b200")).time_s
+        for dtype in ("bf16", "fp8", "nvfp4")
+    ]
+    assert times == sorted(times, reverse=True)
+    shape = (1, 8192, 8192, 32, 32, 128, 128)
+    kernels = [
+        price_operator(
+            OperatorCall(family="attention", shape=shape, dtype="bf16", causal=True, options=(("kernel", kernel),)),
+            H100,
+        ).time_s
+        for kernel in ("fa3", "fa2", "fa1")
+    ]
+    assert kernels == sorted(kernels)
+    assert kernels[0] < kernels[1]
+
+
+def test_the_part_of_500_watt_is_slower_than_the_one_of_700():
+    call = gemm(16384, 16384, 16384)
+    slow, fast = (price_operator(call, load_gpu(name)).time_s for name in ("H100-96GB-HBM2e-500W", "h100"))
+    assert 1.2 < slow / fast < 1.5
+
+
+# --- which constants
+
+
+def test_the_same_chip_lends_its_constants():
+    call = gemm(8192, 8192, 8192)
+    assert price_operator(call, load_gpu("h800")).time_s == price_operator(call, H100).time_s
+    assert price_operator(call, load_gpu("h800")).confidence == "medium"
+    assert price_operator(call, H100).confidence == "high"
+    assert price_operator(call, load_gpu("mi300x")).confidence == "low"
+    assert "all GPUs" in price_operator(call, load_gpu("mi300x")).source
+
+
+def row(gpu, family, dtype, compute):
+    return FamilyConstants(gpu=gpu, family=family, dtype=dtype, compute=compute, confidence="high", source="test")
+
+
+def test_constants_are_found_from_the_nearest_to_the_farthest():
+    rows = [row(ANY, "gemm", ANY, 0.1), row("H100-SXM-80GB", "gemm", "bf16", 0.2)]
+    known = OperatorConstants(tuple(rows))
+    assert known.find(H100, ("gemm",), "bf16").compute == 0.2
+    assert known.find(H100, ("gemm_wgrad", "gemm"), "bf16").compute == 0.2
+    assert known.find(H100, ("gemm",), "fp8").compute == 0.2
+    assert known.find(H100, ("gemm",), "fp8").confidence == "medium"
+    assert known.find(load_gpu("l4"), ("gemm",), "bf16").confidence == "low"
+    more = known.with_rows((row("H100-SXM-80GB", "gemm", "fp8", 0.3),))
+    assert more.find(H100, ("gemm",), "fp8").compute == 0.3
+    with pytest.raises(UnknownNameError, match="'norm'; known: gemm"):
+        known.find(H100, ("norm",), "bf16")
+
+
+def test_constants_and_corrections_round_trip(tmp_path):
+    rows = list(shipped_constants().rows)
+    path = tmp_path / "constants.csv"
+    path.write_text(write_constants(rows))
+    assert write_constants(load_constants(str(path))) == write_constants(rows)
+    assert read_constants(write_constants(rows[:1]))[0].family == rows[0].family
+    grids = list(shipped_constants().corrections)
+    assert write_corrections(read_corrections(write_corrections(grids))) == write_corrections(grids)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b\n1,2\n", "is no file of operator constants"),
+        ("gpu,family,dtype,compute\nx,gemm,bf16,fast\n", "cannot be read"),
+        ("gpu,family,dtype,compute\nx,gemm,bf16,1.5\n", "compute of x gemm must be above 0 and at most 1"),
+        ("gpu,family,dtype,wave\nx,gemm,bf16,2\n", "wave of x gemm must be between 0 and 1"),
+        ("gpu,family,dtype,floor_s\nx,gemm,bf16,-1\n", "floor_s of x gemm must not be negative"),
+        ("gpu,family,dtype,memory\nx,gemm,bf16,nan\n", "memory of x gemm"),
+    ],
+)
+def test_a_wrong_file_of_constants_is_one_message(tmp_path, text, said):
+    path = tmp_path / "constants.csv"
+    path.write_text(text)
+    with pytest.raises(FormatError, match=said):
+        load_constants(str(path))
+
+
+def test_a_missing_file_of_constants_is_one_message(tmp_path):
+    with pytest.raises(FormatError, match="cannot be read"):
+        load_constants(str(tmp_path / "none.csv"))
+
+
+@pytest.mark.parametrize(
+    "found", shipped_constants().rows, ids=lambda found: f"{found.gpu} {found.family} {found.dtype}"
+)
+def test_shipped_constants_are_physical_and_have_a_source(found):
+    assert 0 < found.compute <= 1
+    assert 0 < found.memory <= 1
+    assert 0 < found.unaligned <= 1
+    assert 0 <= found.wave <= 1
+    assert 0 <= found.unhidden <= 1
+    assert 1e-6 <= found.floor_s <= 1e-5
+    assert found.source
+    assert found.gpu == ANY or load_gpu(found.gpu).name == found.gpu
+
+
+# --- corrections
+
+
+def test_a_correction_bends_the_price_inside_and_fades_outside():
+    values = np.full(8, np.log(1.5))
+    axes = ((10.0, 12.0, 2), (10.0, 12.0, 2), (10.0, 12.0, 2), (1.0, 1.0, 1))
+    grid = Correction(gpu="H100-SXM-80GB", family="gemm", dtype="bf16", axes=axes, log_factor_V=values)
+    bare = OperatorConstants((row("H100-SXM-80GB", "gemm", "bf16", 0.5),))
+    bent = replace(bare, corrections=(grid,))
+
+    def ratio(*shape):
+        call = gemm(*shape)
+        return price_operator(call, H100, bent).time_s / price_operator(call, H100, bare).time_s
+
+    assert ratio(2048, 2048, 2048) == pytest.approx(1.5)
+    assert ratio(1024, 4096, 1500) == pytest.approx(1.5)
+    assert 1 < ratio(6000, 2048, 2048) < 1.5
+    assert ratio(8192, 2048, 2048) == pytest.approx(1)
+    assert ratio(2048, 2048, 65536) == pytest.approx(1)
+    terms = dict(price_operator(gemm(2048, 2048, 2048), H100, bent).terms)
+    assert terms["measured correction"] == pytest.approx(1.5)
+    # New constants make an old correction meaningless.
+    assert bent.with_rows((row("H100-SXM-80GB", "gemm", "bf16", 0.5),)).corrections == ()
+
+
+def test_a_correction_is_linear_between_its_nodes_and_limited():
+    grid = Correction(gpu="x", family="f", dtype="d", axes=((0.0, 2.0, 3),), log_factor_V=np.array([0.0, 0.4, 2.0]))
+    found = np.log(grid.factors(np.array([[1.0], [2**0.5], [2.0], [4.0]])))
+    np.testing.assert_allclose(found, [0.0, 0.2, 0.4, np.log(2)])
+
+
+# --- the rest
+
+
+def test_a_gpu_without_the_type_is_refused():
+    with pytest.raises(ConfigError, match="has no known peak for fp8"):
+        price_operator(gemm(8, 8, 8, dtype="fp8"), load_gpu("a100"))
+    # What only moves bytes needs no peak.
+    assert price_operator(OperatorCall(family="cast", shape=(2**20,), dtype="fp8"), load_gpu("a100")).time_s > 0
+
+
+def test_the_host_takes_less_for_graphs():
+    assert host_floor_s(100, cuda_graphs=True) < host_floor_s(100, backward=True) < host_floor_s(100)
+    assert host_floor_s(0) == 0

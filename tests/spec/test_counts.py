@@ -1,0 +1,272 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traincast.errors import ConfigError
+from traincast.spec.counts import (
+    adapter_parameters,
+    attention_matrices,
+    hardware_flops_per_token,
+    layer_flops,
+    layer_parameters,
+    mean_keys,
+    model_flops_per_step,
+    model_flops_per_token,
+    parameters,
+    token_flops,
+)
+from traincast.spec.model import Attention, Experts, Latent, Model
+from traincast.spec.models import load_model, model_names
+
+# Billions of parameters as the models' papers and pages print them (Hugging Face: the tensors of the weights).
+PUBLISHED = {
+    **{"gpt2": 0.124439808, "gpt2-medium": 0.354823168, "gpt2-large": 0.774030080, "gpt2-xl": 1.557611200},
+    **{"gpt3-125m": 0.125, "gpt3-350m": 0.356, "gpt3-760m": 0.760, "gpt3-1.3b": 1.316, "gpt3-2.7b": 2.651},
+    **{"gpt3-6.7b": 6.658, "gpt3-13b": 12.850, "gpt3-175b": 174.600, "mt-nlg-530b": 530},
+    **{"bert-base": 0.110106428, "bert-large": 0.336226108, "opt-6.7b": 6.658473984, "gpt-neox-20b": 20.554567680},
+    **{"gpt-j-6b": 6.053381344, "pythia-70m": 0.070426624, "pythia-1.4b": 1.414647808, "pythia-12b": 11.846072320},
+    **{"bloom-560m": 0.559214592, "bloom-7b1": 7.069016064, "bloom-176b": 176.247271424, "falcon-7b": 6.921720704},
+    **{"mpt-125m": 0.1253, "mpt-760m": 0.7605, "mpt-7b": 6.658859008, "mpt-30b": 29.975214080, "mpt-70b": 64.86},
+    **{"palm-8b": 8.63, "palm-62b": 62.50, "palm-540b": 540.35, "llama1-13b": 13.0},
+    **{"llama1-33b": 32.5, "llama1-65b": 65.2, "llama2-7b": 6.738415616, "llama2-13b": 13.015864320},
+    **{"llama2-34b": 33.7, "llama2-70b": 68.976648192, "tinyllama-1.1b": 1.100048384, "llama3-8b": 8.030261248},
+    **{"llama3-70b": 70.553706496, "llama3.1-405b": 405.853388800, "llama3.2-1b": 1.235814400},
+    **{"llama3.2-3b": 3.212749824, "llama4-maverick": 400, "mistral-7b": 7.241732096, "mistral-nemo-12b": 12.2},
+    **{"mistral-small-24b": 23.6, "mistral-large-123b": 123, "mixtral-8x7b": 46.702792704},
+    **{"mixtral-8x22b": 140.6, "qwen1.5-7b": 7.72, "qwen1.5-14b": 14.17, "qwen1.5-32b": 32.5, "qwen1.5-110b": 111.2},
+    **{"qwen1.5-moe-a2.7b": 14.3, "qwen2-0.5b": 0.494, "qwen2-1.5b": 1.54, "qwen2-7b": 7.62, "qwen2-57b-a14b": 57.4},
+    **{"qwen2-72b": 72.7, "qwen2.5-3b": 3.09, "qwen2.5-14b": 14.8, "qwen2.5-32b": 32.8, "qwen3-0.6b": 0.596},
+    **{"qwen3-4b": 4.02, "qwen3-8b": 8.19, "qwen3-14b": 14.8, "qwen3-32b": 32.8, "qwen3-30b-a3b": 30.5},
+    **{"qwen3-235b-a22b": 235.0, "qwen3-coder-480b-a35b": 480.0, "deepseek-v2-lite": 15.7, "deepseek-v2": 236},
+    **{"deepseek-v3": 671, "gemma-2b": 2.506172416, "gemma-7b": 8.537680896, "gemma2-2b": 2.614341888},
+    **{"gemma2-9b": 9.241705984, "gemma2-27b": 27.227128320, "gemma3-1b": 0.999885952},
+    **{"gpt-oss-20b": 20.91, "gpt-oss-120b": 116.83, "chatglm3-6b": 6.24, "glm-4-9b": 9.40, "yi-6b": 6.06},
+    **{"yi-34b": 34.4, "baichuan-7b": 7.00, "baichuan2-7b": 7.51, "baichuan2-13b": 13.9, "internlm2-7b": 7.74},
+    **{"internlm2-20b": 19.9, "phi-2": 2.779683840, "phi-3-mini": 3.821079552, "phi-3-medium": 13.960238080},
+    **{"phi-4": 14.659507200, "phi-3.5-moe": 41.9, "olmo2-7b": 7.30, "olmo2-13b": 13.7, "olmo2-32b": 32.2},
+    **{"olmoe-1b-7b": 6.92, "starcoder": 15.5, "starcoder2-3b": 3.030371328, "starcoder2-7b": 7.173923328},
+    **{"command-r": 35, "command-r-plus": 104, "dbrx": 132, "smollm2-1.7b": 1.711376384},
+    **{"nemotron4-340b": 341.0, "minicpm-2b": 2.72},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_equal_the_published_ones(name):
+    assert parameters(load_model(name)).total / 1e9 == pytest.approx(PUBLISHED[name], rel=0.005)
+
+
+def test_grok_is_within_its_rounding():
+    # "314B parameters" (github.com/xai-org/grok-1); its matrices alone are 315.7.
+    assert parameters(load_model("grok-1")).total / 1e9 == pytest.approx(314, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("gpt2", 124439808), ("llama3-8b", 8030261248), ("mixtral-8x7b", 46702792704), ("gemma2-9b", 9241705984)],
+)
+def test_some_are_equal_to_the_last_one(name, published):
+    assert parameters(load_model(name)).total == published
+
+
+@pytest.mark.parametrize(
+    ("name", "published_billions"),
+    [
+        ("mixtral-8x7b", 12.9),
+        ("mixtral-8x22b", 39.1),
+        ("qwen3-30b-a3b", 3.35),
+        ("qwen3-235b-a22b", 22.2),
+        ("dbrx", 36.5),
+    ],
+)
+def test_active_parameters_of_sources_that_count_the_embedding(name, published_billions):
+    assert parameters(load_model(name)).active / 1e9 == pytest.approx(published_billions, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("name", "published_billions"), [("deepseek-v3", 36.7), ("gpt-oss-20b", 3.61), ("gpt-oss-120b", 5.13)]
+)
+def test_active_parameters_of_sources_that_do_not(name, published_billions):
+    # DeepSeek-V3 prints 37; README_WEIGHTS.md of its repository 36.7.
+    assert parameters(load_model(name)).computed / 1e9 == pytest.approx(published_billions, rel=0.005)
+
+
+def test_the_further_token_layers_of_deepseek_v3():
+    # README_WEIGHTS.md: 11.5 B unique parameters, beside the shared embedding and head.
+    counts = parameters(load_model("deepseek-v3"))
+    assert (counts.trained - counts.total) / 1e9 == pytest.approx(11.5, rel=0.01)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_layers_and_parts_add_up(name):
+    model = load_model(name)
+    counts = parameters(model)
+    layers = [layer_parameters(model, layer) for layer in range(model.layers)]
+    assert sum(layer.total for layer in layers) == counts.layers.total
+    assert sum(layer.active for layer in layers) == counts.layers.active
+    outside = counts.embedding + counts.positions + counts.final_norm + counts.head + counts.other
+    assert counts.total == counts.layers.total + outside
+    assert counts.computed <= counts.active <= counts.total <= counts.trained
+    flops = token_flops(model, 4096)
+    by_layer = sum(layer_flops(model, layer, 4096).forward for layer in range(model.layers))
+    assert by_layer <= flops.forward * (1 + 1e-12)
+    # Every matrix that a token passes through costs two FLOPs an element; vectors cost none.
+    without_mtp = token_flops(replace(model, mtp_layers=0), 4096)
+    assert without_mtp.matrices == pytest.approx(2 * counts.computed, rel=0.015)
+    assert without_mtp.matrices <= 2 * counts.computed
+
+
+def test_padding_adds_to_both_ends_of_the_model():
+    model = load_model("llama3-8b")
+    assert parameters(model, 130000).total - parameters(model).total == 2 * (130000 - 128256) * 4096
+    tied = replace(model, tied_embeddings=True)
+    assert parameters(tied, 130000).total - parameters(tied).total == (130000 - 128256) * 4096
+    assert token_flops(model, 4096, 130000).head - token_flops(model, 4096).head == 2 * (130000 - 128256) * 4096
+    with pytest.raises(ConfigError, match="vocab"):
+        parameters(model, 0)
+
+
+def test_flops_of_gpt_are_those_of_the_formula():
+    # Narayanan et al. 2021: 72 B s l h^2 (1 + s / 6h + V / 12 l h) without recomputation; half of the middle term.
+    model = load_model("gpt3-175b")
+    s, layers, h, vocab = 2048, model.layers, model.hidden, model.vocab
+    formula = 72 * s * layers * h**2 * (1 + s / (12 * h) + vocab / (12 * layers * h))
+    assert model_flops_per_step(model, s, 1) == pytest.approx(formula, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "seq_length", "tflops_per_gpu", "tokens_per_s_per_gpu"),
+    [
+        # NVIDIA-NeMo/Megatron-Bridge: docs/performance-summary.md.
+        ("llama3-8b", 8192, 1933.0, 37556.0),
+        ("llama3.1-405b", 8192, 2646.0, 1048.0),
+        ("qwen3-30b-a3b", 4096, 618.0, 26859.0),
+        ("deepseek-v3", 4096, 1276.0, 4912.0),
+        # AI-Hypercomputer/tpu-recipes: MaxText on Ironwood; the second has far more attention than matrices.
+        ("llama3-70b", 8192, 1207.05, 2686.98),
+        ("llama3-70b", 131072, 897.94, 963.03),
+        ("gpt-oss-120b", 8192, 330.25, 9581.66),
+    ],
+)
+def test_flops_equal_what_frameworks_print(name, seq_length, tflops_per_gpu, tokens_per_s_per_gpu):
+    printed = tflops_per_gpu * 1e12 / tokens_per_s_per_gpu
+    assert model_flops_per_token(load_model(name), seq_length) == pytest.approx(printed, rel=0.005)
+
+
+def test_low_rank_adapters_spare_the_weight_gradients():
+    model = load_model("llama3-70b")
+    flops = token_flops(model, 8192)
+    saved = model_flops_per_token(model, 8192) - model_flops_per_token(model, 8192, "lora")
+    assert saved == pytest.approx(flops.matrices)
+    assert model_flops_per_token(model, 8192, "sft") == model_flops_per_token(model, 8192)
+    with pytest.raises(ConfigError, match="pretrain"):
+        model_flops_per_token(model, 8192, "rlhf")
+
+
+def test_adapters_by_hand():
+    # qkv 4096 -> 6144, output 4096 -> 4096, up and gate 4096 -> 28672, down 14336 -> 4096.
+    attention, mlp = (4096 + 6144) + (4096 + 4096), (4096 + 28672) + (14336 + 4096)
+    model = load_model("llama3-8b")
+    assert adapter_parameters(model, 16) == 16 * 32 * (attention + mlp)
+    assert adapter_parameters(model, 16, mlp=False) == 16 * 32 * attention
+    sparse = load_model("mixtral-8x7b")
+    assert adapter_parameters(sparse, 8) - adapter_parameters(sparse, 8, mlp=False) == 8 * 32 * 8 * mlp
+
+
+def test_recomputation_adds_a_forward_pass():
+    model = load_model("llama3-8b")
+    flops, plain = token_flops(model, 8192), model_flops_per_token(model, 8192)
+    assert hardware_flops_per_token(model, 8192) == plain
+    assert hardware_flops_per_token(model, 8192, "selective") - plain == pytest.approx(flops.attention_core)
+    full = hardware_flops_per_token(model, 8192, "full") - plain
+    assert full == pytest.approx(flops.forward - flops.head)
+    half = hardware_flops_per_token(model, 8192, "full", recompute_share=0.5) - plain
+    assert half == pytest.approx(full / 2)
+    for wrong in ({"recompute": "some"}, {"recompute": "full", "recompute_share": 1.5}):
+        with pytest.raises(ConfigError, match="recompute"):
+            hardware_flops_per_token(model, 8192, **wrong)
+
+
+@given(st.integers(1, 3000), st.integers(0, 4000))
+def test_mean_keys_is_the_sum_over_the_queries(seq_length, window):
+    mean = mean_keys(seq_length, window, causal=True)
+    reach = window or seq_length
+    summed = sum(min(query + 1, reach) for query in range(seq_length)) / seq_length
+    # The formula leaves out half of the diagonal, as all who count "the causal half" do.
+    assert summed - 0.5 <= mean + 1e-9 <= summed + 1e-9
+    assert mean_keys(seq_length, 0, causal=False) == seq_length
+    assert mean <= mean_keys(seq_length, window, causal=False) <= seq_length
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096))
+def test_a_window_never_costs_more(seq_length, window):
+    model = load_model("llama3-8b")
+    narrow = replace(model, attention=replace(model.attention, window=window, window_layers=1, window_period=2))
+    everywhere = replace(model, attention=replace(model.attention, window=window, window_layers=1))
+    costs = [token_flops(each, seq_length).attention_core for each in (everywhere, narrow, model)]
+    assert costs == sorted(costs)
+    if window >= seq_length:
+        assert costs[0] == costs[2]
+
+
+def test_latent_attention_by_hand():
+    latent = Latent(q_rank=6, kv_rank=5, rope_head_dim=2, nope_head_dim=3, v_head_dim=4)
+    attention = Attention(heads=2, kv_heads=2, head_dim=5, latent=latent)
+    model = Model(name="x", layers=1, hidden=10, attention=attention, ffn_hidden=20, gated=True, vocab=7)
+    assert attention_matrices(model) == ((10, 6), (6, 10), (10, 7), (5, 14), (8, 10))
+    weights = 60 + 60 + 70 + 70 + 80
+    assert layer_parameters(model, 0).attention == weights + 6 + 5
+    flops = layer_flops(model, 0, 8)
+    assert flops.attention_projections == 2 * weights
+    assert flops.attention_core == 2 * 2 * (5 + 4) * 4
+    direct = replace(model, attention=replace(attention, latent=replace(latent, q_rank=None)))
+    assert attention_matrices(direct)[0] == (10, 10)
+
+
+def test_experts_by_hand():
+    experts = Experts(experts=4, topk=2, ffn_hidden=3, shared_ffn_hidden=5, first_dense_layers=1, period=2)
+    attention = Attention(heads=2, kv_heads=1, head_dim=5)
+    model = Model(
+        name="x", layers=4, hidden=10, attention=attention, ffn_hidden=20, gated=True, vocab=7, experts=experts
+    )
+    assert [model.has_experts(layer) for layer in range(4)] == [False, False, True, False]
+    sparse, dense = layer_parameters(model, 2), layer_parameters(model, 1)
+    assert (sparse.router, sparse.experts, sparse.active_experts, sparse.shared_experts) == (40, 360, 180, 150)
+    assert (sparse.mlp, dense.mlp, dense.experts) == (0, 600, 0)
+    flops = layer_flops(model, 2, 8)
+    assert (flops.router, flops.experts, flops.shared_experts, flops.mlp) == (80, 360, 300, 0)
+    assert layer_parameters(replace(model, gated=False), 1).mlp == 400
+
+
+def test_norms_and_biases_by_hand():
+    attention = Attention(heads=2, kv_heads=1, head_dim=5, qkv_bias=True, qk_norm=True)
+    model = Model(
+        name="x",
+        layers=1,
+        hidden=10,
+        attention=attention,
+        ffn_hidden=20,
+        gated=False,
+        vocab=7,
+        norm="layer",
+        linear_bias=True,
+        norms_per_layer=4,
+        learned_positions=3,
+        other_params=11,
+    )
+    layer = layer_parameters(model, 0)
+    assert layer.attention == 10 * 20 + 10 * 10 + 20 + 2 * 5 + 10
+    assert layer.mlp == 2 * 10 * 20 + 20 + 10
+    assert layer.norms == 4 * 20
+    counts = parameters(model)
+    assert (counts.positions, counts.final_norm, counts.other, counts.head) == (30, 20, 11, 70)
+
+
+def test_what_is_not_there_is_an_error():
+    model = load_model("llama3-8b")
+    for read in (lambda: layer_parameters(model, 32), lambda: layer_flops(model, -1, 8)):
+        with pytest.raises(ConfigError, match="it has 32"):
+            read()
+    with pytest.raises(ConfigError, match="seq_length"):
+        token_flops(model, 0)

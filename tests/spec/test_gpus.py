@@ -1,0 +1,101 @@
+"""The accelerators: every spelling of the data files, bounds of the datasheet values, refusals."""
+
+import pytest
+
+from traincast.errors import ConfigError, UnknownNameError
+from traincast.spec.cluster import Gpu
+from traincast.spec.clusters import cluster_names, load_cluster
+from traincast.spec.gpus import PEAK_OF_DTYPE, find_gpu, gpu_names, gpu_of_cluster, load_gpu
+from traincast.spec.operators import OPERATOR_SIZES, operator_shape
+
+SPELLINGS = {
+    "H100-SXM-80GB": ("h100", "H100-SXM-80GB", "h100_sxm", "NVIDIA_H100_80GB_HBM3", "H100-80 HBM3", "H100 SXM5"),
+    "A100-PCIe-40GB": ("A100-PCIE-40GB", "NVIDIA_A100-PCIE-40GB", "A100-PCIE-40"),
+    "A100-PCIe-80GB": ("NVIDIA_A100_80GB_PCIe", "A100-PCIe"),
+    "A100-SXM-40GB": ("NVIDIA_A100-SXM4-40GB",),
+    "A100-SXM-80GB": ("a100", "a100_sxm"),
+    "GB200-186GB": ("GB200 (per GPU)", "GB200-NVL72", "gb200"),
+    "V100-SXM2-16GB": ("V100-SXM2-16GB",),
+    "V100-SXM2-32GB": ("V100-SXM2",),
+    "H100-96GB-HBM2e-500W": ("H100-96GB-HBM2e-500W",),
+    "TPU-v6e": ("TPU-v6e (Trillium)",),
+    "Ascend-910B": ("Ascend-910B (Atlas 900 A2 PODc)",),
+    "MI250-GCD": ("AMD_Instinct_MI250",),
+    "T4": ("Tesla_T4",),
+}
+
+
+@pytest.mark.parametrize(("name", "spellings"), SPELLINGS.items())
+def test_spellings_of_data_files_and_drivers_are_known(name, spellings):
+    assert {load_gpu(each).name for each in spellings} == {name}
+
+
+def test_names_are_distinct_and_found_under_themselves():
+    names = gpu_names()
+    assert len(set(names)) == len(names) >= 31
+    assert all(load_gpu(name).name == name for name in names)
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_a_datasheet_is_plausible(name):
+    gpu = load_gpu(name)
+    peaks = dict(gpu.peaks_flops_per_s)
+    assert peaks
+    assert all(1e12 < peak < 2e16 for peak in peaks.values())
+    assert peaks.get("fp8", 1e30) >= peaks.get("bf16", 0)
+    assert peaks.get("fp4", 1e30) >= peaks.get("fp8", 0)
+    assert 4e9 < gpu.hbm_bytes < 400e9
+    assert 1e11 < gpu.hbm_bytes_per_s < 1e13
+    # A byte of memory takes longer than a byte of arithmetic can use: a slip of a unit shows here.
+    assert 5 < max(peaks.values()) / gpu.hbm_bytes_per_s < 3000
+    assert gpu.source
+    assert gpu.confidence in ("high", "medium", "low")
+    assert all(find_gpu(kin) is not None and kin != name for kin in gpu.kin)
+
+
+def test_an_unknown_gpu_lists_the_known_ones():
+    assert find_gpu("abacus") is None
+    with pytest.raises(UnknownNameError, match=r"unknown GPU 'abacus'; known: V100-SXM2-32GB, .*H100-SXM-80GB"):
+        load_gpu("abacus")
+
+
+def test_a_peak_that_is_missing_is_an_error_and_names_those_there():
+    with pytest.raises(ConfigError, match="A100-SXM-80GB has no known peak for fp8; it has one for bf16, fp16"):
+        load_gpu("a100").peak_flops_per_s("fp8")
+    with pytest.raises(UnknownNameError, match="int3"):
+        load_gpu("a100").peak_flops_per_s("int3")
+    assert [load_gpu("b200").has_peak(dtype) for dtype in PEAK_OF_DTYPE] == [True] * len(PEAK_OF_DTYPE)
+    assert not load_gpu("b200").has_peak("int3")
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_every_cluster_has_an_accelerator(name):
+    gpu = load_cluster(name).gpu
+    spec = gpu_of_cluster(gpu)
+    assert spec.peak_flops_per_s("bf16") == (gpu.bf16_dense_flops_per_s or spec.peak_flops_per_s("bf16"))
+    assert spec.hbm_bytes == (gpu.hbm_bytes or spec.hbm_bytes)
+
+
+def test_what_a_cluster_says_counts():
+    spec = gpu_of_cluster(Gpu(name="H100-SXM-80GB", bf16_dense_flops_per_s=5e14, hbm_bytes_per_s=1e12))
+    assert spec.peak_flops_per_s("bf16") == spec.peak_flops_per_s("fp16") == 5e14
+    assert spec.hbm_bytes_per_s == 1e12
+    assert spec.sms == load_gpu("h100").sms
+    own = gpu_of_cluster(Gpu(name="Abacus", bf16_dense_flops_per_s=1e15, hbm_bytes=10**11, hbm_bytes_per_s=4e12))
+    assert (own.peak_flops_per_s("bf16"), own.sms) == (1e15, None)
+    with pytest.raises(ConfigError, match=r"gpu\.hbm_bytes"):
+        gpu_of_cluster(Gpu(name="Abacus", bf16_dense_flops_per_s=1e15))
+
+
+def test_shapes_by_name():
+    assert operator_shape("gemm", {"m": 1, "n": 2, "k": 3}) == (1, 2, 3)
+    assert operator_shape("gemm", {"m": 1, "n": 2, "k": 3, "batch": 4}) == (4, 1, 2, 3)
+    full = {"queries": 8, "heads": 4, "qk_dim": 16}
+    assert operator_shape("attention", full) == (1, 8, 8, 4, 4, 16, 16)
+    assert operator_shape("grouped-gemm", {"rows": 1, "n": 2, "k": 3, "groups": 4}) == (1, 2, 3, 4)
+    with pytest.raises(ConfigError, match="k: is missing; gemm needs batch, m, n, k"):
+        operator_shape("gemm", {"m": 1, "n": 2})
+    with pytest.raises(ConfigError, match="width: has no meaning for gemm"):
+        operator_shape("gemm", {"width": 2})
+    with pytest.raises(UnknownNameError, match=f"known: {', '.join(OPERATOR_SIZES)}"):
+        operator_shape("abacus", {})

@@ -1,0 +1,147 @@
+"""Pasted Megatron-LM flags become the job they describe; nothing is ignored in silence."""
+
+import shlex
+
+import pytest
+
+from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
+from traincast.spec.counts import parameters
+from traincast.spec.like import draft_like
+from traincast.spec.megatron_layout import layers_of_layout, moe_layers
+from traincast.spec.models import load_model
+from traincast.spec.resolve import resolve_job
+
+LLAMA3_8B = """
+torchrun --nproc_per_node 8 --nnodes 2 \\
+    pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
+    --group-query-attention --num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192
+    --position-embedding-type rope --swiglu --disable-bias-linear --normalization RMSNorm
+    --untie-embeddings-and-output-weights --vocab-size 128256 --micro-batch-size 1 --global-batch-size 128 --bf16
+"""
+DEEPSEEK = """
+--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --multi-latent-attention
+--q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 --num-experts 256
+--moe-router-topk 8 --moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048
+--moe-layer-freq ([0]*3+[1]*58) --swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear
+--untie-embeddings-and-output-weights --vocab-size 129280 --seq-length 4096 --micro-batch-size 1
+--global-batch-size 8192 --world-size 1024 --pipeline-model-parallel-size 16 --expert-model-parallel-size 64 --bf16
+--use-distributed-optimizer
+"""
+
+
+def job(text, more=""):
+    draft = draft_like("megatron", shlex.split(text + " " + more))
+    return resolve_job(draft.request()), {note.code: note.text for note in draft.notes}
+
+
+def test_the_model_has_the_parameters_of_the_one_it_describes():
+    found, _ = job(LLAMA3_8B)
+    assert parameters(found.model).total == parameters(load_model("llama3-8b")).total
+    assert (found.parallel.world_size, found.parallel.dp) == (16, 16)
+    sparse, _ = job(DEEPSEEK)
+    published = load_model("deepseek-v3")
+    assert parameters(sparse.model).total == pytest.approx(parameters(published).total, rel=1e-3)
+    assert parameters(sparse.model).active == pytest.approx(parameters(published).active, rel=1e-3)
+
+
+def test_an_absent_flag_has_megatrons_default_and_is_not_open():
+    found, notes = job(LLAMA3_8B, "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2")
+    assert (found.parallel.vpp, found.zero, found.recompute) == (1, 0, "none")
+    assert not (found.sequence_parallel or found.overlap_grad_reduce or found.overlap_tp or found.cuda_graphs)
+    assert {note.code for note in found.assumptions} <= {
+        "dp-from-gpus", "microbatches-from-batch", "assumed-attention-kernel", "padded-vocab",
+    }  # fmt: skip
+    assert not notes
+
+
+@pytest.mark.parametrize(
+    ("flags", "field", "value"),
+    [
+        ("--use-distributed-optimizer", "zero", 1),
+        ("--data-parallel-sharding-strategy optim_grads_params", "zero", 3),
+        ("--use-distributed-optimizer --num-distributed-optimizer-instances 4", "shard", 4),
+        ("--overlap-grad-reduce", "overlap_grad_reduce", True),
+        ("--fp8-format hybrid", "precision", "fp8"),
+        ("--fp8-format e4m3 --fp8-recipe blockwise", "precision", "fp8_block"),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", "recompute_layers", None),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", "recompute_layers", 2),
+        ("--recompute-activations", "recompute", "selective"),
+        ("--enable-cuda-graph", "cuda_graphs", True),
+        ("--attention-backend flash", "attention_kernel", "fa2"),
+        ("--context-parallel-size 2 --cp-comm-type a2a", "cp_kind", "all_to_all"),
+        ("--micro_batch_size=2", "micro_batch", 2),
+    ],
+)
+def test_a_flag_sets_its_field(flags, field, value):
+    found, _ = job(LLAMA3_8B, flags)
+    assert getattr(found, field) == value
+
+
+def test_layers_per_virtual_stage_become_virtual_stages():
+    split = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage"
+    assert job(LLAMA3_8B, f"{split} 2")[0].layers_Q == (2,) * 16
+    with pytest.raises(InfeasibleError, match="32 layers do not divide into pp 4 x 3"):
+        job(LLAMA3_8B, f"{split} 3")
+    found, _ = job(DEEPSEEK, "--pipeline-model-parallel-layout 'Et*3|(t*4|)*14,t*2mL' --mtp-num-layers 1")
+    assert found.layers_Q == (3, *(4,) * 14, 2)
+
+
+def test_what_has_no_effect_is_listed_once_and_what_is_not_modelled_by_name():
+    _, notes = job(LLAMA3_8B, "--lr 1e-4 --save /x --data-path a b --overlap-moe-expert-parallel-comm")
+    assert notes["flags-without-effect"].endswith("--lr, --save, --data-path")
+    assert "all-to-alls" in notes["flag-not-modelled"]
+
+
+def test_the_default_batch_is_one_microbatch_on_every_replica():
+    text = LLAMA3_8B.replace("--global-batch-size 128", "")
+    assert job(text)[0].global_batch == 16
+
+
+def test_a_tokenizer_tells_its_vocabulary_or_it_is_assumed():
+    text = LLAMA3_8B.replace("--vocab-size 128256", "--tokenizer-type Llama2Tokenizer")
+    found, notes = job(text)
+    assert found.model.vocab == 32000
+    assert "assumed-vocabulary" not in notes
+    _, notes = job(LLAMA3_8B.replace("--vocab-size 128256", ""))
+    assert "50257" in notes["assumed-vocabulary"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--no-such-flag 3", "--no-such-flag: is no flag of Megatron-LM that is known here"),
+        ("--num-layers x --hidden-size 8 --num-attention-heads 1", "--num-layers: is 'x'; it must be a whole number"),
+        ("--num-layers 2", "--hidden-size: is missing beside --num-layers"),
+        ("word", "'word' belongs to no flag"),
+        ("--seq-length 3 4", "--seq-length: has 2 values; it takes one"),
+        ("--tensor-model-parallel-size 0", "--tensor-model-parallel-size: is 0; it must be at least 1"),
+        ("--recompute-granularity some", "known: full, selective"),
+        ("", "model: is missing"),
+        ("--num-layers 2 --hidden-size 8 --num-attention-heads 1 --seq-length 8", "gpus: is missing; give --gpus"),
+    ],
+)
+def test_a_wrong_flag_is_named(words, message):
+    with pytest.raises(ConfigError, match=message):
+        draft_like("megatron", shlex.split(words)).request()
+
+
+def test_layers_with_experts_in_megatrons_notation():
+    assert moe_layers("2", 8) == (0, 2)
+    assert moe_layers("([0]*3+[1]*58)", 61) == (3, 1)
+    assert moe_layers("([0,1]*4)", 8) == (0, 2)
+    for wrong in ("([0]*3+[1]*5)", "[1,1,0]*", "x", "([1]*3+[0]*3+[1]*2)"):
+        with pytest.raises(ConfigError, match="--moe-layer-freq"):
+            moe_layers(wrong, 61 if "58" in wrong else 9)
+
+
+def test_layouts_in_megatrons_notation():
+    assert layers_of_layout("Ett|(tt|)*2tL") == (2, 2, 2, 1)
+    assert layers_of_layout("Et*3|t*2,L") == (3, 2)
+    for wrong in ("Ex|L", "", "(" * 3, "t*99999999"):
+        with pytest.raises(ConfigError, match="--pipeline-model-parallel-layout"):
+            layers_of_layout(wrong)
+
+
+def test_only_known_frameworks_have_flags():
+    with pytest.raises(UnknownNameError, match="megatron, torchtitan"):
+        draft_like("other", [])

@@ -1,0 +1,86 @@
+"""torchtitan's settings, on the command line or in its file, become the job they describe."""
+
+import pytest
+
+from traincast.errors import ConfigError, FormatError, InfeasibleError
+from traincast.spec.like import draft_like
+from traincast.spec.resolve import resolve_job
+
+FILE = """
+[job]
+dump_folder = "./outputs"
+[model]
+name = "llama3"
+flavor = "70B"
+[training]
+local_batch_size = 4
+seq_len = 8192
+steps = 1000
+[parallelism]
+tensor_parallel_degree = 8
+data_parallel_shard_degree = -1
+[activation_checkpoint]
+mode = "full"
+[compile]
+enable = true
+"""
+
+
+def job(*words):
+    return resolve_job(draft_like("torchtitan", list(words)).request())
+
+
+def test_a_file_and_flags_over_it(tmp_path):
+    file = tmp_path / "70b.toml"
+    file.write_text(FILE)
+    words = ["--job.config_file", str(file), "--nproc_per_node", "8", "--nnodes", "16"]
+    found = job(*words)
+    assert (found.parallel.tp, found.parallel.dp, found.micro_batch, found.global_batch) == (8, 16, 4, 64)
+    assert (found.zero, found.shard, found.recompute, found.precision) == (3, 16, "full", "bf16")
+    assert found.model.layers == 80
+    assert found.sequence_parallel
+    changed = job(*words, "--training.local_batch_size", "2", "--model.converters=float8", "--compile.enable=false")
+    assert (changed.global_batch, changed.precision, changed.stack.name) == (32, "fp8", "torchtitan-eager-2024")
+
+
+def test_a_hybrid_group_and_a_global_batch():
+    base = ("--model.name=llama3", "--model.flavor=8B", "--training.seq_len=8192", "--training.local_batch_size=1")
+    found = job(*base, "--parallelism.data_parallel_shard_degree=8", "--parallelism.data_parallel_replicate_degree=4",
+                "--training.global_batch_size=128")  # fmt: skip
+    assert (found.parallel.world_size, found.shard, found.parallel.microbatches) == (32, 8, 4)
+    open_shard = job(*base, "--parallelism.data_parallel_replicate_degree=4", "--nproc_per_node=8", "--nnodes=2")
+    assert open_shard.shard == 4
+    with pytest.raises(InfeasibleError, match="replicate_degree 3 does not divide dp 16"):
+        job(*base, "--parallelism.data_parallel_replicate_degree=3", "--nproc_per_node=8", "--nnodes=2")
+
+
+def test_a_pipeline_cuts_the_local_batch_into_microbatches():
+    found = job("--model.name=llama3", "--model.flavor=8B", "--training.seq_len=8192", "--training.local_batch_size=8",
+                "--parallelism.pipeline_parallel_degree=4", "--nproc_per_node=8",
+                "--parallelism.pipeline_parallel_schedule=Interleaved1F1B")  # fmt: skip
+    assert (found.micro_batch, found.parallel.microbatches, found.parallel.vpp, found.schedule) == (
+        1,
+        8,
+        2,
+        "interleaved",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--parallelism.foo=3"], "parallelism.foo: is no setting of torchtitan"),
+        (["--model.name=llama3", "--model.flavor=9B"], "'llama3-9B' is no model that is known here"),
+        (["--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"], "is 'ZBVZeroBubble'; schedules"),
+        (["--training.seq_len=long"], "training.seq_len: is 'long'; it must be a whole number"),
+        (["--activation_checkpoint.mode=some"], "activation_checkpoint.mode: is 'some'"),
+    ],
+)
+def test_a_wrong_setting_is_named(words, message):
+    with pytest.raises(ConfigError, match=message):
+        draft_like("torchtitan", words)
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(FormatError, match="cannot be read"):
+        draft_like("torchtitan", ["--job.config_file", str(tmp_path / "absent.toml")])
