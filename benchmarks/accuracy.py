@@ -1,4 +1,4 @@
-"""Write what `traincast validate` prints into docs/accuracy.md.
+"""Write what `traincast validate` prints into docs/ACCURACY.md.
 
     python benchmarks/accuracy.py --data DIR
 
@@ -11,9 +11,13 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
-PAGE = Path(__file__).parent.parent / "docs" / "accuracy.md"
+from traincast import __version__
+
+PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
+STAMP = re.compile(r"(`python benchmarks/accuracy\.py`, ).*\.$", re.MULTILINE)
 BLOCK = re.compile(r"(<!-- (validate [^\n]*) -->\n```text\n).*?(```\n)", re.DOTALL)
 
 
@@ -30,13 +34,19 @@ def printed(command: str, folder: Path) -> str:
     return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
 
 
+def stamp() -> str:
+    """Return the day and the version that wrote the page."""
+    return f"{datetime.now(UTC).date().isoformat()}, traincast {__version__}"
+
+
 def main() -> int:
     """Rewrite the page; return the exit code."""
-    parser = argparse.ArgumentParser(description="write what validate prints into docs/accuracy.md")
+    parser = argparse.ArgumentParser(description="write what validate prints into docs/ACCURACY.md")
     parser.add_argument("--data", type=Path, required=True, help="folder of the measured files")
     folder: Path = parser.parse_args().data
     page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(BLOCK.sub(lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}", page), encoding="utf-8")
+    page = BLOCK.sub(lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}", page)
+    PAGE.write_text(STAMP.sub(lambda found: f"{found[1]}{stamp()}.", page), encoding="utf-8")
     return 0
 
 

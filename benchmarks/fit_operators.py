@@ -9,7 +9,6 @@ replaces `src/traincast/data/operators/{constants,corrections}.csv` by a fit to 
 """
 
 import argparse
-import hashlib
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,21 +18,19 @@ import numpy as np
 
 import traincast
 from traincast.calibrate.operator_defaults import defaults
-from traincast.calibrate.operator_fit import (
-    Key,
-    Sample,
-    fit_constants,
-    fit_correction,
-    free_constants,
-    predict,
-    samples_of,
-)
-from traincast.calibrate.operator_measurements import OperatorMeasurements, operators_of
+from traincast.calibrate.operator_fit import Key, Sample, predict, samples_of
+from traincast.calibrate.operator_measurements import operators_of
+from traincast.calibrate.operator_recipe import LONG_S, fitted, held_out, usual
+from traincast.calibrate.operator_transfer import constants_from_few
 from traincast.calibrate.tables import read_table
-from traincast.estimate.operators.constants import ANY, FamilyConstants, shipped_constants, write_constants
-from traincast.estimate.operators.contract import OperatorCall
+from traincast.estimate.operators.constants import (
+    ANY,
+    FamilyConstants,
+    OperatorConstants,
+    shipped_constants,
+    write_constants,
+)
 from traincast.estimate.operators.corrections import Correction, write_corrections
-from traincast.spec.gpus import GpuSpec
 
 AICONFIGURATOR = "ai-dynamo/aiconfigurator (Apache-2.0)"
 NEUSIGHT = "sitar-lab/NeuSight (MIT, Copyright (c) 2025 Georgia Institute of Technology and Microsoft Corporation)"
@@ -45,14 +42,9 @@ FILES = {
     "op_latency_measured.csv": NEUSIGHT,
     "training_kernel_efficiency_measured.csv": SIMUMAX,
 }
-NODES = {"bmm": (6, 7, 7, 7, 1), "gemm fp32": (9, 10, 10, 2), "gemm": (7, 8, 8, 1), "attention": (6, 8, 4)}
-"""Nodes of the correction per size; others by their number of sizes."""
-NODES_BY_SIZES = {1: (24,), 2: (12, 10)}
-ROWS_FOR_CORRECTION = 100
-LONG_S = 1e-4
-"""Timings above it are hardly touched by events, launches and caches; memory rates are fitted to these alone."""
 GROUPED_SHARE = 0.63
 """Rate of grouped over plain products in training runs (research/accuracy_prototype.md, section 2)."""
+PART_OF_500_WATT = "H100-96GB-HBM2e-500W"
 FUSED_NORM_SHARE = 0.75
 """Share of the memory rate that the fused norms of training stacks sustain."""
 SHIPPED_FROM_TRAINING = ("attention_backward", "grouped_gemm")
@@ -74,53 +66,6 @@ ESTIMATES = (
 """What no table here measures: kernel generations, from the papers that brought them."""
 
 
-def held_out(sample: Sample) -> np.ndarray:
-    """Return which measurements are held out: a fifth, by a hash of their size and work."""
-    first = np.unique(sample.owner_C, return_index=True)[1]
-    words = zip(
-        *(getattr(sample.columns, name)[first] for name in ("flops_N", "m_N", "n_N", "k_N", "bytes_N")), strict=True
-    )
-    digests = (hashlib.sha256("x".join(f"{value:g}" for value in each).encode()).digest()[0] for each in words)
-    return np.array([digest % 5 == 0 for digest in digests])
-
-
-def usual(call: OperatorCall, gpu: GpuSpec, time_s: float) -> bool:
-    """Say whether a measured attention kernel is of the kind that training uses.
-
-    Left out: windows that the kernel does not exploit, head sizes it falls back for, and a second
-    series of head size 256 on Blackwell at a seventh of the rate of the first.
-    """
-    if call.family != "attention" or call.direction != "forward":
-        return True
-    if call.options:
-        return call.window == 0
-    head_dim, seq = call.shape[5], call.shape[1]
-    rate = 2 * call.shape[0] * call.shape[3] * seq * seq * head_dim / time_s / gpu.peak_flops_per_s(call.dtype)
-    slow = gpu.architecture == "blackwell" and head_dim == 256 and rate < 0.15 and time_s > LONG_S
-    return call.window in (0, 8192) and head_dim in (64, 128, 256) and not slow
-
-
-def fitted(key: Key, sample: Sample, source: str) -> tuple[FamilyConstants, Correction | None]:
-    """Return the constants of a sample and their correction, None where the rows are too few."""
-    gpu, family, dtype = key
-    events = NEUSIGHT in source
-    long = np.flatnonzero(sample.time_s_N >= LONG_S)
-    plain = sample.columns.tiled or len(long) < 40
-    base = FamilyConstants(gpu=gpu, family=family, dtype=dtype, source=f"fitted to {source}", confidence="high")
-    if "attention" in family:
-        base = replace(base, memory=0.8, floor_s=4e-6)
-    constants = fit_constants(sample if plain else sample.select(long), base, free_constants(sample, events=events))
-    if constants.rows < 50:
-        constants = replace(constants, confidence="medium")
-    if not sample.columns.tiled:
-        constants = replace(constants, dtype=ANY)
-    if len(sample) < ROWS_FOR_CORRECTION or len(sample.columns.flops_N) != len(sample):
-        return constants, None
-    sizes = sample.columns.coordinates_ND.shape[1]
-    nodes = NODES.get(f"{family} {dtype}") or NODES.get(family) or NODES_BY_SIZES.get(sizes)
-    return constants, None if nodes is None else fit_correction(sample, constants, nodes, smooth=0.1)
-
-
 def samples(folder: Path) -> Iterator[tuple[Key, Sample, str]]:
     """Yield every sample of every table with its source."""
     for name, source in FILES.items():
@@ -136,30 +81,12 @@ def samples(folder: Path) -> Iterator[tuple[Key, Sample, str]]:
                 yield key, sample, source
 
 
-def grouped_together(folder: Path) -> Iterator[tuple[Key, Sample, str]]:
-    """Yield SimuMax's grouped products with the three directions of a GPU as one sample."""
-    measured = operators_of(read_table(folder / "training_kernel_efficiency_measured.csv"))
-    rows = [row for row, calls in enumerate(measured.calls) if calls[0].family == "grouped_gemm"]
-    forward = measured.select(rows)
-    # The three directions are the same product with other sizes; the fit asks for one kind of work.
-    same = OperatorMeasurements(
-        gpu=forward.gpu,
-        calls=tuple((replace(calls[0], direction="forward"),) for calls in forward.calls),
-        time_s=forward.time_s,
-        ids=forward.ids,
-        op=forward.op,
-        skipped=(),
-    )
-    for key, sample in samples_of(same, shipped_constants()).items():
-        yield key, sample, SIMUMAX
-
-
 def report(key: Key, sample: Sample, source: str) -> None:
     """Print the errors on held-out shapes, without and with the correction."""
     out = held_out(sample)
     if out.sum() < 5 or (~out).sum() < 20:
         return
-    constants, correction = fitted(key, sample.select(np.flatnonzero(~out)), source)
+    constants, correction = fitted(key, sample.select(np.flatnonzero(~out)), source, events=NEUSIGHT in source)
     test = sample.select(np.flatnonzero(out))
     test = test.select(np.flatnonzero(test.time_s_N >= LONG_S))
     if not len(test):
@@ -175,22 +102,39 @@ def report(key: Key, sample: Sample, source: str) -> None:
 def unseen(pools: dict[tuple[str, str], dict[str, tuple[Sample, str]]]) -> None:
     """Print for each GPU the errors of constants of the others, and of 20 timings of its own on top."""
     for (family, dtype), by_gpu in pools.items():
-        fits = {gpu: fitted((gpu, family, dtype), sample, source) for gpu, (sample, source) in by_gpu.items()}
+        fits = {
+            gpu: fitted((gpu, family, dtype), sample, source, events=NEUSIGHT in source)
+            for gpu, (sample, source) in by_gpu.items()
+        }
+        errors: list[tuple[float, float]] = []
         for gpu, (sample, source) in by_gpu.items():
-            others = [constants for name, (constants, _) in fits.items() if name != gpu]
-            if len(others) < 3:
-                continue
-            test = sample.select(np.flatnonzero(sample.time_s_N >= LONG_S))
-            wanted = fits[gpu][0].dtype
-            median = next(row for row in defaults(others) if row.dtype == wanted)
-            start = replace(median, gpu=gpu)
-            line = (
-                f"{gpu:20} {family:12} {dtype:9} {len(test):5} unseen {_figures(predict(test, start), test.time_s_N)}"
-            )
-            anchors = _anchors(test)
-            tuned = fit_constants(test.select(anchors), start, free_constants(test, events=NEUSIGHT in source))
-            rest = test.select(np.setdiff1d(np.arange(len(test)), anchors))
-            print(f"{line}  with 20 timings {_figures(predict(rest, tuned), rest.time_s_N)}", flush=True)
+            others = {name: fit for name, fit in fits.items() if name != gpu}
+            if len(others) >= 3:
+                errors.append(_unseen(gpu, sample, others, events=NEUSIGHT in source))
+        if errors:
+            before, after = np.mean(errors, axis=0)
+            print(f"{'mean over GPUs':20} {family:12} {dtype:9}       unseen {before:.1%}  with 20 timings {after:.1%}")
+
+
+def _unseen(
+    gpu: str, sample: Sample, others: dict[str, tuple[FamilyConstants, Correction | None]], *, events: bool
+) -> tuple[float, float]:
+    rows = [constants for constants, _ in others.values()]
+    grids = tuple(replace(grid, dtype=constants.dtype) for constants, grid in others.values() if grid is not None)
+    start = replace(next(row for row in defaults(rows) if row.dtype == rows[0].dtype), gpu=gpu)
+    known = OperatorConstants(tuple(rows), grids)
+    test = sample.select(np.flatnonzero(sample.time_s_N >= LONG_S))
+    without = predict(test, start)
+    anchors = _anchors(test)
+    tuned = constants_from_few(test.select(anchors), replace(start, event_s=0.0), known, events=events)
+    rest = test.select(np.setdiff1d(np.arange(len(test)), anchors))
+    with_20 = predict(rest.corrected(known.correction(tuned) if tuned.grid_of else None), tuned)
+    print(
+        f"{gpu:20} {start.family:12} {rows[0].dtype:9} {len(test):5} unseen {_figures(without, test.time_s_N)}"
+        f"  with 20 timings {_figures(with_20, rest.time_s_N)}  {tuned.grid_of}",
+        flush=True,
+    )
+    return tuple(float(np.mean(np.abs(a / b - 1))) for a, b in ((without, test.time_s_N), (with_20, rest.time_s_N)))
 
 
 def _anchors(sample: Sample) -> np.ndarray:
@@ -240,7 +184,7 @@ def _part_of_500_watt(by_key: dict[Key, FamilyConstants]) -> Iterator[FamilyCons
         if row is not None:
             yield replace(
                 row,
-                gpu="H100-96GB-HBM2e-500W",
+                gpu=PART_OF_500_WATT,
                 compute=row.compute * 0.53 / 0.71,
                 rows=0,
                 median_error=None,
@@ -264,7 +208,7 @@ def main() -> int:
         return 1
     rows: list[FamilyConstants] = []
     corrections: list[Correction] = []
-    every = [each for each in samples(given.data) if not each[0][1].startswith("grouped_gemm") or each[2] != SIMUMAX]
+    every = list(samples(given.data))
     if given.unseen:
         pools: dict[tuple[str, str], dict[str, tuple[Sample, str]]] = {}
         for (gpu, family, dtype), sample, source in every:
@@ -272,16 +216,18 @@ def main() -> int:
                 pools.setdefault((family, dtype), {})[gpu] = (sample, source)
         unseen(pools)
         return 0
-    for key, sample, source in (*every, *grouped_together(given.data)):
+    for key, sample, source in every:
         if len(sample) < 5:
             continue
         if given.held_out:
             report(key, sample, source)
-        constants, correction = fitted(key, sample, source)
+        constants, correction = fitted(key, sample, source, events=NEUSIGHT in source)
         rows.append(constants)
         corrections += [] if correction is None else [replace(correction, dtype=constants.dtype)]
         print(constants)
     rows += list(derived(rows))
+    lent = [grid for grid in corrections if grid.gpu == "H100-SXM-80GB" and grid.dtype == "bf16"]
+    corrections += [replace(grid, gpu=PART_OF_500_WATT) for grid in lent]
     rows += list(defaults(rows))
     if given.write:
         folder = Path(traincast.__file__).parent / "data" / "operators"

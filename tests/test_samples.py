@@ -139,9 +139,9 @@ def test_hiding_the_gradient_reduction_never_costs_time_but_for_what_overlap_cos
         simulate(path, **options)
         for options in (ALONE, {**ALONE, "overlap_grad_reduce": True}, {"overlap_grad_reduce": True})
     )
-    assert hidden.iteration_time_s < plain.iteration_time_s
-    # The last backward of every stage is slowed down, and they follow each other.
-    assert hidden.iteration_time_s < disturbed.iteration_time_s < 1.03 * plain.iteration_time_s
+    # The last backward of every stage is slowed down, and they follow each other; large products feel little of it.
+    assert hidden.iteration_time_s < disturbed.iteration_time_s < plain.iteration_time_s
+    assert disturbed.iteration_time_s < 1.01 * hidden.iteration_time_s
     assert "overlap-slowdown" in codes(disturbed)
 
 

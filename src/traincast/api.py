@@ -1,6 +1,6 @@
 """The facade: what a Python user calls, and all that the command line calls."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
@@ -10,10 +10,11 @@ from traincast.analysis.comparison import Comparison, Side
 from traincast.analysis.comparison import compare as compare_sides
 from traincast.errors import ConfigError, FormatError
 from traincast.estimate.collective_table import CollectiveTable, collective_table, doubling, members_on
-from traincast.estimate.simai.header import SIMAI_OPTIONS
 from traincast.estimate.simai.machine import simai_machine
+from traincast.estimate.simai.options import refuse_beside_simai
 from traincast.estimate.simai.report import SimaiReport
 from traincast.estimate.simai.total import simai_sum
+from traincast.fabric.inspect import inspect_file
 from traincast.formats.aicb.grammar import load
 from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import expand_inputs, identify, identify_run
@@ -70,7 +71,7 @@ def inspect(path: StrPath) -> Inspection:
     file, *others = expand(path)
     if others:
         raise FormatError(f"stands for {1 + len(others)} files; inspect them one by one", str(path))
-    return identify(file).inspect(file)
+    return inspect_file(file)
 
 
 def inspect_all(files: StrPath | Sequence[StrPath]) -> Iterator[Inspection]:
@@ -89,7 +90,7 @@ def inspect_all(files: StrPath | Sequence[StrPath]) -> Iterator[Inspection]:
     """
     given = _paths(files)
     for path in expand(given):
-        yield identify(path, given).inspect(path)
+        yield inspect_file(path, given)
 
 
 def expand(files: StrPath | Sequence[StrPath]) -> list[Path]:
@@ -258,7 +259,7 @@ def simai(
         crash on the file.
     """
     chosen = options or SimulateOptions()
-    _refuse_beside_simai(chosen)
+    refuse_beside_simai(chosen)
     path, *others = expand(files)
     form = identify(path)
     if others or form.name != "aicb":
@@ -303,14 +304,20 @@ def compare(a: StrPath | Result | Workload, b: StrPath | Result | Workload) -> C
 
 
 def validate(
-    path: StrPath, cluster: str | None = None, by: Sequence[str] = (), leave_out: str | None = None
+    path: StrPath,
+    cluster: str | None = None,
+    by: Sequence[str] = (),
+    leave_out: str | None = None,
+    *,
+    kind: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> "Validation":
     """Predict every measurement in a file and say how far off the predictions are.
 
     Parameters
     ----------
     path : path
-        A CSV file, whose columns say what was measured (now: collectives), or a log of nccl-tests.
+        A CSV file, whose columns say what was measured, or a log of nccl-tests.
     cluster : str, optional
         Preset or TOML file that all rows ran on; by default each row's GPU says its preset.
     by : sequence of str, optional
@@ -318,6 +325,10 @@ def validate(
         that there are by default.
     leave_out : str, optional
         A grouping: the constants are fitted again without each of its groups, and predict it.
+    kind : str, optional
+        What to predict where a file holds several things: ``training-runs``, ``memory-of-runs``.
+    progress : callable, optional
+        Told how many rows are predicted, and of how many.
 
     Returns
     -------
@@ -330,7 +341,7 @@ def validate(
     """
     from traincast.calibrate.validate import validate as validate_file
 
-    return validate_file(path, cluster, by, leave_out)
+    return validate_file(path, cluster, by, leave_out, kind=kind, progress=progress)
 
 
 def collective(
@@ -569,22 +580,6 @@ def _refuse_meaningless(form: Format, layout: LayoutOptions) -> None:
         if option.name not in form.options and getattr(layout, option.name) != option.default:
             article = "an" if form.title[0] in "AEIOU" else "a"
             raise ConfigError(f"{flag_of(option.name)} has no meaning for {article} {form.title}")
-
-
-def _refuse_beside_simai(options: SimulateOptions) -> None:
-    """Refuse an option that the user set and SimAI has no word for."""
-    layout = [each.name for each in fields(LayoutOptions) if each.name not in SIMAI_OPTIONS]
-    given = [name for name in layout if getattr(options.layout, name) != getattr(LayoutOptions(), name)]
-    flags = {"busbw_bytes_per_s": "busbw", "compute_slowdown": "slow"}
-    pricing = [each for each in fields(SimulateOptions) if each.name not in ("layout", "cluster")]
-    given += [flags.get(each.name, each.name) for each in pricing if _is_given(options, each.name)]
-    if given:
-        raise ConfigError(f"{flag_of(given[0])} has no meaning for SimAI's prices")
-
-
-def _is_given(options: SimulateOptions, name: str) -> bool:
-    """Tell whether an option is not what it is by default."""
-    return bool(getattr(options, name) != getattr(SimulateOptions(), name))
 
 
 def _with_default_cluster(result: Result) -> Result:

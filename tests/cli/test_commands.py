@@ -57,7 +57,7 @@ COMMANDS = {
     "init": {"file", "--force"},
     "compare": {"a", "b", "--json", "--ranks"},
     "calibrate": {"files", "--cluster", "--gpu", "--out", "--table", "--json"},
-    "validate": {"file", "--cluster", "--by", "--cv", "--out", "--json"},
+    "validate": {"file", "--cluster", "--by", "--cv", "--kind", "--out", "--json"},
     "collective": {"op", "--size", "--gpus", "--nodes", "--cluster", "--json"},
     "operator": {
         *("family", "--batch", "--m", "--n", "--k", "--rows", "--groups", "--queries", "--seq", "--keys"),

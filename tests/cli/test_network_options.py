@@ -34,10 +34,19 @@ def test_a_number_alone_is_for_all_classes_and_a_named_one_goes_before_it(step):
     assert "overlap-slowdown" not in codes_off
     assert off < default
     only, _ = step("--overlap-slowdown", "0", "--overlap-slowdown", "communication=0.13")
-    named, _ = step("--overlap-slowdown", "unknown=0")
+    named, _ = step("--overlap-slowdown", "compute=0")
     assert only == named
     assert off < only <= default
     assert step("--overlap-slowdown", "0.5")[0] > default
+    assert step("--overlap-slowdown", "0,communication=0.13") == (only, codes)
+    both = step("--overlap-slowdown", "compute=0.2", "--overlap-slowdown", "communication=0.3")
+    assert step("--overlap-slowdown", "compute=0.2,communication=0.3") == both
+
+
+def test_a_class_without_an_operation_is_not_taken_in_silence(step):
+    assert "overlap-slowdown-unused" in step("--overlap-slowdown", "small=5")[1]
+    assert "overlap-slowdown-unused" not in step("--overlap-slowdown", "compute=5")[1]
+    assert "overlap-slowdown-unused" not in step("--overlap-slowdown", "5")[1], "all classes are given, which some must lack"
 
 
 def test_network_and_seeds(step):
@@ -51,6 +60,8 @@ def test_network_and_seeds(step):
     [
         (["--overlap-slowdown", "memory=fast"], "is not a class and a slowdown"),
         (["--overlap-slowdown", "gpu=0.1"], "unknown class 'gpu'"),
+        (["--overlap-slowdown", "memory=0.1,small=x"], "'small=x' is not a class and a slowdown"),
+        (["--overlap-slowdown", "memory=0.1,memory=0.2"], "twice"),
         (["--overlap-slowdown", "-1"], "zero or more"),
         (["--overlap-slowdown", "0.1", "--overlap-slowdown", "0.2"], "twice"),
         (["--network", "packets"], "analytical"),

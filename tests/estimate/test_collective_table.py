@@ -3,6 +3,7 @@
 import pytest
 
 import traincast
+from support import write_cluster
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.collective_table import doubling, members_on, spread
 from traincast.estimate.collectives import price_collective
@@ -61,6 +62,40 @@ def test_every_operation_has_a_table(operation):
     assert len(times) == 31
     assert times == sorted(times)
     assert times[0] > 0
+
+
+FAT = {"kind": "fat-tree", "nodes_per_leaf": 4, "oversubscription": 8.0}
+
+
+def test_the_fabric_of_the_cluster_counts_and_is_explained(tmp_path):
+    fat = write_cluster(tmp_path / "fat.toml", fabric=FAT)
+    table, plain = (traincast.collective("all_to_all", 2**30, gpus=64, cluster=each) for each in (fat, "h100"))
+    # Half of what 32 GPUs have goes to the other leaf, over an eighth of their NICs.
+    bound_s = 32 * 2**30 / 2 / (32 * 48.5e9 / 8)
+    assert bound_s <= table.rows[0].time_s < 1.05 * bound_s
+    assert table.rows[0].time_s > 4 * plain.rows[0].time_s
+    (note,) = table.assumptions
+    assert note.code == "shared-links"
+    assert "4.12 x as long" in note.text
+    assert note.text.endswith("held back by leaf 0 -> spine 0")
+    # The eight channels of a ring share the 194 GB/s of a leaf where a node alone would give them 350.
+    (note,) = traincast.collective("all_reduce", 2**30, gpus=64, cluster=fat).assumptions
+    assert f"{350 / 194:.2f} x as long" in note.text
+    assert traincast.collective("all_reduce", 2**30, gpus=8, cluster=fat).assumptions == ()
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "all_to_all", "broadcast", "send_recv"])
+def test_slower_links_of_the_fabric_take_longer_and_faster_ones_no_less_than_the_nic_does(tmp_path, operation):
+    times = []
+    for rate in (10e9, 25e9, 48.5e9, 100e9):
+        cluster = write_cluster(tmp_path / "c.toml", fabric={**FAT, "oversubscription": 1.0, "link_bytes_per_s": rate})
+        table = traincast.collective(operation, 2**32, gpus=16, nodes=16, cluster=cluster)
+        times.append(table.rows[0].time_s)
+        assert ("fabric-rate" in {note.code for note in table.assumptions}) == (rate != 48.5e9)
+    plain = traincast.collective(operation, 2**32, gpus=16, nodes=16, cluster="h100").rows[0].time_s
+    assert times[2] == times[3] == plain
+    assert times[0] == pytest.approx(4.85 * plain, rel=0.02)
+    assert times[0] > times[1] > times[2]
 
 
 def test_no_time_has_no_bandwidth():

@@ -95,6 +95,18 @@ def test_rails_of_an_all_to_all_meet_in_the_spines_unless_pxn_sends_it_along_rai
     assert worst("all-to-all", EVERYONE, pxn) == 1.0
 
 
+@pytest.mark.parametrize("rate", [12.5e9, 48.5e9, 97e9])
+def test_a_gpu_uses_no_more_of_a_fast_fabric_than_it_reaches(rate):
+    """And what lies above the NICs is made for all of their rate: at 97 GB/s, 2:1 is enough for 48.5."""
+    graph = build("fat-tree", nodes_per_leaf=2, oversubscription=(2.0,), link_bytes_per_s=rate)
+    reached = H100.inter.bandwidth_bytes_per_s
+    assert graph.nic_bytes_per_s == min(rate, reached)
+    assert graph.port_bytes_per_s == (rate if rate > reached else None)
+    assert worst("send", ACROSS, graph) == pytest.approx(2.0 * min(rate, reached) / rate)
+    both = network_factor(["ring", "send"], [np.array([0, 8])] * 2, graph)
+    assert [each.factor for each in both] == pytest.approx([2.0, 2.0]), "the NIC is shared at the rate that it reaches"
+
+
 def test_groups_on_the_same_nics_share_them():
     both = network_factor(["ring", "send"], [np.array([0, 8]), np.array([0, 8])], build("non-blocking"))
     assert [each.factor for each in both] == pytest.approx([2.0, 2.0])

@@ -97,6 +97,14 @@ def test_notes_wrap_and_stay_as_written(result, shown):
     assert "and 6 more of this kind" in warnings
 
 
+def test_every_link_that_holds_something_back_is_shown(result, shown):
+    links = tuple(Note("shared-links", f"held back by leaf {number}") for number in range(7))
+    output = shown(print_result, replace(result, assumptions=(*links, *[Note("other", "same")] * 5)))
+    assert output.count("held back by leaf") == 7
+    assert output.count("- same") == 3
+    assert "and 2 more of this kind" in output
+
+
 def test_a_line_per_stage_for_the_rank_that_ends_last(result, shown):
     section = shown(print_result, result).split("Stages")[1].split("Communication")[0]
     assert re.search(r"^ +0 +0 +6\.600 +4\.400 +0\.000 +3\.300 +14\.300 +3 GiB", section, re.MULTILINE)

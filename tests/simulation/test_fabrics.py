@@ -1,5 +1,7 @@
 """A step on fabrics that share links: ordered, explained, and folded as it is unfolded."""
 
+from itertools import pairwise
+
 import pytest
 
 import traincast
@@ -11,6 +13,7 @@ FABRICS = {
     "rail-only": '[fabric]\nkind = "rail-only"\n',
     "2:1": '[fabric]\nkind = "fat-tree"\nnodes_per_leaf = 2\noversubscription = 2.0\n',
     "ecmp": '[fabric]\nkind = "fat-tree"\nnodes_per_leaf = 2\nrouting = "ecmp"\n',
+    "torus": '[fabric]\nkind = "torus"\ndims = [8, 8, 4]\n',
     "4:1": '[fabric]\nkind = "fat-tree"\nnodes_per_leaf = 2\noversubscription = 4.0\n',
 }
 
@@ -71,17 +74,99 @@ def test_analytical_never_shares_and_flows_agree_with_it_where_nothing_blocks(st
         assert flow == pytest.approx(auto, rel=1e-9)
 
 
+SWEPT = {
+    "non-blocking": {"kind": "non-blocking"},
+    "rail-only": {"kind": "rail-only"},
+    "fat-tree": {"kind": "fat-tree", "nodes_per_leaf": 2, "oversubscription": 4.0},
+    "ecmp": {"kind": "rail-optimised", "nodes_per_leaf": 2, "routing": "ecmp"},
+    "torus": {"kind": "torus", "dims": [8, 8]},
+    "file": {"file": "topology.txt", "routing": "ecmp"},
+}
+RATES_BYTES_PER_S = (5e9, 12.5e9, 25e9, 40e9, 48.5e9, 50e9, 60e9, 100e9, 200e9)
+DENSE, MOE = {"tp": 8}, {"tp": 2, "ep": 16}
+
+
+def rail_optimised_file(path, rate_bytes_per_s, nodes=8):
+    """Write a SimAI file of nodes of 8 whose GPUs have a leaf per rail, and two spines."""
+    gpus, nvswitch, leaf, spine = 8 * nodes, 8 * nodes, 9 * nodes, 9 * nodes + 8
+    rate = f"{rate_bytes_per_s * 8e-9:g}Gbps 0.0005ms 0"
+    links = [f"{rank} {nvswitch + rank // 8} 2880Gbps 0.000025ms 0" for rank in range(gpus)]
+    links += [f"{rank} {leaf + rank % 8} {rate}" for rank in range(gpus)]
+    links += [f"{leaf + low} {spine + high} {rate}" for low in range(8) for high in range(2)]
+    switches = " ".join(map(str, range(gpus, spine + 2)))
+    path.write_text("\n".join([f"{spine + 2} 8 {nodes} 10 {len(links)} H100", switches, *links]) + "\n")
+
+
+def swept_steps(folder, fabric, **options):
+    """Return the step of 64 GPUs for each of the rates of the fabric's links."""
+    path = write_aicb(folder / "w.txt", rich_rows(size=1 << 26), ga=2, pp_comm=1 << 24)
+    steps = []
+    for rate in RATES_BYTES_PER_S:
+        link = {} if "file" in fabric else {"link_bytes_per_s": rate}
+        cluster = folder / "swept.toml"
+        # Lists and texts are written alike in TOML and Python.
+        cluster.write_text(BASE + "[fabric]\n" + "".join(f"{key} = {value!r}\n" for key, value in (fabric | link).items()))
+        rail_optimised_file(folder / "topology.txt", rate)
+        steps.append(traincast.simulate(path, cluster=str(cluster), gpus=64, **options))
+    return steps
+
+
+@pytest.mark.parametrize("network", ["auto", "analytical", "flow"])
+@pytest.mark.parametrize("layout", [DENSE, MOE, {**MOE, "overlap_grad_reduce": True}], ids=["dense", "moe", "hidden"])
+@pytest.mark.parametrize("name", SWEPT)
+def test_a_faster_link_never_makes_a_longer_step_and_a_slow_one_does(tmp_path, name, layout, network):
+    results = swept_steps(tmp_path, SWEPT[name], network=network, **layout)
+    steps = [each.iteration_time_s for each in results]
+    assert all(slower >= faster * (1 - 1e-9) for slower, faster in pairwise(steps)), steps
+    assert steps[0] > steps[1] > steps[2] > steps[4]
+    said = ["".join(note.text for note in each.assumptions if note.code == "fabric-rate") for each in results]
+    assert "has 5 GB/s for each GPU, and that is its rate" in said[0]
+    assert said[4] == ""
+    assert "has 200 GB/s for each GPU, which uses the 48.5 GB/s of inter" in said[-1]
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_prices_respect_the_nic_of_the_fabric(tmp_path, name):
+    """Gradients over n GPUs on rails: (n - 1) / n of their bytes leave each, at the rate of its NIC at most."""
+    for network in ("auto", "analytical"):
+        found = swept_steps(tmp_path, SWEPT[name], network=network, **DENSE)
+        for rate, result in zip(RATES_BYTES_PER_S, found, strict=True):
+            for each in result.collectives:
+                if each.group != "dp" or each.op == "all_reduce":
+                    continue
+                bound_s = (each.ranks - 1) / each.ranks * each.size_bytes / min(rate, 48.5e9)
+                assert each.ranks == each.nodes == 8
+                assert each.time_s >= bound_s
+                if network == "analytical" and each.size_bytes > 1 << 27:
+                    assert each.time_s < 1.1 * bound_s, "and is not far from it where nothing is shared"
+
+
+def test_a_torus_passes_by_the_limit_of_the_nodes(step):
+    assert step("torus").iteration_time_s < step("non-blocking").iteration_time_s
+
+
 @pytest.mark.parametrize("layout", [{"tp": 8}, {"tp": 2, "ep": 8}, {"tp": 4, "ep": 8, "pp": 2}, {"tp": 1, "ep": 32}])
 def test_analytical_and_flows_agree_within_three_percent_on_a_non_blocking_fabric(tmp_path, layout):
-    """Dense and MoE steps of 64 GPUs; NICs that a node can fill, and kinds of groups that run one after the other."""
+    """Dense and MoE steps of 64 GPUs; NICs that a node can fill, and kinds of groups that run one after the other.
+
+    Both agree with the plain price on a cluster whose own links have the rate of the fabric's.
+    """
     path = write_aicb(tmp_path / "w.txt", rich_rows(size=1 << 24), ga=2, pp_comm=1 << 22)
-    free = {"inter": {"node_bandwidth_bytes_per_s": 4e11}, "fabric": {"kind": "non-blocking"}}
-    cluster = write_cluster(tmp_path / "free.toml", **free)
-    steps = [
-        traincast.simulate(path, cluster=cluster, gpus=64, network=network, **layout).iteration_time_s
-        for network in ("analytical", "flow")
-    ]
-    assert steps[1] == pytest.approx(steps[0], rel=0.03)
+    for rate in (25e9, 48.5e9):
+        fabric = {"kind": "non-blocking", "link_bytes_per_s": rate}
+        free = write_cluster(tmp_path / "free.toml", inter={"node_bandwidth_bytes_per_s": 4e11}, fabric=fabric)
+        inter = {"node_bandwidth_bytes_per_s": 4e11, "bandwidth_bytes_per_s": rate}
+        plain = write_cluster(tmp_path / "plain.toml", inter=inter)
+        expected = traincast.simulate(path, cluster=plain, gpus=64, network="analytical", **layout).iteration_time_s
+        for network in ("analytical", "flow"):
+            step_s = traincast.simulate(path, cluster=free, gpus=64, network=network, **layout).iteration_time_s
+            if network == "analytical":
+                assert step_s == pytest.approx(expected, rel=1e-9)
+            elif rate == 48.5e9 or "pp" not in layout:
+                assert step_s == pytest.approx(expected, rel=0.03)
+            else:
+                # Messages last longer on slow links, so that more of them meet gradients.
+                assert expected < step_s < 1.05 * expected
 
 
 def test_seeds_give_a_spread_where_flows_are_hashed(step):
@@ -94,8 +179,13 @@ def test_seeds_give_a_spread_where_flows_are_hashed(step):
     assert least <= own <= most
     assert own == pytest.approx(hashed.iteration_time_s, rel=1e-5)
     assert hashed.iteration_time_s == step("ecmp").iteration_time_s
-    unused = step("2:1", network_seeds=5)
-    assert "network-seeds-unused" in {note.code for note in unused.warnings}
+    for name, options, why in (
+        ("2:1", {}, "no flow is hashed"),
+        ("ecmp", {"network": "analytical"}, "--network analytical solves no flows"),
+    ):
+        unused = step(name, network_seeds=5, **options)
+        (said,) = (note.text for note in unused.warnings if note.code == "network-seeds-unused")
+        assert why in said
     assert "network-seeds" not in {note.code for note in unused.assumptions}
 
 

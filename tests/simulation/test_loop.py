@@ -80,6 +80,28 @@ def test_each_class_has_its_own_slowdown_and_its_own_switch(overlap_class):
     assert durations(more)[0] == pytest.approx(1.7)
 
 
+def test_a_number_alone_is_for_all_classes():
+    off = traincast.simulate(beside(2.0, 1.0), cluster="h100", overlap_slowdown=0)
+    assert durations(off) == (2.0, 1.0)
+    half = traincast.simulate(beside(2.0, 1.0), cluster="h100", overlap_slowdown=0.5)
+    assert durations(half) == pytest.approx(settled(2.0, 1.0, 0.5, 0.5), rel=SETTLED)
+
+
+def test_what_is_said_of_overlap_is_of_the_classes_that_are_there():
+    workload = beside(2.0, 1.0, overlap_class=OverlapClass.MEMORY_BOUND)
+    result = traincast.simulate(workload, cluster="h100", overlap_slowdown={"memory": 0.2, "small": 5.0})
+    (said,) = (note.text for note in result.assumptions if note.code == "overlap-slowdown")
+    assert "(slowdown at full overlap: memory 0.2, communication 0.13)" in said
+    (warned,) = (note.text for note in result.warnings if note.code == "overlap-slowdown-unused")
+    assert warned.startswith("--overlap-slowdown small changes nothing")
+    assert "there is memory, communication" in warned
+    measured = replace(workload, compute_is_in_situ=True)
+    result = traincast.simulate(measured, cluster="h100", overlap_slowdown={"memory": 5.0})
+    (warned,) = (note.text for note in result.warnings if note.code == "overlap-slowdown-unused")
+    assert "measured in a run" in warned
+    assert durations(result) == (2.0, 1.0)
+
+
 def test_waiting_is_no_overlap_only_the_transfer_is():
     hand = HandMade(Parallel(tp=2))
     hand.template([collective(0.5, blocking=False), compute(1.0), wait()])
@@ -257,6 +279,10 @@ def test_the_loop_says_how_it_settled(workload, layout):
         ({"overlap_slowdown": {"fast": 1}}, "unknown class 'fast'"),
         ({"overlap_slowdown": {"memory": -0.1}}, "overlap_slowdown.memory: is -0.1"),
         ({"overlap_slowdown": {"memory": math.nan}}, "zero or more"),
+        ({"overlap_slowdown": {"memory": "0.1"}}, "overlap_slowdown.memory: is '0.1'; it must be a number"),
+        ({"overlap_slowdown": -1}, "overlap_slowdown: is -1; it must be a number, zero or more, or such numbers by"),
+        ({"overlap_slowdown": "0.1"}, "overlap_slowdown: is '0.1'; it must be a number"),
+        ({"overlap_slowdown": True}, "overlap_slowdown: is True"),
         ({"network": "packets"}, "one of auto, analytical, flow"),
         ({"network_seeds": 0}, "at least 1"),
     ],

@@ -55,6 +55,8 @@ class Calibration:
         Of all rows, then by band of sizes; in sample.
     skipped : tuple of Skipped
         Rows that were left out, and why.
+    notes : tuple of str
+        What the measurements cannot tell apart, and what was taken instead.
     """
 
     files: tuple[str, ...]
@@ -63,6 +65,7 @@ class Calibration:
     fitted: tuple[str, ...]
     residuals: tuple[Residuals, ...]
     skipped: tuple[Skipped, ...]
+    notes: tuple[str, ...] = ()
 
     def profile(self) -> str:
         """Return the fitted cluster as a TOML file for ``--cluster``, with its residuals as comments."""
@@ -78,6 +81,7 @@ class Calibration:
                 f"({_percent(before.median_abs_error)})   p90 {_percent(after.p90_abs_error)} "
                 f"({_percent(before.p90_abs_error)})   bias {_percent(after.bias)}"
             )
+        yield from (f"Note: {note}." for note in self.notes)
         if self.cluster.measured is not None:
             yield "That is the formula. The groups in the tables at the end are priced by those instead."
 
@@ -115,7 +119,8 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: boo
         raise CalibrationError(f"the rows are of several GPUs ({', '.join(gpus)}); calibrate each from its own file")
     measured, base = read.measurements.on(base), replace(base, measured=None)
     files = tuple(str(path) for path in paths)
-    cluster = fit_links(measured, base).cluster
+    fit = fit_links(measured, base)
+    cluster = fit.cluster
     changed = tuple(_changed(base, cluster))
     source = f"fitted by traincast calibrate to {', '.join(files)}"
     kept = measured_tables(measured, f"medians of {', '.join(files)}") if table else ()
@@ -129,6 +134,7 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: boo
         fitted=changed,
         residuals=tuple(_residuals(measured, base, cluster)),
         skipped=read.skipped,
+        notes=fit.notes,
     )
 
 

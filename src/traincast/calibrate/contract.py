@@ -52,6 +52,23 @@ class Grouping:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ratios:
+    """Ratios of pairs of rows that differ in one thing alone.
+
+    Parameters
+    ----------
+    name : str
+        The one thing: ``"weak scaling"``.
+    measured, predicted : array of float
+        The same ratios twice; `predicted` is NaN where a row has no prediction.
+    """
+
+    name: str
+    measured: FloatArray
+    predicted: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
     """Measurements with what the models say to each of them.
 
@@ -71,6 +88,12 @@ class Predictions:
         Rows in the file; those that could not be used at all are in no column and no group.
     notes : tuple of Note
         What was assumed.
+    spread : array of float, optional
+        Half the width of each prediction's interval, in logarithms.
+    ratios : tuple of Ratios
+        Ratios of rows that differ in one thing alone.
+    kept : object
+        What the kind needs to leave groups out without predicting every row again (`Request.kept`).
     """
 
     ids: tuple[str, ...]
@@ -81,6 +104,9 @@ class Predictions:
     skipped: tuple[Skipped, ...]
     rows: int
     notes: tuple[Note, ...] = ()
+    spread: FloatArray | None = None
+    ratios: tuple[Ratios, ...] = ()
+    kept: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +119,16 @@ class Request:
         Cluster of all rows; each row's own by default.
     leave_out : str, optional
         A grouping: each of its groups is to be predicted by constants fitted to the others.
+    progress : callable, optional
+        Told how many rows are predicted, and of how many.
+    kept : object
+        `Predictions.kept` of the same table, where it has been predicted already.
     """
 
     cluster: str | None = None
     leave_out: str | None = None
+    progress: Callable[[int, int], None] | None = None
+    kept: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +151,8 @@ class Kind:
         The groupings that `predict` gives.
     leaves_out : tuple of str
         Those of them that `predict` can leave out.
+    shown : tuple of str
+        Those of them that are shown where nothing else is asked for; all by default.
     """
 
     name: str
@@ -128,6 +162,7 @@ class Kind:
     predict: Callable[[Table, Request], Predictions]
     by: tuple[str, ...]
     leaves_out: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
 
 
 KINDS: Registry[Kind] = Registry("kind of measurements", "traincast.calibrate.kinds")

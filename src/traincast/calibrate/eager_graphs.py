@@ -1,14 +1,15 @@
 """The kernels of a few transformers as PyTorch runs them eagerly in fp32: each operator one kernel.
 
 Shapes and sequences are those of Hugging Face's GPT-2, OPT and BERT, which the measured runs of
-NeuSight (arXiv 2407.13853) use; hidden sizes and layers are in data/README.md, gpt3_xl's 24
-heads of 128 from its measured times. A backward pass runs, for each forward kernel, what PyTorch's
-autograd does: two products per product, a softmax gradient, one or more element-wise kernels
-per element-wise kernel, a reduction per bias, a sum where a tensor was used twice.
+NeuSight (arXiv 2407.13853) use; the sizes are in its `scripts/asplos/data/DLmodel_configs`. A backward
+pass runs, for each forward kernel, what PyTorch's autograd does: two products per product, a
+softmax gradient, one or more element-wise kernels per element-wise kernel, a reduction per bias, a
+sum where a tensor was used twice. Its runs on several GPUs are Megatron-LM's
+(`collect_label_distributed.py`): the same products, with the bias and GELU in one kernel.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traincast.estimate.operators import OperatorCall
 
@@ -17,12 +18,12 @@ DTYPE = "fp32"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagerModel:
-    """A transformer of one of three kinds.
+    """A transformer of one of four kinds.
 
     Parameters
     ----------
     kind : str
-        ``gpt2``, ``opt`` or ``bert``: whose code it runs.
+        ``gpt2``, ``opt``, ``bert`` or ``megatron`` (GPT-2 by Megatron-LM): whose code it runs.
     hidden, layers, heads, vocabulary : int
         Sizes; the feed-forward part is four times as wide as the hidden size.
     """
@@ -60,92 +61,161 @@ def forward_calls(
     training : bool
         With dropout, and with BERT's head.
     """
-    layer = list(_Layer(model, batch, seq, fused=fused, training=training).forward())
-    return [*_ends(model, batch * seq, backward=False, training=training), *(layer * model.layers)]
+    layer = EagerLayer(model, batch, seq, fused=fused, training=training)
+    each = [*layer.attention(), *layer.mlp()]
+    tokens = batch * seq
+    return [*embedding(model, tokens), *head(model, tokens, training=training), *(each * model.layers)]
 
 
 def backward_calls(model: EagerModel, batch: int, seq: int) -> list[OperatorCall]:
     """Return the kernels of a backward pass, without an optimizer."""
-    layer = list(_Layer(model, batch, seq, fused=False, training=True).backward())
-    return [*_ends(model, batch * seq, backward=True, training=True), *(layer * model.layers)]
+    layer = EagerLayer(model, batch, seq)
+    each = [*layer.attention_gradient(), *layer.mlp_gradient()]
+    tokens = batch * seq
+    return [*head_gradient(model, tokens), *embedding_gradient(model, tokens), *(each * model.layers)]
 
 
-def _ends(model: EagerModel, tokens: int, *, backward: bool, training: bool) -> Iterator[OperatorCall]:
-    """Yield embedding, last norm and head; BERT's inference runs have no head."""
+def accumulation_calls(model: EagerModel) -> list[OperatorCall]:
+    """Return what adds new gradients to those that are there, a kernel per large parameter.
+
+    NeuSight's loop never clears gradients between its 25 repetitions (`neusight/Tracing/trace.py`, measure_e2e),
+    so all backward passes but the first add.
+    """
     hidden = model.hidden
-    direction = "backward" if backward else "forward"
-    for vocabulary in (model.vocabulary, 1024):
-        yield OperatorCall(family="embedding", shape=(tokens, hidden, vocabulary), dtype=DTYPE, direction=direction)
-    if not backward:
-        yield _pointwise(tokens, hidden, 2)
-    yield OperatorCall(family="norm", shape=(tokens, hidden), dtype=DTYPE, direction=direction)
+    widths = (3 * hidden, hidden, 4 * hidden, 4 * hidden)
+    layer = [_pointwise(hidden, width, 2) for width in widths]
+    return [*layer * model.layers, _pointwise(model.vocabulary, hidden, 2)]
+
+
+def embedding(model: EagerModel, tokens: int) -> Iterator[OperatorCall]:
+    """Yield what makes vectors of tokens: two look-ups and their sum."""
+    yield from _lookups(model, tokens, "forward")
+    yield _pointwise(tokens, model.hidden, 2)
+
+
+def embedding_gradient(model: EagerModel, tokens: int) -> Iterator[OperatorCall]:
+    """Yield the gradient of `embedding`."""
+    yield from _lookups(model, tokens, "backward")
+
+
+def head(model: EagerModel, tokens: int, *, training: bool = True, tp: int = 1) -> Iterator[OperatorCall]:
+    """Yield last norm and head; BERT's inference runs have no head."""
+    yield OperatorCall(family="norm", shape=(tokens, model.hidden), dtype=DTYPE)
     if training or model.kind != "bert":
-        yield from _product(tokens, model.vocabulary, hidden, backward=backward)
+        yield from product(tokens, model.vocabulary // tp, model.hidden)
 
 
-class _Layer:
-    """One layer of a model over a batch of sequences."""
+def head_gradient(model: EagerModel, tokens: int, *, tp: int = 1) -> Iterator[OperatorCall]:
+    """Yield the gradient of the loss, of the head and of the last norm.
 
-    def __init__(self, model: EagerModel, batch: int, seq: int, *, fused: bool, training: bool) -> None:
+    The loss itself is computed between the two timings of NeuSight's loop.
+    """
+    width = model.vocabulary // tp
+    # The log-softmax reads its result and the gradient, which the loss has written, and writes its own.
+    yield _pointwise(tokens, width, 0)
+    yield _pointwise(tokens, width, 2)
+    yield from product_gradient(tokens, width, model.hidden)
+    yield OperatorCall(family="norm", shape=(tokens, model.hidden), dtype=DTYPE, direction="backward")
+
+
+def _lookups(model: EagerModel, tokens: int, direction: str) -> Iterator[OperatorCall]:
+    for rows in (model.vocabulary, 1024):
+        yield OperatorCall(family="embedding", shape=(tokens, model.hidden, rows), dtype=DTYPE, direction=direction)
+
+
+class EagerLayer:
+    """One layer of a model over a batch of sequences, or what one rank of a tensor-parallel group has of it."""
+
+    def __init__(
+        self, model: EagerModel, batch: int, seq: int, *, fused: bool = False, training: bool = True, tp: int = 1
+    ) -> None:
         self.model, self.fused, self.tokens, self.seq, self.training = model, fused, batch * seq, seq, training
-        self.each, self.head_dim = batch * model.heads, model.hidden // model.heads
-        self.scores = (self.each * seq, seq)
+        self.each, self.head_dim = batch * model.heads // tp, model.hidden // model.heads
+        self.scores, self.width, self.tp = (self.each * seq, seq), model.hidden // tp, tp
 
-    def forward(self) -> Iterator[OperatorCall]:
-        """Yield the kernels of the forward pass."""
+    def attention(self) -> Iterator[OperatorCall]:
+        """Yield the kernels of attention forward, up to the norm that follows."""
         hidden, tokens = self.model.hidden, self.tokens
         for width in self._projections():
-            yield from _product(tokens, width, hidden, backward=False)
+            yield from product(tokens, width, hidden)
         # Heads are permuted views, which a batched product copies into one piece: queries, keys, values.
-        yield from (_pointwise(tokens, hidden, 1) for _ in range(3))
+        yield from (_pointwise(tokens, self.width, 1) for _ in range(3))
         yield _batched(self.each, self.seq, self.seq, self.head_dim)
         for inputs in () if self.fused else self._masking():
             yield _pointwise(*self.scores, inputs)
         yield OperatorCall(family="softmax", shape=self.scores, dtype=DTYPE)
-        yield from self._dropout()
+        yield from self._dropout_of_scores()
         yield _batched(self.each, self.seq, self.head_dim, self.seq)
-        yield _pointwise(tokens, hidden, 1)
-        yield from _product(tokens, hidden, hidden, backward=False)
-        yield from _product(tokens, 4 * hidden, hidden, backward=False)
-        for inputs in (1,) if self.fused else self._activation():
-            yield _pointwise(tokens, 4 * hidden, inputs)
-        yield from _product(tokens, hidden, 4 * hidden, backward=False)
-        for _ in range(2):
-            if not self.fused:
-                yield _pointwise(tokens, hidden, 2)
-            yield OperatorCall(family="norm", shape=(tokens, hidden), dtype=DTYPE)
+        yield _pointwise(tokens, self.width, 1)
+        yield from product(tokens, hidden, self.width)
+        yield from self._residual()
 
-    def backward(self) -> Iterator[OperatorCall]:
-        """Yield the kernels of the backward pass."""
+    def mlp(self) -> Iterator[OperatorCall]:
+        """Yield the kernels of the feed-forward part forward, up to the norm that follows."""
         hidden, tokens = self.model.hidden, self.tokens
-        for n, k in (*((width, hidden) for width in self._projections()), (hidden, hidden), (4 * hidden, hidden),
-                     (hidden, 4 * hidden)):  # fmt: skip
-            yield from _product(tokens, n, k, backward=True)
+        yield from product(tokens, 4 * self.width, hidden)
+        for inputs in (1,) if self.fused else self._activation():
+            yield _pointwise(tokens, 4 * self.width, inputs)
+        yield from product(tokens, hidden, 4 * self.width)
+        yield from self._residual()
+
+    def attention_gradient(self) -> Iterator[OperatorCall]:
+        """Yield the kernels of attention backward."""
+        hidden, tokens = self.model.hidden, self.tokens
+        for width in self._projections():
+            yield from product_gradient(tokens, width, hidden)
+        yield from product_gradient(tokens, hidden, self.width)
         for shape in self._score_products():
             yield _batched(*shape)
         yield OperatorCall(family="softmax", shape=self.scores, dtype=DTYPE, direction="backward")
         for _ in self._masking():
             yield _pointwise(*self.scores, 1)
-        yield from self._dropout()
-        yield from (_pointwise(tokens, hidden, 1) for _ in range(4))
-        for inputs in self._activation_gradient():
-            yield _pointwise(tokens, 4 * hidden, inputs)
-        for _ in range(2):
-            yield OperatorCall(family="norm", shape=(tokens, hidden), dtype=DTYPE, direction="backward")
-            yield _pointwise(tokens, hidden, 2)
+        yield from self._dropout_of_scores()
+        yield from (_pointwise(tokens, self.width, 1) for _ in range(4))
+        yield from self._residual_gradient()
 
-    def _dropout(self) -> Iterator[OperatorCall]:
-        """Yield dropout on scores and on both results, either way: a tensor in, one out, and a mask of a byte each."""
+    def mlp_gradient(self) -> Iterator[OperatorCall]:
+        """Yield the kernels of the feed-forward part backward."""
+        hidden, tokens = self.model.hidden, self.tokens
+        yield from product_gradient(tokens, 4 * self.width, hidden)
+        yield from product_gradient(tokens, hidden, 4 * self.width)
+        for inputs in self._activation_gradient():
+            yield _pointwise(tokens, 4 * self.width, inputs)
+        yield from self._residual_gradient()
+
+    @property
+    def parameters(self) -> int:
+        """Weights, biases and norms of the layer on one rank."""
+        hidden = self.model.hidden
+        return (12 * hidden + 7) * self.width + 6 * hidden
+
+    def _residual(self) -> Iterator[OperatorCall]:
+        yield from self._dropout((self.tokens, self.model.hidden))
+        if not self.fused:
+            yield _pointwise(self.tokens, self.model.hidden, 2)
+        yield OperatorCall(family="norm", shape=(self.tokens, self.model.hidden), dtype=DTYPE)
+
+    def _residual_gradient(self) -> Iterator[OperatorCall]:
+        shape = (self.tokens, self.model.hidden)
+        yield from self._dropout(shape)
+        yield OperatorCall(family="norm", shape=shape, dtype=DTYPE, direction="backward")
+        yield _pointwise(*shape, 2)
+
+    def _dropout_of_scores(self) -> Iterator[OperatorCall]:
+        # OPT has none on its scores.
+        if self.model.kind != "opt":
+            yield from self._dropout(self.scores)
+
+    def _dropout(self, shape: tuple[int, int]) -> Iterator[OperatorCall]:
+        """Yield dropout either way: a tensor in, one out, and a mask of a byte each."""
         if self.training:
-            results = [(self.tokens, self.model.hidden)] * 2
-            # OPT has none on its scores.
-            for shape in results if self.model.kind == "opt" else (self.scores, *results):
-                options = (("inputs", "1"), ("outputs", "1.25"))
-                yield OperatorCall(family="elementwise", shape=shape, dtype=DTYPE, options=options)
+            options = (("inputs", "1"), ("outputs", "1.25"))
+            yield OperatorCall(family="elementwise", shape=shape, dtype=DTYPE, options=options)
 
     def _projections(self) -> tuple[int, ...]:
-        hidden = self.model.hidden
-        return (3 * hidden,) if self.model.kind == "gpt2" else (hidden, hidden, hidden)
+        if self.model.kind in ("gpt2", "megatron"):
+            return (3 * self.width,)
+        return (self.width, self.width, self.width)
 
     def _score_products(self) -> Iterator[tuple[int, int, int, int]]:
         each, seq, head_dim = self.each, self.seq, self.head_dim
@@ -165,21 +235,30 @@ class _Layer:
         return (2, 2, 2, 1, 1, 1, 1, 2, 1, 2, 2) if self.model.kind == "gpt2" else (2,)
 
 
+def by_megatron(model: EagerModel, tp: int) -> EagerModel:
+    """Return a GPT as Megatron-LM runs it: its vocabulary is filled up to a multiple of 128 rows per rank."""
+    share = 128 * tp
+    return replace(model, kind="megatron", vocabulary=-(-model.vocabulary // share) * share)
+
+
+def product(m: int, n: int, k: int) -> Iterator[OperatorCall]:
+    """Yield a product of `m` tokens."""
+    yield OperatorCall(family="gemm", shape=(m, n, k), dtype=DTYPE)
+
+
+def product_gradient(m: int, n: int, k: int, *, bias: bool = True) -> Iterator[OperatorCall]:
+    """Yield the two products of a product's gradient, and the sum over rows that a bias needs."""
+    yield OperatorCall(family="gemm", shape=(m, n, k), dtype=DTYPE, direction="dgrad")
+    yield OperatorCall(
+        family="gemm", shape=(m, n, k), dtype=DTYPE, direction="wgrad", options=(("accumulate", "none"),)
+    )
+    if bias:
+        yield OperatorCall(family="elementwise", shape=(m, n), dtype=DTYPE, options=(("inputs", "1"), ("outputs", "0")))
+
+
 def _pointwise(rows: int, width: int, inputs: int) -> OperatorCall:
     return OperatorCall(family="elementwise", shape=(rows, width), dtype=DTYPE, options=(("inputs", str(inputs)),))
 
 
 def _batched(batch: int, m: int, n: int, k: int) -> OperatorCall:
     return OperatorCall(family="gemm", shape=(batch, m, n, k), dtype=DTYPE)
-
-
-def _product(m: int, n: int, k: int, *, backward: bool) -> Iterator[OperatorCall]:
-    """Yield a product, or the two of its gradient and the sum over rows that a bias needs."""
-    if not backward:
-        yield OperatorCall(family="gemm", shape=(m, n, k), dtype=DTYPE)
-        return
-    yield OperatorCall(family="gemm", shape=(m, n, k), dtype=DTYPE, direction="dgrad")
-    yield OperatorCall(
-        family="gemm", shape=(m, n, k), dtype=DTYPE, direction="wgrad", options=(("accumulate", "none"),)
-    )
-    yield OperatorCall(family="elementwise", shape=(m, n), dtype=DTYPE, options=(("inputs", "1"), ("outputs", "0")))

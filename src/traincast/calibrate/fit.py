@@ -15,7 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.calibrate.measurements import CollectiveMeasurements
-from traincast.calibrate.search import minimise
+from traincast.calibrate.search import minimise, scan
+from traincast.calibrate.shows import (
+    FILL,
+    INTER,
+    INTRA,
+    NIC,
+    NODE,
+    Constants,
+    Rates,
+    hold_together,
+    not_told_apart,
+    rates_shown,
+    start_of,
+    value_of,
+    what_shows,
+)
 from traincast.errors import ConfigError
 from traincast.estimate.collective_table import spread
 from traincast.estimate.collectives.contract import Curve, Traffic, curve, evaluate
@@ -24,28 +39,14 @@ from traincast.fabric.placement import Placement
 from traincast.spec.cluster import Cluster
 from traincast.workload.words import Operation
 
+__all__ = ["INTER", "INTRA", "Fit", "Residual", "fit_links", "from_others", "predictor", "residuals", "with_constants"]
+
 FloatArray = npt.NDArray[np.float64]
 
-INTRA = (
-    "intra.base_latency_s",
-    "intra.hop_latency_s",
-    "intra.fill_latency_s",
-    "intra.fill_bytes",
-    "intra.bandwidth_bytes_per_s",
-    "intra.pair_bandwidth_bytes_per_s",
-    "intra.halves_bandwidth_bytes_per_s",
-    "intra.crowding",
-    "gpu.copy_bytes_per_s",
-)
-"""Constants inside a node. A cluster has those of NVLink (fill and copy rate) or those of PCIe: six at most."""
-FILL = ("intra.fill_latency_s", "intra.fill_bytes")
-INTER = (
-    "inter.hop_latency_s",
-    "inter.fill_latency_s",
-    "inter.fill_bytes",
-    "inter.node_bandwidth_bytes_per_s",
-)
-"""Constants between nodes. The start is that inside a node; the NIC's rate needs runs of one rank per node."""
+_NO_WORSE = 1e-6
+"""A constant that can go back to where it was for so much more error, as a fraction, does not show."""
+_FURTHEST = 10.0
+"""How far a constant may go from where it starts, as a logarithm: one that does not show goes anywhere."""
 BANDS = (("up to 64 KiB", 0, 2**16), ("to 1 MiB", 2**16, 2**20), ("to 16 MiB", 2**20, 2**24), ("above", 2**24, 2**63))
 
 
@@ -72,6 +73,8 @@ class Fit:
     """By field path: ``"intra.hop_latency_s"``."""
     residuals: tuple[Residual, ...]
     """All rows, then by band of sizes, then by operation; those without rows are left out."""
+    notes: tuple[str, ...] = ()
+    """What the measurements cannot tell apart, and what was taken instead."""
 
 
 def fit_links(
@@ -86,9 +89,8 @@ def fit_links(
     cluster : Cluster
         Where the search starts, and everything that is not fitted.
     fields : sequence of str, optional
-        What is fitted; by default those of `INTRA` that the cluster has if there are rows
-        on one node, and those of `INTER` if there are rows on several. The copy rate needs
-        more than one operation.
+        What is fitted; by default what the measurements show (`what_shows`): of `INTRA` if
+        there are rows on one node, of `INTER` if there are rows on several.
     rounds : int, default 4
         Restarts of the search; it is deterministic.
 
@@ -102,31 +104,65 @@ def fit_links(
         If there is nothing to fit, or the cluster has no value where the search could start.
     """
     measured = measurements.on(cluster)
-    fields = _what_shows(measured, cluster) if fields is None else fields
-    start = {field: _value(cluster, field) for field in fields}
+    rates = rates_shown(measured, cluster)
+    fields = what_shows(measured, cluster) if fields is None else fields
+    start = start_of(fields, cluster, rates.nics)
     lacking = [field for field, value in start.items() if value is None]
     if lacking or not fields or not len(measured):
         raise ConfigError(f"has no value to start a fit from: {', '.join(lacking) or 'no measurements'}", cluster.name)
-    times = predictor(measured, cluster)
-    loss = _loss(measured)
+    times, loss = predictor(measured, cluster), _loss(measured)
 
-    def error(log_constants: FloatArray) -> float:
-        trial = with_constants(cluster, dict(zip(fields, np.exp(log_constants).tolist(), strict=True)))
-        return loss(times(trial))
+    first = np.log([float(value or 0) for value in start.values()])
 
-    best = np.exp(minimise(error, np.log([float(value or 0) for value in start.values()]), rounds))
-    constants = dict(zip(fields, best.tolist(), strict=True))
-    fitted = with_constants(cluster, constants)
-    return Fit(fitted, constants, residuals(measured, times(fitted)))
+    def constants_at(point: FloatArray) -> dict[str, float]:
+        near = first + np.clip(point - first, -_FURTHEST, _FURTHEST)
+        return dict(zip(fields, np.exp(near).tolist(), strict=True))
+
+    def cluster_of(constants: Constants) -> Cluster:
+        return with_constants(cluster, hold_together(constants, cluster, rates))
+
+    def error_of(constants: Constants) -> float:
+        return loss(times(cluster_of(constants)))
+
+    def error(point: FloatArray) -> float:
+        return error_of({**constants_at(point)})
+
+    best = min((minimise(error, point, rounds) for point in (first, scan(error, first))), key=error)
+    found = _without_unseen({**constants_at(best)}, cluster, rates, error_of)
+    fitted = cluster_of(found)
+    shown = {field: value for field, value in found.items() if value is not None}
+    return Fit(fitted, shown, residuals(measured, times(fitted)), tuple(not_told_apart(fitted, cluster, rates)))
+
+
+def _without_unseen(
+    constants: Constants, cluster: Cluster, rates: Rates, error: Callable[[Constants], float]
+) -> Constants:
+    """Return constants without those changes that no measurement asks for: of a link that nothing waits for."""
+    found = {**constants}
+    least = error(found) * (1 + _NO_WORSE) + _NO_WORSE / 1000
+    for field in constants:
+        before = value_of(cluster, field)
+        if error({**found, field: before}) <= least:
+            found[field] = before
+    if {NIC, NODE} <= set(constants) and found[NODE] != value_of(cluster, NODE):
+        # Where the NICs are reached there is no telling how much more a node could do.
+        nics = rates.nics * (found[NIC] or 0.0)
+        if error({**found, NODE: nics}) <= least:
+            found[NODE] = nics
+    return found
 
 
 def with_constants(cluster: Cluster, constants: Mapping[str, float | None]) -> Cluster:
-    """Return the cluster with other constants, by field path; a new start inside holds between nodes too."""
+    """Return the cluster with other constants, by field path.
+
+    A new start inside a node holds between nodes too where the two are the same in the cluster,
+    and nothing else is said of that between nodes.
+    """
     changes: dict[str, dict[str, float | None]] = {"gpu": {}, "intra": {}, "inter": {}}
     for path, value in constants.items():
         section, _, field = path.partition(".")
         changes[section][field] = value
-    if "base_latency_s" in changes["intra"]:
+    if "base_latency_s" in changes["intra"] and cluster.intra.base_latency_s == cluster.inter.base_latency_s:
         # All-reduces of one operation cannot tell a start between nodes from the steps.
         changes["inter"].setdefault("base_latency_s", changes["intra"]["base_latency_s"])
     # The names are those of number fields: a wrong one is a TypeError of `replace`.
@@ -206,15 +242,15 @@ def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
         return float(np.exp(np.mean(np.log(known))))
 
     def rate(field: str, datasheet: str) -> float:
-        own = _value(cluster, datasheet)
+        own = value_of(cluster, datasheet)
         if own is None:
             raise ConfigError("is needed to scale the rates of other clusters", datasheet)
-        return own * mean(lambda other: _ratio(_value(other, field), _value(other, datasheet)), field)
+        return own * mean(lambda other: _ratio(value_of(other, field), value_of(other, datasheet)), field)
 
     learnt = ["intra.base_latency_s", "intra.hop_latency_s", *([] if pcie else FILL)]
     learnt += ["intra.crowding"] * all(other.intra.crowding for other in alike)
     constants: dict[str, float | None] = dict.fromkeys(field for field in INTRA if field.startswith("intra."))
-    constants |= {field: mean(lambda other, field=field: _value(other, field), field) for field in learnt}  # type: ignore[misc]
+    constants |= {field: mean(lambda other, field=field: value_of(other, field), field) for field in learnt}  # type: ignore[misc]
     constants["intra.bandwidth_bytes_per_s"] = rate("intra.bandwidth_bytes_per_s", "gpu.link_bytes_per_s")
     if pcie:  # there the form has neither a fill nor a rate of copies
         constants |= {"intra.fill_latency_s": 0.0, "intra.fill_bytes": 1.0}
@@ -237,33 +273,11 @@ def residuals(measured: CollectiveMeasurements, predicted_N: FloatArray) -> tupl
     return tuple(found)
 
 
-def _what_shows(measured: CollectiveMeasurements, cluster: Cluster) -> list[str]:
-    """Return the constants that measurements can tell from each other."""
-    fields = [*INTRA] * bool((measured.nodes == 1).any()) + [*INTER] * bool((measured.nodes > 1).any())
-    hidden = set(FILL) if cluster.intra.kind == "pcie" else set()
-    if len(set(measured.op)) == 1:  # what a rank keeps shows only beside another operation that keeps less of it
-        hidden.add("gpu.copy_bytes_per_s")
-    if "all_to_all" not in measured.op:  # rings cross the middle of a group once
-        hidden.add("intra.halves_bandwidth_bytes_per_s")
-    ranks = set(measured.ranks[measured.nodes == 1].tolist())
-    if 2 not in ranks:
-        hidden.add("intra.pair_bandwidth_bytes_per_s")
-    if len(ranks) < 2:
-        hidden.add("intra.crowding")
-    return [field for field in fields if field not in hidden and _value(cluster, field) is not None]
-
-
 def _traffics(operation: Operation, placement: Placement, cluster: Cluster) -> list[Traffic]:
     found = [traffic for _, traffic in candidates(operation, placement, cluster)]
     if not found:
         raise ConfigError(f"no algorithm can do {operation.name} over {placement.ranks} ranks", cluster.name)
     return found
-
-
-def _value(cluster: Cluster, path: str) -> float | None:
-    section, _, field = path.partition(".")
-    value = getattr(getattr(cluster, section), field)
-    return None if value is None else float(value)
 
 
 def _ratio(value: float | None, over: float | None) -> float | None:

@@ -151,8 +151,10 @@ def _positions(test: _Test, name: str) -> list[int]:
 def _operation_of_file(path: str) -> str | None:
     """Return the operation that the name of a file holds: ``all_reduce-8xh100.log``; None where it holds none."""
     letters = re.sub(r"[^a-z]", "", PurePath(path).name.lower())
-    names = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "sendrecv")
-    return next((name for name in names if name in letters), None)
+    names = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "sendrecv", "hypercube")
+    # These stand in other names and in plain words too, so they must be a word of the file's name.
+    words = set(re.split(r"[^a-z]+", PurePath(path).name.lower())) & {"reduce", "gather", "scatter"}
+    return next((name for name in names if name in letters), next(iter(sorted(words)), None))
 
 
 def _operation_of_figures(test: _Test) -> str | None:
@@ -186,9 +188,20 @@ def _cells(op: str, test: _Test, fields: list[str]) -> dict[str, str]:
         "size_bytes": fields[0],
         "time_us": next((time for time in times if time != "N/A"), "N/A"),
         "gpu": test.gpu,
-        "suspect": _suspicion(op, fields[0], times),
+        "suspect": _wrong_values(test, fields) or _suspicion(op, fields[0], times),
     }
     return {name: cell for name, cell in cells.items() if cell}
+
+
+def _wrong_values(test: _Test, fields: list[str]) -> str:
+    """Return that the check of the result failed, or nothing.
+
+    Only of ``#wrong``, which counts; ``error`` of older versions is the largest deviation, and
+    rounding alone gives one.
+    """
+    checks = [fields[position] for position in _positions(test, "#wrong") if position < len(fields)]
+    wrong = max((int(check) for check in checks if check.isdecimal()), default=0)
+    return f"the check found wrong results: {wrong} values (#wrong)" if wrong else ""
 
 
 def _suspicion(op: str, size: str, times: list[str]) -> str:

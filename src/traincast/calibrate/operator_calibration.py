@@ -6,8 +6,9 @@ from os import PathLike
 from pathlib import Path
 
 from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.operator_fit import FEWEST, Sample, fit_constants, free_constants, predict, samples_of
+from traincast.calibrate.operator_fit import FEWEST, Sample, predict, samples_of
 from traincast.calibrate.operator_measurements import OperatorMeasurements, operators_of
+from traincast.calibrate.operator_transfer import constants_from_few
 from traincast.calibrate.statistics import Statistics, statistics
 from traincast.calibrate.tables import Table, read_table
 from traincast.errors import CalibrationError
@@ -80,7 +81,8 @@ def calibrate_operators(
     gpu : GpuSpec
         The accelerator; rows of others are left out, rows that say none are its own.
     base : OperatorConstants, optional
-        What the fit starts from and is pulled towards; the shipped ones by default.
+        What the fit starts from and is pulled towards, and measured GPUs to be like (`operator_transfer`);
+        the shipped ones by default.
 
     Returns
     -------
@@ -105,13 +107,16 @@ def calibrate_operators(
                 skipped.append(Skipped(f"{table.path} {family} {dtype}", f"{len(sample)} rows; {FEWEST} are needed"))
                 continue
             start = _start(known, gpu, family, dtype)
+            constants = constants_from_few(sample, start, known, events=_has_events(table))
+            lent = f" with the corrections of {constants.grid_of}" if constants.grid_of else ""
             constants = replace(
-                fit_constants(sample, start, free_constants(sample, events=_has_events(table))),
-                source=f"fitted by traincast calibrate to {table.path}",
+                constants,
+                source=f"fitted by traincast calibrate to {table.path}{lent}",
                 confidence="high" if len(sample) >= 20 else "medium",
             )
             fitted.append(constants)
-            residuals.append(_residuals(sample, start, constants))
+            after = sample.corrected(known.correction(constants) if constants.grid_of else None)
+            residuals.append(_residuals(sample, start, after, constants))
     if not fitted:
         raise CalibrationError(f"no family of {gpu.name} has {FEWEST} rows: {skipped[0].reason if skipped else 'none'}")
     return OperatorCalibration(
@@ -144,12 +149,12 @@ def _own(measured: OperatorMeasurements, gpu: GpuSpec, skipped: list[Skipped]) -
     return measured.select(rows)
 
 
-def _residuals(sample: Sample, before: FamilyConstants, after: FamilyConstants) -> FamilyResiduals:
+def _residuals(sample: Sample, before: FamilyConstants, corrected: Sample, after: FamilyConstants) -> FamilyResiduals:
     return FamilyResiduals(
         family=after.family,
         dtype=after.dtype,
         before=statistics(predict(sample, before), sample.time_s_N),
-        after=statistics(predict(sample, after), sample.time_s_N),
+        after=statistics(predict(corrected, after), sample.time_s_N),
     )
 
 

@@ -19,7 +19,7 @@ from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorCall, OperatorConstants, price_calls, work_of
 from traincast.estimate.operators.corrections import LIMIT, Correction, corners
 from traincast.estimate.operators.price import machine_for
-from traincast.estimate.operators.roofline import Machine, WorkColumns, columns_of, roofline
+from traincast.estimate.operators.roofline import Machine, WorkColumns, columns_of, least_s, roofline
 from traincast.spec.gpus import GpuSpec
 
 Key = tuple[str, str, str]
@@ -63,6 +63,8 @@ class Sample:
         Measurement that each call belongs to; some cover several calls.
     rest_s_N : array of float
         Seconds of what else a measurement covers, by prices of other families.
+    factor_C : array of float, optional
+        Correction of each call's price, where one is taken as known.
     """
 
     columns: WorkColumns
@@ -70,6 +72,7 @@ class Sample:
     time_s_N: FloatArray
     owner_C: IntArray
     rest_s_N: FloatArray
+    factor_C: FloatArray | None = None
 
     def __len__(self) -> int:
         """Return the number of measurements."""
@@ -94,7 +97,13 @@ class Sample:
             time_s_N=self.time_s_N[rows],
             owner_C=position[self.owner_C[calls]],
             rest_s_N=self.rest_s_N[rows],
+            factor_C=None if self.factor_C is None else self.factor_C[calls],
         )
+
+    def corrected(self, grid: Correction | None) -> "Sample":
+        """Return the same measurements with the corrections of a grid taken as known."""
+        fits = grid is not None and self.columns.coordinates_ND.shape[1:] == (len(grid.axes),)
+        return replace(self, factor_C=grid.factors(self.columns.coordinates_ND) if grid and fits else None)
 
 
 def samples_of(measured: OperatorMeasurements, constants: OperatorConstants) -> dict[Key, Sample]:
@@ -110,22 +119,29 @@ def samples_of(measured: OperatorMeasurements, constants: OperatorConstants) -> 
     rows_of: dict[Key, list[int]] = {}
     gpus: dict[Key, GpuSpec] = {}
     for row, (gpu, calls) in enumerate(zip(measured.gpu, measured.calls, strict=True)):
-        call = _main(calls)
+        call = main_call(calls)
         work = work_of(call)
         if work.parts or (work.tiling is not None and not gpu.has_peak(call.dtype)):
             continue
-        key = (gpu.name, work.constants[0], call.dtype)
+        key = key_of(gpu, calls)
         rows_of.setdefault(key, []).append(row)
         gpus[key] = gpu
     return {key: _sample(measured, rows, gpus[key], constants) for key, rows in rows_of.items()}
 
 
-def _main(calls: Sequence[OperatorCall]) -> OperatorCall:
+def key_of(gpu: GpuSpec, calls: Sequence[OperatorCall]) -> Key:
+    """Return the sample that a measurement belongs to."""
+    call = main_call(calls)
+    return gpu.name, (*work_of(call).constants, "")[0], call.dtype
+
+
+def main_call(calls: Sequence[OperatorCall]) -> OperatorCall:
+    """Return the call of a measurement that it is of: a matrix product, if there is one."""
     return next((call for call in calls if work_of(call).tiling is not None), calls[0])
 
 
 def _sample(measured: OperatorMeasurements, rows: Sequence[int], gpu: GpuSpec, constants: OperatorConstants) -> Sample:
-    family = _main(measured.calls[rows[0]]).family
+    family = main_call(measured.calls[rows[0]]).family
     calls: list[OperatorCall] = []
     others: list[OperatorCall] = []
     owner: list[int] = []
@@ -210,6 +226,8 @@ def fit_constants(sample: Sample, base: FamilyConstants, free: Sequence[str]) ->
 def predict(sample: Sample, constants: FamilyConstants) -> FloatArray:
     """Return the predicted seconds of each measurement, with what its timing holds beside the kernel."""
     time_C = roofline(sample.columns, sample.machine, constants).time_N
+    if sample.factor_C is not None:
+        time_C = np.maximum(time_C * sample.factor_C, least_s(sample.columns, sample.machine))
     time_N: FloatArray = np.bincount(sample.owner_C, time_C, len(sample)) + sample.rest_s_N + constants.event_s
     return time_N
 

@@ -39,7 +39,7 @@ _ACTIVATIONS = ("gelu", "relu", "tanh")
 _TRITON = (("kernel", "triton"),)
 _FALLBACK = (("kernel", "fallback"),)
 _FALLS_BACK = {("blackwell", 192), ("hopper", 512)}
-"""Where the frameworks measured have no fused kernel for a head size: the one that runs has 1/8 of the rate of the others."""
+"""Architectures and head sizes without a fused kernel in the frameworks measured: what runs has 1/8 of the rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,9 @@ class Statistics:
     """Share of the measurements inside the predicted interval; None where none was predicted."""
 
 
-def statistics(predicted: FloatArray, measured: FloatArray, rows: int | None = None) -> Statistics:
+def statistics(
+    predicted: FloatArray, measured: FloatArray, rows: int | None = None, spread: FloatArray | None = None
+) -> Statistics:
     """Return the error figures of predictions.
 
     Parameters
@@ -41,6 +43,8 @@ def statistics(predicted: FloatArray, measured: FloatArray, rows: int | None = N
         Positive measurements, one per prediction.
     rows : int, optional
         Rows there are, with those that are in neither array; the length of the arrays by default.
+    spread : array of float, optional
+        Half the width of each prediction's interval, in logarithms.
 
     Returns
     -------
@@ -64,7 +68,12 @@ def statistics(predicted: FloatArray, measured: FloatArray, rows: int | None = N
         p95_abs_error=float(p95),
         bias=float(np.median(errors)),
         spearman=spearman(predicted[known], measured[known]),
+        interval_coverage=None if spread is None else _inside(predicted[known], measured[known], spread[known]),
     )
+
+
+def _inside(predicted: FloatArray, measured: FloatArray, spread: FloatArray) -> float:
+    return float(np.mean(np.abs(np.log(measured / predicted)) <= spread))
 
 
 def relative_errors(predicted: FloatArray, measured: FloatArray) -> FloatArray:

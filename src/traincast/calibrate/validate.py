@@ -1,6 +1,6 @@
 """Hold predictions against a file of measurements."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from os import PathLike
@@ -125,7 +125,13 @@ class Validation:
 
 
 def validate(
-    path: str | PathLike[str], cluster: str | None = None, by: Sequence[str] = (), leave_out: str | None = None
+    path: str | PathLike[str],
+    cluster: str | None = None,
+    by: Sequence[str] = (),
+    leave_out: str | None = None,
+    *,
+    kind: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
     """Predict every measurement in a file and say how far off the predictions are.
 
@@ -139,6 +145,10 @@ def validate(
         Groupings to show, two at once as ``"gpu+op"``; all that the kind has by default.
     leave_out : str, optional
         A grouping: the constants are fitted again without each of its groups, and predict it.
+    kind : str, optional
+        Name in `KINDS` of what to predict, where a file holds several things; its columns say by default.
+    progress : callable, optional
+        Told how many rows are predicted, and of how many.
 
     Returns
     -------
@@ -152,29 +162,32 @@ def validate(
         If the kind has no such grouping or cannot leave it out, or the cluster is wrong.
     """
     table = read_table(Path(path))
-    kind = _kind_of(table)
-    chosen = _groupings(kind, by)
-    if leave_out is not None and leave_out not in kind.leaves_out:
-        raise ConfigError(f"{kind.title} cannot leave out {leave_out!r}; known: {', '.join(kind.leaves_out)}", "cv")
-    found = kind.predict(table, Request(cluster=cluster))
+    of = _kind_of(table) if kind is None else KINDS.get(kind)
+    chosen = _groupings(of, by)
+    if leave_out is not None and leave_out not in of.leaves_out:
+        known = ", ".join(of.leaves_out) or "none"
+        raise ConfigError(f"{of.title} cannot leave out {leave_out!r}; known: {known}", "cv")
+    found = of.predict(table, Request(cluster=cluster, progress=progress))
     return Validation(
         path=table.path,
-        kind=kind.name,
-        title=kind.title,
-        quantity=kind.quantity,
-        total=statistics(found.predicted, found.measured, found.rows),
+        kind=of.name,
+        title=of.title,
+        quantity=of.quantity,
+        total=statistics(found.predicted, found.measured, found.rows, found.spread),
         skipped=found.skipped,
         groups=tuple(_groups(found, chosen)),
         worst=_worst(found),
         notes=found.notes,
         predictions=found,
-        held_out=None if leave_out is None else _held_out(kind, table, chosen, Request(cluster, leave_out)),
+        held_out=None
+        if leave_out is None
+        else _held_out(of, table, chosen, Request(cluster, leave_out, progress, found.kept)),
     )
 
 
 def _held_out(kind: Kind, table: Table, chosen: Sequence[str], request: Request) -> HeldOut:
     found = kind.predict(table, request)
-    total = statistics(found.predicted, found.measured, found.rows)
+    total = statistics(found.predicted, found.measured, found.rows, found.spread)
     return HeldOut(request.leave_out or "", total, tuple(_groups(found, chosen)), found.skipped)
 
 
@@ -194,7 +207,7 @@ def _groupings(kind: Kind, by: Sequence[str]) -> tuple[str, ...]:
     unknown = next((name for each in by for name in each.split("+") if name not in kind.by), None)
     if unknown is not None:
         raise ConfigError(f"{kind.title} cannot be grouped by {unknown!r}; known: {', '.join(kind.by)}", "by")
-    return tuple(dict.fromkeys(by)) or kind.by
+    return tuple(dict.fromkeys(by)) or kind.shown or kind.by
 
 
 def _groups(found: Predictions, chosen: Sequence[str]) -> list[GroupFigures]:
@@ -206,8 +219,11 @@ def _groups(found: Predictions, chosen: Sequence[str]) -> list[GroupFigures]:
         for position, name in enumerate(grouping.names):
             rows = grouping.index == position
             if rows.any():
-                groups.append(GroupFigures(by, name, statistics(found.predicted[rows], found.measured[rows])))
-    return groups
+                spread = None if found.spread is None else found.spread[rows]
+                figures = statistics(found.predicted[rows], found.measured[rows], spread=spread)
+                groups.append(GroupFigures(by, name, figures))
+    ratios = [GroupFigures("ratio", each.name, statistics(each.predicted, each.measured)) for each in found.ratios]
+    return [*groups, *ratios]
 
 
 def _worst(found: Predictions) -> tuple[WorstRow, ...]:

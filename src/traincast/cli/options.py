@@ -70,8 +70,12 @@ def rank_factor(text: str) -> tuple[int, float]:
         raise click.BadParameter(f"{text!r} is not a rank and a factor, such as 7=1.3") from None
 
 
-def class_slowdown(text: str) -> tuple[str, float]:
-    """Read ``memory=0.1``, or ``0.1`` for all classes, or complain as wrong usage."""
+def class_slowdowns(text: str) -> tuple[tuple[str, float], ...]:
+    """Read ``memory=0.1``, several of them between commas, or ``0.1`` for all classes, or complain as wrong usage."""
+    return tuple(_class_slowdown(part) for part in text.split(","))
+
+
+def _class_slowdown(text: str) -> tuple[str, float]:
     name, _, number = text.rpartition("=")
     try:
         return name.strip() or ALL_CLASSES, float(number)
@@ -79,11 +83,11 @@ def class_slowdown(text: str) -> tuple[str, float]:
         raise click.BadParameter(f"{text!r} is not a class and a slowdown, such as memory=0.1") from None
 
 
-def slowdown_by_class(pairs: tuple[tuple[str, float], ...], name: str) -> dict[str, float]:
+def slowdown_by_class(given: tuple[tuple[tuple[str, float], ...], ...], name: str) -> dict[str, float]:
     """Return the slowdown of each class; one that is named goes before one for all."""
-    given = once_each(pairs, name)
-    of_all = {} if ALL_CLASSES not in given else dict.fromkeys(OVERLAP_CLASSES, given.pop(ALL_CLASSES))
-    return {**of_all, **given}
+    by_class = once_each(tuple(pair for pairs in given for pair in pairs), name)
+    of_all = {} if ALL_CLASSES not in by_class else dict.fromkeys(OVERLAP_CLASSES, by_class.pop(ALL_CLASSES))
+    return {**of_all, **by_class}
 
 
 def expert_loads(text: str) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from traincast.cli.options import class_slowdown, group_rate, once_each, rank_factor, slowdown_by_class
+from traincast.cli.options import class_slowdowns, group_rate, once_each, rank_factor, slowdown_by_class
 from traincast.spec.options import NETWORKS, OVERLAP_CLASSES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,8 +43,8 @@ _OPTIONS = (
     click.option(
         "--overlap-slowdown",
         multiple=True,
-        type=class_slowdown,
-        metavar="[CLASS=]X",
+        type=class_slowdowns,
+        metavar="[CLASS=]X[,...]",
         help="What full overlap adds to the time of a class, such as memory=0.1, or of all: "
         f"{', '.join(OVERLAP_CLASSES)}; 0 for none.",
     ),

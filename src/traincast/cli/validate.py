@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from traincast.cli.options import group_name
-from traincast.cli.terminal import console, print_json, progress
+from traincast.cli.terminal import console, counted, print_json
 
 
 @click.command(name="validate")
@@ -19,12 +19,19 @@ from traincast.cli.terminal import console, print_json, progress
     "leave_out",
     type=group_name,
     metavar="GROUP",
-    help="Also predict each group of ranks or gpu by a fit to the others.",
+    help="Also predict each group of ranks, gpu, shape, family or source by a fit to the others.",
 )
+@click.option("--kind", metavar="KIND", help="What to predict where a file holds several things: memory-of-runs.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.csv", help="Write every prediction there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the statistics as JSON and nothing else.")
 def command(
-    file: Path, cluster: str | None, by: str | None, leave_out: str | None, out: Path | None, as_json: bool
+    file: Path,
+    cluster: str | None,
+    by: str | None,
+    leave_out: str | None,
+    kind: str | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Error statistics against measured runs, kernels or collectives.
 
@@ -35,8 +42,8 @@ def command(
     from traincast.report.whole import write_whole
 
     chosen = [name.strip() for name in by.split(",")] if by is not None else []
-    with progress("predicting", quiet=as_json):
-        validation = api.validate(file, cluster, chosen, leave_out)
+    with counted("predicting", quiet=as_json) as tell:
+        validation = api.validate(file, cluster, chosen, leave_out, kind=kind, progress=tell)
     if out is not None:
         write_whole(out, predictions_csv(validation))
     if as_json:

@@ -7,6 +7,7 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.collectives import price_collective
 from traincast.estimate.collectives.contract import bus_factor
 from traincast.estimate.collectives.measured import table_of
+from traincast.estimate.contention import one_group
 from traincast.fabric.placement import Placement
 from traincast.spec.cluster import Cluster
 from traincast.spec.measured import MeasuredTable
@@ -56,7 +57,7 @@ class CollectiveTable:
     rows : tuple of CollectiveRow
         In the order of the sizes.
     assumptions : tuple of Note
-        What was not said.
+        What was not said, and what a fabric does to the group.
     """
 
     op: str
@@ -123,16 +124,22 @@ def collective_table(
     placement : Placement
         Members per node.
     cluster : Cluster
-        The links.
+        The links; on its fabric, if it has one, the group is alone.
 
     Returns
     -------
     CollectiveTable
+
+    Raises
+    ------
+    ConfigError
+        If the fabric does not fit the nodes.
     """
+    seen, notes = one_group(operation, placement, cluster)
     factor = bus_factor(operation, placement.ranks)
     rows = []
     for size_bytes in sizes_bytes:
-        price = price_collective(operation, size_bytes, placement, cluster)
+        price = price_collective(operation, size_bytes, placement, seen)
         algbw = size_bytes / price.time_s if price.time_s else None
         busbw = None if algbw is None else algbw * factor
         rows.append(CollectiveRow(size_bytes, price.time_s, algbw, busbw, price.algorithm, price.protocol))
@@ -144,7 +151,7 @@ def collective_table(
         members_per_node=placement.members_per_node,
         cluster=cluster.name,
         rows=tuple(rows),
-        assumptions=() if measured is None else (_from_table(measured, sizes_bytes),),
+        assumptions=notes if measured is None else (*notes, _from_table(measured, sizes_bytes)),
     )
 
 

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from traincast.fabric.contention import FloatArray, link_use, meeting, network_factor
-from traincast.fabric.contract import build_fabric
+from traincast.fabric.contract import build_fabric, through_fabric
 from traincast.fabric.graph import FabricGraph
+from traincast.fabric.placement import Placement
 from traincast.spec.cluster import Cluster
+from traincast.spec.notes import Note
+from traincast.units import counted, format_rate
 from traincast.workload.groups import GroupTable
 from traincast.workload.ops import IntArray, OpTable
 from traincast.workload.words import Group, Operation
@@ -63,6 +66,27 @@ class SharedNetwork:
     _pairs: dict[tuple[Group, Group], Contention] = field(default_factory=dict)
 
     @property
+    def alone(self) -> Cluster:
+        """The cluster as a group that is alone on the network sees it: NICs no faster than the fabric's own.
+
+        Raises
+        ------
+        ConfigError
+            If the fabric does not fit the world.
+        """
+        # A fabric that does not fit is wrong even where no group leaves its node, or nothing is shared.
+        return through_fabric(self.cluster, self._fabric()) if self._has_fabric else self.cluster
+
+    @property
+    def rate_notes(self) -> tuple[Note, ...]:
+        """What the fabric's own rate means for the prices."""
+        return _rate_notes(self.cluster, self._fabric()) if self._has_fabric else ()
+
+    @property
+    def _has_fabric(self) -> bool:
+        return self.cluster.fabric is not None and bool(self.tables) and not self.cluster.ideal
+
+    @property
     def shared(self) -> bool:
         """Whether anything is ever shared; not where communication takes no time."""
         return not self.cluster.ideal and self.network != "analytical"
@@ -77,8 +101,7 @@ class SharedNetwork:
         """
         if not self.shared:
             return {}
-        if self.cluster.fabric is not None and self.tables:
-            # A fabric that does not fit is wrong even where no group leaves its node.
+        if self._has_fabric:
             self._fabric()
         return {kind: self._alone(kind) for kind in self.tables if self._leaves_nodes(kind)}
 
@@ -90,7 +113,7 @@ class SharedNetwork:
             for one in (kind, other):
                 factor = self._alone(one).factor * slowed.factor
                 two = other if one is kind else kind
-                self._pairs[one, two] = Contention(_slowed(self.cluster, factor), slowed.factor, slowed.bottleneck)
+                self._pairs[one, two] = Contention(_slowed(self.alone, factor), slowed.factor, slowed.bottleneck)
         return self._pairs[kind, other]
 
     def _alone(self, kind: Group) -> Contention:
@@ -98,9 +121,9 @@ class SharedNetwork:
             if self._can_contend():
                 pattern, groups = _traffic(kind, self.tables[kind], self.ops)
                 worst = max(network_factor(pattern, groups, self._fabric(), self.seed), key=lambda each: each.factor)
-                self._own[kind] = Contention(_slowed(self.cluster, worst.factor), worst.factor, worst.bottleneck)
+                self._own[kind] = Contention(_slowed(self.alone, worst.factor), worst.factor, worst.bottleneck)
             else:
-                self._own[kind] = Contention(self.cluster, 1.0, None)
+                self._own[kind] = Contention(self.alone, 1.0, None)
         return self._own[kind]
 
     def _use_of(self, kind: Group) -> FloatArray:
@@ -140,6 +163,56 @@ def _traffic(kind: Group, table: GroupTable, ops: OpTable) -> tuple[str, list[In
         return "send", list(pairs)
     exchanges = bool(np.any((ops.group_T == kind) & (ops.operation_T == Operation.ALL_TO_ALL)))
     return ("all-to-all" if exchanges else "ring"), [members[members >= 0] for members in table.members_GK]
+
+
+def one_group(operation: Operation, placement: Placement, cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
+    """Return the cluster as one group sees it that has the fabric for itself, and what the fabric does to it.
+
+    Parameters
+    ----------
+    operation : Operation
+        What the group does, which says who sends to whom.
+    placement : Placement
+        Its members, on the first nodes and the first GPUs of each.
+    cluster : Cluster
+        Without a fabric, or for a group inside a node, it is returned as it is.
+
+    Raises
+    ------
+    ConfigError
+        If the fabric does not fit the nodes.
+    """
+    if cluster.fabric is None or cluster.ideal or placement.nodes == 1:
+        return cluster, ()
+    size = cluster.gpus_per_node
+    graph = build_fabric(cluster, placement.nodes * size, node_limits=True)
+    members = np.concatenate([node * size + np.arange(count) for node, count in enumerate(placement.members_per_node)])
+    pattern = {Operation.ALL_TO_ALL: "all-to-all", Operation.SEND_RECV: "send"}.get(operation, "ring")
+    (slowed,) = network_factor(pattern, [members], graph)
+    where = f"the fabric ({graph.description}): on its first {counted(placement.nodes, 'node')} this group takes "
+    text = f"{slowed.factor:.2f} x as long between nodes as on a non-blocking one, held back by {slowed.bottleneck}"
+    if slowed.bottleneck is None:
+        text = "as long between nodes as on a non-blocking one"
+    notes = (Note("shared-links", where + text), *_rate_notes(cluster, graph))
+    return _slowed(through_fabric(cluster, graph), slowed.factor), notes
+
+
+def _rate_notes(cluster: Cluster, graph: FabricGraph) -> tuple[Note, ...]:
+    """Say which of two rates of a NIC counts, where the fabric and the links of the cluster differ."""
+    reached = cluster.inter.bandwidth_bytes_per_s
+    if graph.port_bytes_per_s is not None:
+        text = (
+            f"the fabric has {format_rate(graph.port_bytes_per_s)} for each GPU, which uses the {format_rate(reached)} "
+            "of inter.bandwidth_bytes_per_s; set that where its NIC reaches more"
+        )
+    elif graph.nic_bytes_per_s < reached:
+        text = (
+            f"the fabric has {format_rate(graph.nic_bytes_per_s)} for each GPU, and that is its rate between nodes; "
+            f"inter.bandwidth_bytes_per_s is {format_rate(reached)}"
+        )
+    else:
+        return ()
+    return (Note("fabric-rate", text),)
 
 
 def _slowed(cluster: Cluster, factor: float) -> Cluster:

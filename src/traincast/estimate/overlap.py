@@ -6,11 +6,11 @@ with the overlap as the share of the operation's own time in which the other kin
 rank. Letters: N operations, T template operations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from traincast.workload.ops import FloatArray
+from traincast.workload.ops import BoolArray, FloatArray
 from traincast.workload.program import Program
 from traincast.workload.words import Group, Kind, OverlapClass
 
@@ -30,10 +30,10 @@ them. Communication: the overlap coefficient that Galvatron measures for both si
 """
 
 _CLASS_NAMES = {
-    OverlapClass.UNKNOWN: "unknown",
     OverlapClass.COMPUTE_BOUND: "compute",
     OverlapClass.MEMORY_BOUND: "memory",
     OverlapClass.SMALL: "small",
+    OverlapClass.UNKNOWN: "unknown",
 }
 
 
@@ -55,12 +55,26 @@ def slowdowns(program: Program, in_situ: bool, overrides: Mapping[str, float] | 
     float array [T]
         Zero for what is neither computation nor communication.
     """
-    ops, factors = program.ops, {**OVERLAP_SLOWDOWN, **(overrides or {})}
-    compute_T = ops.kind_T == Kind.COMPUTE
-    transfer_T = (ops.kind_T != Kind.COMPUTE) & (ops.group_T != Group.NONE)
-    slowdown_T = np.where(transfer_T, factors["communication"], 0.0)
-    for overlap_class, name in _CLASS_NAMES.items():
-        slowdown_T[compute_T & (ops.overlap_class_T == overlap_class)] = factors[name]
-    if in_situ:
-        slowdown_T[~np.isnan(ops.duration_s_T)] = 0.0
+    factors = {**OVERLAP_SLOWDOWN, **(overrides or {})}
+    slowdown_T = np.zeros(len(program.ops))
+    for name, mine_T in _members(program, in_situ):
+        slowdown_T[mine_T] = factors[name]
     return slowdown_T
+
+
+def classes_present(program: Program, in_situ: bool) -> tuple[str, ...]:
+    """Return the classes of `OVERLAP_SLOWDOWN` that have operations in a program; the parameters are as in `slowdowns`.
+
+    What is measured in its place is in no class.
+    """
+    return tuple(name for name, mine_T in _members(program, in_situ) if mine_T.any())
+
+
+def _members(program: Program, in_situ: bool) -> Iterator[tuple[str, BoolArray]]:
+    """Yield each class with the template operations that belong to it, [T]."""
+    ops = program.ops
+    slows_T = np.isnan(ops.duration_s_T) if in_situ else np.ones(len(ops), dtype=np.bool_)
+    compute_T = ops.kind_T == Kind.COMPUTE
+    for overlap_class, name in _CLASS_NAMES.items():
+        yield name, slows_T & compute_T & (ops.overlap_class_T == overlap_class)
+    yield "communication", slows_T & ~compute_T & (ops.group_T != Group.NONE)

@@ -7,7 +7,7 @@ Letters: N operations, U distinct communications, G groups.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,6 +54,7 @@ def price_program(
     location_LW: IntArray,
     busbw_bytes_per_s: Mapping[str, float] | None = None,
     contended: Mapping[Group, Cluster] | None = None,
+    factor: Mapping[Group, float] | None = None,
 ) -> Prices:
     """Price a program on a cluster.
 
@@ -69,6 +70,8 @@ def price_program(
         Bus bandwidth that overrides the model, by group name in lower case.
     contended : mapping, optional
         The cluster as groups of a kind see it that share its links; others see `cluster`.
+    factor : mapping, optional
+        What the prices of a kind of group are multiplied with, but for rates that override the model; else 1.
 
     Returns
     -------
@@ -90,7 +93,7 @@ def price_program(
     if len(lacking):
         raise ProgramError(f"the duration of {ops.name_T[row_N[lacking[0]]]!r} is unknown")
     at = np.flatnonzero(unknown_N & communicates_N)
-    links = _Links(cluster, contended or {}, busbw_bytes_per_s or {})
+    links = _Links(cluster, contended or {}, busbw_bytes_per_s or {}, factor or {})
     communications, price_s = _price_distinct(program, at, links, location_LW)
     duration_N[at] = price_s
     known = np.flatnonzero(~unknown_N & communicates_N)
@@ -172,6 +175,7 @@ class _Links:
     cluster: Cluster
     contended: Mapping[Group, Cluster]
     busbw: Mapping[str, float]
+    factor: Mapping[Group, float]
 
     def price(
         self, group: Group, operation: Operation, size_bytes: int, placement: Placement, loads: Loads | None = None
@@ -179,10 +183,13 @@ class _Links:
         """Return the price of a communication over them; of unequal loads what each member moves is given."""
         cluster, rate = self.contended.get(group, self.cluster), self.busbw.get(group.name.lower())
         if operation is Operation.SEND_RECV:
-            return price_message(size_bytes, placement.nodes == 1, cluster, rate)
-        # Tokens go to the busiest expert rank or come back from it: its load is what it receives or sends.
-        moved = None if loads is None else [load * size_bytes for load in loads]
-        return price_collective(operation, size_bytes, placement, cluster, rate, loads=moved)
+            price = price_message(size_bytes, placement.nodes == 1, cluster, rate)
+        else:
+            # Tokens go to the busiest expert rank or come back from it: its load is what it receives or sends.
+            moved = None if loads is None else [load * size_bytes for load in loads]
+            price = price_collective(operation, size_bytes, placement, cluster, rate, loads=moved)
+        factor = self.factor.get(group, 1.0) if rate is None else 1.0
+        return price if factor == 1.0 else replace(price, time_s=price.time_s * factor)
 
 
 def _placements(program: Program, at: IntArray, location_LW: IntArray) -> tuple[list[Placement], IntArray]:

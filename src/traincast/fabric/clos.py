@@ -120,7 +120,9 @@ class Clos:
             for start, pod in ((up, first), (down, last))
         ]
 
-    def network(self, nvlink: float, nic: float, oversubscription: tuple[float, ...], node: float | None) -> Network:
+    def network(
+        self, nvlink: float, nic: float, oversubscription: tuple[float, ...], node: float | None, *, used: float
+    ) -> Network:
         """Return vertices and links.
 
         Parameters
@@ -131,12 +133,16 @@ class Clos:
             Of the leaves, then of the spines.
         node : float or None
             What all NICs of a node carry together.
+        used : float
+            What a GPU can use of its NIC; the links above are made for all of it.
         """
         counts = [self.gpus, self.nodes, self.planes * self.leaves, self.planes * self.pods * self.spines]
         counts.append(self.planes * self.spines * self.cores if self.pods > 1 else 0)
         kept = [tier for tier, count in enumerate(counts) if count]
         source, target, capacity = [], [], []
-        for tails, heads, rate in self._links(np.cumsum([0, *counts]).tolist(), nvlink, nic, oversubscription, node):
+        vertex = np.cumsum([0, *counts]).tolist()
+        kinds = [*self._ports(vertex, nvlink, used), *self._switch_links(vertex, nic, oversubscription, node)]
+        for tails, heads, rate in kinds:
             source.append(tails)
             target.append(heads)
             capacity.append(np.full(len(tails), rate))
@@ -149,16 +155,20 @@ class Clos:
             gpus_per_node=self.gpus_per_node,
         )
 
-    def _links(
-        self, vertex: list[int], nvlink: float, nic: float, oversubscription: tuple[float, ...], node: float | None
-    ) -> list[Ends]:
-        """Return the kinds of links in the order of `starts`."""
+    def _ports(self, vertex: list[int], nvlink: float, used: float) -> list[Ends]:
+        """Return the links of the GPUs, first in the order of `starts`."""
         gpu = np.arange(self.gpus)
         port, plane = np.divmod(np.arange(self.gpus * self.planes), self.planes)
         host = vertex[1] + gpu // self.gpus_per_node
         leaf = vertex[2] + self.leaf_of(port, plane)
-        found = [(gpu, host, nvlink), (host, gpu, nvlink)]
-        found += [(port, leaf, nic / self.planes), (leaf, port, nic / self.planes)]
+        rate = used / self.planes
+        return [(gpu, host, nvlink), (host, gpu, nvlink), (port, leaf, rate), (leaf, port, rate)]
+
+    def _switch_links(
+        self, vertex: list[int], nic: float, oversubscription: tuple[float, ...], node: float | None
+    ) -> list[Ends]:
+        """Return the links of the switches and the limits of the nodes, in the order of `starts`."""
+        found: list[Ends] = []
         ports = self.nodes_per_leaf * self.gpus_per_node / self.rails
         up = 0.0
         if self.spines:

@@ -30,6 +30,8 @@ def build_fabric(cluster: Cluster, world_size: int, *, node_limits: bool = False
     Returns
     -------
     FabricGraph
+        Its `nic_bytes_per_s` is the least of what the fabric has for a GPU and what the cluster's
+        `inter` says that a rank gets, however fast the fabric is.
 
     Raises
     ------
@@ -41,4 +43,28 @@ def build_fabric(cluster: Cluster, world_size: int, *, node_limits: bool = False
     spec = cluster.fabric or FabricSpec(kind="non-blocking")
     if not node_limits:
         cluster = replace(cluster, inter=replace(cluster.inter, node_bandwidth_bytes_per_s=None))
-    return TOPOLOGIES.get(spec.kind)(cluster, spec, world_size)
+    graph = TOPOLOGIES.get(spec.kind)(cluster, spec, world_size)
+    reached = cluster.inter.bandwidth_bytes_per_s
+    if graph.nic_bytes_per_s <= reached:
+        return graph
+    return replace(graph, nic_bytes_per_s=reached, port_bytes_per_s=graph.nic_bytes_per_s)
+
+
+def through_fabric(cluster: Cluster, graph: FabricGraph) -> Cluster:
+    """Return the cluster as a group that is alone on its fabric sees it.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Its `inter` is what a rank gets at most.
+    graph : FabricGraph
+        What `build_fabric` returned for it.
+
+    Returns
+    -------
+    Cluster
+        With the rate of the fabric's own NICs in `inter`, where that is less.
+    """
+    if graph.nic_bytes_per_s >= cluster.inter.bandwidth_bytes_per_s:
+        return cluster
+    return replace(cluster, inter=replace(cluster.inter, bandwidth_bytes_per_s=graph.nic_bytes_per_s))

@@ -30,6 +30,8 @@ class FabricGraph:
     router: Router
     nic_bytes_per_s: float
     """What a GPU gets between nodes when it is alone."""
+    port_bytes_per_s: float | None = None
+    """What the fabric has for a GPU, where the GPU cannot use all of it; None: it can."""
     node_bytes_per_s: float | None = None
     """What all GPUs of a node get between nodes; None: no limit."""
     queue_pairs: int = 1

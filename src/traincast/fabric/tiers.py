@@ -50,11 +50,12 @@ def clos_fabric(
     oversubscription = (*spec.oversubscription, 1.0)
     clos = _shape(cluster, spec, world_size, rails, planes if spec.routing == "ecmp" else 1)
     clos = replace(clos, relays=relays, cores=clos.cores if cores else 0)
-    nic = spec.link_bytes_per_s or cluster.inter.bandwidth_bytes_per_s
+    reached = cluster.inter.bandwidth_bytes_per_s
+    nic = spec.link_bytes_per_s or reached
     node = cluster.inter.node_bandwidth_bytes_per_s
     return FabricGraph(
         description=f"{spec.kind}, {spec.routing}",
-        network=clos.network(cluster.intra.bandwidth_bytes_per_s, nic, oversubscription, node),
+        network=clos.network(cluster.intra.bandwidth_bytes_per_s, nic, oversubscription, node, used=min(nic, reached)),
         router=clos.route,
         nic_bytes_per_s=nic,
         node_bytes_per_s=node,

@@ -55,6 +55,7 @@ def calibration_to_dict(calibration: "Calibration") -> dict[str, Plain]:
         "fitted": calibration.fitted,
         "residuals": calibration.residuals,
         "skipped": [row._asdict() for row in calibration.skipped],
+        "notes": calibration.notes,
         "cluster": calibration.cluster,
     }
     return _object(plain(document))

@@ -7,7 +7,7 @@ from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.estimate.memory import StageMemory, fits, stage_memory
 from traincast.simulation.interval import interval
-from traincast.simulation.predict import JobRun, run_job
+from traincast.simulation.predict import JobRun, plan_of_job, run_job
 from traincast.simulation.result import Result
 from traincast.simulation.simulate import account
 from traincast.spec.cluster import Cluster
@@ -57,21 +57,20 @@ def forecast(
     """
     table = factors or shipped_factors()
     options = options or SimulateOptions()
-    done = run_job(
-        job, cluster, options, None if factors is None else table.for_job(gpu_of_cluster(cluster.gpu), job.stack.name)
-    )
-    verdict = fits(job, done.plan, done.gpu.hbm_bytes)
+    gpu, plan = gpu_of_cluster(cluster.gpu), plan_of_job(job)
+    verdict = fits(job, plan, gpu.hbm_bytes)
     warnings: tuple[Note, ...] = ()
     if not verdict.fits:
         if not allow_oom:
             raise InfeasibleError(f"{verdict.text}; --allow-oom simulates all the same")
         warnings = (Note("out-of-memory", verdict.text),)
+    done = run_job(job, cluster, options, table.for_job(gpu, job.stack.name), engine)
     result = account(done.run, done.workload, done.plan, cluster, options, engine)
     rates = _rates(done)
     return replace(
         result,
         interval=interval(done, table),
-        memory_bytes=tuple(_memory(each) for each in stage_memory(job, done.plan)),
+        memory_bytes=tuple(_memory(each) for each in stage_memory(job, plan)),
         warnings=result.warnings + warnings,
         tokens_per_s_per_gpu=rates.tokens_per_s_per_gpu,
         tflops_per_gpu=rates.flops_per_s / 1e12,
@@ -98,14 +97,21 @@ class _Rates(NamedTuple):
 
 def _rates(done: JobRun) -> _Rates:
     job, world = done.job, done.job.parallel.world_size
-    share = 1.0
-    if job.recompute == "full" and job.recompute_layers is not None:
-        share = min(1.0, job.recompute_layers * len(job.layers_Q) / job.model.layers)
+    recompute, share = _recomputed(job)
     tokens = job.tokens_per_step / done.step_s / world
     return _Rates(
         tokens_per_s_per_gpu=tokens,
         flops_per_s=model_flops_per_step(job.model, job.seq_length, job.global_batch, job.task) / done.step_s / world,
-        hardware_flops_per_s=tokens
-        * hardware_flops_per_token(job.model, job.seq_length, job.recompute, job.task, share),
+        hardware_flops_per_s=tokens * hardware_flops_per_token(job.model, job.seq_length, recompute, job.task, share),
         peak_flops_per_s=done.gpu.peak_flops_per_s("bf16" if done.gpu.has_peak("bf16") else "fp16"),
     )
+
+
+def _recomputed(job: Job) -> tuple[str, float]:
+    """Return what is computed again, and in which share of the layers."""
+    if job.recompute == "selective" and job.stack.selective_share > 0:
+        return "full", job.stack.selective_share
+    if job.recompute != "full" or job.recompute_layers is None:
+        return job.recompute, 1.0
+    again = sum(min(job.recompute_layers, layers) for layers in job.layers_Q)
+    return "full", again / job.model.layers

@@ -16,10 +16,10 @@ from traincast.simulation.sensitivity import sensitivities
 LEVEL = 0.9
 """Share of measured steps that intervals are meant to contain."""
 
-_Z = 1.6449
+Z = 1.6449
 """Standard deviations to either side that contain `LEVEL` of a normal distribution."""
 
-UNEXPLAINED = {"dense": 0.07, "experts": 0.16}
+UNEXPLAINED = {"dense": 0.03, "experts": 0.16}
 """Deviation of the logarithm of a step that no factor explains, chosen so that 90 % of the steps of families left
 out of the fit lie inside (``traincast validate --cv family``, docs/ACCURACY.md)."""
 
@@ -53,5 +53,5 @@ def interval(done: JobRun, table: FactorTable) -> dict[str, float]:
     dict
         ``level``, and ``low_s`` and ``high_s`` in seconds.
     """
-    spread = math.exp(_Z * deviation(done, table))
+    spread = math.exp(Z * deviation(done, table))
     return {"level": LEVEL, "low_s": done.step_s / spread, "high_s": done.step_s * spread}

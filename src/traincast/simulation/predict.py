@@ -27,6 +27,7 @@ class JobRun:
 
     job: Job
     gpu: GpuSpec
+    factors: CostFactors
     plan: SchedulePlan
     workload: Workload
     compute: PricedCompute
@@ -64,13 +65,8 @@ def prepare_job(
     workload = build_workload(with_factors(job, factors), plan, gpus_per_node)
     compute_factor = job.stack.compute_factor * factors.of("compute")
     compute = price_compute(workload.ops, gpu, factors, compute_factor)
-    ops = compute.ops
-    ops = replace(
-        ops,
-        repeats_T=ops.repeats_T * _transfer_factors(ops, factors),
-        duration_s_T=ops.duration_s_T * _host_factors(ops, factors),
-    )
-    return plan, replace(workload, ops=ops), compute
+    ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * _host_factors(compute.ops, factors))
+    return plan, replace(workload, ops=ops, transfer_factor=_transfer_factors(factors)), compute
 
 
 def _host_factors(ops: OpTable, factors: CostFactors) -> FloatArray:
@@ -83,10 +79,9 @@ def _host_factors(ops: OpTable, factors: CostFactors) -> FloatArray:
     )
 
 
-def _transfer_factors(ops: OpTable, factors: CostFactors) -> FloatArray:
-    """Return the factor on each communication, [T]."""
-    of_group = {int(group): factors.of(f"transfer {group.name.lower()}") for group in Group}
-    return np.array([of_group[int(group)] for group in ops.group_T])
+def _transfer_factors(factors: CostFactors) -> dict[Group, float]:
+    """Return the factor on the communication of each kind of group."""
+    return {group: factors.of(f"transfer {group.name.lower()}") for group in Group if group is not Group.NONE}
 
 
 def run_job(
@@ -127,4 +122,4 @@ def run_job(
         factors = shipped_factors().for_job(gpu, job.stack.name)
     plan, workload, compute = prepare_job(job, gpu, factors, cluster.gpus_per_node)
     run = run_workload(workload, plan, cluster, options or SimulateOptions(), engine)
-    return JobRun(job, gpu, plan, workload, compute, run)
+    return JobRun(job, gpu, factors, plan, workload, compute, run)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from traincast.estimate.collectives.measured import TABLE
-from traincast.estimate.overlap import OVERLAP_SLOWDOWN
+from traincast.estimate.overlap import OVERLAP_SLOWDOWN, classes_present
 from traincast.simulation.run import Run, hashes_flows
 from traincast.spec.cluster import Cluster
 from traincast.spec.notes import Note
@@ -46,13 +46,13 @@ def measured_tables(done: Run) -> tuple[Note, ...]:
     return (Note("measured-table", text),)
 
 
-def overlap(done: Run, options: SimulateOptions) -> tuple[Note, ...]:
+def overlap(done: Run, options: SimulateOptions, in_situ: bool) -> tuple[Note, ...]:
     """Note what overlap costs, and how well the loop that finds it has settled."""
     settled = done.settled
     if not settled.rounds:
         return ()
     rates = {**OVERLAP_SLOWDOWN, **options.overlap_slowdown}
-    shown = ", ".join(f"{name} {rate:.3g}" for name, rate in rates.items())
+    shown = ", ".join(f"{name} {rates[name]:.3g}" for name in classes_present(done.program, in_situ))
     longer = settled.timeline.step_s / settled.alone_step_s - 1
     rounds = "1 round" if settled.rounds == 1 else f"{settled.rounds} rounds"
     text = (
@@ -60,6 +60,27 @@ def overlap(done: Run, options: SimulateOptions) -> tuple[Note, ...]:
         f"found in {rounds}, the last of which changed it by {settled.residual:.1g} of itself"
     )
     return (Note("overlap-slowdown", text),)
+
+
+def unused_slowdowns(done: Run, options: SimulateOptions, in_situ: bool) -> tuple[Note, ...]:
+    """Warn of slowdowns that were given for classes without an operation; a number for all of them needs none."""
+    given = set(options.overlap_slowdown)
+    present = classes_present(done.program, in_situ)
+    if given == set(OVERLAP_SLOWDOWN):
+        return ()
+    if in_situ:
+        why = f"no operation is of it (computations measured in a run hold their overlap; there is {_list(present)})"
+    else:
+        why = f"no operation of this step is of it (there is {_list(present)})"
+    return tuple(
+        Note("overlap-slowdown-unused", f"--overlap-slowdown {name} changes nothing: {why}")
+        for name in OVERLAP_SLOWDOWN
+        if name in given and name not in present
+    )
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def seeds_spread(steps_s: Sequence[float]) -> tuple[Note, ...]:
@@ -77,7 +98,13 @@ def unused_seeds(cluster: Cluster, options: SimulateOptions) -> tuple[Note, ...]
     """Warn of seeds that were asked for where no flow is hashed."""
     if options.network_seeds == 1 or hashes_flows(cluster, options):
         return ()
-    return (Note("network-seeds-unused", 'seeds change nothing: no flow is hashed (a [fabric] with routing = "ecmp")'),)
+    if cluster.fabric is None or cluster.fabric.routing != "ecmp":
+        why = 'no flow is hashed (that takes a [fabric] with routing = "ecmp")'
+    elif cluster.ideal:
+        why = "communication takes no time on this cluster"
+    else:
+        why = f"--network {options.network} solves no flows"
+    return (Note("network-seeds-unused", f"seeds change nothing: {why}"),)
 
 
 def _named(kinds: Sequence[Group]) -> str:

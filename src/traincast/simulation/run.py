@@ -19,6 +19,7 @@ from traincast.schedules.plan import SCHEDULES, SchedulePlan
 from traincast.simulation.beside import ComputeBesideTransfers, KindsBesideEachOther
 from traincast.simulation.loop import Loop, Settled
 from traincast.spec.cluster import Cluster
+from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
 from traincast.workload.expand import expand
 from traincast.workload.fold import fold, unfolded
@@ -40,6 +41,8 @@ class Run:
     prices: Prices
     contention: dict[Group, Contention]
     """How groups of one kind share links; empty where nothing is shared."""
+    rate_notes: tuple[Note, ...]
+    """What the fabric's own rate means for the prices."""
     graph: Graph
     settled: Settled
 
@@ -140,10 +143,11 @@ def _time(
     program, graph = layout.program, layout.graph
     network = SharedNetwork(cluster, layout.tables, program.ops, options.network, seed)
     contention = network.own_kind()
-    own = {kind: each.cluster for kind, each in contention.items()}
+    own, alone = {kind: each.cluster for kind, each in contention.items()}, network.alone
 
     def price(contended: Mapping[Group, Cluster]) -> Prices:
-        return price_program(program, cluster, layout.location_LW, options.busbw_bytes_per_s, {**own, **contended})
+        seen, rates = {**own, **contended}, options.busbw_bytes_per_s
+        return price_program(program, alone, layout.location_LW, rates, seen, workload.transfer_factor)
 
     prices = price({})
     slowdown_T = slowdowns(program, workload.compute_is_in_situ, options.overlap_slowdown)
@@ -162,7 +166,7 @@ def _time(
         names = " -> ".join(_describe(program, op) for op in error.ops[:12])
         raise DeadlockError(f"{error}; {names}", error.ops) from None
     ops = replace(program.ops, provenance_T=prices.provenance_T)
-    return Run(replace(program, ops=ops), prices, contention, graph, settled)
+    return Run(replace(program, ops=ops), prices, contention, network.rate_notes, graph, settled)
 
 
 def _tables(workload: Workload) -> dict[Group, GroupTable]:

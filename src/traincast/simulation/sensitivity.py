@@ -12,8 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from traincast.analysis.critical_path import critical_path
+from traincast.estimate.factors import with_factors
 from traincast.simulation.predict import JobRun
-from traincast.workload.build.emit import GAPS
+from traincast.workload.build.emit import GAPS, UNHIDDEN
 from traincast.workload.words import Group, Kind
 
 _UNHIDDEN = {Group.TP: "tp", Group.ETP: "tp", Group.CP: "cp", Group.EP: "ep"}
@@ -30,7 +31,8 @@ def sensitivities(done: JobRun) -> Mapping[str, float]:
     Returns
     -------
     mapping
-        Class of work (`traincast.estimate.factors`) -> share of the step, 0 to 1.
+        Class of work (`traincast.estimate.factors`) -> share of the step; below 0 where a larger factor makes
+        it shorter.
     """
     program, timeline = done.run.program, done.run.timeline
     path = critical_path(program, timeline)
@@ -56,17 +58,20 @@ def _classes(done: JobRun, row: int) -> dict[str, float]:
     if group is Group.NONE:
         return {}
     found = {f"transfer {group.name.lower()}": 1.0}
-    if ops.blocking_T[row] and kind is Kind.COLLECTIVE:
-        found |= _unhidden(done, group)
+    if kind is Kind.COLLECTIVE:
+        found |= _unhidden(done, group, ops.name_T[row], blocking=bool(ops.blocking_T[row]))
     return found
 
 
-def _unhidden(done: JobRun, group: Group) -> dict[str, float]:
-    """Return the share that cannot be hidden as a factor, where the stack hides the rest."""
+def _unhidden(done: JobRun, group: Group, name: str, *, blocking: bool) -> dict[str, float]:
+    """Return how the share that cannot be hidden scales a transfer, where the stack hides the rest.
+
+    What blocks is that share u of an exchange, what is launched beside computation the other, 1 - u, which
+    shrinks by u / (1 - u) of itself where the first grows by all of itself.
+    """
     job = done.job
-    if group in (Group.DP, Group.EDP, Group.SHARD):
-        return {"unhidden fsdp": 1.0} if job.zero == 3 and job.stack.unhidden_fsdp < 1 else {}
-    name = _UNHIDDEN.get(group)
-    if name is None or getattr(job.stack, f"unhidden_{name}") >= 1 or (name == "tp" and not job.overlap_tp):
+    kind = "fsdp" if job.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD) else _UNHIDDEN.get(group)
+    if kind is None or blocking != name.endswith(UNHIDDEN):
         return {}
-    return {f"unhidden {name}": 1.0}
+    share = float(getattr(with_factors(job, done.factors).stack, f"unhidden_{kind}"))
+    return {f"unhidden {kind}": 1.0 if blocking else -share / (1 - share)}

@@ -9,7 +9,14 @@ from traincast.analysis.stragglers import find_stragglers
 from traincast.engine.run import run
 from traincast.estimate.price import PricedCommunication
 from traincast.schedules.plan import SchedulePlan
-from traincast.simulation.remarks import measured_tables, overlap, seeds_spread, shared_links, unused_seeds
+from traincast.simulation.remarks import (
+    measured_tables,
+    overlap,
+    seeds_spread,
+    shared_links,
+    unused_seeds,
+    unused_slowdowns,
+)
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, PartResult, RankResult, Result
 from traincast.simulation.run import Run, plan_of, run_workload, steps_of_other_seeds
 from traincast.spec.cluster import Cluster
@@ -81,13 +88,15 @@ def account(
         assumptions=workload.assumptions
         + _lonely_groups(done.program)
         + measured_tables(done)
+        + done.rate_notes
         + shared_links(done)
-        + overlap(done, options)
+        + overlap(done, options, workload.compute_is_in_situ)
         + seeds_spread([step_s, *steps_of_other_seeds(workload, plan, cluster, options, engine)]),
         warnings=workload.warnings
         + plan.warnings
         + _far_from_measured(step_s, workload.measured)
         + _unused_rates(done, options)
+        + unused_slowdowns(done, options, workload.compute_is_in_situ)
         + unused_seeds(cluster, options),
         stragglers=_stragglers(done, engine, workload),
         measured_s=workload.measured.step_s if workload.measured else None,

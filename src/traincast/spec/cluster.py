@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from traincast.spec.fabric import FabricSpec
 from traincast.spec.measured import MeasuredTable
 
+INTRA_KINDS = ("mesh", "nvswitch", "pcie", "torus")
+"""What the links inside a node can be said to be made of; a price differs by it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
@@ -51,15 +54,17 @@ class Link:
     node_bandwidth_bytes_per_s: float | None = None
     """What all ranks of one node get of this level together and per direction; None: no limit."""
     pair_bandwidth_bytes_per_s: float | None = None
-    """Rate of a group of two alone, where larger groups share something (PCIe); None: no other rate."""
+    """Rate of a group of two alone, where larger groups share something (PCIe) or have more links
+    (mesh, torus: it is the rate of one link); None: no other rate, in a mesh or torus a link's part."""
     halves_bandwidth_bytes_per_s: float | None = None
     """What one half of a group can send to the other half (host bridges, the link between two
     sockets); None: no limit."""
     crowding: float | None = None
     """The rate per rank falls as (2 / members of the node) to this power; None: it does not fall."""
     kind: str | None = None
-    """What the level is made of; only ``"nvswitch"`` can reduce in the switch, and over ``"pcie"``
-    NCCL has no LL128 protocol."""
+    """What the level is made of, inside a node one of `INTRA_KINDS` or None: a switch that reduces nothing.
+    Only ``"nvswitch"`` can reduce in the switch, over ``"pcie"`` NCCL has no LL128 protocol, and in a
+    ``"mesh"`` (a link per pair) or a ``"torus"`` (three dimensions) a group has only the links between its ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

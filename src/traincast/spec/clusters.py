@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
-from traincast.spec.cluster import Cluster, Gpu, Link, Measured
+from traincast.spec.cluster import INTRA_KINDS, Cluster, Gpu, Link, Measured
 from traincast.spec.fabric import fabric_from_table
 from traincast.spec.measured import measured_tables_from
 from traincast.units import parse_rate, parse_size, parse_time
@@ -106,6 +106,11 @@ def _read(file: Traversable, shown: str) -> dict[str, _Value]:
         if not isinstance(table, dict):
             raise ConfigError(f"is {table!r}; it must be a table (in {shown})", section)
         values |= _checked(kind, f"{section}.", table, shown)
+        made_of = values.get("intra.kind")
+        if section == "intra" and made_of is not None and made_of.value not in INTRA_KINDS:
+            raise ConfigError(
+                f"is {made_of.value!r}; it must be one of {', '.join(INTRA_KINDS)}, or left out (in {shown})", "intra.kind"
+            )
     if "fabric" in document:
         values["fabric"] = _Value(fabric_from_table(document.pop("fabric"), shown), f"set in {shown}")
     if "measured" in document:

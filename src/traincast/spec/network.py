@@ -18,7 +18,8 @@ _PLURALS = {"leaf": "leaves", "switch": "switches", "NVSwitch": "NVSwitches"}
 class Network:
     """Vertices and directed links.
 
-    A link from a vertex to itself is a limit on the vertex: what all its ports carry together.
+    A link from a vertex to itself is a limit on the vertex: what all its ports carry together; on a
+    GPU, what its NICs do.
     """
 
     tier_names: tuple[str, ...]
@@ -81,6 +82,21 @@ class Network:
             cuts.append(self.capacity_L[inside[self.source_L] & ~inside[self.target_L]].sum())
         return float(min(cuts))
 
+    @property
+    def cut_off_gpus(self) -> IntArray:
+        """GPUs from which nothing leads out of their node; none where there is one node only."""
+        gpus, source, target = self.gpus, self.source_L, self.target_L
+        if gpus <= self.gpus_per_node:
+            return np.zeros(0, dtype=np.int64)
+        leads_out_V = self.tier_V > 1
+        # A switch inside the node may have links of its own to others.
+        leads_out_V[source[(source >= gpus) & (target >= gpus) & (source != target)]] = True
+        if len(self.tier_names) == 1:
+            leads_out_V[:] = True
+        has_way = np.zeros(gpus, dtype=bool)
+        has_way[source[(source < gpus) & leads_out_V[target]]] = True
+        return np.flatnonzero(~has_way)
+
     def vertex_name(self, vertex: int) -> str:
         """Return what people call a vertex: ``leaf 3``."""
         tier = int(self.tier_V[vertex])
@@ -90,5 +106,6 @@ class Network:
         """Return what people call a link: ``leaf 3 -> spine 0``."""
         source, target = int(self.source_L[link]), int(self.target_L[link])
         if source == target:
-            return f"all NICs of {self.vertex_name(source)}"
+            which = "the NIC" if self.tier_V[source] == 0 else "all NICs"
+            return f"{which} of {self.vertex_name(source)}"
         return f"{self.vertex_name(source)} -> {self.vertex_name(target)}"

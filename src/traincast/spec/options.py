@@ -118,7 +118,8 @@ class SimulateOptions:
     """Factor on the compute times of single ranks (stragglers)."""
     overlap_slowdown: Mapping[str, float] = field(default_factory=dict)
     """How much longer work of a class takes while its rank computes and communicates at the same time, 0.1 for
-    10 %; classes that are not given have the default of `traincast.estimate.overlap`, 0 turns one off."""
+    10 %; classes that are not given have the default of `traincast.estimate.overlap`, 0 turns one off. A number
+    alone is taken for all classes."""
     network: str = "auto"
     """How groups that communicate at the same time share links (`NETWORKS`)."""
     network_seeds: int = 1
@@ -137,15 +138,26 @@ class SimulateOptions:
                 raise ConfigError(f"rank {rank} with factor {factor}; give a rank and a positive factor", "slow")
 
     def _check_overlap(self) -> None:
+        if not isinstance(self.overlap_slowdown, Mapping):
+            # A number alone is for all classes, as on the command line.
+            object.__setattr__(self, "overlap_slowdown", _of_all_classes(self.overlap_slowdown))
         for name, slowdown in self.overlap_slowdown.items():
             if name not in OVERLAP_CLASSES:
                 raise ConfigError(f"unknown class {name!r}; known: {', '.join(OVERLAP_CLASSES)}", "overlap_slowdown")
-            if not 0 <= slowdown < float("inf"):
-                raise ConfigError(f"is {slowdown}; it must be zero or more", f"overlap_slowdown.{name}")
+            if isinstance(slowdown, bool) or not isinstance(slowdown, int | float) or not 0 <= slowdown < float("inf"):
+                raise ConfigError(f"is {slowdown!r}; it must be a number, zero or more", f"overlap_slowdown.{name}")
         if self.network not in NETWORKS:
             raise ConfigError(f"is {self.network!r}; it must be one of {', '.join(NETWORKS)}", "network")
         if self.network_seeds < 1:
             raise ConfigError(f"is {self.network_seeds}; it must be at least 1", "network_seeds")
+
+
+def _of_all_classes(slowdown: object) -> dict[str, float]:
+    if isinstance(slowdown, bool) or not isinstance(slowdown, int | float) or not 0 <= slowdown < float("inf"):
+        classes = ", ".join(OVERLAP_CLASSES)
+        text = f"is {slowdown!r}; it must be a number, zero or more, or such numbers by class ({classes})"
+        raise ConfigError(text, "overlap_slowdown")
+    return dict.fromkeys(OVERLAP_CLASSES, float(slowdown))
 
 
 def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401

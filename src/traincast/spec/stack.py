@@ -67,6 +67,8 @@ class Stack:
     """Whether embedding and head count as a layer each where that makes the layers divide."""
     expert_tp: bool = True
     """Whether tensor parallelism also splits the experts where the job does not say (etp = tp, else 1)."""
+    fused_expert_bias: bool = False
+    """Whether experts with biases have them fused with their activation."""
     deduplicated_dispatch: bool = False
     """Whether a token that goes to several experts of one node crosses the network once (DeepEP, HybridEP)."""
     cp_kind: str = "ring"

@@ -3,11 +3,13 @@
 Letters: T template operations, P stages, Q virtual stages in model order, M microbatches, W ranks.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from traincast.spec.notes import Note
 from traincast.spec.parallel import Parallel
 from traincast.workload.ops import FloatArray, IntArray, OpTable
+from traincast.workload.words import Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +80,5 @@ class Workload:
     compute_is_in_situ: bool = False
     """Whether the times that the input gives were measured inside a running step, so that they contain what
     overlap with communication costs (`traincast.estimate.overlap`); False for kernels timed alone."""
+    transfer_factor: Mapping[Group, float] = field(default_factory=dict)
+    """Time of communication over a group of a kind, over its price; 1 for kinds that are not in it."""

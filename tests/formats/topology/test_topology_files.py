@@ -73,15 +73,19 @@ def test_a_network_is_no_workload(tmp_path, name):
         api.read([path])
 
 
+def crossed(graph, source, target, **more):
+    """Return the names of the links that a flow crosses, without the limits of its ends."""
+    route = graph.routes([source], [target], **more)[0]
+    return [name for name in map(graph.network.link_name, route[route >= 0]) if " of " not in name]
+
+
 def test_a_simai_file_becomes_a_fabric_with_shortest_routes(tmp_path):
     graph = build(simai(tmp_path / "rail.txt"))
-    names = [graph.network.link_name(link) for link in graph.routes([0], [8])[0]]
-    assert names == ["GPU 0 -> leaf 0", "leaf 0 -> GPU 8"]
-    crossing = [graph.network.link_name(link) for link in graph.routes([0], [9], seed=3)[0]]
-    assert [each.split()[0] for each in crossing] == ["GPU", "leaf", "spine", "leaf"]
+    assert crossed(graph, 0, 8) == ["GPU 0 -> leaf 0", "leaf 0 -> GPU 8"]
+    assert [each.split()[0] for each in crossed(graph, 0, 9, seed=3)] == ["GPU", "leaf", "spine", "leaf"]
     # NVLink comes before the leaf that the GPUs of a node may share.
     shared = build(simai(tmp_path / "plain.txt", leaf_of=lambda node, _: node // 2, leaves=2))
-    assert shared.network.link_name(shared.routes([0], [1])[0, 0]) == "GPU 0 -> NVSwitch 0"
+    assert crossed(shared, 0, 1) == ["GPU 0 -> NVSwitch 0", "NVSwitch 0 -> GPU 1"]
     assert np.all(shared.routes([5], [5]) == -1)
 
 
@@ -89,7 +93,8 @@ def test_a_simai_file_behaves_like_the_same_fabric_by_numbers(tmp_path):
     groups = [np.array([rank, rank + 16]) for rank in range(16)]
     path = simai(tmp_path / "fat.txt", leaf_of=lambda node, _: node // 2, leaves=2, spines=1, spine_gbps=3200)
     slowed = network_factor("send", groups, build(path))
-    assert {each.factor for each in slowed} == {2.0}
+    # 16 GPUs, of whose 50 GB/s the cluster reaches 48.5, have 400 GB/s upwards.
+    assert [each.factor for each in slowed] == pytest.approx([16 * 48.5 / 400] * 16)
     assert slowed[0].bottleneck == "leaf 0 -> spine 0"
 
 
@@ -98,7 +103,7 @@ def test_an_astra_file_becomes_a_fabric(tmp_path):
     path.write_text(YAML.replace("[ Switch, Ring ]", "\n  - Switch\n  - FullyConnected"))
     graph = build(path, routing="spray")
     assert graph.gpus_per_node == 8
-    assert graph.nic_bytes_per_s == 50 * 2**30
+    assert (graph.port_bytes_per_s, graph.nic_bytes_per_s) == (50 * 2**30, 48.5e9)
     assert len(graph.routes([0], [31])[0]) == 3
     source, target = (each.ravel() for each in np.meshgrid(np.arange(32), np.arange(32)))
     network = graph.network
@@ -107,6 +112,44 @@ def test_an_astra_file_becomes_a_fabric(tmp_path):
         ends = np.concatenate([[begin], network.target_L[links]])
         np.testing.assert_array_equal(network.source_L[links], ends[:-1])
         assert ends[-1] == end
+
+
+def test_a_file_has_the_limits_of_the_cluster_s_nodes(tmp_path):
+    fabric = FabricSpec(kind="file", file=str(simai(tmp_path / "rail.txt")), routing="ecmp")
+    graph = build_fabric(replace(H100, fabric=fabric), 32, node_limits=True)
+    rings = [np.arange(local, 32, 8) for local in range(8)]
+    together = network_factor("ring", rings, graph)
+    assert [each.factor for each in together] == pytest.approx([8 * 48.5 / 350] * 8)
+    assert {each.bottleneck for each in together} == {"all NICs of node 0"}
+    assert {each.factor for each in network_factor("ring", rings, build(simai(tmp_path / "rail.txt")))} == {1.0}
+    # No GPU gets more than its own limit, however fast its link is: 50 GB/s are written, 48.5 reached.
+    both = network_factor(["send", "send"], [np.array([0, 8])] * 2, build(simai(tmp_path / "rail.txt")))
+    assert [(each.factor, each.bottleneck) for each in both] == [(2.0, "the NIC of GPU 0")] * 2
+
+
+def without_nic(path, rank):
+    """Take the link of a GPU to its leaf out of a file."""
+    header, switches, *links = path.read_text().splitlines()
+    kept = [link for link in links if not (link.split()[0] == str(rank) and "400Gbps" in link)]
+    counts = header.split()
+    path.write_text("\n".join([" ".join([*counts[:4], str(len(kept)), counts[5]]), switches, *kept]) + "\n")
+    return path
+
+
+def test_a_gpu_without_a_nic_is_reported_and_refused(tmp_path):
+    path = without_nic(simai(tmp_path / "cut.txt"), 5)
+    (oddity,) = api.inspect(path).oddities
+    assert (oddity.code, "from GPU 5;" in oddity.text) == ("gpu-cut-off", True)
+    with pytest.raises(ConfigError, match="no link that leads from GPU 5 out of its node"):
+        build(path)
+    assert build(path, world=5).network.gpus == 32, "a world that ends before it does not need it"
+    assert api.inspect(simai(tmp_path / "whole.txt")).oddities == ()
+    # A switch of the node with links of its own leads out, too.
+    lines = without_nic(simai(tmp_path / "switched.txt"), 5).read_text().splitlines()
+    counts = lines[0].split()
+    lines[0] = " ".join([*counts[:4], str(int(counts[4]) + 1), counts[5]])
+    (tmp_path / "switched.txt").write_text("\n".join([*lines, "32 40 400Gbps 0.0005ms 0"]) + "\n")
+    assert api.inspect(tmp_path / "switched.txt").oddities == ()
 
 
 @pytest.mark.parametrize(

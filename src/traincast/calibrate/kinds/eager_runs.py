@@ -1,22 +1,29 @@
-"""Whole fp32 models that PyTorch runs eagerly on one GPU (NeuSight's labels), against the sum of their kernels."""
+"""Whole fp32 models that PyTorch runs eagerly (NeuSight's labels), against their kernels.
+
+On one GPU their sum; on several a simulated step with collectives.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from traincast.calibrate.contract import KINDS, Grouping, Kind, Labels, Predictions, Request
-from traincast.calibrate.eager_graphs import MODELS, backward_calls, forward_calls
+from traincast.calibrate.eager_graphs import MODELS, accumulation_calls, backward_calls, forward_calls
+from traincast.calibrate.eager_layouts import layout_named, layout_time_s, misfit
+from traincast.calibrate.eager_switch import SWITCH_MODELS, switch_backward, switch_forward
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.operator_defaults import without_gpu
 from traincast.calibrate.tables import Row, Table
 from traincast.errors import ConfigError
-from traincast.estimate.operators import OperatorConstants, price_calls, shipped_constants
+from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls, shipped_constants
 from traincast.estimate.operators.host import host_floor_s
 from traincast.spec.gpus import GpuSpec, find_gpu
 from traincast.units import parse_time
 
 _COLUMNS = {"model", "mode", "seq", "batch", "gpu", "measured_ms"}
 _OPTIONS = ("", "fusion")
+_BY = ("gpu", "model", "mode", "option")
+_NOT_IN_PAPER = ("T4", "P4")
 
 
 def holds_eager_runs(columns: Sequence[str]) -> bool:
@@ -37,7 +44,7 @@ def predict(table: Table, request: Request) -> Predictions:
     Returns
     -------
     Predictions
-        Rows on several GPUs, of unknown models, GPUs or options are skipped.
+        Rows of unknown models, GPUs or options are skipped.
     """
     if request.cluster is not None:
         raise ConfigError("measured models say their GPU row by row; leave the cluster out", "cluster")
@@ -57,13 +64,26 @@ def predict(table: Table, request: Request) -> Predictions:
         measured=np.array([row.number("measured_ms") * parse_time("1ms") for row in kept], np.float64),
         predicted=np.array(predicted, np.float64),
         details=details,
-        groupings=tuple(
-            Grouping.of(name, [each or "eager" for each in columns[name]])
-            for name in ("gpu", "model", "mode", "option")
+        groupings=(
+            *(Grouping.of(name, [each or "eager" for each in columns[name]]) for name in _BY),
+            Grouping.of("set", [_set(row) for row in kept]),
         ),
         skipped=tuple(skipped),
         rows=len(table.rows),
     )
+
+
+def _set(row: Row) -> str:
+    """Return the table of NeuSight's paper that a row stands in.
+
+    Its tables of one GPU have NVIDIA's but T4 and P4 (arXiv 2407.13853; research/op_latency.md, section 2).
+    """
+    if layout_named(row.cells.get("option", "")) is not None:
+        return "several GPUs"
+    gpu = find_gpu(row.cells["gpu"])
+    in_paper = gpu is not None and gpu.vendor == "NVIDIA" and gpu.name not in _NOT_IN_PAPER
+    predicted_there = "neusight_ms" in row.cells and not row.cells.get("option")
+    return "one GPU, in NeuSight's paper" if in_paper and predicted_there else "one GPU, others"
 
 
 def _reason(row: Row) -> str | None:
@@ -73,16 +93,27 @@ def _reason(row: Row) -> str | None:
     if missing:
         return f"the row has no {missing[0]}"
     rules = (
-        (cells["model"] in MODELS, f"the shape of {cells['model']} is not known"),
+        (cells["model"] in (*MODELS, *SWITCH_MODELS), f"the shape of {cells['model']} is not known"),
         (find_gpu(cells["gpu"]) is not None, f"nothing is known of the GPU {cells['gpu']!r}"),
-        (
-            cells.get("option", "") in _OPTIONS and cells.get("gpus", "1") == "1",
-            "several GPUs: predict it with a layout and a cluster",
-        ),
         (cells["mode"] in ("inf", "train"), f"the mode {cells['mode']!r} is neither inf nor train"),
         (cells.get("dtype", "fp32") == "fp32", "only fp32 runs are made of these kernels"),
     )
-    return next((why for holds, why in rules if not holds), None)
+    return next((why for holds, why in rules if not holds), None) or _misfit(row)
+
+
+def _misfit(row: Row) -> str | None:
+    """Return why the option of a row, or its number of GPUs, cannot be predicted."""
+    option, model = row.cells.get("option", ""), row.cells["model"]
+    parallel = layout_named(option)
+    world = 1 if parallel is None else parallel.world_size
+    if row.cells.get("gpus", "1") != str(world):
+        return f"the option {option!r} is no layout of {row.cells.get('gpus', '1')} GPUs, such as dp4, tp4 or pp4_1"
+    if parallel is None:
+        known = ("",) if model in SWITCH_MODELS else _OPTIONS
+        return None if option in known else f"the option {option!r} is not known for {model}"
+    if row.cells["mode"] != "train" or model not in MODELS:
+        return "only training of GPT models is laid out over several GPUs"
+    return misfit(MODELS[model], row.count("batch"), parallel)
 
 
 def _time_s(row: Row, *, leave_out: bool) -> float:
@@ -90,15 +121,13 @@ def _time_s(row: Row, *, leave_out: bool) -> float:
     if gpu is None:
         return float("nan")
     known = without_gpu(shipped_constants(), gpu) if leave_out else shipped_constants()
-    return model_time_s(
-        row.cells["model"],
-        row.count("batch"),
-        row.count("seq"),
-        gpu,
-        known,
-        training=row.cells["mode"] == "train",
-        fused=row.cells.get("option") == "fusion",
-    )
+    model, batch, seq, option = row.cells["model"], row.count("batch"), row.count("seq"), row.cells.get("option", "")
+    parallel, training = layout_named(option), row.cells["mode"] == "train"
+    if parallel is not None:
+        return layout_time_s(MODELS[model], batch, seq, gpu, parallel, known)
+    if model in SWITCH_MODELS:
+        return switch_time_s(model, batch, seq, gpu, known, training=training)
+    return model_time_s(model, batch, seq, gpu, known, training=training, fused=option == "fusion")
 
 
 def model_time_s(
@@ -113,12 +142,30 @@ def model_time_s(
 ) -> float:
     """Return the seconds of a forward pass, or of forward and backward, without an optimizer."""
     shape = MODELS[model]
-    forward = forward_calls(shape, batch, seq, fused=fused, training=training)
-    total = max(float(price_calls(forward, gpu, constants).sum()), host_floor_s(len(forward)))
+    total = _launched_s(forward_calls(shape, batch, seq, fused=fused, training=training), gpu, constants)
     if training:
-        backward = backward_calls(shape, batch, seq)
-        total += max(float(price_calls(backward, gpu, constants).sum()), host_floor_s(len(backward), backward=True))
+        backward = [*backward_calls(shape, batch, seq), *accumulation_calls(shape)]
+        total += _launched_s(backward, gpu, constants, backward=True)
     return total
+
+
+def switch_time_s(
+    model: str, batch: int, seq: int, gpu: GpuSpec, constants: OperatorConstants, *, training: bool
+) -> float:
+    """Return the seconds of a Switch Transformer's forward pass, or of forward and backward."""
+    shape = SWITCH_MODELS[model]
+    segments = switch_forward(shape, batch, seq, training=training)
+    total = sum(_launched_s(segment, gpu, constants) for segment in segments)
+    if training:
+        total += _launched_s(switch_backward(shape, batch, seq), gpu, constants, backward=True)
+    return total
+
+
+def _launched_s(
+    calls: Sequence[OperatorCall], gpu: GpuSpec, constants: OperatorConstants, *, backward: bool = False
+) -> float:
+    """Return the seconds of kernels, no less than the host needs to launch them."""
+    return max(float(price_calls(calls, gpu, constants).sum()), host_floor_s(len(calls), backward=backward))
 
 
 KINDS.register("eager_runs")(
@@ -128,7 +175,7 @@ KINDS.register("eager_runs")(
         quantity="time_s",
         fits=holds_eager_runs,
         predict=predict,
-        by=("gpu", "model", "mode", "option"),
+        by=(*_BY, "set"),
         leaves_out=("gpu",),
     )
 )

@@ -5,31 +5,29 @@ driver shows. Which one is a rule by source.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from traincast.calibrate.contract import KINDS, Grouping, Kind, Labels, Predictions, Request
 from traincast.calibrate.measurements import Skipped
+from traincast.calibrate.runs.jobs import job_of_run
 from traincast.calibrate.runs.nanotron import is_nanotron
-from traincast.calibrate.runs.nanotron_layers import nanotron_layers
 from traincast.calibrate.runs.rows import is_runs_table, read_runs
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.tables import Table
-from traincast.errors import ConfigError, TraincastError
+from traincast.errors import ConfigError, InfeasibleError, TraincastError
 from traincast.estimate.memory import StageMemory, fits, stage_memory
 from traincast.schedules.plan import SCHEDULES
 from traincast.spec.gpus import gpu_of_cluster
-from traincast.spec.job import Job
 from traincast.spec.notes import Note
-from traincast.spec.resolve import resolve_job
 
 MEANINGS = (("simumax", "allocated"), ("torchtitan", "reserved"), ("nanotron", "reserved"))
 """What a source prints, by the start of its name; others print what the driver shows.
 
 Sources: SimuMax, docs/b200 (``max_memory_allocated`` over all ranks); torchtitan, components/metrics.py
 (``max_reserved``); nanotron, helpers.py (log_throughput prints both, of rank 0: its plot agrees better with
-``max_memory_reserved``).
+``max_memory_reserved``). That the others print the driver's view is assumed.
 """
 
 GROUPINGS = ("source", "gpu", "model", "stack")
@@ -83,26 +81,16 @@ def memory_of_run(run: RunRow) -> RunMemory:
     """
     source = run.groups["source"]
     meaning = next((meaning for start, meaning in MEANINGS if source.startswith(start)), "device")
-    job = _job(run)
-    if job is None:
-        return RunMemory(None, meaning, False, f"{run.request.pp} stages leave one without any block")
+    try:
+        job = job_of_run(run)
+    except InfeasibleError as error:
+        return RunMemory(None, meaning, False, str(error))
     parallel = job.parallel
     plan = SCHEDULES.get(job.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
     stages = stage_memory(job, plan)
     printed = stages[0] if source == "nanotron" else max(stages, key=lambda stage: stage.peak)
     verdict = fits(job, plan, gpu_of_cluster(run.cluster.gpu).hbm_bytes)
     return RunMemory(printed, meaning, verdict.fits, "" if verdict.fits else verdict.text)
-
-
-def _job(run: RunRow) -> Job | None:
-    request = run.request
-    if run.groups["source"] == "nanotron":
-        layers = nanotron_layers(request.model, request.pp or 1)
-        return None if layers is None else replace(resolve_job(request, run.cluster), layers_Q=layers)
-    if request.grad_reduce_bytes is None and run.cells.get("framework", "").startswith("Megatron-LM @"):
-        # Megatron-LM itself, not a recipe: bf16 gradients are accumulated in fp32 (training/arguments.py).
-        request = replace(request, grad_reduce_bytes=4)
-    return resolve_job(request, run.cluster)
 
 
 def holds_memory(columns: Sequence[str]) -> bool:

@@ -1,18 +1,23 @@
 """Measured operators: kernels of any family, against their prices on the GPU they ran on."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from traincast.calibrate.contract import KINDS, FloatArray, Grouping, Kind, Predictions, Request
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.operator_defaults import without_gpu
+from traincast.calibrate.operator_fit import key_of, main_call
 from traincast.calibrate.operator_measurements import OperatorMeasurements, holds_operators, operators_of
 from traincast.calibrate.operator_prices import price_measurements, rows_of_gpus
+from traincast.calibrate.operator_recipe import LONG_S, held_out_rows, without_held_out
 from traincast.calibrate.tables import Table
 from traincast.errors import ConfigError
-from traincast.estimate.operators import shipped_constants
+from traincast.estimate.operators import OperatorCall, shipped_constants, work_of
 from traincast.spec.notes import Note
 
 _BANDS_S = (1e-4, 1e-3, 1e-2)
+_LENGTHS = ("up to 0.1 ms", "over 0.1 ms")
 _BAND_NAMES = ("up to 0.1 ms", "0.1 to 1 ms", "1 to 10 ms", "over 10 ms")
 _EVENTS = Note(
     "event-time",
@@ -29,7 +34,8 @@ def predict(table: Table, request: Request) -> Predictions:
         As `operators_of` reads it.
     request : Request
         It can leave out ``gpu``: each GPU is then predicted by its datasheet, the constants of its
-        kin, and the medians of the others.
+        kin, and the medians of the others; and ``shape``: a fifth of the shapes, by a hash, is predicted
+        by constants and corrections fitted to the other rows of this file.
 
     Returns
     -------
@@ -44,7 +50,11 @@ def predict(table: Table, request: Request) -> Predictions:
     if request.cluster is not None:
         raise ConfigError("measured operators say their GPU row by row; leave the cluster out", "cluster")
     measured = operators_of(table)
-    predicted, reasons = _predictions(measured, request.leave_out)
+    events = {"op", "shape"} <= set(table.columns)
+    if request.leave_out == "shape":
+        predicted, reasons = _held_out_shapes(measured, request, events=events)
+    else:
+        predicted, reasons = _predictions(measured, request.leave_out)
     return Predictions(
         ids=measured.ids,
         measured=measured.time_s,
@@ -58,7 +68,7 @@ def predict(table: Table, request: Request) -> Predictions:
         groupings=_groupings(measured),
         skipped=(*measured.skipped, *(Skipped(measured.ids[row], why) for row, why in sorted(reasons.items()))),
         rows=len(table.rows),
-        notes=(_EVENTS,) if {"op", "shape"} <= set(table.columns) else (),
+        notes=(_EVENTS,) if events else (),
     )
 
 
@@ -74,6 +84,25 @@ def _predictions(measured: OperatorMeasurements, leave_out: str | None) -> tuple
     return predicted, reasons
 
 
+def _held_out_shapes(
+    measured: OperatorMeasurements, request: Request, *, events: bool
+) -> tuple[FloatArray, dict[int, str]]:
+    """Return the prices of the held-out fifth by constants that never saw it."""
+    fit = without_held_out(measured, shipped_constants(), events=events, progress=request.progress)
+    out = held_out_rows(measured)
+    rows = np.flatnonzero(out).tolist()
+    predicted = np.full(len(measured), np.nan)
+    reasons = dict.fromkeys(np.flatnonzero(~out).tolist(), "its shape is in the four fifths that are fitted to")
+    priced, why = price_measurements(measured.select(rows), fit.constants)
+    reasons |= {rows[position]: reason for position, reason in why.items()}
+    for position, row in enumerate(rows):
+        if fit.refitted.get(key_of(measured.gpu[row], measured.calls[row]), False):
+            predicted[row] = priced[position]
+        else:
+            reasons.setdefault(row, "too few rows are left to fit its family to")
+    return predicted, reasons
+
+
 def _groupings(measured: OperatorMeasurements) -> tuple[Grouping, ...]:
     band = np.searchsorted(np.array(_BANDS_S), measured.time_s)
     return (
@@ -81,7 +110,15 @@ def _groupings(measured: OperatorMeasurements) -> tuple[Grouping, ...]:
         Grouping.of("op", measured.op),
         Grouping.of("dtype", [calls[-1].dtype for calls in measured.calls]),
         Grouping(by="duration", names=_BAND_NAMES, index=band.astype(np.int64)),
+        Grouping.of("family", [_family(calls) for calls in measured.calls]),
+        Grouping(by="length", names=_LENGTHS, index=(measured.time_s >= LONG_S).astype(np.int64)),
     )
+
+
+def _family(calls: Sequence[OperatorCall]) -> str:
+    """Return the name of the constants and the type of a row: ``gemm fp32``."""
+    work = work_of(main_call(calls))
+    return f"{(*work.constants, 'parts')[0]} {calls[-1].dtype}"
 
 
 KINDS.register("operators")(
@@ -91,7 +128,8 @@ KINDS.register("operators")(
         quantity="time_s",
         fits=holds_operators,
         predict=predict,
-        by=("gpu", "op", "dtype", "duration"),
-        leaves_out=("gpu",),
+        by=("gpu", "op", "dtype", "duration", "family", "length"),
+        leaves_out=("gpu", "shape"),
+        shown=("gpu", "op", "duration", "length+family"),
     )
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing import get_context
 
+from traincast.calibrate.runs.jobs import job_of_run
 from traincast.calibrate.runs.run import RunRow
 from traincast.errors import TraincastError
 from traincast.estimate.factors import FactorTable
@@ -14,7 +15,6 @@ from traincast.simulation.interval import deviation
 from traincast.simulation.predict import run_job
 from traincast.simulation.sensitivity import sensitivities
 from traincast.spec.gpus import gpu_of_cluster
-from traincast.spec.resolve import resolve_job
 
 _CHUNK = 8
 """Runs that a worker takes at a time."""
@@ -37,7 +37,7 @@ class Forecast:
 def forecast_run(row: RunRow, factors: FactorTable, engine: str = "auto") -> Forecast:
     """Forecast one run."""
     try:
-        job = resolve_job(row.request, row.cluster)
+        job = job_of_run(row)
         gpu = gpu_of_cluster(row.cluster.gpu)
         done = run_job(job, row.cluster, factors=factors.for_job(gpu, job.stack.name), engine=engine)
     except TraincastError as error:

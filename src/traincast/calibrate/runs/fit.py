@@ -16,7 +16,7 @@ from traincast.calibrate.runs.evaluate import Forecast, forecast_runs
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.runs.solve import FloatArray, solve
 from traincast.estimate.factors import Factor, FactorTable, Key, keys_of
-from traincast.estimate.priors import prior_deviation
+from traincast.estimate.priors import prior_deviation, prior_mean
 from traincast.spec.gpus import load_gpu
 
 ROUNDS = 4
@@ -99,7 +99,8 @@ def sample_of(rows: Sequence[RunRow], forecasts: Sequence[Forecast], table: Fact
 def factors_of(sample: Sample) -> FactorTable:
     """Return the factors that a sample asks for."""
     prior_K = np.array([prior_deviation(key) for key in sample.keys])
-    found = solve(sample.slope_IK, sample.residual_I, sample.weight_I, prior_K, sample.current_K)
+    mean_K = np.log([prior_mean(key) for key in sample.keys])
+    found = solve(sample.slope_IK, sample.residual_I, sample.weight_I, prior_K, sample.current_K, mean_K)
     rows_K = ((sample.slope_IK >= _LEAST_SLOPE) & (sample.weight_I[:, None] > 0)).sum(axis=0)
     return FactorTable.of(
         Factor(

@@ -17,21 +17,27 @@ def stack_of(row: Row) -> str | None:
     framework = row.cells.get("framework", "")
     if row.cells.get("gpu", "").upper().startswith("MI"):
         return "primus-2025"
-    for pattern, stack, before_2025, from_2026 in _patterns():
+    for pattern, stack, before_2025, from_26_06 in _patterns():
         if re.search(pattern, framework, re.IGNORECASE):
-            year = year_of(row)
+            year, release = year_of(row), release_of(row)
             if year is not None and year < 2025:
                 return before_2025 or stack
-            return from_2026 if from_2026 and year is not None and year >= 2026 else stack
+            return from_26_06 if from_26_06 and release is not None and release >= (26, 6) else stack
     return None
+
+
+def release_of(row: Row) -> tuple[int, int] | None:
+    """Return the release of a row's software as (year, month), None where it names none."""
+    url = row.cells.get("source_url_or_repo_path", "")
+    framework = row.cells.get("framework", "")
+    tag = re.search(r"@v(2\d)\.(\d\d)", url) or re.search(r"\b(2\d)\.(\d\d)(?:\.\d+)?\b", framework)
+    return (int(tag[1]), int(tag[2])) if tag else None
 
 
 def year_of(row: Row) -> int | None:
     """Return the year of a row's software as far as its release, tag or source says it."""
-    url = row.cells.get("source_url_or_repo_path", "")
-    tag = re.search(r"@v(2\d)\.\d\d", url) or re.search(r"\b(2\d)\.\d\d(?:\.\d+)?\b", row.cells.get("framework", ""))
-    if tag:
-        return 2000 + int(tag[1])
+    if (release := release_of(row)) is not None:
+        return 2000 + release[0]
     source = row.cells.get("source", "")
     return next((year for name, year in _SOURCE_YEARS if source.startswith(name)), None)
 
@@ -40,6 +46,6 @@ def year_of(row: Row) -> int | None:
 def _patterns() -> tuple[tuple[str, str, str | None, str | None], ...]:
     text = (resources.files("traincast") / _FILE).read_text(encoding="utf-8")
     return tuple(
-        (each["pattern"], each["stack"], each.get("before_2025"), each.get("from_2026"))
+        (each["pattern"], each["stack"], each.get("before_2025"), each.get("from_26_06"))
         for each in parse_toml(text, _FILE)["framework"]
     )

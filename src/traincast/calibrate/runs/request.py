@@ -4,7 +4,7 @@ What no column and no rule says stays open, and `traincast.spec.resolve` decides
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from traincast.calibrate.runs.frameworks import stack_of, year_of
@@ -73,9 +73,20 @@ def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
     _computing(filling)
     _overlap(filling)
     request = JobRequest(
-        model=model, gpus=row.count("num_gpus"), seq_length=row.count("seq_len"), **filling.values
-    )  # fmt: skip
+        model=_with_capacity(filling, model),
+        gpus=row.count("num_gpus"),
+        seq_length=row.count("seq_len"),
+        **filling.values,
+    )
     return request, tuple(filling.notes)
+
+
+def _with_capacity(filling: _Filling, model: Model) -> Model:
+    """Return the model with its experts' capacity where the row's label says that tokens are dropped."""
+    if model.experts is None or not re.search(r"\(tokendrop\)", filling.remarks):
+        return model
+    filling.note("tokens-dropped", "the label says that tokens are dropped: each expert takes the mean, capacity 1")
+    return replace(model, experts=replace(model.experts, capacity_factor=1.0))
 
 
 def _flavour(stack: str | None, filling: _Filling) -> str | None:

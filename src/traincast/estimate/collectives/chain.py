@@ -1,6 +1,7 @@
 """Pipelined chain: the data runs past all members in small pieces, from or towards the root."""
 
 from traincast.estimate.collectives.contract import ALGORITHMS, Traffic
+from traincast.estimate.collectives.inside import least_together
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
@@ -27,4 +28,5 @@ def chain(operation: Operation, placement: Placement) -> Traffic | None:
         share=1 / placement.max_members,
         halves_load=1.0 if placement.max_members > 1 else 0.0,
         members=placement.max_members,
+        fewest=least_together(placement),
     )

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from traincast.estimate.collectives.inside import STRAIGHT, halves_rate, rate_inside
 from traincast.estimate.collectives.shape import shape_of
 from traincast.estimate.collectives.tuning import switch_efficiency
 from traincast.fabric.placement import Placement
@@ -64,6 +65,10 @@ class Traffic:
     """Part of the data that one rank, or one direct message, works on at a time."""
     members: int = 0
     """Ranks of the busiest node; two alone may have a rate of their own, and many may crowd their links."""
+    fewest: int = 0
+    """Ranks of the emptiest node with several, where all nodes carry the same; it has the fewest links of a mesh."""
+    one_peer: bool = False
+    """A rank sends to one other at a time: of the links of a mesh it uses one."""
     direct: bool = False
     """Messages go straight to their receivers, all posted at once."""
     in_tree: bool = False
@@ -179,7 +184,7 @@ def latency_s(traffic: Traffic, cluster: Cluster) -> float:
 def seconds_per_byte(traffic: Traffic, cluster: Cluster) -> float:
     """Return what each byte of the size costs: the slowest level, for levels work at the same time."""
     intra, inter, copy_rate = cluster.intra, cluster.inter, cluster.gpu.copy_bytes_per_s
-    rate = rate_inside(traffic.members, cluster)
+    rate = _rank_rate(traffic, cluster)
     port_load = traffic.port_load
     if traffic.in_switch:
         rate *= shape_of(cluster).switch_share * (switch_efficiency(cluster) or 1.0)
@@ -189,22 +194,19 @@ def seconds_per_byte(traffic: Traffic, cluster: Cluster) -> float:
     limits = (
         (traffic.node_load, inter.node_bandwidth_bytes_per_s),
         (traffic.inside_load, intra.node_bandwidth_bytes_per_s),
-        (traffic.halves_load, intra.halves_bandwidth_bytes_per_s),
+        (traffic.halves_load, halves_rate(traffic.members, cluster)),
     )
     levels += [load / limit for load, limit in limits if limit is not None]
     return max(levels) + (0.0 if copy_rate is None else traffic.copy_load / copy_rate)
 
 
-def rate_inside(members: int, cluster: Cluster) -> float:
-    """Return what each of some ranks of a node gets of the links inside it, in bytes per second.
-
-    Two alone may have a rate of their own; where host bridges are crowded, each doubling of the
-    members takes the same factor off.
-    """
-    link = cluster.intra
-    if members <= 2:
-        return link.pair_bandwidth_bytes_per_s or link.bandwidth_bytes_per_s
-    return link.bandwidth_bytes_per_s * float((2 / members) ** (link.crowding or 0.0))
+def _rank_rate(traffic: Traffic, cluster: Cluster) -> float:
+    """Return what a rank gets inside its node, where links lead from rank to rank only those that are used."""
+    rate = rate_inside(traffic.members, cluster)
+    if cluster.intra.kind in STRAIGHT:
+        rate = min(rate, rate_inside(traffic.fewest or traffic.members, cluster))
+        rate = min(rate, rate_inside(2, cluster)) if traffic.one_peer else rate
+    return rate
 
 
 def bus_factor(operation: Operation, ranks: int) -> float:

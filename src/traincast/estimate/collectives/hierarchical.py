@@ -1,6 +1,7 @@
 """Hierarchical: reduce-scatter inside the nodes, the same between them on every rail, gather inside."""
 
 from traincast.estimate.collectives.contract import ALGORITHMS, Traffic, bus_factor
+from traincast.estimate.collectives.inside import least_together
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
@@ -33,4 +34,5 @@ def hierarchical(operation: Operation, placement: Placement) -> Traffic | None:
         share=1 / most,
         halves_load=inside,
         members=most,
+        fewest=least_together(placement),
     )

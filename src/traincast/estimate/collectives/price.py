@@ -190,8 +190,12 @@ def _measured(
 def _busiest(operation: Operation, loads: npt.ArrayLike, placement: Placement) -> int:
     """Return the size of the balanced all-to-all that takes as long as the busiest member."""
     load = np.asarray(loads, dtype=np.float64)
-    if operation is not Operation.ALL_TO_ALL or load.ndim not in (1, 2) or load.shape[-1] != placement.ranks:
-        raise ProgramError(f"loads of shape {load.shape} fit no {operation.name} over {placement.ranks} ranks")
+    n = placement.ranks
+    if operation is not Operation.ALL_TO_ALL or load.shape not in ((n,), (2, n)):
+        raise ProgramError(
+            f"loads of shape {load.shape} fit no {operation.name} over {n} ranks; an ALL_TO_ALL takes one row "
+            f"of {n} (the buffer of each) or two (what each sends, what each receives)"
+        )
     if not (np.isfinite(load).all() and (load >= 0).all()):
         raise ProgramError("loads must be finite and zero or more")
     return math.ceil(float(load.max()))

@@ -28,6 +28,7 @@ def recursive_doubling(operation: Operation, placement: Placement) -> Traffic | 
         inside_load=float(inside * most),
         halves_load=float(inside * (most // 2)),
         members=most,
+        one_peer=True,
     )
 
 

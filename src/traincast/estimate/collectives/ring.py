@@ -1,6 +1,7 @@
 """Ring: every rank passes shares on to its neighbour, node by node."""
 
 from traincast.estimate.collectives.contract import ALGORITHMS, Traffic, bus_factor
+from traincast.estimate.collectives.inside import least_together
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
@@ -32,4 +33,5 @@ def ring(operation: Operation, placement: Placement) -> Traffic | None:
         share=1 / placement.max_members,
         halves_load=load if placement.max_members > 1 else 0.0,
         members=placement.max_members,
+        fewest=least_together(placement),
     )

@@ -1,6 +1,7 @@
 """Double binary tree: reduce towards the roots and broadcast back, half of the data in each tree."""
 
 from traincast.estimate.collectives.contract import ALGORITHMS, Traffic, tree_depth
+from traincast.estimate.collectives.inside import least_together
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
@@ -31,5 +32,6 @@ def tree(operation: Operation, placement: Placement) -> Traffic | None:
         share=1 / placement.max_members,
         halves_load=1.0 if placement.max_members > 1 else 0.0,
         members=placement.max_members,
+        fewest=least_together(placement),
         in_tree=True,
     )

@@ -13,7 +13,7 @@ from traincast.units import format_size
 
 VISIBLE = 0.989
 """Memory that programs can use over the size that is sold, in powers of two: an "80 GB" A100 or H100 shows 79.1 of
-80 GiB, the rest is the driver's (``torch.cuda.get_device_properties().total_memory``)."""
+80 GiB (recalled; other GPUs show more, up to 99.7 % of an H200, so that for them it is on the safe side)."""
 
 _GIB_PER_GB = 2**30 / 1e9
 _SHOWN = 4

@@ -1,4 +1,4 @@
-"""What a framework keeps in memory, where frameworks differ; every entry is a fact of the source that it names."""
+"""What a framework keeps in memory, where frameworks differ; each entry names the source that it follows."""
 
 from dataclasses import dataclass, replace
 
@@ -71,8 +71,8 @@ def habits_of(stack: Stack, zero: int) -> Habits:
     16-bit ones) and megatron/core/tensor_parallel/cross_entropy.py (bf16 logits, an fp32 copy that becomes the
     softmax in place); nanotron, optim/gradient_accumulator.py (fp32 accumulator beside PyTorch DDP's 16-bit
     buckets), tensor_parallel/functional.py (logits in bf16, fp32, and a shifted fp32 copy), models/llama.py;
-    DeepSpeed, runtime/zero/stage_1_and_2.py (16-bit gradients, fp32 ones of the shard; reduce and all-gather
-    buckets of 5e8 elements), runtime/pipe/engine.py (outputs wait in ``pipe_buffers``); PyTorch, cross_entropy in
+    DeepSpeed, runtime/pipe/engine.py (outputs wait in ``pipe_buffers``), reduce and all-gather buckets of 5e8
+    elements (defaults, recalled); PyTorch, cross_entropy in
     nn/functional.py (16-bit logits, and in fp32 the log-softmax, its gradient and the logits' gradient).
     """
     dropout = stack.year <= _LAST_YEAR_OF_DROPOUT
@@ -94,7 +94,7 @@ def habits_of(stack: Stack, zero: int) -> Habits:
             core_output_copy=True,
         )
     if "deepspeed" in stack.name:
-        return replace(found, gradient_bytes=2, main_gradient_bytes=4, stage_output_copy=True, buffer_bytes=2 * 5e8 * 2)
+        return replace(found, stage_output_copy=True, buffer_bytes=2 * 5e8 * 2)
     if stack.fsdp or zero == 3:
         return replace(found, main_gradient_bytes=0, logit_bytes=14, weight_copies=False)
     return found

@@ -87,7 +87,7 @@ def trained(job: Job, held: RankParameters) -> RankParameters:
     if job.task != "lora":
         return held
     model = job.model
-    share = adapter_parameters(model, job.lora_rank) / max(parameters(model).total, 1)
+    share = adapter_parameters(model, job.lora_rank, mlp=False) / max(parameters(model).total, 1)
     return RankParameters(
         dense=share * held.dense, experts=share * held.experts, ends=0.0, largest_layer=share * held.largest_layer
     )

@@ -11,15 +11,15 @@ from traincast.schedules.plan import SchedulePlan
 from traincast.spec.job import Job
 
 CONTEXT_BYTES = 0.5 * 2**30
-"""CUDA context with the kernels of PyTorch, which no allocator counts: nvidia-smi shows 0.4 to 0.6 GiB on A100 and
-H100 after the first operation (PyTorch, notes/cuda: "memory management")."""
+"""CUDA context with PyTorch's kernels, which no allocator counts. Assumed (0.4 to 0.6 GiB is usual); not measured."""
 
 COMMUNICATOR_BYTES = 0.3 * 2**30
-"""Of one NCCL communicator: 16 channels with a send and a receive buffer of each protocol, 4 MiB simple, 4.7 MiB LL128
-and 0.5 MiB LL (NCCL, src/include/device.h: NCCL_BUFFSIZE, NCCL_LL128_ELEMS_PER_THREAD, NCCL_LL_LINES_PER_THREAD)."""
+"""Of one NCCL communicator: 16 channels (assumed) with a send and a receive buffer of each protocol, 4 MiB simple,
+4.7 MiB LL128 (120 x 640 x 8 steps x 8 bytes) and 0.5 MiB LL. Source of the sizes: NCCL, src/include/device.h."""
 
 SLACK = 0.04
-"""Reserved over allocated memory, less 1: median of the 34 Megatron runs of SimuMax that print both (docs/b200)."""
+"""Reserved over allocated memory, less 1: the median (3.8 %, range 2.8 to 7.9 %) of the 34 Megatron runs of SimuMax
+that print both, which are 14 different measurements (docs/b200)."""
 
 OUTSIDE_ALLOCATOR = ("cuda context", "nccl buffers")
 """Terms that PyTorch's allocator does not count."""

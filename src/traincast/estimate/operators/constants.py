@@ -67,6 +67,8 @@ class FamilyConstants:
         Where it comes from.
     confidence : str
         ``high``, ``medium`` or ``low``.
+    grid_of : str
+        GPU whose correction of the same family and type holds here too; its own where empty.
     """
 
     gpu: str
@@ -86,6 +88,7 @@ class FamilyConstants:
     p90_error: float | None = None
     source: str = ""
     confidence: str = "low"
+    grid_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,10 @@ class OperatorConstants:
 
     def correction(self, row: FamilyConstants) -> Correction | None:
         """Return the correction that belongs to a row of constants; None where there is none."""
-        return self._grid_by_key.get((row.gpu, row.family, row.dtype))
+        if not row.grid_of:
+            return self._grid_by_key.get((row.gpu, row.family, row.dtype))
+        keys = ((row.grid_of, row.family, dtype) for dtype in (row.dtype, ANY))
+        return next((self._grid_by_key[key] for key in keys if key in self._grid_by_key), None)
 
     def find(self, gpu: GpuSpec, families: tuple[str, ...], dtype: str) -> FamilyConstants:
         """Return the constants of a family on a GPU; of what stands nearest where it has none.
@@ -146,8 +152,12 @@ class OperatorConstants:
         raise UnknownNameError("operator with constants", families[0], sorted({row.family for row in self.rows}))
 
     def with_rows(self, rows: tuple[FamilyConstants, ...]) -> "OperatorConstants":
-        """Return these constants with some rows in the place of the old ones, whose corrections no longer hold."""
+        """Return these constants with some rows in the place of the old ones.
+
+        Corrections of the old ones no longer hold, but where a new row names them.
+        """
         changed = {(row.gpu, row.family, row.dtype) for row in rows}
+        changed -= {(row.grid_of, row.family, row.dtype) for row in rows}
         kept = tuple(grid for grid in self.corrections if (grid.gpu, grid.family, grid.dtype) not in changed)
         return OperatorConstants((*self.rows, *rows), kept)
 

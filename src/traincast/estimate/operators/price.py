@@ -6,6 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from traincast.errors import ConfigError
+from traincast.estimate.operators.calls import element_bytes
 from traincast.estimate.operators.constants import FamilyConstants, OperatorConstants, shipped_constants
 from traincast.estimate.operators.contract import FAMILIES, FloatArray, OperatorCall, OperatorTime, Work
 from traincast.estimate.operators.corrections import Correction
@@ -97,8 +98,11 @@ def work_of(call: OperatorCall) -> Work:
     Raises
     ------
     UnknownNameError
-        If the family is unknown; the message lists the known ones.
+        If the family, its direction, an option or the dtype is unknown; the message lists the known ones.
+    ConfigError
+        If a size is wrong.
     """
+    element_bytes(call.dtype)
     return FAMILIES.get(call.family)(call)
 
 

@@ -23,6 +23,7 @@ Waterman and Patterson, 2009.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -193,47 +194,45 @@ def _best(
     columns: WorkColumns, machine: Machine, constants: FamilyConstants, memory_N: FloatArray, latency_N: FloatArray
 ) -> Parts:
     """Return the parts with the tile and split of least time for each call."""
-    sms = machine.sms or 1
-    wave = constants.wave if machine.sms else 0.0
-    rate = machine.peak_flops_per_s / sms * constants.compute * columns.efficiency_N
-    rate = rate * np.where(columns.aligned_N > 0, 1.0, constants.unaligned)
-    best: Parts | None = None
-    tiles = [(rows, 0) for rows in ATTENTION_ROWS] if columns.whole_n else list(GEMM_TILES)
-    for position, (tile_m, tile_n) in enumerate(tiles):
-        # Attention: the edge is the softmax, as so many columns more per score.
-        width_N = columns.n_N + constants.edge if columns.whole_n else np.full(len(columns.n_N), float(tile_n))
-        across_N = np.ones(len(columns.n_N)) if columns.whole_n else np.ceil(columns.n_N / tile_n)
-        grid_N = columns.batch_N * np.ceil(columns.m_N / tile_m) * across_N
-        edge_N = 1.0 if columns.whole_n else _edge(constants.edge, tile_m, tile_n)
-        for split in (1,) if columns.whole_n else SPLITS:
-            blocks_N = grid_N * split
-            filled_N = blocks_N / sms
-            waves_N = wave * np.ceil(filled_N) + (1.0 - wave) * np.maximum(filled_N, 1.0 if machine.sms else 0.0)
-            tile_flops_N = 2.0 * tile_m * width_N * (columns.k_N / split + constants.k_fill) * edge_N
-            compute_N = waves_N * tile_flops_N / rate
-            traffic_N = memory_N
-            if split > 1:
-                partial_N = 2.0 * split * PARTIAL_BYTES * columns.batch_N * columns.m_N * columns.n_N
-                traffic_N = memory_N + partial_N / (machine.bandwidth_bytes_per_s * constants.memory)
-            time_N = _total(compute_N, traffic_N, latency_N, constants)
-            found = Parts(time_N, compute_N, traffic_N, latency_N, np.full(len(time_N), position, np.int64),
-                          np.full(len(time_N), split, np.int64), blocks_N, waves_N)  # fmt: skip
-            best = found if best is None else _lesser(best, found)
-    return best if best is not None else roofline(columns._replace(tiled=False), machine, constants)
-
-
-def _edge(edge: float, tile_m: int, tile_n: int) -> float:
-    """Return what a tile costs relative to the largest, for which the sustained share holds."""
-    return (1.0 + edge * (1.0 / tile_m + 1.0 / tile_n)) / (1.0 + edge * _LEAST_EDGE)
-
-
-def _lesser(a: Parts, b: Parts) -> Parts:
-    better = b.time_N < a.time_N
-    if not better.any():
-        return a
+    tile_m_C1, tile_n_C1, split_C1, position_C = _choices(whole_n=columns.whole_n)
+    sms, wave = machine.sms or 1, constants.wave if machine.sms else 0.0
+    if columns.whole_n:
+        # Attention: a block has whole rows, and the edge is the softmax, as so many columns more per score.
+        width_CN, across_CN, edge_C1 = columns.n_N + constants.edge, np.ones(len(columns.n_N)), np.ones((1, 1))
+    else:
+        width_CN, across_CN = tile_n_C1, np.ceil(columns.n_N / tile_n_C1)
+        # The sustained share is that of the largest tile.
+        edge_C1 = (1.0 + constants.edge * (1.0 / tile_m_C1 + 1.0 / tile_n_C1)) / (1.0 + constants.edge * _LEAST_EDGE)
+    blocks_CN = columns.batch_N * np.ceil(columns.m_N / tile_m_C1) * across_CN * split_C1
+    filled_CN = blocks_CN / sms
+    waves_CN = wave * np.ceil(filled_CN) + (1.0 - wave) * np.maximum(filled_CN, 1.0 if machine.sms else 0.0)
+    tile_flops_CN = 2.0 * tile_m_C1 * width_CN * (columns.k_N / split_C1 + constants.k_fill) * edge_C1
+    rate_N = machine.peak_flops_per_s / sms * constants.compute * columns.efficiency_N
+    rate_N = rate_N * np.where(columns.aligned_N > 0, 1.0, constants.unaligned)
+    compute_CN = waves_CN * tile_flops_CN / rate_N
+    results_N = PARTIAL_BYTES * columns.batch_N * columns.m_N * columns.n_N
+    partial_CN = np.where(split_C1 > 1, 2.0 * split_C1, 0.0) * results_N
+    traffic_CN = memory_N + partial_CN / (machine.bandwidth_bytes_per_s * constants.memory)
+    time_CN = _total(compute_CN, traffic_CN, latency_N, constants)
+    best_N = np.argmin(time_CN, axis=0)
+    each = np.arange(len(memory_N))
     return Parts(
-        *(
-            np.where(better, getattr(b, name), getattr(a, name))
-            for name in ("time_N", "compute_N", "memory_N", "latency_N", "tile_N", "split_N", "blocks_N", "waves_N")
-        )
+        time_N=time_CN[best_N, each],
+        compute_N=compute_CN[best_N, each],
+        memory_N=traffic_CN[best_N, each],
+        latency_N=latency_N,
+        tile_N=position_C[best_N],
+        split_N=split_C1[best_N, 0].astype(np.int64),
+        blocks_N=blocks_CN[best_N, each],
+        waves_N=waves_CN[best_N, each],
     )
+
+
+@cache
+def _choices(*, whole_n: bool) -> tuple[FloatArray, FloatArray, FloatArray, IntArray]:
+    """Return rows, columns and split of every kernel to choose from, and the position of its tile."""
+    tiles = [(rows, 1) for rows in ATTENTION_ROWS] if whole_n else GEMM_TILES
+    splits = (1,) if whole_n else SPLITS
+    every = [(tile_m, tile_n, split, place) for place, (tile_m, tile_n) in enumerate(tiles) for split in splits]
+    columns = np.array(every, np.float64)
+    return columns[:, :1], columns[:, 1:2], columns[:, 2:3], columns[:, 3].astype(np.int64)

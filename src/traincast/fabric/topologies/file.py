@@ -6,6 +6,7 @@ from traincast.errors import ConfigError
 from traincast.fabric.contract import TOPOLOGIES
 from traincast.fabric.dimensions import dimensions_fabric
 from traincast.fabric.graph import FabricGraph
+from traincast.fabric.limits import limited
 from traincast.fabric.shortest import shortest_fabric
 from traincast.formats.topology import read_topology
 from traincast.spec.cluster import Cluster
@@ -20,7 +21,8 @@ def from_file(cluster: Cluster, spec: FabricSpec, world_size: int) -> FabricGrap
     Raises
     ------
     ConfigError
-        If the network has too few GPUs, nodes of another size, or a routing that cannot be had.
+        If the network has too few GPUs, a GPU that cannot reach other nodes, nodes of another size, or
+        a routing that cannot be had.
     FormatError
         If the file cannot be read.
     """
@@ -39,4 +41,10 @@ def from_file(cluster: Cluster, spec: FabricSpec, world_size: int) -> FabricGrap
         raise ConfigError(
             f"has {graph.gpus_per_node} GPUs per node, the cluster {cluster.gpus_per_node}", "fabric.file"
         )
-    return graph
+    cut_off = graph.network.cut_off_gpus
+    if isinstance(found, Network) and len(cut_off) and cut_off[0] < world_size:
+        raise ConfigError(f"({path}) has no link that leads from GPU {cut_off[0]} out of its node", "fabric.file")
+    # Links of an ASTRA-sim file have no NIC in between that several of them share.
+    reached = cluster.inter.bandwidth_bytes_per_s if isinstance(found, Network) else None
+    node = cluster.inter.node_bandwidth_bytes_per_s if graph.gpus_per_node == cluster.gpus_per_node else None
+    return limited(graph, rank_bytes_per_s=reached, node_bytes_per_s=node)

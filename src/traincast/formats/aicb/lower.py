@@ -8,7 +8,7 @@ Source: SimAI, astra-sim/workload/Workload.cc (iterate_hybrid_parallel_Transform
 
 from dataclasses import dataclass, field
 
-from traincast.formats.aicb.meaning import group_of, is_expert
+from traincast.formats.aicb.meaning import group_of, is_expert, overlap_class_of
 from traincast.formats.aicb.rows import AicbFile, Column, Row
 from traincast.formats.building import Notebook, wait_op
 from traincast.units import counted
@@ -67,6 +67,7 @@ class RowLowering:
             file=0,
             line=source.line,
             layer=layer,
+            overlap_class=overlap_class_of(source.name),
         )
         added = self.builder.add(op)
         if is_expert(source.name):

@@ -13,10 +13,10 @@ from traincast.formats.echo.experts import ExpertScaling, Section, is_exchange
 from traincast.formats.echo.lines import SubOp, TraceOp
 from traincast.formats.echo.meetings import OPTIMIZER, Meetings
 from traincast.formats.echo.totals import size_bytes_of
-from traincast.formats.echo.vocabulary import COLLECTIVES
+from traincast.formats.echo.vocabulary import COLLECTIVES, OVERLAP_CLASSES
 from traincast.workload.experts import ExpertLoads
 from traincast.workload.ops import Op
-from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Provenance
+from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, OverlapClass, Phase, Provenance
 
 _PHASES = {
     "get_batch": Phase.FORWARD,
@@ -194,7 +194,8 @@ def _between(op: TraceOp, phase: Phase, file: int, duration_s: float) -> list[Op
 
 
 def _compute(op: TraceOp, phase: Phase, file: int, duration_s: float) -> Op:
-    return make_op(op.op, Kind.COMPUTE, phase, op, file, duration_s=duration_s)
+    made = make_op(op.op, Kind.COMPUTE, phase, op, file, duration_s=duration_s)
+    return replace(made, overlap_class=OVERLAP_CLASSES.get(op.op, OverlapClass.UNKNOWN))
 
 
 def _communication(

@@ -8,7 +8,7 @@ from traincast.formats.echo.layout import Layouts, Traced
 from traincast.formats.echo.split import RankWork
 from traincast.schedules.plan import SlotKind
 from traincast.workload.ops import Op
-from traincast.workload.words import Group, Kind, Phase, Provenance
+from traincast.workload.words import Group, Kind, OverlapClass, Phase, Provenance
 
 _FORWARD_SHARE = 1 / 3
 """Forward's share of a layer's work: the backward does two matrix products for each one."""
@@ -196,6 +196,7 @@ def _with_head(work: RankWork, head_s: float) -> RankWork:
         duration_s=head_s * _FORWARD_SHARE,
         provenance=Provenance.ASSUMED,
         part="forward_step",
+        overlap_class=OverlapClass.COMPUTE_BOUND,
     )
     backward = replace(forward, phase=Phase.BACKWARD, duration_s=head_s * (1 - _FORWARD_SHARE), part="backward_step")
     slots = {slot: [*ops, forward] if slot[0] is SlotKind.F else [backward, *ops] for slot, ops in work.slots.items()}

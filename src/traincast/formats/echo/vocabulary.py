@@ -4,7 +4,7 @@ Source: fwyc0573/Megatron-LM (the tracer of NetX-lab/Echo); names that its data 
 its simulator use, with the DeepSpeed names that the simulator also knows.
 """
 
-from traincast.workload.words import Group, Operation
+from traincast.workload.words import Group, Operation, OverlapClass
 
 GROUPS: dict[str, Group] = {
     "tp": Group.TP,
@@ -166,6 +166,13 @@ LATER_FIELDS = frozenset(
     }
 )
 """Fields that the traces of 2026 add; they are kept in `TraceOp.extra`."""
+
+OVERLAP_CLASSES: dict[str, OverlapClass] = {
+    "forward_step": OverlapClass.COMPUTE_BOUND,
+    "backward_step": OverlapClass.COMPUTE_BOUND,
+    "optimizer_step": OverlapClass.MEMORY_BOUND,
+}
+"""How computations slow down beside communication: steps of a model are large matrix products for the most part."""
 
 AFTER_DESCRIPTION = FIELDS | {"cmd_uid", "op_semantics", "finalize_base_duration_ms"} | frozenset(ALIASES)
 """Fields that end a description; any other ``word=`` in one belongs to its text."""

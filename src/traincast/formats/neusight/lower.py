@@ -8,6 +8,7 @@ communicates; what is asynchronous holds nobody back.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from traincast.formats.neusight.meaning import overlap_class_of
 from traincast.formats.neusight.rows import Cell, Column, NeusightFile, Row
 from traincast.spec.dtypes import bytes_per_element
 from traincast.workload.ops import Op, OpTableBuilder
@@ -82,6 +83,7 @@ class RowLowering:
             file=0,
             line=self._line(row),
             layer=layer,
+            overlap_class=overlap_class_of(row.name),
         )
         return [self.builder.add(op)]
 

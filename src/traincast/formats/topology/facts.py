@@ -7,24 +7,46 @@ from pathlib import Path
 from traincast.formats.contract import Inspection
 from traincast.spec.dimensions import Dimension, bisection_bytes_per_s
 from traincast.spec.network import Network
+from traincast.spec.notes import Note
 from traincast.units import format_rate
+
+_SHOWN = 8
+"""GPUs that are named."""
 
 
 def inspect_network(path: Path, network: Network) -> Inspection:
     """Describe vertices and links: counts, bisection and oversubscription by tier."""
-    ratios = network.oversubscription.items()
     return _inspection(
         path,
         "simai-topology",
         "SimAI topology file",
         "five counts and a GPU type, then ids of switches",
         network.counts,
-        {
-            "gpus_per_node": network.gpus_per_node,
-            "bisection": format_rate(network.bisection_bytes_per_s),
-            "oversubscription": ", ".join(f"{name} {ratio:.4g}:1" for name, ratio in ratios) or None,
-        },
+        network_layout(network),
+        _cut_off(path, network),
     )
+
+
+def network_layout(network: Network) -> dict[str, int | str | None]:
+    """Return what is to be said of a network beside its counts: size of a node, bisection, oversubscription."""
+    ratios = network.oversubscription.items()
+    return {
+        "gpus_per_node": network.gpus_per_node,
+        "bisection": format_rate(network.bisection_bytes_per_s),
+        "oversubscription": ", ".join(f"{name} {ratio:.4g}:1" for name, ratio in ratios) or None,
+    }
+
+
+def _cut_off(path: Path, network: Network) -> tuple[Note, ...]:
+    """Say which GPUs cannot send out of their node."""
+    gpus = network.cut_off_gpus.tolist()
+    if not gpus:
+        return ()
+    shown = ", ".join(map(str, gpus[:_SHOWN])) + (f" and {len(gpus) - _SHOWN} more" if len(gpus) > _SHOWN else "")
+    text = (
+        f"no link leads out of its node from {'GPU' if len(gpus) == 1 else 'GPUs'} {shown}; a step that needs it fails"
+    )
+    return (Note("gpu-cut-off", text, str(path)),)
 
 
 def inspect_dimensions(path: Path, dimensions: Sequence[Dimension]) -> Inspection:
@@ -44,7 +66,13 @@ def inspect_dimensions(path: Path, dimensions: Sequence[Dimension]) -> Inspectio
 
 
 def _inspection(
-    path: Path, name: str, generation: str, evidence: str, counts: dict[str, int], layout: dict[str, int | str | None]
+    path: Path,
+    name: str,
+    generation: str,
+    evidence: str,
+    counts: dict[str, int],
+    layout: dict[str, int | str | None],
+    oddities: tuple[Note, ...] = (),
 ) -> Inspection:
     return Inspection(
         path=str(path),
@@ -55,5 +83,5 @@ def _inspection(
         counts=counts,
         layout=layout,
         totals=(),
-        oddities=(),
+        oddities=oddities,
     )

@@ -33,6 +33,9 @@ def view(calibration: Calibration) -> Iterator[RenderableType]:
         (name, _number(calibration.base, name), _number(calibration.cluster, name)) for name in calibration.fitted
     ]
     yield table(("number", "base", "fitted"), constants, labels=("number",))
+    if calibration.notes:
+        yield heading("What the rows cannot tell apart")
+        yield from (text(f"- {note}") for note in calibration.notes)
     yield from skipped_rows(calibration.skipped)
 
 

@@ -16,6 +16,8 @@ from traincast.spec.notes import Note
 from traincast.units import parse_time
 
 _SHOWN_PER_CODE = 3
+_ALL_SHOWN = frozenset({"shared-links"})
+"""Codes of notes that each say something of their own: another link that holds something back."""
 _GAP = 2
 
 
@@ -205,7 +207,7 @@ def notes(title: str, entries: Sequence[Note], style: str = "", files: Sequence[
     """Yield a list of notes under a title, or nothing where there are none.
 
     Long notes wrap with a hanging indent. Of many notes with one code only the first few
-    are shown, and the list says how many more there are.
+    are shown, and the list says how many more there are; links that are shared are all shown.
 
     Parameters
     ----------
@@ -228,12 +230,13 @@ def notes(title: str, entries: Sequence[Note], style: str = "", files: Sequence[
     for entry in entries:
         by_code.setdefault(entry.code, []).append(entry)
     names = short_names(files)
-    for alike in by_code.values():
-        for entry in alike[:_SHOWN_PER_CODE]:
+    for code, alike in by_code.items():
+        most = len(alike) if code in _ALL_SHOWN else _SHOWN_PER_CODE
+        for entry in alike[:most]:
             place = text(f" ({_short(entry.place, names)})", "dim") if entry.place else Text()
             grid.add_row("-", Text.assemble(text(entry.text, style), place))
-        if len(alike) > _SHOWN_PER_CODE:
-            grid.add_row("-", text(f"and {len(alike) - _SHOWN_PER_CODE:,} more of this kind", "dim"))
+        if len(alike) > most:
+            grid.add_row("-", text(f"and {len(alike) - most:,} more of this kind", "dim"))
     yield indented(grid)
 
 

@@ -13,7 +13,7 @@ from traincast.report.terminal.parts import heading, indented, notes, number, pe
 from traincast.units import format_size, format_time
 
 _SHOWN_WORST = 5
-FIGURES = ("rows", "median", "p90", "p95", "bias", "rank corr.")
+FIGURES = ("rows", "mean", "median", "p90", "p95", "bias", "rank corr.")
 """Headings of the figures of a line."""
 
 
@@ -55,7 +55,12 @@ def _errors(total: Statistics, groups: Sequence[GroupFigures]) -> RenderableType
 
 def figures(statistics: Statistics) -> tuple[str, ...]:
     """Return the cells under `FIGURES`; ``-`` where there is no figure."""
-    absolute = (statistics.median_abs_error, statistics.p90_abs_error, statistics.p95_abs_error)
+    absolute = (
+        statistics.mean_abs_error,
+        statistics.median_abs_error,
+        statistics.p90_abs_error,
+        statistics.p95_abs_error,
+    )
     return (
         f"{statistics.evaluated:,}",
         *("-" if error is None else f"{100 * error:.1f} %" for error in absolute),

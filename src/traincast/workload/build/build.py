@@ -108,6 +108,11 @@ class _Builder:
             every = self._segment(backward_rows(self.emit, stage, beside, []))
             last = self._segment(backward_rows(self.emit, stage, beside, state.summed())) if state.summed() else every
             return [every] * (microbatches - 1) + [last]
+        if self.job.zero == 2:
+            # Gradients are kept in shares, so every microbatch's are reduced.
+            every = self._segment(backward_rows(self.emit, stage, [], state.reduced()))
+            ending = [*state.reduced(), *state.summed()]
+            return [every] * (microbatches - 1) + [self._segment(backward_rows(self.emit, stage, [], ending))]
         usual = self._segment(backward_rows(self.emit, stage, [], []))
         if not self.job.overlap_grad_reduce:
             return [usual] * microbatches
@@ -155,7 +160,7 @@ class _Builder:
         states = [self._state(each) for each in self._of_rank(stage)]
         groups = {each.group for state in states for each in [*state.reduced(), *state.summed()]}
         rows = [emit.wait(STREAM_OF_GROUP[group]) for group in sorted(groups)]
-        if not job.overlap_grad_reduce and job.zero < 3:
+        if not job.overlap_grad_reduce and job.zero < 2:
             rows += self._all([each for state in states for each in [*state.reduced(), *state.summed()]])
         rows += self._tied(stage)
         if job.parallel.world_size > 1:

@@ -23,6 +23,9 @@ GAPS = {
 }
 """What the host does, by the name of its operation, and the class of cost that it is."""
 
+UNHIDDEN = " (unhidden)"
+"""Ends the name of the share of an exchange that nothing hides, where the rest of it may be hidden."""
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -80,14 +83,16 @@ class Emitter:
         ]
         return [*launches, *rows, self.wait(Stream.HOST)] if launches and rows else rows
 
-    def exchange(self, each: Exchange, phase: Phase, *, share: float = 1.0, blocking: bool = True) -> list[int]:
+    def exchange(
+        self, each: Exchange, phase: Phase, *, share: float = 1.0, blocking: bool = True, suffix: str = ""
+    ) -> list[int]:
         """Add a share of an exchange; nothing for an empty one."""
         if each.size_bytes <= 0 or each.count * share <= 0:
             return []
-        name = f"{each.group.name.lower()} {each.operation.name.lower()}"
+        part = f"{each.group.name.lower()} {each.operation.name.lower()}"
         op = Op(
-            name=name,
-            part=name,
+            name=part + suffix,
+            part=part,
             kind=Kind.COLLECTIVE,
             phase=phase,
             blocking=blocking,
@@ -112,7 +117,7 @@ class Emitter:
         for each in exchanges:
             share = self.unhidden(each.group)
             before += self.exchange(each, phase, share=1 - share, blocking=False)
-            after += self.exchange(each, phase, share=share)
+            after += self.exchange(each, phase, share=share, suffix=UNHIDDEN if share < 1 else "")
         streams = dict.fromkeys(STREAM_OF_GROUP[each.group] for each in exchanges if self.unhidden(each.group) < 1)
         return [*before, *compute, *(self.wait(stream) for stream in streams), *after]
 

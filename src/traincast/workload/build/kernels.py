@@ -20,22 +20,35 @@ class Kernels:
     backward: list[Counted] = field(default_factory=list)
     weight: list[Counted] = field(default_factory=list)
     """Weight gradients."""
+    dense_elements: int = 0
+    """Elements of the weights that every replica holds."""
+    expert_elements: int = 0
+    """Elements of the weights of experts."""
+    trained_elements: int = 0
+    """Of the dense ones, those that are trained."""
 
-    def linear(self, m: int, n: int, k: int, dtype: str, *, trained: bool = True, count: float = 1) -> None:
+    def linear(self, m: int, n: int, k: int, dtype: str, *, trained: bool = True) -> None:
         """Add a product of m tokens with a weight of k inputs and n outputs."""
-        self._product(OperatorCall(family="gemm", shape=(m, n, k), dtype=dtype), trained, count)
+        self._product(OperatorCall(family="gemm", shape=(m, n, k), dtype=dtype), trained)
+        self.dense_elements += n * k
+        self.trained_elements += n * k if trained else 0
 
     def grouped(self, groups: int, m: int, n: int, k: int, dtype: str, *, trained: bool = True) -> None:
-        """Add one product for each of several experts; m tokens for all of them together."""
-        self._product(OperatorCall(family="grouped_gemm", shape=(m, n, k, groups), dtype=dtype), trained, 1)
+        """Add one product for each of several experts; m tokens for all of them together.
 
-    def _product(self, call: OperatorCall, trained: bool, count: float) -> None:
+        One expert alone is a plain product.
+        """
+        grouped = OperatorCall(family="grouped_gemm", shape=(m, n, k, groups), dtype=dtype)
+        self._product(grouped if groups > 1 else replace(grouped, family="gemm", shape=(m, n, k)), trained)
+        self.expert_elements += groups * n * k
+
+    def _product(self, call: OperatorCall, trained: bool) -> None:
         if min(call.shape) <= 0:
             return
-        self.forward.append((call, count))
-        self.backward.append((replace(call, direction="dgrad"), count))
+        self.forward.append((call, 1))
+        self.backward.append((replace(call, direction="dgrad"), 1))
         if trained:
-            self.weight.append((replace(call, direction="wgrad"), count))
+            self.weight.append((replace(call, direction="wgrad"), 1))
 
     def simple(self, family: str, shape: tuple[int, ...], dtype: str, count: float = 1, **options: str) -> None:
         """Add an operator that has a backward pass of its own and no weight to speak of."""

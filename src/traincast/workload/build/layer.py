@@ -1,6 +1,6 @@
 """Operators and communications of one layer, on one rank, for one microbatch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from traincast.workload.build.kernels import Kernels
 from traincast.workload.build.slice import Slice
@@ -8,6 +8,11 @@ from traincast.workload.calls import OperatorCall
 from traincast.workload.words import Group, Operation
 
 _FP8_LIKE = ("fp8", "fp8_block", "mxfp8", "nvfp4")
+
+
+UNFUSED_EXPERT_PASSES = 5
+"""Passes over both halves of an expert's input where bias and gated activation are kernels of their own: bias, split,
+clamp, shift and product (gpt-oss, openai/gpt-oss, gpt_oss/torch/model.py, swiglu)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ def layer_work(part: Slice, kind: LayerKind) -> LayerWork:
     else:
         _mlp(part, work)
     _tensor_exchanges(part, work, blocks=1 if kind.experts else 2)
-    _adapters(part, work, kind)
+    _adapters(part, work)
     return work
 
 
@@ -104,30 +109,64 @@ def _attention(part: Slice, kind: LayerKind, work: LayerWork) -> None:
 
 def _core(part: Slice, kind: LayerKind, work: LayerWork, query: int, value: int) -> None:
     job, attention = part.job, part.job.model.attention
-    cp = job.parallel.cp
     unfused = job.attention_kernel == "unfused"
     kv_heads = part.heads if attention.latent or part.heads % part.kv_heads else part.kv_heads
-    keys, causal = part.sequence * cp, attention.causal
-    if causal and cp > 1:
-        # Ranks hold a piece from each half of the sequence, so that each meets half of all keys.
-        keys, causal = -(-keys // 2), False
-    shape = (job.micro_batch, part.sequence, keys, part.heads, kv_heads, query, value)
     call = OperatorCall(
         family="unfused_attention" if unfused else "attention",
-        shape=shape,
+        shape=(job.micro_batch, part.sequence, part.sequence, part.heads, kv_heads, query, value),
         dtype=part.core_dtype,
-        causal=causal,
+        causal=attention.causal,
         window=kind.window,
         options=() if unfused else (("kernel", job.attention_kernel),),
     )
+    if job.parallel.cp > 1:
+        call = _by_heads(part, call) if job.cp_kind == "all_to_all" else _by_sequence(part, call)
+        _context_exchanges(part, work, query, value)
     work.core.both(call)
     work.kernels.both(call)
-    if cp > 1:
-        width = part.kv_heads * attention.head_dim * 2 if attention.latent is None else part.heads * (query + value)
-        gathered = part.tokens * cp * width * part.element_bytes
-        work.forward.append(Exchange(Group.CP, Operation.ALL_GATHER, gathered))
-        work.backward.append(Exchange(Group.CP, Operation.ALL_GATHER, gathered))
-        work.backward.append(Exchange(Group.CP, Operation.REDUCE_SCATTER, gathered))
+
+
+def _by_sequence(part: Slice, call: OperatorCall) -> OperatorCall:
+    """Return the attention of a rank that holds some of the queries and meets all keys.
+
+    Of a causal sequence ranks hold a piece from each half, so that each meets half of all keys.
+    """
+    batch, queries, _, *heads = call.shape
+    keys = queries * part.job.parallel.cp
+    shape = (batch, queries, -(-keys // 2) if call.causal else keys, *heads)
+    return replace(call, shape=shape, causal=False)
+
+
+def _by_heads(part: Slice, call: OperatorCall) -> OperatorCall:
+    """Return the attention of a rank that holds some of the heads and whole sequences.
+
+    Source: Jacobs et al., arXiv 2309.14509 (DeepSpeed-Ulysses).
+    """
+    batch, queries, _, heads, kv_heads, *dims = call.shape
+    cp = part.job.parallel.cp
+    tokens, own = queries * cp, -(-heads // cp)
+    shared = max(1, kv_heads // cp)
+    return replace(call, shape=(batch, tokens, tokens, own, shared if own % shared == 0 else own, *dims))
+
+
+def _context_exchanges(part: Slice, work: LayerWork, query: int, value: int) -> None:
+    """Add what context parallel ranks exchange around attention.
+
+    A ring passes the keys and values of every rank to all others, an all-gather as many bytes at once; their
+    gradients come back as a reduce-scatter. All-to-alls turn queries, keys, values and the result instead.
+    """
+    attention, element = part.job.model.attention, part.element_bytes
+    latent = attention.latent is not None
+    keys_values = part.heads * (query + value) if latent else 2 * part.kv_heads * attention.head_dim
+    if part.job.cp_kind == "all_to_all":
+        turned = part.tokens * (part.heads * (query + value) + keys_values) * element
+        work.forward.append(Exchange(Group.CP, Operation.ALL_TO_ALL, turned))
+        work.backward.append(Exchange(Group.CP, Operation.ALL_TO_ALL, turned))
+        return
+    gathered = part.tokens * part.job.parallel.cp * keys_values * element
+    work.forward.append(Exchange(Group.CP, Operation.ALL_GATHER, gathered))
+    work.backward.append(Exchange(Group.CP, Operation.ALL_GATHER, gathered))
+    work.backward.append(Exchange(Group.CP, Operation.REDUCE_SCATTER, gathered))
 
 
 def _between(part: Slice, work: LayerWork) -> None:
@@ -173,7 +212,8 @@ def _experts(part: Slice, work: LayerWork) -> None:
     if experts is None:
         return
     dtype, etp, ep = part.linear_dtype, job.parallel.expert_tp, job.parallel.ep
-    own = -(-part.tokens // job.parallel.tp) if (part.splits_sequence or etp == 1) else part.norm_tokens
+    # Tensor parallel ranks share the tokens out before they are routed, whether norms split the sequence or not.
+    own = -(-part.tokens // job.parallel.tp)
     taken = experts.topk * (min(experts.capacity_factor, 1.0) if experts.capacity_factor else 1.0)
     routed = round(own * taken)
     work.kernels.linear(own, experts.experts, model.hidden, part.core_dtype, trained=trains_weights(part))
@@ -185,6 +225,8 @@ def _experts(part: Slice, work: LayerWork) -> None:
     trained = trains_weights(part)
     work.kernels.grouped(groups, busiest, inputs * width, model.hidden, dtype, trained=trained)
     work.kernels.simple("activation", (busiest, width), part.core_dtype, kind=_activation(model.gated))
+    if model.linear_bias and not job.stack.fused_expert_bias:
+        work.kernels.alike("elementwise", (busiest, inputs * width), part.core_dtype, count=UNFUSED_EXPERT_PASSES)
     work.kernels.grouped(groups, busiest, model.hidden, width, dtype, trained=trained)
     if part.linear_dtype in _FP8_LIKE:
         work.kernels.alike("cast", (busiest * (model.hidden + width),), dtype)
@@ -208,6 +250,10 @@ def _tensor_exchanges(part: Slice, work: LayerWork, blocks: int) -> None:
     if part.job.parallel.tp == 1:
         return
     size = part.activation_bytes
+    if blocks == 1 and not part.splits_sequence:
+        # Every rank needs the tokens of all again after the experts, and their gradients before.
+        work.forward.append(Exchange(Group.TP, Operation.ALL_GATHER, size))
+        work.backward.append(Exchange(Group.TP, Operation.ALL_GATHER, size))
     shared = part.job.model.experts is not None and part.job.model.experts.shared_ffn_hidden > 0
     blocks = 2 if blocks == 1 and shared else blocks
     if part.splits_sequence:
@@ -221,21 +267,18 @@ def _tensor_exchanges(part: Slice, work: LayerWork, blocks: int) -> None:
             exchanges.append(Exchange(Group.TP, Operation.ALL_REDUCE, size, blocks))
 
 
-def _adapters(part: Slice, work: LayerWork, kind: LayerKind) -> None:
-    """Add low-rank adapters beside the products of attention and feed-forward part.
+def _adapters(part: Slice, work: LayerWork) -> None:
+    """Add low-rank adapters beside the projections of attention.
 
-    Source: Hu et al., arXiv 2106.09685: two products of rank r beside each frozen one.
+    Two products of rank r beside each frozen one, and the sum of both results. Source: Hu et al., arXiv
+    2106.09685, section 4.2 (adapters on attention alone).
     """
     job, model = part.job, part.job.model
     if job.task != "lora":
         return
-    tp, rank, tokens = job.parallel.tp, job.lora_rank, part.tokens
+    rank, tokens = job.lora_rank, part.tokens
     width = (part.heads + 2 * part.kv_heads) * model.attention.head_dim
-    shapes = [(width, model.hidden), (model.hidden, part.heads * model.attention.head_dim)]
-    if not kind.experts:
-        ffn = -(-model.ffn_hidden // tp)
-        shapes += [((2 if model.gated else 1) * ffn, model.hidden), (model.hidden, ffn)]
-    for outputs, inputs in shapes:
+    for outputs, inputs in ((width, model.hidden), (model.hidden, part.heads * model.attention.head_dim)):
         work.kernels.linear(tokens, rank, inputs, part.core_dtype)
         work.kernels.linear(tokens, outputs, rank, part.core_dtype)
         work.kernels.alike("elementwise", (tokens, outputs), part.core_dtype)

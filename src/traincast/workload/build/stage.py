@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from traincast.spec.job import Job
 from traincast.workload.build.emit import Emitter, Host
-from traincast.workload.build.kernels import Counted, Kernels
+from traincast.workload.build.ends import embedding, embedding_exchange, head_rows, times
+from traincast.workload.build.kernels import Counted
 from traincast.workload.build.layer import Exchange, LayerKind, LayerWork, layer_work, trains_weights
 from traincast.workload.build.slice import Slice
-from traincast.workload.build.weights import NONE, Weights, layer_weights, table_weights
-from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
+from traincast.workload.build.weights import NONE, Weights, layer_weights, projection_weights, table_weights
+from traincast.workload.words import STREAM_OF_GROUP, Phase
 
 BACKWARD_HOST = 1.6
 """Host time of a layer's backward pass over its forward: two products for each one, and autograd's own
@@ -23,6 +24,11 @@ bookkeeping (research: accuracy prototype, section 2)."""
 GRAPH_HOST = 0.3
 """Host time of a layer in a CUDA graph over that of launching its kernels one by one: 1.5 us each against 5 us
 (`traincast.estimate.operators.host`)."""
+
+
+UNSYNCHRONISED = 0.3
+"""Host time of a layer whose experts take a fixed number of tokens over that of one whose host waits for their
+counts: what is left is launching (Qwen3-30B at micro batch 1: 4.7 ms a layer with dropped tokens, 8.8 ms without)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,9 @@ class StageWork:
         """Return what the host needs to launch a forward pass."""
         stack = self.job.stack
         experts = sum(count for kind, count in self.kinds if kind.experts)
-        seconds = Host(stack.host_layer_s * self.layers, stack.host_expert_s * experts)
+        waits = self.job.model.experts is not None and self.job.model.experts.capacity_factor is None
+        experts_s = stack.host_expert_s * experts * (1.0 if waits else UNSYNCHRONISED)
+        seconds = Host(stack.host_layer_s * self.layers, experts_s)
         return seconds * GRAPH_HOST if self.job.cuda_graphs else seconds
 
     def weights(self) -> Weights:
@@ -71,6 +79,8 @@ class StageWork:
         tables = int(self.first) + int(self.last)
         if len(self.job.layers_Q) == 1 and self.job.model.tied_embeddings:
             tables = 1
+        if self.last:
+            total = total + projection_weights(self.held, self.job.model.mtp_layers)
         return total + table_weights(self.held, tables)
 
 
@@ -135,14 +145,15 @@ def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather
     if gather and not gather.begins:
         rows += [*arrived, *launched]
     if stage.first:
-        rows += emit.compute("embedding forward", Phase.FORWARD, _embedding(stage.held).forward)
+        rows += emit.compute("embedding forward", Phase.FORWARD, embedding(stage.held).forward)
+        rows += embedding_exchange(emit, stage.held, backward=False)
     calls, exchanges, host = _forward(stage)
     layers = emit.compute("layers forward", Phase.FORWARD, calls)
     rows += emit.hosted(host, Phase.FORWARD, emit.overlapped([*exchanges, *beside], Phase.FORWARD, layers))
     if gather and gather.begins:
         rows += [*arrived, *launched]
     if stage.last:
-        rows += _head_rows(emit, stage, backward=False)
+        rows += head_rows(emit, stage.held, backward=False)
     return rows
 
 
@@ -166,14 +177,14 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
     """
     rows: list[int] = []
     if stage.last:
-        rows += _head_rows(emit, stage, backward=True)
+        rows += head_rows(emit, stage.held, backward=True)
     calls: list[Counted] = []
     weights: list[Counted] = []
     exchanges: list[Exchange] = []
     for kind, count in stage.kinds:
         work = stage.work(kind)
-        calls += _times(work.kernels.backward, count)
-        weights += _times(work.kernels.weight, count)
+        calls += times(work.kernels.backward, count)
+        weights += times(work.kernels.weight, count)
         exchanges += _exchanged(work.backward, count)
     rows += _recomputed(emit, stage)
     # All layers but the one that is computed last have their gradients before the pass ends.
@@ -185,7 +196,8 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
     passed = emit.overlapped([*exchanges, *beside], Phase.BACKWARD, compute)
     rows += emit.hosted(stage.host() * BACKWARD_HOST, Phase.BACKWARD, passed)
     if stage.first and trains_weights(stage.held):
-        rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, _embedding(stage.held).backward)
+        rows += embedding_exchange(emit, stage.held, backward=True)
+        rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, embedding(stage.held).backward)
     for each in reduced:
         rows += emit.exchange(each, Phase.WEIGHT_GRADIENT, share=1 - early, blocking=False)
     return rows
@@ -197,7 +209,7 @@ def _forward(stage: StageWork, share: float = 1.0) -> tuple[list[Counted], list[
     exchanges: list[Exchange] = []
     for kind, count in stage.kinds:
         work = stage.work(kind)
-        calls += _times(work.kernels.forward, count * share)
+        calls += times(work.kernels.forward, count * share)
         exchanges += _exchanged(work.forward, count * share)
     return calls, exchanges, stage.host() * share
 
@@ -210,7 +222,7 @@ def _recomputed(emit: Emitter, stage: StageWork) -> list[int]:
         layers = emit.compute("layers recompute", Phase.RECOMPUTE, calls)
         return emit.hosted(host, Phase.RECOMPUTE, emit.overlapped(exchanges, Phase.RECOMPUTE, layers))
     if stage.job.recompute == "selective":
-        core = [each for kind, count in stage.kinds for each in _times(stage.work(kind).core.forward, count)]
+        core = [each for kind, count in stage.kinds for each in times(stage.work(kind).core.forward, count)]
         return emit.compute("attention recompute", Phase.RECOMPUTE, core)
     return []
 
@@ -224,47 +236,6 @@ def _recomputed_share(stage: StageWork) -> float:
         return 0.0
     again = stage.layers if job.recompute_layers is None else min(job.recompute_layers, stage.layers)
     return again / stage.layers
-
-
-def _head_rows(emit: Emitter, stage: StageWork, *, backward: bool) -> list[int]:
-    """Return the final norm, output product and loss, with what tensor parallel ranks exchange for them."""
-    part, job = stage.held, stage.job
-    kernels = _head(part)
-    extra = 1 + job.model.mtp_layers
-    calls = [*kernels.backward, *kernels.weight] if backward else kernels.forward
-    phase = Phase.BACKWARD if backward else Phase.FORWARD
-    name = f"head {'backward' if backward else 'forward'}"
-    rows = emit.compute(name, phase, _times(calls, extra))
-    if job.parallel.tp > 1:
-        operation = Operation.ALL_GATHER if part.splits_sequence else Operation.ALL_REDUCE
-        if backward and part.splits_sequence:
-            operation = Operation.REDUCE_SCATTER
-        if part.splits_sequence or backward:
-            rows += emit.exchange(Exchange(Group.TP, operation, part.activation_bytes, extra), phase)
-        if not backward:
-            # Largest logit, its sum and the target's: three numbers for each token.
-            rows += emit.exchange(Exchange(Group.TP, Operation.ALL_REDUCE, part.tokens * 4, 3 * extra), phase)
-    return rows
-
-
-def _head(part: Slice) -> Kernels:
-    model = part.job.model
-    vocab = -(-part.job.padded_vocab // part.job.parallel.tp)
-    kernels = Kernels()
-    kernels.simple("norm", (part.norm_tokens, model.hidden), part.core_dtype)
-    kernels.linear(part.tokens, vocab, model.hidden, part.core_dtype, trained=trains_weights(part))
-    kernels.simple("cross_entropy", (part.tokens, vocab), part.core_dtype)
-    return kernels
-
-
-def _embedding(part: Slice) -> Kernels:
-    kernels = Kernels()
-    kernels.simple("embedding", (part.tokens, part.job.model.hidden, part.job.padded_vocab), part.core_dtype)
-    return kernels
-
-
-def _times(calls: list[Counted], count: float) -> list[Counted]:
-    return [(call, times * count) for call, times in calls]
 
 
 def _exchanged(exchanges: list[Exchange], count: float) -> list[Exchange]:

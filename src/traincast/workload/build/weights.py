@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from traincast.workload.build.kernels import Counted
 from traincast.workload.build.layer import LayerWork, trains_weights
 from traincast.workload.build.slice import Slice
 
@@ -37,13 +36,11 @@ NONE = Weights(0, 0, 0, 0)
 
 def layer_weights(part: Slice, work: LayerWork) -> Weights:
     """Return the weights of a layer on one rank; the few of norms and biases are its two norms alone."""
-    kernels = work.kernels
-    dense, expert = _elements(kernels.forward, "gemm"), _elements(kernels.forward, "grouped_gemm")
-    norms = 2 * part.job.model.hidden
+    kernels, norms = work.kernels, 2 * part.job.model.hidden
+    dense = kernels.dense_elements + norms
     if trains_weights(part):
-        return Weights(dense + norms, expert, dense + norms, expert)
-    trained = _elements(kernels.weight, "gemm")
-    return Weights(dense + norms, expert, trained, 0)
+        return Weights(dense, kernels.expert_elements, dense, kernels.expert_elements)
+    return Weights(dense, kernels.expert_elements, kernels.trained_elements, 0)
 
 
 def table_weights(part: Slice, tables: int) -> Weights:
@@ -52,11 +49,8 @@ def table_weights(part: Slice, tables: int) -> Weights:
     return Weights(elements, 0, elements if trains_weights(part) else 0, 0)
 
 
-def _elements(calls: list[Counted], family: str) -> int:
-    """Return the elements of the weights of products: outputs times inputs, for each expert."""
-    total = 0.0
-    for call, count in calls:
-        if call.family == family:
-            _, outputs, inputs, groups = (*call.shape, 1) if family == "gemm" else call.shape
-            total += count * groups * outputs * inputs
-    return round(total)
+def projection_weights(part: Slice, count: int) -> Weights:
+    """Return the weights that join so many layers that predict further tokens to the model, on one rank."""
+    hidden = part.job.model.hidden
+    elements = count * (-(-hidden // part.job.parallel.tp) * 2 * hidden + 3 * hidden)
+    return Weights(elements, 0, elements if trains_weights(part) else 0, 0)

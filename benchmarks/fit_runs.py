@@ -1,0 +1,62 @@
+"""Fit the factors of end-to-end runs (`traincast.estimate.factors`) to published training runs.
+
+    python benchmarks/fit_runs.py --data DIR [--rounds 4] [--warm] [--write]
+
+DIR holds ``measured_training_runs.csv``. Only pretraining runs whose whole layout was published are fitted
+to. With ``--write`` the factors go to `src/traincast/data/training/factors.csv`; without it, the errors of
+each round are printed and nothing is changed. Each round simulates every run: some minutes on two cores.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from traincast.calibrate.kinds.training_runs import is_fitted
+from traincast.calibrate.runs.evaluate import forecast_runs
+from traincast.calibrate.runs.fit import factors_of, sample_of
+from traincast.calibrate.runs.rows import read_runs
+from traincast.calibrate.runs.run import RunRow
+from traincast.calibrate.tables import read_table
+from traincast.estimate.factors import FactorTable, shipped_factors, write_factors
+
+FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "factors.csv"
+
+
+def main() -> None:
+    """Fit, print, and write where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with measured_training_runs.csv")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--warm", action="store_true", help="start from the shipped factors: fewer rounds, same end")
+    parser.add_argument("--write", action="store_true", help="replace the shipped factors")
+    given = parser.parse_args()
+    runs = read_runs(read_table(given.data / "measured_training_runs.csv"))
+    rows = [row for row in runs.rows if row.measured_s is not None and is_fitted(row)]
+    table, begin = shipped_factors() if given.warm else FactorTable(), time.perf_counter()
+    for round_ in range(given.rounds):
+        forecasts = forecast_runs(rows, [table] * len(rows))
+        print(f"round {round_}, {time.perf_counter() - begin:.0f} s")
+        print_errors(rows, np.array([np.nan if each.step_s is None else each.step_s for each in forecasts]))
+        table = factors_of(sample_of(rows, forecasts, table))
+    if given.write:
+        FILE.parent.mkdir(exist_ok=True)
+        FILE.write_text(write_factors(table.factors.values()), encoding="utf-8")
+        print(f"wrote {len(table.factors)} factors to {FILE}")
+
+
+def print_errors(rows: list[RunRow], step_s: "np.typing.NDArray[np.float64]") -> None:
+    """Print the errors of dense runs by precision, and of those with experts."""
+    error = step_s / np.array([row.measured_s for row in rows]) - 1
+    names = np.array(["experts" if row.groups["moe"] == "moe" else f"dense {row.groups['precision']}" for row in rows])
+    for name in sorted(set(names)):
+        mine = error[(names == name) & ~np.isnan(error)]
+        median, p90 = np.quantile(np.abs(mine), (0.5, 0.9))
+        print(f"  {name:12s} {len(mine):4d} runs  median {median:6.1%}  p90 {p90:6.1%}  bias {np.median(mine):+6.1%}")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

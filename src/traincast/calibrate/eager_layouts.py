@@ -1,0 +1,198 @@
+"""Whole fp32 models on several GPUs: their kernels laid out over ranks, simulated with their collectives.
+
+Layouts are those of NeuSight's labels: ``dp4`` splits the batch, ``tp4`` the layers as Megatron-LM does
+(arXiv 1909.08053, figure 3: two all-reduces of the activations each way and layer), ``pp4_1`` the layers
+into 4 stages with 1 microbatch. Gradients are reduced in buckets while the backward pass runs, as
+PyTorch's DistributedDataParallel does (``DDP_impl torch`` in NeuSight's `collect_label_distributed.py`).
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from traincast.calibrate.eager_graphs import (
+    DTYPE,
+    EagerLayer,
+    EagerModel,
+    by_megatron,
+    embedding,
+    embedding_gradient,
+    head,
+    head_gradient,
+)
+from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls
+from traincast.estimate.operators.host import host_floor_s
+from traincast.simulation.simulate import simulate_workload
+from traincast.spec.dtypes import bytes_per_element
+from traincast.spec.gpu_clusters import cluster_for
+from traincast.spec.gpus import GpuSpec
+from traincast.spec.options import SimulateOptions
+from traincast.spec.parallel import Parallel
+from traincast.workload.ops import Op, OpTableBuilder
+from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Stream
+from traincast.workload.workload import Template, Workload
+
+BUCKET_BYTES = 25 * 2**20
+"""Gradients that are reduced together (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb)."""
+_LAYOUT = re.compile(r"(?P<kind>dp|tp|pp)(?P<ranks>\d{1,4})(?:_(?P<microbatches>\d{1,4}))?")
+Rows = list[int]
+
+
+def layout_named(option: str) -> Parallel | None:
+    """Return the layout that ``dp4``, ``tp4`` or ``pp4_1`` (4 stages, 1 microbatch) means; None for another word."""
+    match = _LAYOUT.fullmatch(option)
+    if match is None or (match["kind"] == "pp") != (match["microbatches"] is not None) or int(match["ranks"]) < 1:
+        return None
+    return Parallel(**{match["kind"]: int(match["ranks"])}, microbatches=max(1, int(match["microbatches"] or 1)))
+
+
+def misfit(model: EagerModel, batch: int, parallel: Parallel) -> str | None:
+    """Return why a model does not fit a layout; None where it does."""
+    rules = (
+        (model.kind == "gpt2", "only GPT runs on several GPUs are made of these kernels"),
+        (batch % (parallel.dp * parallel.microbatches) == 0, f"a batch of {batch} does not divide by the layout"),
+        (model.heads % parallel.tp == 0, f"{model.heads} heads do not divide by tp {parallel.tp}"),
+        (model.layers % parallel.pp == 0, f"{model.layers} layers do not divide by pp {parallel.pp}"),
+    )
+    return next((why for holds, why in rules if not holds), None)
+
+
+def layout_time_s(
+    model: EagerModel, batch: int, seq: int, gpu: GpuSpec, parallel: Parallel, constants: OperatorConstants
+) -> float:
+    """Return the seconds of forward and backward over a layout, simulated on the cluster that the GPU stands in.
+
+    Parameters
+    ----------
+    model : EagerModel
+        The model as one GPU runs it.
+    batch, seq : int
+        Sequences of the whole step, and tokens in each.
+    gpu : GpuSpec
+        The accelerator.
+    parallel : Parallel
+        The layout.
+    constants : OperatorConstants
+        Price the kernels.
+    """
+    each = batch // (parallel.dp * parallel.microbatches)
+    builder = _Builder(by_megatron(model, parallel.tp), each, seq, parallel, _priced(gpu, constants))
+    cluster = cluster_for(gpu.name, gpus_per_node=max(parallel.world_size, 2), gpus=parallel.world_size)
+    return simulate_workload(builder.workload(), cluster, SimulateOptions()).iteration_time_s
+
+
+def _priced(gpu: GpuSpec, constants: OperatorConstants) -> Callable[[list[OperatorCall], bool], float]:
+    """Return the function from kernels to their seconds, no less than the host needs to launch them."""
+
+    def duration_s(calls: list[OperatorCall], backward: bool) -> float:
+        return max(float(price_calls(calls, gpu, constants).sum()), host_floor_s(len(calls), backward=backward))
+
+    return duration_s
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Makes the operations of every stage."""
+
+    model: EagerModel
+    batch: int
+    seq: int
+    parallel: Parallel
+    duration_s: Callable[[list[OperatorCall], bool], float]
+    table: OpTableBuilder = field(default_factory=OpTableBuilder)
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.seq
+
+    @property
+    def message_bytes(self) -> int:
+        return self.tokens * self.model.hidden * bytes_per_element(DTYPE)
+
+    def workload(self) -> Workload:
+        """Return the workload of the whole step."""
+        parallel = self.parallel
+        stages = range(parallel.pp)
+        segments = (*map(self._forward, stages), *map(self._backward, stages), self._end())
+        numbers = np.arange(2 * parallel.pp, dtype=np.int32).reshape(2, parallel.pp, 1)
+        forward_QM, backward_QM = np.repeat(numbers, parallel.microbatches, axis=2)
+        none_P = np.full(parallel.pp, -1, np.int32)
+        end_P = np.full(parallel.pp, 2 * parallel.pp, np.int32)
+        template = Template(
+            forward_QM=forward_QM, backward_QM=backward_QM, start_P=none_P, after_forward_P=none_P, end_P=end_P
+        )
+        return Workload(
+            name=self.model.kind,
+            parallel=parallel,
+            schedule="1f1b",
+            forward_only=False,
+            ops=self.table.table(),
+            segments=tuple(np.array(rows, np.int32) for rows in segments),
+            templates=(template,),
+            template_W=np.zeros(parallel.world_size, np.int32),
+            message_bytes_Q=np.full(parallel.pp, self.message_bytes, np.int64),
+            inputs=(),
+        )
+
+    def _forward(self, stage: int) -> Rows:
+        layer = EagerLayer(self.model, self.batch, self.seq, tp=self.parallel.tp)
+        rows: Rows = []
+        if stage == 0:
+            rows += self._compute("embedding", Phase.FORWARD, embedding(self.model, self.tokens)) + self._sum_over_tp()
+        for _ in range(self.model.layers // self.parallel.pp):
+            rows += self._compute("attention", Phase.FORWARD, layer.attention()) + self._sum_over_tp()
+            rows += self._compute("mlp", Phase.FORWARD, layer.mlp()) + self._sum_over_tp()
+        if stage == self.parallel.pp - 1:
+            rows += self._compute("head", Phase.FORWARD, head(self.model, self.tokens, tp=self.parallel.tp))
+        return rows
+
+    def _backward(self, stage: int) -> Rows:
+        layer = EagerLayer(self.model, self.batch, self.seq, tp=self.parallel.tp)
+        rows: Rows = []
+        if stage == self.parallel.pp - 1:
+            gradient = head_gradient(self.model, self.tokens, tp=self.parallel.tp)
+            rows += self._compute("head", Phase.BACKWARD, gradient) + self._sum_over_tp()
+        for _ in range(self.model.layers // self.parallel.pp):
+            rows += self._compute("mlp", Phase.BACKWARD, layer.mlp_gradient()) + self._sum_over_tp()
+            rows += self._compute("attention", Phase.BACKWARD, layer.attention_gradient()) + self._sum_over_tp()
+            rows += self._reduce(layer.parameters)
+        if stage == 0:
+            rows += self._compute("embedding", Phase.BACKWARD, embedding_gradient(self.model, self.tokens))
+            # The head's weight is the embedding's, whose gradient is whole only now.
+            rows += self._reduce(self.model.vocabulary * self.model.hidden // self.parallel.tp)
+        return rows
+
+    def _compute(self, name: str, phase: Phase, calls: Iterable[OperatorCall]) -> Rows:
+        duration_s = self.duration_s(list(calls), phase is Phase.BACKWARD)
+        return [self.table.add(Op(name=name, kind=Kind.COMPUTE, phase=phase, duration_s=duration_s))]
+
+    def _sum_over_tp(self) -> Rows:
+        return [] if self.parallel.tp == 1 else [self._all_reduce(Group.TP, self.message_bytes, blocking=True)]
+
+    def _reduce(self, parameters: int) -> Rows:
+        if self.parallel.dp == 1:
+            return []
+        size_bytes = parameters * bytes_per_element(DTYPE)
+        buckets = -(-size_bytes // BUCKET_BYTES)
+        return [self._all_reduce(Group.DP, size_bytes // buckets, blocking=False) for _ in range(buckets)]
+
+    def _all_reduce(self, group: Group, size_bytes: int, *, blocking: bool) -> int:
+        return self.table.add(
+            Op(
+                name=f"all_reduce_{group.name.lower()}",
+                kind=Kind.COLLECTIVE,
+                phase=Phase.BACKWARD if group is Group.DP else Phase.FORWARD,
+                blocking=blocking,
+                stream=STREAM_OF_GROUP[group],
+                group=group,
+                operation=Operation.ALL_REDUCE,
+                size_bytes=size_bytes,
+                dtype=DTYPE,
+            )
+        )
+
+    def _end(self) -> Rows:
+        wait = Op(name="wait_dp", kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=Stream.DP)
+        return [self.table.add(wait)]

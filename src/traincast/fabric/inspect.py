@@ -1,0 +1,144 @@
+"""What ``traincast inspect`` says of a cluster file: its fabric, as it is understood.
+
+A fabric of leaves and spines grows with the job, so that its counts are those of some number of GPUs.
+"""
+
+import math
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from traincast.fabric.contract import build_fabric
+from traincast.fabric.graph import FabricGraph
+from traincast.formats.contract import Inspection
+from traincast.formats.open import identify
+from traincast.formats.topology import read_topology
+from traincast.formats.topology.facts import network_layout
+from traincast.spec.cluster import Cluster
+from traincast.spec.clusters import cluster_names, load_cluster
+from traincast.spec.dimensions import Dimension, bisection_bytes_per_s
+from traincast.spec.fabric import FabricSpec
+from traincast.spec.network import Network
+from traincast.units import format_rate
+
+COUNTED_GPUS = 1024
+"""GPUs for which switches and links are counted, where two full pods are no more than that."""
+_KEYS = frozenset({"fabric", "inter", "intra"})
+"""Tables that no other file of traincast has."""
+
+
+def inspect_file(path: Path, given: Sequence[Path] = ()) -> Inspection:
+    """Say what a file is: a cluster file, or one of a format.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    given : sequence of Path
+        Folders that the user gave, for the message about a file in one of them that nobody knows.
+
+    Raises
+    ------
+    TraincastError
+        If the file is of no known kind, or wrong.
+    """
+    return inspect_cluster(path) if _is_cluster_file(path) else identify(path, given).inspect(path)
+
+
+def _is_cluster_file(path: Path) -> bool:
+    """Tell whether a file is TOML with a table of a cluster in it, or with a preset as its base."""
+    if path.suffix != ".toml":
+        return False
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
+        return False
+    return bool(_KEYS & set(document)) or document.get("base") in cluster_names()
+
+
+def inspect_cluster(path: Path) -> Inspection:
+    """Describe the fabric of a cluster file: kind, counts of switches and links, bisection, oversubscription.
+
+    Parameters
+    ----------
+    path : Path
+        A cluster file, with a ``[fabric]`` or without one.
+
+    Returns
+    -------
+    Inspection
+
+    Raises
+    ------
+    TraincastError
+        If the file, or the topology file that it names, is wrong.
+    """
+    cluster = load_cluster(str(path))
+    spec = cluster.fabric
+    rates: dict[str, int | str | None] = {
+        "gpu": cluster.gpu.name,
+        "gpus_per_node": cluster.gpus_per_node,
+        "inter": format_rate(cluster.inter.bandwidth_bytes_per_s),
+    }
+    if spec is None:
+        return _inspection(path, "none: only NICs and nodes are shared", {}, {**rates, "fabric": None})
+    gpus = _gpus(cluster, spec)
+    graph = build_fabric(cluster, gpus)
+    counted = (
+        "all there are" if spec.kind in ("torus", "file") else "as many as are counted here; it grows with the job"
+    )
+    layout = {
+        **rates,
+        "fabric": graph.description,
+        "nic": format_rate(graph.port_bytes_per_s or graph.nic_bytes_per_s),
+        **_shape(graph, spec, cluster),
+        "gpus": f"{graph.network.gpus:,} ({counted})",
+    }
+    counts = {what: count for what, count in graph.network.counts.items() if count}
+    return _inspection(path, spec.kind, counts, layout)
+
+
+def _gpus(cluster: Cluster, spec: FabricSpec) -> int:
+    """Return how many GPUs to build: all of a torus or file, else two full pods and `COUNTED_GPUS` at least."""
+    if spec.kind == "torus":
+        return math.prod(spec.dims)
+    if spec.kind == "file":
+        found = read_topology(Path(spec.file or ""))
+        return found.gpus if isinstance(found, Network) else math.prod(each.size for each in found)
+    leaves = spec.leaves_per_pod or 0
+    rails = spec.rails or cluster.gpus_per_node if spec.kind in ("rail-optimised", "dual-plane") else 1
+    pods = 2 * (leaves // rails) * (spec.nodes_per_leaf or 0) * cluster.gpus_per_node
+    return max(COUNTED_GPUS, pods)
+
+
+def _shape(graph: FabricGraph, spec: FabricSpec, cluster: Cluster) -> dict[str, int | str | None]:
+    """Return size of a node, bisection and oversubscription."""
+    dimensions = _dimensions(spec, cluster)
+    if not dimensions:
+        return {key: value for key, value in network_layout(graph.network).items() if key != "gpus_per_node"}
+    return {"bisection": format_rate(bisection_bytes_per_s(dimensions)), "oversubscription": None}
+
+
+def _dimensions(spec: FabricSpec, cluster: Cluster) -> tuple[Dimension, ...]:
+    """Return the dimensions of a fabric that is a product of them; its weakest one says the bisection."""
+    if spec.kind == "torus":
+        rate = spec.link_bytes_per_s or cluster.inter.bandwidth_bytes_per_s
+        return tuple(Dimension("Ring", size, rate) for size in spec.dims)
+    if spec.kind == "file":
+        found = read_topology(Path(spec.file or ""))
+        return () if isinstance(found, Network) else found
+    return ()
+
+
+def _inspection(path: Path, kind: str, counts: dict[str, int], layout: dict[str, int | str | None]) -> Inspection:
+    return Inspection(
+        path=str(path),
+        format="cluster",
+        generation=f"cluster file, fabric {kind}",
+        confidence=0.95,
+        evidence=("a table of a cluster",),
+        counts=counts,
+        layout=layout,
+        totals=(),
+        oddities=(),
+    )

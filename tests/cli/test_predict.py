@@ -1,0 +1,142 @@
+"""``traincast predict``: from files, flags and pasted command lines to a forecast or one message."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "llama3_70b_512gpu.toml"
+SMALL = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", 16, "--tp", 4, "--pp", 2, "--seq-length", 4096,
+         "--global-batch", 32)  # fmt: skip
+MEGATRON = (
+    *("--num-layers", 32, "--hidden-size", 4096, "--num-attention-heads", 32, "--seq-length", 4096),
+    *("--max-position-embeddings", 4096, "--micro-batch-size", 1, "--global-batch-size", 32, "--bf16", "--swiglu"),
+    *("--ffn-hidden-size", 14336, "--group-query-attention", "--num-query-groups", 8, "--vocab-size", 128256),
+    *("--untie-embeddings-and-output-weights", "--position-embedding-type", "rope", "--normalization", "RMSNorm"),
+    *("--disable-bias-linear", "--tensor-model-parallel-size", 4, "--pipeline-model-parallel-size", 2),
+    *("--sequence-parallel", "--use-distributed-optimizer", "--use-flash-attn"),
+)
+
+
+def as_json(call, *words):
+    code, out, err = call("predict", "--json", *words)
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_the_example_is_the_command_of_the_readme(call):
+    file = as_json(call, EXAMPLE)
+    flags = as_json(call, "--model", "llama3-70b", "--cluster", "h100", "--gpus", 512, "--tp", 8, "--pp", 4,
+                    "--global-batch", 512, "--seq-length", 8192)  # fmt: skip
+    assert file["schema"] == "traincast.result/1"
+    assert file["iteration_time_s"] == flags["iteration_time_s"]
+    assert file["parallel"]["world_size"] == 512
+    assert 0.3 < file["mfu"] < 0.7
+    assert len(file["memory_bytes"]) == 4
+
+
+def test_what_is_printed_names_step_interval_rates_and_memory(call):
+    code, out, _ = call("predict", EXAMPLE)
+    assert code == 0
+    for word in ("Step", "90 % interval", "MFU", "peak memory", "Where the time goes", "Assumptions"):
+        assert word in out
+    assert call("predict", EXAMPLE, "--quiet") == (0, "", "")
+
+
+def test_options_win_over_the_file(call):
+    found = as_json(call, EXAMPLE, "--gpus", 1024, "--cluster", "h200", "--global-batch", 1024)
+    assert (found["parallel"]["dp"], found["cluster"]["name"]) == (32, "h200")
+
+
+def test_init_writes_what_predict_reads(call, tmp_path):
+    file = tmp_path / "job.toml"
+    assert call("init", file)[0] == 0
+    found = as_json(call, file)
+    assert found["parallel"]["world_size"] == 256
+    assert not [note for note in found["warnings"] if note["code"] == "out-of-memory"]
+
+
+def test_pasted_flags_are_the_same_job_as_our_own(call):
+    pasted = as_json(call, "--like", "megatron", "--cluster", "h100", "--gpus", 16, "--", *MEGATRON)
+    # What Megatron-LM's absent flags mean.
+    said = ("--zero", 1, "--vpp", 1, "--no-overlap-grad-reduce", "--no-overlap-param-gather", "--no-overlap-tp",
+            "--recompute", "none", "--sequence-parallel")  # fmt: skip
+    ours = as_json(call, *SMALL, *said)
+    assert pasted["parallel"] == ours["parallel"]
+    assert pasted["iteration_time_s"] == pytest.approx(ours["iteration_time_s"], rel=0.02)
+    assert pasted["tflops_per_gpu"] * pasted["iteration_time_s"] == pytest.approx(
+        ours["tflops_per_gpu"] * ours["iteration_time_s"], rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--gpus", 8, "--global-batch", 8, "--seq-length", 64), 1, "model: is missing; give --model"),
+        (("--model", "llama3-8b", "--global-batch", 8, "--seq-length", 64), 1, "gpus: is missing; give --gpus"),
+        (("--model", "llama3-8b", "--gpus", 8, "--seq-length", 64), 1, "global_batch: is missing"),
+        ((*SMALL, "--model", "llama9"), 1, "unknown model 'llama9'; known: "),
+        ((*SMALL, "--stack", "abc"), 1, "unknown stack 'abc'; known: "),
+        ((*SMALL, "--cluster", "abc"), 1, "unknown cluster 'abc'; known: "),
+        ((*SMALL, "--gpus", 12), 3, "12 GPUs do not divide into tp 4 x pp 2"),
+        ((*SMALL, "--global-batch", 7), 3, "a global batch of 7 sequences does not divide"),
+        ((*SMALL, "--tp", 3, "--gpus", 6), 3, "tp 3 does not divide the 32 attention heads"),
+        ((*SMALL, "--precision", "mxfp8"), 3, "has no matrix units for mxfp8; use fp8"),
+        ((*SMALL, "--ep", 2), 1, "has no experts"),
+        (("no-such-file.toml",), 1, "no-such-file.toml: cannot be read"),
+        ((*SMALL, "--tp", 0), 2, "0 is not in the range"),
+        ((*SMALL, "--frobnicate", 1), 2, "No such option"),
+        (("--like", "megatron", "--", "--num-layers", 4, "--frobnicate", 3), 1, "--frobnicate: is no flag"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_message(call, words, code, said):
+    found, out, err = call("predict", *words)
+    assert (found, out) == (code, "")
+    assert said in err
+    assert err.count("rror: ") == 1
+
+
+def test_a_damaged_file_is_named_with_its_place(call, tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_text(EXAMPLE.read_text().replace("tp = 8", "tp = 8\ntpp = 1"))
+    code, out, err = call("predict", file)
+    assert (code, out) == (1, "")
+    assert "parallel.tpp: is unknown" in err
+    assert str(file) in err
+
+
+def test_out_of_memory_is_exit_code_3_with_the_shortfall(call):
+    words = ("--model", "llama3-70b", "--cluster", "h100", "--gpus", 8, "--tp", 8, "--global-batch", 8,
+             "--seq-length", 8192)  # fmt: skip
+    code, out, err = call("predict", *words)
+    assert (code, out) == (3, "")
+    assert "GiB too much" in err
+    assert "--allow-oom" in err
+    found = as_json(call, *words, "--allow-oom")
+    assert "out-of-memory" in {note["code"] for note in found["warnings"]}
+    assert max(stage["peak"] for stage in found["memory_bytes"]) > 80 * 2**30
+
+
+def test_out_writes_the_whole_result(call, tmp_path):
+    code, out, _ = call("predict", *SMALL, "--out", tmp_path / "run")
+    assert code == 0
+    assert {file.name for file in (tmp_path / "run").iterdir()} >= {"result.json", "ops.csv", "trace.json.gz"}
+    assert "result.json" in out
+    code, shown, _ = call("report", tmp_path / "run")
+    assert code == 0
+    assert shown.splitlines()[0] == out.splitlines()[0]
+
+
+def test_equal_inputs_give_equal_bytes_whatever_the_hash_seed():
+    words = [sys.executable, "-m", "traincast.cli", "predict", "--model", "mixtral-8x7b", "--cluster", "h100",
+             "--gpus", "32", "--tp", "2", "--pp", "2", "--ep", "4", "--zero", "1", "--seq-length", "2048",
+             "--global-batch", "32", "--json"]  # fmt: skip
+    outputs = [
+        subprocess.run(words, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
+        for seed in ("0", "1", "4711")
+    ]
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert json.loads(outputs[0])["mfu"] > 0

@@ -1,0 +1,163 @@
+"""Factors: read and written, multiplied over their levels, and where they apply."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from job_parts import job_of
+from traincast.estimate.compute import class_of, price_compute
+from traincast.estimate.factors import (
+    CostFactors,
+    Factor,
+    FactorTable,
+    keys_of,
+    read_factors,
+    shipped_factors,
+    with_factors,
+    write_factors,
+)
+from traincast.estimate.operators.price import price_operator
+from traincast.estimate.priors import prior_deviation, prior_mean
+from traincast.spec.gpus import gpu_names, load_gpu
+from traincast.workload.calls import OperatorCall
+from traincast.workload.words import Group
+
+H100, H200, A100 = load_gpu("h100"), load_gpu("h200"), load_gpu("a100")
+
+
+def factor(level, name, cost_class, value, deviation=0.05, rows=10):
+    return Factor(level=level, name=name, cost_class=cost_class, factor=value, deviation=deviation, rows=rows)
+
+
+TABLE = FactorTable.of(
+    [
+        factor("all", "*", "gemm bf16", 1.1),
+        factor("architecture", H100.architecture, "gemm bf16", 1.2),
+        factor("chip", H100.name, "gemm bf16", 1.3),
+        factor("all", "*", "compute", 0.9),
+        factor("stack", "eager", "compute", 1.5),
+        factor("stack", "eager", "transfer ep", 2.0),
+        factor("stack", "eager", "grouped_gemm bf16", 3.0),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "stack", "expected"),
+    [
+        (H100, "nanotron-2024", {"gemm bf16": 1.1 * 1.2 * 1.3, "compute": 0.9, "transfer ep": 1.0}),
+        (H200, "nanotron-2024", {"gemm bf16": 1.1 * 1.2, "compute": 0.9, "transfer ep": 1.0}),
+        (A100, "eager", {"gemm bf16": 1.1, "compute": 0.9 * 1.5, "transfer ep": 2.0, "grouped_gemm bf16": 3.0}),
+    ],
+)
+def test_a_class_has_the_product_of_what_is_known_of_gpu_and_stack(gpu, stack, expected):
+    found = TABLE.for_job(gpu, stack)
+    assert {name: found.of(name) for name in expected} == pytest.approx(expected)
+
+
+def test_what_was_not_measured_is_1():
+    assert TABLE.for_job(H100, "eager").of("gemm fp8") == 1.0
+    assert FactorTable().for_job(H100, "eager").of("compute") == 1.0
+    assert CostFactors().of("anything") == 1.0
+
+
+NAMES = st.sampled_from(["*", "hopper", "H100-SXM-80GB", "eager", 'odd, "name"'])
+POSITIVE = st.floats(0.01, 100)
+
+
+@given(
+    st.lists(
+        st.builds(
+            factor,
+            st.sampled_from(["all", "architecture", "chip", "stack"]),
+            NAMES,
+            st.sampled_from(["gemm bf16", "transfer ep", "compute"]),
+            POSITIVE,
+            st.floats(0, 2),
+            st.integers(0, 999),
+        ),
+        unique_by=lambda each: each.key,
+    )
+)
+def test_what_is_written_is_read_again(factors):
+    again = read_factors(write_factors(factors))
+    assert set(again.factors) == {each.key for each in factors}
+    for each in factors:
+        found = again.factors[each.key]
+        assert (found.factor, found.deviation) == pytest.approx((each.factor, each.deviation), abs=6e-5)
+        assert found.rows == each.rows
+    assert write_factors(again.factors.values()) == write_factors(factors)
+
+
+def test_order_of_writing_is_that_of_the_keys():
+    text = write_factors(TABLE.factors.values())
+    assert text == write_factors(reversed(list(TABLE.factors.values())))
+
+
+def test_shipped_factors_can_be_explained():
+    """Each has a level that its class knows, a prior, and is within three prior deviations of its mean."""
+    gpus = {load_gpu(name).name for name in gpu_names()}
+    architectures = {load_gpu(name).architecture for name in gpus}
+    for key, each in shipped_factors().factors.items():
+        level, name, cost_class = key
+        levels = {found for found, _, _ in keys_of(cost_class, H100, "eager")}
+        assert level in levels
+        assert {"chip": name in gpus, "architecture": name in architectures, "all": name == "*"}.get(level, True)
+        prior = prior_deviation(key)
+        assert abs(math.log(each.factor / prior_mean(key))) <= 3 * prior, key
+        assert 0 < each.deviation <= prior * 1.0001, key
+
+
+CALLS = {
+    "gemm bf16": OperatorCall(family="gemm", shape=(4096, 4096, 4096), dtype="bf16"),
+    "grouped_gemm fp8": OperatorCall(family="grouped_gemm", shape=(4096, 2048, 2048, 4), dtype="fp8"),
+    "attention fa2": OperatorCall(family="attention", shape=(1, 4096, 4096, 16, 16, 128, 128), dtype="bf16",
+                                  options=(("kernel", "fa2"),)),
+    "attention unfused": OperatorCall(family="unfused_attention", shape=(1, 512, 512, 16, 16, 128, 128), dtype="bf16"),
+    "memory": OperatorCall(family="norm", shape=(4096, 4096), dtype="bf16"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_a_factor_scales_the_calls_of_its_class(name):
+    from traincast.workload.ops import Op, table_of
+    from traincast.workload.words import Kind, Phase
+
+    assert class_of(CALLS[name]) == name
+    table = table_of([Op(name=other, kind=Kind.COMPUTE, phase=Phase.FORWARD, calls=((call, 2.0),))
+                      for other, call in CALLS.items()])  # fmt: skip
+    plain = price_compute(table, H100, CostFactors())
+    scaled = price_compute(table, H100, CostFactors({name: 1.7}), compute_factor=1.1)
+    for row, other in enumerate(CALLS):
+        alone = 2 * price_operator(CALLS[other], H100).time_s
+        assert plain.ops.duration_s_T[row] == pytest.approx(alone)
+        assert scaled.ops.duration_s_T[row] == pytest.approx(alone * 1.1 * (1.7 if other == name else 1.0))
+        assert sum(scaled.shares_T[row].values()) == pytest.approx(scaled.ops.duration_s_T[row])
+
+
+def test_work_that_says_no_operators_keeps_its_time():
+    from support import compute
+    from traincast.workload.ops import table_of
+
+    priced = price_compute(table_of([compute(0.25)]), H100, CostFactors({"memory": 2.0}), compute_factor=3.0)
+    assert priced.ops.duration_s_T.tolist() == [0.25]
+    assert priced.shares_T == ({},)
+
+
+def test_shares_that_cannot_be_hidden_stay_at_most_1():
+    job = job_of(gpus=8, tp=8)
+    assert with_factors(job, CostFactors()).stack == job.stack
+    more = with_factors(job, CostFactors({"unhidden tp": 1.2, "unhidden cp": 1e9})).stack
+    assert more.unhidden_tp == pytest.approx(min(1.0, 1.2 * job.stack.unhidden_tp))
+    assert more.unhidden_cp == 1.0
+    assert more.unhidden_ep == job.stack.unhidden_ep
+
+
+@pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])
+def test_every_group_and_class_has_a_prior(group):
+    for name in (f"transfer {group.name.lower()}", "compute", "gemm bf16", "host layers", "unhidden tp", "fixed"):
+        for key in keys_of(name, H100, "eager"):
+            assert prior_deviation(key) > 0
+            assert prior_mean(key) > 0

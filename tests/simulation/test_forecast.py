@@ -1,0 +1,159 @@
+"""What a forecast says beside its step: rates, memory, interval; and what it refuses."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from job_parts import TINY, TINY_EXPERTS, job_of
+from traincast import api
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.report.json import result_to_dict
+from traincast.simulation.forecast import forecast
+from traincast.spec.clusters import load_cluster
+from traincast.spec.counts import adapter_parameters, model_flops_per_step, token_flops
+from traincast.spec.gpus import gpu_of_cluster
+from traincast.spec.job import JobRequest
+from traincast.spec.models import load_model
+from traincast.spec.options import SimulateOptions
+
+H100 = load_cluster("h100")
+CONTRACT = {
+    "schema", "iteration_time_s", "breakdown_s", "ranks", "parallel", "interval", "tokens_per_s_per_gpu",
+    "tflops_per_gpu", "mfu", "hfu", "memory_bytes", "collectives", "stragglers", "what_if", "measured_s", "inputs",
+    "cluster", "assumptions", "warnings", "version",
+}  # fmt: skip
+BREAKDOWN = {"compute", "exposed_tp", "exposed_cp", "exposed_ep", "exposed_pp", "exposed_dp", "bubble", "other"}
+MEMORY = ("parameters", "gradients", "optimizer", "activations", "other")
+TOO_LARGE = {"gpus": 8, "tp": 8, "zero": 0}
+
+
+@pytest.mark.parametrize("layout", [{}, {"gpus": 16, "tp": 2, "pp": 2, "cp": 2}, {"gpus": 8, "zero": 3}])
+def test_rates_are_the_step_in_other_words(layout):
+    job = job_of(**layout)
+    result, world = forecast(job, H100), job.parallel.world_size
+    step_s = result.iteration_time_s
+    flops = model_flops_per_step(job.model, job.seq_length, job.global_batch)
+    assert result.tokens_per_s_per_gpu * step_s * world == pytest.approx(job.global_batch * job.seq_length)
+    assert result.tflops_per_gpu * 1e12 * step_s * world == pytest.approx(flops)
+    peak = gpu_of_cluster(H100.gpu).peak_flops_per_s("bf16")
+    assert result.mfu == pytest.approx(result.tflops_per_gpu * 1e12 / peak)
+    assert result.hfu == pytest.approx(result.mfu)
+    assert sum(result.breakdown_s.values()) == pytest.approx(step_s)
+    assert result.interval["low_s"] < step_s < result.interval["high_s"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "again"),
+    [
+        ({"recompute": "full"}, lambda flops: flops.forward - flops.head),
+        ({"recompute": "full", "recompute_layers": 2}, lambda flops: (flops.forward - flops.head) / 4),
+        ({"recompute": "full", "recompute_layers": 6, "gpus": 2, "pp": 2, "stage_layers": (7, 1), "vpp": None},
+         lambda flops: (flops.forward - flops.head) * 7 / 8),
+        ({"recompute": "selective"}, lambda flops: flops.attention_core),
+        ({"recompute": "selective", "stack": "torchtitan-2025", "gpus": 2},
+         lambda flops: (flops.forward - flops.head) / 2),
+    ],
+)  # fmt: skip
+def test_hardware_flops_count_what_is_computed_again(fields, again):
+    job = job_of(**fields)
+    result, flops = forecast(job, H100), token_flops(job.model, job.seq_length)
+    whole = 3 * flops.forward
+    assert result.hfu / result.mfu == pytest.approx((whole + again(flops)) / whole)
+
+
+def test_memory_adds_up_on_every_stage():
+    result = forecast(job_of(TINY_EXPERTS, gpus=16, tp=2, pp=4, ep=2, zero=1), H100)
+    assert len(result.memory_bytes) == 4
+    for stage in result.memory_bytes:
+        assert set(stage) == {*MEMORY, "peak"}
+        assert sum(stage[name] for name in MEMORY) == pytest.approx(stage["peak"])
+        assert min(stage.values()) >= 0
+        assert stage["parameters"] > 0
+
+
+def test_json_has_the_keys_of_the_contract():
+    written = result_to_dict(forecast(job_of(gpus=8, tp=2, pp=2), H100))
+    assert set(written) >= CONTRACT
+    assert written["schema"] == "traincast.result/1"
+    assert set(written["breakdown_s"]) == BREAKDOWN
+    assert set(written["interval"]) == {"level", "low_s", "high_s"}
+    assert set(written["memory_bytes"][0]) == {*MEMORY, "peak"}
+    assert set(written["parallel"]) >= {"world_size", "dp", "tp", "pp", "vpp", "cp", "ep", "etp", "microbatches",
+                                        "schedule"}  # fmt: skip
+
+
+def test_a_job_that_does_not_fit_is_refused_with_what_is_missing():
+    job = job_of("llama3-70b", **TOO_LARGE, seq_length=8192)
+    with pytest.raises(InfeasibleError, match="--allow-oom simulates all the same") as refused:
+        forecast(job, H100)
+    assert re.search(r"[\d.]+ [GT]iB", str(refused.value))
+    allowed = forecast(job, H100, allow_oom=True)
+    assert "out-of-memory" in {note.code for note in allowed.warnings}
+    assert allowed.iteration_time_s > 0
+    assert "out-of-memory" not in {note.code for note in forecast(job_of(), H100).warnings}
+
+
+def test_a_job_that_does_not_fit_is_not_simulated(monkeypatch):
+    def ran(*_, **__):
+        raise AssertionError("simulated")
+
+    monkeypatch.setattr("traincast.simulation.forecast.run_job", ran)
+    with pytest.raises(InfeasibleError):
+        forecast(job_of("llama3-70b", **TOO_LARGE), H100)
+
+
+@pytest.mark.parametrize("options", [SimulateOptions(), SimulateOptions(compute_slowdown={3: 1.2})])
+def test_unfolded_and_engines_agree_bit_for_bit(options):
+    job = job_of(gpus=16, tp=2, pp=2, cp=2, vpp=2)
+    reference = forecast(job, H100, options, engine="reference")
+    kernel = forecast(job, H100, options, engine="kernel")
+    unfolded = forecast(job, H100, replace(options, unfold=True), engine="kernel")
+    assert result_to_dict(reference) == result_to_dict(kernel)
+    assert unfolded.iteration_time_s == reference.iteration_time_s
+    assert unfolded.breakdown_s == reference.breakdown_s
+    assert unfolded.interval == reference.interval
+    assert unfolded.mfu == reference.mfu
+
+
+def test_a_slow_rank_makes_the_step_longer():
+    job = job_of("llama3-8b", gpus=16, tp=4, pp=2, seq_length=4096)
+    plain = forecast(job, H100)
+    slow = forecast(job, H100, SimulateOptions(compute_slowdown={5: 1.3}))
+    assert 1.05 < slow.iteration_time_s / plain.iteration_time_s < 1.3
+
+
+def test_adapters_are_faster_to_train_and_hold_less():
+    whole = forecast(job_of("llama3-8b", gpus=8, tp=2, seq_length=4096), H100)
+    adapters = forecast(job_of("llama3-8b", gpus=8, tp=2, seq_length=4096, task="lora"), H100)
+    assert adapters.iteration_time_s < whole.iteration_time_s
+    assert adapters.memory_bytes[0]["optimizer"] < 0.05 * whole.memory_bytes[0]["optimizer"]
+    assert adapter_parameters(load_model("llama3-8b"), 16) < 0.01 * 8e9
+
+
+def test_assumptions_of_the_job_are_those_of_the_result():
+    job = job_of(gpus=8, tp=2)
+    codes = {note.code for note in job.assumptions}
+    assert codes
+    assert codes <= {note.code for note in forecast(job, H100).assumptions}
+
+
+def test_facade_takes_a_request_a_job_and_a_file(tmp_path):
+    request = JobRequest(model=load_model("llama3-8b"), gpus=8, tp=8, seq_length=4096, global_batch=8)
+    asked = api.predict(request, cluster="h200")
+    assert asked.cluster["name"] == "h200"
+    file = tmp_path / "job.toml"
+    file.write_text(
+        '[model]\nname = "llama3-8b"\n[parallel]\ntp = 8\n[batch]\nseq_length = 4096\nglobal_batch = 8\n'
+        '[cluster]\nname = "h200"\ngpus = 8\n'
+    )
+    assert api.predict(file).iteration_time_s == asked.iteration_time_s
+    assert api.predict(file, cluster="a100").iteration_time_s > asked.iteration_time_s
+    unnamed = api.predict(request)
+    assert "cluster-default" in {note.code for note in unnamed.warnings}
+
+
+def test_a_cluster_without_a_known_gpu_is_refused():
+    other = replace(H100, gpu=replace(H100.gpu, name="abacus", bf16_dense_flops_per_s=None))
+    with pytest.raises(ConfigError, match="abacus"):
+        forecast(job_of(TINY), other)

@@ -1,0 +1,146 @@
+"""How a step answers to the factors: against numeric derivatives; and how wide its interval is for it."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from job_parts import TINY_EXPERTS, job_of
+from support import ALONE, write_cluster
+from traincast.estimate.factors import CostFactors, Factor, FactorTable, keys_of, shipped_factors
+from traincast.estimate.priors import prior_deviation
+from traincast.simulation.interval import LEVEL, UNEXPLAINED, Z, deviation, interval
+from traincast.simulation.predict import run_job
+from traincast.simulation.sensitivity import sensitivities
+from traincast.spec.clusters import load_cluster
+from traincast.spec.gpus import load_gpu
+from traincast.spec.options import SimulateOptions
+
+H100 = load_cluster("h100")
+PLAIN = SimulateOptions(**ALONE)
+MANY = {"seq_length": 4096, "global_batch": 32}
+JOBS = {
+    "pipeline": ("llama3-8b", {"gpus": 32, "tp": 8, "pp": 4}, {}),
+    "interleaved": ("llama3-8b", {"gpus": 32, "tp": 4, "pp": 4, "vpp": 4, "cp": 2}, {}),
+    "sharded": ("llama3-8b", {"gpus": 16, "zero": 3, "stack": "torchtitan-2025"}, {"unhidden fsdp": 1.3}),
+    "experts": ("qwen3-30b-a3b", {"gpus": 32, "ep": 8, "pp": 2}, {"transfer ep": 1.4, "host experts": 0.5}),
+    "learnt": ("llama3-8b", {"gpus": 32, "tp": 8, "pp": 4},
+               {"unhidden tp": 1.5, "gemm bf16": 1.2, "compute": 1.1, "transfer pp": 2.0, "handover": 3.0}),
+}  # fmt: skip
+
+
+def slopes(job, cluster, base, step=1e-5):
+    """Return each reported derivative beside the numeric one."""
+    found = {}
+    for name, slope in sensitivities(run_job(job, cluster, PLAIN, CostFactors(base))).items():
+        logs = []
+        for change in (step, -step):
+            factors = CostFactors({**base, name: base.get(name, 1.0) * math.exp(change)})
+            logs.append(math.log(run_job(job, cluster, PLAIN, factors).step_s))
+        found[name] = (slope, (logs[0] - logs[1]) / (2 * step))
+    return found
+
+
+@pytest.mark.parametrize("name", list(JOBS))
+def test_slopes_are_the_derivatives_of_the_step(name):
+    model, layout, base = JOBS[name]
+    found = slopes(job_of(model, **MANY, **layout), H100, base)
+    assert len(found) >= 6
+    for each, (reported, numeric) in found.items():
+        assert reported == pytest.approx(numeric, rel=0.02, abs=1e-6), each
+
+
+def test_what_is_hidden_shrinks_where_more_cannot_be_hidden(tmp_path):
+    """On a slow network hidden transfers are on the path: moving a part of them elsewhere changes nothing."""
+    slow = load_cluster(write_cluster(tmp_path / "slow.toml", inter={"bandwidth_bytes_per_s": "10GB/s"}))
+    job = job_of("llama3-8b", gpus=32, zero=3, stack="torchtitan-2025", seq_length=2048, global_batch=32)
+    found = slopes(job, slow, {})
+    for each, (reported, numeric) in found.items():
+        assert reported == pytest.approx(numeric, rel=0.02, abs=1e-6), each
+    assert found["transfer dp"][0] > 0.5
+    assert abs(found["unhidden fsdp"][0]) < 0.5 * found["transfer dp"][0]
+
+
+def test_classes_that_cover_a_step_scale_all_of_it():
+    """Computation, host, fixed work and transfers together are the whole path."""
+    job = job_of("llama3-8b", gpus=32, tp=8, pp=4, **MANY)
+    found = sensitivities(run_job(job, H100, PLAIN, CostFactors()))
+    whole = sum(slope for name, slope in found.items() if name.split(" ")[0] in
+                ("compute", "host", "fixed", "handover", "transfer"))  # fmt: skip
+    assert whole == pytest.approx(1.0, abs=1e-9)
+    parts = sum(slope for name, slope in found.items() if name.split(" ")[0] in ("gemm", "attention", "memory"))
+    assert parts == pytest.approx(found["compute"])
+
+
+def test_factors_scale_their_class_and_no_other():
+    job = job_of(TINY_EXPERTS, gpus=8, ep=4, tp=2, etp=1, pp=1)
+    plain = run_job(job, H100, PLAIN, CostFactors())
+    twice = run_job(job, H100, PLAIN, CostFactors({"transfer ep": 2.0}))
+
+    def times(done):
+        return {each.group.name: each.price.time_s for each in done.run.prices.communications}
+
+    before, after = times(plain), times(twice)
+    assert after["EP"] == pytest.approx(2 * before["EP"])
+    assert {name: time_s for name, time_s in after.items() if name != "EP"} == {
+        name: time_s for name, time_s in before.items() if name != "EP"
+    }
+    # How often something runs is not what it costs.
+    counts = [sorted((each.group.name, each.count) for each in done.run.prices.communications)
+              for done in (plain, twice)]  # fmt: skip
+    assert counts[0] == counts[1]
+
+
+def test_a_rate_that_the_user_gives_is_not_scaled():
+    job = job_of(gpus=8, tp=8)
+    given = SimulateOptions(**ALONE, busbw_bytes_per_s={"tp": 1e11})
+    plain = run_job(job, H100, given, CostFactors())
+    assert run_job(job, H100, given, CostFactors({"transfer tp": 3.0})).step_s == plain.step_s
+
+
+def _learnt(job, gpu, names, deviation_each=0.01):
+    keys = {key for name in names for key in keys_of(name, gpu, job.stack.name)}
+    return FactorTable.of(
+        Factor(level=key[0], name=key[1], cost_class=key[2], factor=1.0, deviation=deviation_each, rows=20)
+        for key in sorted(keys)
+    )
+
+
+def test_deviation_is_the_root_of_the_weighted_variances():
+    job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
+    done = run_job(job, H100, PLAIN, CostFactors())
+    variance = UNEXPLAINED["dense"] ** 2
+    for name, slope in sensitivities(done).items():
+        variance += sum((slope * prior_deviation(key)) ** 2 for key in keys_of(name, done.gpu, job.stack.name))
+    assert deviation(done, FactorTable()) == pytest.approx(math.sqrt(variance))
+
+
+def test_interval_is_wider_for_a_stack_and_a_gpu_that_no_run_was_seen_of():
+    job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
+    done = run_job(job, H100, PLAIN, CostFactors())
+    table = _learnt(job, done.gpu, sensitivities(done))
+    known = deviation(done, table)
+    other_stack = replace(done, job=replace(job, stack=replace(job.stack, name="my-own-framework")))
+    other_gpu = replace(done, gpu=load_gpu("mi300x"))
+    same_chip_family = replace(done, gpu=load_gpu("h200"))
+    assert deviation(other_stack, table) > known
+    assert deviation(other_gpu, table) > deviation(same_chip_family, table) > known
+    assert deviation(done, FactorTable()) > deviation(other_gpu, table)
+
+
+def test_interval_surrounds_the_step_by_one_ratio():
+    job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
+    done = run_job(job, H100, PLAIN)
+    found = interval(done, shipped_factors())
+    assert found["level"] == LEVEL
+    assert found["low_s"] * found["high_s"] == pytest.approx(done.step_s**2)
+    assert math.log(found["high_s"] / done.step_s) == pytest.approx(Z * deviation(done, shipped_factors()))
+    # 90 % of a normal distribution.
+    assert math.erf(Z / math.sqrt(2)) == pytest.approx(LEVEL, abs=1e-4)
+
+
+def test_models_with_experts_are_less_sure():
+    assert UNEXPLAINED["experts"] > UNEXPLAINED["dense"]
+    job = job_of(TINY_EXPERTS, gpus=8, ep=8)
+    done = run_job(job, H100, PLAIN, CostFactors())
+    assert deviation(done, FactorTable(), {"fixed": 0.0}) == pytest.approx(UNEXPLAINED["experts"])

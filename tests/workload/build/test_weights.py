@@ -1,0 +1,142 @@
+"""The weights that ranks hold add up to the model's parameters."""
+
+from dataclasses import replace
+
+import pytest
+
+from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of
+from traincast.spec.counts import adapter_parameters, parameters
+from traincast.workload.build.stage import stages_of
+from traincast.workload.build.state import StateExchange
+from traincast.workload.words import Group, Operation
+
+MODELS = {"gqa": TINY, "experts": TINY_EXPERTS, "latent": TINY_LATENT}
+
+
+def held(job):
+    """Return the weights of one rank of every stage, dense and of experts."""
+    weights = [stage.weights() for stage in stages_of(job, 8)]
+    return sum(each.dense for each in weights), sum(each.expert for each in weights)
+
+
+def copied(job):
+    """Return the elements that every tensor parallel rank holds: norms, routers, narrow latent projections."""
+    model, latent = job.model, job.model.attention.latent
+    each = 2 * model.hidden
+    if latent is not None:
+        each += model.hidden * (latent.q_rank + latent.kv_rank + latent.rope_head_dim)
+    if model.experts is not None:
+        each += model.hidden * model.experts.experts
+    return each * model.layers
+
+
+def total(job):
+    dense, expert = held(job)
+    parallel = job.parallel
+    return dense * parallel.tp - (parallel.tp - 1) * copied(job) + expert * parallel.ep * parallel.expert_tp
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {},
+        {"gpus": 4, "tp": 4},
+        {"gpus": 8, "pp": 8},
+        {"gpus": 16, "tp": 2, "cp": 2, "pp": 2, "vpp": 4},
+        {"gpus": 4, "zero": 3},
+    ],
+)
+def test_weights_of_all_ranks_are_the_parameters_of_the_model(name, layout):
+    job = job_of(MODELS[name], **layout)
+    assert total(job) == pytest.approx(parameters(job.model, job.padded_vocab).total, rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"gpus": 8, "ep": 8},
+        {"gpus": 8, "tp": 4, "ep": 4, "etp": 2},
+        {"gpus": 8, "tp": 4, "ep": 2, "etp": 4},
+        {"gpus": 8, "tp": 2, "pp": 2, "ep": 4, "etp": 1},
+    ],
+)
+def test_experts_are_split_over_ep_and_etp(layout):
+    job = job_of(TINY_EXPERTS, **layout)
+    counted = parameters(job.model, job.padded_vocab)
+    assert held(job)[1] * job.parallel.ep * job.parallel.expert_tp == counted.layers.experts
+    assert total(job) == pytest.approx(counted.total, rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("llama3-70b", {"gpus": 32, "tp": 8, "pp": 4}),
+        ("mixtral-8x7b", {"gpus": 16, "pp": 2, "ep": 8, "tp": 1, "global_batch": 16}),
+        ("deepseek-v3", {"gpus": 64, "pp": 4, "ep": 16, "tp": 1, "global_batch": 64}),
+        ("gemma2-9b", {"gpus": 4, "tp": 4}),
+        ("gpt3-175b", {"gpus": 64, "tp": 8, "pp": 8}),
+    ],
+)
+def test_weights_of_known_models(name, layout):
+    job = job_of(name, **layout)
+    counted = parameters(job.model, job.padded_vocab)
+    # A tied table stands on the first and on the last stage.
+    twice = counted.embedding if job.model.tied_embeddings and job.parallel.pp > 1 else 0
+    # What the narrow products of latent attention and routers hold on every rank is counted once (tp 1), the
+    # two norms' share of the others is below 1 / 10000.
+    assert total(job) == pytest.approx(counted.trained + twice, rel=1e-3)
+
+
+def test_layers_for_further_tokens_are_held_by_the_last_stage():
+    plain, further = job_of(gpus=2, pp=2), job_of(replace(TINY, mtp_layers=1), gpus=2, pp=2)
+    gained = [b.weights().dense - a.weights().dense for a, b in zip(stages_of(plain, 8), stages_of(further, 8),
+                                                                      strict=True)]  # fmt: skip
+    counted = parameters(further.model)
+    assert gained == [0, pytest.approx(counted.mtp.total + counted.mtp_projections, rel=1e-3)]
+
+
+def test_tied_tables_stand_once_on_one_stage_and_are_summed_over_two():
+    tied = replace(TINY, tied_embeddings=True)
+    table = TINY.vocab * TINY.hidden
+    alone, apart = job_of(tied), job_of(tied, gpus=2, pp=2)
+    assert held(alone)[0] == held(job_of())[0] - table
+    assert held(apart)[0] == held(alone)[0] + table
+    size = table * apart.stack.grad_reduce_bytes
+    # Once on the first and once on the last stage, which are the two members.
+    assert exchanged(apart, "end")[Group.EMB, Operation.ALL_REDUCE] == 2 * size
+    split = job_of(tied, gpus=4, tp=2, pp=2)
+    assert exchanged(split, "end")[Group.EMB, Operation.ALL_REDUCE] == size
+    assert (Group.EMB, Operation.ALL_REDUCE) not in exchanged(alone, "end")
+    assert (Group.EMB, Operation.ALL_REDUCE) not in exchanged(job_of(gpus=2, pp=2), "end")
+
+
+def test_adapters_alone_are_trained():
+    job = job_of(task="lora", lora_rank=8, gpus=2)
+    weights = stages_of(job, 8)[0].weights()
+    assert weights.trained_dense == adapter_parameters(job.model, 8, mlp=False)
+    assert weights.trained_expert == 0
+    assert weights.dense - weights.trained_dense == held(job_of())[0]
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_replicas_update_the_state_once_where_it_is_sharded(zero):
+    job = job_of(TINY_EXPERTS, gpus=8, ep=2, zero=zero)
+    weights = stages_of(job, 8)[0].weights()
+    updated = StateExchange(job, weights).updated()
+    dense, expert = weights.trained_dense, weights.trained_expert
+    assert updated == (dense + expert if zero == 0 else -(-dense // 8) + -(-expert // 4))
+
+
+def test_hybrid_sharding_updates_the_share_of_its_group():
+    job = job_of(gpus=8, zero=3, shard=2)
+    weights = stages_of(job, 8)[0].weights()
+    assert StateExchange(job, weights).updated() == -(-weights.trained_dense // 2)
+
+
+def test_uneven_layers_are_held_where_they_are():
+    job = job_of(gpus=2, pp=2, stage_layers=(5, 3), vpp=None)
+    first, last = (stage.weights().dense for stage in stages_of(job, 8))
+    even, _ = (stage.weights().dense for stage in stages_of(job_of(gpus=2, pp=2), 8))
+    layer = first - even
+    assert first - last == 2 * layer
