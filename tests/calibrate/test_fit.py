@@ -9,6 +9,7 @@ from traincast.calibrate.fit import INTER, fit_links, from_others, with_constant
 from traincast.calibrate.measurements import CollectiveMeasurements
 from traincast.calibrate.search import minimise
 from traincast.errors import ConfigError
+from traincast.estimate.collective_table import spread
 from traincast.estimate.collectives import price_collective
 from traincast.fabric.placement import Placement
 from traincast.spec.clusters import load_cluster
@@ -49,9 +50,18 @@ def test_known_constants_are_found_again():
     assert fit.cluster.inter.base_latency_s == fit.cluster.intra.base_latency_s
 
 
+def test_a_start_that_was_measured_between_nodes_stays():
+    apart = with_constants(H100, {"inter.base_latency_s": 9e-6})
+    slow = with_constants(apart, {"intra.base_latency_s": 7e-6, "inter.base_latency_s": 9e-6})
+    fit = fit_links(measured_on(slow), apart, rounds=1)
+    assert fit.cluster.intra.base_latency_s == pytest.approx(7e-6, rel=0.05)
+    assert fit.cluster.inter == apart.inter
+
+
 def test_what_is_fitted_follows_what_was_measured():
     fit = fit_links(measured_on(H100, (2, 4)), H100, rounds=1)
     assert set(fit.constants) == set(INTER)
+    assert fit.cluster == H100
     alone = measured_on(H100)
     alone = alone.select(np.array([op == "all_reduce" for op in alone.op]))
     assert "gpu.copy_bytes_per_s" not in fit_links(alone, H100, rounds=1).constants
@@ -123,3 +133,107 @@ def test_constants_of_pcie_are_found_again():
 def test_the_search_finds_a_bend_valley():
     found = minimise(lambda p: 100 * (p[1] - p[0] ** 2) ** 2 + (1 - p[0]) ** 2, np.array([-1.2, 1.0]), 6)
     assert found == pytest.approx([1, 1], abs=0.01)
+
+
+OPS = ("all_reduce", "all_gather", "all_to_all", "send_recv")
+ONE, FULL = [(2, 2), (4, 4)], [(16, 2), (32, 4)]
+NIC, NODE = "inter.bandwidth_bytes_per_s", "inter.node_bandwidth_bytes_per_s"
+
+
+def measured_over(cluster, groups, ops=OPS):
+    """Return what a cluster would show of groups of (ranks, nodes) from 1 KiB to 8 GiB."""
+    rows = [(op, ranks, nodes, 2**power) for op in ops for ranks, nodes in groups for power in range(10, 34, 2)]
+    times = [price_collective(Operation[o.upper()], s, spread(r, n), cluster).time_s for o, r, n, s in rows]
+    op, ranks, nodes, size = zip(*rows, strict=True)
+    return CollectiveMeasurements(
+        op=op,
+        ranks=np.array(ranks),
+        nodes=np.array(nodes),
+        size_bytes=np.array(size),
+        time_s=np.array(times),
+        source=("here",) * len(rows),
+        gpu=(None,) * len(rows),
+    )
+
+
+def scaled(cluster, **factors):
+    values = {f"inter.{name}": factor * getattr(cluster.inter, name) for name, factor in factors.items()}
+    return with_constants(cluster, values)
+
+
+CHANGES = [
+    {"bandwidth_bytes_per_s": 0.8},
+    {"bandwidth_bytes_per_s": 2.1},
+    {"hop_latency_s": 2.0, "base_latency_s": 1.5},
+    {"fill_latency_s": 0.4, "fill_bytes": 3.0, "bandwidth_bytes_per_s": 0.6},
+]
+
+
+@pytest.mark.parametrize("base", ["h100", "l40s", "a100"])
+@pytest.mark.parametrize("groups", [ONE, ONE + FULL], ids=["one rank per node", "and full nodes"])
+@pytest.mark.parametrize("change", CHANGES, ids=", ".join)
+def test_nic_and_latencies_between_nodes_are_found_again(base, groups, change):
+    preset = load_cluster(base)
+    truth = scaled(preset, **change)
+    fit = fit_links(measured_over(truth, groups), preset)
+    for name in ("bandwidth_bytes_per_s", "base_latency_s", "hop_latency_s", "fill_latency_s", "fill_bytes"):
+        assert getattr(fit.cluster.inter, name) == pytest.approx(getattr(truth.inter, name), rel=0.02)
+    # What the rows do not show stays.
+    reached = 8 * truth.inter.bandwidth_bytes_per_s
+    if groups == ONE or (truth.inter.node_bandwidth_bytes_per_s or reached) >= reached:
+        assert fit.cluster.inter.node_bandwidth_bytes_per_s == preset.inter.node_bandwidth_bytes_per_s
+    assert fit.cluster.intra == preset.intra
+
+
+@pytest.mark.parametrize("base", ["h100", "a100"])
+@pytest.mark.parametrize(("nic", "node"), [(0.8, 0.5), (1.0, 0.6), (1.5, 0.9), (1.0, 1.5)])
+def test_nic_and_node_are_told_apart_where_both_show(base, nic, node):
+    preset = load_cluster(base)
+    truth = scaled(preset, bandwidth_bytes_per_s=nic, node_bandwidth_bytes_per_s=node)
+    fit = fit_links(measured_over(truth, ONE + FULL), preset)
+    assert not fit.notes
+    assert fit.cluster.inter.bandwidth_bytes_per_s == pytest.approx(truth.inter.bandwidth_bytes_per_s, rel=0.02)
+    reached = min(8 * truth.inter.bandwidth_bytes_per_s, truth.inter.node_bandwidth_bytes_per_s)
+    fitted = min(8 * fit.cluster.inter.bandwidth_bytes_per_s, fit.cluster.inter.node_bandwidth_bytes_per_s)
+    assert fitted == pytest.approx(reached, rel=0.02)
+
+
+def test_a_limit_is_found_where_the_base_has_none():
+    l40s = load_cluster("l40s")
+    truth = with_constants(l40s, {NODE: 15e9})  # two NICs of 11.75 GB/s
+    fit = fit_links(measured_over(truth, [*ONE, (4, 2), (8, 4)]), l40s)
+    assert fit.constants[NODE] == pytest.approx(15e9, rel=0.02)
+    assert fit.constants[NIC] == pytest.approx(l40s.inter.bandwidth_bytes_per_s, rel=0.02)
+
+
+@pytest.mark.parametrize("ops", [("all_reduce",), ("send_recv",), ("all_reduce", "send_recv")])
+def test_one_rank_per_node_says_nothing_of_full_nodes(ops):
+    """It once made 350 GB/s of the node 40 GB/s, and an all-reduce of 64 GPUs eight times too slow."""
+    fit = fit_links(measured_over(with_constants(H100, {NIC: 40e9}), [(2, 2), (4, 4)], ops), H100)
+    assert fit.cluster.inter.bandwidth_bytes_per_s == pytest.approx(40e9, rel=0.02)
+    assert fit.cluster.inter.node_bandwidth_bytes_per_s == 350e9
+    assert any("full nodes would show it" in note for note in fit.notes)
+    price = price_collective(Operation.ALL_REDUCE, 2**30, Placement((8,) * 8), fit.cluster).time_s
+    truth = price_collective(Operation.ALL_REDUCE, 2**30, Placement((8,) * 8), with_constants(H100, {NIC: 40e9})).time_s
+    assert price == pytest.approx(truth, rel=0.02)
+
+
+def test_messages_of_full_nodes_show_the_nic_alone():
+    truth = with_constants(H100, {NIC: 40e9})
+    fit = fit_links(measured_over(truth, [(32, 4)], ("send_recv",)), H100)
+    assert fit.constants[NIC] == pytest.approx(40e9, rel=0.02)
+    assert fit.cluster.inter.node_bandwidth_bytes_per_s == H100.inter.node_bandwidth_bytes_per_s
+
+
+@pytest.mark.parametrize(("factor", "nic"), [(1.0, 1.0), (0.5, 0.5), (1.1, 1.0), (1.6, 126.5 * 1.6 / 8 / 23.5)])
+def test_full_nodes_alone_do_not_tell_nic_from_node_and_it_is_said(factor, nic):
+    """A NIC keeps its share of a slower node, and is never less than what a node needs."""
+    preset = load_cluster("a100")
+    truth = scaled(preset, bandwidth_bytes_per_s=2, node_bandwidth_bytes_per_s=factor)
+    if factor < 1:
+        truth = scaled(preset, bandwidth_bytes_per_s=factor, node_bandwidth_bytes_per_s=factor)
+    fit = fit_links(measured_over(truth, FULL, ("all_reduce", "all_gather")), preset)
+    assert fit.constants[NODE] == pytest.approx(factor * 126.5e9, rel=0.02)
+    assert fit.cluster.inter.bandwidth_bytes_per_s == pytest.approx(nic * 23.5e9, rel=0.02)
+    assert "8 NICs per node are at work" in fit.notes[0]
+    assert "sendrecv, would tell" in fit.notes[0]

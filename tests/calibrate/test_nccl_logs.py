@@ -57,6 +57,28 @@ def test_the_name_of_the_file_helps_where_the_log_is_silent(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        ("reduce_1n.log", "reduce"),
+        ("h100-reduce.txt", "reduce"),
+        ("all_reduce_1n.log", "all_reduce"),
+        ("allreduce.log", "all_reduce"),
+        ("reduce-scatter.log", "reduce_scatter"),
+        ("reduced_sizes.log", "all_reduce"),  # by its figures: that is no word of the name
+    ],
+)
+def test_the_name_of_a_file_tells_reduce_from_what_holds_the_word(tmp_path, name, op):
+    text = nccl_log(ROWS, binary=False, busbw=0.875)
+    assert set(read(tmp_path, text, name).measurements.op) == {op}
+
+
+def test_a_silent_log_of_what_is_not_priced_is_skipped(tmp_path):
+    measured, _, skipped = read(tmp_path, nccl_log(ROWS, binary=False), "gather_1n.log")
+    assert not len(measured)
+    assert {row.reason for row in skipped} == {"gather is no operation that is priced"}
+
+
+@pytest.mark.parametrize(
     ("ranks", "busbw", "op"),
     [(2, 0.5, "all_reduce"), (8, 0.875, "all_reduce"), (2, 0.25, "reduce_scatter"), (8, 0.4375, "reduce_scatter")],
 )
@@ -90,6 +112,24 @@ def test_what_is_not_to_be_trusted_is_skipped_with_its_reason(tmp_path):
         "warm-up artefact: 1242 us out of place, 92 us in place",
     ]
     assert read(tmp_path, nccl_log(ROWS, hosts=("a",))).skipped[0].reason == "one rank: a local copy"
+
+
+def test_wrong_results_are_skipped_with_their_number(tmp_path):
+    lines = nccl_log(ROWS).splitlines()
+    first, second, third = (index for index, line in enumerate(lines) if line.split()[:1] and line.split()[0].isdigit())
+    out_of_place = lines[first].split()
+    out_of_place[8] = "3"
+    lines[first] = " ".join(out_of_place)
+    lines[second] = lines[second].replace("N/A", "12")
+    measured, _, skipped = read(tmp_path, "\n".join(lines))
+    assert measured.size_bytes.tolist() == [int(lines[third].split()[0])]
+    assert [row.reason for row in skipped] == [
+        "the check found wrong results: 3 values (#wrong)",
+        "the check found wrong results: 12 values (#wrong)",
+    ]
+    # The older column holds the largest deviation, which rounding alone makes.
+    older = nccl_log(ROWS, shape="redop").replace("      0 ", "  4e-07 ")
+    assert len(read(tmp_path, older).measurements) == len(ROWS)
 
 
 def test_split_communicators_count_once(tmp_path):

@@ -46,7 +46,8 @@ def test_a_number_alone_is_for_all_classes_and_a_named_one_goes_before_it(step):
 def test_a_class_without_an_operation_is_not_taken_in_silence(step):
     assert "overlap-slowdown-unused" in step("--overlap-slowdown", "small=5")[1]
     assert "overlap-slowdown-unused" not in step("--overlap-slowdown", "compute=5")[1]
-    assert "overlap-slowdown-unused" not in step("--overlap-slowdown", "5")[1], "all classes are given, which some must lack"
+    # All classes are given, some of which a step must lack.
+    assert "overlap-slowdown-unused" not in step("--overlap-slowdown", "5")[1]
 
 
 def test_network_and_seeds(step):

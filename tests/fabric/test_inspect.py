@@ -6,6 +6,8 @@ from support import write_cluster
 from traincast import api
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 
+GROWS = "(as many as are counted here; it grows with the job)"
+
 
 def inspect(folder, **sections):
     return api.inspect(write_cluster(folder / "mine.toml", **sections))
@@ -14,7 +16,11 @@ def inspect(folder, **sections):
 @pytest.mark.parametrize(
     ("fabric", "counts", "layout"),
     [
-        ({"kind": "non-blocking"}, {"GPUs": 1024, "nodes": 128, "leaves": 1, "links": 4096}, {"oversubscription": None}),
+        (
+            {"kind": "non-blocking"},
+            {"GPUs": 1024, "nodes": 128, "leaves": 1, "links": 4096},
+            {"oversubscription": None, "gpus": f"1,024 {GROWS}"},
+        ),
         (
             {"kind": "fat-tree", "nodes_per_leaf": 4, "oversubscription": 2.0, "routing": "ecmp"},
             {"leaves": 32, "spines": 16, "links": 4096 + 2 * 32 * 16},
@@ -23,7 +29,7 @@ def inspect(folder, **sections):
         (
             {"kind": "rail-optimised", "nodes_per_leaf": 32, "leaves_per_pod": 64, "oversubscription": [1.0, 2.0]},
             {"GPUs": 4096, "leaves": 128, "spines": 2, "cores": 1},
-            {"oversubscription": "leaf 1:1, spine 2:1", "gpus": "4,096 (as many as are counted here; it grows with the job)"},
+            {"oversubscription": "leaf 1:1, spine 2:1", "gpus": f"4,096 {GROWS}"},
         ),
         (
             {"kind": "torus", "dims": [8, 4], "link_bytes_per_s": 90e9},

@@ -105,7 +105,8 @@ def swept_steps(folder, fabric, **options):
         link = {} if "file" in fabric else {"link_bytes_per_s": rate}
         cluster = folder / "swept.toml"
         # Lists and texts are written alike in TOML and Python.
-        cluster.write_text(BASE + "[fabric]\n" + "".join(f"{key} = {value!r}\n" for key, value in (fabric | link).items()))
+        lines = [f"{key} = {value!r}\n" for key, value in (fabric | link).items()]
+        cluster.write_text(BASE + "[fabric]\n" + "".join(lines))
         rail_optimised_file(folder / "topology.txt", rate)
         steps.append(traincast.simulate(path, cluster=str(cluster), gpus=64, **options))
     return steps

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
-from traincast.estimate.collectives.contract import rate_inside
+from traincast.estimate.collectives.inside import STRAIGHT, rate_inside
 from traincast.estimate.collectives.tuning import tables
 from traincast.spec.cluster import Gpu, Link
 from traincast.spec.clusters import cluster_names, load_cluster
@@ -74,7 +74,8 @@ def test_ideal_is_the_only_ideal_preset():
 def test_links_stay_below_their_datasheets(name):
     cluster = load_cluster(name)
     gpu, inter = cluster.gpu, cluster.inter
-    assert 0.6 * gpu.link_bytes_per_s < rate_inside(2, cluster) < gpu.link_bytes_per_s
+    ranks = cluster.gpus_per_node if cluster.intra.kind in STRAIGHT else 2  # who have all of their links
+    assert 0.6 * gpu.link_bytes_per_s < rate_inside(ranks, cluster) < gpu.link_bytes_per_s
     assert gpu.copy_bytes_per_s is None or gpu.copy_bytes_per_s < gpu.hbm_bytes_per_s
     if inter.node_bandwidth_bytes_per_s is not None:
         assert inter.node_bandwidth_bytes_per_s < cluster.gpus_per_node * inter.bandwidth_bytes_per_s
@@ -84,6 +85,15 @@ def test_links_stay_below_their_datasheets(name):
 def test_a_preset_names_an_nccl_and_an_architecture_that_are_known(name):
     cluster = load_cluster(name)
     assert cluster.nccl is None or cluster.gpu.architecture in tables(cluster.nccl)["channels"]
+
+
+@pytest.mark.parametrize("kind", ["magic", "nvswich", "NVSwitch", ""])
+def test_links_inside_a_node_are_of_a_known_kind(write, kind):
+    """A typo of nvswitch would turn the reduction in the switch off without a word."""
+    with pytest.raises(ConfigError, match=r"intra\.kind: is .*mesh, nvswitch, pcie, torus.*\.toml"):
+        load_cluster(write(f'base = "h100"\n[intra]\nkind = "{kind}"\n'))
+    for known in ("mesh", "nvswitch", "pcie", "torus"):
+        assert load_cluster(write(f'base = "h100"\n[intra]\nkind = "{known}"\n')).intra.kind == known
 
 
 def test_a_file_overrides_one_number_of_its_base(write):

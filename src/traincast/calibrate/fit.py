@@ -110,46 +110,58 @@ def fit_links(
     lacking = [field for field, value in start.items() if value is None]
     if lacking or not fields or not len(measured):
         raise ConfigError(f"has no value to start a fit from: {', '.join(lacking) or 'no measurements'}", cluster.name)
-    times, loss = predictor(measured, cluster), _loss(measured)
-
     first = np.log([float(value or 0) for value in start.values()])
-
-    def constants_at(point: FloatArray) -> dict[str, float]:
-        near = first + np.clip(point - first, -_FURTHEST, _FURTHEST)
-        return dict(zip(fields, np.exp(near).tolist(), strict=True))
-
-    def cluster_of(constants: Constants) -> Cluster:
-        return with_constants(cluster, hold_together(constants, cluster, rates))
-
-    def error_of(constants: Constants) -> float:
-        return loss(times(cluster_of(constants)))
-
-    def error(point: FloatArray) -> float:
-        return error_of({**constants_at(point)})
-
-    best = min((minimise(error, point, rounds) for point in (first, scan(error, first))), key=error)
-    found = _without_unseen({**constants_at(best)}, cluster, rates, error_of)
-    fitted = cluster_of(found)
+    search = _Search(cluster, rates, tuple(fields), first, predictor(measured, cluster), _loss(measured))
+    best = min((minimise(search.at, point, rounds) for point in (first, scan(search.at, first))), key=search.at)
+    found = search.without_unseen(search.constants(best))
+    fitted = search.cluster_of(found)
     shown = {field: value for field, value in found.items() if value is not None}
-    return Fit(fitted, shown, residuals(measured, times(fitted)), tuple(not_told_apart(fitted, cluster, rates)))
+    notes = tuple(not_told_apart(fitted, cluster, rates))
+    return Fit(fitted, shown, residuals(measured, search.times(fitted)), notes)
 
 
-def _without_unseen(
-    constants: Constants, cluster: Cluster, rates: Rates, error: Callable[[Constants], float]
-) -> Constants:
-    """Return constants without those changes that no measurement asks for: of a link that nothing waits for."""
-    found = {**constants}
-    least = error(found) * (1 + _NO_WORSE) + _NO_WORSE / 1000
-    for field in constants:
-        before = value_of(cluster, field)
-        if error({**found, field: before}) <= least:
-            found[field] = before
-    if {NIC, NODE} <= set(constants) and found[NODE] != value_of(cluster, NODE):
-        # Where the NICs are reached there is no telling how much more a node could do.
-        nics = rates.nics * (found[NIC] or 0.0)
-        if error({**found, NODE: nics}) <= least:
-            found[NODE] = nics
-    return found
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is searched for constants: points are their logarithms."""
+
+    cluster: Cluster
+    rates: Rates
+    fields: tuple[str, ...]
+    first: FloatArray
+    times: Callable[[Cluster], FloatArray]
+    loss: Callable[[FloatArray], float]
+
+    def constants(self, point: FloatArray) -> Constants:
+        """Return the constants of a point."""
+        near = self.first + np.clip(point - self.first, -_FURTHEST, _FURTHEST)
+        return dict(zip(self.fields, np.exp(near).tolist(), strict=True))
+
+    def cluster_of(self, constants: Constants) -> Cluster:
+        """Return the cluster with these constants."""
+        return with_constants(self.cluster, hold_together(constants, self.cluster, self.rates))
+
+    def error(self, constants: Constants) -> float:
+        """Return how far off these constants are."""
+        return self.loss(self.times(self.cluster_of(constants)))
+
+    def at(self, point: FloatArray) -> float:
+        """Return how far off a point is."""
+        return self.error(self.constants(point))
+
+    def without_unseen(self, constants: Constants) -> Constants:
+        """Return constants without those changes that no measurement asks for: of a link that nothing waits for."""
+        found = {**constants}
+        least = self.error(found) * (1 + _NO_WORSE) + _NO_WORSE / 1000
+        for field in constants:
+            before = value_of(self.cluster, field)
+            if self.error({**found, field: before}) <= least:
+                found[field] = before
+        if {NIC, NODE} <= set(constants) and found[NODE] != value_of(self.cluster, NODE):
+            # Where the NICs are reached there is no telling how much more a node could do.
+            nics = self.rates.nics * (found[NIC] or 0.0)
+            if self.error({**found, NODE: nics}) <= least:
+                found[NODE] = nics
+        return found
 
 
 def with_constants(cluster: Cluster, constants: Mapping[str, float | None]) -> Cluster:

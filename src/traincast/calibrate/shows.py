@@ -6,6 +6,7 @@ per node and messages show the NIC, full nodes the lesser of both, and only runs
 show both.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,8 @@ FILL = ("intra.fill_latency_s", "intra.fill_bytes")
 START, NIC, NODE = "inter.base_latency_s", "inter.bandwidth_bytes_per_s", "inter.node_bandwidth_bytes_per_s"
 INTER = ("inter.hop_latency_s", "inter.fill_latency_s", "inter.fill_bytes", START, NIC, NODE)
 """Constants between nodes. All-reduces of one operation cannot tell the start from the steps."""
+_SAME = 0.95
+"""Full nodes that reach so much of what the cluster says speak for its NICs as they are."""
 
 Constants = dict[str, float | None]
 """Values by field path; None where a cluster has none."""
@@ -95,7 +98,7 @@ def rates_shown(measured: CollectiveMeasurements, cluster: Cluster) -> Rates:
     return Rates((NIC,) if limit is None or limit >= most * nic else (NODE,), most)
 
 
-def start_of(fields: list[str], cluster: Cluster, nics: int) -> Constants:
+def start_of(fields: Sequence[str], cluster: Cluster, nics: int) -> Constants:
     """Return where a search starts; a node without a limit starts at that of its NICs."""
     start = {field: value_of(cluster, field) for field in fields}
     if NODE in start and start[NODE] is None:
@@ -116,7 +119,8 @@ def hold_together(constants: Constants, cluster: Cluster, rates: Rates) -> Const
     if rates.fields == (NIC,) and own is not None and limit is not None:
         found[NODE] = max(limit, nics * own)
     elif rates.fields == (NODE,) and reached is not None and limit is not None:
-        found[NIC] = max(reached / nics, nic * min(1.0, reached / limit))
+        slower = reached / limit if reached < _SAME * limit else 1.0
+        found[NIC] = max(reached / nics, nic * slower)
     return found
 
 

@@ -1,5 +1,6 @@
 """Choose an engine, run it, and explain a deadlock."""
 
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -11,7 +12,7 @@ from traincast.engine.reference import FloatArray, Times, run_reference
 from traincast.errors import DeadlockError, ProgramError
 
 KERNEL_FROM_OPS = 500_000
-"""Below this many operations pure Python ends before numba is imported and its cache loaded."""
+"""Below this many operations pure Python ends before numba is imported and its cache loaded, where it is not yet."""
 
 ENGINES = ("auto", "reference", "kernel")
 
@@ -52,7 +53,8 @@ def run(graph: Graph, duration_s_N: FloatArray, engine: str = "auto") -> tuple[F
 def _engine(name: str, ops: int) -> Callable[[Graph, FloatArray], Times]:
     if name not in ENGINES:
         raise ProgramError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
-    if name == "kernel" or (name == "auto" and ops >= KERNEL_FROM_OPS and find_spec("numba")):
+    loaded = "traincast.engine.kernel" in sys.modules
+    if name == "kernel" or (name == "auto" and (loaded or (ops >= KERNEL_FROM_OPS and find_spec("numba")))):
         if not find_spec("numba"):
             raise ProgramError("the engine 'kernel' needs numba: pip install 'traincast[fast]'")
         from traincast.engine.kernel import run_kernel

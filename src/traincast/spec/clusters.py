@@ -109,7 +109,8 @@ def _read(file: Traversable, shown: str) -> dict[str, _Value]:
         made_of = values.get("intra.kind")
         if section == "intra" and made_of is not None and made_of.value not in INTRA_KINDS:
             raise ConfigError(
-                f"is {made_of.value!r}; it must be one of {', '.join(INTRA_KINDS)}, or left out (in {shown})", "intra.kind"
+                f"is {made_of.value!r}; it must be one of {', '.join(INTRA_KINDS)}, or left out (in {shown})",
+                "intra.kind",
             )
     if "fabric" in document:
         values["fabric"] = _Value(fabric_from_table(document.pop("fabric"), shown), f"set in {shown}")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from traincast.errors import ConfigError, ProgramError
 from traincast.estimate.collectives import ALGORITHMS, Traffic, price_collective, price_message
-from traincast.estimate.collectives.contract import rate_inside
+from traincast.estimate.collectives.inside import rate_inside
 from traincast.estimate.collectives.tuning import SWITCH_RANKS, switch_efficiency
 from traincast.fabric.placement import Placement
 from traincast.spec.cluster import Cluster, Gpu, Link
