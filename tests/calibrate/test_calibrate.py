@@ -11,6 +11,7 @@ from traincast import api
 from traincast.calibrate.collectives import read_collectives
 from traincast.calibrate.prices import price_measured
 from traincast.errors import CalibrationError, ConfigError
+from traincast.report.accuracy import calibration_to_dict
 from traincast.spec.clusters import load_cluster
 
 SIZES = [2**size for size in range(10, 31, 2)]
@@ -63,6 +64,20 @@ def test_the_profile_is_a_cluster_that_prices_as_fitted(tmp_path, slow):
     assert "# Absolute error of the time, in sample" in path.read_text()
     validated = traincast.validate(file, str(path)).total
     assert validated.median_abs_error == found.residuals[0].after.median_abs_error
+
+
+def test_what_the_rows_cannot_tell_apart_is_said_everywhere(tmp_path):
+    preset = load_cluster("a100")
+    fast = replace(preset, inter=replace(preset.inter, bandwidth_bytes_per_s=30e9))
+    found = api.calibrate(csv_of(tmp_path / "m.csv", fast, groups=((2, 2), (4, 4))), "a100")
+    assert "inter.node_bandwidth_bytes_per_s" not in found.fitted
+    assert found.cluster.inter.bandwidth_bytes_per_s == pytest.approx(30e9, rel=0.02)
+    (note,) = found.notes
+    assert "stays at 126.5 GB/s, as in a100" in note
+    assert f"# Note: {note}." in found.profile()
+    assert calibration_to_dict(found)["notes"] == [note]
+    both = csv_of(tmp_path / "b.csv", fast, groups=((2, 2), (16, 2)))
+    assert api.calibrate(both, "a100").notes == ()
 
 
 def test_logs_and_tables_are_fitted_together(tmp_path, slow):

@@ -1,7 +1,8 @@
 """The price of one communication: the cheapest algorithm that may run.
 
 The least of our own times is monotone, because each of them is; NCCL's own pick jumps with
-the size. Its tables say which algorithms may run and name the protocol (`tuning`).
+the size, and a price that follows it falls by up to 20 % there (docs/clusters.md has what it
+costs). Its tables say which algorithms may run and name the protocol (`tuning`).
 """
 
 import math
