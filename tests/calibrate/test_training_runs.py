@@ -103,7 +103,7 @@ def test_the_step_is_the_batch_over_the_printed_rate(file):
 
 def test_the_board_shows_kinds_of_runs_apart(plain):
     rows = {group.name: group.figures.evaluated for group in plain.groups if group.by == "board"}
-    assert rows == {"pretraining, dense fp8": 3, "pretraining, dense bf16/fp16": 3, "lora": 1}
+    assert rows == {"dense fp8": 3, "dense 16 bit": 3, "lora": 1}
     with pytest.raises(ConfigError, match="no-such"):
         traincast.validate(plain.path, by=["no-such"])
 

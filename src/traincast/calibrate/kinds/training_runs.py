@@ -18,8 +18,8 @@ from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.simulation.interval import Z
 
 BOARD = "board"
-"""Grouping by what the accuracy board shows: pretraining runs with a full layout by kind of model and
-precision, and all others."""
+"""Grouping by what the accuracy board shows: pretraining runs with a full layout (``dense 16 bit`` ... ``experts``),
+those without, adapters, and of nanotron's sweep the fastest siblings above 20 % MFU (``best``) and all others."""
 
 GROUPINGS = (BOARD, "moe", "precision", "gpu", "stack", "source", "task", "layout")
 LEAVES_OUT = ("family", "source")
@@ -142,13 +142,13 @@ def _labels(rows: Sequence[RunRow]) -> dict[str, tuple[str, ...]]:
 
 def _board(row: RunRow, best: set[str]) -> str:
     if row.groups["source"] == "nanotron":
-        return "nanotron, fastest siblings above 20 % MFU" if row.id in best else "nanotron, others"
+        return "nanotron, best" if row.id in best else "nanotron, others"
     if not row.full_layout:
-        return f"{row.groups['task']}, layout not full" if row.groups["task"] == "pretrain" else row.groups["task"]
+        return "layout not full" if row.groups["task"] == "pretrain" else row.groups["task"]
     if row.groups["moe"] == "moe":
-        return "pretraining, experts"
+        return "experts"
     precision = row.groups["precision"]
-    return f"pretraining, dense {'bf16/fp16' if precision in ('bf16', 'fp16') else precision}"
+    return f"dense {'16 bit' if precision in ('bf16', 'fp16') else precision}"
 
 
 def _configuration(rows: Sequence[RunRow]) -> dict[str, Labels]:

@@ -15,6 +15,8 @@ from traincast.units import format_size, format_time
 _SHOWN_WORST = 5
 FIGURES = ("rows", "mean", "median", "p90", "p95", "bias", "rank corr.")
 """Headings of the figures of a line."""
+INTERVAL = "in 90 %"
+"""Heading of how many measurements lie in their interval, where intervals were predicted."""
 
 
 def view(validation: Validation) -> Iterator[RenderableType]:
@@ -46,15 +48,16 @@ def _held_out(held_out: HeldOut, validation: Validation) -> Iterator[RenderableT
 
 
 def _errors(total: Statistics, groups: Sequence[GroupFigures]) -> RenderableType:
-    rows = [("all", *figures(total))]
+    headings = FIGURES if total.interval_coverage is None else (*FIGURES, INTERVAL)
+    rows = [("all", *figures(total)[: len(headings)])]
     for by, members in groupby(groups, key=lambda group: group.by):
-        rows.append((f"by {by}", *[""] * len(FIGURES)))
-        rows += [(f"  {group.name}", *figures(group.figures)) for group in members]
-    return table(("", *FIGURES), rows, labels=("",))
+        rows.append((f"by {by}", *[""] * len(headings)))
+        rows += [(f"  {group.name}", *figures(group.figures)[: len(headings)]) for group in members]
+    return table(("", *headings), rows, labels=("",))
 
 
 def figures(statistics: Statistics) -> tuple[str, ...]:
-    """Return the cells under `FIGURES`; ``-`` where there is no figure."""
+    """Return the cells under `FIGURES` and `INTERVAL`; ``-`` where there is no figure."""
     absolute = (
         statistics.mean_abs_error,
         statistics.median_abs_error,
@@ -66,6 +69,7 @@ def figures(statistics: Statistics) -> tuple[str, ...]:
         *("-" if error is None else f"{100 * error:.1f} %" for error in absolute),
         error_percent(statistics.bias),
         "-" if statistics.spearman is None else f"{statistics.spearman:.3f}",
+        "-" if statistics.interval_coverage is None else f"{100 * statistics.interval_coverage:.0f} %",
     )
 
 
