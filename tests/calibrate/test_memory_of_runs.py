@@ -1,14 +1,19 @@
+import io
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+import traincast
 from traincast.calibrate.contract import Request
 from traincast.calibrate.kinds.memory_of_runs import has_memory, holds_memory, memory_of_run, predict
 from traincast.calibrate.runs.nanotron_layers import nanotron_layers
 from traincast.calibrate.runs.rows import read_runs
 from traincast.calibrate.tables import read_table
 from traincast.errors import ConfigError
+from traincast.report.terminal import print_validation
 from traincast.spec.model_columns import model_from_columns
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -45,6 +50,33 @@ def test_runs_with_memory_are_predicted_and_crashes_counted(table):
     assert texts["infeasible-crashed"].startswith("of 2 runs that crashed, 1")
     assert dict(found.skipped)["b"].endswith("cannot")
     assert dict(found.skipped)["c"].endswith("fits")
+
+
+@pytest.mark.parametrize("dropped", HEADER.split(","))
+def test_no_column_of_the_sweep_crashes(dropped, tmp_path):
+    keep = [index for index, name in enumerate(HEADER.split(",")) if name != dropped]
+    lines = [",".join(line.split(",")[index] for index in keep) for line in (HEADER, *ROWS)]
+    path = tmp_path / "sweep.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = predict(read_table(path), Request())
+    assert len(found.ids) + len(found.skipped) == len(ROWS)
+    assert all(row.reason for row in found.skipped)
+    needed = {"model", "layers", "hidden", "ffn_hidden", "heads", "seq_len", "gpu", "num_gpus", "tp", "pp"}
+    kept = set() if dropped in needed | {"micro_batch", "global_batch", "gpu_mem_gb"} else {"a", "d"}
+    assert kept <= set(found.ids) or dropped in ("id", "x_iter_time_s")
+
+
+def test_worst_rows_are_in_the_unit_of_what_was_measured(tmp_path):
+    path = tmp_path / "sweep.csv"
+    path.write_text("\n".join((HEADER, *ROWS)) + "\n", encoding="utf-8")
+    shown = io.StringIO()
+    print_validation(traincast.validate(path, kind="memory-of-runs"), Console(file=shown, width=300))
+    worst = shown.getvalue().split("Worst rows")[1].split("Skipped")[0]
+    assert "24.2 GiB" in worst
+    assert "37 GiB" in worst
+    assert re.search(r"parameters [\d.]+ GiB, gradients [\d.]+ GiB", worst)
+    assert "_bytes" not in worst
+    assert " s " not in worst
 
 
 def test_the_printed_stage_of_nanotron_is_the_first(table):

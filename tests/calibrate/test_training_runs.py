@@ -13,7 +13,7 @@ from traincast.calibrate.kinds.training_runs import predict
 from traincast.calibrate.runs.evaluate import forecast_runs
 from traincast.calibrate.runs.rows import read_runs
 from traincast.calibrate.tables import read_table
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, FormatError
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.report.accuracy import predictions_csv, validation_to_dict
 from traincast.simulation.interval import Z
@@ -211,3 +211,33 @@ def test_columns_may_stand_in_any_order_and_be_missing(file, tmp_path, plain):
         writer.writerows(rows)
     assert traincast.validate(other).total == plain.total
     assert KINDS.get("training-runs").fits(names)
+
+
+@pytest.mark.parametrize("dropped", COLUMNS)
+def test_no_column_but_three_is_required(dropped, tmp_path):
+    """A row that lacks what it needs is skipped with a reason; nothing crashes, nothing is lost."""
+    rows = [{**row, "x_iter_time_s": 10} for row in (ROWS[0], ROWS[1], ROWS[5])]
+    names = [name for name in (*COLUMNS, "x_iter_time_s") if name != dropped]
+    path = tmp_path / "runs.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, names, restval="", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    if dropped in ("model", "gpu", "num_gpus"):
+        with pytest.raises(FormatError, match="holds no measurements of a known kind"):
+            traincast.validate(path)
+        return
+    found = traincast.validate(path)
+    assert found.total.evaluated + len(found.skipped) == len(rows)
+    assert all(row.reason for row in found.skipped)
+    if dropped == "measured_value":
+        assert set(found.predictions.measured) == {10.0}
+
+
+def test_a_metric_without_its_value_and_no_step_says_so(tmp_path):
+    path = write(tmp_path / "runs.csv", [{**ROWS[1], "measured_value": ""}])
+    runs = read_runs(read_table(path))
+    assert [row.reason for row in runs.skipped] == [
+        "no step time: the column measured_value and x_iter_time_s are empty"
+    ]
+    assert runs.full_layout == 0

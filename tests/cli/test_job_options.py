@@ -43,6 +43,20 @@ def test_words_that_are_no_job_are_wrong_usage():
     assert run("a.toml", "b.toml").exit_code == 2
     assert run("--tp", "0").exit_code == 2
     assert run("--precision", "fp9").exit_code == 2
+    assert run("--zero", "4").exit_code == 2
+    assert run("--schedule", "none").exit_code == 2
+
+
+def test_what_every_job_needs_is_wrong_usage_where_nothing_gives_it(tmp_path):
+    words = {"model": "llama3-8b", "gpus": "8", "seq-length": "64", "global-batch": "8"}
+    for absent in words:
+        result = run(*(part for name, value in words.items() if name != absent for part in (f"--{name}", value)))
+        assert result.exit_code == 2
+        assert f"{absent.replace('-', '_')}: is missing; give --{absent}" in result.output
+    file = tmp_path / "job.toml"
+    file.write_text('[model]\nname = "llama3-8b"\n[batch]\nseq_length = 64\nglobal_batch = 8\n')
+    assert run(str(file)).exit_code == 2
+    assert run(str(file), "--gpus", "8").output == "None llama3-8b 8 None None\n"
 
 
 def test_flags_have_one_owner():

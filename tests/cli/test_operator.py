@@ -8,6 +8,8 @@ from traincast import api
 from traincast.spec.operators import OPERATOR_SIZES
 
 GEMM = ("operator", "gemm", "--m", 8192, "--n", 8192, "--k", 8192)
+ATTENTION = ("operator", "attention", "--batch", 1, "--seq", 4096, "--keys", 4096, "--heads", 8, "--kv-heads", 8,
+             "--head-dim", 128, "--v-dim", 128)  # fmt: skip
 
 
 def test_json_is_the_price_of_the_api(call):
@@ -65,6 +67,8 @@ def test_directions_and_options_matter(call):
         (["operator", "gemm", "--m", "8"], "n: is missing"),
         ([*GEMM, "--gpu", "abacus"], "unknown GPU 'abacus'"),
         ([*GEMM, "--gpu", "a100", "--dtype", "fp8"], "has no known peak for fp8"),
+        ([*GEMM, "--gpu", "h100", "--dtype", "mxfp8"], "H100-SXM-80GB (hopper) has no matrix units for mxfp8; use fp8"),
+        ([*ATTENTION, "--gpu", "a100", "--option", "kernel=fa3"], "flash attention 3 needs Hopper; A100-SXM-80GB is"),
         ([*GEMM, "--dtype", "int3"], "unknown dtype 'int3'"),
         ([*GEMM, "--causal"], "causal: has no meaning for gemm"),
         ([*GEMM, "--width", "8"], "width: has no meaning for gemm"),
@@ -109,10 +113,13 @@ def test_calibrate_writes_a_profile_that_operator_takes(call, timings, tmp_path)
     base = json.loads(call(*GEMM, "--gpu", "mi300x", "--json")[1])
     mine = json.loads(call(*GEMM, "--gpu", "mi300x", "--constants", profile, "--json")[1])
     assert mine["time_s"] / base["time_s"] == pytest.approx(1.5, rel=0.1)
-    assert (base["confidence"], mine["confidence"]) == ("low", "high")
+    assert (base["confidence"], mine["confidence"]) == ("low", "medium")
     document = json.loads(call("calibrate", timings, "--gpu", "mi300x", "--json")[1])
     assert document["schema"] == "traincast.operator_calibration/1"
     assert document["residuals"][0]["after"]["median_abs_error"] < 0.05
+    assert document["residuals"][0]["held_out"]["evaluated"] == 20
+    assert document["constants"][0]["confidence"] == "medium"
+    assert "held-out p90" in out
 
 
 @pytest.mark.parametrize("words", [[], ["--gpu", "h100", "--cluster", "h100"], ["--gpu", "h100", "--table"]])
@@ -120,3 +127,11 @@ def test_calibrate_needs_to_know_what_of(call, timings, words):
     code, out, err = call("calibrate", timings, *words)
     assert (code, out) == (2, "")
     assert "--gpu" in err
+
+
+def test_a_refused_type_is_not_listed_as_one_with_a_peak(call):
+    listed = call(*GEMM, "--gpu", "h100", "--dtype", "nvfp4")[2].split("it has one for ")[1]
+    assert "fp8" in listed
+    assert "mxfp8" not in listed
+    assert call(*GEMM, "--gpu", "b200", "--dtype", "mxfp8")[0] == 0
+    assert call(*ATTENTION, "--gpu", "h100", "--option", "kernel=fa3")[0] == 0

@@ -75,9 +75,9 @@ def test_pasted_flags_are_the_same_job_as_our_own(call):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--gpus", 8, "--global-batch", 8, "--seq-length", 64), 1, "model: is missing; give --model"),
-        (("--model", "llama3-8b", "--global-batch", 8, "--seq-length", 64), 1, "gpus: is missing; give --gpus"),
-        (("--model", "llama3-8b", "--gpus", 8, "--seq-length", 64), 1, "global_batch: is missing"),
+        (("--gpus", 8, "--global-batch", 8, "--seq-length", 64), 2, "model: is missing; give --model"),
+        (("--model", "llama3-8b", "--global-batch", 8, "--seq-length", 64), 2, "gpus: is missing; give --gpus"),
+        (("--model", "llama3-8b", "--gpus", 8, "--seq-length", 64), 2, "global_batch: is missing"),
         ((*SMALL, "--model", "llama9"), 1, "unknown model 'llama9'; known: "),
         ((*SMALL, "--stack", "abc"), 1, "unknown stack 'abc'; known: "),
         ((*SMALL, "--cluster", "abc"), 1, "unknown cluster 'abc'; known: "),
@@ -88,6 +88,10 @@ def test_pasted_flags_are_the_same_job_as_our_own(call):
         ((*SMALL, "--ep", 2), 1, "has no experts"),
         (("no-such-file.toml",), 1, "no-such-file.toml: cannot be read"),
         ((*SMALL, "--tp", 0), 2, "0 is not in the range"),
+        ((*SMALL, "--zero", 4), 2, "4 is not in the range 0<=x<=3"),
+        ((*SMALL, "--schedule", "zigzag"), 2, "'zigzag' is not one of 'gpipe', '1f1b', 'interleaved'"),
+        ((*SMALL, "--expert-imbalance", 0.5), 2, "0.5 is not in the range x>=1"),
+        ((*SMALL, "--expert-imbalance", 1.5), 1, "expert_imbalance: is 1.5, but llama3-8b has no experts"),
         ((*SMALL, "--frobnicate", 1), 2, "No such option"),
         (("--like", "megatron", "--", "--num-layers", 4, "--frobnicate", 3), 1, "--frobnicate: is no flag"),
     ],

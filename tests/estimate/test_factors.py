@@ -24,7 +24,7 @@ from traincast.spec.gpus import gpu_names, load_gpu
 from traincast.workload.calls import OperatorCall
 from traincast.workload.words import Group
 
-H100, H200, A100 = load_gpu("h100"), load_gpu("h200"), load_gpu("a100")
+H100, H200, H20, A100 = (load_gpu(name) for name in ("h100", "h200", "h20", "a100"))
 
 
 def factor(level, name, cost_class, value, deviation=0.05, rows=10):
@@ -48,7 +48,8 @@ TABLE = FactorTable.of(
     ("gpu", "stack", "expected"),
     [
         (H100, "nanotron-2024", {"gemm bf16": 1.1 * 1.2 * 1.3, "compute": 0.9, "transfer ep": 1.0}),
-        (H200, "nanotron-2024", {"gemm bf16": 1.1 * 1.2, "compute": 0.9, "transfer ep": 1.0}),
+        (H200, "nanotron-2024", {"gemm bf16": 1.1 * 1.2 * 1.3, "compute": 0.9, "transfer ep": 1.0}),
+        (H20, "nanotron-2024", {"gemm bf16": 1.1 * 1.2, "compute": 0.9, "transfer ep": 1.0}),
         (A100, "eager", {"gemm bf16": 1.1, "compute": 0.9 * 1.5, "transfer ep": 2.0, "grouped_gemm bf16": 3.0}),
     ],
 )

@@ -9,7 +9,7 @@ from job_parts import TINY_EXPERTS, job_of
 from support import ALONE, write_cluster
 from traincast.estimate.factors import CostFactors, Factor, FactorTable, keys_of, shipped_factors
 from traincast.estimate.priors import prior_deviation
-from traincast.simulation.interval import LEVEL, UNEXPLAINED, Z, deviation, interval
+from traincast.simulation.interval import LEVEL, TRANSFERS, UNEXPLAINED, UNSEEN_COMPUTE, Z, deviation, interval
 from traincast.simulation.predict import run_job
 from traincast.simulation.sensitivity import sensitivities
 from traincast.spec.clusters import load_cluster
@@ -109,8 +109,11 @@ def _learnt(job, gpu, names, deviation_each=0.01):
 def test_deviation_is_the_root_of_the_weighted_variances():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN, CostFactors())
-    variance = UNEXPLAINED["dense"] ** 2
-    for name, slope in sensitivities(done).items():
+    slopes = sensitivities(done)
+    transfers = sum(slope for name, slope in slopes.items() if name.startswith("transfer"))
+    variance = UNEXPLAINED["dense"] ** 2 + (TRANSFERS["unseen"] * transfers) ** 2
+    variance += (UNSEEN_COMPUTE * slopes["compute"]) ** 2
+    for name, slope in slopes.items():
         variance += sum((slope * prior_deviation(key)) ** 2 for key in keys_of(name, done.gpu, job.stack.name))
     assert deviation(done, FactorTable()) == pytest.approx(math.sqrt(variance))
 
@@ -122,9 +125,11 @@ def test_interval_is_wider_for_a_stack_and_a_gpu_that_no_run_was_seen_of():
     known = deviation(done, table)
     other_stack = replace(done, job=replace(job, stack=replace(job.stack, name="my-own-framework")))
     other_gpu = replace(done, gpu=load_gpu("mi300x"))
-    same_chip_family = replace(done, gpu=load_gpu("h200"))
+    same_chip = replace(done, gpu=load_gpu("h200"))
+    same_architecture = replace(done, gpu=load_gpu("h20"))
     assert deviation(other_stack, table) > known
-    assert deviation(other_gpu, table) > deviation(same_chip_family, table) > known
+    assert deviation(same_chip, table) == known
+    assert deviation(other_gpu, table) > deviation(same_architecture, table) > known
     assert deviation(done, FactorTable()) > deviation(other_gpu, table)
 
 

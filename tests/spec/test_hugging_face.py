@@ -397,3 +397,28 @@ def test_a_file_that_is_no_model(write):
     ):
         with pytest.raises(FormatError, match=said):
             load_model(write(content))
+
+
+@pytest.mark.parametrize(
+    ("kind", "like"),
+    [
+        ("qwen2_5_vl_text", "qwen2"),
+        ("qwen2_vl", "qwen2"),
+        ("qwen3_vl_text", "qwen3"),
+        ("llama4_text", "llama4"),
+        ("gemma3_text", "gemma3"),
+    ],
+)
+def test_the_language_model_of_a_known_family_is_read_as_that_family(tmp_path, kind, like):
+    shape = {
+        **{"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2},
+        **{"intermediate_size": 1024, "vocab_size": 1000, "sliding_window": 128, "use_sliding_window": False},
+        **{"num_local_experts": 4, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2},
+    }
+    models = []
+    for name in (kind, like):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({"model_type": name, **shape}), encoding="utf-8")
+        models.append(read_config(path))
+    assert models[0] == models[1]
+    assert "model-type-unknown" not in {note.code for note in models[0].notes}

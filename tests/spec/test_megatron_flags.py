@@ -6,6 +6,7 @@ import pytest
 
 from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
 from traincast.spec.counts import parameters
+from traincast.spec.draft import Draft
 from traincast.spec.like import draft_like
 from traincast.spec.megatron_layout import layers_of_layout, moe_layers
 from traincast.spec.models import load_model
@@ -51,7 +52,81 @@ def test_an_absent_flag_has_megatrons_default_and_is_not_open():
     assert {note.code for note in found.assumptions} <= {
         "dp-from-gpus", "microbatches-from-batch", "assumed-attention-kernel", "padded-vocab",
     }  # fmt: skip
-    assert not notes
+    assert set(notes) == {"assumed-stack"}
+    assert "megatron-core-2025" in notes["assumed-stack"]
+
+
+def test_a_stack_that_is_given_is_no_assumption():
+    draft = draft_like("megatron", shlex.split(LLAMA3_8B)).under(Draft(fields={"stack": "megatron-core-2024"}))
+    assert not draft.notes
+    found = resolve_job(draft.request())
+    assert (found.stack.name, found.stack.grad_reduce_bytes) == ("megatron-core-2024", 4)
+
+
+@pytest.mark.parametrize(
+    ("flags", "size"),
+    [
+        ("--bf16", 4),
+        ("--bf16 --grad-reduce-in-bf16", 2),
+        ("--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32", 2),
+        ("--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16", 2),
+        ("--bf16 --fp8-format hybrid", 4),
+        ("--fp16", 2),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", 4),
+        ("", 4),
+    ],
+)
+def test_gradients_are_reduced_in_the_type_that_megatron_takes(flags, size):
+    found, _ = job(LLAMA3_8B.replace("--bf16", ""), flags)
+    assert found.stack.grad_reduce_bytes == size
+
+
+def test_experts_are_split_as_the_rest_unless_a_flag_says_otherwise():
+    split = "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 1 --expert-model-parallel-size 8"
+    assert job(DEEPSEEK, split)[0].parallel.expert_tp == 4
+    assert job(DEEPSEEK, f"{split} --expert-tensor-parallel-size 1")[0].parallel.expert_tp == 1
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--moe-expert-capacity-factor 1.5",
+        "--moe-router-topk 4",
+        "--kv-lora-rank 256",
+        "--fp8-recipe blockwise",
+        "--recompute-modules mlp",
+        "--recompute-method uniform",
+        "--recompute-num-layers 3",
+    ],
+)
+def test_a_flag_without_the_one_it_needs_is_said_to_have_no_effect(flag):
+    found, notes = job(LLAMA3_8B, flag)
+    plain, _ = job(LLAMA3_8B)
+    assert notes["flag-unused"].startswith(f"{flag.split()[0]} has no effect: it needs --")
+    assert (found.model, found.precision, found.recompute) == (plain.model, plain.precision, plain.recompute)
+
+
+def test_flags_that_have_what_they_need_are_not_said_to_be_unused():
+    assert "flag-unused" not in job(DEEPSEEK, "--fp8-format e4m3 --fp8-recipe blockwise")[1]
+    assert "flag-unused" not in job(LLAMA3_8B, "--recompute-activations --recompute-modules core_attn")[1]
+    found, _ = job(LLAMA3_8B, "--cp-comm-type a2a")
+    assert "cp-kind-unused" in {note.code for note in found.assumptions}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--fp16", "--fp16: cannot stand beside --bf16"),
+        ("--overlap-param-gather --overlap-grad-reduce", "--overlap-param-gather: needs --use-distributed-optimizer"),
+        ("--use-distributed-optimizer --overlap-param-gather", "--overlap-param-gather: needs --overlap-grad-reduce"),
+        ("--num-distributed-optimizer-instances 2", "instances: needs --use-distributed-optimizer"),
+        ("--recompute-activations --recompute-num-layers 2", "needs --recompute-granularity full, not selective"),
+    ],
+)
+def test_what_megatron_asserts_against_is_refused(flags, message):
+    with pytest.raises(ConfigError, match=message):
+        job(LLAMA3_8B, flags)
+    job(LLAMA3_8B, "--use-distributed-optimizer --overlap-param-gather --overlap-grad-reduce")
 
 
 @pytest.mark.parametrize(

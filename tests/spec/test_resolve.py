@@ -93,7 +93,15 @@ def test_what_has_no_effect_is_said():
     assert "sequence-parallel-unused" in codes(resolve_job(replace(DENSE, tp=1, pp=4, sequence_parallel=True)))
     assert "zero-with-pipeline" in codes(resolve_job(replace(DENSE, zero=3)))
     assert "year-unused" in codes(resolve_job(replace(DENSE, stack="megatron-2021", year=2024)))
-    assert "recompute-layers-capped" in codes(resolve_job(replace(DENSE, recompute_layers=99)))
+    capped = resolve_job(replace(DENSE, recompute_layers=99))
+    texts = {note.code: note.text for note in capped.assumptions}
+    assert capped.recompute_layers == max(capped.layers_Q)
+    assert texts["recompute-layers-capped"] == (
+        "recompute_layers 99: a virtual stage has at most 2, all of which are computed again"
+    )
+    assert texts["assumed-recompute"] == "recompute is not given: full, as recompute_layers is given"
+    assert "cp-kind-unused" in codes(resolve_job(replace(DENSE, cp_kind="ring")))
+    assert "cp-kind-unused" not in codes(resolve_job(replace(DENSE, cp_kind="ring", cp=2)))
 
 
 @pytest.mark.parametrize(
@@ -134,6 +142,7 @@ def test_an_impossible_combination_names_its_rule(change, message):
         ({"stage_layers": (80,)}, ConfigError, "stage_layers: names 1 virtual stages"),
         ({"stack": "no-such"}, UnknownNameError, "unknown stack"),
         ({"expert_imbalance": 0.5}, ConfigError, "expert_imbalance"),
+        ({"expert_imbalance": 1.5}, ConfigError, "expert_imbalance: is 1.5, but llama3-70b has no experts"),
     ],
 )
 def test_a_wrong_value_names_its_field(change, error, message):

@@ -3,6 +3,7 @@
 import pytest
 
 from traincast.errors import ConfigError, FormatError, InfeasibleError
+from traincast.spec.draft import Draft
 from traincast.spec.like import draft_like
 from traincast.spec.resolve import resolve_job
 
@@ -54,6 +55,54 @@ def test_a_hybrid_group_and_a_global_batch():
         job(*base, "--parallelism.data_parallel_replicate_degree=3", "--nproc_per_node=8", "--nnodes=2")
 
 
+BASE = ("--model.name=llama3", "--model.flavor=8B", "--training.seq_len=8192", "--training.local_batch_size=1")
+
+
+@pytest.mark.parametrize(
+    ("degrees", "product"),
+    [
+        (("data_parallel_shard_degree=8", "tensor_parallel_degree=2"), 16),
+        (("data_parallel_shard_degree=8", "data_parallel_replicate_degree=2", "tensor_parallel_degree=2"), 32),
+        (("data_parallel_shard_degree=16", "pipeline_parallel_degree=2", "context_parallel_degree=4"), 128),
+    ],
+)
+def test_degrees_that_are_not_the_gpus_are_refused(degrees, product):
+    words = [*BASE, *(f"--parallelism.{degree}" for degree in degrees)]
+    with pytest.raises(InfeasibleError, match=rf"shard_degree \d+ x .* = {product}, but there are 64 GPUs"):
+        draft_like("torchtitan", words).under(Draft(fields={"gpus": 64})).request()
+    found = resolve_job(draft_like("torchtitan", words).under(Draft(fields={"gpus": product})).request())
+    assert found.parallel.world_size == product
+
+
+def test_a_degree_of_minus_one_is_what_is_left():
+    for degree in ("0", "-2"):
+        with pytest.raises(ConfigError, match="shard_degree: is .*; it must be at least 1, or -1"):
+            draft_like("torchtitan", [*BASE, f"--parallelism.data_parallel_shard_degree={degree}"])
+    found = job(*BASE, "--parallelism.data_parallel_shard_degree=-1", "--parallelism.tensor_parallel_degree=2",
+                "--nproc_per_node=8", "--nnodes=8")  # fmt: skip
+    assert (found.parallel.dp, found.shard) == (32, 32)
+
+
+def test_context_parallel_ranks_shard_even_without_data_parallel_ones():
+    found = job(*BASE, "--parallelism.data_parallel_shard_degree=1", "--parallelism.data_parallel_replicate_degree=4",
+                "--parallelism.context_parallel_degree=2")  # fmt: skip
+    assert (found.zero, found.shard) == (3, 2)
+
+
+def test_types_of_parameters_and_gradients():
+    words = (*BASE, "--nproc_per_node=8")
+    assert (job(*words).precision, job(*words).stack.grad_reduce_bytes) == ("bf16", 4)
+    other = job(*words, "--training.mixed_precision_param=float32", "--training.mixed_precision_reduce=bfloat16")
+    assert (other.precision, other.stack.grad_reduce_bytes) == ("fp32", 2)
+
+
+def test_the_stack_is_listed_unless_it_is_given():
+    for words, name in ((BASE, "torchtitan-eager-2024"), ((*BASE, "--compile.enable=true"), "torchtitan-2025")):
+        draft = draft_like("torchtitan", list(words))
+        assert [name in note.text for note in draft.notes if note.code == "assumed-stack"] == [True]
+        assert not draft.under(Draft(fields={"stack": "torchtitan-2025"})).notes
+
+
 def test_a_pipeline_cuts_the_local_batch_into_microbatches():
     found = job("--model.name=llama3", "--model.flavor=8B", "--training.seq_len=8192", "--training.local_batch_size=8",
                 "--parallelism.pipeline_parallel_degree=4", "--nproc_per_node=8",
@@ -73,6 +122,8 @@ def test_a_pipeline_cuts_the_local_batch_into_microbatches():
         (["--model.name=llama3", "--model.flavor=9B"], "'llama3-9B' is no model that is known here"),
         (["--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"], "is 'ZBVZeroBubble'; schedules"),
         (["--training.seq_len=long"], "training.seq_len: is 'long'; it must be a whole number"),
+        (["--parallelism.context_parallel_rotate_method=no"], "rotate_method: is 'no'; known: allgather, alltoall"),
+        (["--training.mixed_precision_reduce=int8"], "mixed_precision_reduce: is 'int8'; known: float32"),
         (["--activation_checkpoint.mode=some"], "activation_checkpoint.mode: is 'some'"),
     ],
 )

@@ -5,16 +5,29 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
+import numpy as np
+
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.operator_fit import FEWEST, Sample, predict, samples_of
 from traincast.calibrate.operator_measurements import OperatorMeasurements, operators_of
-from traincast.calibrate.operator_transfer import constants_from_few
+from traincast.calibrate.operator_transfer import FOLDS, constants_from_few
 from traincast.calibrate.statistics import Statistics, statistics
 from traincast.calibrate.tables import Table, read_table
 from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorConstants, shipped_constants
 from traincast.estimate.operators.constants import write_constants
 from traincast.spec.gpus import GpuSpec
+
+RESIDUAL_HEADINGS = (
+    *("family", "dtype", "rows", "base", "median", "p90"),
+    *("held-out median", "held-out p90", "confidence"),
+)
+"""What `residual_lines` yields; held out: predicted without the row itself."""
+_ROWS_OF_HIGH = 50
+"""Rows below which constants are medium at best: twenty timings hardly tell how a rate depends on the shape."""
+_LOW_ABOVE = 0.25
+"""Held-out median error beyond which constants are no better than those of a GPU that was never measured
+(docs/operators.md, unseen GPUs)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +40,16 @@ class FamilyResiduals:
         Which.
     before, after : Statistics
         With the roofline's constants before and after the fit, over the same rows; in sample.
+    held_out : Statistics or None
+        The same where each of `FOLDS` parts of the rows is predicted by all that the others tell; None with
+        rows too few for that.
     """
 
     family: str
     dtype: str
     before: Statistics
     after: Statistics
+    held_out: Statistics | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,16 +124,18 @@ def calibrate_operators(
                 skipped.append(Skipped(f"{table.path} {family} {dtype}", f"{len(sample)} rows; {FEWEST} are needed"))
                 continue
             start = _start(known, gpu, family, dtype)
-            constants = constants_from_few(sample, start, known, events=_has_events(table))
+            events = _has_events(table)
+            constants = constants_from_few(sample, start, known, events=events)
+            held_out = _held_out(sample, start, known, events=events)
             lent = f" with the corrections of {constants.grid_of}" if constants.grid_of else ""
             constants = replace(
                 constants,
                 source=f"fitted by traincast calibrate to {table.path}{lent}",
-                confidence="high" if len(sample) >= 20 else "medium",
+                confidence=_confidence(len(sample), held_out),
             )
             fitted.append(constants)
             after = sample.corrected(known.correction(constants) if constants.grid_of else None)
-            residuals.append(_residuals(sample, start, after, constants))
+            residuals.append(replace(_residuals(sample, start, after, constants), held_out=held_out))
     if not fitted:
         raise CalibrationError(f"no family of {gpu.name} has {FEWEST} rows: {skipped[0].reason if skipped else 'none'}")
     return OperatorCalibration(
@@ -126,6 +145,30 @@ def calibrate_operators(
         residuals=tuple(residuals),
         skipped=tuple(skipped),
     )
+
+
+def _confidence(rows: int, held_out: Statistics | None) -> str:
+    """Return how sure constants are that were fitted to so many rows: never by their error in sample."""
+    median = None if held_out is None else held_out.median_abs_error
+    if median is None or median > _LOW_ABOVE:
+        return "low"
+    return "high" if rows >= _ROWS_OF_HIGH else "medium"
+
+
+def _held_out(sample: Sample, start: FamilyConstants, known: OperatorConstants, *, events: bool) -> Statistics | None:
+    """Return the errors of rows by constants chosen and fitted without them, the choice of a like GPU included."""
+    sample = sample.thinned()
+    if len(sample) < FEWEST + FOLDS:
+        return None
+    predicted_N = np.full(len(sample), np.nan)
+    # By rising time, so that each part holds small and large shapes.
+    rank_N = np.argsort(np.argsort(sample.time_s_N, kind="stable"), kind="stable")
+    for fold in range(FOLDS):
+        inside, outside = np.flatnonzero(rank_N % FOLDS != fold), np.flatnonzero(rank_N % FOLDS == fold)
+        fitted = constants_from_few(sample.select(inside), start, known, events=events)
+        left = sample.select(outside).corrected(known.correction(fitted) if fitted.grid_of else None)
+        predicted_N[outside] = predict(left, fitted)
+    return statistics(predicted_N, sample.time_s_N)
 
 
 def _start(known: OperatorConstants, gpu: GpuSpec, family: str, dtype: str) -> FamilyConstants:
@@ -159,8 +202,16 @@ def _residuals(sample: Sample, before: FamilyConstants, corrected: Sample, after
 
 
 def residual_lines(calibration: OperatorCalibration) -> Iterator[tuple[str, ...]]:
-    """Yield a line per family: name, dtype, rows, median error before and after, p90 after."""
+    """Yield a line per family: `RESIDUAL_HEADINGS`; ``-`` where rows are too few to hold any out."""
     for each in calibration.residuals:
-        errors = (each.before.median_abs_error, each.after.median_abs_error, each.after.p90_abs_error)
+        held_out = each.held_out
+        errors = (
+            each.before.median_abs_error,
+            each.after.median_abs_error,
+            each.after.p90_abs_error,
+            None if held_out is None else held_out.median_abs_error,
+            None if held_out is None else held_out.p90_abs_error,
+        )
         shown = ("-" if error is None else f"{100 * error:.1f} %" for error in errors)
-        yield each.family, each.dtype, f"{each.after.rows:,}", *shown
+        sure = {(row.family, row.dtype): row.confidence for row in calibration.constants}[each.family, each.dtype]
+        yield each.family, each.dtype, f"{each.after.rows:,}", *shown, sure

@@ -7,7 +7,7 @@ import click
 
 from traincast.spec.draft import Draft
 from traincast.spec.job_file import read_job_file
-from traincast.spec.job_flags import JOB_FLAGS, JobFlag
+from traincast.spec.job_flags import JOB_FLAGS, JobFlag, job_flag_of
 from traincast.spec.like import LIKES, draft_like
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,10 +52,20 @@ def job_of(words: Sequence[str], like: str | None, cluster: str | None, values: 
     Raises
     ------
     click.UsageError
-        If several files are given.
+        If several files are given, or what every job needs is neither in the file, the pasted flags nor the options.
     TraincastError
         If the file or a flag cannot be read.
     """
+    draft = _gathered(words, like, cluster, values)
+    missing = draft.missing()
+    if missing is not None:
+        place = "[model] in" if missing == "model" else "it in"
+        raise click.UsageError(f"{missing}: is missing; give {job_flag_of(missing)}, or {place} a job file")
+    return draft
+
+
+def _gathered(words: Sequence[str], like: str | None, cluster: str | None, values: Mapping[str, Any]) -> Draft:
+    """Return what file, pasted flags and options say."""
     given = {flag.field: values[flag.field] for flag in JOB_FLAGS if values.get(flag.field) is not None}
     model = given.pop("model", None)
     said = Draft(model=model, cluster=cluster, fields=given)
@@ -75,9 +85,9 @@ def _option(flag: JobFlag) -> Callable[[F], F]:
         return click.option(*forms, flag.field, default=None, help=flag.help)
     kinds: dict[str, Any] = {
         "text": str,
-        "count": click.IntRange(min=0 if flag.field == "zero" else 1),
-        "number": float,
+        "count": click.IntRange(min=flag.least, max=flag.most),
+        "number": click.FloatRange(min=flag.least, max=flag.most),
         "choice": click.Choice(list(flag.choices)),
     }
-    metavar = {"text": "NAME" if flag.field == "schedule" else "NAME|FILE", "count": "N", "number": "X"}.get(flag.kind)
+    metavar = {"text": "NAME|FILE", "count": "N", "number": "X"}.get(flag.kind)
     return click.option(*flag.names, flag.field, type=kinds[flag.kind], metavar=metavar, help=flag.help)

@@ -22,7 +22,8 @@ from traincast.workload.words import OverlapClass, Provenance
 def class_of(call: OperatorCall) -> str:
     """Return the class of work of a call: matrix products by type, attention by kernel, the rest is memory."""
     if call.family in ("gemm", "grouped_gemm"):
-        return f"{call.family} {call.dtype}"
+        # Matrix units run both 16-bit types at one rate.
+        return f"{call.family} {'bf16' if call.dtype == 'fp16' else call.dtype}"
     if call.family == "attention":
         return f"attention {dict(call.options).get('kernel', 'fa2')}"
     if call.family == "unfused_attention":

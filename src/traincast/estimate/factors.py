@@ -31,7 +31,7 @@ _LEVELS = {
     "memory": ("all", "architecture"),
     "compute": ("all", "stack"),
     "host": ("all", "stack"),
-    "fixed": ("all",),
+    "fixed": ("all", "stack"),
     "handover": ("all",),
     "unhidden": ("all",),
     "transfer": ("all",),
@@ -41,9 +41,23 @@ _LEVELS = {
 (``gemm bf16``)."""
 
 
+SAME_CHIP = {
+    "H200-SXM-141GB": "H100-SXM-80GB",
+    "H800-SXM-80GB": "H100-SXM-80GB",
+    "A800-SXM-80GB": "A100-SXM-80GB",
+    "A100-SXM-40GB": "A100-SXM-80GB",
+}
+"""GPUs of one chip that differ in memory or links alone (accuracy prototype, section 5, trap 8)."""
+
+
+def chip_of(gpu: GpuSpec) -> str:
+    """Return the name under which a GPU's chip has its factors."""
+    return SAME_CHIP.get(gpu.name, gpu.name)
+
+
 def keys_of(cost_class: str, gpu: GpuSpec, stack: str) -> tuple[Key, ...]:
     """Return the keys of all factors that scale a class of work on a GPU under a stack."""
-    names = {"all": "*", "architecture": gpu.architecture or "*", "chip": gpu.name, "stack": stack}
+    names = {"all": "*", "architecture": gpu.architecture or "*", "chip": chip_of(gpu), "stack": stack}
     levels = _LEVELS.get(cost_class) or _LEVELS[cost_class.split(" ", maxsplit=1)[0]]
     return tuple((level, names[level], cost_class) for level in levels)
 

@@ -12,7 +12,7 @@ PRIORS = {
     "memory": {"all": 0.20, "architecture": 0.10},
     "compute": {"all": 0.20, "stack": 0.08},
     "host": {"all": 0.50, "stack": 0.40},
-    "fixed": {"all": 0.50},
+    "fixed": {"all": 0.50, "stack": 0.40},
     "handover": {"all": 0.50},
     "unhidden": {"all": 0.30},
     "transfer": {"all": 0.20, "stack": 0.25},

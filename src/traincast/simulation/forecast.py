@@ -6,6 +6,7 @@ from typing import NamedTuple
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.estimate.memory import StageMemory, fits, stage_memory
+from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.interval import interval
 from traincast.simulation.predict import JobRun, plan_of_job, run_job
 from traincast.simulation.result import Result
@@ -64,6 +65,8 @@ def forecast(
         if not allow_oom:
             raise InfeasibleError(f"{verdict.text}; --allow-oom simulates all the same")
         warnings = (Note("out-of-memory", verdict.text),)
+    if plan.overlapped_p2p and not job.overlap_p2p and job.parallel.pp > 1:
+        warnings += (_messages(plan),)
     done = run_job(job, cluster, options, table.for_job(gpu, job.stack.name), engine)
     result = account(done.run, done.workload, done.plan, cluster, options, engine)
     rates = _rates(done)
@@ -77,6 +80,12 @@ def forecast(
         mfu=rates.flops_per_s / rates.peak_flops_per_s,
         hfu=rates.hardware_flops_per_s / rates.peak_flops_per_s,
     )
+
+
+def _messages(plan: SchedulePlan) -> Note:
+    """Return that messages which block are not modelled where the schedule lets them travel beside computation."""
+    text = f"messages of the schedule {plan.name} travel beside computation here; overlap_p2p off changes nothing"
+    return Note("overlap-p2p-unused", text)
 
 
 def _memory(stage: StageMemory) -> dict[str, int | float]:

@@ -8,7 +8,7 @@ factor can explain.
 import math
 from collections.abc import Mapping
 
-from traincast.estimate.factors import FactorTable, keys_of
+from traincast.estimate.factors import FactorTable, chip_of, keys_of
 from traincast.estimate.priors import prior_deviation
 from traincast.simulation.predict import JobRun
 from traincast.simulation.sensitivity import sensitivities
@@ -24,6 +24,15 @@ UNEXPLAINED = {"dense": 0.03, "experts": 0.16}
 out of the fit lie inside (``traincast validate --cv family``, docs/ACCURACY.md)."""
 
 
+TRANSFERS = {"seen": 0.10, "unseen": 0.30}
+"""Deviation of transfers beyond the factors, which all links share: prices of collectives on links that were measured
+are off by 5 to 17 % (90th percentile), those of links known from a datasheet by 7 to 50 % (docs/ACCURACY.md)."""
+
+UNSEEN_COMPUTE = 0.12
+"""Deviation of computation on a GPU that no run was fitted to: products of unseen GPUs are off by 12 % in the mean,
+with kernels of its like (docs/operators.md)."""
+
+
 def deviation(done: JobRun, table: FactorTable, slopes: Mapping[str, float] | None = None) -> float:
     """Return the standard deviation of the logarithm of a forecast.
 
@@ -36,9 +45,13 @@ def deviation(done: JobRun, table: FactorTable, slopes: Mapping[str, float] | No
     slopes : mapping, optional
         Sensitivities of the forecast, where they are known already.
     """
-    stack = done.job.stack.name
+    stack, slopes = done.job.stack.name, sensitivities(done) if slopes is None else slopes
+    seen = any(key[0] == "chip" and key[1] == chip_of(done.gpu) for key in table.factors)
     variance = UNEXPLAINED["experts" if done.job.model.experts else "dense"] ** 2
-    for name, slope in (slopes or sensitivities(done)).items():
+    transfers = sum(slope for name, slope in slopes.items() if name.startswith("transfer"))
+    variance += (TRANSFERS["seen" if seen else "unseen"] * transfers) ** 2
+    variance += 0.0 if seen else (UNSEEN_COMPUTE * slopes.get("compute", 0.0)) ** 2
+    for name, slope in slopes.items():
         for key in keys_of(name, done.gpu, stack):
             known = table.factors.get(key)
             variance += (slope * (known.deviation if known else prior_deviation(key))) ** 2

@@ -120,6 +120,7 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
     recompute = request.recompute
     if recompute is None and request.recompute_layers is not None:
         recompute = "full"
+        decided.note("assumed-recompute", "recompute is not given: full, as recompute_layers is given")
     recompute = decided.by_stack("recompute", recompute, decided.stack.recompute)
     layers = request.recompute_layers
     if layers is not None and recompute != "full":
@@ -136,7 +137,10 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
         )
         recompute = "full"
     if layers is not None and layers > most_layers:
-        decided.note("recompute-layers-capped", f"recompute_layers {layers}: a virtual stage has {most_layers}")
+        decided.note(
+            "recompute-layers-capped",
+            f"recompute_layers {layers}: a virtual stage has at most {most_layers}, all of which are computed again",
+        )
         layers = most_layers
     return recompute, layers
 
@@ -194,6 +198,8 @@ def decide_cp_kind(request: JobRequest, decided: Decisions, cp: int, tp: int) ->
     """
     kind = request.cp_kind or decided.stack.cp_kind
     if cp == 1:
+        if request.cp_kind is not None:
+            decided.note("cp-kind-unused", f"cp_kind {kind} has no effect with cp 1")
         return kind
     if request.cp_kind is None:
         decided.note("assumed-cp-kind", f"cp_kind is not given: {kind}, as {decided.stack.name} does")

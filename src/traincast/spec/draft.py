@@ -43,15 +43,36 @@ class Draft:
     finish: Finish | None = None
 
     def under(self, over: "Draft") -> "Draft":
-        """Return this draft with everything that another one says instead."""
+        """Return this draft with everything that another one says instead, less the assumptions that it settles."""
+        settled = {f"assumed-{name.replace('_', '-')}" for name in over.fields}
         return replace(
             self,
             model=over.model or self.model,
             cluster=over.cluster or self.cluster,
             fields={**self.fields, **over.fields},
-            notes=(*self.notes, *over.notes),
+            notes=(*(note for note in self.notes if note.code not in settled), *over.notes),
             finish=over.finish or self.finish,
         )
+
+    def missing(self) -> str | None:
+        """Return the first field that a job must have and that neither was given nor follows; None where all are there.
+
+        Raises
+        ------
+        InfeasibleError
+            If degrees of a framework do not fit the GPUs.
+        """
+        if self.model is None:
+            return "model"
+        fields = self._finished()
+        return next((name for name in REQUIRED if fields.get(name) is None), None)
+
+    def _finished(self) -> dict[str, Any]:
+        """Return the fields with those that follow from the GPUs."""
+        fields = dict(self.fields)
+        if self.finish is not None and fields.get("gpus") is not None:
+            fields = {**self.finish(fields), **fields}
+        return fields
 
     def request(self) -> JobRequest:
         """Return the job.
@@ -62,14 +83,13 @@ class Draft:
             If the model, the GPUs, the sequence length or the global batch is missing.
         FormatError, UnknownNameError
             If the model cannot be read or is not known.
+        InfeasibleError
+            If degrees of a framework do not fit the GPUs.
         """
         if self.model is None:
             raise ConfigError(f"is missing; give {job_flag_of('model')} or a [model] in the job file", "model")
-        fields = dict(self.fields)
-        if self.finish is not None and fields.get("gpus") is not None:
-            fields = {**self.finish(fields), **fields}
-        missing = next((name for name in REQUIRED if fields.get(name) is None), None)
+        missing = self.missing()
         if missing is not None:
             raise ConfigError(f"is missing; give {job_flag_of(missing)}, or set it in the job file", missing)
         model = load_model(self.model) if isinstance(self.model, str) else self.model
-        return JobRequest(model=model, **fields)
+        return JobRequest(model=model, **self._finished())

@@ -145,6 +145,11 @@ _FALCON = Family(values={"gated": False, "norm": "layer"}, parts=(_falcon,), tie
 _GEMMA_DEFAULTS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208}
 _NO_BIAS_GPT: Table = {"gated": False, "norm": "layer"}
 
+_QWEN2 = Family(values={"attention": {"qkv_bias": True}}, parts=(windows,))
+_QWEN3 = Family(values={"attention": {"qk_norm": True}}, parts=(biases, windows))
+_QWEN3_MOE = Family(values={"attention": {"qk_norm": True}}, parts=(biases, windows, sparse_experts))
+_GLM4_MOE = Family(parts=(qkv_biases, query_norm, routed_experts))
+
 FAMILIES: dict[str, Family] = {
     "llama": _LLAMA,
     "aquila": _LLAMA,
@@ -159,17 +164,24 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family(parts=(biases,), tied=True),
     "mistral": _MISTRAL,
     "mixtral": Family(parts=(windows, local_experts)),
-    "qwen2": Family(values={"attention": {"qkv_bias": True}}, parts=(windows,)),
+    "qwen2": _QWEN2,
+    "qwen2_vl": _QWEN2,
+    "qwen2_5_vl": _QWEN2,
+    "qwen2_5_omni": _QWEN2,
     "qwen2_moe": Family(values={"attention": {"qkv_bias": True}}, parts=(windows, sparse_experts)),
-    "qwen3": Family(values={"attention": {"qk_norm": True}}, parts=(biases, windows)),
-    "qwen3_moe": Family(values={"attention": {"qk_norm": True}}, parts=(biases, windows, sparse_experts)),
+    "qwen3": _QWEN3,
+    "qwen3_vl": _QWEN3,
+    "qwen3_moe": _QWEN3_MOE,
+    "qwen3_vl_moe": _QWEN3_MOE,
     "deepseek": Family(parts=(biases, routed_experts)),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
     "glm": Family(parts=(qkv_biases,)),
     "glm4": Family(values={"norms_per_layer": 4}, parts=(qkv_biases,)),
-    "glm4_moe": Family(parts=(qkv_biases, query_norm, routed_experts)),
+    "glm4v": Family(values={"norms_per_layer": 4, "attention": {"qkv_bias": True}}),
+    "glm4_moe": _GLM4_MOE,
+    "glm4v_moe": _GLM4_MOE,
     "chatglm": Family(parts=(_chatglm,)),
     "gemma": Family(tied=True, defaults={"head_dim": 256}),
     "gemma2": Family(values={"norms_per_layer": 4}, parts=(windows_of(1, 2),), tied=True, defaults={"head_dim": 256}),

@@ -9,6 +9,10 @@ from traincast.spec.job import CP_KINDS, PRECISIONS, TASKS
 from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE
 
 
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
+"""Schedules that are built in, as the command line offers them; the registry of schedules holds what they do."""
+
+
 class JobFlag(NamedTuple):
     """One flag of a job."""
 
@@ -19,6 +23,9 @@ class JobFlag(NamedTuple):
     """``text``, ``count``, ``number``, ``switch`` (with a ``--no-`` form), or ``choice``."""
     help: str
     choices: tuple[str, ...] = ()
+    least: int = 1
+    """Smallest value of a count or number; the largest below."""
+    most: int | None = None
 
 
 JOB_FLAGS: tuple[JobFlag, ...] = (
@@ -33,7 +40,7 @@ JOB_FLAGS: tuple[JobFlag, ...] = (
     JobFlag("seq_length", ("--seq-length",), "count", "Tokens of a sequence."),
     JobFlag("micro_batch", ("--micro-batch", "--micro-batch-size"), "count", "Sequences of a microbatch and replica."),
     JobFlag("global_batch", ("--global-batch", "--global-batch-size"), "count", "Sequences of a step."),
-    JobFlag("schedule", ("--schedule",), "text", "Pipeline schedule: gpipe, 1f1b, interleaved."),
+    JobFlag("schedule", ("--schedule",), "choice", "Pipeline schedule.", SCHEDULES),
     JobFlag(
         "first_stage_layers",
         ("--first-stage-layers", "--decoder-first-pipeline-num-layers"),
@@ -47,7 +54,7 @@ JOB_FLAGS: tuple[JobFlag, ...] = (
         "Layers of the last stage.",
     ),
     JobFlag("sequence_parallel", ("--sequence-parallel",), "switch", "Split norms of a TP group along the sequence."),
-    JobFlag("zero", ("--zero",), "count", "ZeRO stage: 0, 1 optimizer, 2 gradients, 3 parameters (FSDP)."),
+    JobFlag("zero", ("--zero",), "count", "ZeRO stage: 0, 1 optimizer, 2 gradients, 3 parameters (FSDP).", (), 0, 3),
     JobFlag("shard", ("--shard",), "count", "Ranks that share one copy of sharded state (HSDP)."),
     JobFlag("overlap_grad_reduce", ("--overlap-grad-reduce",), "switch", "Reduce gradients beside the backward pass."),
     JobFlag("overlap_param_gather", ("--overlap-param-gather",), "switch", "Gather parameters beside computation."),

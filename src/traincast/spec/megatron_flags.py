@@ -12,6 +12,7 @@ from typing import Any
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.spec.draft import Draft
+from traincast.spec.megatron_checks import check_combinations, gradient_bytes, granularity
 from traincast.spec.megatron_layout import layers_of_layout, moe_layers
 from traincast.spec.megatron_words import HARMLESS, NOT_MODELLED, USED
 from traincast.spec.model import Model
@@ -63,6 +64,7 @@ _CP = {
     "a2a+p2p": "all_to_all",
 }
 _BACKENDS = {"flash": "fa2", "fused": "cudnn", "unfused": "unfused", "local": "unfused"}
+_STACK = "megatron-core-2025"
 _STRATEGIES = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 
 
@@ -88,7 +90,8 @@ def draft_of_megatron(words: list[str]) -> Draft:
     """
     pasted = split_flags(words, SHOWN)
     notes = _check_known(pasted)
-    fields: dict[str, Any] = {"stack": "megatron-core-2025", "cuda_graphs": False, "overlap_p2p": True}
+    notes.append(Note("assumed-stack", f"stack is not given: {_STACK}, for pasted Megatron-LM flags; give --stack"))
+    fields: dict[str, Any] = {"stack": _STACK, "cuda_graphs": False, "overlap_p2p": True}
     fields |= dict.fromkeys(_SWITCHES.values(), False)
     fields |= {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
     fields |= {field: pasted.count(flag, 1) for flag, field in _COUNTS.items() if flag in pasted}
@@ -96,12 +99,16 @@ def draft_of_megatron(words: list[str]) -> Draft:
     if "gpus" not in fields and "nproc-per-node" in pasted:
         nodes = pasted.count("nnodes", 1) if "nnodes" in pasted else 1
         fields["gpus"] = pasted.count("nproc-per-node", 1) * nodes
+    if "num-experts" in pasted:
+        # Source: arguments.py, validate_args: experts are split as the rest unless the flag says otherwise.
+        fields.setdefault("etp", fields["tp"])
     model = _model(pasted, notes)
     _pipeline(pasted, fields, model)
     fields["precision"] = _precision(pasted)
     _recompute(pasted, fields, notes)
     _sharding(pasted, fields)
     _kernels(pasted, fields)
+    notes += check_combinations(pasted, fields, model is not None)
     return Draft(model=model, fields=fields, notes=tuple(notes), finish=lambda given: _finish(pasted, given))
 
 
@@ -283,9 +290,7 @@ def _precision(pasted: Pasted) -> str:
 
 
 def _recompute(pasted: Pasted, fields: dict[str, Any], notes: list[Note]) -> None:
-    recompute = "selective" if pasted.is_on("recompute-activations") else "none"
-    if "recompute-granularity" in pasted:
-        recompute = pasted.choice("recompute-granularity", {"full": "full", "selective": "selective"})
+    recompute = granularity(pasted)
     modules = [each for each in pasted.flags.get("recompute-modules", ()) if each != "core_attn"]
     if recompute == "selective" and modules:
         notes.append(
@@ -312,10 +317,7 @@ def _sharding(pasted: Pasted, fields: dict[str, Any]) -> None:
 def _kernels(pasted: Pasted, fields: dict[str, Any]) -> None:
     if pasted.is_on("no-overlap-p2p-communication"):
         fields["overlap_p2p"] = False
-    if pasted.is_on("grad-reduce-in-bf16"):
-        fields["grad_reduce_bytes"] = 2
-    elif pasted.is_on("accumulate-allreduce-grads-in-fp32"):
-        fields["grad_reduce_bytes"] = 4
+    fields["grad_reduce_bytes"] = gradient_bytes(pasted)
     if "cp-comm-type" in pasted:
         fields["cp_kind"] = pasted.choice("cp-comm-type", _CP)
     if pasted.is_on("enable-cuda-graph") or pasted.is_on("external-cuda-graph"):

@@ -17,7 +17,7 @@ num-layers-per-virtual-pipeline-stage pipeline-model-parallel-layout bf16 fp16 f
 fp4 fp4-recipe recompute-activations recompute-granularity recompute-method recompute-num-layers recompute-modules
 use-distributed-optimizer use-torch-fsdp2 use-megatron-fsdp use-custom-fsdp data-parallel-sharding-strategy
 num-distributed-optimizer-instances no-overlap-p2p-communication overlap-p2p-communication cp-comm-type
-grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32
+grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32 main-grads-dtype
 enable-cuda-graph external-cuda-graph cuda-graph-impl use-flash-attn attention-backend nproc-per-node nnodes
 """
 
@@ -89,7 +89,6 @@ NOT_MODELLED = {
     "microbatch-group-size-per-virtual-pipeline-stage": "groups of an interleaved pipeline have pp microbatches",
     "hierarchical-context-parallel-sizes": "context parallelism has one level",
     "use-precision-aware-optimizer": "optimizer states have their usual types",
-    "main-grads-dtype": "main gradients have their usual type",
     "exp-avg-dtype": "optimizer states have their usual types",
     "exp-avg-sq-dtype": "optimizer states have their usual types",
     "distribute-saved-activations": "saved activations are whole on each rank",

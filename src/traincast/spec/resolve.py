@@ -145,6 +145,10 @@ def _degrees(request: JobRequest, decided: Decisions) -> tuple[int, int, int, in
 def _expert_degrees(request: JobRequest, decided: Decisions, tp: int, replicas: int) -> tuple[int, int]:
     """Return ep and etp."""
     if request.model.experts is None:
+        if request.expert_imbalance != 1:
+            raise ConfigError(
+                f"is {request.expert_imbalance:g}, but {request.model.name} has no experts", "expert_imbalance"
+            )
         for name in ("ep", "etp"):
             if getattr(request, name) not in (None, 1):
                 raise ConfigError(f"is {getattr(request, name)}, but {request.model.name} has no experts", name)

@@ -7,7 +7,7 @@ torchtitan/config/job_config.py (2024-12 to 2025-10).
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from traincast.errors import ConfigError, FormatError, InfeasibleError
 from traincast.spec.draft import Draft
@@ -15,6 +15,9 @@ from traincast.spec.models import find_model
 from traincast.spec.notes import Note
 from traincast.spec.pasted import split_flags
 from traincast.spec.stacks import parse_toml
+from traincast.units import counted
+
+T = TypeVar("T")
 
 SHOWN = "torchtitan settings"
 
@@ -37,6 +40,7 @@ _SCHEDULES = {
     "gpipe": ("gpipe", False),
     "interleaved1f1b": ("interleaved", True),
 }
+_COMPILED = "torchtitan-2025"
 _CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
 _DEGREES = {
     "tensor_parallel_degree": "tp",
@@ -89,6 +93,13 @@ class _Settings:
             return raw is not False
         return str(raw).lower() in ("true", "1", "yes")
 
+    def choice(self, name: str, known: Mapping[str, T]) -> T:
+        """Return what the value of a setting that is there stands for."""
+        raw = str(self.values[name])
+        if raw not in known:
+            raise ConfigError(f"is {raw!r}; known: {', '.join(known)} (in {SHOWN})", name)
+        return known[raw]
+
     def _read(self, name: str, usual: object, kind: Callable[[Any], Any], what: str) -> Any:  # noqa: ANN401
         raw = self.values.get(name, usual)
         try:
@@ -124,7 +135,10 @@ def draft_of_torchtitan(words: list[str]) -> Draft:
     file = flags.pop("job.config_file", None)
     settings = _Settings({**(_flat(_read_file(file)) if file else {}), **flags})
     notes = _check_known(settings)
-    fields: dict[str, Any] = {"zero": 3, "stack": _stack(settings)}
+    stack = _stack(settings)
+    why = "with torch.compile" if stack == _COMPILED else "without torch.compile"
+    notes.append(Note("assumed-stack", f"stack is not given: {stack}, for torchtitan {why}; give --stack"))
+    fields: dict[str, Any] = {"zero": 3, "stack": stack}
     fields |= {field: settings.count(f"parallelism.{name}", 1) for name, field in _DEGREES.items()}
     fields = {name: value for name, value in fields.items() if name not in ("ep", "etp") or value != 1}
     _data_parallel(settings, fields)
@@ -133,6 +147,9 @@ def draft_of_torchtitan(words: list[str]) -> Draft:
     _batch(settings, fields)
     _pipeline(settings, fields)
     _computing(settings, fields)
+    layers = "parallelism.pipeline_parallel_layers_per_stage"
+    if layers in settings.values:
+        notes.append(Note("flag-not-modelled", f"{layers} is not modelled: the layers are split evenly", layers))
     return Draft(
         model=_model(settings), fields=fields, notes=tuple(notes), finish=lambda given: _finish(settings, given)
     )
@@ -180,19 +197,18 @@ def _model(settings: _Settings) -> str | None:
 
 def _stack(settings: _Settings) -> str:
     compiled = settings.on("compile.enable") or settings.on("training.compile")
-    return "torchtitan-2025" if compiled else "torchtitan-eager-2024"
+    return _COMPILED if compiled else "torchtitan-eager-2024"
 
 
 def _data_parallel(settings: _Settings, fields: dict[str, Any]) -> None:
     """Fill in the GPUs and the sharding group, where the degrees tell them."""
-    shard = settings.count("parallelism.data_parallel_shard_degree", -1)
-    replicas = settings.count("parallelism.data_parallel_replicate_degree", 1)
+    shard, replicas = _replication(settings)
     model_parallel = fields["tp"] * fields["pp"] * fields["cp"]
     if shard > 0:
         fields["gpus"] = shard * replicas * model_parallel
         if replicas > 1:
             fields["shard"] = shard * fields["cp"]
-            if shard == 1:
+            if fields["shard"] == 1:
                 fields |= {"zero": 0}
                 del fields["shard"]
 
@@ -213,12 +229,30 @@ def _finish(settings: _Settings, given: Mapping[str, Any]) -> dict[str, Any]:
     model_parallel = given["tp"] * given["pp"] * given["cp"]
     dp = max(1, given["gpus"] // model_parallel)
     found = {"global_batch": _local_batch(settings) * dp}
-    replicas = settings.count("parallelism.data_parallel_replicate_degree", 1)
-    if replicas > 1 and settings.count("parallelism.data_parallel_shard_degree", -1) < 1:
+    shard, replicas = _replication(settings)
+    if shard > 0 and shard * replicas * model_parallel != given["gpus"]:
+        # Source: torchtitan, distributed/parallel_dims.py (ParallelDims._validate).
+        raise InfeasibleError(
+            f"parallelism.data_parallel_shard_degree {shard} x data_parallel_replicate_degree {replicas} x tp "
+            f"{given['tp']} x pp {given['pp']} x cp {given['cp']} = {shard * replicas * model_parallel}, but there are "
+            f"{counted(given['gpus'], 'GPU')}; give other degrees, or a shard degree of -1 for what is left"
+        )
+    if shard < 0 and replicas > 1:
         if dp % replicas:
             raise InfeasibleError(f"parallelism.data_parallel_replicate_degree {replicas} does not divide dp {dp}")
         found["shard"] = dp * given["cp"] // replicas
     return found
+
+
+def _replication(settings: _Settings) -> tuple[int, int]:
+    """Return the degrees of sharding, -1 for what is left of the GPUs, and of replication."""
+    shard_name, replicate_name = (f"parallelism.data_parallel_{each}_degree" for each in ("shard", "replicate"))
+    shard, replicas = settings.count(shard_name, -1), settings.count(replicate_name, 1)
+    if shard < 1 and shard != -1:
+        raise ConfigError(f"is {shard}; it must be at least 1, or -1 for what is left (in {SHOWN})", shard_name)
+    if replicas < 1:
+        raise ConfigError(f"is {replicas}; it must be at least 1 (in {SHOWN})", replicate_name)
+    return shard, replicas
 
 
 def _local_batch(settings: _Settings) -> int:
@@ -246,8 +280,15 @@ def _computing(settings: _Settings, fields: dict[str, Any]) -> None:
     fields["recompute"] = _CHECKPOINTING[mode]
     converters = str(settings.get("model.converters", ""))
     fields["precision"] = "mxfp8" if "mx" in converters else "fp8" if "float8" in converters else "bf16"
+    if fields["precision"] == "bf16" and "training.mixed_precision_param" in settings.values:
+        fields["precision"] = settings.choice("training.mixed_precision_param", {"bfloat16": "bf16", "float32": "fp32"})
+    if "training.mixed_precision_reduce" in settings.values:
+        fields["grad_reduce_bytes"] = settings.choice("training.mixed_precision_reduce", {"float32": 4, "bfloat16": 2})
     fields["overlap_tp"] = settings.on("parallelism.enable_async_tensor_parallel")
     if fields["tp"] > 1:
         fields["sequence_parallel"] = True
-    method = str(settings.get("parallelism.context_parallel_rotate_method", "allgather"))
-    fields["cp_kind"] = {"allgather": "all_gather", "alltoall": "ring"}.get(method, "all_gather")
+    rotate = "parallelism.context_parallel_rotate_method"
+    if rotate in settings.values:
+        fields["cp_kind"] = settings.choice(rotate, {"allgather": "all_gather", "alltoall": "ring"})
+    elif fields["cp"] > 1:
+        fields["cp_kind"] = "all_gather"

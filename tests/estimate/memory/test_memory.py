@@ -281,3 +281,21 @@ def test_a_job_that_does_not_fit_names_what_would_free_memory_truthfully():
 
 def test_a_gpu_of_80_gb_shows_79_gib():
     assert usable_bytes(80e9) / GIB == pytest.approx(79.1, abs=0.05)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize(
+    "stack", ["megatron-core-2025", "megatron-2021", "megatron-deepspeed-2022", "torchtitan-2025", "nanotron-2024"]
+)
+def test_sharding_more_never_needs_more(stack, precision):
+    """What ZeRO shards is no part of the loss: stage 3 peaks nowhere above 2, 2 above 1, 1 above 0."""
+    layout = {"tp": 2, "pp": 2, "seq_length": 8192, "global_batch": 128}
+    peaks = [peak_of(job_of(stack=stack, zero=zero, precision=precision, **layout)) for zero in range(4)]
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[3] < peaks[0]
+
+
+def test_the_loss_is_the_frameworks_whatever_is_sharded():
+    megatron = load_stack("megatron-core-2025")
+    assert {habits_of(megatron, zero).logit_bytes for zero in range(4)} == {6}
+    assert habits_of(load_stack("torchtitan-2025"), 0).logit_bytes == 14

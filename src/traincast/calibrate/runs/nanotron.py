@@ -10,6 +10,7 @@ from functools import cache
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.runs.run import RunRow, gpu_family
 from traincast.calibrate.tables import Row
+from traincast.errors import FormatError
 from traincast.spec.cluster import Cluster
 from traincast.spec.gpu_clusters import cluster_for
 from traincast.spec.gpus import load_gpu
@@ -20,13 +21,14 @@ ENVELOPE_MFU = 0.20
 """Runs below it are noise of the sweep: its repeats differ by up to 60 x (research/accuracy_prototype.md, 4)."""
 
 _COLUMNS = {"zero_stage", "grad_accum", "status", "mfu_pct"}
+_NEEDED = ("model", "gpu", "num_gpus", "seq_len", "global_batch", "micro_batch", "tp", "pp")
 _SIBLING = ("model", "num_gpus", "dp", "tp", "pp", "micro_batch", "grad_accum")
 GIB = 2**30
 
 
 def is_nanotron(columns: Sequence[str]) -> bool:
-    """Say whether a file with these columns is the sweep of nanotron."""
-    return set(columns) >= _COLUMNS
+    """Say whether a file with these columns is the sweep of nanotron: it has all but one of `_COLUMNS`."""
+    return len(_COLUMNS & set(columns)) >= len(_COLUMNS) - 1
 
 
 def nanotron_run(row: Row) -> RunRow | Skipped:
@@ -40,7 +42,8 @@ def nanotron_run(row: Row) -> RunRow | Skipped:
     Returns
     -------
     RunRow or Skipped
-        Crashed layouts are runs without a step; those whose batch is not the printed one are skipped.
+        Crashed layouts are runs without a step; those whose batch is not the printed one, and those that lack
+        what a layout needs, are skipped.
 
     Raises
     ------
@@ -50,6 +53,9 @@ def nanotron_run(row: Row) -> RunRow | Skipped:
     status = row.cells.get("status", "")
     if status.endswith("_gbs_mismatch"):
         return Skipped(row.id, "dp x micro batch x accumulation is not the printed global batch: it has no step time")
+    lacking = [name for name in _NEEDED if name not in row.cells]
+    if lacking:
+        return Skipped(row.id, f"the columns {', '.join(lacking)} are empty")
     crashed = status == "crashed_or_oom"
     if not crashed and "x_iter_time_s" not in row.cells:
         return Skipped(row.id, "it has no step time")
@@ -83,7 +89,6 @@ def nanotron_run(row: Row) -> RunRow | Skipped:
 def _request(row: Row) -> JobRequest:
     size = row.cells["model"]
     model = model_from_columns({**row.cells, "model": f"llama-{size}"})
-    zero = int(row.cells.get("zero_stage", "0"))
     return JobRequest(
         model=model,
         gpus=row.count("num_gpus"),
@@ -94,12 +99,22 @@ def _request(row: Row) -> JobRequest:
         pp=row.count("pp"),
         cp=1,
         vpp=1,
-        zero=zero,
+        zero=_zero_stage(row),
         sequence_parallel=row.count("tp") > 1,
         recompute="none",
         precision="bf16",
         stack="nanotron-2024",
     )
+
+
+def _zero_stage(row: Row) -> int | None:
+    """Return the stage of ZeRO; None, which leaves it to the stack, where it is not printed."""
+    text = row.cells.get("zero_stage")
+    if text is None:
+        return None
+    if text not in ("0", "1", "2", "3"):
+        raise FormatError(f"column zero_stage is {text!r}; it must be 0, 1, 2 or 3", row.path, row.line)
+    return int(text)
 
 
 def fastest_siblings(runs: Iterable[RunRow], least_mfu: float = ENVELOPE_MFU) -> tuple[RunRow, ...]:
@@ -114,7 +129,7 @@ def fastest_siblings(runs: Iterable[RunRow], least_mfu: float = ENVELOPE_MFU) ->
     """
     best: dict[tuple[str, ...], RunRow] = {}
     for run in runs:
-        mfu = float(run.cells.get("mfu_pct", "0")) / 100
+        mfu = _mfu(run)
         if run.measured_s is None or mfu <= least_mfu:
             continue
         key = tuple(run.cells.get(name, "") for name in _SIBLING)
@@ -122,6 +137,14 @@ def fastest_siblings(runs: Iterable[RunRow], least_mfu: float = ENVELOPE_MFU) ->
         if held is None or held.measured_s is None or run.measured_s < held.measured_s:
             best[key] = run
     return tuple(best.values())
+
+
+def _mfu(run: RunRow) -> float:
+    """Return the share of the peak that a run prints, 0 where it prints none."""
+    try:
+        return float(run.cells.get("mfu_pct", "0")) / 100
+    except ValueError:
+        return 0.0
 
 
 @cache

@@ -161,7 +161,8 @@ def _sharding(filling: _Filling) -> None:
         if shard and "(x cp)" in text:
             shard *= filling.values.get("cp", 1)
     elif text == "hsdp":
-        filling.values["zero"], shard = 3, int(filling.row.cells.get("gpus_per_node", "8"))
+        filling.values["zero"] = 3
+        shard = filling.row.count("gpus_per_node") if "gpus_per_node" in filling.row.cells else 8
         filling.note("hsdp-node", f"HSDP without its group: {shard}, the GPUs of a node")
     else:
         return

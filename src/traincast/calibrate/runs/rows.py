@@ -87,7 +87,8 @@ def is_full_layout(row: Row) -> bool:
     rate of samples or tokens.
     """
     cells = row.cells
-    measured = "x_iter_time_s" in cells or cells.get("measured_metric") in _STEP_METRICS
+    rated = "measured_value" in cells and cells.get("measured_metric") in _STEP_METRICS
+    measured = "x_iter_time_s" in cells or rated
     pretrain = cells.get("x_task", "pretrain") == "pretrain" and cells.get("status", "ok") == "ok"
     return pretrain and measured and all(name in cells for name in LAYOUT_COLUMNS)
 
@@ -150,7 +151,7 @@ def run_of(row: Row) -> RunRow | Skipped:
     model = model_from_columns(row.cells)
     step_s = measured_step_s(row, model)
     if step_s is None:
-        return Skipped(row.id, "no step time: only FLOP/s are printed, and how its source counts FLOP is not known")
+        return Skipped(row.id, _without_step(row))
     request, notes = request_of(row, model)
     gpu = load_gpu(row.cells["gpu"]).name
     nic = nic_bytes_per_s(row)
@@ -168,6 +169,17 @@ def run_of(row: Row) -> RunRow | Skipped:
         groups=_groups(row, gpu, request.precision, request.stack),
         cells=row.cells,
     )
+
+
+def _without_step(row: Row) -> str:
+    """Say why a row has no step."""
+    lacking = [name for name in ("measured_metric", "measured_value") if name not in row.cells]
+    if lacking:
+        columns = "columns" if len(lacking) > 1 else "column"
+        return f"no step time: the {columns} {' and '.join(lacking)} and x_iter_time_s are empty"
+    if row.cells["measured_metric"] in ("tflops_per_gpu", "mfu_pct"):
+        return "no step time: only FLOP/s are printed, and how its source counts FLOP is not known"
+    return f"no step time: measured_metric {row.cells['measured_metric']!r} is none that tells it"
 
 
 @cache
@@ -193,4 +205,4 @@ def _groups(row: Row, gpu: str, precision: str | None, stack: str | None) -> Map
 
 
 def _counted_as_nanotron(row: Row) -> bool:
-    return row.cells.get("status") == "ok"
+    return row.cells.get("status", "ok") == "ok" and "x_iter_time_s" in row.cells

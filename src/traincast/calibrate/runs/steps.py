@@ -39,7 +39,7 @@ def measured_step_s(row: Row, model: Model | None) -> float | None:
     Parameters
     ----------
     row : Row
-        With ``measured_metric`` and ``measured_value``, or ``x_iter_time_s``.
+        With ``measured_metric`` and ``measured_value``, or ``x_iter_time_s``; any column may be missing.
     model : Model, optional
         Needed where only FLOP/s were printed.
 
@@ -53,7 +53,8 @@ def measured_step_s(row: Row, model: Model | None) -> float | None:
     FormatError
         If a cell is no positive number.
     """
-    metric = row.cells.get("measured_metric")
+    # Without its value a metric says nothing; the step may still stand in a column of its own.
+    metric = row.cells.get("measured_metric") if "measured_value" in row.cells else None
     if metric == "iter_time_s":
         return row.number("measured_value")
     per_step = _samples_and_tokens(row)
@@ -87,5 +88,5 @@ def _from_flops(row: Row, model: Model, tokens: float, metric: str) -> float | N
     if metric == "tflops_per_gpu":
         per_gpu = value * 1e12
     else:
-        per_gpu = value / 100 * load_gpu(row.cells["gpu"]).peak_flops_per_s("bf16")
+        per_gpu = value / 100 * load_gpu(row.cells.get("gpu", "")).peak_flops_per_s("bf16")
     return tokens * per_token / (per_gpu * row.count("num_gpus"))

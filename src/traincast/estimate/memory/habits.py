@@ -95,6 +95,7 @@ def habits_of(stack: Stack, zero: int) -> Habits:
         )
     if "deepspeed" in stack.name:
         return replace(found, stage_output_copy=True, buffer_bytes=2 * 5e8 * 2)
-    if stack.fsdp or zero == 3:
+    # What the loss and 8-bit products keep is the framework's, whatever is sharded.
+    if stack.fsdp:
         return replace(found, main_gradient_bytes=0, logit_bytes=14, weight_copies=False)
-    return found
+    return replace(found, main_gradient_bytes=0) if zero == 3 else found

@@ -5,13 +5,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.estimate.operators.attention import check_kernel
 from traincast.estimate.operators.calls import element_bytes
 from traincast.estimate.operators.constants import FamilyConstants, OperatorConstants, shipped_constants
 from traincast.estimate.operators.contract import FAMILIES, FloatArray, OperatorCall, OperatorTime, Work
 from traincast.estimate.operators.corrections import Correction
 from traincast.estimate.operators.roofline import Machine, Parts, WorkColumns, columns_of, least_s, roofline, tile_of
-from traincast.spec.gpus import GpuSpec
+from traincast.spec.feasible import check_gpu
+from traincast.spec.gpus import PEAK_OF_DTYPE, GpuSpec
 
 _KEPT = 65536
 """Prices that are remembered; a forecast has a few hundred distinct ones."""
@@ -39,7 +41,8 @@ def price_operator(call: OperatorCall, gpu: GpuSpec, constants: OperatorConstant
     UnknownNameError
         If the family, direction, dtype or an option is unknown; the message lists the known ones.
     ConfigError
-        If a size is wrong, or the GPU has no peak for the dtype.
+        If a size is wrong, the GPU has no peak or no matrix units for the dtype, or it does not run the
+        attention kernel that is asked for.
     """
     return _remembered(call, gpu, None) if constants is None else _price(call, gpu, constants)
 
@@ -113,6 +116,7 @@ def _remembered(call: OperatorCall, gpu: GpuSpec, _: None) -> OperatorTime:
 
 def _price(call: OperatorCall, gpu: GpuSpec, constants: OperatorConstants) -> OperatorTime:
     work = work_of(call)
+    check_kernel(call, gpu)
     if work.parts:
         return _sum([(part, price_operator(part, gpu, constants)) for part in work.parts])
     chosen = constants.find(gpu, work.constants, call.dtype)
@@ -139,12 +143,35 @@ def machine_for(gpu: GpuSpec, dtype: str, work: Work) -> Machine:
     Raises
     ------
     ConfigError
-        If the work is a matrix product and the GPU has no peak for its type.
+        If the work is a matrix product and the GPU has no peak for its type, or no units that take the type's
+        scales.
     """
     asked = work.compute_dtype or dtype
     if work.tiling is None and not gpu.has_peak(asked):
         return Machine(0.0, gpu.hbm_bytes_per_s, gpu.sms)
+    if work.tiling is not None and asked in PEAK_OF_DTYPE:
+        _check_products(asked, gpu)
     return Machine(gpu.peak_flops_per_s(asked), gpu.hbm_bytes_per_s, gpu.sms)
+
+
+def _check_products(dtype: str, gpu: GpuSpec) -> None:
+    """Refuse products of a type by the rule that jobs are refused by: a peak of 8 bits takes no scales of blocks."""
+    if gpu.has_peak(dtype):
+        why = _refusal(dtype, gpu)
+        if why:
+            raise ConfigError(why, "dtype")
+        return
+    known = ", ".join(name for name in PEAK_OF_DTYPE if gpu.has_peak(name) and not _refusal(name, gpu))
+    raise ConfigError(f"{gpu.name} has no known peak for {dtype}; it has one for {known}", "dtype")
+
+
+@lru_cache(maxsize=1024)
+def _refusal(dtype: str, gpu: GpuSpec) -> str:
+    try:
+        check_gpu(dtype, gpu)
+    except InfeasibleError as error:
+        return str(error)
+    return ""
 
 
 def _explained(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.console import RenderableType
 
-from traincast.calibrate.operator_calibration import OperatorCalibration, residual_lines
+from traincast.calibrate.operator_calibration import RESIDUAL_HEADINGS, OperatorCalibration, residual_lines
 from traincast.estimate.operator_price import OperatorPrice
 from traincast.report.terminal.parts import heading, notes, number, table, text
 from traincast.report.terminal.validation import skipped_rows
@@ -38,9 +38,8 @@ def calibration_view(calibration: OperatorCalibration) -> Iterator[RenderableTyp
     """Yield the residuals of a fit by family, the constants, and what was skipped."""
     families = number(len(calibration.constants), "family", "families")
     yield text(f"{calibration.gpu.name}: {families} fitted to {', '.join(calibration.files)}", "bold")
-    yield heading("Error, in sample (base: before the fit)")
-    headings = ("family", "dtype", "rows", "base", "median", "p90")
-    yield table(headings, list(residual_lines(calibration)), labels=("family", "dtype"))
+    yield heading("Error (base: before the fit; median and p90: in sample; held out: predicted without the row)")
+    yield table(RESIDUAL_HEADINGS, list(residual_lines(calibration)), labels=("family", "dtype"))
     yield heading("Constants")
     rows = [
         (row.family, row.dtype, f"{row.compute:.3f}", f"{row.memory:.3f}", f"{row.k_fill:.0f}", f"{row.wave:.2f}")

@@ -32,7 +32,7 @@ def view(validation: Validation) -> Iterator[RenderableType]:
     yield _errors(total, validation.groups)
     if validation.held_out is not None:
         yield from _held_out(validation.held_out, validation)
-    yield from _worst(validation.worst, validation.path)
+    yield from _worst(validation.worst, validation.path, validation.quantity)
     yield from skipped_rows(validation.skipped, validation.path)
     yield from notes("Assumptions", validation.notes, files=[validation.path])
 
@@ -85,15 +85,15 @@ def _headline(total: Statistics) -> str:
     return f"Median error {100 * total.median_abs_error:.1f} %{mean}, p90 {100 * total.p90_abs_error:.1f} %"
 
 
-def _worst(worst: Sequence[WorstRow], path: str) -> Iterator[RenderableType]:
+def _worst(worst: Sequence[WorstRow], path: str, quantity: str) -> Iterator[RenderableType]:
     if not worst:
         return
     yield heading("Worst rows")
     rows = [
         (
             error_percent(row.error),
-            format_time(row.measured),
-            format_time(row.predicted),
+            _value(row.measured, quantity),
+            _value(row.predicted, quantity),
             _what(row),
             _place(row.id, path),
         )
@@ -102,12 +102,22 @@ def _worst(worst: Sequence[WorstRow], path: str) -> Iterator[RenderableType]:
     yield table(("error", "measured", "predicted", "what", "row"), rows, labels=("what", "row"))
 
 
+def _value(value: float, quantity: str) -> str:
+    """Return a measured or predicted value in the unit that the name of its quantity says."""
+    if quantity.endswith("_bytes"):
+        return format_size(value)
+    return format_time(value) if quantity.endswith("_s") else f"{value:.4g}"
+
+
 def _what(row: WorstRow) -> str:
     said = {name: value for name, value in row.details.items() if value is not None}
     words = []
     for name, value in said.items():
-        if name.endswith("_bytes") and isinstance(value, int):
-            words.append(format_size(value))
+        if name.endswith("_bytes") and not isinstance(value, str):
+            size = format_size(value)
+            # A message is what a row is about; of several sizes each says its name.
+            several = sum(each.endswith("_bytes") for each in said) > 1
+            words.append(f"{name.removesuffix('_bytes').replace('_', ' ')} {size}" if several else size)
         else:
             words.append(
                 str(value) if isinstance(value, str) else f"{value} {name.removesuffix('s') if value == 1 else name}"
