@@ -6,6 +6,8 @@ from click.testing import CliRunner
 
 from traincast.cli.job_options import job_of, job_options
 from traincast.cli.main import cli
+from traincast.schedules.plan import SCHEDULES as REGISTRY
+from traincast.spec import job_flags
 from traincast.spec.job_file import TEMPLATE
 from traincast.spec.job_flags import JOB_FLAGS
 
@@ -62,6 +64,10 @@ def test_what_every_job_needs_is_wrong_usage_where_nothing_gives_it(tmp_path):
 def test_flags_have_one_owner():
     names = [name for flag in JOB_FLAGS for name in flag.names]
     assert len(names) == len(set(names))
+
+
+def test_schedules_are_those_of_the_registry():
+    assert sorted(job_flags.SCHEDULES) == REGISTRY.names()
 
 
 def test_init_writes_a_job_once(tmp_path):

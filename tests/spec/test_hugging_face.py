@@ -5,6 +5,7 @@ import pytest
 
 from traincast.errors import ConfigError, FormatError
 from traincast.spec.counts import parameters
+from traincast.spec.hugging_face import read_config
 from traincast.spec.models import load_model
 
 LLAMA = {
@@ -417,7 +418,7 @@ def test_the_language_model_of_a_known_family_is_read_as_that_family(tmp_path, k
     }
     models = []
     for name in (kind, like):
-        path = tmp_path / "config.json"
+        path = tmp_path / "small.json"
         path.write_text(json.dumps({"model_type": name, **shape}), encoding="utf-8")
         models.append(read_config(path))
     assert models[0] == models[1]

@@ -1,13 +1,14 @@
 """The options that describe a job, for every command that takes one: a file, pasted flags, or options."""
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 import click
 
 from traincast.spec.draft import Draft
 from traincast.spec.job_file import read_job_file
-from traincast.spec.job_flags import JOB_FLAGS, JobFlag, job_flag_of
+from traincast.spec.job_flags import JOB_FLAGS, SCHEDULES, JobFlag, job_flag_of
 from traincast.spec.like import LIKES, draft_like
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,8 +60,7 @@ def job_of(words: Sequence[str], like: str | None, cluster: str | None, values: 
     draft = _gathered(words, like, cluster, values)
     missing = draft.missing()
     if missing is not None:
-        place = "[model] in" if missing == "model" else "it in"
-        raise click.UsageError(f"{missing}: is missing; give {job_flag_of(missing)}, or {place} a job file")
+        raise click.UsageError(f"{missing}: is missing; give {job_flag_of(missing)}, or set it in the job file")
     return draft
 
 
@@ -78,6 +78,15 @@ def _gathered(words: Sequence[str], like: str | None, cluster: str | None, value
     return read_job_file(words[0]).under(said)
 
 
+def _check_name(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Refuse a schedule that is neither built in nor a plug-in's."""
+    if value is not None and value not in SCHEDULES:
+        added = [entry.name for entry in entry_points(group="traincast.schedules")]
+        if value not in added:
+            raise click.BadParameter(f"{value!r} is none of {', '.join((*SCHEDULES, *added))}", context, option)
+    return value
+
+
 def _option(flag: JobFlag) -> Callable[[F], F]:
     if flag.kind == "switch":
         name = flag.names[0].removeprefix("--")
@@ -89,5 +98,10 @@ def _option(flag: JobFlag) -> Callable[[F], F]:
         "number": click.FloatRange(min=flag.least, max=flag.most),
         "choice": click.Choice(list(flag.choices)),
     }
+    if flag.kind == "text" and flag.choices:
+        known = ", ".join(flag.choices)
+        return click.option(
+            *flag.names, flag.field, metavar="NAME", callback=_check_name, help=f"{flag.help[:-1]}: {known}."
+        )
     metavar = {"text": "NAME|FILE", "count": "N", "number": "X"}.get(flag.kind)
     return click.option(*flag.names, flag.field, type=kinds[flag.kind], metavar=metavar, help=flag.help)

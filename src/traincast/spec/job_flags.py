@@ -8,9 +8,8 @@ from typing import NamedTuple
 from traincast.spec.job import CP_KINDS, PRECISIONS, TASKS
 from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE
 
-
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
-"""Schedules that are built in, as the command line offers them; the registry of schedules holds what they do."""
+"""Schedules that are built in, as the command line offers them beside those of plug-ins."""
 
 
 class JobFlag(NamedTuple):
@@ -23,6 +22,7 @@ class JobFlag(NamedTuple):
     """``text``, ``count``, ``number``, ``switch`` (with a ``--no-`` form), or ``choice``."""
     help: str
     choices: tuple[str, ...] = ()
+    """All values of a ``choice``, the built-in ones of a ``text`` to which plug-ins may add."""
     least: int = 1
     """Smallest value of a count or number; the largest below."""
     most: int | None = None
@@ -40,7 +40,7 @@ JOB_FLAGS: tuple[JobFlag, ...] = (
     JobFlag("seq_length", ("--seq-length",), "count", "Tokens of a sequence."),
     JobFlag("micro_batch", ("--micro-batch", "--micro-batch-size"), "count", "Sequences of a microbatch and replica."),
     JobFlag("global_batch", ("--global-batch", "--global-batch-size"), "count", "Sequences of a step."),
-    JobFlag("schedule", ("--schedule",), "choice", "Pipeline schedule.", SCHEDULES),
+    JobFlag("schedule", ("--schedule",), "text", "Pipeline schedule.", SCHEDULES),
     JobFlag(
         "first_stage_layers",
         ("--first-stage-layers", "--decoder-first-pipeline-num-layers"),
