@@ -1,6 +1,6 @@
 """Write what `traincast validate` prints into docs/ACCURACY.md.
 
-    python benchmarks/accuracy.py --data DIR
+    python benchmarks/accuracy.py --data DIR [--only TEXT]
 
 DIR holds the measured files. Each block of the page that follows a line such as
 ``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there.
@@ -43,9 +43,13 @@ def main() -> int:
     """Rewrite the page; return the exit code."""
     parser = argparse.ArgumentParser(description="write what validate prints into docs/ACCURACY.md")
     parser.add_argument("--data", type=Path, required=True, help="folder of the measured files")
-    folder: Path = parser.parse_args().data
+    parser.add_argument("--only", default="", metavar="TEXT", help="rewrite only blocks whose command holds this text")
+    given = parser.parse_args()
+    folder: Path = given.data
     page = PAGE.read_text(encoding="utf-8")
-    page = BLOCK.sub(lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}", page)
+    page = BLOCK.sub(
+        lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}" if given.only in found[2] else found[0], page
+    )
     PAGE.write_text(STAMP.sub(lambda found: f"{found[1]}{stamp()}.", page), encoding="utf-8")
     return 0
 

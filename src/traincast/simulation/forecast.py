@@ -13,7 +13,7 @@ from traincast.simulation.result import Result
 from traincast.simulation.simulate import account
 from traincast.spec.cluster import Cluster
 from traincast.spec.counts import hardware_flops_per_token, model_flops_per_step
-from traincast.spec.gpus import gpu_of_cluster
+from traincast.spec.gpus import GpuSpec, gpu_of_cluster
 from traincast.spec.job import Job
 from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
@@ -59,14 +59,7 @@ def forecast(
     table = factors or shipped_factors()
     options = options or SimulateOptions()
     gpu, plan = gpu_of_cluster(cluster.gpu), plan_of_job(job)
-    verdict = fits(job, plan, gpu.hbm_bytes)
-    warnings: tuple[Note, ...] = ()
-    if not verdict.fits:
-        if not allow_oom:
-            raise InfeasibleError(f"{verdict.text}; --allow-oom simulates all the same")
-        warnings = (Note("out-of-memory", verdict.text),)
-    if plan.overlapped_p2p and not job.overlap_p2p and job.parallel.pp > 1:
-        warnings += (_messages(plan),)
+    warnings = _warnings(job, plan, gpu, allow_oom=allow_oom)
     done = run_job(job, cluster, options, table.for_job(gpu, job.stack.name), engine)
     result = account(done.run, done.workload, done.plan, cluster, options, engine)
     rates = _rates(done)
@@ -82,10 +75,18 @@ def forecast(
     )
 
 
-def _messages(plan: SchedulePlan) -> Note:
-    """Return that messages which block are not modelled where the schedule lets them travel beside computation."""
-    text = f"messages of the schedule {plan.name} travel beside computation here; overlap_p2p off changes nothing"
-    return Note("overlap-p2p-unused", text)
+def _warnings(job: Job, plan: SchedulePlan, gpu: GpuSpec, *, allow_oom: bool) -> tuple[Note, ...]:
+    """Return what looks wrong with a job before it runs; refuse one that does not fit into memory."""
+    found = []
+    verdict = fits(job, plan, gpu.hbm_bytes)
+    if not verdict.fits:
+        if not allow_oom:
+            raise InfeasibleError(f"{verdict.text}; --allow-oom simulates all the same")
+        found.append(Note("out-of-memory", verdict.text))
+    if plan.overlapped_p2p and not job.overlap_p2p and job.parallel.pp > 1:
+        text = f"messages of the schedule {plan.name} travel beside computation here; overlap_p2p off changes nothing"
+        found.append(Note("overlap-p2p-unused", text))
+    return tuple(found)
 
 
 def _memory(stage: StageMemory) -> dict[str, int | float]:

@@ -142,7 +142,7 @@ def _labels(rows: Sequence[RunRow]) -> dict[str, tuple[str, ...]]:
 
 def _board(row: RunRow, best: set[str]) -> str:
     if row.groups["source"] == "nanotron":
-        return "nanotron, best" if row.id in best else "nanotron, others"
+        return "best" if row.id in best else "others"
     if not row.full_layout:
         return "layout not full" if row.groups["task"] == "pretrain" else row.groups["task"]
     if row.groups["moe"] == "moe":
