@@ -235,5 +235,8 @@ def test_auto_takes_the_kernel_for_large_programs_and_wherever_it_is_loaded(monk
     times([0, 0], [1, 1], engine="auto")
     assert len(calls) == 1
     monkeypatch.delitem(sys.modules, "traincast.engine.kernel")
+    monkeypatch.setattr("traincast.engine.run._simulated", [0])
     times([0, 0], [1, 1], engine="auto")
     assert len(calls) == 1, "loading it takes longer than a small program"
+    times([0], [1], engine="auto")
+    assert "traincast.engine.kernel" in sys.modules, "three operations in all make it pay"

@@ -12,7 +12,7 @@ from traincast.engine.reference import FloatArray, Times, run_reference
 from traincast.errors import DeadlockError, ProgramError
 
 KERNEL_FROM_OPS = 500_000
-"""Below this many operations pure Python ends before numba is imported and its cache loaded, where it is not yet."""
+"""Up to so many operations in a process pure Python ends before numba is imported and its cache loaded."""
 
 ENGINES = ("auto", "reference", "kernel")
 
@@ -53,11 +53,25 @@ def run(graph: Graph, duration_s_N: FloatArray, engine: str = "auto") -> tuple[F
 def _engine(name: str, ops: int) -> Callable[[Graph, FloatArray], Times]:
     if name not in ENGINES:
         raise ProgramError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
-    loaded = "traincast.engine.kernel" in sys.modules
-    if name == "kernel" or (name == "auto" and (loaded or (ops >= KERNEL_FROM_OPS and find_spec("numba")))):
+    if name == "kernel" or (name == "auto" and _pays(ops)):
         if not find_spec("numba"):
             raise ProgramError("the engine 'kernel' needs numba: pip install 'traincast[fast]'")
         from traincast.engine.kernel import run_kernel
 
         return run_kernel
     return run_reference
+
+
+def _pays(ops: int) -> bool:
+    """Return whether loading the kernel pays: for a large program, or where a process simulates on and on.
+
+    Both engines agree bit for bit, so what ran before changes no result.
+    """
+    if "traincast.engine.kernel" in sys.modules:
+        return True
+    _simulated[0] += ops
+    return _simulated[0] >= KERNEL_FROM_OPS and find_spec("numba") is not None
+
+
+_simulated = [0]
+"""Operations that this process has run without the kernel."""

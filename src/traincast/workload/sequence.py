@@ -12,6 +12,7 @@ Source: Megatron-LM, megatron/core/pipeline_parallel/schedules.py.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -55,6 +56,7 @@ class SequenceBuilder:
     _extra: OpTableBuilder = field(init=False, default_factory=OpTableBuilder)
     _single: dict[tuple[object, ...], int] = field(init=False, default_factory=dict)
     _split: dict[tuple[int, SlotKind], int] = field(init=False, default_factory=dict)
+    _messages: dict[tuple[object, ...], Message | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.segments = list(self.workload.segments)
@@ -89,11 +91,11 @@ class SequenceBuilder:
         for slot, following in pairwise([*slots, None]):
             if slot is None:
                 break
-            if (message := incoming(self.plan, slot, stage)) and not fused:
+            if (message := self._incoming(slot, stage)) and not fused:
                 pieces += self._receive(template, message, slot)
             pieces += self._work(template, stage, slot, slot == last)
-            sent = outgoing(self.plan, slot, stage)
-            reply = incoming(self.plan, following, stage) if following is not None else None
+            sent = self._outgoing(slot, stage)
+            reply = self._incoming(following, stage) if following is not None else None
             fused = bool(sent and reply and sent.peer == reply.peer)
             if sent:
                 pieces.append(self._message(template, sent, Kind.SEND, slot, blocking=not fused))
@@ -105,19 +107,34 @@ class SequenceBuilder:
     def _overlapped(self, template: Template, stage: int, slots: list[Slot]) -> list[Piece]:
         pieces: list[Piece] = []
         last = _last_forward(slots)
-        if slots and (first := incoming(self.plan, slots[0], stage)):
+        if slots and (first := self._incoming(slots[0], stage)):
             pieces.append(self._message(template, first, Kind.RECV, slots[0], blocking=False))
         for slot, following in pairwise([*slots, None]):
             if slot is None:
                 break
-            if message := incoming(self.plan, slot, stage):
+            if message := self._incoming(slot, stage):
                 pieces.append(self._wait(message.stream(Kind.RECV), slot))
-            if following is not None and (ahead := incoming(self.plan, following, stage)):
+            if following is not None and (ahead := self._incoming(following, stage)):
                 pieces.append(self._message(template, ahead, Kind.RECV, following, blocking=False))
             pieces += self._work(template, stage, slot, slot == last)
-            if sent := outgoing(self.plan, slot, stage):
+            if sent := self._outgoing(slot, stage):
                 pieces.append(self._message(template, sent, Kind.SEND, slot, blocking=False))
         return pieces
+
+    def _incoming(self, slot: Slot, stage: int) -> Message | None:
+        return self._known(incoming, slot, stage)
+
+    def _outgoing(self, slot: Slot, stage: int) -> Message | None:
+        return self._known(outgoing, slot, stage)
+
+    def _known(
+        self, way: Callable[[SchedulePlan, Slot, int], Message | None], slot: Slot, stage: int
+    ) -> Message | None:
+        """Return the message of a slot; it is the same in every microbatch."""
+        key = (way, slot.kind, slot.virtual_stage, slot.copy, stage)
+        if key not in self._messages:
+            self._messages[key] = way(self.plan, slot, stage)
+        return self._messages[key]
 
     def _work(self, template: Template, stage: int, slot: Slot, last_forward: bool) -> list[Piece]:
         of_QM = template.forward_QM if slot.kind is SlotKind.F else template.backward_QM
