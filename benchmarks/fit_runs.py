@@ -10,17 +10,18 @@ each round are printed and nothing is changed. Each round simulates every run: s
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from traincast.calibrate.kinds.training_runs import is_fitted
-from traincast.calibrate.runs.evaluate import forecast_runs
-from traincast.calibrate.runs.fit import factors_of, sample_of
+from traincast.calibrate.runs.evaluate import Forecast
+from traincast.calibrate.runs.fit import fit_factors
 from traincast.calibrate.runs.rows import read_runs
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.tables import read_table
-from traincast.estimate.factors import FactorTable, shipped_factors, write_factors
+from traincast.estimate.factors import shipped_factors, write_factors
 
 FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "factors.csv"
 
@@ -35,12 +36,14 @@ def main() -> None:
     given = parser.parse_args()
     runs = read_runs(read_table(given.data / "measured_training_runs.csv"))
     rows = [row for row in runs.rows if row.measured_s is not None and is_fitted(row)]
-    table, begin = shipped_factors() if given.warm else FactorTable(), time.perf_counter()
-    for round_ in range(given.rounds):
-        forecasts = forecast_runs(rows, [table] * len(rows))
-        print(f"round {round_}, {time.perf_counter() - begin:.0f} s")
+    begin = time.perf_counter()
+
+    def tell(forecasts: Sequence[Forecast]) -> None:
+        print(f"{time.perf_counter() - begin:.0f} s")
         print_errors(rows, np.array([np.nan if each.step_s is None else each.step_s for each in forecasts]))
-        table = factors_of(sample_of(rows, forecasts, table))
+
+    start = shipped_factors() if given.warm else None
+    table, _ = fit_factors(rows, given.rounds, start=start, after_round=tell)
     if given.write:
         FILE.parent.mkdir(exist_ok=True)
         FILE.write_text(write_factors(table.factors.values()), encoding="utf-8")

@@ -50,7 +50,6 @@ class Stack:
     unhidden_cp: float
     unhidden_ep: float
     unhidden_fsdp: float
-    unhidden_dp: float
     p2p_handover_s: float
     """Host time per message between pipeline stages (blocking implementations that send shapes first)."""
     compute_factor: float

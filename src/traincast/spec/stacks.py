@@ -41,7 +41,7 @@ _CHOICES = {
     "uneven_split": UNEVEN_SPLITS,
     "cp_kind": CP_KINDS,
 }
-_SHARES = ("unhidden_tp", "unhidden_cp", "unhidden_ep", "unhidden_fsdp", "unhidden_dp", "selective_share")
+_SHARES = ("unhidden_tp", "unhidden_cp", "unhidden_ep", "unhidden_fsdp", "selective_share")
 _AT_LEAST_ONE = ("layers_per_chunk", "vocab_multiple", "year")
 _SHIPPED = "data/stacks/stacks.toml"
 

@@ -43,7 +43,12 @@ class Sample:
 
 
 def fit_factors(
-    rows: Sequence[RunRow], rounds: int = ROUNDS, progress: Callable[[int], None] | None = None
+    rows: Sequence[RunRow],
+    rounds: int = ROUNDS,
+    progress: Callable[[int], None] | None = None,
+    *,
+    start: FactorTable | None = None,
+    after_round: Callable[[Sequence[Forecast]], None] | None = None,
 ) -> tuple[FactorTable, Sample]:
     """Return the factors that bring forecasts nearest to measured steps.
 
@@ -55,16 +60,28 @@ def fit_factors(
         Simulations of all runs.
     progress : callable, optional
         Told after every simulated run how many are done.
+    start : FactorTable, optional
+        Factors of the first simulation; 1 by default. They change how many rounds are needed, not the end.
+    after_round : callable, optional
+        Told the forecasts of every round.
 
     Returns
     -------
     FactorTable, Sample
         The factors, and the sample of the last round, from which fits without some runs are solved.
+
+    Raises
+    ------
+    ValueError
+        If there is no round.
     """
-    table = FactorTable()
+    table = start or FactorTable()
     sample = None
     for _ in range(rounds):
-        sample = sample_of(rows, forecast_runs(rows, [table] * len(rows), progress), table)
+        forecasts = forecast_runs(rows, [table] * len(rows), progress)
+        if after_round is not None:
+            after_round(forecasts)
+        sample = sample_of(rows, forecasts, table)
         table = factors_of(sample)
     if sample is None:
         raise ValueError("a fit needs at least one round")

@@ -15,12 +15,6 @@ from traincast.units import counted
 from traincast.workload.ops import Op, OpTableBuilder
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Provenance, Stream
 
-PHASE_OF_COLUMN = {
-    Column.FORWARD: Phase.FORWARD,
-    Column.INPUT_GRAD: Phase.BACKWARD,
-    Column.WEIGHT_GRAD: Phase.WEIGHT_GRADIENT,
-}
-
 _SILENT_COLUMNS = {
     "DATA": (Column.FORWARD, Column.INPUT_GRAD),
     "MODEL": (Column.WEIGHT_GRAD,),

@@ -130,9 +130,8 @@ class Emitter:
             return stack.unhidden_cp
         if group is Group.EP:
             return stack.unhidden_ep
-        if group in (Group.DP, Group.EDP, Group.SHARD):
-            return stack.unhidden_fsdp if job.zero == 3 else stack.unhidden_dp
-        return 1.0
+        # Other stacks reduce and gather layer by layer: what stays in sight follows from the simulation.
+        return stack.unhidden_fsdp if group in (Group.DP, Group.EDP, Group.SHARD) and job.zero == 3 else 1.0
 
 
 def _merged(calls: Iterable[Counted]) -> tuple[Counted, ...]:
