@@ -1,12 +1,12 @@
 import io
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 import traincast
+from measured_tables import each_folder
 from traincast.calibrate.contract import Request
 from traincast.calibrate.kinds.memory_of_runs import has_memory, holds_memory, memory_of_run, predict
 from traincast.calibrate.runs.nanotron_layers import nanotron_layers
@@ -16,7 +16,6 @@ from traincast.errors import ConfigError
 from traincast.report.terminal import print_validation
 from traincast.spec.model_columns import model_from_columns
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 HEADER = (
     "id,model,layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gpu,nodes,num_gpus,dp,tp,pp,zero_stage,"
     "micro_batch,grad_accum,global_batch,repeat,status,mfu_pct,tokens_per_s_per_gpu,tokens_per_s_total,gpu_mem_gb,"
@@ -109,10 +108,10 @@ def test_nanotron_fills_early_stages_first():
     assert nanotron_layers(model, 16) is None
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared data")
+@each_folder
 @pytest.mark.parametrize("name", ["measured_training_runs.csv", "nanotron_ultrascale_h100.csv"])
-def test_published_memory_is_met(name):
-    found = predict(read_table(SHARED / name), Request())
+def test_published_memory_is_met(name, folder):
+    found = predict(read_table(folder / name), Request())
     assert np.median(np.abs(found.predicted / found.measured - 1)) <= 0.10
     counts = {note.code: [int(word) for word in note.text.split() if word.isdigit()] for note in found.notes}
     if "infeasible-crashed" in counts:

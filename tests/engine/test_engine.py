@@ -240,3 +240,32 @@ def test_auto_takes_the_kernel_for_large_programs_and_wherever_it_is_loaded(monk
     assert len(calls) == 1, "loading it takes longer than a small program"
     times([0], [1], engine="auto")
     assert "traincast.engine.kernel" in sys.modules, "three operations in all make it pay"
+
+
+def forbidden(*_):
+    raise AssertionError("the other engine was asked for")
+
+
+def test_the_reference_is_pure_python_however_large_the_program_and_wherever_the_kernel_is_loaded(monkeypatch):
+    kernel = pytest.importorskip("traincast.engine.kernel")
+    monkeypatch.setattr(kernel, "run_kernel", forbidden)
+    monkeypatch.setattr("traincast.engine.run.KERNEL_FROM_OPS", 1)
+    assert times([0, 0], [1, 1], engine="reference") == [(0, 0, 1), (1, 1, 2)]
+
+
+def test_the_kernel_is_the_kernel_however_small_the_program(monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setattr("traincast.engine.run.run_reference", forbidden)
+    assert times([0, 0], [1, 1], engine="kernel") == [(0, 0, 1), (1, 1, 2)]
+
+
+def test_without_numba_every_program_runs_in_pure_python(monkeypatch):
+    monkeypatch.delitem(sys.modules, "traincast.engine.kernel", raising=False)
+    monkeypatch.setattr("traincast.engine.run.find_spec", lambda _: None)
+    monkeypatch.setattr("traincast.engine.run.KERNEL_FROM_OPS", 1)
+    monkeypatch.setattr("traincast.engine.run._simulated", [0])
+    for engine in ("auto", "reference"):
+        assert times([0, 0], [1, 1], engine=engine) == [(0, 0, 1), (1, 1, 2)]
+    assert "traincast.engine.kernel" not in sys.modules
+    with pytest.raises(ProgramError, match=r"needs numba: pip install 'traincast\[fast\]'"):
+        times([0], [1], engine="kernel")

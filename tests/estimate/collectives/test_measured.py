@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from measured_tables import EXCERPTS
 from traincast.calibrate.collectives import read_collectives
 from traincast.estimate.collectives import price_collective
 from traincast.fabric.placement import Placement
@@ -15,11 +16,7 @@ from traincast.workload.words import Operation
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "benchmarks" / "fit_links.py"
-DATA = ROOT.parent / "shared" / "data"
-ONE_NODE, MANY_NODES = DATA / "nccl_intranode_measured.csv", DATA / "nccl_allreduce_a100_azure.csv"
 OPERATIONS = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
-needs_one_node = pytest.mark.skipif(not ONE_NODE.is_file(), reason="the measured tables are not at hand")
-needs_azure = pytest.mark.skipif(not MANY_NODES.is_file(), reason="the measured tables are not at hand")
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +31,12 @@ def fit_links():
 
 @pytest.fixture(scope="module")
 def one_node():
-    return read_collectives([ONE_NODE]).measurements
+    return read_collectives([EXCERPTS / "nccl_intranode_measured.csv"]).measurements
 
 
 @pytest.fixture(scope="module")
 def azure():
-    return read_collectives([MANY_NODES]).measurements
+    return read_collectives([EXCERPTS / "nccl_allreduce_a100_azure.csv"]).measurements
 
 
 @pytest.mark.parametrize(
@@ -80,7 +77,6 @@ def test_large_gradients_over_one_nic_per_node():
     assert 0.30 < scatter + gather < 0.45
 
 
-@needs_one_node
 def test_one_node_within_8_percent_for_every_gpu_and_operation(fit_links, one_node):
     for name, gpu in fit_links.MEASURED.items():
         found = fit_links.as_priced(fit_links.of_gpu(one_node, gpu), load_cluster(name))
@@ -89,7 +85,6 @@ def test_one_node_within_8_percent_for_every_gpu_and_operation(fit_links, one_no
         assert max(each.median for each in by_operation) <= 0.08, name
 
 
-@needs_one_node
 def test_a_gpu_from_its_datasheet_and_the_others_within_25_percent(fit_links, one_node):
     fits = {
         name: fit_links.fit_links(fit_links.of_gpu(one_node, gpu), load_cluster(name))
@@ -100,13 +95,11 @@ def test_a_gpu_from_its_datasheet_and_the_others_within_25_percent(fit_links, on
         assert max(each.median for each in found if each.of in OPERATIONS) <= 0.25, name
 
 
-@needs_one_node
 def test_even_the_erratic_pcie_of_the_l40s_within_12_percent(fit_links, one_node):
     found = fit_links.as_priced(fit_links.of_gpu(one_node, "l40s"), load_cluster("l40s"))
     assert max(each.median for each in found if each.of in OPERATIONS) <= 0.12
 
 
-@needs_azure
 def test_azure_as_asked_for(fit_links, azure):
     found = {each.of: each for each in fit_links.as_priced(azure, load_cluster("a100-azure"))}
     assert (found["all"].rows, found["above"].rows) == (173, 52)
@@ -115,7 +108,6 @@ def test_azure_as_asked_for(fit_links, azure):
     assert found["above"].median <= 0.04
 
 
-@needs_azure
 def test_azure_with_a_number_of_gpus_left_out_within_12_percent(fit_links, azure):
     found = fit_links.without_each_size(azure, load_cluster("a100-azure"))
     assert sorted(found) == [2, 4, 8, 16, 32, 64, 128]

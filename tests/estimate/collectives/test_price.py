@@ -80,11 +80,21 @@ def test_price_is_never_below_the_bandwidth_of_the_bottleneck(operation, size, p
 
 
 @pytest.mark.parametrize("cluster", REAL, ids=lambda each: each.name)
+def test_a_send_to_the_next_of_two_is_a_message_and_more_members_never_make_it_cheaper(cluster):
+    """As ``sendrecv_perf`` of nccl-tests runs it: all members send at once and share what the node has."""
+    for size in (1, 11_951, 30_000_001):
+        pairs = {counts: price_collective(Operation.SEND_RECV, size, Placement(counts), cluster) for counts in
+                 ((2,), (3,), (8,), (1, 1), (1,) * 5, (2, 1), (8, 8))}  # fmt: skip
+        assert pairs[2,] == price_message(size, same_node=True, cluster=cluster)
+        assert pairs[1, 1] == pairs[(1,) * 5] == price_message(size, same_node=False, cluster=cluster)
+        assert pairs[2,].time_s <= pairs[3,].time_s <= pairs[8,].time_s
+        assert pairs[1, 1].time_s <= pairs[2, 1].time_s <= pairs[8, 8].time_s
+
+
+@pytest.mark.parametrize("cluster", REAL, ids=lambda each: each.name)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
 def test_odd_sizes_odd_groups_and_one_rank_per_node_keep_the_bound_and_the_order(operation, cluster):
     for placement in PLACEMENTS:
-        if operation is Operation.SEND_RECV and placement.ranks != 2:
-            continue
         sizes = (1, 3, 1001, 65_537, 12_345_679, 2**30 + 1)
         times = [price_collective(operation, size, placement, cluster).time_s for size in sizes]
         assert times == sorted(times)

@@ -32,7 +32,7 @@ def damaged(draw):
     return text
 
 
-@settings(max_examples=250, deadline=2000)
+@settings(max_examples=250, deadline=None)
 @given(damaged())
 def test_damage_is_refused_with_its_place_or_read(text):
     looks_like(text)

@@ -16,11 +16,14 @@ def pairwise(operation: Operation, placement: Placement) -> Traffic | None:
     the latency grows with the logarithm of the peers, which is what one-node
     measurements of 2 to 8 GPUs show.
 
+    A send/recv among more than two ranks is that of nccl-tests' ``sendrecv_perf``: every rank
+    sends its buffer to the next one and receives from the one before, all at once.
+
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication
-    operations in MPICH, 2005 (pairwise exchange).
+    operations in MPICH, 2005 (pairwise exchange); NVIDIA/nccl-tests, src/sendrecv.cu.
     """
     if operation is Operation.SEND_RECV:
-        return point_to_point(same_node=placement.nodes == 1)
+        return _to_the_next(placement)
     if operation is not Operation.ALL_TO_ALL:
         return None
     n, most, least = placement.ranks, placement.max_members, placement.min_members
@@ -36,6 +39,26 @@ def pairwise(operation: Operation, placement: Placement) -> Traffic | None:
         share=1 / n,
         halves_load=(most // 2) * (most - most // 2) / n,
         members=most,
+        direct=True,
+    )
+
+
+def _to_the_next(placement: Placement) -> Traffic:
+    """Return the traffic of a circle of ranks, node after node, in which each sends to the next."""
+    most = placement.max_members
+    if placement.ranks == 2 or most == 1:
+        return point_to_point(same_node=placement.nodes == 1)
+    across = placement.nodes > 1
+    return Traffic(
+        intra_hops=0 if across else 1,
+        inter_hops=1 if across else 0,
+        port_load=1.0,
+        nic_load=1.0 if across else 0.0,
+        node_load=1.0 if across else 0.0,
+        inside_load=most - 1 if across else most,
+        halves_load=1.0,
+        members=most,
+        one_peer=True,
         direct=True,
     )
 
