@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from statistics import median
 
+import numpy as np
+
 from traincast.estimate.collectives.measured import TABLE
 from traincast.estimate.overlap import OVERLAP_SLOWDOWN, classes_present
 from traincast.simulation.run import Run, hashes_flows
 from traincast.spec.cluster import Cluster
 from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
+from traincast.spec.parallel import Parallel
+from traincast.units import counted, format_size
+from traincast.workload.program import Program
 from traincast.workload.words import Group
 
 
@@ -32,6 +37,51 @@ def shared_links(done: Run) -> tuple[Note, ...]:
         if met.kind < met.other
     ]
     return tuple(Note("shared-links", text) for text in own + pairs)
+
+
+def without_peers(program: Program, parallel: Parallel) -> tuple[Note, ...]:
+    """Warn of communications that carry bytes, but whose group has one member, so that they take no time.
+
+    One note for each kind of group, with what the rank drops that drops most. A communication with a time of
+    its own keeps it and is not counted; a job built from a model has none over a degree of 1.
+    """
+    ops, row_N, group_N = program.ops, program.row_N, program.group_N
+    sizes_G = np.array([len(group.members) for group in program.groups], dtype=np.int64)
+    at = np.flatnonzero((group_N >= 0) & np.isnan(ops.duration_s_T[row_N]) & (ops.size_bytes_T[row_N] > 0))
+    at = at[sizes_G[group_N[at]] == 1]
+    notes = []
+    for kind in sorted({Group(int(each)) for each in np.unique(ops.group_T[row_N[at]])}):
+        mine = at[ops.group_T[row_N[at]] == kind]
+        repeats = ops.repeats_T[row_N[mine]]
+        bytes_W = np.bincount(program.rank_N[mine], ops.size_bytes_T[row_N[mine]] * repeats)
+        rank = int(bytes_W.argmax())
+        count = round(float(repeats[program.rank_N[mine] == rank].sum()))
+        name = kind.name.lower()
+        text = (
+            f"{counted(count, 'communication')} over {name} ({format_size(bytes_W[rank])} in all on rank {rank}) "
+            f"{'takes' if count == 1 else 'take'} no time, because the {name} group has one member here "
+            f"({_degree_behind(kind, parallel)}); {_REMEDY}"
+        )
+        notes.append(Note("group-of-one", text, program.place(int(row_N[mine[0]]))[2:-1] or None))
+    return tuple(notes)
+
+
+_REMEDY = "give --gpus or a degree if the run had more ranks"
+
+
+def _degree_behind(kind: Group, parallel: Parallel) -> str:
+    """Return the degrees that make groups of a kind have one member."""
+    degrees = {
+        Group.DP: ("dp", "cp"),
+        Group.EMB: ("pp",),
+        Group.MP: ("tp", "pp"),
+        Group.WORLD: ("world_size",),
+        Group.ETP: ("expert_tp",),
+        Group.SHARD: ("sharing",),
+        Group.REPLICA: ("dp", "cp", "sharing"),
+    }.get(kind, (kind.name.lower(),))
+    named = {"expert_tp": "etp", "world_size": "world", "sharing": "ranks that share state"}
+    return ", ".join(f"{named.get(degree, degree)} {getattr(parallel, degree)}" for degree in degrees)
 
 
 def measured_tables(done: Run) -> tuple[Note, ...]:

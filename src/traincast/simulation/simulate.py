@@ -16,6 +16,7 @@ from traincast.simulation.remarks import (
     shared_links,
     unused_seeds,
     unused_slowdowns,
+    without_peers,
 )
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, PartResult, RankResult, Result
 from traincast.simulation.run import Run, plan_of, run_workload, steps_of_other_seeds
@@ -23,7 +24,6 @@ from traincast.spec.cluster import Cluster
 from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
 from traincast.spec.parallel import Parallel
-from traincast.workload.program import Program
 from traincast.workload.words import Kind
 from traincast.workload.workload import MeasuredRun, Workload
 
@@ -86,7 +86,6 @@ def account(
         inputs=tuple(Input(path=file.path, format=file.format, sha256=file.sha256) for file in workload.inputs),
         cluster=_cluster(cluster, workload.parallel.world_size),
         assumptions=workload.assumptions
-        + _lonely_groups(done.program)
         + measured_tables(done)
         + done.rate_notes
         + shared_links(done)
@@ -94,6 +93,7 @@ def account(
         + seeds_spread([step_s, *steps_of_other_seeds(workload, plan, cluster, options, engine)]),
         warnings=workload.warnings
         + plan.warnings
+        + without_peers(done.program, workload.parallel)
         + _far_from_measured(step_s, workload.measured)
         + _unused_rates(done, options)
         + unused_slowdowns(done, options, workload.compute_is_in_situ)
@@ -227,16 +227,3 @@ def _far_from_measured(step_s: float, measured: MeasuredRun | None) -> tuple[Not
         f"{measured.step_s:.3f} s: what was not traced had to be made up"
     )
     return (Note("far-from-measured", text),)
-
-
-def _lonely_groups(program: Program) -> tuple[Note, ...]:
-    """Note communications whose group has one member, which take no time."""
-    sizes_G = np.array([len(group.members) for group in program.groups], dtype=np.int64)
-    lonely_N = program.group_N[program.group_N >= 0]
-    lonely_N = lonely_N[sizes_G[lonely_N] == 1]
-    counts = np.bincount(lonely_N, minlength=len(program.groups))
-    kinds = {program.groups[index].kind for index in np.flatnonzero(counts)}
-    return tuple(
-        Note("group-of-one", f"communications over {kind.name.lower()} have one member and take no time")
-        for kind in sorted(kinds)
-    )

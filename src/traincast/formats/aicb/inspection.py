@@ -7,7 +7,7 @@ from pathlib import Path
 
 from traincast.formats.aicb.generation import generation
 from traincast.formats.aicb.grammar import load
-from traincast.formats.aicb.meaning import group_of
+from traincast.formats.aicb.meaning import group_of, positions_as_written
 from traincast.formats.aicb.oddities import structural_oddities
 from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.formats.aicb.structure import Structure, structure
@@ -99,11 +99,12 @@ def _compute_totals(file: AicbFile, split: Structure) -> Iterator[Total]:
 
 def _communication_totals(file: AicbFile) -> Iterator[Total]:
     sizes: dict[tuple[Group, Operation], list[int]] = defaultdict(list)
+    positions = positions_as_written(file)
     for row in file.rows:
         for column in Column:
             cell = row.cell(column)
             if cell.operation is not Operation.NONE:
-                sizes[group_of(row.name, column, cell), cell.operation].append(cell.size_bytes)
+                sizes[group_of(row.name, column, cell, positions), cell.operation].append(cell.size_bytes)
     for group, operation in sorted(sizes):
         found = sizes[group, operation]
         yield Total(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from traincast.errors import InfeasibleError
-from traincast.formats.aicb.meaning import group_of
+from traincast.formats.aicb.meaning import Positions, gathers_parameters, group_of, positions_of
 from traincast.formats.aicb.rows import AicbFile, Column, Header
 from traincast.formats.aicb.structure import Structure
 from traincast.formats.building import Notebook, warn_single_microbatch
@@ -30,6 +30,8 @@ class Layout:
     parallel: Parallel
     schedule: str
     forward_only: bool
+    positions: Positions
+    """Groups of communications that only their column gives one."""
 
 
 def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, notes: Notebook) -> Layout:
@@ -56,7 +58,8 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
     header = file.header
     degree = {name: _degree(header, name, getattr(options, name), notes) for name in ("tp", "ep", "pp")}
     tp, ep, pp, cp = degree["tp"], degree["ep"], degree["pp"], options.cp or 1
-    world = _world(header, options, (tp, cp, pp, ep), notes)
+    shares = gathers_parameters(file.rows, tp)
+    world = _world(header, options, (tp, cp, pp, ep), MICRO_RANKS if shares else 1, notes)
     if header.policy in _ALL_MODEL_POLICIES:
         tp = max(1, world // (cp * pp))
     elif header.policy in _ONE_GROUP_POLICIES:
@@ -70,7 +73,8 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
             f"{world % (tp * cp * pp)} would be left over (change --gpus or a degree)"
         )
     _warn_not_rescaled(header, options, _layers(parts), notes)
-    _warn_unused(file, options, tp, notes)
+    positions = _positions(file, tp, world, notes)
+    _warn_unused(file, options, tp, positions, notes)
     schedule, vpp = _schedule(header, options, pp, _layers(parts), notes)
     parallel = Parallel(
         tp=tp,
@@ -84,7 +88,25 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
     )
     forward_only = header.inference or header.policy == "DISTRIBUTED_INFERENCE"
     warn_single_microbatch(notes, pp, pp * vpp, parallel.microbatches)
-    return Layout(parallel, schedule, forward_only)
+    return Layout(parallel, schedule, forward_only, positions)
+
+
+def _positions(file: AicbFile, tp: int, world: int, notes: Notebook) -> Positions:
+    """Decide which groups the columns stand for, and say so where it is not what SimAI reads into them."""
+    positions = positions_of(file, tp, world)
+    if positions.activation is Group.DP:
+        notes.assume(
+            "gathers-over-dp",
+            "tp is 1 and the forward and input-gradient columns hold all-gathers only: they are taken as ZeRO-3's "
+            "gathers of parameters that dp shares, and run over dp",
+        )
+    if positions.gradient is Group.TP:
+        notes.assume(
+            "gradients-over-tp",
+            f"every communication stands in the weight-gradient column, and the {world} ranks are one tp group: they "
+            "run over tp, because a dp group would have one member",
+        )
+    return positions
 
 
 def _warn_not_rescaled(header: Header, options: LayoutOptions, layers: int, notes: Notebook) -> None:
@@ -103,10 +125,10 @@ def _warn_not_rescaled(header: Header, options: LayoutOptions, layers: int, note
         )
 
 
-def _warn_unused(file: AicbFile, options: LayoutOptions, tp: int, notes: Notebook) -> None:
+def _warn_unused(file: AicbFile, options: LayoutOptions, tp: int, positions: Positions, notes: Notebook) -> None:
     """Warn where a degree that the user chose has nothing to act on: no row communicates in its groups."""
     groups = {
-        group_of(row.name, column, row.cell(column))
+        group_of(row.name, column, row.cell(column), positions)
         for row in file.rows
         for column in Column
         if row.cell(column).operation is not Operation.NONE and row.cell(column).size_bytes
@@ -143,7 +165,10 @@ def _degree(header: Header, name: str, chosen: int | None, notes: Notebook) -> i
     return 1
 
 
-def _world(header: Header, options: LayoutOptions, degrees: tuple[int, int, int, int], notes: Notebook) -> int:
+def _world(
+    header: Header, options: LayoutOptions, degrees: tuple[int, int, int, int], least_dp: int, notes: Notebook
+) -> int:
+    """Return the number of ranks; where nothing says it, the smallest that fits, with a dp of `least_dp` or more."""
     tp, cp, pp, ep = degrees
     if options.dp is not None:
         world = options.dp * tp * cp * pp
@@ -160,11 +185,17 @@ def _world(header: Header, options: LayoutOptions, degrees: tuple[int, int, int,
         notes.assume("world-absent", f"the file says no world size; taken as {MICRO_RANKS} ranks (give --gpus)")
         return MICRO_RANKS
     experts = ep * (options.etp or tp)
-    dp = experts // gcd(experts, tp * cp)
+    unit = experts // gcd(experts, tp * cp)
+    dp = -(-least_dp // unit) * unit
+    why = (
+        "the smallest that fits, in which gradients may have nobody to be reduced with"
+        if least_dp == 1
+        else f"so that there are {least_dp} to share the parameters that the rows gather, one node"
+    )
     notes.warn(
         "world-absent",
-        f"the header says no all_gpus; taken as tp {tp} x cp {cp} x pp {pp} x dp {dp} = {tp * cp * pp * dp} ranks, "
-        "the smallest that fits, in which gradients may have nobody to be reduced with (give --gpus)",
+        f"the header says no all_gpus; taken as tp {tp} x cp {cp} x pp {pp} x dp {dp} = "
+        f"{counted(tp * cp * pp * dp, 'rank')}, {why} (give --gpus)",
     )
     return tp * cp * pp * dp
 

@@ -8,7 +8,7 @@ Source: SimAI, astra-sim/workload/Workload.cc (iterate_hybrid_parallel_Transform
 
 from dataclasses import dataclass, field
 
-from traincast.formats.aicb.meaning import group_of, is_expert, overlap_class_of
+from traincast.formats.aicb.meaning import USUAL, Positions, group_of, is_expert, overlap_class_of
 from traincast.formats.aicb.rows import AicbFile, Column, Row
 from traincast.formats.building import Notebook, wait_op
 from traincast.units import counted
@@ -30,6 +30,8 @@ class RowLowering:
 
     file: AicbFile
     notes: Notebook
+    positions: Positions = USUAL
+    """What the columns of the file stand for."""
     builder: OpTableBuilder = field(default_factory=OpTableBuilder)
     zero_sizes: set[tuple[int, Column]] = field(default_factory=set)
     """Lines and columns of communications of 0 bytes, which take no time."""
@@ -121,7 +123,7 @@ class RowLowering:
 
     def group(self, source: Row, column: Column) -> Group:
         """Return the group of a cell under the file's policy."""
-        group = group_of(source.name, column, source.cell(column))
+        group = group_of(source.name, column, source.cell(column), self.positions)
         policy = source.policy or self.file.header.policy
         return Group.DP if policy.startswith("HYBRID_DLRM") and group is Group.TP else group
 

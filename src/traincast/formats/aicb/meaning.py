@@ -1,6 +1,9 @@
 """What the names of AICB rows mean: once-per-step rows, and the group of a communication."""
 
-from traincast.formats.aicb.rows import Cell, Column
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from traincast.formats.aicb.rows import AicbFile, Cell, Column, Row
 from traincast.workload.words import Group, Operation, OverlapClass
 
 _ONCE = frozenset(
@@ -18,6 +21,7 @@ _ONCE = frozenset(
 )
 _ONCE_PREFIXES = ("moe_grad_norm", "cross_entropy", "optimizer")
 _CLOSING_PREFIXES = ("cross_entropy", "optimizer")
+_TRANSFORMER = "HYBRID_TRANSFORMER"
 _EXPERT_WORDS = ("moe", "expert")
 _EVEN_WORDS = ("rout", "shared", "norm")
 """Of an expert layer: what every rank does for its own tokens, however they are routed."""
@@ -73,7 +77,100 @@ def overlap_class_of(name: str) -> OverlapClass:
     return OverlapClass.UNKNOWN
 
 
-def group_of(row_name: str, column: Column, cell: Cell) -> Group:
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Groups of communications that neither their token nor the name of their row gives a group."""
+
+    activation: Group = Group.TP
+    """In the forward and input-gradient column."""
+    gradient: Group = Group.DP
+    """In the weight-gradient column."""
+
+    def of(self, column: Column) -> Group:
+        """Return the group of a column."""
+        return self.gradient if column is Column.WEIGHT_GRAD else self.activation
+
+
+USUAL = Positions()
+"""What SimAI reads into the columns."""
+
+
+def gathers_parameters(rows: Iterable[Row], tp: int) -> bool:
+    """Tell whether the rows of a file gather parameters that dp shares, as ZeRO-3 and FSDP do.
+
+    Without a tensor parallel group no activation is gathered. A file whose forward and input-gradient
+    columns hold all-gathers and nothing else then gathers parameters. Expert layers gather token
+    counts there, so a file with them says nothing.
+
+    Parameters
+    ----------
+    rows : iterable of Row
+        Every row of the file.
+    tp : int
+        Tensor parallel degree of the run.
+
+    Notes
+    -----
+    Source: AICB, ``workload/simAI/model_workload`` (the files of DeepSpeed's stage 3) and
+    ``workload_generator/generate_deepspeed_stage3_workload.py``.
+    """
+    rows = tuple(rows)
+    if tp > 1 or any(is_expert(row.name) for row in rows):
+        return False
+    operations = {
+        row.cell(column).operation
+        for row in rows
+        for column in (Column.FORWARD, Column.INPUT_GRAD)
+        if row.cell(column).size_bytes and _by_position(row, column)
+    }
+    return operations - {Operation.NONE} == {Operation.ALL_GATHER}
+
+
+def only_in_gradients(rows: Iterable[Row]) -> bool:
+    """Tell whether every communication of a file stands in a weight-gradient column and names no group.
+
+    That is how AICB writes its tests of a collective, whatever group they are meant for.
+    """
+    found = [
+        (column, _by_position(row, column))
+        for row in rows
+        for column in Column
+        if row.cell(column).size_bytes and row.cell(column).operation is not Operation.NONE
+    ]
+    return bool(found) and all(column is Column.WEIGHT_GRAD and positional for column, positional in found)
+
+
+def positions_of(file: AicbFile, tp: int, world: int) -> Positions:
+    """Tell which groups the columns of a file stand for in a layout.
+
+    Parameters
+    ----------
+    file : AicbFile
+        The file.
+    tp, world : int
+        Tensor parallel degree and ranks of the run.
+    """
+    if not file.header.policy.startswith(_TRANSFORMER):
+        return USUAL
+    if gathers_parameters(file.rows, tp):
+        return Positions(activation=Group.DP)
+    if world == tp > 1 and only_in_gradients(file.rows):
+        return Positions(gradient=Group.TP)
+    return USUAL
+
+
+def positions_as_written(file: AicbFile) -> Positions:
+    """Tell which groups the columns of a file stand for in the layout of its header."""
+    tp = file.header.tp or 1
+    return positions_of(file, tp, file.header.all_gpus or tp * (file.header.pp or 1))
+
+
+def _by_position(row: Row, column: Column) -> bool:
+    """Tell whether only the column says which group the communication of a cell is of."""
+    return row.cell(column).suffix is None and not is_once(row.name)
+
+
+def group_of(row_name: str, column: Column, cell: Cell, positions: Positions = USUAL) -> Group:
     """Return the group of a cell's communication.
 
     A suffix of the token decides; then the row's name, because the older files write gradient
@@ -88,6 +185,8 @@ def group_of(row_name: str, column: Column, cell: Cell) -> Group:
         Column of the cell.
     cell : Cell
         The cell.
+    positions : Positions
+        What the columns of this file stand for.
 
     Returns
     -------
@@ -107,4 +206,4 @@ def group_of(row_name: str, column: Column, cell: Cell) -> Group:
         return Group.EDP
     if row_name in _GROUP_OF_ROW:
         return _GROUP_OF_ROW[row_name]
-    return Group.DP if column is Column.WEIGHT_GRAD else Group.TP
+    return (USUAL if is_once(row_name) else positions).of(column)

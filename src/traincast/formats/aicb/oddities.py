@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from traincast.formats.aicb.meaning import group_of
+from traincast.formats.aicb.meaning import group_of, positions_as_written
 from traincast.formats.aicb.rows import AicbFile, Cell, Column
 from traincast.formats.aicb.structure import Block, Structure
 from traincast.spec.notes import Note
@@ -62,6 +62,7 @@ def _unequal_blocks(file: AicbFile, structure: Structure) -> Iterator[Note]:
 
 def _lonely_groups(file: AicbFile, structure: Structure) -> Iterator[Note]:  # noqa: ARG001
     """Report communications in a group that the header says has one member: they would cost nothing."""
+    positions = positions_as_written(file)
     for group, field in _DEGREES.items():
         if getattr(file.header, field) != 1:
             continue
@@ -69,7 +70,7 @@ def _lonely_groups(file: AicbFile, structure: Structure) -> Iterator[Note]:  # n
             index
             for index, row in enumerate(file.rows)
             for column in Column
-            if row.cell(column).size_bytes and group_of(row.name, column, row.cell(column)) is group
+            if row.cell(column).size_bytes and group_of(row.name, column, row.cell(column), positions) is group
         ]
         if found:
             are = counted(len(found), "communication is", "communications are")

@@ -45,7 +45,7 @@ def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
     parts = structure(file)
     notes = Notebook(str(path))
     layout = decide_layout(file, parts, options, notes)
-    lowering = RowLowering(file, notes, inside_experts=rows_inside_experts(file, parts))
+    lowering = RowLowering(file, notes, layout.positions, inside_experts=rows_inside_experts(file, parts))
     steps = order_step_rows(lowering, parts)
     _refuse_embedding_rows_in_blocks(file, parts, layout)
     template, segments = _Lowerer(parts, layout, options, lowering, steps).template()
@@ -262,7 +262,7 @@ def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: La
         return file.header.pp_message_bytes
     if layout.parallel.pp == 1:
         return 0
-    activation, token, line = _activation(file, parts)
+    activation, token, line = _activation(file, parts, layout)
     said = "no pp_comm" if file.header.pp_message_bytes is None else "pp_comm 0"
     if not activation:
         notes.warn(
@@ -283,7 +283,7 @@ def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: La
     return size
 
 
-def _activation(file: AicbFile, parts: Structure) -> tuple[int, Operation, int]:
+def _activation(file: AicbFile, parts: Structure, layout: Layout) -> tuple[int, Operation, int]:
     """Return the commonest size of a tp communication in the layers' forward pass, its operation and line."""
     seen: Counter[tuple[int, Operation]] = Counter()
     line_of: dict[tuple[int, Operation], int] = {}
@@ -292,7 +292,7 @@ def _activation(file: AicbFile, parts: Structure) -> tuple[int, Operation, int]:
             source = file.rows[row]
             cell = source.forward
             attention = "attention" in source.name
-            if group_of(source.name, Column.FORWARD, cell) is Group.TP and cell.size_bytes:
+            if group_of(source.name, Column.FORWARD, cell, layout.positions) is Group.TP and cell.size_bytes:
                 seen[cell.size_bytes, cell.operation] += 1000 if attention else 1
                 line_of.setdefault((cell.size_bytes, cell.operation), source.line)
     if not seen:
