@@ -7,8 +7,10 @@ import pytest
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.estimate.collectives.inside import STRAIGHT, rate_inside
 from traincast.estimate.collectives.tuning import tables
-from traincast.spec.cluster import Gpu, Link
+from traincast.spec.cluster import NCCL_ROWS, Gpu, Link
 from traincast.spec.clusters import cluster_names, load_cluster
+from traincast.spec.gpu_clusters import cluster_for
+from traincast.spec.gpus import find_gpu, gpu_names, gpu_of_cluster, load_gpu
 
 COMPLETE = """
 description = "two GPUs and a cable"
@@ -84,7 +86,37 @@ def test_links_stay_below_their_datasheets(name):
 @pytest.mark.parametrize("name", cluster_names())
 def test_a_preset_names_an_nccl_and_an_architecture_that_are_known(name):
     cluster = load_cluster(name)
-    assert cluster.nccl is None or cluster.gpu.architecture in tables(cluster.nccl)["channels"]
+    assert cluster.nccl is None or cluster.gpu.nccl_row in tables(cluster.nccl)["channels"]
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_a_preset_is_of_a_gpu_with_a_datasheet_and_of_its_architecture(name):
+    """A name that no datasheet has would lose its peaks, its kernels' constants and its factors without a word."""
+    gpu = load_cluster(name).gpu
+    sheet = find_gpu(gpu.name)
+    assert sheet is not None
+    assert gpu.architecture == sheet.architecture == gpu_of_cluster(gpu).architecture
+    assert gpu_of_cluster(gpu).name == sheet.name
+    assert gpu_of_cluster(gpu).peaks_flops_per_s == sheet.peaks_flops_per_s
+    assert cluster_for(gpu.name).gpu.name == gpu.name
+
+
+def test_the_row_of_nccls_tables_is_not_the_architecture():
+    assert (load_cluster("l40s").gpu.architecture, load_cluster("l40s").gpu.nccl_row) == ("ada", "ampere")
+    assert load_cluster("mi300x").gpu.nccl_row is None
+    assert set(NCCL_ROWS.values()) == set(tables("2.27.3")["channels"])
+    assert set(NCCL_ROWS) == {load_gpu(name).architecture for name in gpu_names() if load_gpu(name).vendor == "NVIDIA"}
+
+
+def test_the_architecture_follows_the_gpu_and_not_the_base(write):
+    path = write('base = "h100"\n[gpu]\nname = "A100-SXM-80GB"\n')
+    assert load_cluster(path).gpu.architecture == "ampere"
+    with pytest.raises(ConfigError, match=r"gpu\.architecture: is 'ampere', but by its datasheet L40S is 'ada'"):
+        load_cluster(write('base = "l40s"\n[gpu]\narchitecture = "ampere"\n'))
+    with pytest.raises(UnknownNameError, match="hopper"):
+        load_cluster(write('base = "h100"\n[gpu]\nname = "Abacus"\narchitecture = "hoper"\n'))
+    own = write('base = "h100"\n[gpu]\nname = "Abacus"\narchitecture = "hopper"\n')
+    assert (load_cluster(own).gpu.architecture, load_cluster(own).gpu.nccl_row) == ("hopper", "hopper")
 
 
 @pytest.mark.parametrize("kind", ["magic", "nvswich", "NVSwitch", ""])

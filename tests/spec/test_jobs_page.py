@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from traincast.spec.attention_kernels import RUNS_ON
+from traincast.spec.stack import ATTENTION_KERNELS
 from traincast.spec.stacks import stack_names
 
 PAGE = Path(__file__).parents[2] / "docs" / "jobs.md"
@@ -14,3 +16,16 @@ def test_every_stack_has_a_row_of_its_table_and_no_other():
     )
     named = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
     assert sorted(named) == sorted(stack_names())
+
+
+def test_the_table_of_attention_kernels_is_the_one_of_the_code():
+    lines = PAGE.read_text(encoding="utf-8").partition("## Attention kernels")[2].partition("##")[0]
+    rows = {name: row.lower() for name, row in re.findall(r"^\| `(\w+)` \| (.*?) \|", lines, re.M)}
+    assert list(rows) == list(ATTENTION_KERNELS)
+    for kernel, architectures in RUNS_ON.items():
+        shown = [each for each in architectures if not each.startswith("cdna")]
+        assert [each for each in shown if each not in rows[kernel]] == []
+        assert ("hopper" in rows[kernel], "blackwell" in rows[kernel]) == (
+            "hopper" in architectures,
+            "blackwell" in architectures,
+        )

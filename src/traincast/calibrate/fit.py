@@ -222,7 +222,7 @@ def predictor(measured: CollectiveMeasurements, cluster: Cluster) -> Callable[[C
 def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
     """Return the cluster with constants from its datasheet and from other fitted clusters.
 
-    Latencies and fills are the geometric means of those of its kind of links and architecture,
+    Latencies and fills are the geometric means of those of its kind of links and row of NCCL's tables,
     or of all where there is none; rates are their usual share of the datasheet's link and
     memory. What only it may have, such as a rate for pairs, is dropped.
 
@@ -245,7 +245,7 @@ def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
     pcie = cluster.intra.kind == "pcie"
     # What PCIe gives is a matter of the host, which no GPU tells of another: its architecture says more.
     same = list(others) if pcie else [other for other in others if other.intra.kind == cluster.intra.kind]
-    alike = [other for other in same if other.gpu.architecture == cluster.gpu.architecture] or same or list(others)
+    alike = [other for other in same if other.gpu.nccl_row == cluster.gpu.nccl_row] or same or list(others)
 
     def mean(value: Callable[[Cluster], float | None], what: str) -> float:
         known = [each for each in map(value, alike) if each]

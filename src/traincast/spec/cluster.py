@@ -12,6 +12,18 @@ from traincast.spec.measured import MeasuredTable
 INTRA_KINDS = ("mesh", "nvswitch", "pcie", "torus")
 """What the links inside a node can be said to be made of; a price differs by it."""
 
+NCCL_ROWS = {
+    "pascal": "volta",
+    "volta": "volta",
+    "turing": "volta",
+    "ampere": "ampere",
+    "ada": "ampere",
+    "hopper": "hopper",
+    "blackwell": "blackwell",
+}
+"""Architecture of a GPU to the row of NCCL's tuning tables. NCCL chooses it by compute capability: below 8.0 Volta,
+below 9.0 Ampere (Ada is 8.9), below 10.0 Hopper, else Blackwell. Source: NVIDIA/nccl, src/graph/tuning.cc."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
@@ -19,7 +31,7 @@ class Gpu:
 
     name: str
     architecture: str | None = None
-    """Row of NCCL's tuning tables: volta, ampere, hopper or blackwell; None: none of them."""
+    """Generation of its chip in lower case, as its datasheet says: ``"ada"``, ``"hopper"``, ``"cdna3"``."""
     bf16_dense_flops_per_s: float | None = None
     """Dense bf16 peak, FLOP per second."""
     hbm_bytes: int | None = None
@@ -30,6 +42,11 @@ class Gpu:
     """Datasheet rate of all its scale-up links together, per direction."""
     copy_bytes_per_s: float | None = None
     """Rate at which a collective puts a rank's own share in its place; None: at no cost."""
+
+    @property
+    def nccl_row(self) -> str | None:
+        """Row of NCCL's tuning tables that NCCL takes for its architecture; None: NCCL does not run on it."""
+        return NCCL_ROWS.get(self.architecture or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.spec.cluster import INTRA_KINDS, Cluster, Gpu, Link, Measured
 from traincast.spec.fabric import fabric_from_table
+from traincast.spec.gpus import with_architecture
 from traincast.spec.measured import measured_tables_from
 from traincast.units import parse_rate, parse_size, parse_time
 
@@ -67,14 +68,15 @@ def load_cluster(name_or_path: str) -> Cluster:
     FormatError
         If the file cannot be read or is not TOML.
     ConfigError
-        If a key is unknown or missing, or a value of the wrong type or not a positive
-        number.
+        If a key is unknown or missing, a value of the wrong type or not a positive number, or
+        the architecture of the GPU not that of its datasheet.
     UnknownNameError
-        If it is neither a file nor the name of a preset.
+        If it is neither a file nor the name of a preset, or its architecture is not known.
     """
     values = _read(_find(name_or_path), name_or_path)
     measured = values.pop("measured", None)
     cluster = _build(Cluster, "", values, name_or_path)
+    cluster = replace(cluster, gpu=with_architecture(cluster.gpu, name_or_path))
     if measured is not None:
         cluster = replace(cluster, measured=Measured(tables=measured.value, intra=cluster.intra, inter=cluster.inter))
     return replace(cluster, sources=tuple((field, value.source) for field, value in values.items() if value.source))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from traincast.errors import ConfigError, InfeasibleError
+from traincast.spec.attention_kernels import check_kernel, kernel_instead
 from traincast.spec.feasible import check_gpu, check_sharding
 from traincast.spec.gpus import GpuSpec
 from traincast.spec.job import JobRequest
@@ -19,8 +20,6 @@ T = TypeVar("T")
 DEFAULT_LORA_RANK = 16
 """Rank of adapters where none is given. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
 
-_NEEDS_HOPPER = ("fa3", "cudnn")
-_BEFORE_FLASH = ("pascal", "volta")
 _NO_BF16 = ("pascal", "volta", "turing")
 
 
@@ -167,23 +166,15 @@ def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: GpuSpe
     Raises
     ------
     InfeasibleError
-        If flash attention 3 is asked for on a GPU before Hopper.
+        If the one that is asked for does not run on the GPU.
     """
     if request.attention_kernel is not None:
-        if (
-            gpu is not None
-            and gpu.vendor == "NVIDIA"
-            and gpu.architecture == "ampere"
-            and request.attention_kernel == "fa3"
-        ):
-            raise InfeasibleError(f"flash attention 3 needs Hopper; {gpu.name} is {gpu.architecture}: use fa2 or cudnn")
+        if gpu is not None:
+            check_kernel(request.attention_kernel, gpu)
         return request.attention_kernel
-    kernel, why = decided.stack.attention_kernel, f"as {decided.stack.name} does"
-    if gpu is not None and kernel != "unfused":
-        if gpu.architecture in _BEFORE_FLASH:
-            kernel, why = "unfused", f"flash attention does not run on {gpu.architecture}"
-        elif kernel in _NEEDS_HOPPER and (gpu.vendor != "NVIDIA" or gpu.architecture in ("turing", "ampere", "ada")):
-            kernel, why = "fa2", f"{kernel} has no kernel of its own generation for {gpu.architecture}"
+    wanted = decided.stack.attention_kernel
+    kernel, why = (wanted, None) if gpu is None else kernel_instead(wanted, gpu)
+    why = why or f"as {decided.stack.name} does"
     decided.note("assumed-attention-kernel", f"attention_kernel is not given: {kernel}, {why}")
     return kernel
 

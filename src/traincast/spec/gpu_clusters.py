@@ -18,8 +18,8 @@ NIC_SHARE = 0.95
 _NODE_SHARE = 0.875
 """What a node gets of all its cards together: 350 of 400 GB/s on 8 x 400 Gb/s (preset h100)."""
 
-_ARCHITECTURES = {"volta", "ampere", "hopper", "blackwell"}
-"""Those that NCCL's tuning tables know."""
+_WITH_SWITCH = ("ampere", "hopper", "blackwell")
+"""Architectures whose boards of eight have an NVSwitch."""
 
 
 def cluster_for(
@@ -110,10 +110,9 @@ def _from_datasheet(spec: GpuSpec) -> Cluster:
     like = load_cluster("h100")
     nic = spec.nic_bytes_per_s or 6.25e9
     shown = f"datasheet of {spec.name}: {spec.source}"
-    architecture = spec.architecture if spec.architecture in _ARCHITECTURES else None
     gpu = Gpu(
         name=spec.name,
-        architecture=architecture,
+        architecture=spec.architecture,
         bf16_dense_flops_per_s=dict(spec.peaks_flops_per_s).get("bf16"),
         hbm_bytes=round(spec.hbm_bytes),
         hbm_bytes_per_s=spec.hbm_bytes_per_s,
@@ -122,7 +121,7 @@ def _from_datasheet(spec: GpuSpec) -> Cluster:
     intra = replace(
         like.intra,
         bandwidth_bytes_per_s=spec.link_bytes_per_s * NVLINK_SHARE,
-        kind="nvswitch" if architecture in ("ampere", "hopper", "blackwell") and spec.domain >= 8 else None,
+        kind="nvswitch" if spec.architecture in _WITH_SWITCH and spec.domain >= 8 else None,
     )
     inter: Link = replace(
         like.inter,
@@ -143,6 +142,6 @@ def _from_datasheet(spec: GpuSpec) -> Cluster:
         gpus_per_node=spec.domain,
         intra=intra,
         inter=inter,
-        nccl=like.nccl if architecture is not None else None,
+        nccl=like.nccl if gpu.nccl_row is not None else None,
         sources=tuple(sources.items()),
     )

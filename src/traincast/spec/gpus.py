@@ -153,6 +153,37 @@ def find_gpu(name: str) -> GpuSpec | None:
     return _by_key().get(_key(name))
 
 
+def with_architecture(gpu: Gpu, shown: str) -> Gpu:
+    """Return the GPU of a cluster file with the architecture that its datasheet says.
+
+    Parameters
+    ----------
+    gpu : Gpu
+        As the file gives it; of a GPU without a datasheet the file may say the architecture.
+    shown : str
+        The file, for messages.
+
+    Raises
+    ------
+    ConfigError
+        If the file says another architecture than the datasheet.
+    UnknownNameError
+        If it says one that is not known.
+    """
+    said, sheet = gpu.architecture, find_gpu(gpu.name)
+    known = sorted({spec.architecture for spec in _specs()})
+    if said is not None and said not in known:
+        raise UnknownNameError(f"gpu.architecture (in {shown})", said, known)
+    if sheet is None:
+        return gpu
+    if said not in (None, sheet.architecture):
+        raise ConfigError(
+            f"is {said!r}, but by its datasheet {sheet.name} is {sheet.architecture!r}: leave it out (in {shown})",
+            "gpu.architecture",
+        )
+    return replace(gpu, architecture=sheet.architecture)
+
+
 def gpu_of_cluster(gpu: Gpu) -> GpuSpec:
     """Return the accelerator of a cluster: what the cluster says, the rest from the datasheets.
 
@@ -191,7 +222,7 @@ def gpu_of_cluster(gpu: Gpu) -> GpuSpec:
         }
     return replace(
         base,
-        architecture=gpu.architecture or base.architecture,
+        architecture=base.architecture or gpu.architecture or "",
         peaks_flops_per_s=tuple(peaks.items()),
         hbm_bytes=gpu.hbm_bytes or base.hbm_bytes,
         hbm_bytes_per_s=gpu.hbm_bytes_per_s or base.hbm_bytes_per_s,

@@ -59,7 +59,7 @@ def switch_efficiency(cluster: Cluster) -> float | None:
     """Return the share of the link rate NCCL expects of reduction in the switch; None where there is none."""
     if cluster.nccl is None or cluster.intra.kind != "nvswitch":
         return None
-    efficiency = tables(cluster.nccl)["nvls_efficiency"].get(cluster.gpu.architecture)
+    efficiency = tables(cluster.nccl)["nvls_efficiency"].get(cluster.gpu.nccl_row)
     return None if efficiency is None else float(efficiency)
 
 
@@ -129,7 +129,7 @@ def nccl_times_us(
     if cluster.nccl is None or operation in (Operation.ALL_TO_ALL, Operation.SEND_RECV, Operation.NONE):
         return {}
     table, reduces = tables(cluster.nccl), operation is Operation.ALL_REDUCE
-    if cluster.gpu.architecture not in table["channels"]:
+    if cluster.gpu.nccl_row not in table["channels"]:
         return {}
     nodes, found = placement.nodes, {}
     for name in ("ring", *(("tree", "nvls" if nodes == 1 else "nvls_tree") if reduces else ())):
@@ -181,7 +181,7 @@ def _algorithm_gbps(
     cluster: Cluster,
 ) -> float:
     """Return the algorithm bandwidth that NCCL's model gives an algorithm and protocol."""
-    kind, column = str(cluster.gpu.architecture), min(placement.nodes, 3) - 1
+    kind, column = str(cluster.gpu.nccl_row), min(placement.nodes, 3) - 1
     channels, bus = float(table["channels"][kind]), _bus_gbps(placement, cluster)
     ll_row = kind if column == 0 else "volta"
     ll_limit = float(table["ll_total_gbps"][ll_row][column])

@@ -15,17 +15,12 @@ section 2); scores that a mask hides are neither counted nor, but for the diagon
 writes, dropout reads and writes).
 """
 
-from functools import cache
-
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.operators.calls import direction, element_bytes, number, only_options, option, sizes
 from traincast.estimate.operators.contract import FAMILIES, OperatorCall, Tiling, Work
-from traincast.spec.decide import Decisions, decide_attention_kernel
+from traincast.spec import attention_kernels
 from traincast.spec.gpus import GpuSpec
-from traincast.spec.job import JobRequest
-from traincast.spec.models import load_model
 from traincast.spec.stack import ATTENTION_KERNELS
-from traincast.spec.stacks import load_stack
 
 KERNELS = ("auto", "fa1", "fa2", "fa3", "cudnn", "triton", "fallback")
 """Generations of fused attention kernels; ``fallback``: what runs where none of them takes the head size."""
@@ -55,16 +50,9 @@ def check_kernel(call: OperatorCall, gpu: GpuSpec) -> None:
     kernel = dict(call.options).get("kernel")
     if call.family == "attention" and kernel in ATTENTION_KERNELS:
         try:
-            _decide(kernel, gpu)
+            attention_kernels.check_kernel(kernel, gpu)
         except InfeasibleError as error:
             raise ConfigError(str(error), "kernel") from None
-
-
-@cache
-def _decide(kernel: str, gpu: GpuSpec) -> None:
-    # The rule reads the kernel and the GPU alone, so any model and any stack will do.
-    request = JobRequest(model=load_model("llama3-8b"), gpus=1, seq_length=1, global_batch=1, attention_kernel=kernel)
-    decide_attention_kernel(request, Decisions(load_stack("megatron-core-2025")), gpu)
 
 
 def keys_per_query(queries: float, keys: float, causal: bool, window: int) -> float:
