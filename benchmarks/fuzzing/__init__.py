@@ -1,0 +1,1 @@
+"""Parts of ``benchmarks/fuzz.py``: seeds of every input kind, mutations, the judge, the pool of workers."""

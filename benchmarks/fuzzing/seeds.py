@@ -1,0 +1,446 @@
+"""Sound inputs of every kind, small so that a thousand mutations of each take seconds.
+
+They are written here or taken from ``examples/``; their numbers are made up where nothing else is said.
+"""
+
+import json
+from collections.abc import Callable
+from functools import cache
+
+from fuzzing.case import ROOT, Seed
+from fuzzing.measured import MEASURED
+
+_EXAMPLES = ROOT / "examples"
+
+
+def _text(text: str) -> bytes:
+    return text.encode()
+
+
+def _example(name: str) -> bytes:
+    return (_EXAMPLES / name).read_bytes()
+
+
+AICB = _text(
+    "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 2 vpp: 2 ga: 2 all_gpus: 8 checkpoints: 0 "
+    "checkpoint_initiates: 0 pp_comm: 65536\n20\n"
+    + "\n".join(
+        "\t".join(line.split())
+        for line in (
+            "grad_gather -1 1 NONE 0 1 NONE 0 1 ALLGATHER 2097152 100",
+            "grad_param_comm -1 1 NONE 0 1 NONE 0 1 REDUCESCATTER 4194304 100",
+            "grad_param_compute -1 1 NONE 0 90000 NONE 0 1 NONE 0 100",
+            "embedding_grads -1 1 NONE 0 1 ALLREDUCE 1048576 1 NONE 0 100",
+            "moe_grad_norm1 -1 1 NONE 0 1 NONE 0 1 ALLGATHER_DP_EP 524288 100",
+            *(
+                "embedding_layer -1 30000 ALLREDUCE 1048576 1 NONE 0 22000 NONE 0 100",
+                "attention_column -1 90000 ALLGATHER 1048576 90000 REDUCESCATTER 0 90000 NONE 0 100",
+                "attention_row -1 90000 REDUCESCATTER 1048576 90000 ALLGATHER 1048576 90000 NONE 0 100",
+                "mlp_moelayer -1 45000 ALLTOALL_EP 1048576 9000 ALLTOALL_EP 1048576 9000 REDUCESCATTER_DP_EP 262144 1",
+                "attention_column -1 90000 ALLGATHER 1048576 90000 REDUCESCATTER 0 90000 NONE 0 100",
+                "attention_row -1 90000 REDUCESCATTER 1048576 90000 ALLGATHER 1048576 90000 NONE 0 100",
+            )
+            * 2,
+            "final_column -1 45000 ALLREDUCE 524288 90000 NONE 0 1 NONE 0 100",
+            "cross_entropy1 -1 1 ALLREDUCE 8192 1 NONE 0 1 NONE 0 100",
+            "optimizer1 -1 10000 ALLREDUCE 4 1 NONE 0 1 NONE 0 100",
+        )
+    )
+    + "\n"
+)
+"""A step of two microbatches over tp 2, pp 2 and ep 2."""
+
+
+def _aicb() -> list[Seed]:
+    commands = (
+        ("simulate", "w.txt", "--json"),
+        ("simulate", "w.txt"),
+        ("simulate", "w.txt", "--cluster", "h100", "--out", "out"),
+        ("simulate", "w.txt", "--pricing", "simai"),
+        ("inspect", "w.txt"),
+    )
+    bundled = Seed({"w.txt": _example("aicb_scaled_512gpu.txt")}, commands[:2] + commands[-1:])
+    return [*[Seed({"w.txt": AICB}, commands)] * 4, bundled]
+
+
+def _megatron() -> list[Seed]:
+    # Two ranks of a pipeline: of the bundled run those with tensor rank 0 on the first stages.
+    folder = "megatron_pp4_tp2"
+    run = {f"run/{path.name}": path.read_bytes() for path in sorted((_EXAMPLES / folder).iterdir())}
+    profile = "trace_rank7.txt"
+    layout = ("--pp", "4", "--ep", "4", "--dp", "4", "--microbatches", "8", "--cluster", "h800")
+    moe = (("simulate", profile, *layout, "--json"), ("simulate", profile, *layout), ("inspect", profile))
+    one = (("simulate", "r.txt", "--microbatches", "4", "--json"), ("simulate", "r.txt"), ("inspect", "r.txt"))
+    many = (("simulate", "run", "--json"), ("inspect", "run"), ("compare", "run", "run"))
+    return [
+        *[Seed({profile: _example("megatron_moe_profile_rank7.txt")}, moe)] * 3,
+        *[Seed({"r.txt": _example("megatron_rank0_pp2.txt")}, one)] * 2,
+        Seed(run, many),
+    ]
+
+
+def _neusight() -> list[Seed]:
+    table = _example("neusight_gpt2_large_dp.tsv")
+    names, *rows = [line.split("\t") for line in table.decode().splitlines()]
+    small = _text("\n".join("\t".join(row) for row in (names, *rows[:24])) + "\n")
+    objects = [dict(zip(names, [row[0], *map(_cell, row[1:])], strict=True)) for row in rows[:24]]
+    document = _text(json.dumps(objects))
+    flags = ("--gpus", "4", "--layers", "2")
+    of_table = (("simulate", "f.tsv", "--gpus", "4", "--json"), ("simulate", "f.tsv"), ("inspect", "f.tsv"))
+    of_json = (("simulate", "f.json", "--gpus", "2", "--json"), ("simulate", "f.json"), ("inspect", "f.json"))
+    whole = (("simulate", "f.tsv", *flags, "--json"), ("simulate", "f.tsv", *flags), ("inspect", "f.tsv"))
+    return [Seed({"f.tsv": small}, of_table), Seed({"f.json": document}, of_json), Seed({"f.tsv": table}, whole)]
+
+
+def _cell(text: str) -> float | str | None:
+    if text == "None":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+_CLUSTER = """base = "{base}"
+description = "a cluster of the fuzzer"
+gpus_per_node = {gpus}
+
+[gpu]
+hbm_bytes = "80GB"
+bf16_dense_flops_per_s = {{ value = 989e12, source = "made up" }}
+
+[intra]
+base_latency_s = "5us"
+bandwidth_bytes_per_s = "326GB/s"
+
+[inter]
+bandwidth_bytes_per_s = "48.5GB/s"
+node_bandwidth_bytes_per_s = 350e9
+hop_latency_s = {{ value = "6.46us", source = "made up" }}
+fill_bytes = "2.8MB"
+
+[fabric]
+{fabric}
+"""
+_FABRICS = (
+    'kind = "non-blocking"',
+    'kind = "fat-tree"\nnodes_per_leaf = 2\noversubscription = 2.0\nspines = 2\nleaves_per_pod = 2',
+    'kind = "rail-optimised"\nnodes_per_leaf = 2\nrails = 4\nrouting = "ecmp"\nqueue_pairs = 2\nseed = 3',
+    'kind = "rail-only"\nrails = 4\nlink_bytes_per_s = "50GB/s"',
+    'kind = "dual-plane"\nnodes_per_leaf = 2\nplanes = 2',
+    'kind = "dragonfly+"\nnodes_per_leaf = 2\nleaves_per_pod = 2\nspines = 2',
+    'kind = "torus"\ndims = [4, 2, 2]',
+)
+_ON_CLUSTER = (
+    ("collective", "all_reduce", "--cluster", "c.toml", "--gpus", "16", "--size", "1MiB..4MiB"),
+    ("collective", "all_to_all", "--cluster", "c.toml", "--gpus", "16", "--size", "1MiB", "--json"),
+    ("clusters", "c.toml"),
+    ("clusters", "c.toml", "--json"),
+    ("inspect", "c.toml"),
+    ("simulate", "w.txt", "--cluster", "c.toml", "--json"),
+    ("simulate", "w.txt", "--cluster", "c.toml", "--network", "flow"),
+)
+
+
+def _clusters() -> list[Seed]:
+    found = []
+    for at, fabric in enumerate(_FABRICS):
+        text = _CLUSTER.format(base=("h100", "a100", "h200")[at % 3], gpus=4, fabric=fabric)
+        found.append(Seed({"c.toml": _text(text), "w.txt": AICB}, _ON_CLUSTER, ("c.toml",)))
+    preset = (ROOT / "src/traincast/data/clusters/h100.toml").read_bytes()
+    return [*found, Seed({"c.toml": preset, "w.txt": AICB}, _ON_CLUSTER, ("c.toml",))]
+
+
+def _simai_topology() -> str:
+    """Two nodes of four GPUs, a switch in each, two leaves, one spine; in the form of SimAI's generator."""
+    nodes, gpus = 2, 4
+    world = nodes * gpus
+    leaf, spine = world + nodes, world + nodes + 2
+    links = [f"{rank} {world + rank // gpus} 2880Gbps 0.000025ms 0" for rank in range(world)]
+    links += [f"{rank} {leaf + rank % 2} 400Gbps 0.0005ms 0" for rank in range(world)]
+    links += [f"{leaf + low} {spine} 400Gbps 0.0005ms 0" for low in range(2)]
+    head = [f"{spine + 1} {gpus} {nodes} 3 {len(links)} H100", " ".join(map(str, range(world, spine + 1)))]
+    return "\n".join([*head, *links]) + "\n"
+
+
+_ASTRA = """# two tiers
+topology: [ Switch, Ring ]
+npus_count: [ 4, 2 ]  # 8 GPUs
+bandwidth: [ 400.0, 50 ]
+latency: [ 936.25, 500 ]
+"""
+
+
+def _topologies() -> list[Seed]:
+    cluster = 'base = "h100"\ngpus_per_node = 4\n\n[fabric]\nkind = "file"\nfile = "{}"\nrouting = "ecmp"\n'
+    commands = (
+        ("inspect", "{}"),
+        ("collective", "all_reduce", "--cluster", "c.toml", "--gpus", "8", "--size", "1MiB"),
+        ("simulate", "w.txt", "--cluster", "c.toml", "--json"),
+    )
+    found = []
+    for name, text in (("net.txt", _simai_topology()), ("net.yml", _ASTRA)):
+        files = {name: _text(text), "c.toml": _text(cluster.format(name)), "w.txt": AICB}
+        found.append(Seed(files, tuple(tuple(word.format(name) for word in line) for line in commands), (name,)))
+    return found
+
+
+def _logs() -> list[Seed]:
+    times = "    time   algbw   busbw #wrong"
+    head = f"#       size         count      type   redop    root{times * 2}"
+    rows = [(1 << power, 20 + (1 << power) / 2e5) for power in range(10, 31, 4)]
+    lines = [
+        "$ mpirun -np 8 ./build/all_reduce_perf -b 8 -e 1G -f 2",
+        "# nThread 1 nGpus 1 minBytes 8 maxBytes 1073741824 step: 2(factor)",
+        "#",
+        "# Using devices",
+        *(
+            f"#  Rank {rank:2} Group  0 Pid {4000 + rank} on  node-0 device {rank} [0x{rank:02x}] NVIDIA A100-SXM4-40GB"
+            for rank in range(8)
+        ),
+        "#",
+        "#                                             out-of-place                       in-place",
+        head,
+        "#        (B)    (elements)                   (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
+        *(
+            f"{size:12} {size // 4:12} float     sum      -1 {2 * f'{out:8.2f}     0.5     0.8      0 '}"
+            for size, out in rows
+        ),
+        "# Out of bounds values : 0 OK",
+        "# Avg bus bandwidth    : 42.0",
+        "#",
+    ]
+    log = _text("\n".join(lines) + "\n")
+    commands = (
+        ("validate", "r.log", "--json"),
+        ("validate", "r.log", "--cluster", "a100"),
+        ("calibrate", "r.log", "--cluster", "a100", "--out", "p.toml"),
+        ("calibrate", "r.log", "--cluster", "a100", "--table", "--json"),
+    )
+    return [Seed({"r.log": log}, commands)]
+
+
+_LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 8,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+}
+_DEEPSEEK = {
+    **_LLAMA,
+    **{"model_type": "deepseek_v3", "num_key_value_heads": 16, "moe_intermediate_size": 512, "n_routed_experts": 16},
+    **{"num_experts_per_tok": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, "kv_lora_rank": 128},
+    **{"q_lora_rank": 256, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64, "v_head_dim": 64, "moe_layer_freq": 1},
+    **{
+        "attention_bias": False,
+        "scoring_func": "sigmoid",
+        "num_nextn_predict_layers": 1,
+        "n_group": 4,
+        "topk_group": 2,
+    },
+}
+_MODEL = """base = "llama3-8b"
+layers = 8
+hidden = 1024
+ffn_hidden = 4096
+vocab = 32000
+
+[attention]
+heads = 16
+kv_heads = 8
+head_dim = 64
+
+[experts]
+experts = 8
+topk = 2
+ffn_hidden = 512
+shared_ffn_hidden = 512
+"""
+_JOB_FLAGS = ("--gpus", "8", "--seq-length", "2048", "--global-batch", "8", "--cluster", "h100")
+
+
+def _models() -> list[Seed]:
+    def commands(name: str) -> tuple[tuple[str, ...], ...]:
+        predict = ("predict", "--model", name, *_JOB_FLAGS)
+        return ("models", name), ("models", name, "--json"), (*predict, "--json"), (*predict, "--tp", "2", "--pp", "2")
+
+    configs = [Seed({"config.json": _text(json.dumps(each))}, commands("config.json")) for each in (_LLAMA, _DEEPSEEK)]
+    return [*configs, Seed({"m.toml": _text(_MODEL)}, commands("m.toml"))]
+
+
+_JOB = """[model]
+base = "llama3-8b"
+layers = 8
+
+[parallel]
+tp = 2
+pp = 2
+vpp = 2
+cp = 1
+schedule = "interleaved"
+sequence_parallel = true
+zero = 1
+overlap_grad_reduce = true
+overlap_p2p = true
+
+[batch]
+seq_length = 2048
+micro_batch = 1
+global_batch = 8
+
+[cluster]
+name = "h100"
+gpus = 8
+
+[software]
+stack = "megatron-core-2025"
+precision = "bf16"
+recompute = "full"
+recompute_layers = 1
+vocab_multiple = 128
+"""
+
+
+def _jobs() -> list[Seed]:
+    commands = (("predict", "j.toml", "--json"), ("predict", "j.toml"), ("predict", "j.toml", "--out", "out"))
+    experts = _JOB.replace("llama3-8b", "mixtral-8x7b").replace("cp = 1", "ep = 2\netp = 1")
+    return [Seed({"j.toml": _text(text)}, commands) for text in (_JOB, experts)]
+
+
+_MEGATRON_FLAGS = (
+    "torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 "
+    "--group-query-attention --num-query-groups 8 --ffn-hidden-size 4096 --swiglu --seq-length 2048 "
+    "--max-position-embeddings 2048 --vocab-size 32000 --micro-batch-size 1 --global-batch-size 8 --bf16 "
+    "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer "
+    "--overlap-grad-reduce --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+)
+_TORCHTITAN = """[model]
+name = "llama3"
+flavor = "8B"
+
+[training]
+local_batch_size = 1
+seq_len = 2048
+global_batch_size = 8
+
+[parallelism]
+data_parallel_shard_degree = -1
+data_parallel_replicate_degree = 1
+tensor_parallel_degree = 2
+pipeline_parallel_degree = 1
+context_parallel_degree = 1
+
+[compile]
+enable = true
+
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "2"
+"""
+
+
+def _pasted() -> list[Seed]:
+    head = ("predict", "--cluster", "h100", "--like")
+    megatron = (*head, "megatron", "--", *_MEGATRON_FLAGS.split())
+    experts = (*megatron, *["--num-experts", "8", "--expert-model-parallel-size", "2", "--moe-router-topk", "2"])
+    titan = (*head, "torchtitan", "--gpus", "8", "--", "--job.config_file", "t.toml")
+    dotted = (*titan, "--parallelism.tensor_parallel_degree", "4", "--training.seq_len", "1024")
+    return [Seed({}, (megatron, experts)), Seed({"t.toml": _text(_TORCHTITAN)}, (titan, dotted))]
+
+
+def _measured() -> list[Seed]:
+    found = []
+    for name, text in MEASURED.items():
+        commands: tuple[tuple[str, ...], ...] = (("validate", "m.csv"), ("validate", "m.csv", "--json"))
+        if name in ("gemm", "attention", "named"):
+            commands += (("validate", "m.csv", "--by", "gpu", "--out", "p.csv"),)
+        if name == "memory":
+            commands += (("validate", "m.csv", "--kind", "memory-of-runs"),)
+        if name == "collectives":
+            commands += (("calibrate", "m.csv", "--cluster", "a100", "--out", "c.toml"),)
+        found.append(Seed({"m.csv": _text(text)}, commands))
+    return found
+
+
+@cache
+def _result_json() -> bytes:
+    """Return what ``simulate --json`` prints for the small workload."""
+    import contextlib
+    import tempfile
+    from pathlib import Path
+
+    from traincast import api
+    from traincast.report.json import to_json
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("w.txt").write_bytes(AICB)
+        return to_json(api.simulate("w.txt", cluster="h100"))
+
+
+def _results() -> list[Seed]:
+    commands = (
+        ("report", "result.json"),
+        ("compare", "result.json", "other.json"),
+        ("compare", "other.json", "result.json", "--ranks"),
+        ("compare", "result.json", "other.json", "--json"),
+    )
+    return [Seed({"result.json": _result_json(), "other.json": _result_json()}, commands, ("result.json",))]
+
+
+def _options() -> list[Seed]:
+    """Return every command with sound arguments; mutations add options that the command declares."""
+    job = ("predict", "--model", "llama3.2-1b", *_JOB_FLAGS)
+    lines: tuple[tuple[str, ...], ...] = (
+        ("simulate", "w.txt"),
+        ("simulate", "w.txt", "--json"),
+        ("simulate", "f.tsv", "--json"),
+        ("inspect", "w.txt"),
+        job,
+        (*job, "--json"),
+        ("predict", "j.toml", "--json"),
+        ("collective", "all_reduce", "--size", "1MiB"),
+        ("collective", "all_to_all", "--gpus", "16", "--size", "1MiB", "--cluster", "h100", "--json"),
+        ("operator", "gemm", "--m", "512", "--n", "512", "--k", "512"),
+        ("operator", "attention", "--seq", "512", "--heads", "8", "--head-dim", "64", "--json"),
+        ("operator", "norm", "--rows", "512", "--width", "512", "--gpu", "a100"),
+        ("validate", "m.csv"),
+        ("calibrate", "m.csv", "--cluster", "a100"),
+        ("report", "result.json"),
+        ("compare", "result.json", "result.json"),
+        ("models",),
+        ("models", "gpt2", "--json"),
+        ("clusters",),
+        ("clusters", "h100", "--json"),
+        ("init",),
+        ("init", "new.toml"),
+    )
+    files = {
+        "w.txt": AICB,
+        "f.tsv": _example("neusight_gpt2_large_dp.tsv"),
+        "j.toml": _text(_JOB),
+        "m.csv": _text(MEASURED["collectives"]),
+        "result.json": _result_json(),
+    }
+    return [Seed({name: files[name] for name in line if name in files}, (line,), ()) for line in lines]
+
+
+SEEDS: dict[str, Callable[[], list[Seed]]] = {
+    "aicb": _aicb,
+    "megatron": _megatron,
+    "neusight": _neusight,
+    "cluster": _clusters,
+    "topology": _topologies,
+    "log": _logs,
+    "model": _models,
+    "job": _jobs,
+    "pasted": _pasted,
+    "measured": _measured,
+    "result": _results,
+    "options": _options,
+}
+"""Kind of input to the function that makes its sound examples."""
