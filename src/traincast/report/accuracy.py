@@ -2,10 +2,11 @@
 
 import csv
 import io
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from traincast.report.plain import Plain, encodable, plain
+from traincast.report.plain import Plain, encodable, plain, spreadsheet_cell
 
 if TYPE_CHECKING:
     from traincast.calibrate.calibrate import Calibration
@@ -72,13 +73,18 @@ def predictions_csv(validation: "Validation") -> bytes:
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     quantity = validation.quantity
-    writer.writerow(["id", f"measured_{quantity}", f"predicted_{quantity}", "error", *found.details])
+    writer.writerow(["id", f"measured_{quantity}", f"predicted_{quantity}", "error", *_cells(found.details)])
     values = zip(found.ids, found.measured.tolist(), found.predicted.tolist(), strict=True)
     for position, (name, measured, predicted) in enumerate(values):
         # NaN is the only number that differs from itself.
         forecast = ["", ""] if predicted != predicted else [predicted, predicted / measured - 1.0]  # noqa: PLR0124
-        writer.writerow([name, measured, *forecast, *(column[position] for column in found.details.values())])
+        writer.writerow(_cells([name, measured, *forecast, *(column[position] for column in found.details.values())]))
     return encodable(stream.getvalue()).encode()
+
+
+def _cells(values: Iterable[object]) -> list[object]:
+    """Return the values of a line, with text that is no formula in a spreadsheet."""
+    return [spreadsheet_cell(value) if isinstance(value, str) else value for value in values]
 
 
 def _held_out(held_out: "HeldOut") -> dict[str, object]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from traincast.report.contract import file_report
+from traincast.report.plain import spreadsheet_cell
 from traincast.report.ranks import choose_ranks, simulated
 from traincast.simulation.result import Input, Result
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
@@ -41,7 +42,8 @@ def write_csv(result: Result, stream: BinaryIO) -> None:
     result : Result
         A result with program and timeline.
     stream : BinaryIO
-        Where to; UTF-8. A cell is empty where the column does not apply.
+        Where to; UTF-8. A cell is empty where the column does not apply. Text of the input that a
+        spreadsheet would take for a formula has an apostrophe before it.
 
     Raises
     ------
@@ -127,5 +129,5 @@ def _known(values: "IntArray") -> list[str]:
 
 def _joined(cells: Sequence[str]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(cells)
+    csv.writer(text, lineterminator="").writerow([spreadsheet_cell(cell) for cell in cells])
     return text.getvalue()

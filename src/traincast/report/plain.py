@@ -2,10 +2,15 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from numbers import Integral, Real
 
 from traincast.errors import TraincastError
+
+_FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+"""Begins a formula in a spreadsheet (full-width signs do too), or one that is neutralised already."""
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 """What JSON can say."""
@@ -67,3 +72,17 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode("ascii") for char in text
     )
+
+
+def spreadsheet_cell(text: str) -> str:
+    """Return text as a cell that no spreadsheet takes for a formula: an apostrophe goes before what begins one.
+
+    Numbers stay as they are; `text_of_cell` takes the apostrophe away again.
+    Source: OWASP, "CSV Injection" (owasp.org/www-community/attacks/CSV_Injection).
+    """
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def text_of_cell(cell: str) -> str:
+    """Return the text that `spreadsheet_cell` made a cell of."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell

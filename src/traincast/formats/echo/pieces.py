@@ -13,6 +13,7 @@ from traincast.formats.echo.experts import ExpertScaling, Section, is_exchange
 from traincast.formats.echo.lines import SubOp, TraceOp
 from traincast.formats.echo.meetings import OPTIMIZER, Meetings
 from traincast.formats.echo.totals import size_bytes_of
+from traincast.formats.echo.values import resolved_s
 from traincast.formats.echo.vocabulary import COLLECTIVES, OVERLAP_CLASSES
 from traincast.workload.experts import ExpertLoads
 from traincast.workload.ops import Op
@@ -104,7 +105,7 @@ class Pieces:
         if self.target_size(Group.MP) == 1:
             return [_compute(op, Phase.STEP, file, own_s)]
         if self.experts is None and _has_times(op):
-            own_s = min(own_s, self.meetings.after_last_start_s(op, rank))
+            own_s = min(own_s, resolved_s(self.meetings.after_last_start_s(op, rank), op.timestamp_s))
         transfer_s = 0.0 if self.measured else None
         norm = _communication("grad_norm", op, file, Phase.STEP, Group.MP, Operation.ALL_REDUCE, 4, transfer_s)
         return [norm, _compute(op, Phase.STEP, file, own_s)]
@@ -186,6 +187,7 @@ def launch_s(op: TraceOp) -> float:
 
 
 def _between(op: TraceOp, phase: Phase, file: int, duration_s: float) -> list[Op]:
+    duration_s = resolved_s(duration_s, op.timestamp_s)
     if duration_s <= 0:
         return []
     if op.op in _HOST:
@@ -216,7 +218,8 @@ def _communication(
             op.path,
             op.line,
         )
-    made = make_op(name, Kind.COLLECTIVE, phase, op, file, duration_s=duration_s)
+    known_s = None if duration_s is None else resolved_s(duration_s, op.timestamp_s)
+    made = make_op(name, Kind.COLLECTIVE, phase, op, file, duration_s=known_s)
     return replace(
         made,
         blocking=blocking,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.meetings import OPTIMIZER
 from traincast.formats.echo.pieces import Pieces, make_op
+from traincast.formats.echo.values import resolved_s
 from traincast.formats.echo.vocabulary import MESSAGES
 from traincast.schedules.plan import SlotKind
 from traincast.workload.ops import Op
@@ -112,7 +113,7 @@ class Splitter:
         """Return the host gap before an operation, if there is one."""
         if now_s is None or op.start_s is None:
             return []
-        gap_s = op.start_s - self.offset_s - now_s
+        gap_s = resolved_s(op.start_s - self.offset_s - now_s, op.start_s)
         if gap_s <= 0:
             return []
         return [replace(make_op("host_gap", Kind.GAP, Phase.STEP, op, self.file, duration_s=gap_s), part=None)]

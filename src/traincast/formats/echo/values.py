@@ -1,5 +1,6 @@
 """Typed values of fields. Problems are ValueErrors; `grammar` adds the place."""
 
+import math
 import re
 from functools import lru_cache
 
@@ -48,6 +49,29 @@ def time_s(text: str | None, what: str) -> float | None:
     if not 0.0 <= value <= MAX_MILLISECONDS or "_" in text or not text.isascii():
         raise ValueError(f"{what} is not a time in milliseconds: {shown(text)}")
     return value / 1e3
+
+
+def resolved_s(elapsed_s: float, clock_s: float | None) -> float:
+    """Return a difference of clock readings without the digits that come from the size of the clock alone.
+
+    Clocks count from the boot of a host: 52 days are 4.5e6 s, which a double holds to 1e-9 s, so that
+    a difference of two readings of 0.33 ms comes out as 0.330001 ms.
+
+    Parameters
+    ----------
+    elapsed_s : float
+        Difference of readings in seconds.
+    clock_s : float or None
+        One of the readings in seconds; None leaves the difference as it is.
+
+    Returns
+    -------
+    float
+        Seconds, rounded to the last decimal that four roundings of such a reading leave intact.
+    """
+    if not clock_s:
+        return elapsed_s
+    return round(elapsed_s, -math.ceil(math.log10(4 * math.ulp(clock_s))))
 
 
 def whole(text: str | None, what: str) -> int | None:
