@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support import HandMade, collective, compute, expanded, wait
-from traincast.estimate.overlap import OVERLAP_SLOWDOWN, slowdowns
+from traincast.estimate.overlap import OVERLAP_SLOWDOWN, classes_present, slowdowns
 from traincast.spec.options import OVERLAP_CLASSES
 from traincast.spec.parallel import Parallel
 from traincast.workload.words import Kind, OverlapClass
@@ -25,6 +25,17 @@ def test_every_class_has_its_own_and_waiting_none(program):
     found = slowdowns(program, in_situ=False).tolist()
     order = ("unknown", "compute", "memory", "small", "communication", "communication")
     assert found == [*(OVERLAP_SLOWDOWN[name] for name in order), 0.0]
+
+
+def test_kernels_that_follow_each_other_are_slowed_down_each_by_its_own_class():
+    """A second of which kernels take a quarter in each class is a mixture, not its largest part."""
+    hand = HandMade(Parallel())
+    hand.template([compute(1.0, overlap_shares=(0.0, 0.5, 0.25, 0.25))])
+    mixed = expanded(hand.workload(forward_only=True))
+    of_class = OVERLAP_SLOWDOWN
+    expected = 0.5 * of_class["compute"] + 0.25 * of_class["memory"] + 0.25 * of_class["small"]
+    assert slowdowns(mixed, in_situ=False).tolist() == pytest.approx([expected])
+    assert classes_present(mixed, in_situ=False) == ("compute", "memory", "small")
 
 
 def test_the_defaults_lie_in_the_measured_ranges():

@@ -116,6 +116,15 @@ def test_unfolded_and_engines_agree_bit_for_bit(options):
     assert unfolded.mfu == reference.mfu
 
 
+def test_a_faster_gpu_is_not_slowed_down_more_because_most_of_its_kernels_change_sides():
+    """Of this job the backward work of a layer is bound by compute on an H100, most of it by memory on a faster one."""
+    layout = {"gpus": 32, "pp": 4, "cp": 2, "zero": 1, "seq_length": 2048, "stack": "eager", "vpp": None}
+    job = job_of("mixtral-8x7b", **layout)
+    faster = replace(H100, gpu=replace(H100.gpu, bf16_dense_flops_per_s=1.1 * H100.gpu.bf16_dense_flops_per_s))
+    before, after = (forecast(job, cluster, allow_oom=True).iteration_time_s for cluster in (H100, faster))
+    assert after < before
+
+
 def test_a_slow_rank_makes_the_step_longer():
     job = job_of("llama3-8b", gpus=16, tp=4, pp=2, seq_length=4096)
     plain = forecast(job, H100)

@@ -59,7 +59,7 @@ def price_compute(ops: OpTable, gpu: GpuSpec, factors: CostFactors, compute_fact
     PricedCompute
     """
     duration_T, provenance_T = ops.duration_s_T.copy(), ops.provenance_T.copy()
-    flops_T, bytes_T, overlap_T = ops.flops_T.copy(), ops.bytes_moved_T.copy(), ops.overlap_class_T.copy()
+    flops_T, bytes_T, overlap_T = ops.flops_T.copy(), ops.bytes_moved_T.copy(), list(ops.overlap_shares_T)
     shares: list[Mapping[str, float]] = []
     known: dict[OperatorCall, OperatorTime] = {}
     for row, calls in enumerate(ops.calls_T):
@@ -82,7 +82,7 @@ def price_compute(ops: OpTable, gpu: GpuSpec, factors: CostFactors, compute_fact
         duration_T[row] = sum(of_class.values())
         provenance_T[row] = Provenance.PRICED
         flops_T[row], bytes_T[row] = flops, moved
-        overlap_T[row] = _overlap_class(bound)
+        overlap_T[row] = _overlap_shares(bound)
         shares.append(of_class)
     priced_ops = replace(
         ops,
@@ -90,20 +90,24 @@ def price_compute(ops: OpTable, gpu: GpuSpec, factors: CostFactors, compute_fact
         provenance_T=provenance_T,
         flops_T=flops_T,
         bytes_moved_T=bytes_T,
-        overlap_class_T=overlap_T,
+        overlap_shares_T=tuple(overlap_T),
     )
     return PricedCompute(priced_ops, tuple(shares))
 
 
-_OVERLAP = {
-    "compute": OverlapClass.COMPUTE_BOUND,
-    "memory": OverlapClass.MEMORY_BOUND,
-    "latency": OverlapClass.SMALL,
+_BOUND_OF = {
+    OverlapClass.COMPUTE_BOUND: "compute",
+    OverlapClass.MEMORY_BOUND: "memory",
+    OverlapClass.SMALL: "latency",
 }
 
 
-def _overlap_class(time_s_by_bound: Mapping[str, float]) -> int:
-    """Return the class of the bound that most of the time is spent under."""
-    if not time_s_by_bound:
-        return int(OverlapClass.UNKNOWN)
-    return int(_OVERLAP[max(sorted(time_s_by_bound), key=lambda bound: time_s_by_bound[bound])])
+def _overlap_shares(time_s_by_bound: Mapping[str, float]) -> tuple[float, ...] | None:
+    """Return the share of the time that kernels of each class take, in the order of `OverlapClass`.
+
+    Not the class of most of it: that would jump where kernels change sides, and a faster GPU could take longer.
+    """
+    total_s = sum(time_s_by_bound.values())
+    if not total_s:
+        return None
+    return tuple(time_s_by_bound.get(_BOUND_OF.get(each, ""), 0.0) / total_s for each in OverlapClass)

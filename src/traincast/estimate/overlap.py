@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from traincast.workload.ops import BoolArray, FloatArray
+from traincast.workload.ops import FloatArray
 from traincast.workload.program import Program
 from traincast.workload.words import Group, Kind, OverlapClass
 
@@ -57,8 +57,8 @@ def slowdowns(program: Program, in_situ: bool, overrides: Mapping[str, float] | 
     """
     factors = {**OVERLAP_SLOWDOWN, **(overrides or {})}
     slowdown_T = np.zeros(len(program.ops))
-    for name, mine_T in _members(program, in_situ):
-        slowdown_T[mine_T] = factors[name]
+    for name, share_T in _shares(program, in_situ):
+        slowdown_T += factors[name] * share_T
     return slowdown_T
 
 
@@ -67,14 +67,18 @@ def classes_present(program: Program, in_situ: bool) -> tuple[str, ...]:
 
     What is measured in its place is in no class.
     """
-    return tuple(name for name, mine_T in _members(program, in_situ) if mine_T.any())
+    return tuple(name for name, share_T in _shares(program, in_situ) if share_T.any())
 
 
-def _members(program: Program, in_situ: bool) -> Iterator[tuple[str, BoolArray]]:
-    """Yield each class with the template operations that belong to it, [T]."""
+def _shares(program: Program, in_situ: bool) -> Iterator[tuple[str, FloatArray]]:
+    """Yield each class with the share of its time that each template operation belongs to it, [T]."""
     ops = program.ops
     slows_T = np.isnan(ops.duration_s_T) if in_situ else np.ones(len(ops), dtype=np.bool_)
-    compute_T = ops.kind_T == Kind.COMPUTE
+    computes_T = slows_T & (ops.kind_T == Kind.COMPUTE)
+    share_TC = np.eye(len(OverlapClass))[ops.overlap_class_T]
+    for row, shares in enumerate(ops.overlap_shares_T):
+        if shares is not None:
+            share_TC[row] = shares
     for overlap_class, name in _CLASS_NAMES.items():
-        yield name, slows_T & compute_T & (ops.overlap_class_T == overlap_class)
-    yield "communication", slows_T & ~compute_T & (ops.group_T != Group.NONE)
+        yield name, computes_T * share_TC[:, overlap_class]
+    yield "communication", 1.0 * (slows_T & ~(ops.kind_T == Kind.COMPUTE) & (ops.group_T != Group.NONE))

@@ -56,6 +56,8 @@ class Op:
     flops: float | None = None
     bytes_moved: float | None = None
     overlap_class: OverlapClass = OverlapClass.UNKNOWN
+    overlap_shares: tuple[float, ...] | None = None
+    """Share of its time in each of `OverlapClass`, for a computation of several kernels; None: it is of one class."""
     memory_alloc_bytes: int = 0
     memory_free_bytes: int = 0
 
@@ -91,6 +93,7 @@ class OpTable:
     bytes_moved_T: FloatArray
     """Bytes; NaN where unknown."""
     overlap_class_T: IntArray
+    overlap_shares_T: tuple[tuple[float, ...] | None, ...]
     memory_alloc_bytes_T: IntArray
     memory_free_bytes_T: IntArray
 
@@ -130,7 +133,7 @@ _INTEGER_WIDTH = {
     "int64": ("size_bytes", "memory_alloc_bytes", "memory_free_bytes"),
 }
 _FLOATS = ("duration_s", "process_s", "repeats", "flops", "bytes_moved")
-_OBJECTS = ("name", "part", "dtype", "loads", "calls")
+_OBJECTS = ("name", "part", "dtype", "loads", "calls", "overlap_shares")
 
 
 def table_of(ops: Sequence[Op]) -> OpTable:
