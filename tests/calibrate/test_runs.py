@@ -4,17 +4,17 @@ import pytest
 
 from measured_tables import EXCERPTS, each_folder
 from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.runs.frameworks import stack_of, year_of
+from traincast.calibrate.runs.frameworks import _table, stack_of, year_of
 from traincast.calibrate.runs.nanotron import fastest_siblings, nanotron_run
 from traincast.calibrate.runs.network import nic_bytes_per_s
 from traincast.calibrate.runs.pairs import precision_pairs, weak_scaling_pairs
 from traincast.calibrate.runs.remarks import STATUSES, remarks
-from traincast.calibrate.runs.rows import is_full_layout, is_runs_table, read_runs, run_of
+from traincast.calibrate.runs.rows import assumed_stacks, is_full_layout, is_runs_table, read_runs, run_of
 from traincast.calibrate.runs.run import GROUPINGS
 from traincast.calibrate.tables import Row, Table, read_table
 from traincast.errors import ConfigError, TraincastError
 from traincast.spec.resolve import resolve_job
-from traincast.spec.stacks import load_stack
+from traincast.spec.stacks import load_stack, stack_names, stack_of_year
 
 LLAMA = {
     "id": "x-1",
@@ -264,19 +264,78 @@ def test_remarks_have_a_status_and_a_reason():
         ("Megatron-Bridge 26.06", "", "megatron-core-2026"),
         ("NVIDIA NeMo Framework Release 24.09", "", "megatron-core-2024"),
         ("Megatron-LM (2021-05)", "", "megatron-2021"),
+        ("Megatron-LM (2022)", "", "megatron-2022"),
+        ("Megatron-LM 2023-06", "", "megatron-2022"),
+        ("Megatron-LM v3.0.2", "", "megatron-2022"),
+        ("Megatron-LM core_v0.3.0", "", "megatron-2022"),
+        ("Megatron-LM core_v0.7.0", "", "megatron-core-2024"),
+        ("megatron_lm, 2024", "", "megatron-core-2024"),
+        ("Megatron-LM", "NVIDIA/Megatron-LM@HEAD:examples/llama/README.md", "megatron-core-2025"),
+        ("Megatron-LM @23e00ed + TE 2.11", "", "megatron-core-2025"),
+        ("Megatron-LM PTD-P (interleaved)", "", "megatron-2021"),
+        ("Megatron-Core r0.8.0", "", "megatron-core-2024"),
+        ("Megatron-Core 0.12", "", "megatron-core-2025"),
         ("Megatron-DeepSpeed (2022-02)", "", "megatron-deepspeed-2022"),
         ("DeepSpeed ZeRO-3", "", "deepspeed-2021"),
         ("Composer/FSDP (llm-foundry)", "", "llm-foundry-2023"),
         ("PyTorch FSDP + torch.compile (fms-fsdp)", "", "fms-fsdp-2024"),
         ("XTuner 0.1.x + DeepSpeed", "", "xtuner-2024"),
         ("Paxml + TransformerEngine", "", "maxtext-2024"),
-        ("a framework of tomorrow", "", None),
     ],
 )
 def test_frameworks_and_their_stacks(framework, url, stack):
     found = stack_of(row(framework=framework, source_url_or_repo_path=url, source="x"))
-    assert found == stack
-    assert found is None or load_stack(found).name == stack
+    assert (found.stack, found.assumed) == (stack, "")
+    assert load_stack(found.stack).name == stack
+
+
+@pytest.mark.parametrize(
+    ("gpu", "framework", "stack"),
+    [
+        ("V100-SXM2-32GB", "our own fork", "megatron-2021"),
+        ("A100-SXM-80GB", "our own fork", "megatron-2022"),
+        ("A100-SXM-80GB", None, "megatron-2022"),
+        ("A100-SXM-80GB", "Megatron-LM", "megatron-2022"),
+        ("A100-SXM-80GB", "our own fork of 2024", "megatron-core-2024"),
+        ("L40S", "our own fork", "megatron-core-2024"),
+        ("H100-SXM-80GB", "our own fork", "megatron-core-2024"),
+        ("B200-SXM-180GB", "our own fork", "megatron-core-2025"),
+        ("TPU-v5p", "our own fork", "maxtext-2024"),
+        ("Ascend-910B", "our own fork", "mindspeed-2024"),
+        ("MI300X", "our own fork", "primus-2025"),
+        ("MI300X-192GB", "", "primus-2025"),
+        ("Gaudi2", "our own fork", "megatron-core-2025"),
+    ],
+)
+def test_an_unknown_framework_is_as_old_as_its_gpu(gpu, framework, stack):
+    """Today's stack is a quarter too fast for a run on A100 of 2022."""
+    found = stack_of(row(gpu=gpu, framework=framework, source_url_or_repo_path=None, source="x"))
+    assert found.stack == stack
+    if not gpu.startswith("MI"):
+        assert stack in found.assumed
+        assert (framework or "the framework is not given") in found.assumed
+
+
+def test_every_pattern_is_reached_and_every_megatron_stack_of_a_year():
+    entries = _table()["framework"]
+    assert all(bool(entry.get("by_year")) != ("stack" in entry) for entry in entries)
+    named = {entry.get(key) for entry in entries for key in ("stack", "before_2025", "from_26_06")} - {None}
+    by_year = {
+        stack_of(row(framework=f"Megatron-LM {year}", source_url_or_repo_path=None)).stack for year in range(2019, 2027)
+    }
+    assert by_year == {stack_of_year(year) for year in range(2019, 2027)}
+    assert named | by_year <= set(stack_names())
+
+
+def test_how_many_stacks_were_assumed_is_said_once():
+    rows = [
+        row(id=f"x-{number}", framework=framework, gpu="A100-SXM-80GB", source_url_or_repo_path=None)
+        for number, framework in enumerate(["our fork", "our fork", "Megatron-LM (2022)", "another"])
+    ]
+    runs = [run_of(each) for each in rows]
+    assert [note.text.partition(":")[0] for note in assumed_stacks(runs)] == ["2 rows", "1 row"]
+    assert all(note.place == "runs.csv:2" for note in assumed_stacks(runs))
+    assert [run.request.stack for run in runs] == ["megatron-2022"] * 4
 
 
 def test_the_year_of_a_row():

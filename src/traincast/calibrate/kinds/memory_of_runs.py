@@ -13,7 +13,7 @@ from traincast.calibrate.contract import KINDS, Grouping, Kind, Labels, Predicti
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.runs.jobs import job_of_run
 from traincast.calibrate.runs.nanotron import is_nanotron
-from traincast.calibrate.runs.rows import is_runs_table, read_runs
+from traincast.calibrate.runs.rows import assumed_stacks, is_runs_table, read_runs
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.tables import Table
 from traincast.errors import ConfigError, InfeasibleError, TraincastError
@@ -170,7 +170,7 @@ def _predictions(
         groupings=tuple(Grouping.of(name, [run.groups[name] for run, _ in kept]) for name in GROUPINGS),
         skipped=tuple(skipped),
         rows=len(table.rows),
-        notes=tuple(notes),
+        notes=(*notes, *assumed_stacks([run for run, _ in kept])),
     )
 
 

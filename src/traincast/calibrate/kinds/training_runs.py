@@ -10,7 +10,7 @@ from traincast.calibrate.runs.evaluate import Forecast, forecast_runs
 from traincast.calibrate.runs.fit import factors_of, sample_of
 from traincast.calibrate.runs.nanotron import fastest_siblings, is_nanotron
 from traincast.calibrate.runs.pairs import Pair, precision_pairs, weak_scaling_pairs
-from traincast.calibrate.runs.rows import Runs, is_runs_table, read_runs
+from traincast.calibrate.runs.rows import Runs, assumed_stack, assumed_stacks, is_runs_table, read_runs
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.tables import Table
 from traincast.errors import ConfigError
@@ -118,6 +118,7 @@ def _predictions(runs: Runs, rows: Sequence[RunRow], forecasts: Sequence[Forecas
     labels = _labels(rows)
     details: dict[str, Labels] = {
         **{name: labels[name] for name in ("board", "source", "stack")},
+        "stack_assumed": tuple("framework not known" if assumed_stack(row) else None for row in rows),
         **_configuration(rows),
     }
     return Predictions(
@@ -128,6 +129,7 @@ def _predictions(runs: Runs, rows: Sequence[RunRow], forecasts: Sequence[Forecas
         groupings=tuple(Grouping.of(name, [str(each) for each in labels[name]]) for name in (*GROUPINGS, "family")),
         skipped=(*runs.skipped, *reasons),
         rows=len(table.rows),
+        notes=assumed_stacks(rows),
         spread=Z * np.array([each.deviation for each in forecasts], np.float64),
         ratios=_ratios(rows, predicted),
         kept=list(forecasts),

@@ -1,29 +1,59 @@
-"""Which software stack a published run used, from the columns that name its framework and release."""
+"""Which software stack a published run used, from the columns that name its framework, release and GPU."""
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from traincast.calibrate.tables import Row
-from traincast.spec.stacks import parse_toml
+from traincast.spec.gpus import find_gpu
+from traincast.spec.stacks import DEFAULT_STACK, load_stack, parse_toml, stack_of_year
 
 _FILE = "data/runs/frameworks.toml"
 _SOURCE_YEARS = (("mlperf-training-v3", 2023), ("mlperf-training-v4", 2024), ("mlperf-training-v5", 2025))
 """Round of MLPerf Training and its year. Source: github.com/mlcommons, training_results_v3.0 to v5.1."""
 
+_LAG_YEARS = 2
+"""Years from a generation of GPUs to the software of runs on it. Median of the published runs whose framework is known:
+3 on Ampere (263 runs), 2 on Hopper (495), 1 on Blackwell (252)."""
 
-def stack_of(row: Row) -> str | None:
-    """Return the name of the stack of a row; None where its framework is not known."""
+_MEGATRON_RELEASES = (
+    (r"megatron[- _]?lm[ ,@(]*v?2\.\d", 2021),
+    (r"megatron[- _]?lm[ ,@(]*v?3\.\d", 2022),
+    (r"core[ _]*[rv]?0\.[1-3](?!\d)", 2023),
+    (r"core[ _]*[rv]?0\.[4-9](?!\d)", 2024),
+    (r"core[ _]*[rv]?0\.1\d", 2025),
+)
+"""Releases of Megatron-LM and Megatron Core, and the years of their stacks. Source: tags of NVIDIA/Megatron-LM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The stack of a published run, and where nothing names it, what it is taken from.
+
+    Parameters
+    ----------
+    stack : str
+        Its name.
+    assumed : str
+        Why it is taken; empty where the row's framework says it.
+    """
+
+    stack: str
+    assumed: str = ""
+
+
+def stack_of(row: Row) -> Found:
+    """Return the stack of a row; where its framework is not known, that of its GPU's vendor or generation."""
     framework = row.cells.get("framework", "")
     if row.cells.get("gpu", "").upper().startswith("MI"):
-        return "primus-2025"
-    for pattern, stack, before_2025, from_26_06 in _patterns():
-        if re.search(pattern, framework, re.IGNORECASE):
-            year, release = year_of(row), release_of(row)
-            if year is not None and year < 2025:
-                return before_2025 or stack
-            return from_26_06 if from_26_06 and release is not None and release >= (26, 6) else stack
-    return None
+        return Found("primus-2025")
+    for entry in _table()["framework"]:
+        if re.search(entry["pattern"], framework, re.IGNORECASE):
+            return _by_year(row) if entry.get("by_year") else Found(_of_entry(entry, row))
+    shown = f"framework {framework!r} is not known" if framework else "the framework is not given"
+    return _by_vendor(row, shown) or _by_year(row, shown)
 
 
 def release_of(row: Row) -> tuple[int, int] | None:
@@ -35,17 +65,62 @@ def release_of(row: Row) -> tuple[int, int] | None:
 
 
 def year_of(row: Row) -> int | None:
-    """Return the year of a row's software as far as its release, tag or source says it."""
+    """Return the year of a row's software as far as its release, tag, name or source says it."""
     if (release := release_of(row)) is not None:
         return 2000 + release[0]
+    written = re.search(r"(?<!\d)20[12]\d(?!\d)", row.cells.get("framework", ""))
+    if written:
+        return int(written[0])
     source = row.cells.get("source", "")
     return next((year for name, year in _SOURCE_YEARS if source.startswith(name)), None)
 
 
-@cache
-def _patterns() -> tuple[tuple[str, str, str | None, str | None], ...]:
-    text = (resources.files("traincast") / _FILE).read_text(encoding="utf-8")
-    return tuple(
-        (each["pattern"], each["stack"], each.get("before_2025"), each.get("from_26_06"))
-        for each in parse_toml(text, _FILE)["framework"]
+def _of_entry(entry: dict[str, Any], row: Row) -> str:
+    stack, year, release = str(entry["stack"]), year_of(row), release_of(row)
+    if year is not None and year < 2025:
+        return str(entry.get("before_2025", stack))
+    newer = entry.get("from_26_06")
+    return str(newer) if newer and release is not None and release >= (26, 6) else stack
+
+
+def _by_year(row: Row, shown: str = "") -> Found:
+    """Return Megatron's stack of the software's year, which the GPU's generation tells where nothing else does."""
+    year = _megatron_year(row)
+    if year is not None:
+        stack = stack_of_year(year)
+        return Found(stack, f"{shown}: {stack}, by its year {year}" if shown else "")
+    shown = shown or f"nothing says of which year {row.cells['framework']!r} is"
+    gpu = find_gpu(row.cells.get("gpu", ""))
+    came_out = None if gpu is None else _table()["generations"].get(gpu.architecture)
+    if gpu is None or came_out is None:
+        return Found(DEFAULT_STACK, f"{shown}, nor what its GPU usually runs: {DEFAULT_STACK}")
+    year = min(came_out + _LAG_YEARS, load_stack(DEFAULT_STACK).year)
+    stack = stack_of_year(year)
+    return Found(stack, f"{shown}: {stack}, the software of {year} that most runs on {gpu.architecture} GPUs use")
+
+
+def _by_vendor(row: Row, shown: str) -> Found | None:
+    """Return what runs on the GPUs of a vendor that has its own frameworks; None for others."""
+    gpu = find_gpu(row.cells.get("gpu", ""))
+    stack = None if gpu is None else _table()["vendors"].get(gpu.vendor)
+    return (
+        None if gpu is None or stack is None else Found(stack, f"{shown}: {stack}, as others on GPUs of {gpu.vendor}")
     )
+
+
+def _megatron_year(row: Row) -> int | None:
+    year = year_of(row)
+    if year is not None:
+        return year
+    if "@HEAD" in row.cells.get("source_url_or_repo_path", ""):
+        return load_stack(DEFAULT_STACK).year
+    framework = row.cells.get("framework", "").lower()
+    if "megatron" not in framework:
+        return None
+    return next((year for pattern, year in _MEGATRON_RELEASES if re.search(pattern, framework)), None)
+
+
+@cache
+def _table() -> dict[str, Any]:
+    text = (resources.files("traincast") / _FILE).read_text(encoding="utf-8")
+    return parse_toml(text, _FILE)

@@ -15,6 +15,9 @@ from traincast.spec.job import JobRequest
 from traincast.spec.model import Model
 from traincast.spec.notes import Note
 
+ASSUMED_STACK = "unknown-framework"
+"""Code of the note that the row's framework does not tell its stack."""
+
 _GSPMD = ("maxtext-2024",)
 """Stacks that lay out by sharding annotations: what they print as TP, PP, DP is 1 or empty, and their
 data parallelism is the group named in ``zero_or_fsdp``."""
@@ -63,9 +66,10 @@ def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
         If a cell is no number.
     """
     filling = _Filling(row)
-    stack = stack_of(row)
-    if stack is None:
-        filling.note("unknown-framework", f"framework {row.cells.get('framework', '')!r} is not known")
+    found = stack_of(row)
+    if found.assumed:
+        filling.note(ASSUMED_STACK, found.assumed)
+    stack = found.stack
     filling.values |= {"stack": _flavour(stack, filling), "task": row.cells.get("x_task", "pretrain")}
     _layout(filling, stack, model)
     _batch(filling, stack)
@@ -89,14 +93,14 @@ def _with_capacity(filling: _Filling, model: Model) -> Model:
     return replace(model, experts=replace(model.experts, capacity_factor=1.0))
 
 
-def _flavour(stack: str | None, filling: _Filling) -> str | None:
+def _flavour(stack: str, filling: _Filling) -> str:
     """Return the stack, or its eager flavour where the notes say that nothing was compiled."""
     if stack == "torchtitan-2025" and re.search(r"\beager\b", filling.remarks):
         return "torchtitan-eager-2024"
     return stack
 
 
-def _layout(filling: _Filling, stack: str | None, model: Model) -> None:
+def _layout(filling: _Filling, stack: str, model: Model) -> None:
     """Fill in the degrees of parallelism."""
     row = filling.row
     for name in ("tp", "pp", "vpp", "cp", "ep"):
@@ -131,7 +135,7 @@ def _experts(filling: _Filling, model: Model) -> None:
         filling.note("etp-of-grok", f"ETP is not printed: {tp} as TP, as NeMo's recipes of Grok")
 
 
-def _batch(filling: _Filling, stack: str | None) -> None:
+def _batch(filling: _Filling, stack: str) -> None:
     """Fill in the batch."""
     row = filling.row
     filling.values["global_batch"] = row.count("global_batch")

@@ -13,7 +13,7 @@ from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.runs.nanotron import is_nanotron, nanotron_run
 from traincast.calibrate.runs.network import nic_bytes_per_s
 from traincast.calibrate.runs.remarks import remarks
-from traincast.calibrate.runs.request import request_of
+from traincast.calibrate.runs.request import ASSUMED_STACK, request_of
 from traincast.calibrate.runs.run import RunRow, gpu_family, precision_class
 from traincast.calibrate.runs.steps import measured_step_s
 from traincast.calibrate.tables import Row, Table
@@ -22,6 +22,8 @@ from traincast.spec.cluster import Cluster
 from traincast.spec.gpu_clusters import cluster_for
 from traincast.spec.gpus import load_gpu
 from traincast.spec.model_columns import model_from_columns
+from traincast.spec.notes import Note
+from traincast.units import counted
 
 COLUMNS = ("model", "gpu", "num_gpus")
 """What a file must name to be one of training runs."""
@@ -71,6 +73,19 @@ class Runs:
     def counts(self, by: str) -> dict[str, int]:
         """Return the number of rows in each group of a grouping, the largest first."""
         return dict(Counter(row.groups[by] for row in self.rows).most_common())
+
+
+def assumed_stack(run: RunRow) -> Note | None:
+    """Return the note that a run's framework does not tell its stack; None where it does."""
+    return next((note for note in run.notes if note.code == ASSUMED_STACK), None)
+
+
+def assumed_stacks(runs: Sequence[RunRow]) -> tuple[Note, ...]:
+    """Return for every way in which a stack was assumed of how many runs it was, and the first of them."""
+    found = [note for note in map(assumed_stack, runs) if note is not None]
+    count = Counter(note.text for note in found)
+    first = {note.text: note for note in reversed(found)}
+    return tuple(Note(ASSUMED_STACK, f"{counted(count[text], 'row')}: {text}", first[text].place) for text in count)
 
 
 def is_runs_table(columns: Sequence[str]) -> bool:
