@@ -8,11 +8,12 @@ from rich.console import Console
 import traincast
 from measured_tables import each_folder
 from traincast.calibrate.contract import Request
-from traincast.calibrate.kinds.memory_of_runs import has_memory, holds_memory, memory_of_run, predict
+from traincast.calibrate.kinds.memory_of_runs import ONE_DEVIATION, has_memory, holds_memory, memory_of_run, predict
 from traincast.calibrate.runs.nanotron_layers import nanotron_layers
 from traincast.calibrate.runs.rows import read_runs
 from traincast.calibrate.tables import read_table
 from traincast.errors import ConfigError
+from traincast.estimate.memory.uncertainty import memory_deviation
 from traincast.report.terminal import print_validation
 from traincast.spec.model_columns import model_from_columns
 
@@ -46,7 +47,11 @@ def test_runs_with_memory_are_predicted_and_crashes_counted(table):
     assert np.all(np.abs(found.predicted / found.measured - 1) < 0.25)
     texts = {note.code: note.text for note in found.notes}
     assert texts["infeasible-ok"].startswith("of 2 runs that ran, 0")
-    assert texts["infeasible-crashed"].startswith("of 2 runs that crashed, 1")
+    assert texts["infeasible-crashed"].startswith(
+        "of 2 runs that crashed, 1 are called infeasible (50.0%); 1 are refused"
+    )
+    within = np.quantile(np.abs(np.log(found.measured / found.predicted)), 0.68)
+    assert f"within {within:.1%}" in texts["spread"]
     assert dict(found.skipped)["b"].endswith("cannot")
     assert dict(found.skipped)["c"].endswith("fits")
 
@@ -113,9 +118,20 @@ def test_nanotron_fills_early_stages_first():
 def test_published_memory_is_met(name, folder):
     found = predict(read_table(folder / name), Request())
     assert np.median(np.abs(found.predicted / found.measured - 1)) <= 0.10
-    counts = {note.code: [int(word) for word in note.text.split() if word.isdigit()] for note in found.notes}
+    counts = {
+        note.code: [int(number) for number in re.findall(r"\b(\d+) (?:runs|are)", note.text)] for note in found.notes
+    }
     if "infeasible-crashed" in counts:
-        runs, wrong = counts["infeasible-ok"]
-        crashed, called = counts["infeasible-crashed"]
+        runs, wrong, refused = counts["infeasible-ok"]
+        crashed, called, _ = counts["infeasible-crashed"]
         assert wrong <= 0.01 * runs
+        assert refused <= wrong
         assert called >= 0.7 * crashed
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared data")
+def test_the_deviation_that_chances_follow_from_is_that_of_published_runs():
+    names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv")
+    found = [predict(read_table(SHARED / name), Request()) for name in names]
+    errors = np.concatenate([np.abs(np.log(each.measured / each.predicted)) for each in found])
+    assert memory_deviation() == pytest.approx(np.quantile(errors, ONE_DEVIATION), abs=0.02)

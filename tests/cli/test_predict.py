@@ -117,11 +117,25 @@ def test_out_of_memory_is_exit_code_3_with_the_shortfall(call):
              "--seq-length", 8192)  # fmt: skip
     code, out, err = call("predict", *words)
     assert (code, out) == (3, "")
-    assert "GiB too much" in err
+    assert "GiB, 79.1 GiB usable, over by " in err
     assert "--allow-oom" in err
     found = as_json(call, *words, "--allow-oom")
     assert "out-of-memory" in {note["code"] for note in found["warnings"]}
     assert max(stage["peak"] for stage in found["memory_bytes"]) > 80 * 2**30
+
+
+def test_a_job_near_the_limit_runs_with_the_chance_of_not_fitting(call):
+    """Meta's own layout of Llama 3.1 405B (arXiv 2407.21783, table 4)."""
+    found = as_json(call, "--model", "llama3.1-405b", "--cluster", "h100", "--gpus", 16384, "--tp", 8, "--pp", 16,
+                    "--global-batch", 2048, "--seq-length", 8192)  # fmt: skip
+    warning = next(note["text"] for note in found["warnings"] if note["code"] == "may-run-out-of-memory")
+    assert "needs 81.5 GiB, 79.1 GiB usable, over by 2.4 GiB" in warning
+    assert "tp 16" not in warning
+    stages = found["memory_bytes"]
+    worst = max(stages, key=lambda stage: stage["peak"])
+    assert f"chance of running out of memory {100 * worst['chance_of_oom']:.0f} %" in warning
+    assert 0.5 < worst["chance_of_oom"] < 0.9
+    assert all((stage["chance_of_oom"] > 0.5) == (stage["peak"] > stage["usable"]) for stage in stages)
 
 
 def test_out_writes_the_whole_result(call, tmp_path):

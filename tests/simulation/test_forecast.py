@@ -66,7 +66,7 @@ def test_memory_adds_up_on_every_stage():
     result = forecast(job_of(TINY_EXPERTS, gpus=16, tp=2, pp=4, ep=2, zero=1), H100)
     assert len(result.memory_bytes) == 4
     for stage in result.memory_bytes:
-        assert set(stage) == {*MEMORY, "peak"}
+        assert set(stage) == {*MEMORY, "peak", "usable", "chance_of_oom"}
         assert sum(stage[name] for name in MEMORY) == pytest.approx(stage["peak"])
         assert min(stage.values()) >= 0
         assert stage["parameters"] > 0
@@ -78,7 +78,7 @@ def test_json_has_the_keys_of_the_contract():
     assert written["schema"] == "traincast.result/1"
     assert set(written["breakdown_s"]) == BREAKDOWN
     assert set(written["interval"]) == {"level", "low_s", "high_s"}
-    assert set(written["memory_bytes"][0]) == {*MEMORY, "peak"}
+    assert set(written["memory_bytes"][0]) == {*MEMORY, "peak", "usable", "chance_of_oom"}
     assert set(written["parallel"]) >= {"world_size", "dp", "tp", "pp", "vpp", "cp", "ep", "etp", "microbatches",
                                         "schedule"}  # fmt: skip
 

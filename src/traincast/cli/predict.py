@@ -15,7 +15,7 @@ from traincast.spec.options import make_options
 @click.command(name="predict", context_settings={"ignore_unknown_options": False})
 @job_options
 @run_options
-@click.option("--allow-oom", is_flag=True, help="Simulate even where the job does not fit into memory.")
+@click.option("--allow-oom", is_flag=True, help="Simulate even a job that is refused as it does not fit into memory.")
 @output_options
 def command(
     words: tuple[str, ...],

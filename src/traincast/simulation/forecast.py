@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, shipped_factors
-from traincast.estimate.memory import StageMemory, fits, stage_memory
+from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.interval import interval
 from traincast.simulation.predict import JobRun, plan_of_job, run_job
@@ -39,7 +39,7 @@ def forecast(
     options : SimulateOptions, optional
         Pricing overrides, stragglers, unfolding.
     allow_oom : bool
-        Simulate even where the job does not fit into memory; a warning says so.
+        Simulate even where the job surely does not fit into memory; a warning says so.
     factors : FactorTable, optional
         What end-to-end runs taught; the shipped ones by default.
     engine : {"auto", "reference", "kernel"}
@@ -52,21 +52,21 @@ def forecast(
     Raises
     ------
     InfeasibleError
-        If the job does not fit into memory, with the shortfall and what would free it.
+        If the job is very unlikely to fit into memory, with the shortfall and what would free it.
     TraincastError
         If the job cannot run.
     """
     table = factors or shipped_factors()
     options = options or SimulateOptions()
     gpu, plan = gpu_of_cluster(cluster.gpu), plan_of_job(job)
-    warnings = _warnings(job, plan, gpu, allow_oom=allow_oom)
+    warnings = _warnings(job, plan, gpu, cluster.gpus_per_node, allow_oom=allow_oom)
     done = run_job(job, cluster, options, table.for_job(gpu, job.stack.name), engine)
     result = account(done.run, done.workload, done.plan, cluster, options, engine)
     rates = _rates(done)
     return replace(
         result,
         interval=interval(done, table),
-        memory_bytes=tuple(_memory(each) for each in stage_memory(job, plan)),
+        memory_bytes=tuple(_memory(each, usable_bytes(gpu.hbm_bytes)) for each in stage_memory(job, plan)),
         warnings=result.warnings + warnings,
         tokens_per_s_per_gpu=rates.tokens_per_s_per_gpu,
         tflops_per_gpu=rates.flops_per_s / 1e12,
@@ -75,23 +75,24 @@ def forecast(
     )
 
 
-def _warnings(job: Job, plan: SchedulePlan, gpu: GpuSpec, *, allow_oom: bool) -> tuple[Note, ...]:
-    """Return what looks wrong with a job before it runs; refuse one that does not fit into memory."""
+def _warnings(job: Job, plan: SchedulePlan, gpu: GpuSpec, gpus_per_node: int, *, allow_oom: bool) -> tuple[Note, ...]:
+    """Return what looks wrong with a job before it runs; refuse one that is very unlikely to fit into memory."""
     found = []
-    verdict = fits(job, plan, gpu.hbm_bytes)
-    if not verdict.fits:
-        if not allow_oom:
-            raise InfeasibleError(f"{verdict.text}; --allow-oom simulates all the same")
-        found.append(Note("out-of-memory", verdict.text))
+    verdict = fits(job, plan, gpu.hbm_bytes, gpus_per_node)
+    if verdict.refused and not allow_oom:
+        raise InfeasibleError(f"{verdict.text}; --allow-oom simulates all the same")
+    if verdict.doubtful:
+        found.append(Note("out-of-memory" if verdict.refused else "may-run-out-of-memory", verdict.text))
     if plan.overlapped_p2p and not job.overlap_p2p and job.parallel.pp > 1:
         text = f"messages of the schedule {plan.name} travel beside computation here; overlap_p2p off changes nothing"
         found.append(Note("overlap-p2p-unused", text))
     return tuple(found)
 
 
-def _memory(stage: StageMemory) -> dict[str, int | float]:
+def _memory(stage: StageMemory, usable: float) -> dict[str, int | float]:
     names = ("parameters", "gradients", "optimizer", "activations", "other", "peak")
-    return {name: getattr(stage, name) for name in names}
+    found = {name: getattr(stage, name) for name in names}
+    return {**found, "usable": usable, "chance_of_oom": chance_of_oom(stage.peak, usable)}
 
 
 class _Rates(NamedTuple):

@@ -1,13 +1,15 @@
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.estimate.memory import fits, stage_memory, usable_bytes
+from traincast.estimate.memory import chance_of_oom, fits, stage_memory, usable_bytes
 from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.habits import habits_of
 from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
+from traincast.estimate.memory.uncertainty import memory_deviation
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
 from traincast.spec.counts import parameters
 from traincast.spec.job import Job, JobRequest
@@ -261,6 +263,7 @@ def test_a_job_that_fits_says_so_and_has_no_remedies():
     assert verdict.fits
     assert verdict.shortfall_bytes == 0
     assert verdict.remedies == ()
+    assert not verdict.refused
     assert "fits" in verdict.text
 
 
@@ -277,6 +280,58 @@ def test_a_job_that_does_not_fit_names_what_would_free_memory_truthfully():
     assert saved["tp 8"] == pytest.approx(peak_of(job) - peak_of(again))
     assert list(saved.values()) == sorted(saved.values(), reverse=True)
     assert "does not fit" in verdict.text
+
+
+def test_chances_follow_from_the_measured_error():
+    usable = usable_bytes(80e9)
+    assert chance_of_oom(usable, usable) == 0.5
+    assert chance_of_oom(0.0, usable) == 0.0
+    above, below = (chance_of_oom(usable * math.exp(way * memory_deviation()), usable) for way in (1, -1))
+    assert above == pytest.approx(0.8413, abs=1e-4)
+    assert above + below == pytest.approx(1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(share=st.floats(0.3, 3))
+def test_jobs_are_refused_warned_of_or_run_by_their_chance(share):
+    job = job_of("llama3-70b", 64, tp=4, pp=2, vpp=1, zero=0, micro_batch=2)
+    need = peak_of(job)
+    verdict = fits(job, plan_of(job), 80e9 * share * need / usable_bytes(80e9))
+    assert verdict.chance_of_oom == pytest.approx(chance_of_oom(need, share * need))
+    assert verdict.fits == (share >= 1)
+    assert verdict.refused <= verdict.doubtful
+    assert verdict.refused == (verdict.chance_of_oom > 0.9)
+    assert ("over by" in verdict.text) == (not verdict.fits)
+    assert ("chance of running out" in verdict.text) == verdict.doubtful == bool(verdict.remedies)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "gpus_per_node", "absent"),
+    [
+        ("llama3-70b", {"tp": 8, "pp": 1}, 8, "tp 16"),
+        ("llama3-70b", {"tp": 4, "pp": 1}, 4, "tp 8"),
+        # 8 key/value heads.
+        ("llama3-70b", {"tp": 8, "pp": 1}, 72, "tp 16"),
+        ("mixtral-8x7b", {"tp": 1, "pp": 1, "ep": 8}, 8, "ep 16"),
+        # Sequences of 8,192 tokens are not split.
+        ("llama3-70b", {"tp": 4, "pp": 1}, 8, "cp 2"),
+        # No microbatches to fill the pipeline with.
+        ("llama3-70b", {"tp": 4, "pp": 16, "global_batch": 8}, 8, "pp 32"),
+    ],
+)
+def test_only_layouts_that_one_would_run_are_proposed(model, layout, gpus_per_node, absent):
+    job = job_of(model, 64, **{"seq_length": 8192, "vpp": 1, "recompute": "none"} | layout)
+    verdict = fits(job, plan_of(job), 1e9, gpus_per_node)
+    assert verdict.refused
+    assert absent not in dict(verdict.remedies)
+    assert "recompute full" in dict(verdict.remedies)
+
+
+def test_long_sequences_may_be_split_further():
+    job = job_of("llama3-70b", 64, tp=4, pp=1, seq_length=32768, zero=1)
+    saved = dict(fits(job, plan_of(job), 1e9).remedies)
+    again = job_of("llama3-70b", 64, tp=4, pp=1, seq_length=32768, zero=1, cp=2)
+    assert saved["cp 2"] == pytest.approx(peak_of(job) - peak_of(again))
 
 
 def test_a_gpu_of_80_gb_shows_79_gib():

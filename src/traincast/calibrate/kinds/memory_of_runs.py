@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.calibrate.contract import KINDS, Grouping, Kind, Labels, Predictions, Request
+from traincast.calibrate.contract import KINDS, FloatArray, Grouping, Kind, Labels, Predictions, Request
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.runs.jobs import job_of_run
 from traincast.calibrate.runs.nanotron import is_nanotron
@@ -18,6 +18,7 @@ from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.tables import Table
 from traincast.errors import ConfigError, InfeasibleError, TraincastError
 from traincast.estimate.memory import StageMemory, fits, stage_memory
+from traincast.estimate.memory.uncertainty import REFUSED_ABOVE
 from traincast.schedules.plan import SCHEDULES
 from traincast.spec.gpus import gpu_of_cluster
 from traincast.spec.notes import Note
@@ -44,7 +45,9 @@ class RunMemory:
     meaning : str
         ``allocated``, ``reserved`` or ``device``.
     fits : bool
-        Whether every stage fits.
+        Whether every stage fits, taking the memory model at its word.
+    refused : bool
+        Whether a forecast would refuse it: it cannot be run, or fitting is very unlikely.
     reason : str
         Why it cannot be run, or what it lacks.
     """
@@ -52,6 +55,7 @@ class RunMemory:
     stage: StageMemory | None
     meaning: str
     fits: bool
+    refused: bool
     reason: str = ""
 
     @property
@@ -84,13 +88,13 @@ def memory_of_run(run: RunRow) -> RunMemory:
     try:
         job = job_of_run(run)
     except InfeasibleError as error:
-        return RunMemory(None, meaning, False, str(error))
+        return RunMemory(None, meaning, False, True, str(error))
     parallel = job.parallel
     plan = SCHEDULES.get(job.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
     stages = stage_memory(job, plan)
     printed = stages[0] if source == "nanotron" else max(stages, key=lambda stage: stage.peak)
-    verdict = fits(job, plan, gpu_of_cluster(run.cluster.gpu).hbm_bytes)
-    return RunMemory(printed, meaning, verdict.fits, "" if verdict.fits else verdict.text)
+    verdict = fits(job, plan, gpu_of_cluster(run.cluster.gpu).hbm_bytes, run.cluster.gpus_per_node)
+    return RunMemory(printed, meaning, verdict.fits, verdict.refused, "" if verdict.fits else verdict.text)
 
 
 def holds_memory(columns: Sequence[str]) -> bool:
@@ -128,7 +132,7 @@ def predict(table: Table, request: Request) -> Predictions:
     runs = read_runs(table)
     skipped = list(runs.skipped)
     kept: list[tuple[RunRow, RunMemory]] = []
-    judged: dict[str, list[bool]] = {}
+    judged: dict[str, list[RunMemory]] = {}
     for run in runs.rows:
         if run.peak_bytes is None and run.outcome == "ok":
             skipped.append(Skipped(run.id, "its memory is not printed"))
@@ -138,7 +142,7 @@ def predict(table: Table, request: Request) -> Predictions:
         except TraincastError as error:
             skipped.append(Skipped(run.id, str(error)))
             continue
-        judged.setdefault(run.outcome, []).append(not found.fits)
+        judged.setdefault(run.outcome, []).append(found)
         if run.peak_bytes is None:
             skipped.append(Skipped(run.id, f"it did not run; the model says it {'fits' if found.fits else 'cannot'}"))
         elif found.stage is None:
@@ -149,30 +153,48 @@ def predict(table: Table, request: Request) -> Predictions:
 
 
 def _predictions(
-    table: Table, kept: list[tuple[RunRow, RunMemory]], skipped: list[Skipped], judged: dict[str, list[bool]]
+    table: Table, kept: list[tuple[RunRow, RunMemory]], skipped: list[Skipped], judged: dict[str, list[RunMemory]]
 ) -> Predictions:
     details: dict[str, Labels] = {name: tuple(run.groups[name] for run, _ in kept) for name in GROUPINGS}
     details["meaning"] = tuple(found.meaning for _, found in kept)
     for name in ("parameters", "gradients", "optimizer", "activations", "other"):
         details[f"{name}_bytes"] = tuple(getattr(found.stage, name) for _, found in kept)
-    notes = [
-        Note(
-            f"infeasible-{outcome}",
-            f"of {len(calls)} runs that {_OUTCOMES[outcome]}, {sum(calls)} are called infeasible",
-        )
-        for outcome, calls in sorted(judged.items())
-    ]
+    measured = np.array([run.peak_bytes for run, _ in kept], np.float64)
+    predicted = np.array([found.peak_bytes for _, found in kept], np.float64)
+    notes = [_verdicts(outcome, found) for outcome, found in sorted(judged.items())]
     return Predictions(
         ids=tuple(run.id for run, _ in kept),
-        measured=np.array([run.peak_bytes for run, _ in kept], np.float64),
-        predicted=np.array([found.peak_bytes for _, found in kept], np.float64),
+        measured=measured,
+        predicted=predicted,
         details=details,
         groupings=tuple(Grouping.of(name, [run.groups[name] for run, _ in kept]) for name in GROUPINGS),
         skipped=tuple(skipped),
         rows=len(table.rows),
-        notes=(*notes, *assumed_stacks([run for run, _ in kept])),
+        notes=(*notes, *_spread(measured, predicted), *assumed_stacks([run for run, _ in kept])),
     )
 
+
+def _verdicts(outcome: str, found: list[RunMemory]) -> Note:
+    """Say how many runs of an outcome the model calls infeasible, and how many a forecast would refuse."""
+    called, refused = sum(not each.fits for each in found), sum(each.refused for each in found)
+    return Note(
+        f"infeasible-{outcome}",
+        f"of {len(found)} runs that {_OUTCOMES[outcome]}, {called} are called infeasible ({called / len(found):.1%}); "
+        f"{refused} are refused ({refused / len(found):.1%}): their chance of not fitting is above {REFUSED_ABOVE:.0%}",
+    )
+
+
+def _spread(measured: FloatArray, predicted: FloatArray) -> list[Note]:
+    """Say how far the model is off: the deviation that `traincast.estimate.memory.uncertainty` takes."""
+    if not measured.size:
+        return []
+    within = float(np.quantile(np.abs(np.log(measured / predicted)), ONE_DEVIATION))
+    text = f"{ONE_DEVIATION:.0%} of the runs lie within {within:.1%} (logarithm of measured over predicted memory)"
+    return [Note("spread", text)]
+
+
+ONE_DEVIATION = 0.68
+"""Share of a normal distribution within one standard deviation."""
 
 _OUTCOMES = {"ok": "ran", "crashed": "crashed"}
 
