@@ -129,9 +129,10 @@ def test_published_memory_is_met(name, folder):
         assert called >= 0.7 * crashed
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared data")
-def test_the_deviation_that_chances_follow_from_is_that_of_published_runs():
+@each_folder
+def test_the_deviation_that_chances_follow_from_is_that_of_published_runs(folder):
     names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv")
-    found = [predict(read_table(SHARED / name), Request()) for name in names]
+    found = [predict(read_table(folder / name), Request()) for name in names]
     errors = np.concatenate([np.abs(np.log(each.measured / each.predicted)) for each in found])
-    assert memory_deviation() == pytest.approx(np.quantile(errors, ONE_DEVIATION), abs=0.02)
+    # Of fewer rows the quantile is less sure.
+    assert memory_deviation() == pytest.approx(np.quantile(errors, ONE_DEVIATION), abs=max(0.01, 1 / errors.size**0.5))
