@@ -65,7 +65,7 @@ PLANTED = {
     "done": ((), _printing("Step 1 s\n")),
     "refused": ((), _refusing("error: x is -1; it must be positive")),
     "exception": ((), _raising(KeyError("x"))),
-    "memory": ((), _refusing("error: MemoryError: ")),
+    "memory": ((), _refusing("error: not enough memory for this")),
     "timeout": ((), _busy),
     "messages": ((), _refusing()),
     "messages twice": ((), _refusing("error: a", "error: b")),

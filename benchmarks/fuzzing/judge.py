@@ -151,11 +151,11 @@ def _crash(ran: _Ran) -> _Found:
     if ran.escaped is not None:
         said = f"{type(ran.escaped).__name__}: {ran.escaped}"[:300]
         return "exception", f"{type(ran.escaped).__name__} at {_frame_of(ran.escaped)}", f"uncaught {said}"
+    if ran.err.startswith("error: not enough memory"):
+        return "memory", "MemoryError", ran.err[:300]
     match = _EXCEPTION.match(ran.err)
     if match is None:
         return None
-    if match[1] == "MemoryError" or match[2].startswith("Unable to allocate"):
-        return "memory", "MemoryError", ran.err[:300]
     return "exception", "", ran.err[:300]
 
 

@@ -434,7 +434,9 @@ def test_a_bug_is_one_line_too(call, file, monkeypatch):
     monkeypatch.setattr(api, "simulate", fail)
     code, out, err = call("simulate", file)
     assert (code, out) == (1, "")
-    assert err == "error: internal error, please report it with the input: ZeroDivisionError: oops\n"
+    assert err.startswith("error: internal error: ZeroDivisionError: oops; ")
+    assert "TRAINCAST_DEBUG=1" in err
+    assert err.count("\n") == 1
 
 
 # --- processes

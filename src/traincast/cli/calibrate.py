@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from traincast.cli.terminal import console, print_json, progress
+from traincast.cli.terminal import console, print_json, print_line, progress
 
 
 @click.command(name="calibrate")
@@ -48,7 +48,7 @@ def _operators(files: tuple[Path, ...], gpu: str, out: Path | None, *, as_json: 
 
     print_operator_calibration(calibration, console())
     if out is not None:
-        click.echo(f"wrote {out}; use it with traincast operator --constants {out}")
+        print_line(f"wrote {out}; use it with traincast operator --constants {out}")
 
 
 def _collectives(files: tuple[Path, ...], cluster: str, out: Path | None, *, table: bool, as_json: bool) -> None:
@@ -67,4 +67,4 @@ def _collectives(files: tuple[Path, ...], cluster: str, out: Path | None, *, tab
 
     print_calibration(calibration, console())
     if out is not None:
-        click.echo(f"wrote {out}; use it with --cluster {out}")
+        print_line(f"wrote {out}; use it with --cluster {out}")

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import click
 
+from traincast.cli.terminal import print_line
 from traincast.errors import ConfigError
+from traincast.report.whole import write_whole
 from traincast.spec.job_file import TEMPLATE
 
 
@@ -14,12 +16,9 @@ from traincast.spec.job_file import TEMPLATE
 def command(file: Path | None, force: bool) -> None:
     """Write a commented job file (to the terminal where no FILE is named)."""
     if file is None:
-        click.echo(TEMPLATE, nl=False)
+        print_line(TEMPLATE.removesuffix("\n"))
         return
     if file.exists() and not force:
         raise ConfigError("is there already; give --force to write over it, or another name", str(file))
-    try:
-        file.write_text(TEMPLATE, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror or error}", str(file)) from None
-    click.echo(f"wrote {file}")
+    write_whole(file, TEMPLATE.encode())
+    print_line(f"wrote {file}")

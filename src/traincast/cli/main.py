@@ -3,10 +3,13 @@
 import os
 import sys
 from importlib import import_module
+from io import StringIO
 
 import click
 
 from traincast import __version__
+from traincast.cli.signals import StoppedError, stoppable
+from traincast.cli.terminal import complain, whole_output
 from traincast.errors import TraincastError
 
 _COMMANDS = {
@@ -26,7 +29,15 @@ _COMMANDS = {
 
 
 class _LazyGroup(click.Group):
-    """Imports a subcommand's module only when it is called."""
+    """Imports a subcommand's module only when it is called; refuses empty arguments for all of them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ours = args[: args.index("--")] if "--" in args else args
+        for before, word in zip(("the command", *ours), ours, strict=False):
+            # An empty path would be the working folder, an empty name a default that nobody asked for.
+            if not word or (word.startswith("--") and word.endswith("=")):
+                raise click.UsageError(f"the value after {before!r} is empty" if not word else f"{word} has no value")
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_COMMANDS)
@@ -57,31 +68,49 @@ def main(arguments: list[str] | None = None) -> None:
     Set TRAINCAST_DEBUG=1 to see the traceback of an error.
     """
     try:
-        cli.main(args=arguments, prog_name="traincast", standalone_mode=False)
-        # What cannot be written must fail here, not in the interpreter's shutdown.
-        sys.stdout.flush()
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        with stoppable(), whole_output():
+            code = cli.main(args=arguments, prog_name="traincast", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
-        error.show()
+        wrong_usage = StringIO()
+        error.show(wrong_usage)
+        complain(wrong_usage.getvalue().rstrip("\n"))
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        complain("interrupted")
         sys.exit(130)
+    except StoppedError as stop:
+        complain(str(stop))
+        sys.exit(stop.exit_code)
     except BrokenPipeError:
-        # The reader of our output has gone; keep Python from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has gone; it wants to hear no more.
         sys.exit(1)
     except TraincastError as error:
         _fail(str(error), error.exit_code)
-    except (MemoryError, OSError) as error:
-        _fail(f"{type(error).__name__}: {error}", 1)
+    except MemoryError as error:
+        _fail(f"not enough memory for this{f': {error}' if str(error) else ''}", 1)
+    except OSError as error:
+        _fail(_of_system(error), 1)
     except Exception as error:
-        _fail(f"internal error, please report it with the input: {type(error).__name__}: {error}", 1)
+        _fail(_internal(error), 1)
+
+
+def _of_system(error: OSError) -> str:
+    """Return what the system refused, and on which file; without a file it is nothing that a user can mend."""
+    if error.filename is None or error.strerror is None:
+        return _internal(error)
+    return f"{os.fsdecode(error.filename)}: {error.strerror}"
+
+
+def _internal(error: Exception) -> str:
+    return (
+        f"internal error: {type(error).__name__}: {error}; this is a fault of traincast: run it again with "
+        "TRAINCAST_DEBUG=1 for the details, and report them with the input"
+    )
 
 
 def _fail(message: str, code: int) -> None:
     if os.environ.get("TRAINCAST_DEBUG"):
         raise  # noqa: PLE0704 - called from an except clause
-    click.echo(f"error: {message}", err=True)
+    complain(f"error: {message}")
     sys.exit(code)

@@ -7,7 +7,7 @@ import click
 
 from traincast.cli.job_options import job_of, job_options
 from traincast.cli.run_options import output_options, run_fields, run_options
-from traincast.cli.terminal import console, print_json, progress
+from traincast.cli.terminal import console, print_json, print_line, progress
 from traincast.errors import ConfigError
 from traincast.spec.options import make_options
 
@@ -52,4 +52,4 @@ def command(
 
         print_result(result, console())
         for path in written:
-            click.echo(f"wrote {path}")
+            print_line(f"wrote {path}")

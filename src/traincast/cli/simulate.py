@@ -8,7 +8,7 @@ import click
 
 from traincast.cli.options import expert_loads, layout_options, simai_overlap, size
 from traincast.cli.run_options import output_options, run_options, run_values
-from traincast.cli.terminal import console, print_json, progress
+from traincast.cli.terminal import console, print_json, print_line, progress
 from traincast.errors import ConfigError
 from traincast.spec.dtypes import DTYPE_BYTES
 from traincast.spec.options import COMM_SOURCES, SimulateOptions, StageRoles, make_options
@@ -98,7 +98,7 @@ def command(
 
         print_result(result, console())
         for path in written:
-            click.echo(f"wrote {path}")
+            print_line(f"wrote {path}")
 
 
 def _simai(

@@ -1,12 +1,128 @@
-"""The terminal of a command: results on stdout, progress on stderr when somebody looks."""
+"""The terminal of a command: all that it prints passes here, results to stdout, the rest to stderr.
 
+What is printed is written whole or the command fails, as with files, and nothing that a file or an argument
+says can steer the terminal (`traincast.report.plain.shown`).
+"""
+
+import io
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from traincast.errors import TraincastError
+from traincast.report.plain import printable, shown
+
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
     from rich.console import Console
+
+_STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What JSON may say as it is and a terminal may obey: DEL, C1 controls, marks of the writing direction."""
+_LONGEST_MESSAGE = 6000
+"""Characters; the longest sound messages list some hundred known names."""
+
+
+class OutputError(TraincastError):
+    """Standard output cannot be written."""
+
+
+class _WholeOutput(io.RawIOBase):
+    """A file descriptor that fails once: what is written after that goes nowhere.
+
+    Python writes out what is left in its buffers when it ends, and would complain a second time, with an exit
+    code of its own.
+
+    Parameters
+    ----------
+    descriptor : int or None
+        None for a standard output that was closed before the command began; its number may belong to
+        another file by now.
+    """
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor, self._failed = descriptor, False
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        if self._descriptor is None:
+            raise io.UnsupportedOperation("standard output is closed")
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return self._descriptor is not None and os.isatty(self._descriptor)
+
+    def write(self, data: "ReadableBuffer") -> int:
+        if self._failed:
+            return memoryview(data).nbytes
+        try:
+            if self._descriptor is None:
+                raise OutputError("standard output is closed; nothing can be printed")
+            return os.write(self._descriptor, data)
+        except BrokenPipeError:
+            self._failed = True
+            raise
+        except OSError as error:
+            self._failed = True
+            raise OutputError(f"standard output cannot be written: {error.strerror or error}") from None
+        except OutputError:
+            self._failed = True
+            raise
+
+
+@contextmanager
+def whole_output() -> Iterator[None]:
+    """Let the body print through a standard output that is written whole, or raises.
+
+    Without it ``PYTHONUNBUFFERED`` makes of stdout a raw file, whose short writes nobody checks: what does not
+    fit on a full disk is cut off in silence. A stdout that is no file, of a test for example, stays.
+
+    Raises
+    ------
+    OutputError
+        If what was printed cannot be written.
+    BrokenPipeError
+        If nobody reads it any more.
+    """
+    kept, stream = sys.stdout, _checked(sys.stdout)
+    if stream is None:
+        yield
+        sys.stdout.flush()
+        return
+    sys.stdout = stream
+    try:
+        yield
+        stream.flush()
+    except BaseException:
+        # What was printed before comes out, if it can; what went wrong is already on its way.
+        with suppress(OSError, OutputError):
+            stream.flush()
+        raise
+    finally:
+        sys.stdout = kept
+
+
+def _checked(stream: Any) -> io.TextIOWrapper | None:  # noqa: ANN401
+    """Return a text stream in the place of stdout; None where that is not one of a file."""
+    if stream is None:
+        return _text_on(_WholeOutput(None), "utf-8")
+    try:
+        descriptor = stream.fileno()
+        stream.flush()
+    except (OSError, ValueError, AttributeError):
+        return None
+    return _text_on(_WholeOutput(descriptor), stream.encoding)
+
+
+def _text_on(raw: _WholeOutput, encoding: str) -> io.TextIOWrapper:
+    # A character that the terminal's encoding lacks is escaped, as JSON escapes it.
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding=encoding, errors="backslashreplace", line_buffering=raw.isatty()
+    )
 
 
 def console() -> "Console":
@@ -16,17 +132,40 @@ def console() -> "Console":
     return Console(highlight=False)
 
 
+def print_line(text: str) -> None:
+    """Write one line to stdout; a path in it stays whole, so that it can be copied."""
+    sys.stdout.write(f"{printable(text)}\n")
+
+
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON document to stdout."""
     from traincast.report.json import encode
 
-    sys.stdout.buffer.write(encode(document))
+    text = encode(document).decode("utf-8")
+    escaped = _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(escaped.encode("utf-8"))
+
+
+def complain(message: str) -> None:
+    """Write a message to stderr: long values cut short, control characters made visible."""
+    text = shown(message)
+    if len(text) > _LONGEST_MESSAGE:
+        half = _LONGEST_MESSAGE // 2
+        text = f"{text[:half]} [... {len(text) - _LONGEST_MESSAGE:,} characters ...] {text[-half:]}"
+    if sys.stderr is None:
+        return
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        # Nobody can be told; the exit code says it.
+        return
 
 
 @contextmanager
 def progress(what: str, *, quiet: bool) -> Iterator[None]:
     """Show on stderr that something is being done, if stderr is a terminal."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not _is_watched():
         yield
         return
     from rich.console import Console
@@ -38,7 +177,7 @@ def progress(what: str, *, quiet: bool) -> Iterator[None]:
 @contextmanager
 def counted(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     """Show a bar on stderr, if stderr is a terminal; yield what is told how much is done, and of how much."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not _is_watched():
         yield None
         return
     from rich.console import Console
@@ -47,3 +186,7 @@ def counted(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _is_watched() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from traincast.cli.options import group_name
-from traincast.cli.terminal import console, counted, print_json
+from traincast.cli.terminal import console, counted, print_json, print_line
 
 
 @click.command(name="validate")
@@ -53,4 +53,4 @@ def command(
 
     print_validation(validation, console())
     if out is not None:
-        click.echo(f"wrote {out}")
+        print_line(f"wrote {out}")

@@ -12,6 +12,8 @@ _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 """Begins a formula in a spreadsheet (full-width signs do too), or one that is neutralised already."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
+_LONG_VALUE = re.compile(r"(\S{160})(\S{100,}?)(\S{60})(?!\S)")
+
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 """What JSON can say."""
 
@@ -72,6 +74,14 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode("ascii") for char in text
     )
+
+
+def shown(text: str) -> str:
+    """Return text from files and arguments as it may be shown: printable, and without the middle of a long value.
+
+    A value is what has no blank in it.
+    """
+    return printable(_LONG_VALUE.sub(lambda match: f"{match[1]}[... {len(match[2]):,} characters ...]{match[3]}", text))
 
 
 def spreadsheet_cell(text: str) -> str:

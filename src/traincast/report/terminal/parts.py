@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from traincast.report.plain import printable
+from traincast.report.plain import shown
 from traincast.spec.notes import Note
 from traincast.units import parse_time
 
@@ -45,7 +45,7 @@ class TimeUnit:
 
 def text(content: str, style: str = "") -> Text:
     """Return text as it is, without markup, with control characters made visible."""
-    return Text(printable(content), style=style)
+    return Text(shown(content), style=style)
 
 
 def heading(content: str) -> RenderableType:
@@ -176,7 +176,7 @@ class _FittedTable:
         return self.headings[column] in self.labels
 
     def _cells(self, column: int) -> list[str]:
-        return [printable(cell) for cell in (self.headings[column], *(row[column] for row in self.rows))]
+        return [shown(cell) for cell in (self.headings[column], *(row[column] for row in self.rows))]
 
 
 def _longest_line(cell: str) -> int:
