@@ -15,6 +15,7 @@ from traincast.estimate.simai.options import refuse_beside_simai
 from traincast.estimate.simai.report import SimaiReport
 from traincast.estimate.simai.total import simai_sum
 from traincast.fabric.inspect import inspect_file
+from traincast.fabric.node_use import with_used_gpus
 from traincast.formats.aicb.grammar import load
 from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import expand_inputs, identify, identify_run
@@ -381,8 +382,9 @@ def collective(
     >>> traincast.collective("all_reduce", 2**30, gpus=16, cluster="h100").rows[0].busbw_bytes_per_s  # doctest: +SKIP
     """
     known = load_cluster(cluster or DEFAULT_CLUSTER)
+    known = with_used_gpus(known, known.ranks_per_node)
     first, last = (sizes, sizes) if isinstance(sizes, int) else sizes
-    placement = members_on(known.gpus_per_node if gpus is None else gpus, nodes, known.gpus_per_node)
+    placement = members_on(known.ranks_per_node if gpus is None else gpus, nodes, known.ranks_per_node)
     table = collective_table(operation_named(operation), doubling(first, last), placement, known)
     if cluster is not None:
         return table

@@ -37,7 +37,7 @@ COMMANDS = {
         *("--ep", "--expert-model-parallel-size", "--etp", "--expert-tensor-parallel-size"),
         *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
         *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance", "--expert-loads"),
-        *("--network", "--network-seeds", "--overlap-slowdown"),
+        *("--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node"),
         *("--pricing", "--simai-overlap", "--busbw", "--slow", "--unfold", "--out", "--json", "--quiet"),
     },
     "predict": {
@@ -52,7 +52,7 @@ COMMANDS = {
         *("--recompute-layers", "--recompute-num-layers", "--precision", "--attention-kernel", "--cuda-graphs"),
         *("--stack", "--year", "--task", "--lora-rank", "--expert-imbalance", "--vocab-multiple"),
         *("--make-vocab-size-divisible-by", "--network", "--network-seeds", "--overlap-slowdown"),
-        *("--busbw", "--slow", "--unfold", "--allow-oom", "--out", "--json", "--quiet"),
+        *("--gpus-used-per-node", "--busbw", "--slow", "--unfold", "--allow-oom", "--out", "--json", "--quiet"),
     },
     "init": {"file", "--force"},
     "compare": {"a", "b", "--json", "--ranks"},

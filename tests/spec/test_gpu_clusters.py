@@ -25,7 +25,7 @@ def test_every_known_gpu_has_a_cluster_with_its_own_datasheet(name):
 
 def test_the_domain_of_a_rack_is_not_its_tray():
     assert cluster_for("GB200-NVL72", gpus_per_node=4).gpus_per_node == 72
-    assert cluster_for("GB200-NVL72", gpus_per_node=4, gpus=256).gpus_per_node == 64
+    assert cluster_for("GB200-NVL72", gpus_per_node=4, gpus=256).ranks_per_node == 64
     assert cluster_for("GB200-NVL72", gpus_per_node=4, gpus=64).gpus_per_node == 72
     smaller = cluster_for("H100-SXM-80GB", gpus_per_node=4)
     assert smaller.gpus_per_node == 4

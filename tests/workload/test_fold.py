@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import traincast
 from support import layouts, rich_rows, row, write_aicb, write_cluster
 from traincast.api import read
+from traincast.fabric.node_use import place_job
 from traincast.fabric.placement import locations
 from traincast.spec.clusters import load_cluster
 from traincast.spec.options import make_options
@@ -38,7 +39,8 @@ def classes(path, cluster, options):
     start_W = np.arange(parallel.world_size) // parallel.ranks_per_stage
     start_W = start_W * parallel.world_size + np.unique(factor_W, return_inverse=True)[1]
     kinds = {Group(int(kind)) for kind in found.ops.group_T} | ({Group.PP} if parallel.pp > 1 else set())
-    return fold(start_W, rank_groups(parallel, kinds), locations(load_cluster(cluster), parallel.world_size))
+    placed, _ = place_job(load_cluster(cluster), parallel, options.gpus_used_per_node)
+    return fold(start_W, rank_groups(parallel, kinds), locations(placed, parallel.world_size))
 
 
 def times_of(result, index):
@@ -101,8 +103,8 @@ def test_alike_ranks_fold_to_one_per_stage(workload, nodes_of, tp, more):
 
 
 def test_six_on_nodes_of_eight_keep_what_differs(workload, nodes_of):
-    """Of the tp groups of four nodes some sit inside a node and some across two: not all ranks are alike."""
-    folded = assert_folds_exactly(workload, cluster=nodes_of[8], tp=6, dp=4, pp=2)
+    """Of the tp groups of four full nodes some sit inside a node and some across two: not all ranks are alike."""
+    folded = assert_folds_exactly(workload, cluster=nodes_of[8], tp=6, dp=4, pp=2, gpus_used_per_node="all")
     per_stage = [sum(rank.stage == stage for rank in folded.ranks) for stage in (0, 1)]
     assert all(1 < count < 24 for count in per_stage), per_stage
     inside, across = ({each.nodes for each in folded.collectives if each.group == "tp"} & {nodes} for nodes in (1, 2))
@@ -158,3 +160,10 @@ def test_groups_that_are_spread_alike_are_alike():
 
     tables = rank_groups(Parallel(tp=3, dp=3), [Group.TP])
     assert fold(np.zeros(9), tables, np.array([[0, 0, 1, 1, 2, 2, 3, 3, 3]])).class_W.tolist() == [0] * 6 + [1] * 3
+
+
+def test_six_on_six_used_gpus_of_eight_are_alike(workload, nodes_of):
+    """With two GPUs of each node unused every tp group sits inside one, and a stage is one class of ranks."""
+    folded = assert_folds_exactly(workload, cluster=nodes_of[8], tp=6, dp=4, pp=2)
+    assert [rank.represents for rank in folded.ranks] == [24, 24]
+    assert {each.nodes for each in folded.collectives if each.group == "tp"} == {1}

@@ -7,7 +7,7 @@ import click
 
 from traincast.errors import ConfigError
 from traincast.spec.flags import LAYOUT_FLAGS
-from traincast.spec.options import OVERLAP_CLASSES
+from traincast.spec.options import OVERLAP_CLASSES, check_gpus_used
 from traincast.spec.simai import SimaiOverlap, parse_overlap
 from traincast.units import parse_rate, parse_size
 
@@ -88,6 +88,16 @@ def slowdown_by_class(given: tuple[tuple[tuple[str, float], ...], ...], name: st
     by_class = once_each(tuple(pair for pairs in given for pair in pairs), name)
     of_all = {} if ALL_CLASSES not in by_class else dict.fromkeys(OVERLAP_CLASSES, by_class.pop(ALL_CLASSES))
     return {**of_all, **by_class}
+
+
+def gpus_used(text: str | int) -> str | int:
+    """Read ``64``, ``all`` or ``auto``, or complain as wrong usage."""
+    value = int(text) if str(text).isdecimal() else text
+    try:
+        check_gpus_used(value)
+    except ConfigError as error:
+        raise click.BadParameter(str(error).removeprefix("gpus_used_per_node: ")) from None
+    return value
 
 
 def expert_loads(text: str) -> tuple[float, ...]:

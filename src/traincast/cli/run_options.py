@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from traincast.cli.options import class_slowdowns, group_rate, once_each, rank_factor, slowdown_by_class
+from traincast.cli.options import class_slowdowns, gpus_used, group_rate, once_each, rank_factor, slowdown_by_class
 from traincast.spec.options import NETWORKS, OVERLAP_CLASSES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,6 +47,12 @@ _OPTIONS = (
         metavar="[CLASS=]X[,...]",
         help="What full overlap adds to the time of a class, such as memory=0.1, or of all: "
         f"{', '.join(OVERLAP_CLASSES)}; 0 for none.",
+    ),
+    click.option(
+        "--gpus-used-per-node",
+        type=gpus_used,
+        metavar="N|all|auto",
+        help="GPUs of each node that ranks are placed on (auto: what keeps tp, cp and ep groups in a node).",
     ),
     click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike."),
 )
@@ -94,6 +100,9 @@ def run_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def run_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `SimulateOptions` alone that the options of `run_options` set."""
-    names = ("busbw_bytes_per_s", "compute_slowdown", "overlap_slowdown", "network", "network_seeds", "unfold")
+    names = (
+        *("busbw_bytes_per_s", "compute_slowdown", "overlap_slowdown", "network", "network_seeds"),
+        *("gpus_used_per_node", "unfold"),
+    )
     found = run_values(values)
     return {name: found[name] for name in names}

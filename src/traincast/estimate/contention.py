@@ -14,7 +14,7 @@ import numpy as np
 from traincast.fabric.contention import FloatArray, link_use, meeting, network_factor
 from traincast.fabric.contract import build_fabric, through_fabric
 from traincast.fabric.graph import FabricGraph
-from traincast.fabric.placement import Placement
+from traincast.fabric.placement import Placement, gpu_of
 from traincast.spec.cluster import Cluster
 from traincast.spec.notes import Note
 from traincast.units import counted, format_rate
@@ -119,7 +119,7 @@ class SharedNetwork:
     def _alone(self, kind: Group) -> Contention:
         if kind not in self._own:
             if self._can_contend():
-                pattern, groups = _traffic(kind, self.tables[kind], self.ops)
+                pattern, groups = _traffic(kind, self.tables[kind], self.ops, self.cluster)
                 worst = max(network_factor(pattern, groups, self._fabric(), self.seed), key=lambda each: each.factor)
                 self._own[kind] = Contention(_slowed(self.alone, worst.factor), worst.factor, worst.bottleneck)
             else:
@@ -128,14 +128,14 @@ class SharedNetwork:
 
     def _use_of(self, kind: Group) -> FloatArray:
         if kind not in self._use:
-            pattern, groups = _traffic(kind, self.tables[kind], self.ops)
+            pattern, groups = _traffic(kind, self.tables[kind], self.ops, self.cluster)
             self._use[kind] = link_use(pattern, groups, self._fabric(), self._alone(kind).factor, self.seed)
         return self._use[kind]
 
     def _fabric(self) -> FabricGraph:
         if self._graph is None:
             world = max(len(table.group_of_rank_W) for table in self.tables.values())
-            self._graph = build_fabric(self.cluster, world, node_limits=True)
+            self._graph = build_fabric(self.cluster, gpu_of(self.cluster, world - 1) + 1, node_limits=True)
         return self._graph
 
     def _can_contend(self) -> bool:
@@ -147,22 +147,24 @@ class SharedNetwork:
             return True
         inter = self.cluster.inter
         limit = inter.node_bandwidth_bytes_per_s
-        return limit is not None and limit < self.cluster.gpus_per_node * inter.bandwidth_bytes_per_s
+        return limit is not None and limit < self.cluster.ranks_per_node * inter.bandwidth_bytes_per_s
 
     def _leaves_nodes(self, kind: Group) -> bool:
         members_GK = self.tables[kind].members_GK
         first_G1 = members_GK[:, :1]
-        node_GK = np.where(members_GK >= 0, members_GK, first_G1) // self.cluster.gpus_per_node
+        node_GK = np.where(members_GK >= 0, members_GK, first_G1) // self.cluster.ranks_per_node
         return bool((node_GK != node_GK[:, :1]).any())
 
 
-def _traffic(kind: Group, table: GroupTable, ops: OpTable) -> tuple[str, list[IntArray]]:
-    """Return who sends to whom among all groups of a kind."""
+def _traffic(kind: Group, table: GroupTable, ops: OpTable, cluster: Cluster) -> tuple[str, list[IntArray]]:
+    """Return which GPU sends to which among all groups of a kind."""
     if kind is Group.PP:
         pairs = np.stack([table.members_GK[:, :-1], table.members_GK[:, 1:]], axis=-1).reshape(-1, 2)
-        return "send", list(pairs)
+        return "send", list(gpu_of(cluster, pairs))
     exchanges = bool(np.any((ops.group_T == kind) & (ops.operation_T == Operation.ALL_TO_ALL)))
-    return ("all-to-all" if exchanges else "ring"), [members[members >= 0] for members in table.members_GK]
+    return ("all-to-all" if exchanges else "ring"), [
+        gpu_of(cluster, members[members >= 0]) for members in table.members_GK
+    ]
 
 
 def one_group(operation: Operation, placement: Placement, cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:

@@ -80,6 +80,8 @@ def inspect_cluster(path: Path) -> Inspection:
         "gpus_per_node": cluster.gpus_per_node,
         "inter": format_rate(cluster.inter.bandwidth_bytes_per_s),
     }
+    if cluster.gpus_used_per_node is not None:
+        rates["gpus_used_per_node"] = cluster.gpus_used_per_node
     if spec is None:
         return _inspection(path, "none: only NICs and nodes are shared", {}, {**rates, "fabric": None})
     gpus = _gpus(cluster, spec)

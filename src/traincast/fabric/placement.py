@@ -6,6 +6,7 @@ Letters: L levels of location (now one, the node), W ranks of the world.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -58,13 +59,39 @@ class Placement:
         return self.members_per_node[-1]
 
 
-def locations(cluster: Cluster, world_size: int) -> npt.NDArray[np.int64]:
-    """Return where each rank sits; ranks fill the nodes in their order.
+@overload
+def gpu_of(cluster: Cluster, rank: int) -> int: ...
+@overload
+def gpu_of(cluster: Cluster, rank: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]: ...
+def gpu_of(cluster: Cluster, rank: int | npt.NDArray[np.integer]) -> int | npt.NDArray[np.int64]:
+    """Return the GPU of each rank: ranks fill the used GPUs of the nodes in their order.
 
     Parameters
     ----------
     cluster : Cluster
-        Only its GPUs per node count.
+        Its GPUs per node, and how many of them are used.
+    rank : int or array of int
+        Ranks.
+
+    Returns
+    -------
+    int or array of int
+        GPU g is on node ``g // cluster.gpus_per_node``.
+    """
+    used = cluster.ranks_per_node
+    if isinstance(rank, int):
+        return rank // used * cluster.gpus_per_node + rank % used
+    rank_W = rank.astype(np.int64)
+    return rank_W // used * cluster.gpus_per_node + rank_W % used
+
+
+def locations(cluster: Cluster, world_size: int) -> npt.NDArray[np.int64]:
+    """Return where each rank sits; ranks fill the used GPUs of the nodes in their order.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Its GPUs per node, and how many of them are used.
     world_size : int
         Ranks, W.
 
@@ -73,7 +100,8 @@ def locations(cluster: Cluster, world_size: int) -> npt.NDArray[np.int64]:
     array of int, [L, W]
         The node of each rank, on the only level there is.
     """
-    return (np.arange(world_size, dtype=np.int64) // cluster.gpus_per_node)[np.newaxis, :]
+    gpu_W = gpu_of(cluster, np.arange(world_size, dtype=np.int64))
+    return (gpu_W // cluster.gpus_per_node)[np.newaxis, :]
 
 
 def placement_of(members: Sequence[int] | npt.NDArray[np.integer], locations_LW: npt.NDArray[np.integer]) -> Placement:

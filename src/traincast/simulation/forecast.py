@@ -61,7 +61,7 @@ def forecast(
     gpu, plan = gpu_of_cluster(cluster.gpu), plan_of_job(job)
     warnings = _warnings(job, plan, gpu, cluster.gpus_per_node, allow_oom=allow_oom)
     done = run_job(job, cluster, options, table.for_job(gpu, job.stack.name), engine)
-    result = account(done.run, done.workload, done.plan, cluster, options, engine)
+    result = account(done.run, done.workload, done.plan, done.cluster, options, engine)
     rates = _rates(done)
     return replace(
         result,

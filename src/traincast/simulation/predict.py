@@ -7,6 +7,7 @@ import numpy as np
 
 from traincast.estimate.compute import PricedCompute, price_compute
 from traincast.estimate.factors import CostFactors, shipped_factors, with_factors
+from traincast.fabric.node_use import place_job
 from traincast.schedules.check import check_plan
 from traincast.schedules.plan import SCHEDULES, SchedulePlan
 from traincast.simulation.run import Run, run_workload
@@ -26,6 +27,8 @@ class JobRun:
     """A job's step as it was simulated."""
 
     job: Job
+    cluster: Cluster
+    """What it runs on, with the GPUs of a node that it uses."""
     gpu: GpuSpec
     factors: CostFactors
     plan: SchedulePlan
@@ -52,7 +55,7 @@ def _plan(schedule: str, stages: int, virtual: int, microbatches: int) -> Schedu
 
 
 def prepare_job(
-    job: Job, gpu: GpuSpec, factors: CostFactors, gpus_per_node: int = 8
+    job: Job, gpu: GpuSpec, factors: CostFactors, ranks_per_node: int = 8
 ) -> tuple[SchedulePlan, Workload, PricedCompute]:
     """Build and price a job's work without running it.
 
@@ -62,7 +65,7 @@ def prepare_job(
         If the job cannot run.
     """
     plan = plan_of_job(job)
-    workload = build_workload(with_factors(job, factors), plan, gpus_per_node)
+    workload = build_workload(with_factors(job, factors), plan, ranks_per_node)
     compute_factor = job.stack.compute_factor * factors.of("compute")
     compute = price_compute(workload.ops, gpu, factors, compute_factor)
     ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * _host_factors(compute.ops, factors))
@@ -120,6 +123,10 @@ def run_job(
     gpu = gpu_of_cluster(cluster.gpu)
     if factors is None:
         factors = shipped_factors().for_job(gpu, job.stack.name)
-    plan, workload, compute = prepare_job(job, gpu, factors, cluster.gpus_per_node)
-    run = run_workload(workload, plan, cluster, options or SimulateOptions(), engine)
-    return JobRun(job, gpu, factors, plan, workload, compute, run)
+    options = options or SimulateOptions()
+    asked = job.gpus_used_per_node if options.gpus_used_per_node is None else options.gpus_used_per_node
+    cluster, notes = place_job(cluster, job.parallel, asked)
+    plan, workload, compute = prepare_job(job, gpu, factors, cluster.ranks_per_node)
+    workload = replace(workload, assumptions=(*workload.assumptions, *notes))
+    run = run_workload(workload, plan, cluster, options, engine)
+    return JobRun(job, cluster, gpu, factors, plan, workload, compute, run)

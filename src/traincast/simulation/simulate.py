@@ -1,5 +1,7 @@
 """Simulate a workload on a cluster: lay it out, price it, run it, account for it."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from traincast import __version__
@@ -8,6 +10,7 @@ from traincast.analysis.parts import step_parts
 from traincast.analysis.stragglers import find_stragglers
 from traincast.engine.run import run
 from traincast.estimate.price import PricedCommunication
+from traincast.fabric.node_use import place_job
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.remarks import (
     measured_tables,
@@ -56,6 +59,10 @@ def simulate_workload(workload: Workload, cluster: Cluster, options: SimulateOpt
         If the workload cannot run.
     """
     plan = plan_of(workload)
+    cluster, notes = place_job(
+        cluster, workload.parallel, options.gpus_used_per_node, measured=workload.measured is not None
+    )
+    workload = replace(workload, assumptions=(*workload.assumptions, *notes))
     done = run_workload(workload, plan, cluster, options, engine)
     return account(done, workload, plan, cluster, options, engine)
 
@@ -202,7 +209,8 @@ def _cluster(cluster: Cluster, world_size: int) -> dict[str, object]:
         "description": cluster.description,
         "gpu": cluster.gpu.name,
         "gpus_per_node": cluster.gpus_per_node,
-        "nodes": -(-world_size // cluster.gpus_per_node),
+        "gpus_used_per_node": cluster.ranks_per_node,
+        "nodes": -(-world_size // cluster.ranks_per_node),
         "ideal": cluster.ideal,
         "fabric": cluster.fabric.kind if cluster.fabric else None,
     }

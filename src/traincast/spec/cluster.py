@@ -6,6 +6,7 @@ The unit of every number is in its name, and a cluster file uses the same names
 
 from dataclasses import dataclass
 
+from traincast.errors import ConfigError
 from traincast.spec.fabric import FabricSpec
 from traincast.spec.measured import MeasuredTable
 
@@ -115,5 +116,20 @@ class Cluster:
     """What the network between the nodes looks like; None: nothing in it is ever shared."""
     measured: Measured | None = None
     """Times that replace the formula for the groups they were measured on; None: there are none."""
+    gpus_used_per_node: int | None = None
+    """GPUs of each node that a job uses; None: as its groups need it (`traincast.fabric.node_use`)."""
     sources: tuple[tuple[str, str], ...] = ()
     """(number, where it comes from), for every number above."""
+
+    def __post_init__(self) -> None:
+        """Refuse to use more GPUs of a node than it has."""
+        if self.gpus_used_per_node is not None and not 1 <= self.gpus_used_per_node <= self.gpus_per_node:
+            raise ConfigError(
+                f"is {self.gpus_used_per_node}; a node of {self.name} has {self.gpus_per_node} GPUs",
+                "gpus_used_per_node",
+            )
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks that a full node holds."""
+        return self.gpus_used_per_node or self.gpus_per_node

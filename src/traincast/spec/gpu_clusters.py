@@ -68,21 +68,18 @@ def _preset_of(spec: GpuSpec) -> str | None:
 
 
 def _with_domain(cluster: Cluster, spec: GpuSpec, gpus_per_node: int | None, gpus: int | None) -> Cluster:
-    domain = cluster.gpus_per_node
-    if gpus_per_node is not None and spec.domain <= 8:
-        domain = gpus_per_node
     # Racks of 72 are handed out in segments of 64, so that degrees divide.
     # Source: NVIDIA-NeMo/Megatron-Bridge and mlcommons submissions on NVL72: multiples of 64 GPUs.
     if spec.domain == 72 and gpus is not None and gpus > 72 and gpus % 64 == 0:
-        domain = 64
-    if domain == cluster.gpus_per_node:
+        return replace(cluster, gpus_used_per_node=64)
+    if gpus_per_node is None or spec.domain > 8 or gpus_per_node == cluster.gpus_per_node:
         return cluster
     node = cluster.inter.node_bandwidth_bytes_per_s
-    scaled = None if node is None else node * domain / cluster.gpus_per_node
+    scaled = None if node is None else node * gpus_per_node / cluster.gpus_per_node
     return replace(
         cluster,
-        name=f"{cluster.name} x{domain}",
-        gpus_per_node=domain,
+        name=f"{cluster.name} x{gpus_per_node}",
+        gpus_per_node=gpus_per_node,
         inter=replace(cluster.inter, node_bandwidth_bytes_per_s=scaled),
     )
 

@@ -76,6 +76,8 @@ class JobRequest:
     """The vocabulary is padded to a multiple of this times tp."""
     grad_reduce_bytes: int | None = None
     """Bytes of a gradient element as replicas reduce it; it replaces the stack's."""
+    gpus_used_per_node: int | str | None = None
+    """GPUs of each node that ranks are placed on: a number, ``auto`` or ``all`` (`traincast.fabric.node_use`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,7 @@ class Job:
     task: str = "pretrain"
     lora_rank: int = 16
     expert_imbalance: float = 1.0
+    gpus_used_per_node: int | str | None = None
     assumptions: tuple[Note, ...] = ()
 
     @property

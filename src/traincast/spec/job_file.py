@@ -43,7 +43,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p", "cp_kind"),
     ),
     "batch": ("seq_length", "micro_batch", "global_batch", "expert_imbalance"),
-    "cluster": ("name", "gpus"),
+    "cluster": ("name", "gpus", "gpus_used_per_node"),
     "software": (
         *("stack", "year", "precision", "recompute", "recompute_layers", "attention_kernel", "cuda_graphs"),
         *("vocab_multiple", "grad_reduce_bytes", "task", "lora_rank"),
@@ -89,6 +89,7 @@ global_batch = 256             # sequences of a step
 [cluster]
 name = "h100"                  # a preset (traincast clusters) or a TOML
 gpus = 256
+# gpus_used_per_node = "auto"  # auto: what keeps tp, cp and ep groups in a node; all; or a number, such as 64 of 72
 
 [software]
 # stack = "megatron-core-2025" # or a TOML; see docs/jobs.md

@@ -7,6 +7,7 @@ from typing import Any
 
 from traincast.errors import ConfigError
 from traincast.spec.dtypes import bytes_per_element
+from traincast.units import counted
 
 GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")
 """Communication groups as the user names them."""
@@ -16,6 +17,9 @@ COMM_SOURCES = ("measured", "model")
 
 NETWORKS = ("auto", "analytical", "flow")
 """How groups that communicate at the same time share links: flows where they can meet, never, or always."""
+
+NODE_USES = ("auto", "all")
+"""How many GPUs of a node a job uses, beside a number: as its innermost groups need it, or all."""
 
 OVERLAP_CLASSES = ("compute", "memory", "small", "unknown", "communication")
 """What an operation that overlaps may be bound by, as the user names it."""
@@ -124,10 +128,14 @@ class SimulateOptions:
     """How groups that communicate at the same time share links (`NETWORKS`)."""
     network_seeds: int = 1
     """Hash seeds of the fabric to simulate; the step of each beyond the first is only told as a spread."""
+    gpus_used_per_node: int | str | None = None
+    """GPUs of each node that ranks are placed on: a number, or one of `NODE_USES`; None: what the cluster says,
+    else ``auto``."""
 
     def __post_init__(self) -> None:
         """Refuse names that do not exist and numbers that mean nothing."""
         self._check_overlap()
+        check_gpus_used(self.gpus_used_per_node)
         for group, rate in self.busbw_bytes_per_s.items():
             if group not in GROUP_NAMES:
                 raise ConfigError(f"unknown group {group!r}; known: {', '.join(GROUP_NAMES)}", "busbw")
@@ -158,6 +166,32 @@ def _of_all_classes(slowdown: object) -> dict[str, float]:
         text = f"is {slowdown!r}; it must be a number, zero or more, or such numbers by class ({classes})"
         raise ConfigError(text, "overlap_slowdown")
     return dict.fromkeys(OVERLAP_CLASSES, float(slowdown))
+
+
+def check_gpus_used(value: object, most: int | None = None, node_of: str = "") -> None:
+    """Refuse what is no number of GPUs of a node and no word for one.
+
+    Parameters
+    ----------
+    value : object
+        A number, one of `NODE_USES`, or None.
+    most : int, optional
+        GPUs of a node, where the cluster is known.
+    node_of : str
+        Name of that cluster.
+
+    Raises
+    ------
+    ConfigError
+        If it is none of these.
+    """
+    if value is None or value in NODE_USES:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        words = " or ".join(NODE_USES)
+        raise ConfigError(f"is {value!r}; it must be a number of GPUs, or {words}", "gpus_used_per_node")
+    if most is not None and value > most:
+        raise ConfigError(f"is {value}, but a node of {node_of} has {counted(most, 'GPU')}", "gpus_used_per_node")
 
 
 def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401

@@ -102,6 +102,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         task=request.task,
         lora_rank=decide_lora_rank(request, decided),
         expert_imbalance=request.expert_imbalance,
+        gpus_used_per_node=request.gpus_used_per_node,
         assumptions=tuple(decided.notes),
     )
 

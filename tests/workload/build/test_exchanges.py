@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of, workload_of
+from traincast.workload.build.emit import Emitter
+from traincast.workload.build.slice import Slice
 from traincast.workload.build.stage import stages_of
 from traincast.workload.words import Group, Operation
 
@@ -45,6 +47,20 @@ def test_layers_gather_and_scatter_the_split_sequence(overlap, cp):
     assert backward[Group.TP, SCATTER] == pytest.approx((layers + head) * size)
     # The loss: the largest logit, its sum and the target's, in 32 bits for each token.
     assert forward[Group.TP, REDUCE] == 3 * head * job.micro_batch * job.seq_length // cp * 4
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tp", "ranks_per_node", "hidden"),
+    [(64, 8, 8, True), (64, 4, 8, True), (64, 16, 8, False), (48, 6, 8, False), (48, 6, 6, True), (8, 8, 72, True)],
+)
+def test_tensor_transfers_hide_only_inside_one_domain(gpus, tp, ranks_per_node, hidden):
+    """Kernels that overlap them write to the memory of their peers; a group that crosses nodes shows all of it."""
+    wide = replace(TINY, hidden=768, attention=replace(TINY.attention, heads=48, kv_heads=48), ffn_hidden=2304)
+    job = job_of(wide, gpus=gpus, tp=tp, overlap_tp=True, global_batch=64 if gpus == 64 else 48, seq_length=3072)
+    emit = Emitter(Slice(job, ranks_per_node))
+    assert emit.unhidden(Group.TP) == (job.stack.unhidden_tp if hidden else 1.0)
+    notes = [note.code for note in workload_of(job, ranks_per_node).assumptions]
+    assert ("overlap-tp-across-nodes" in notes) is not hidden
 
 
 def test_splitting_the_sequence_sends_as_many_bytes_in_the_forward_pass():

@@ -51,6 +51,8 @@ def numbers(clusters: Sequence[Cluster]) -> Iterator[RenderableType]:
 def _fields(cluster: Cluster) -> Iterator[tuple[str, object]]:
     """Yield what is known of a cluster under the names that a cluster file has for it."""
     yield "gpus_per_node", cluster.gpus_per_node
+    if cluster.gpus_used_per_node is not None:
+        yield "gpus_used_per_node", cluster.gpus_used_per_node
     if cluster.nccl is not None:
         yield "nccl", cluster.nccl
     parts: list[tuple[str, Gpu | Link | FabricSpec | None]] = [("gpu", cluster.gpu), ("fabric", cluster.fabric)]

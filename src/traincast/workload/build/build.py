@@ -9,6 +9,7 @@ import numpy as np
 
 from traincast.schedules.plan import SchedulePlan
 from traincast.spec.job import Job
+from traincast.spec.notes import Note
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.kernels import Counted
 from traincast.workload.build.layer import Exchange
@@ -24,7 +25,7 @@ NORM_BYTES = 4
 """The gradient norm is one 32-bit number, reduced over all ranks that hold a part of the model."""
 
 
-def build_workload(job: Job, plan: SchedulePlan, gpus_per_node: int = 8) -> Workload:
+def build_workload(job: Job, plan: SchedulePlan, ranks_per_node: int = 8) -> Workload:
     """Return the workload of a job.
 
     Parameters
@@ -33,17 +34,17 @@ def build_workload(job: Job, plan: SchedulePlan, gpus_per_node: int = 8) -> Work
         With everything decided.
     plan : SchedulePlan
         Its pipeline schedule: which stage holds which virtual stage.
-    gpus_per_node : int
-        GPUs that reach each other without the network.
+    ranks_per_node : int
+        Ranks that reach each other without the network.
 
     Returns
     -------
     Workload
         Computations carry the operators they run and have no duration yet; communications have sizes.
     """
-    builder = _Builder(job, plan, Emitter(job), stages_of(job, gpus_per_node))
+    part = Slice(job, ranks_per_node)
+    builder = _Builder(job, plan, Emitter(part), stages_of(job, ranks_per_node))
     template = builder.template()
-    part = Slice(job)
     message = part.activation_bytes // (job.parallel.tp if part.splits_sequence else 1)
     return Workload(
         name=job.model.name,
@@ -56,8 +57,21 @@ def build_workload(job: Job, plan: SchedulePlan, gpus_per_node: int = 8) -> Work
         template_W=np.zeros(job.parallel.world_size, dtype=np.int32),
         message_bytes_Q=np.full(len(job.layers_Q), message, dtype=np.int64),
         inputs=(),
-        assumptions=job.assumptions,
+        assumptions=(*job.assumptions, *_overlap_notes(builder.emit)),
     )
+
+
+def _overlap_notes(emit: Emitter) -> tuple[Note, ...]:
+    """Say where an overlap that was asked for cannot be had."""
+    job, part = emit.job, emit.held
+    if not job.overlap_tp or emit.can_overlap(Group.TP) or job.parallel.tp == 1:
+        return ()
+    text = (
+        f"overlap_tp needs tensor parallel groups inside one NVLink domain, as its kernels write to the memory of "
+        f"their peers: tp {job.parallel.tp} with {part.ranks_per_node} ranks per node crosses nodes, so nothing of "
+        "its transfers is hidden"
+    )
+    return (Note("overlap-tp-across-nodes", text),)
 
 
 @dataclass(slots=True)

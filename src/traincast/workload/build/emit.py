@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from traincast.spec.job import Job
 from traincast.workload.build.kernels import Counted
 from traincast.workload.build.layer import Exchange
+from traincast.workload.build.slice import Slice
 from traincast.workload.calls import OperatorCall
 from traincast.workload.ops import Op, OpTableBuilder
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Phase, Stream
@@ -48,8 +49,14 @@ class Host:
 class Emitter:
     """Adds operations to a table and returns their rows."""
 
-    job: Job
+    held: Slice
+    """What a rank holds, and how many ranks share its node."""
     builder: OpTableBuilder = field(default_factory=OpTableBuilder)
+
+    @property
+    def job(self) -> Job:
+        """The job whose work it is."""
+        return self.held.job
 
     def compute(self, name: str, phase: Phase, calls: Iterable[Counted]) -> list[int]:
         """Add one operation for all calls that run one after the other; nothing for none."""
@@ -125,13 +132,23 @@ class Emitter:
         """Return the share of a group's exchanges that cannot be hidden."""
         job, stack = self.job, self.job.stack
         if group in (Group.TP, Group.ETP):
-            return stack.unhidden_tp if job.overlap_tp else 1.0
+            return stack.unhidden_tp if job.overlap_tp and self.can_overlap(group) else 1.0
         if group is Group.CP:
             return stack.unhidden_cp
         if group is Group.EP:
             return stack.unhidden_ep
         # Other stacks reduce and gather layer by layer: what stays in sight follows from the simulation.
         return stack.unhidden_fsdp if group in (Group.DP, Group.EDP, Group.SHARD) and job.zero == 3 else 1.0
+
+    def can_overlap(self, group: Group) -> bool:
+        """Return whether transfers of a tensor parallel group can be pipelined with its matrix products.
+
+        The kernels that do so write to the memory of their peers, which takes one NVLink domain. Sources:
+        NVIDIA/TransformerEngine issue 1071 (userbuffers: tensor parallelism of one node only); PyTorch,
+        torch/distributed/_symmetric_memory (async TP: every rank maps the memory of all others).
+        """
+        parallel = self.job.parallel
+        return self.held.in_one_node(parallel.tp if group is Group.TP else parallel.expert_tp)
 
 
 def _merged(calls: Iterable[Counted]) -> tuple[Counted, ...]:

@@ -13,8 +13,8 @@ class Slice:
     """A rank's share of the work of one microbatch."""
 
     job: Job
-    gpus_per_node: int = 8
-    """GPUs that reach each other without the network (an NVL72 domain: 72)."""
+    ranks_per_node: int = 8
+    """Ranks that reach each other without the network (64 where a job uses so many of an NVL72 rack)."""
 
     @property
     def tokens(self) -> int:
@@ -66,10 +66,14 @@ class Slice:
         """Type of attention, head and everything that stays in 16 bits under fp8 and fp4."""
         return self.job.precision if self.job.precision in ("bf16", "fp16", "fp32", "tf32") else "bf16"
 
+    def in_one_node(self, span: int) -> bool:
+        """Return whether every group within so many consecutive ranks sits inside a node."""
+        return self.job.parallel.world_size <= self.ranks_per_node or self.ranks_per_node % span == 0
+
     def distinct_nodes_share(self, topk: int) -> float:
         """Return how many nodes a token's experts are spread over, over how many experts it has.
 
         Experts are taken as drawn evenly: of n nodes, k draws meet ``n (1 - (1 - 1/n)^k)`` distinct ones.
         """
-        nodes = max(1, -(-self.job.parallel.ep * self.job.parallel.expert_tp // self.gpus_per_node))
+        nodes = max(1, -(-self.job.parallel.ep * self.job.parallel.expert_tp // self.ranks_per_node))
         return 1.0 if nodes == 1 else nodes * (1 - (1 - 1 / nodes) ** topk) / topk

@@ -84,9 +84,9 @@ class StageWork:
         return total + table_weights(self.held, tables)
 
 
-def stages_of(job: Job, gpus_per_node: int) -> tuple[StageWork, ...]:
+def stages_of(job: Job, ranks_per_node: int) -> tuple[StageWork, ...]:
     """Return every virtual stage of a job, in model order, [Q]."""
-    held = Slice(job, gpus_per_node)
+    held = Slice(job, ranks_per_node)
     kinds = [LayerKind(job.model.has_experts(i), job.model.window_of(i)) for i in range(job.model.layers)]
     works = {kind: layer_work(held, kind) for kind in dict.fromkeys(kinds)}
     stages, begin = [], 0
