@@ -231,6 +231,8 @@ def predict(
     decided = resolve_job(request, found) if isinstance(request, JobRequest) else request
     decided = replace(decided, assumptions=(*notes, *decided.assumptions))
     result = forecast(decided, found, options, allow_oom=allow_oom, engine=engine)
+    if isinstance(draft, Draft):
+        result = replace(result, warnings=(*draft.warnings, *result.warnings))
     return result if chosen else _with_default_cluster(result)
 
 

@@ -15,6 +15,8 @@ _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e1
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _PREFIX = {**_DECIMAL, **_BINARY}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+_TOKENS = re.compile(r"^\s*(\d[\d_,]*\.?\d*)\s*([kKmM]?)\s*$")
+_TOKEN_PREFIX = {"": 1, "k": 2**10, "m": 2**20}
 _QUANTITY = re.compile(r"^\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)\s*$")
 
 
@@ -74,6 +76,36 @@ def parse_rate(text: str) -> float:
         if prefix != unit and prefix in _PREFIX and value > 0:
             return value * _PREFIX[prefix] * bytes_per_unit
     raise ConfigError(f"{text!r} is not a rate; write it like 300GB/s or 400Gb/s")
+
+
+def parse_tokens(text: str) -> int:
+    """Read a number of tokens, such as the length of a sequence; k is 1,024 and M 1,048,576.
+
+    Parameters
+    ----------
+    text : str
+        ``8192``, ``8k``, ``128K``, ``1M``.
+
+    Returns
+    -------
+    int
+        Tokens.
+
+    Raises
+    ------
+    ConfigError
+        If the text is no whole number of tokens, or below 1.
+
+    Examples
+    --------
+    >>> parse_tokens("128k")
+    131072
+    """
+    match = _TOKENS.match(text)
+    tokens = float(match[1].replace("_", "").replace(",", "")) * _TOKEN_PREFIX[match[2].lower()] if match else 0.0
+    if not 1 <= tokens < math.inf or tokens != int(tokens):
+        raise ConfigError(f"{text!r} is not a number of tokens; write it like 8192, 8k (8,192) or 1M (1,048,576)")
+    return int(tokens)
 
 
 def parse_time(text: str) -> float:

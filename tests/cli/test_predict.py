@@ -93,7 +93,11 @@ def test_pasted_flags_are_the_same_job_as_our_own(call):
         ((*SMALL, "--expert-imbalance", 0.5), 2, "0.5 is not in the range x>=1"),
         ((*SMALL, "--expert-imbalance", 1.5), 1, "expert_imbalance: is 1.5, but llama3-8b has no experts"),
         ((*SMALL, "--frobnicate", 1), 2, "No such option"),
-        (("--like", "megatron", "--", "--num-layers", 4, "--frobnicate", 3), 1, "--frobnicate: is no flag"),
+        (
+            ("--like", "megatron", "--strict", "--", "--num-layers", 4, "--frobnicate", 3),
+            1,
+            "--frobnicate 3: is not a known flag of Megatron-LM",
+        ),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_message(call, words, code, said):

@@ -8,7 +8,7 @@ import click
 
 from traincast.spec.draft import Draft
 from traincast.spec.job_file import read_job_file
-from traincast.spec.job_flags import JOB_FLAGS, SCHEDULES, JobFlag, job_flag_of
+from traincast.spec.job_flags import JOB_FLAGS, SCHEDULES, JobFlag
 from traincast.spec.like import LIKES, draft_like
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -17,11 +17,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 def job_options(function: F) -> F:
     """Add ``[JOB]``, ``--like``, and a flag for every field of a job, under its own name and Megatron-LM's.
 
-    The command gets ``words``, ``like``, ``cluster`` and one keyword per field of
+    The command gets ``words``, ``like``, ``cluster``, ``strict`` and one keyword per field of
     `traincast.spec.job_flags.JOB_FLAGS`; `job_of` turns them into a job.
     """
     for flag in reversed(JOB_FLAGS):
         function = _option(flag)(function)
+    function = click.option(
+        "--strict",
+        is_flag=True,
+        help="Refuse pasted flags that are unknown, and another world size than the launcher's.",
+    )(function)
     function = click.option("--cluster", metavar="NAME|FILE", help="Preset or TOML file.")(function)
     function = click.option(
         "--like",
@@ -31,7 +36,9 @@ def job_options(function: F) -> F:
     return click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[JOB] [-- FLAGS...]")(function)
 
 
-def job_of(words: Sequence[str], like: str | None, cluster: str | None, values: Mapping[str, Any]) -> Draft:
+def job_of(
+    words: Sequence[str], like: str | None, cluster: str | None, values: Mapping[str, Any], *, strict: bool = False
+) -> Draft:
     """Return the job that file, pasted flags and options describe; options win over the others.
 
     Parameters
@@ -44,6 +51,8 @@ def job_of(words: Sequence[str], like: str | None, cluster: str | None, values: 
         What ``--cluster`` says.
     values : mapping
         Values of the flags by field; None is not given. Other keys are left alone.
+    strict : bool, default False
+        Refuse pasted flags that are unknown, and GPUs that are not what the launcher starts.
 
     Returns
     -------
@@ -57,20 +66,25 @@ def job_of(words: Sequence[str], like: str | None, cluster: str | None, values: 
     TraincastError
         If the file or a flag cannot be read.
     """
-    draft = _gathered(words, like, cluster, values)
+    draft = _gathered(words, like, cluster, values, strict=strict)
+    wrong = [note.text for note in draft.warnings if note.code == "gpus-of-launcher"] if strict else []
+    if wrong:
+        raise click.UsageError(f"{wrong[0]}; give one of them, or leave out --strict")
     missing = draft.missing()
     if missing is not None:
-        raise click.UsageError(f"{missing}: is missing; give {job_flag_of(missing)}, or set it in the job file")
+        raise click.UsageError(f"{missing}: {draft.hint(missing)}")
     return draft
 
 
-def _gathered(words: Sequence[str], like: str | None, cluster: str | None, values: Mapping[str, Any]) -> Draft:
+def _gathered(
+    words: Sequence[str], like: str | None, cluster: str | None, values: Mapping[str, Any], *, strict: bool
+) -> Draft:
     """Return what file, pasted flags and options say."""
     given = {flag.field: values[flag.field] for flag in JOB_FLAGS if values.get(flag.field) is not None}
     model = given.pop("model", None)
     said = Draft(model=model, cluster=cluster, fields=given)
     if like is not None:
-        return draft_like(like, list(words)).under(said)
+        return draft_like(like, words, strict=strict).under(said)
     if len(words) > 1 or any(word.startswith("-") for word in words):
         raise click.UsageError(f"{' '.join(words[:3])!r} is not one job file; for pasted flags give --like megatron")
     if not words:

@@ -21,6 +21,7 @@ def command(
     words: tuple[str, ...],
     like: str | None,
     cluster: str | None,
+    strict: bool,
     allow_oom: bool,
     out: Path | None,
     as_json: bool,
@@ -39,7 +40,7 @@ def command(
     from traincast import api
     from traincast.report.directory import write_directory
 
-    draft = job_of(words, like, cluster, values)
+    draft = job_of(words, like, cluster, values, strict=strict)
     with progress("predicting", quiet=quiet or as_json):
         result = api.predict(draft, options=options, allow_oom=allow_oom)
         written = write_directory(result, out) if out else []

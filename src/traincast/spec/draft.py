@@ -32,15 +32,24 @@ class Draft:
         Fields of `JobRequest` that were given.
     notes : tuple of Note
         What reading it brought up.
+    warnings : tuple of Note
+        What of it is not modelled or looks wrong.
     finish : Finish or None
         Defaults of a framework that need the number of GPUs, which may be given elsewhere.
+    launched : int or None
+        Ranks that a pasted launch line starts.
+    launcher : str or None
+        What says so, or why nothing does.
     """
 
     model: Model | str | None = None
     cluster: str | None = None
     fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     notes: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
     finish: Finish | None = None
+    launched: int | None = None
+    launcher: str | None = None
 
     def under(self, over: "Draft") -> "Draft":
         """Return this draft with everything that another one says instead, less the assumptions that it settles."""
@@ -51,8 +60,22 @@ class Draft:
             cluster=over.cluster or self.cluster,
             fields={**self.fields, **over.fields},
             notes=(*(note for note in self.notes if note.code not in settled), *over.notes),
+            warnings=(*self.warnings, *self._contradictions(over), *over.warnings),
             finish=over.finish or self.finish,
         )
+
+    def _contradictions(self, over: "Draft") -> tuple[Note, ...]:
+        """Return a warning where the GPUs that are given are not the ranks that the launcher starts."""
+        gpus = over.fields.get("gpus")
+        if self.launched is None or gpus in (None, self.launched):
+            return ()
+        text = f"--gpus {gpus} is taken, but the launcher starts {self.launched} ranks ({self.launcher})"
+        return (Note("gpus-of-launcher", text),)
+
+    def hint(self, missing: str) -> str:
+        """Return what to do about a field that is missing."""
+        why = f" ({self.launcher})" if missing == "gpus" and self.launcher is not None else ""
+        return f"is missing{why}; give {job_flag_of(missing)}, or set it in the job file"
 
     def missing(self) -> str | None:
         """Return the first field that a job must have and that neither was given nor follows; None where all are there.
@@ -90,6 +113,6 @@ class Draft:
             raise ConfigError(f"is missing; give {job_flag_of('model')} or a [model] in the job file", "model")
         missing = self.missing()
         if missing is not None:
-            raise ConfigError(f"is missing; give {job_flag_of(missing)}, or set it in the job file", missing)
+            raise ConfigError(self.hint(missing), missing)
         model = load_model(self.model) if isinstance(self.model, str) else self.model
         return JobRequest(model=model, **self._finished())

@@ -1,36 +1,40 @@
 """Frameworks whose own flags are read as they are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from traincast.errors import UnknownNameError
+from traincast.names import find_name
 from traincast.spec.draft import Draft
 from traincast.spec.megatron_flags import draft_of_megatron
 from traincast.spec.torchtitan_flags import draft_of_torchtitan
 
-LIKES: dict[str, Callable[[list[str]], Draft]] = {
+LIKES: dict[str, Callable[..., Draft]] = {
     "megatron": draft_of_megatron,
     "torchtitan": draft_of_torchtitan,
 }
 """Name to the reader of its command line."""
 
 
-def draft_like(name: str, words: list[str]) -> Draft:
-    """Read pasted flags of a framework.
+def draft_like(name: str, words: Sequence[str], *, strict: bool = False) -> Draft:
+    """Read a pasted command line of a framework.
 
     Parameters
     ----------
     name : str
         One of `LIKES`.
-    words : list of str
-        The words of its command line.
+    words : sequence of str
+        Its words, launcher, assignments and script among them or not; or one word, the text of a script.
+    strict : bool, default False
+        Refuse unknown flags instead of warning of them.
 
     Raises
     ------
     UnknownNameError
         If its flags are not known here.
     ConfigError
-        If a flag is unknown or has a wrong value.
+        If a flag has a wrong value or makes a job that cannot be described, or is unknown and `strict` is set.
     """
-    if name not in LIKES:
+    found = find_name(name, LIKES)
+    if found is None:
         raise UnknownNameError("framework", name, LIKES)
-    return LIKES[name](words)
+    return LIKES[found](words, strict=strict)

@@ -1,20 +1,21 @@
 """Megatron-LM's training flags as a job: ``--like megatron -- <pasted flags>``.
 
-A flag that is absent has Megatron-LM's default, so that little stays open. Flags that cannot change the time of a
-step are listed once; flags that can, but are not modelled, are listed each; unknown ones are errors.
+A flag that is absent has Megatron-LM's default, so that little stays open. What becomes of flags that are not read
+here says `traincast.spec.dialect_flags`.
 Source: Megatron-LM, megatron/training/arguments.py (core 0.12 to 0.15).
 """
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincast.errors import ConfigError, InfeasibleError
+from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
+from traincast.spec.launch import environment_notes, read_launch
 from traincast.spec.megatron_checks import check_combinations, gradient_bytes, granularity
 from traincast.spec.megatron_layout import layers_of_layout, moe_layers
-from traincast.spec.megatron_words import HARMLESS, NOT_MODELLED, USED
 from traincast.spec.model import Model
 from traincast.spec.model_table import model_from_table
 from traincast.spec.notes import Note
@@ -31,7 +32,6 @@ _COUNTS = {
     "num-virtual-stages-per-pipeline-rank": "vpp",
     "micro-batch-size": "micro_batch",
     "global-batch-size": "global_batch",
-    "seq-length": "seq_length",
     "world-size": "gpus",
     "decoder-first-pipeline-num-layers": "first_stage_layers",
     "decoder-last-pipeline-num-layers": "last_stage_layers",
@@ -64,41 +64,48 @@ _CP = {
     "a2a+p2p": "all_to_all",
 }
 _BACKENDS = {"flash": "fa2", "fused": "cudnn", "unfused": "unfused", "local": "unfused"}
+_FLASH = {"2": "fa2", "3": "fa3"}
 _STACK = "megatron-core-2025"
 _STRATEGIES = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 
 
-def draft_of_megatron(words: list[str]) -> Draft:
+def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     """Read a pasted command line of Megatron-LM.
 
     Parameters
     ----------
-    words : list of str
+    words : sequence of str
         Its words; launcher and script may stand before the flags.
+    strict : bool, default False
+        Refuse unknown flags instead of warning of them.
 
     Returns
     -------
     Draft
-        Model and fields, with a note for all flags that have no effect.
+        Model and fields; its notes list the flags that have no effect, its warnings those that are not modelled.
 
     Raises
     ------
     ConfigError
-        If a flag is unknown, lacks what it needs, or has a wrong value.
+        If a flag lacks what it needs, has a wrong value, or makes a job that cannot be described.
     InfeasibleError
         If layers do not divide into the virtual stages asked for.
     """
-    pasted = split_flags(words, SHOWN)
-    notes = _check_known(pasted)
+    table, launch = flag_table("megatron"), read_launch(words, SHOWN)
+    table.check_script(launch.script)
+    pasted = split_flags(launch.words, SHOWN, table)
+    judged = judge(pasted.given(), table, strict=strict)
+    notes = [*judged.notes, *environment_notes(launch)]
     notes.append(Note("assumed-stack", f"stack is not given: {_STACK}, for pasted Megatron-LM flags; give --stack"))
     fields: dict[str, Any] = {"stack": _STACK, "cuda_graphs": False, "overlap_p2p": True}
     fields |= dict.fromkeys(_SWITCHES.values(), False)
     fields |= {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
     fields |= {field: pasted.count(flag, 1) for flag, field in _COUNTS.items() if flag in pasted}
     fields |= {field: pasted.is_on(flag) for flag, field in _SWITCHES.items() if flag in pasted}
-    if "gpus" not in fields and "nproc-per-node" in pasted:
-        nodes = pasted.count("nnodes", 1) if "nnodes" in pasted else 1
-        fields["gpus"] = pasted.count("nproc-per-node", 1) * nodes
+    if "seq-length" in pasted:
+        fields["seq_length"] = pasted.tokens("seq-length")
+    if launch.gpus is not None:
+        fields.setdefault("gpus", launch.gpus)
     if "num-experts" in pasted:
         # Source: arguments.py, validate_args: experts are split as the rest unless the flag says otherwise.
         fields.setdefault("etp", fields["tp"])
@@ -109,29 +116,15 @@ def draft_of_megatron(words: list[str]) -> Draft:
     _sharding(pasted, fields)
     _kernels(pasted, fields)
     notes += check_combinations(pasted, fields, model is not None)
-    return Draft(model=model, fields=fields, notes=tuple(notes), finish=lambda given: _finish(pasted, given))
-
-
-def _check_known(pasted: Pasted) -> list[Note]:
-    """Return the notes on flags without effect; refuse unknown ones."""
-    known = {*_COUNTS, *_SWITCHES, *USED}
-    harmless, notes = [], []
-    for flag in pasted.flags:
-        if flag in known:
-            continue
-        if flag in NOT_MODELLED:
-            notes.append(Note("flag-not-modelled", f"--{flag} is not modelled: {NOT_MODELLED[flag]}", f"--{flag}"))
-        elif any(re.fullmatch(pattern, flag) for pattern in HARMLESS):
-            harmless.append(f"--{flag}")
-        else:
-            raise ConfigError(
-                f"is no flag of Megatron-LM that is known here; leave it out, or write the job with our own flags "
-                f"(in {SHOWN})",
-                f"--{flag}",
-            )
-    if harmless:
-        notes.append(Note("flags-without-effect", f"no effect on the time of a step: {', '.join(harmless)}"))
-    return notes
+    return Draft(
+        model=model,
+        fields=fields,
+        notes=tuple(notes),
+        warnings=judged.warnings,
+        finish=lambda given: _finish(pasted, given),
+        launched=launch.gpus,
+        launcher=launch.says,
+    )
 
 
 def _model(pasted: Pasted, notes: list[Note]) -> Model | None:
@@ -146,7 +139,7 @@ def _model(pasted: Pasted, notes: list[Note]) -> Model | None:
     # Source: arguments.py, validate_args: 4 h, or for a gated layer 8 h / 3 rounded to 64.
     usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     ffn = pasted.count("ffn-hidden-size", 1) if "ffn-hidden-size" in pasted else usual
-    positions = pasted.text("position-embedding-type") if "position-embedding-type" in pasted else "learned_absolute"
+    positions = _position_type(pasted)
     table: dict[str, Any] = {
         "name": "megatron model",
         "layers": pasted.count("num-layers", 1),
@@ -172,11 +165,19 @@ def _normalization(pasted: Pasted) -> str:
     return pasted.choice("normalization", known) if "normalization" in pasted else "LayerNorm"
 
 
+def _position_type(pasted: Pasted) -> str:
+    if pasted.is_on("use-rotary-position-embeddings"):
+        return "rope"
+    if pasted.is_on("no-position-embedding"):
+        return "none"
+    return pasted.text("position-embedding-type") if "position-embedding-type" in pasted else "learned_absolute"
+
+
 def _positions(pasted: Pasted) -> int:
     """Return the learned positions: the longest position, or the sequence."""
     for flag in ("max-position-embeddings", "seq-length"):
         if flag in pasted:
-            return pasted.count(flag, 1)
+            return pasted.tokens(flag)
     return 0
 
 
@@ -219,7 +220,7 @@ def _attention(pasted: Pasted, hidden: int, heads: int) -> dict[str, Any]:
         return attention
     attention["head_dim"] = pasted.count("kv-channels", 1) if "kv-channels" in pasted else hidden // heads
     if "window-size" in pasted:
-        attention |= {"window": _window(" ".join(pasted.flags["window-size"])), "window_layers": 1}
+        attention |= {"window": _window(" ".join(pasted.flags["window-size"])), **_window_layers(pasted)}
     return attention
 
 
@@ -230,6 +231,20 @@ def _window(text: str) -> int:
         return int(value[0]) + 1
     except (ValueError, SyntaxError, TypeError, IndexError):
         raise ConfigError(f"is {text!r}; write it like (4095,0) (in {SHOWN})", "--window-size") from None
+
+
+def _window_layers(pasted: Pasted) -> dict[str, int]:
+    """Return which layers have the window: all, or all but the last of every so many.
+
+    Source: Megatron-LM, megatron/core/transformer/utils.py (is_layer_window_attention).
+    """
+    flag = "window-attn-skip-freq"
+    if flag not in pasted:
+        return {"window_layers": 1}
+    text = "".join(pasted.flags[flag])
+    if not text.isdigit() or int(text) < 2:
+        raise ConfigError(f"is {text!r}; only a period of 2 or more can be described (in {SHOWN})", f"--{flag}")
+    return {"window_layers": int(text) - 1, "window_period": int(text)}
 
 
 def _experts(pasted: Pasted, layers: int, ffn: int) -> dict[str, Any]:
@@ -324,5 +339,7 @@ def _kernels(pasted: Pasted, fields: dict[str, Any]) -> None:
         fields["cuda_graphs"] = True
     if "cuda-graph-impl" in pasted and pasted.text("cuda-graph-impl") != "none":
         fields["cuda_graphs"] = True
+    if "flash-attention-version" in pasted:
+        fields["attention_kernel"] = pasted.choice("flash-attention-version", _FLASH)
     if "attention-backend" in pasted and pasted.text("attention-backend") != "auto":
         fields["attention_kernel"] = pasted.choice("attention-backend", _BACKENDS)

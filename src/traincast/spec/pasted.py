@@ -1,13 +1,17 @@
 """Split a pasted command line into flags and their values, as argparse would."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traincast.errors import ConfigError
+from traincast.spec.dialect_flags import NO_EFFECT, SMALL_EFFECT, FlagTable, KnownFlag
+from traincast.spec.shell import has_variable, is_variable
+from traincast.units import parse_tokens
 
-_NUMBER = re.compile(r"^-\d")
-_LAUNCHERS = ("torchrun", "python", "python3", "srun", "deepspeed", "mpirun")
+_NUMBER = re.compile(r"^-[\d.]")
+_QUOTED = re.compile(r"^(['\"])(.*)\1$", re.DOTALL)
+_TRUTH = {"true": "1", "True": "1", "1": "1", "false": "", "False": "", "0": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +96,40 @@ class Pasted:
             return False
         if not values:
             return True
-        return self.choice(flag, {"true": "1", "True": "1", "1": "1", "false": "", "False": "", "0": ""}) == "1"
+        return self.choice(flag, _TRUTH) == "1"
+
+    def tokens(self, flag: str) -> int:
+        """Return the value of a flag as a number of tokens; ``8k`` is 8,192.
+
+        Raises
+        ------
+        ConfigError
+            If it is none.
+        """
+        try:
+            return parse_tokens(self.text(flag))
+        except ConfigError as error:
+            raise ConfigError(f"{error} (in {self.shown})", f"--{flag}") from None
+
+    def given(self) -> dict[str, str]:
+        """Return the flags that are not switched off, with their values joined by blanks."""
+        return {flag: " ".join(values) for flag, values in self.flags.items() if values not in (("false",), ("False",))}
 
 
-def split_flags(words: Sequence[str], shown: str) -> Pasted:
-    """Split words into flags and values.
+def split_flags(words: Sequence[str], shown: str, table: FlagTable) -> Pasted:
+    """Split the words that a training script is given into flags and values.
 
-    What stands before the first flag of the training script is taken as its launcher. ``--flag=value`` and
-    ``--flag value`` are the same, and so are ``_`` and ``-`` within a flag. The last of several counts.
+    ``--flag=value`` and ``--flag value`` are the same, and so are ``_`` and ``-`` within a flag. The last of several
+    counts. A flag takes as many values as its framework says, an unknown one all words up to the next flag.
 
     Parameters
     ----------
     words : sequence of str
-        The words of a command line, line-continuation signs and quotes among them or not.
+        The words.
     shown : str
         Whose flags they are, for messages.
+    table : FlagTable
+        What is known of them.
 
     Returns
     -------
@@ -115,21 +138,73 @@ def split_flags(words: Sequence[str], shown: str) -> Pasted:
     Raises
     ------
     ConfigError
-        If a word belongs to no flag.
+        If a word belongs to no flag, or a shell variable stands where its value is needed.
     """
     flags: dict[str, tuple[str, ...]] = {}
+    full: dict[str, int] = {}
     name: str | None = None
-    for word in (word.strip() for word in words):
-        if not word or word == "\\":
-            continue
-        if word.startswith("-") and not _NUMBER.match(word) and word.lstrip("-"):
+    lost = []
+    for word in _bare(words):
+        if word.startswith("-") and not _NUMBER.match(word):
             head, equals, value = word.partition("=")
-            name = head.lstrip("-").replace("_", "-")
-            flags[name] = (value,) if equals else ()
-        elif word.endswith(".py") or word.rpartition("/")[2] in _LAUNCHERS or (name is None and "=" in word):
-            name = None
-        elif name is None:
-            raise ConfigError(f"{word!r} belongs to no flag (in {shown})")
-        else:
+            name, preset = _spelled(head.lstrip("-").replace("_", "-"), table)
+            flags[name] = (*preset, *((_unquoted(value),) if equals else ()))
+            full[name] = _most(table.find(name), preset)
+        elif name is not None and _takes(word, len(flags[name]), full[name]):
             flags[name] = (*flags[name], word)
+        elif is_variable(word):
+            lost.append(word)
+        else:
+            after = "" if name is None else f"; {table.shown(name)} takes {full[name] or 'none'}"
+            raise ConfigError(f"{word!r} belongs to no flag{after} (in {shown})")
+    lost += [
+        f"{table.shown(flag)} {' '.join(values)}"
+        for flag, values in flags.items()
+        if any(map(has_variable, values)) and _matters(table.find(flag))
+    ]
+    if lost:
+        raise ConfigError(
+            f"shell variables have no value here: {', '.join(lost)}; write their values, or set them before the "
+            f"command (TP=8 torchrun ...) (in {shown})"
+        )
     return Pasted(flags, shown)
+
+
+def _bare(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words that say something, without quotation marks that were pasted with them."""
+    for word in words:
+        bare = _unquoted(word.strip())
+        if bare.strip("-\\"):
+            yield bare
+
+
+def _unquoted(word: str) -> str:
+    quoted = _QUOTED.match(word)
+    return quoted[2] if quoted else word
+
+
+def _spelled(name: str, table: FlagTable) -> tuple[str, tuple[str, ...]]:
+    """Return the usual name of a flag, and the value that another name of it stands for."""
+    to, *preset = table.spellings.get(name, (name,))
+    if table.find(to) is not None:
+        return to, tuple(preset)
+    # A switch with a section before it is turned off by no- before its last part, or before the whole.
+    section, dot, last = to.rpartition(".")
+    off = f"{section}{dot}{last.removeprefix('no-')}" if dot and last.startswith("no-") else to.removeprefix("no-")
+    known = table.find(off) if off != to and "." in off else None
+    return (off, ("false",)) if known is not None and known.values == "0" else (to, tuple(preset))
+
+
+def _most(known: KnownFlag | None, preset: Sequence[str]) -> int:
+    """Return how many values a flag takes at most."""
+    if known is None or known.values == "*" or known.name.endswith("*"):
+        return 1 << 16
+    return len(preset) or int(known.values)
+
+
+def _takes(word: str, has: int, most: int) -> bool:
+    return has < most or (most == 0 and has == 0 and word in _TRUTH)
+
+
+def _matters(known: KnownFlag | None) -> bool:
+    return known is None or known.effect not in (NO_EFFECT, SMALL_EFFECT)

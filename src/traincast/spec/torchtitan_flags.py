@@ -4,37 +4,24 @@ A file's tables and the dotted flags are the same settings; flags win. Source: t
 torchtitan/config/job_config.py (2024-12 to 2025-10).
 """
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from traincast.errors import ConfigError, FormatError, InfeasibleError
+from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
+from traincast.spec.launch import Launch, environment_notes, read_launch
 from traincast.spec.models import find_model
 from traincast.spec.notes import Note
-from traincast.spec.pasted import split_flags
+from traincast.spec.pasted import Pasted, split_flags
 from traincast.spec.stacks import parse_toml
-from traincast.units import counted
+from traincast.units import counted, parse_tokens
 
 T = TypeVar("T")
 
 SHOWN = "torchtitan settings"
 
-_HARMLESS = (
-    r"(?:job|profiling|metrics|optimizer|lr_scheduler|checkpoint|comm|fault_tolerance|experimental|memory_estimation|"
-    r"validation|debug)\..*",
-    r"training\.(?:dataset|dataset_path|steps|max_norm|seed|deterministic|warmup_steps|gc_freq|gc_debug|data_parallel.*|"
-    r"enable_cpu_offload|debug_moe_force_load_balance)",
-    r"model\.(?:hf_assets_path|tokenizer_path|norm_type|print_after_conversion|vocab_size_multiple_of)",
-    r"parallelism\.(?:disable_loss_parallel|enable_compiled_autograd|fsdp_reshard_after_forward|"
-    r"pipeline_parallel_schedule_csv|pipeline_parallel_split_points|context_parallel_load_balance|"
-    r"pipeline_parallel_expert_parallel_overlap)",
-    r"activation_checkpoint\.(?!mode$|selective_ac_option$).*",
-    r"(?:float8|mx|quantize)\..*",
-    r"compile\.(?:components|backend|model|loss)",
-    r"(?:nnodes|nproc.per.node|rdzv.*|role|tee|local.ranks.filter)",
-)
 _SCHEDULES = {
     "1f1b": ("1f1b", False),
     "gpipe": ("gpipe", False),
@@ -48,28 +35,6 @@ _DEGREES = {
     "context_parallel_degree": "cp",
     "expert_parallel_degree": "ep",
     "expert_tensor_parallel_degree": "etp",
-}
-_USED = {f"parallelism.{name}" for name in _DEGREES} | {
-    "parallelism.data_parallel_shard_degree",
-    "parallelism.data_parallel_replicate_degree",
-    "parallelism.pipeline_parallel_schedule",
-    "parallelism.pipeline_parallel_layers_per_stage",
-    "parallelism.pipeline_parallel_microbatch_size",
-    "parallelism.enable_async_tensor_parallel",
-    "parallelism.context_parallel_rotate_method",
-    "training.local_batch_size",
-    "training.batch_size",
-    "training.global_batch_size",
-    "training.seq_len",
-    "training.compile",
-    "training.mixed_precision_param",
-    "training.mixed_precision_reduce",
-    "model.name",
-    "model.flavor",
-    "model.converters",
-    "activation_checkpoint.mode",
-    "activation_checkpoint.selective_ac_option",
-    "compile.enable",
 }
 
 
@@ -86,9 +51,13 @@ class _Settings:
         """Return a whole number; -1 stands for torchtitan's own choice."""
         return int(self._read(name, usual, int, "a whole number"))
 
-    def on(self, name: str) -> bool:
+    def tokens(self, name: str) -> int:
+        """Return a number of tokens; ``8k`` is 8,192."""
+        return int(self._read(name, "", lambda raw: parse_tokens(str(raw)), "a number of tokens, such as 8192 or 8k"))
+
+    def on(self, name: str, *, usual: bool = False) -> bool:
         """Return a switch."""
-        raw = self.values.get(name, False)
+        raw = self.values.get(name, usual)
         if isinstance(raw, bool) or raw == "":
             return raw is not False
         return str(raw).lower() in ("true", "1", "yes")
@@ -104,55 +73,104 @@ class _Settings:
         raw = self.values.get(name, usual)
         try:
             return kind(raw)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, ConfigError):
             raise ConfigError(f"is {raw!r}; it must be {what} (in {SHOWN})", name) from None
 
 
-def draft_of_torchtitan(words: list[str]) -> Draft:
+def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     """Read torchtitan's command line, and the configuration file that it names.
 
     Parameters
     ----------
-    words : list of str
+    words : sequence of str
         Its words; launcher and script may stand before the flags.
+    strict : bool, default False
+        Refuse unknown settings instead of warning of them.
 
     Returns
     -------
     Draft
-        Model, fields, and a note for the settings that have no effect.
+        Model and fields; its notes list the settings that have no effect, its warnings those that are not modelled.
 
     Raises
     ------
     ConfigError
-        If a setting is unknown or has a wrong value.
+        If a setting has a wrong value.
     FormatError
         If the configuration file cannot be read.
     InfeasibleError
         If the degrees do not fit each other.
     """
-    pasted = split_flags(words, SHOWN)
-    flags = {name.replace("-", "_"): " ".join(values) for name, values in pasted.flags.items()}
-    file = flags.pop("job.config_file", None)
-    settings = _Settings({**(_flat(_read_file(file)) if file else {}), **flags})
-    notes = _check_known(settings)
+    table, launch = flag_table("torchtitan"), read_launch(words, SHOWN)
+    pasted = split_flags(launch.words, SHOWN, table)
+    settings = _settings(pasted, launch)
+    given = {name.replace("_", "-"): _text(value) for name, value in settings.values.items() if value is not False}
+    judged = judge(given, table, strict=strict)
     stack = _stack(settings)
     why = "with torch.compile" if stack == _COMPILED else "without torch.compile"
-    notes.append(Note("assumed-stack", f"stack is not given: {stack}, for torchtitan {why}; give --stack"))
+    assumed = Note("assumed-stack", f"stack is not given: {stack}, for torchtitan {why}; give --stack")
+    notes = (*judged.notes, *environment_notes(launch), assumed)
+    warnings = (*judged.warnings, *_python_config(settings))
     fields: dict[str, Any] = {"zero": 3, "stack": stack}
     fields |= {field: settings.count(f"parallelism.{name}", 1) for name, field in _DEGREES.items()}
     fields = {name: value for name, value in fields.items() if name not in ("ep", "etp") or value != 1}
     _data_parallel(settings, fields)
-    if "nproc_per_node" in flags:
-        fields["gpus"] = settings.count("nproc_per_node", 1) * settings.count("nnodes", 1)
+    gpus, says = _world(launch)
+    if gpus is not None:
+        fields["gpus"] = gpus
     _batch(settings, fields)
     _pipeline(settings, fields)
     _computing(settings, fields)
-    layers = "parallelism.pipeline_parallel_layers_per_stage"
-    if layers in settings.values:
-        notes.append(Note("flag-not-modelled", f"{layers} is not modelled: the layers are split evenly", layers))
     return Draft(
-        model=_model(settings), fields=fields, notes=tuple(notes), finish=lambda given: _finish(settings, given)
+        model=_model(settings),
+        fields=fields,
+        notes=notes,
+        warnings=warnings,
+        finish=lambda given: _finish(settings, given),
+        launched=gpus,
+        launcher=says,
     )
+
+
+def _settings(pasted: Pasted, launch: Launch) -> _Settings:
+    """Return the settings of the file, and of the flags over them."""
+    flags: dict[str, Any] = {name.replace("-", "_"): _value(values) for name, values in pasted.flags.items()}
+    # Source: torchtitan, run_train.sh: its variables stand for the file, or for the module and its function.
+    from_script = {"CONFIG_FILE": "job.config_file", "MODULE": "module", "CONFIG": "config"}
+    if (launch.script or "").endswith(".sh"):
+        flags = {name: launch.variables[key] for key, name in from_script.items() if key in launch.variables} | flags
+    file = flags.pop("job.config_file", None)
+    spellings = flag_table("torchtitan").spellings
+    read = {name.replace("_", "-"): value for name, value in (_flat(_read_file(file)) if file else {}).items()}
+    usual = {spellings.get(name, (name,))[0].replace("-", "_"): value for name, value in read.items()}
+    return _Settings({**usual, **flags})
+
+
+def _value(values: Sequence[str]) -> Any:  # noqa: ANN401
+    return False if tuple(values) == ("false",) else " ".join(values)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "" if value is True else str(value)
+
+
+def _world(launch: Launch) -> tuple[int | None, str | None]:
+    """Return the ranks of the launcher; those of ``NGPU`` where torchtitan's own script starts them."""
+    gpus = launch.variables.get("NGPU", "")
+    if launch.gpus is None and (launch.script or "").endswith(".sh") and gpus.isdigit():
+        return int(gpus), f"NGPU {gpus}"
+    return launch.gpus, launch.says
+
+
+def _python_config(settings: _Settings) -> tuple[Note, ...]:
+    """Warn of a configuration that is a function of Python, which only torchtitan can run."""
+    name = settings.get("config", None)
+    if name is None:
+        return ()
+    text = f"config {name} is a function of torchtitan, which is not run: only the settings that are given count"
+    return (Note("flag-not-modelled", text, "config"),)
 
 
 def _read_file(path: str) -> dict[str, Any]:
@@ -172,22 +190,12 @@ def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _check_known(settings: _Settings) -> list[Note]:
-    harmless = []
-    for name in settings.values:
-        if name in _USED:
-            continue
-        if not any(re.fullmatch(pattern, name) for pattern in _HARMLESS):
-            raise ConfigError(f"is no setting of torchtitan that is known here (in {SHOWN})", name)
-        harmless.append(name)
-    return [Note("flags-without-effect", f"no effect on the time of a step: {', '.join(harmless)}")] if harmless else []
-
-
 def _model(settings: _Settings) -> str | None:
     """Return the built-in model that name and flavor mean."""
     name, flavor = settings.get("model.name", None), settings.get("model.flavor", None)
     if name is None:
-        return None
+        # A function of Python is named after its model; where it is not, the model stays open.
+        return find_model(str(settings.get("config", "")))
     tried = [f"{name}-{flavor}", f"{name}.1-{flavor}", f"{name} {flavor}", str(flavor)] if flavor else [str(name)]
     found = next((each for each in tried if find_model(each)), None)
     if found is None:
@@ -216,8 +224,10 @@ def _data_parallel(settings: _Settings, fields: dict[str, Any]) -> None:
 def _batch(settings: _Settings, fields: dict[str, Any]) -> None:
     """Fill in the batch: torchtitan's local batch is that of one data parallel rank."""
     if "training.seq_len" in settings.values:
-        fields["seq_length"] = settings.count("training.seq_len", 2048)
+        fields["seq_length"] = settings.tokens("training.seq_len")
     in_pipeline = settings.count("parallelism.pipeline_parallel_microbatch_size", 1)
+    if (pieces := settings.count("parallelism.pipeline_parallel_microbatches", -1)) > 0:
+        in_pipeline = max(1, _local_batch(settings) // pieces)
     fields["micro_batch"] = in_pipeline if fields["pp"] > 1 else _local_batch(settings)
     total = settings.count("training.global_batch_size", -1)
     if total > 0:
@@ -256,7 +266,7 @@ def _replication(settings: _Settings) -> tuple[int, int]:
 
 
 def _local_batch(settings: _Settings) -> int:
-    return settings.count("training.local_batch_size", settings.count("training.batch_size", 8))
+    return settings.count("training.local_batch_size", 8)
 
 
 def _pipeline(settings: _Settings, fields: dict[str, Any]) -> None:
@@ -279,14 +289,15 @@ def _computing(settings: _Settings, fields: dict[str, Any]) -> None:
         raise ConfigError(f"is {mode!r}; known: {', '.join(_CHECKPOINTING)}", "activation_checkpoint.mode")
     fields["recompute"] = _CHECKPOINTING[mode]
     converters = str(settings.get("model.converters", ""))
-    fields["precision"] = "mxfp8" if "mx" in converters else "fp8" if "float8" in converters else "bf16"
+    fp8 = "float8" in converters or settings.on("float8.enable_float8_linear")
+    fields["precision"] = "mxfp8" if "mx" in converters else "fp8" if fp8 else "bf16"
     if fields["precision"] == "bf16" and "training.mixed_precision_param" in settings.values:
         fields["precision"] = settings.choice("training.mixed_precision_param", {"bfloat16": "bf16", "float32": "fp32"})
     if "training.mixed_precision_reduce" in settings.values:
         fields["grad_reduce_bytes"] = settings.choice("training.mixed_precision_reduce", {"float32": 4, "bfloat16": 2})
     fields["overlap_tp"] = settings.on("parallelism.enable_async_tensor_parallel")
     if fields["tp"] > 1:
-        fields["sequence_parallel"] = True
+        fields["sequence_parallel"] = settings.on("parallelism.enable_sequence_parallel", usual=True)
     rotate = "parallelism.context_parallel_rotate_method"
     if rotate in settings.values:
         fields["cp_kind"] = settings.choice(rotate, {"allgather": "all_gather", "alltoall": "ring"})

@@ -16,8 +16,8 @@ from traincast.spec.notes import Note
 from traincast.units import parse_time
 
 _SHOWN_PER_CODE = 3
-_ALL_SHOWN = frozenset({"shared-links"})
-"""Codes of notes that each say something of their own: another link that holds something back."""
+_ALL_SHOWN = frozenset({"shared-links", "flag-not-modelled", "flag-unknown"})
+"""Codes of notes that each say something of their own: another link that holds something back, another flag."""
 _GAP = 2
 
 

@@ -1,0 +1,63 @@
+"""Names as people type them: which known one is meant, and which are near.
+
+Case, ``-``, ``_``, ``/``, dots and blanks between words, and British or American spelling do not tell names apart.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+
+_NEAR = 3
+_CLOSENESS = 0.6
+
+
+def plain(name: str) -> str:
+    """Return a name without what does not tell it from others: ``Rail_Optimized`` as ``railoptimised``."""
+    letters = re.sub(r"[-_/.\s]", "", name).casefold()
+    return re.sub(r"iz(e|ing|ation)", r"is\1", letters)
+
+
+def find_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is meant; None where there is none, or several would do.
+
+    Parameters
+    ----------
+    name : str
+        As it was typed: ``H100``, ``rail-optimized``.
+    known : iterable of str
+        The names there are.
+
+    Examples
+    --------
+    >>> find_name("rail-optimized", ["non-blocking", "rail-optimised"])
+    'rail-optimised'
+    """
+    names = list(known)
+    if name in names:
+        return name
+    found = [each for each in names if plain(each) == plain(name)]
+    return found[0] if len(found) == 1 else None
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return the known names that are most like one, the most like it first.
+
+    Parameters
+    ----------
+    name : str
+        As it was typed.
+    known : iterable of str
+        The names there are.
+
+    Examples
+    --------
+    >>> nearest("h10", ["a100", "h100", "tpu-v5p"])
+    ['h100', 'a100']
+    """
+    by_plain: dict[str, str] = {}
+    for each in known:
+        by_plain.setdefault(plain(each), each)
+    wanted = plain(name)
+    near = difflib.get_close_matches(wanted, by_plain, n=_NEAR, cutoff=_CLOSENESS) if wanted else []
+    begun = [each for each in by_plain if wanted and len(wanted) > 1 and each.startswith(wanted) and each not in near]
+    return [by_plain[each] for each in [*near, *begun][:_NEAR]]

@@ -1,0 +1,177 @@
+"""Commands as people paste them: shell text or its words, with assignments, continued lines and variables.
+
+Not a shell: what would have to be run (``$(...)``, conditions, loops) is left as it stands, so that whoever needs the
+value can say which variable has none. Source of the grammar: POSIX.1-2024, Shell Command Language, and Bash's arrays.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from traincast.errors import ConfigError
+
+_SEPARATORS = frozenset(";&|\n")
+_REDIRECTIONS = re.compile(r"^\d*[<>][<>&|]*\d*$|^&>+$|^>&$")
+_ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)=(.*)$", re.DOTALL)
+_ARRAY = re.compile(r"^[A-Za-z_]\w*=\((?![(\[])")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?-([^{}]*))?\}|\$([A-Za-z_]\w*)")
+_WHOLE = re.compile(r"^\$\{[A-Za-z_]\w*(?:\[[@*]\])?(?::?-[^{}]*)?\}$|^\$[A-Za-z_]\w*$")
+_FORWARDED = frozenset(("$@", "${@}", "$*", "${@:1}", "${@:2}"))
+_EXPORTS = frozenset(("export", "declare", "local", "readonly"))
+_DIRECTIVE = "#SBATCH"
+_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """What a text or a list of words says.
+
+    Parameters
+    ----------
+    commands : tuple of tuple of str
+        The words of each command, variables that are set replaced.
+    variables : mapping
+        What was assigned before or between them.
+    directives : tuple of str
+        Words of ``#SBATCH`` lines.
+    """
+
+    commands: tuple[tuple[str, ...], ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    directives: tuple[str, ...] = ()
+
+
+def has_variable(word: str) -> bool:
+    """Say whether a word holds something that only a shell could replace."""
+    return bool(_VARIABLE.search(word)) or "$(" in word or "`" in word
+
+
+def is_variable(word: str) -> bool:
+    """Say whether a word is nothing but a variable, which may stand for several words or none."""
+    return bool(_WHOLE.match(word)) or (word.startswith("$(") and word.endswith(")"))
+
+
+def read_commands(words: Sequence[str], shown: str) -> Commands:
+    """Split pasted words into commands.
+
+    One word with blanks in it is the text of a script; several are what a shell has made of a line already.
+
+    Parameters
+    ----------
+    words : sequence of str
+        What stands after ``--``.
+    shown : str
+        Whose flags they are, for messages.
+
+    Returns
+    -------
+    Commands
+
+    Raises
+    ------
+    ConfigError
+        If a quotation does not end.
+    """
+    if len(words) == 1 and re.search(r"\s", words[0]):
+        tokens, directives = _tokens(words[0], shown)
+    else:
+        tokens, directives = [word.strip() for word in words], []
+    variables: dict[str, str] = {}
+    commands = [found for each in _split(tokens) if (found := tuple(_assigned(each, variables)))]
+    expanded = tuple(tuple(_expanded(command, variables)) for command in commands)
+    return Commands(expanded, variables, tuple(directives))
+
+
+def _tokens(text: str, shown: str) -> tuple[list[str], list[str]]:
+    """Return the words and separators of a text, and the words of its ``#SBATCH`` lines."""
+    lines = re.sub(r"\\[ \t]*\r?\n", " ", text).splitlines()
+    directives = [line.strip() for line in lines if line.strip().startswith(_DIRECTIVE)]
+    kept = [re.sub(r"(?:^|\s)#\s.*$|^\s*#.*$", "", line) for line in lines]
+    # The number of a redirected stream is no word.
+    joined = re.sub(r"(?<=\s)\d(?=[<>])", "", "\n".join(kept))
+    lexer = shlex.shlex(joined, posix=True, punctuation_chars=";&|<>\n")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+    try:
+        return list(lexer), [word for line in directives for word in shlex.split(line.removeprefix(_DIRECTIVE))]
+    except ValueError:
+        raise ConfigError(f"a quotation is opened and not closed (in {shown})") from None
+
+
+def _split(pieces: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the words of each command; a line that begins with a flag goes on with the one before."""
+    command: list[str] = []
+    inside = skip = False
+    for index, piece in enumerate(pieces):
+        following = pieces[index + 1] if index + 1 < len(pieces) else ""
+        if skip or not piece or piece == "\\":
+            skip = False
+        elif not inside and _ARRAY.match(piece) and (not command or command[0] in _EXPORTS):
+            name, _, rest = piece.partition("=(")
+            inside = rest.count(")") <= rest.count("(")
+            command = [f"{name}={_kept(rest if inside else rest[:-1])}"]
+        elif inside:
+            inside = piece.count(")") <= piece.count("(")
+            command[-1] += f" {_kept(piece if inside else piece[:-1])}"
+        elif _REDIRECTIONS.match(piece):
+            skip = True
+        elif set(piece) <= _SEPARATORS:
+            if set(piece) == {"\n"} and following.startswith("-"):
+                continue
+            yield command
+            command = []
+        else:
+            command.append(piece)
+    yield command
+
+
+def _kept(word: str) -> str:
+    """Return a word so that splitting gives it again; a variable stays one."""
+    return word if has_variable(word) or not word.strip() else shlex.quote(word)
+
+
+def _assigned(words: Sequence[str], variables: dict[str, str]) -> Iterator[str]:
+    """Enter the assignments before a command into the variables; yield its words."""
+    rest = list(words)
+    if rest and rest[0] in _EXPORTS:
+        rest.pop(0)
+    while rest and (found := _ASSIGNMENT.match(rest[0])):
+        variables[found[1]] = _replaced(found[2], variables)
+        rest.pop(0)
+    yield from rest
+
+
+def _expanded(words: Iterable[str], variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield words with what is known of their variables; one that is nothing else may be several words."""
+    for word in words:
+        if word in _FORWARDED:
+            continue
+        if is_variable(word) and not has_variable(value := _replaced(word, variables)):
+            yield from _words_of(value)
+        elif is_variable(word) and value != word:
+            yield from _expanded(_words_of(value), variables)
+        else:
+            yield _replaced(word, variables)
+
+
+def _words_of(value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError:
+        return value.split()
+
+
+def _replaced(text: str, variables: Mapping[str, str]) -> str:
+    """Return a text with the variables that have a value, or a default of their own, replaced."""
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[3]
+        known = variables.get(name)
+        return known if known is not None else found[2] if found[2] is not None else found[0]
+
+    for _ in range(_ROUNDS):
+        after = _VARIABLE.sub(value, text)
+        if after == text:
+            break
+        text = after
+    return text
