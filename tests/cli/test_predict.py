@@ -46,6 +46,34 @@ def test_what_is_printed_names_step_interval_rates_and_memory(call):
     assert call("predict", EXAMPLE, "--quiet") == (0, "", "")
 
 
+@pytest.mark.parametrize(("precision", "shares"), [("bf16", " of the bf16 peak"), ("fp8", " of the 16-bit peak)")])
+def test_the_header_names_the_job_and_the_peak_of_its_mfu(call, tmp_path, precision, shares):
+    code, out, _ = call("predict", *SMALL, "--precision", precision, "--out", tmp_path / "run")
+    head = " ".join(out.partition("Where the time goes")[0].split())
+    assert code == 0
+    assert (
+        f"llama3-8b: sequences of 4,096 tokens, global batch 32, micro batch 1; {precision}; "
+        "framework megatron-core-2025" in head
+    )
+    assert f"of the {precision} peak" in head
+    assert shares in head
+    assert " ".join(call("report", tmp_path / "run")[1].partition("Where the time goes")[0].split()) == head
+    compared = " ".join(call("compare", tmp_path / "run", tmp_path / "run")[1].split())
+    assert f"of the {precision} peak" in compared
+
+
+def test_a_result_of_before_shows_its_shares_of_the_16_bit_peak(call, tmp_path):
+    found = as_json(call, *SMALL, "--precision", "fp8")
+    found["mfu"] = found["mfu_16_bit"]
+    for key in ("mfu_peak", "mfu_16_bit", "hfu_16_bit", "job"):
+        del found[key]
+    (tmp_path / "result.json").write_text(json.dumps(found))
+    code, out, _ = call("report", tmp_path)
+    assert code == 0
+    assert f"MFU {100 * found['mfu']:.1f} %" in out
+    assert "of the 16-bit peak" in " ".join(out.split())
+
+
 def test_options_win_over_the_file(call):
     found = as_json(call, EXAMPLE, "--gpus", 1024, "--cluster", "h200", "--global-batch", 1024)
     assert (found["parallel"]["dp"], found["cluster"]["name"]) == (32, "h200")

@@ -10,6 +10,7 @@ from traincast import api
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.report.json import result_to_dict
 from traincast.simulation.forecast import forecast
+from traincast.simulation.rates import Rates, above_peak
 from traincast.spec.clusters import load_cluster
 from traincast.spec.counts import adapter_parameters, model_flops_per_step, token_flops
 from traincast.spec.gpus import gpu_of_cluster
@@ -19,8 +20,9 @@ from traincast.spec.options import SimulateOptions
 
 H100 = load_cluster("h100")
 CONTRACT = {
-    "schema", "iteration_time_s", "breakdown_s", "ranks", "parallel", "interval", "tokens_per_s_per_gpu",
-    "tflops_per_gpu", "mfu", "hfu", "memory_bytes", "collectives", "stragglers", "what_if", "measured_s", "inputs",
+    "schema", "iteration_time_s", "breakdown_s", "ranks", "job", "parallel", "interval", "tokens_per_s_per_gpu",
+    "tflops_per_gpu", "mfu", "hfu", "mfu_peak", "mfu_16_bit", "hfu_16_bit",
+    "memory_bytes", "collectives", "stragglers", "what_if", "measured_s", "inputs",
     "cluster", "assumptions", "warnings", "version",
 }  # fmt: skip
 BREAKDOWN = {"compute", "exposed_tp", "exposed_cp", "exposed_ep", "exposed_pp", "exposed_dp", "bubble", "other"}
@@ -39,8 +41,71 @@ def test_rates_are_the_step_in_other_words(layout):
     peak = gpu_of_cluster(H100.gpu).peak_flops_per_s("bf16")
     assert result.mfu == pytest.approx(result.tflops_per_gpu * 1e12 / peak)
     assert result.hfu == pytest.approx(result.mfu)
+    assert (result.mfu_peak.dtype, result.mfu_peak.flops_per_s) == ("bf16", peak)
+    assert (result.mfu_16_bit, result.hfu_16_bit) == (result.mfu, result.hfu)
     assert sum(result.breakdown_s.values()) == pytest.approx(step_s)
     assert result.interval["low_s"] < step_s < result.interval["high_s"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "cluster", "dtype"),
+    [
+        ("fp8", "h100", "fp8"),
+        ("fp8_block", "h100", "fp8"),
+        ("mxfp8", "b200", "fp8"),
+        ("nvfp4", "gb200", "fp4"),
+        ("tf32", "a100", "tf32"),
+        ("fp16", "a100", "fp16"),
+    ],
+)
+def test_mfu_is_of_the_peak_of_the_jobs_precision(precision, cluster, dtype):
+    """In fp8, 88 % of the bf16 peak are 44 % of what the GPU can do."""
+    cluster = load_cluster(cluster)
+    gpu = gpu_of_cluster(cluster.gpu)
+    result = forecast(job_of(precision=precision, cluster=cluster.name, recompute="full"), cluster)
+    assert (result.mfu_peak.dtype, result.mfu_peak.flops_per_s) == (dtype, gpu.peak_flops_per_s(precision))
+    assert result.mfu * result.mfu_peak.flops_per_s == pytest.approx(result.tflops_per_gpu * 1e12)
+    assert result.mfu_16_bit * gpu.peak_flops_per_s("bf16") == pytest.approx(result.tflops_per_gpu * 1e12)
+    assert result.hfu / result.mfu == pytest.approx(result.hfu_16_bit / result.mfu_16_bit)
+    assert result.mfu < 1
+
+
+def rates(flops_per_s, hardware, precision="fp8", peak=2e15):
+    return Rates(
+        tokens_per_s=1.0,
+        flops_per_s=flops_per_s,
+        hardware_flops_per_s=hardware,
+        precision=precision,
+        peak_dtype=precision,
+        peak_flops_per_s=peak,
+        peak_16_bit_flops_per_s=1e15,
+    )
+
+
+def test_no_share_above_100_percent_is_silent():
+    assert above_peak(rates(0.8e15, 0.99e15)) == ()
+    (beside,) = above_peak(rates(0.9e15, 1.2e15))
+    assert "HFU 120.0 % of the dense 16-bit peak: the GEMMs run in fp8, whose peak is 2 x as high" in beside.text
+    both = above_peak(rates(2.2e15, 2.2e15))
+    assert [note.text.partition(" peak")[0] for note in both] == [
+        "MFU 110.0 % and HFU 110.0 % of the dense fp8",
+        "MFU 220.0 % and HFU 220.0 % of the dense 16-bit",
+    ]
+    (alone,) = above_peak(rates(1.1e15, 1.1e15, "bf16", 1e15))
+    assert "no GPU does that" in alone.text
+
+
+def test_a_forecast_hands_the_warning_on(monkeypatch):
+    monkeypatch.setattr("traincast.simulation.forecast.rates_of", lambda _: rates(1.1e15, 1.1e15, "bf16", 1e15))
+    assert "above-peak" in {note.code for note in forecast(job_of(), H100).warnings}
+
+
+def test_what_was_forecast_is_told():
+    job = job_of(gpus=16, tp=2, pp=2, precision="fp8", seq_length=2048)
+    facts = forecast(job, H100).job
+    assert (facts.model, facts.framework, facts.precision) == ("tiny", "megatron-core-2025", "fp8")
+    assert (facts.seq_length, facts.global_batch, facts.micro_batch) == (2048, 8, 1)
+    assert sum(facts.stage_layers) == job.model.layers
 
 
 @pytest.mark.parametrize(

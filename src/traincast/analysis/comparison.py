@@ -31,6 +31,12 @@ class Side:
     """Seconds in each part of the step, for ranks in `end_s`."""
     breakdown_s: dict[str, float] | None = None
     """Who owned each instant of the step; None where that is not known."""
+    mfu: float | None = None
+    """Model FLOP/s over the dense peak of `mfu_peak`; None where the model is not known."""
+    mfu_peak: str | None = None
+    """Type of that peak: ``"fp8"``; None where `mfu` is of the 16-bit one, or not known."""
+    mfu_16_bit: float | None = None
+    """Model FLOP/s over the dense 16-bit peak, by which precisions compare."""
 
     def __post_init__(self) -> None:
         for rank in self.part_s:

@@ -12,11 +12,20 @@ import msgspec
 from traincast.errors import FormatError
 from traincast.report.contract import file_report
 from traincast.report.plain import Plain, plain
-from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, PartResult, RankResult, Result
+from traincast.simulation.result import (
+    BREAKDOWN_KEYS,
+    CollectiveResult,
+    Input,
+    JobFacts,
+    PartResult,
+    Peak,
+    RankResult,
+    Result,
+)
 from traincast.spec.notes import Note
 
 if TYPE_CHECKING:
-    from traincast.analysis.comparison import Comparison, Difference, Unmatched
+    from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
     from traincast.estimate.simai.report import SimaiReport
     from traincast.formats.contract import Inspection
     from traincast.spec.cluster import Cluster
@@ -41,12 +50,16 @@ class _Document(msgspec.Struct, kw_only=True):
     iteration_time_s: float
     breakdown_s: dict[str, float]
     ranks: tuple[RankResult, ...]
+    job: JobFacts | None = None
     parallel: dict[str, int | str]
     interval: dict[str, float] | None = None
     tokens_per_s_per_gpu: float | None = None
     tflops_per_gpu: float | None = None
     mfu: float | None = None
     hfu: float | None = None
+    mfu_peak: Peak | None = None
+    mfu_16_bit: float | None = None
+    hfu_16_bit: float | None = None
     memory_bytes: tuple[_Numbers, ...] | None = None
     collectives: tuple[CollectiveResult, ...]
     stragglers: tuple[_Numbers, ...] = ()
@@ -110,8 +123,8 @@ def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:
     ]
     document = {
         "schema": COMPARISON_SCHEMA,
-        "a": {"name": comparison.a.name, "what": comparison.a.what},
-        "b": {"name": comparison.b.name, "what": comparison.b.what},
+        "a": _side(comparison.a),
+        "b": _side(comparison.b),
         "step_s": _difference(comparison.step),
         "breakdown_s": None if comparison.breakdown is None else _differences(comparison.breakdown),
         "parts_s": _differences(comparison.parts),
@@ -257,6 +270,10 @@ def _check_breakdowns(result: Result, path: str) -> None:
         missing = [key for key in BREAKDOWN_KEYS if key not in breakdown]
         if missing:
             raise FormatError(f"lacks {', '.join(missing)} at $.{place}", path)
+
+
+def _side(side: "Side") -> dict[str, object]:
+    return {name: getattr(side, name) for name in ("name", "what", "mfu", "mfu_peak", "mfu_16_bit")}
 
 
 def _difference(each: "Difference") -> dict[str, float | None]:

@@ -1,18 +1,18 @@
 """The result of a forecast: the simulated step, with rates, memory and an interval."""
 
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import fields, replace
+from typing import Any
 
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.interval import interval
-from traincast.simulation.predict import JobRun, plan_of_job, run_job
-from traincast.simulation.result import Result
+from traincast.simulation.predict import plan_of_job, run_job
+from traincast.simulation.rates import above_peak, rates_of
+from traincast.simulation.result import JobFacts, Peak, Result
 from traincast.simulation.simulate import account
 from traincast.spec.cluster import Cluster
-from traincast.spec.counts import hardware_flops_per_token, model_flops_per_step
 from traincast.spec.gpus import GpuSpec, gpu_of_cluster
 from traincast.spec.job import Job
 from traincast.spec.notes import Note
@@ -62,16 +62,20 @@ def forecast(
     warnings = _warnings(job, plan, gpu, cluster.gpus_per_node, allow_oom=allow_oom)
     done = run_job(job, cluster, options, table.for_job(gpu, job.stack.name), engine)
     result = account(done.run, done.workload, done.plan, done.cluster, options, engine)
-    rates = _rates(done)
+    rates = rates_of(done)
     return replace(
         result,
         interval=interval(done, table),
         memory_bytes=tuple(_memory(each, usable_bytes(gpu.hbm_bytes)) for each in stage_memory(job, plan)),
-        warnings=result.warnings + warnings,
-        tokens_per_s_per_gpu=rates.tokens_per_s_per_gpu,
+        warnings=result.warnings + warnings + above_peak(rates),
+        tokens_per_s_per_gpu=rates.tokens_per_s,
         tflops_per_gpu=rates.flops_per_s / 1e12,
-        mfu=rates.flops_per_s / rates.peak_flops_per_s,
-        hfu=rates.hardware_flops_per_s / rates.peak_flops_per_s,
+        mfu=rates.mfu,
+        hfu=rates.hfu,
+        mfu_peak=Peak(dtype=rates.peak_dtype, flops_per_s=rates.peak_flops_per_s),
+        mfu_16_bit=rates.mfu_16_bit,
+        hfu_16_bit=rates.hfu_16_bit,
+        job=_facts(job),
     )
 
 
@@ -95,34 +99,11 @@ def _memory(stage: StageMemory, usable: float) -> dict[str, int | float]:
     return {**found, "usable": usable, "chance_of_oom": chance_of_oom(stage.peak, usable)}
 
 
-class _Rates(NamedTuple):
-    """What a step amounts to per GPU."""
-
-    tokens_per_s_per_gpu: float
-    flops_per_s: float
-    """Of the model, whatever is computed again."""
-    hardware_flops_per_s: float
-    peak_flops_per_s: float
-    """Dense bf16 peak, whatever type the products run in, so that precisions can be compared."""
-
-
-def _rates(done: JobRun) -> _Rates:
-    job, world = done.job, done.job.parallel.world_size
-    recompute, share = _recomputed(job)
-    tokens = job.tokens_per_step / done.step_s / world
-    return _Rates(
-        tokens_per_s_per_gpu=tokens,
-        flops_per_s=model_flops_per_step(job.model, job.seq_length, job.global_batch, job.task) / done.step_s / world,
-        hardware_flops_per_s=tokens * hardware_flops_per_token(job.model, job.seq_length, recompute, job.task, share),
-        peak_flops_per_s=done.gpu.peak_flops_per_s("bf16" if done.gpu.has_peak("bf16") else "fp16"),
-    )
-
-
-def _recomputed(job: Job) -> tuple[str, float]:
-    """Return what is computed again, and in which share of the layers."""
-    if job.recompute == "selective" and job.stack.selective_share > 0:
-        return "full", job.stack.selective_share
-    if job.recompute != "full" or job.recompute_layers is None:
-        return job.recompute, 1.0
-    again = sum(min(job.recompute_layers, layers) for layers in job.layers_Q)
-    return "full", again / job.model.layers
+def _facts(job: Job) -> JobFacts:
+    """Return what the job is, for readers of the result."""
+    same: dict[str, Any] = {
+        each.name: getattr(job, each.name)
+        for each in fields(JobFacts)
+        if each.name not in ("model", "framework", "stage_layers")
+    }
+    return JobFacts(model=job.model.name, framework=job.stack.name, stage_layers=job.layers_Q, **same)

@@ -77,6 +77,48 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """A dense peak of the GPU: its type as in the datasheets (``"bf16"``, ``"fp8"``, ``"fp4"``), and its rate."""
+
+    dtype: str
+    flops_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """The job of a forecast with everything decided; fields as in `traincast.spec.job.Job`.
+
+    Its parallel degrees and its schedule are the key ``parallel`` of the result.
+    """
+
+    model: str
+    """Its name."""
+    framework: str
+    """Name of the stack."""
+    seq_length: int
+    global_batch: int
+    micro_batch: int
+    precision: str
+    task: str
+    recompute: str
+    recompute_layers: int | None
+    attention_kernel: str
+    zero: int
+    shard: int
+    sequence_parallel: bool
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+    overlap_tp: bool
+    overlap_p2p: bool
+    cuda_graphs: bool
+    cp_kind: str
+    padded_vocab: int
+    expert_imbalance: float
+    stage_layers: tuple[int, ...]
+    """Layers of each virtual stage, in model order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """A simulated step."""
 
@@ -84,6 +126,8 @@ class Result:
     breakdown_s: dict[str, float]
     ranks: tuple[RankResult, ...]
     parallel: dict[str, int | str]
+    job: JobFacts | None = None
+    """What was forecast; None for a file, which does not say it."""
     collectives: tuple[CollectiveResult, ...]
     inputs: tuple[Input, ...]
     cluster: dict[str, object]
@@ -93,7 +137,15 @@ class Result:
     tokens_per_s_per_gpu: float | None = None
     tflops_per_gpu: float | None = None
     mfu: float | None = None
+    """Model FLOP/s over `mfu_peak`."""
     hfu: float | None = None
+    """The same with what is recomputed."""
+    mfu_peak: Peak | None = None
+    """Peak that `mfu` and `hfu` are of, the dense one of the job's precision; None where an older version wrote the
+    result, which told shares of the 16-bit one."""
+    mfu_16_bit: float | None = None
+    """Model FLOP/s over the dense 16-bit peak, whatever type the GEMMs run in."""
+    hfu_16_bit: float | None = None
     memory_bytes: tuple[dict[str, int | float], ...] | None = None
     stragglers: tuple[dict[str, int | float], ...] = ()
     what_if: tuple[dict[str, object], ...] = ()

@@ -16,6 +16,9 @@ def simulated_side(result: Result, name: str) -> Side:
         end_s={rank.rank: rank.end_s for rank in result.ranks},
         part_s=_by_rank((each.rank, each.part, each.time_s) for each in result.parts),
         breakdown_s=result.breakdown_s,
+        mfu=result.mfu,
+        mfu_peak=result.mfu_peak.dtype if result.mfu_peak else None,
+        mfu_16_bit=result.mfu_16_bit,
     )
 
 

@@ -88,5 +88,6 @@ def _from_flops(row: Row, model: Model, tokens: float, metric: str) -> float | N
     if metric == "tflops_per_gpu":
         per_gpu = value * 1e12
     else:
+        # The sources that print MFU mean the bf16 peak, and ran in bf16 (PaLM, arXiv 2204.02311, appendix B).
         per_gpu = value / 100 * load_gpu(row.cells.get("gpu", "")).peak_flops_per_s("bf16")
     return tokens * per_token / (per_gpu * row.count("num_gpus"))

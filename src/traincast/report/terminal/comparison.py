@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
 from traincast.report.terminal.parts import TimeUnit, heading, indented, number, signed, signed_percent, table, text
 from traincast.report.terminal.runs import ALIKE, hidden_runs, legend, shorten
+from traincast.report.terminal.utilisation import utilisation
 from traincast.units import format_time
 
 
@@ -57,7 +58,8 @@ def view(comparison: Comparison, *, ranks: bool) -> Iterator[RenderableType]:
     columns = Columns.of(comparison, "A", "B")
     yield text(_headline(comparison.step), "bold")
     for label, side in (("A", comparison.a), ("B", comparison.b)):
-        yield text(f"{label}  {side.name} ({side.what})")
+        shares = utilisation(side.mfu, None, side.mfu_peak, side.mfu_16_bit)
+        yield text(f"{label}  {side.name} ({', '.join(filter(None, (side.what, shares)))})")
     if comparison.breakdown is not None:
         yield from _breakdown(comparison.breakdown, columns)
     if comparison.parts:

@@ -8,6 +8,7 @@ from traincast.report.terminal.findings import collectives, stragglers, what_if
 from traincast.report.terminal.measured import measured
 from traincast.report.terminal.parts import TimeUnit, heading, indented, notes, number, percent, table, text
 from traincast.report.terminal.stages import stages
+from traincast.report.terminal.utilisation import utilisation
 from traincast.simulation.result import BREAKDOWN_KEYS, Result
 from traincast.units import format_time
 
@@ -26,8 +27,7 @@ def view(result: Result, *, ascii_only: bool) -> Iterator[RenderableType]:
         Whether the terminal cannot show block characters.
     """
     yield text(f"Step {format_time(result.iteration_time_s)}", "bold")
-    yield text(_layout(result))
-    for line in (_measured(result), _interval(result), _efficiency(result)):
+    for line in (_job(result), _layout(result), _measured(result), _interval(result), _efficiency(result)):
         if line:
             yield text(line)
     yield from _breakdown(result, "#" if ascii_only else "\u2588")
@@ -39,6 +39,17 @@ def view(result: Result, *, ascii_only: bool) -> Iterator[RenderableType]:
     files = [each.path for each in result.inputs]
     yield from notes("Assumptions", result.assumptions, files=files)
     yield from notes("Warnings", result.warnings, "yellow", files)
+
+
+def _job(result: Result) -> str:
+    """Model, sequence, batch, precision and framework of a forecast."""
+    job = result.job
+    if job is None:
+        return ""
+    return (
+        f"{job.model}: sequences of {job.seq_length:,} tokens, global batch {job.global_batch:,}, micro batch "
+        f"{job.micro_batch:,}; {job.precision}; framework {job.framework}"
+    )
 
 
 def _layout(result: Result) -> str:
@@ -82,11 +93,9 @@ def _efficiency(result: Result) -> str:
         known.append(f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU")
     if result.tokens_per_s_per_gpu is not None:
         known.append(f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU")
-    if result.mfu is not None:
-        known.append(f"MFU {result.mfu:.1%}")
-    if result.hfu is not None:
-        known.append(f"HFU {result.hfu:.1%}")
-    return ", ".join(known).replace("%", " %")
+    dtype = result.mfu_peak.dtype if result.mfu_peak else None
+    known.append(utilisation(result.mfu, result.hfu, dtype, result.mfu_16_bit, result.hfu_16_bit))
+    return ", ".join(filter(None, known))
 
 
 def _breakdown(result: Result, block: str) -> Iterator[RenderableType]:

@@ -1,0 +1,128 @@
+"""What a step amounts to per GPU: tokens, FLOP/s, and the share of a stated peak (MFU, HFU).
+
+MFU counts the model's FLOPs, causal attention half, and nothing twice; HFU adds what is recomputed (PaLM, arXiv
+2204.02311, appendix B; Megatron-LM, arXiv 2205.05198, section 6.3). A share means little without its peak: `mfu` and
+`hfu` are of the dense peak of the type that the job's GEMMs run in, `mfu_16_bit` and `hfu_16_bit` of the dense
+16-bit one, which most published figures are of.
+"""
+
+from dataclasses import dataclass
+
+from traincast.simulation.predict import JobRun
+from traincast.spec.counts import hardware_flops_per_token, model_flops_per_step
+from traincast.spec.gpus import PEAK_OF_DTYPE, GpuSpec
+from traincast.spec.job import Job
+from traincast.spec.notes import Note
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Rates of one step per GPU.
+
+    Parameters
+    ----------
+    tokens_per_s : float
+        Tokens that it trains on.
+    flops_per_s : float
+        Of the model, whatever is recomputed.
+    hardware_flops_per_s : float
+        With what is recomputed.
+    precision : str
+        Type of the job's GEMMs.
+    peak_dtype : str
+        Type of the peak that `mfu` and `hfu` are of.
+    peak_flops_per_s : float
+        That dense peak.
+    peak_16_bit_flops_per_s : float
+        The dense peak of bf16, or of fp16 where the GPU has no bf16.
+    """
+
+    tokens_per_s: float
+    flops_per_s: float
+    hardware_flops_per_s: float
+    precision: str
+    peak_dtype: str
+    peak_flops_per_s: float
+    peak_16_bit_flops_per_s: float
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP/s over the peak of the job's precision."""
+        return self.flops_per_s / self.peak_flops_per_s
+
+    @property
+    def hfu(self) -> float:
+        """FLOP/s with what is recomputed over the peak of the job's precision."""
+        return self.hardware_flops_per_s / self.peak_flops_per_s
+
+    @property
+    def mfu_16_bit(self) -> float:
+        """Model FLOP/s over the 16-bit peak."""
+        return self.flops_per_s / self.peak_16_bit_flops_per_s
+
+    @property
+    def hfu_16_bit(self) -> float:
+        """FLOP/s with what is recomputed over the 16-bit peak."""
+        return self.hardware_flops_per_s / self.peak_16_bit_flops_per_s
+
+
+def rates_of(done: JobRun) -> Rates:
+    """Return the rates of a simulated job.
+
+    Raises
+    ------
+    ConfigError
+        If the GPU has no known 16-bit peak.
+    """
+    job, world = done.job, done.job.parallel.world_size
+    recompute, share = _recomputed(job)
+    tokens = job.tokens_per_step / done.step_s / world
+    dtype, half = _peak_dtype(job.precision, done.gpu), _half(done.gpu)
+    return Rates(
+        tokens_per_s=tokens,
+        flops_per_s=model_flops_per_step(job.model, job.seq_length, job.global_batch, job.task) / done.step_s / world,
+        hardware_flops_per_s=tokens * hardware_flops_per_token(job.model, job.seq_length, recompute, job.task, share),
+        precision=job.precision,
+        peak_dtype=dtype,
+        peak_flops_per_s=done.gpu.peak_flops_per_s(dtype),
+        peak_16_bit_flops_per_s=done.gpu.peak_flops_per_s(half),
+    )
+
+
+def above_peak(rates: Rates) -> tuple[Note, ...]:
+    """Return a warning for each peak that a rate is above, so that no share beyond 100 % is shown in silence."""
+    found = []
+    if max(rates.mfu, rates.hfu) > 1:
+        found.append(
+            f"{_shares(rates.mfu, rates.hfu)} of the dense {rates.peak_dtype} peak: no GPU does that, so something is "
+            "priced too cheap or the peak of the cluster's GPU is too low"
+        )
+    if max(rates.mfu_16_bit, rates.hfu_16_bit) > 1 and rates.peak_flops_per_s > rates.peak_16_bit_flops_per_s:
+        found.append(
+            f"{_shares(rates.mfu_16_bit, rates.hfu_16_bit)} of the dense 16-bit peak: the GEMMs run in "
+            f"{rates.precision}, whose peak is {rates.peak_flops_per_s / rates.peak_16_bit_flops_per_s:.3g} x as high"
+        )
+    return tuple(Note("above-peak", text) for text in found)
+
+
+def _shares(mfu: float, hfu: float) -> str:
+    return f"MFU {100 * mfu:.1f} % and HFU {100 * hfu:.1f} %"
+
+
+def _half(gpu: GpuSpec) -> str:
+    return "bf16" if gpu.has_peak("bf16") else "fp16"
+
+
+def _peak_dtype(precision: str, gpu: GpuSpec) -> str:
+    """Return the name of the peak that limits GEMMs of a precision; the 16-bit one where none is known for it."""
+    return PEAK_OF_DTYPE[precision] if gpu.has_peak(precision) else _half(gpu)
+
+
+def _recomputed(job: Job) -> tuple[str, float]:
+    """Return what is recomputed, and in which share of the layers."""
+    if job.recompute == "selective" and job.stack.selective_share > 0:
+        return "full", job.stack.selective_share
+    if job.recompute != "full" or job.recompute_layers is None:
+        return job.recompute, 1.0
+    again = sum(min(job.recompute_layers, layers) for layers in job.layers_Q)
+    return "full", again / job.model.layers
