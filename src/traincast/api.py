@@ -1,24 +1,25 @@
 """The facade: what a Python user calls, and all that the command line calls."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traincast.analysis.comparison import Comparison, Side
 from traincast.analysis.comparison import compare as compare_sides
+from traincast.calibrate.recognise import describe, workload_format
 from traincast.errors import ConfigError, FormatError
 from traincast.estimate.collective_table import CollectiveTable, collective_table, doubling, members_on
 from traincast.estimate.simai.machine import simai_machine
 from traincast.estimate.simai.options import refuse_beside_simai
 from traincast.estimate.simai.report import SimaiReport
 from traincast.estimate.simai.total import simai_sum
-from traincast.fabric.inspect import inspect_file
 from traincast.fabric.node_use import with_used_gpus
 from traincast.formats.aicb.grammar import load
-from traincast.formats.contract import Format, Inspection
-from traincast.formats.open import expand_inputs, identify, identify_run
+from traincast.formats.busbw import read_busbw
+from traincast.formats.contract import Inspection
+from traincast.formats.open import expand_inputs, identify, refuse_meaningless
 from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
 from traincast.simulation.sides import measured_side, simulated_side
@@ -26,7 +27,6 @@ from traincast.simulation.simulate import simulate_workload
 from traincast.spec.cluster import Cluster
 from traincast.spec.clusters import cluster_names, load_cluster
 from traincast.spec.draft import Draft
-from traincast.spec.flags import flag_of
 from traincast.spec.gpus import load_gpu
 from traincast.spec.job import Job, JobRequest
 from traincast.spec.job_file import read_job_file
@@ -72,7 +72,7 @@ def inspect(path: StrPath) -> Inspection:
     file, *others = expand(path)
     if others:
         raise FormatError(f"stands for {1 + len(others)} files; inspect them one by one", str(path))
-    return inspect_file(file)
+    return describe(file)
 
 
 def inspect_all(files: StrPath | Sequence[StrPath]) -> Iterator[Inspection]:
@@ -91,7 +91,7 @@ def inspect_all(files: StrPath | Sequence[StrPath]) -> Iterator[Inspection]:
     """
     given = _paths(files)
     for path in expand(given):
-        yield inspect_file(path, given)
+        yield describe(path, given)
 
 
 def expand(files: StrPath | Sequence[StrPath]) -> list[Path]:
@@ -133,10 +133,15 @@ def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None
     """
     given = _paths(files)
     paths = expand(given)
-    form = identify_run(paths, given)
+    form = workload_format(paths, given)
     chosen = layout or LayoutOptions()
-    _refuse_meaningless(form, chosen)
+    refuse_meaningless(form, chosen)
     return form.read(paths, chosen)
+
+
+def bus_bandwidths(path: StrPath) -> dict[str, float]:
+    """Read SimAI's ``busbw.yaml`` for `SimulateOptions.busbw_bytes_per_s` (see `traincast.formats.busbw`)."""
+    return read_busbw(Path(path))
 
 
 def simulate(
@@ -576,14 +581,6 @@ def _begins_like_json(path: Path) -> bool:
     except OSError:
         # A folder or pattern; or who reads it next says why it cannot be read.
         return False
-
-
-def _refuse_meaningless(form: Format, layout: LayoutOptions) -> None:
-    """Refuse an option that the user set and the format does not know, lest it is ignored in silence."""
-    for option in fields(layout):
-        if option.name not in form.options and getattr(layout, option.name) != option.default:
-            article = "an" if form.title[0] in "AEIOU" else "a"
-            raise ConfigError(f"{flag_of(option.name)} has no meaning for {article} {form.title}")
 
 
 def _with_default_cluster(result: Result) -> Result:

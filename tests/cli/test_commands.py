@@ -252,6 +252,7 @@ def test_flags_change_what_they_say(call, file):
 
     base = step()
     assert step("--busbw", "tp=1GB/s")["breakdown_s"]["exposed_tp"] > base["breakdown_s"]["exposed_tp"]
+    assert step("--busbw", "tp.all_reduce=1GB/s")["breakdown_s"]["exposed_tp"] > base["breakdown_s"]["exposed_tp"]
     assert step("--busbw", "tp=1GB/s", "--busbw", "dp=1Gb/s")["iteration_time_s"] > base["iteration_time_s"]
     assert step("--slow", "3=2")["iteration_time_s"] > base["iteration_time_s"] + 0.008
     assert len(step("--unfold")["ranks"]) == 16
@@ -282,6 +283,7 @@ def test_a_cluster_file_is_taken(call, file, tmp_path):
         (["--busbw", "tp=fast"], "300GB/s"),
         (["--busbw", "tp=-1GB/s"], "300GB/s"),
         (["--busbw", "nvlink=1GB/s"], "known: tp, cp"),
+        (["--busbw", "tp.copy=1GB/s"], "unknown operation 'copy'; known: all_reduce"),
         (["--busbw", "tp=1GB/s", "--busbw", "tp=2GB/s"], "twice for tp"),
         (["--slow", "first=2"], "7=1.3"),
         (["--slow", "7"], "7=1.3"),

@@ -1,6 +1,7 @@
 """Options that several commands share, made from the tables of `traincast.spec`."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -52,11 +53,15 @@ def group_name(text: str) -> str:
     return text
 
 
-def group_rate(text: str) -> tuple[str, float]:
-    """Read ``tp=300GB/s``, or complain as wrong usage."""
+def group_rates(text: str) -> tuple[tuple[str, float], ...]:
+    """Read ``tp=300GB/s``, ``tp.all_reduce=300GB/s``, or a file of SimAI's that holds several; else wrong usage."""
+    if "=" not in text and Path(text).is_file():
+        from traincast import api
+
+        return tuple(api.bus_bandwidths(text).items())
     try:
-        group, rate = _pair(text, "GROUP=RATE")
-        return group, parse_rate(rate)
+        group, rate = _pair(text, "GROUP=RATE, nor a file of bus bandwidths")
+        return ((group, parse_rate(rate)),)
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
 

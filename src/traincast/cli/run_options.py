@@ -1,12 +1,13 @@
 """The options of every command that simulates a step: what the network does, who is slow, what comes out."""
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from traincast.cli.options import class_slowdowns, gpus_used, group_rate, once_each, rank_factor, slowdown_by_class
+from traincast.cli.options import class_slowdowns, gpus_used, group_rates, once_each, rank_factor, slowdown_by_class
 from traincast.spec.options import NETWORKS, OVERLAP_CLASSES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -15,9 +16,10 @@ _OPTIONS = (
     click.option(
         "--busbw",
         multiple=True,
-        type=group_rate,
-        metavar="GROUP=RATE",
-        help="Bus bandwidth of a group, such as tp=300GB/s.",
+        type=group_rates,
+        metavar="GROUP[.OP]=RATE|FILE",
+        help="Bus bandwidth of a group, such as tp=300GB/s, or of one operation, tp.all_reduce=300GB/s; or SimAI's "
+        "busbw.yaml.",
     ),
     click.option(
         "--slow",
@@ -92,7 +94,7 @@ def run_values(values: Mapping[str, Any]) -> dict[str, Any]:
     others = {name: value for name, value in values.items() if name not in ("busbw", "slow", "overlap_slowdown")}
     return {
         **others,
-        "busbw_bytes_per_s": once_each(values["busbw"], "--busbw"),
+        "busbw_bytes_per_s": once_each(tuple(chain(*values["busbw"])), "--busbw"),
         "compute_slowdown": once_each(values["slow"], "--slow"),
         "overlap_slowdown": slowdown_by_class(values["overlap_slowdown"], "--overlap-slowdown"),
     }

@@ -67,7 +67,8 @@ def price_program(
     location_LW : int array [L, W]
         Where every rank sits.
     busbw_bytes_per_s : mapping, optional
-        Bus bandwidth that overrides the model, by group name in lower case.
+        Bus bandwidth that overrides the model, by group name in lower case (``tp``), or for one of its
+        operations alone (``tp.all_reduce``).
     contended : mapping, optional
         The cluster as groups of a kind see it that share its links; others see `cluster`.
     factor : mapping, optional
@@ -181,7 +182,8 @@ class _Links:
         self, group: Group, operation: Operation, size_bytes: int, placement: Placement, loads: Loads | None = None
     ) -> Price:
         """Return the price of a communication over them; of unequal loads what each member moves is given."""
-        cluster, rate = self.contended.get(group, self.cluster), self.busbw.get(group.name.lower())
+        cluster, name = self.contended.get(group, self.cluster), group.name.lower()
+        rate = self.busbw.get(f"{name}.{operation.name.lower()}", self.busbw.get(name))
         if operation is Operation.SEND_RECV:
             price = price_message(size_bytes, placement.nodes == 1, cluster, rate)
         else:

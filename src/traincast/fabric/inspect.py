@@ -143,4 +143,5 @@ def _inspection(path: Path, kind: str, counts: dict[str, int], layout: dict[str,
         layout=layout,
         totals=(),
         oddities=(),
+        taken_by="simulate, predict, collective and others take it as --cluster FILE",
     )

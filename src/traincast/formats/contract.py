@@ -52,6 +52,8 @@ class Inspection:
     totals: tuple[Total, ...]
     oddities: tuple[Note, ...]
     """Everything unusual, each with its ``file:line``."""
+    taken_by: str = ""
+    """Which command takes the file, where it is no workload."""
 
 
 class Format(Protocol):

@@ -2,12 +2,15 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from pathlib import Path
 
-from traincast.errors import FormatError
+from traincast.errors import ConfigError, FormatError
 from traincast.formats.contract import FORMATS, Format
+from traincast.spec.flags import flag_of
+from traincast.spec.options import LayoutOptions
 
 _HEAD_BYTES = 65536
 _SURE_ENOUGH = 0.25
@@ -133,3 +136,17 @@ def identify(path: Path, given: Sequence[Path] = ()) -> Format:
         reasons = "; ".join(f"{form.name}: {sniff.reason}" for sniff, form in tried)
         raise FormatError(f"not a file of a known format (tried {reasons}){_advice(path, given)}", str(path), 1)
     return form
+
+
+def refuse_meaningless(form: Format, layout: LayoutOptions) -> None:
+    """Refuse an option that the user set and the format does not know, lest it is ignored in silence.
+
+    Raises
+    ------
+    ConfigError
+        With the flag of the first such option.
+    """
+    for option in fields(layout):
+        if option.name not in form.options and getattr(layout, option.name) != option.default:
+            article = "an" if form.title[0] in "AEIOU" else "a"
+            raise ConfigError(f"{flag_of(option.name)} has no meaning for {article} {form.title}")

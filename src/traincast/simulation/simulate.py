@@ -217,13 +217,15 @@ def _cluster(cluster: Cluster, world_size: int) -> dict[str, object]:
 
 
 def _unused_rates(done: Run, options: SimulateOptions) -> tuple[Note, ...]:
-    """Warn of bus bandwidths given for groups over which nothing was priced."""
-    priced = {each.group.name.lower() for each in done.prices.communications if each.price.algorithm != "measured"}
-    return tuple(
-        Note("busbw-unused", f"--busbw {group}: no communication over {group} was priced, so it changes nothing")
-        for group in options.busbw_bytes_per_s
-        if group not in priced
-    )
+    """Warn of bus bandwidths given for groups, or operations of them, over which nothing was priced."""
+    priced = [each for each in done.prices.communications if each.price.algorithm != "measured"]
+    groups = {each.group.name.lower() for each in priced}
+    used = groups | {f"{each.group.name.lower()}.{each.operation.name.lower()}" for each in priced}
+    unused = [name for name in options.busbw_bytes_per_s if name not in used]
+    if not unused:
+        return ()
+    text = f"--busbw {', '.join(unused)}: no such communication was priced, so {'it' if len(unused) == 1 else 'they'}"
+    return (Note("busbw-unused", f"{text} {'changes' if len(unused) == 1 else 'change'} nothing"),)
 
 
 def _far_from_measured(step_s: float, measured: MeasuredRun | None) -> tuple[Note, ...]:

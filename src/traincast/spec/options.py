@@ -12,6 +12,9 @@ from traincast.units import counted
 GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")
 """Communication groups as the user names them."""
 
+OPERATION_NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv")
+"""Operations as the user names them."""
+
 COMM_SOURCES = ("measured", "model")
 """Where the times of a trace's communication come from."""
 
@@ -115,7 +118,8 @@ class SimulateOptions:
     cluster: str | None = None
     """Name of a preset or path of a TOML; None is ``h100``, an assumption."""
     busbw_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
-    """Bus bandwidth that overrides the model, per group."""
+    """Bus bandwidth that overrides the model, per group (``tp``) or group and operation (``tp.all_reduce``), which
+    goes before that of the group."""
     unfold: bool = False
     """Simulate every rank even where ranks are alike."""
     compute_slowdown: Mapping[int, float] = field(default_factory=dict)
@@ -137,8 +141,11 @@ class SimulateOptions:
         self._check_overlap()
         check_gpus_used(self.gpus_used_per_node)
         for group, rate in self.busbw_bytes_per_s.items():
-            if group not in GROUP_NAMES:
-                raise ConfigError(f"unknown group {group!r}; known: {', '.join(GROUP_NAMES)}", "busbw")
+            name, dot, operation = group.partition(".")
+            if name not in GROUP_NAMES:
+                raise ConfigError(f"unknown group {name!r}; known: {', '.join(GROUP_NAMES)}", "busbw")
+            if dot and operation not in OPERATION_NAMES:
+                raise ConfigError(f"unknown operation {operation!r}; known: {', '.join(OPERATION_NAMES)}", "busbw")
             if not 0 < rate < float("inf"):
                 raise ConfigError(f"{rate} bytes/s is not a bandwidth", f"busbw.{group}")
         for rank, factor in self.compute_slowdown.items():

@@ -52,11 +52,16 @@ def _summary(inspections: Sequence[Inspection]) -> str:
 
 
 def _block(inspection: Inspection) -> Iterator[RenderableType]:
-    """Yield what to print of one file, from its format to its oddities."""
+    """Yield what to print of one file, from its format to its oddities; of what is no workload one line."""
+    if not inspection.evidence:
+        yield text(f"{inspection.path}: {inspection.generation}; {inspection.taken_by}")
+        return
     yield text(inspection.path, "bold")
     yield text(f"{inspection.format}: {inspection.generation} ({inspection.confidence:.0%} sure)".replace("%", " %"))
     for reason in inspection.evidence:
         yield indented(text(reason, "dim"))
+    if inspection.taken_by:
+        yield indented(text(inspection.taken_by))
     if inspection.counts:
         yield heading("Contents")
         counts = (f"{count:,} {_named(what, count)}" for what, count in inspection.counts.items())

@@ -1,0 +1,243 @@
+"""Tell what a file is that is no workload, trace or topology, and which command takes it."""
+
+import csv
+import gzip
+import json
+import re
+import tomllib
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from traincast.calibrate.contract import KINDS
+from traincast.calibrate.nccl_logs import is_nccl_log
+from traincast.calibrate.tables import read_table
+from traincast.errors import FormatError
+from traincast.fabric.inspect import inspect_file
+from traincast.formats.busbw import looks_like_busbw
+from traincast.formats.contract import Format, Inspection
+from traincast.formats.open import identify_run
+from traincast.spec.job_file import SECTIONS
+
+_MOST_BYTES = 1 << 16
+_MOST_JSON_BYTES = 1 << 26
+_GZIP = b"\x1f\x8b"
+_VALIDATE = "traincast validate takes it"
+_TAKEN_BY = {
+    "collectives": "traincast calibrate and traincast validate take it",
+    "operators": "traincast validate and traincast calibrate --gpu take it",
+}
+"""Commands that take the measurements of a kind; `validate` alone takes all others."""
+_SCHEMAS = {
+    "traincast.result": ("result of a simulated step", "traincast report and traincast compare take it"),
+}
+_OPS_CSV = "rank,stage,virtual_stage,microbatch,phase,kind,name,"
+_NS3_KEYS = {"ENABLE_QCN", "CC_MODE", "PACKET_PAYLOAD_SIZE"}
+_AIOB = re.compile(r"\s*train_iter\s*:\s*\d+\s")
+
+
+class Known(NamedTuple):
+    """A file that is no workload.
+
+    Parameters
+    ----------
+    name : str
+        Short name of its kind.
+    what : str
+        What it is, for people, without an article: ``"log of nccl-tests"``.
+    taken_by : str
+        Which command takes it, as a clause, or what to do where none does.
+    """
+
+    name: str
+    what: str
+    taken_by: str
+
+
+_TRACE = Known("trace", "timeline in Chrome's trace format", "ui.perfetto.dev shows it; no command takes it")
+
+
+def recognise(path: Path) -> Known | None:
+    """Tell what a file is by its content; None where it is of no kind that is known here.
+
+    Workloads, traces, topologies and cluster files are the business of `traincast.formats`
+    and `traincast.fabric`; ask those first.
+
+    Parameters
+    ----------
+    path : Path
+        The file; one that cannot be read is of no kind.
+
+    Raises
+    ------
+    FormatError
+        If a log of nccl-tests, or a table of measurements, is damaged; with the line.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_MOST_BYTES)
+    except OSError:
+        return None
+    if data.startswith(_GZIP):
+        data = _unpacked(data)
+    head = data.decode("utf-8-sig", errors="replace")
+    if path.suffix == ".toml":
+        return _toml(path)
+    if head.lstrip().startswith("{"):
+        return _TRACE if '"traceEvents"' in head else _document(path)
+    return next((known for tell in _TELLERS if (known := tell(path, head)) is not None), None)
+
+
+def describe(path: Path, given: Sequence[Path] = ()) -> Inspection:
+    """Say what a file is, a workload or not (see `traincast.fabric.inspect.inspect_file`)."""
+    try:
+        return inspect_file(path, given)
+    except FormatError:
+        known = recognise(path)
+        if known is None:
+            raise
+    return Inspection(
+        path=str(path),
+        format=known.name,
+        generation=known.what,
+        confidence=0.9,
+        evidence=(),
+        counts={},
+        layout={},
+        totals=(),
+        oddities=(),
+        taken_by=known.taken_by,
+    )
+
+
+def workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
+    """Return the format of a run's files (`identify_run`); of a file that is no workload the error says what it is."""
+    try:
+        return identify_run(paths, given)
+    except FormatError:
+        known = None if len(paths) > 1 else recognise(paths[0])
+        if known is None:
+            raise
+    raise FormatError(f"is no workload: {known.what}; {known.taken_by}", str(paths[0]))
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Return the beginning of what a gzip file holds."""
+    try:
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, _MOST_BYTES)
+    except (zlib.error, gzip.BadGzipFile):
+        return b""
+
+
+def _nccl_log(path: Path, head: str) -> Known | None:
+    if not is_nccl_log(head):
+        return None
+    rows = read_table(path).rows
+    runs = sorted({(row.cells["op"], int(row.cells["ranks"])) for row in rows})
+    shown = ", ".join(f"{op} over {ranks} ranks" for op, ranks in runs[:4]) + (", ..." if len(runs) > 4 else "")
+    return Known("nccl-tests", f"log of nccl-tests ({shown}; {len(rows)} timings)", _TAKEN_BY["collectives"])
+
+
+def _bus_bandwidths(_: Path, head: str) -> Known | None:
+    if not looks_like_busbw(head):
+        return None
+    return Known(
+        "busbw", "SimAI's bus bandwidths by group and operation", "simulate and predict take it as --busbw FILE"
+    )
+
+
+def _ratios(_: Path, head: str) -> Known | None:
+    first = head.partition("\n")[0].lower()
+    if not (first.startswith("size,") and "node" in first):
+        return None
+    return Known(
+        "simai-ratio",
+        "SimAI's shares of the bus bandwidth by size and number of nodes",
+        "no command takes it: simulate --pricing simai has SimAI's own tables, and a cluster is described in a TOML "
+        "file or fitted by traincast calibrate",
+    )
+
+
+def _ns3_settings(_: Path, head: str) -> Known | None:
+    keys = {line.split()[0] for line in head.splitlines() if line.strip()}
+    if len(keys & _NS3_KEYS) < 2:
+        return None
+    return Known(
+        "simai-ns3",
+        "settings of SimAI's NS3 back end",
+        "no command takes it: a network is described in the [fabric] of a cluster file",
+    )
+
+
+def _aiob(_: Path, head: str) -> Known | None:
+    if not _AIOB.match(head) or "time_gpu_" not in head:
+        return None
+    return Known(
+        "aicb-times",
+        "kernel times that AICB measured (AIOB)",
+        "no command takes it: give it to AICB's generator (--comp_filepath), and the workload that this writes to "
+        "traincast simulate",
+    )
+
+
+def _operations(_: Path, head: str) -> Known | None:
+    if not head.startswith(_OPS_CSV):
+        return None
+    return Known("ops", "operations of a simulated step (ops.csv)", "spreadsheets take it; no command does")
+
+
+def _measurements(path: Path, head: str) -> Known | None:
+    """Return the kind of a table of measurements, which its columns say."""
+    first = next(csv.reader(head.splitlines()[:1]), [])
+    columns = tuple(name.strip().lower() for name in first)
+    kind = next((kind for kind in KINDS.entries() if kind.fits(columns)), None)
+    if kind is None:
+        return None
+    rows = len(read_table(path).rows)
+    return Known(kind.name, f"table of {kind.title} ({rows} rows)", _TAKEN_BY.get(kind.name, _VALIDATE))
+
+
+_TELLERS: tuple[Callable[[Path, str], Known | None], ...] = (
+    _nccl_log,
+    _bus_bandwidths,
+    _ratios,
+    _ns3_settings,
+    _aiob,
+    _operations,
+    _measurements,
+)
+
+
+def _toml(path: Path) -> Known | None:
+    """Tell a job from a model; a cluster file is known to `traincast.fabric`."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, ValueError):
+        return None
+    if isinstance(document.get("model"), Mapping) or set(document) & set(SECTIONS):
+        return Known("job", "description of a job", "traincast predict takes it")
+    if {"layers", "hidden"} <= set(document) or "attention" in document:
+        return Known("model", "description of a model", "predict takes it as --model FILE, traincast models shows it")
+    return None
+
+
+def _document(path: Path) -> Known | None:
+    """Tell what a JSON object is by its keys."""
+    try:
+        if path.stat().st_size > _MOST_JSON_BYTES:
+            return None
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    schema = document.get("schema")
+    if isinstance(schema, str) and schema.startswith("traincast."):
+        what, taken_by = _SCHEMAS.get(schema.partition("/")[0], ("", ""))
+        return Known(schema, what or f"document {schema} of traincast", taken_by or "no command takes it again")
+    if "hidden_size" in document and {"model_type", "architectures"} & set(document):
+        return Known(
+            "hugging-face",
+            "config.json of a model of Hugging Face",
+            "predict takes it as --model FILE, traincast models shows it",
+        )
+    return None

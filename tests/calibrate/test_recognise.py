@@ -1,0 +1,121 @@
+"""What is no workload is named in one line with the command that takes it, and nothing is taken for another thing."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from calibrate_logs import nccl_log, with_mpi_marks
+from traincast import api
+from traincast.calibrate.recognise import recognise
+from traincast.cli.main import main
+from traincast.errors import FormatError
+from traincast.formats.contract import FORMATS
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LOG = nccl_log([(2**20, 100.0, 101.0), (2**21, 180.0, 181.0)])
+COLLECTIVES = "op,ranks,nodes,size_bytes,time_us\nall_reduce,8,1,1048576,100\nall_gather,8,1,1048576,60\n"
+CALIBRATE = "traincast calibrate and traincast validate take it"
+
+KNOWN = [
+    pytest.param("run.log", LOG, "nccl-tests", "all_reduce over 8 ranks; 2 timings", CALIBRATE, id="nccl-tests"),
+    pytest.param("run.log", with_mpi_marks(LOG), "nccl-tests", "over 8 ranks", CALIBRATE, id="nccl-tests-marked"),
+    pytest.param("c.csv", COLLECTIVES, "collectives", "measured collectives (2 rows)", CALIBRATE, id="collectives"),
+    pytest.param(
+        "b.yaml", "x\nTP:\nallreduce,: 300\nPP:\nbusbw: 40\n", "busbw", "bus bandwidths", "--busbw FILE", id="busbw"
+    ),
+    pytest.param(
+        "r.csv", "Size,1 Node,2Node-16GPU\n16777216,0.4,0.3\n", "simai-ratio", "shares", "no command", id="ratio"
+    ),
+    pytest.param("S.conf", "ENABLE_QCN 1\n\nCC_MODE 1\nRATE_AI 50Mb/s\n", "simai-ns3", "NS3", "[fabric]", id="ns3"),
+    pytest.param(
+        "t.txt", "train_iter:10\nEmb:\n    time_gpu_max: 5\n", "aicb-times", "AICB measured", "generator", id="aiob"
+    ),
+    pytest.param("j.toml", '[model]\nname = "llama3-8b"\n', "job", "job", "traincast predict", id="job"),
+    pytest.param("m.toml", "layers = 2\nhidden = 64\n", "model", "model", "--model FILE", id="model"),
+    pytest.param(
+        "config.json", '{"model_type": "llama", "hidden_size": 64}', "hugging-face", "Hugging Face", "--model", id="hf"
+    ),
+    pytest.param(
+        "result.json",
+        json.dumps({"schema": "traincast.result/1"}),
+        "traincast.result/1",
+        "result",
+        "traincast report",
+        id="result",
+    ),
+    pytest.param("ops.csv", "rank,stage,virtual_stage,microbatch,phase,kind,name,layer\n", "ops", "ops", "", id="ops"),
+    pytest.param("t.json", '{"otherData": {}, "traceEvents": []}', "trace", "timeline", "perfetto", id="trace"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "kind", "what", "taken_by"), KNOWN)
+def test_inspect_says_what_it_is_and_what_takes_it_in_one_line(tmp_path, capsys, name, content, kind, what, taken_by):
+    path = tmp_path / name
+    path.write_text(content)
+    found = api.inspect(path)
+    assert found.format == kind
+    assert what in found.generation
+    assert taken_by in found.taken_by
+    with pytest.raises(SystemExit) as ended:
+        main(["inspect", str(path)])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert f"{found.generation}; {found.taken_by}" in said
+    with pytest.raises(FormatError, match="is no workload: ") as caught:
+        api.simulate(path)
+    assert found.taken_by in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [LOG, COLLECTIVES, '{"otherData": {}, "traceEvents": []}'])
+def test_packed_logs_tables_and_timelines_are_known_too(tmp_path, content):
+    plain, packed = tmp_path / "plain", tmp_path / "packed.gz"
+    plain.write_text(content)
+    packed.write_bytes(gzip.compress(content.encode()))
+    assert recognise(packed) == recognise(plain) is not None
+
+
+@pytest.mark.parametrize(("name", "content"), [each.values[:2] for each in KNOWN])
+def test_no_format_takes_it_for_its_own(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    assert [form.name for form in FORMATS.entries() if form.sniff(path, content).confidence > 0.2] == []
+
+
+WORKLOADS = sorted(path for path in EXAMPLES.rglob("*") if path.suffix in (".txt", ".tsv"))
+
+
+@pytest.mark.parametrize("path", WORKLOADS, ids=lambda path: path.name[:40])
+def test_no_workload_is_taken_for_something_else(path):
+    assert recognise(path) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "a,b\n1,2\n",
+        "{",
+        "{}",
+        "[1]",
+        "TP:\n",
+        "DP:\nhello: 3\n",
+        "train_iter: x\n",
+        "CC_MODE 1\n",
+        "\0\1\2",
+        "key: 1\n",
+    ],
+)
+@pytest.mark.parametrize("ending", [".txt", ".csv", ".json", ".toml", ".yaml", ".gz"])
+def test_other_files_stay_unknown(tmp_path, content, ending):
+    path = tmp_path / f"file{ending}"
+    path.write_text(content)
+    assert recognise(path) is None
+
+
+def test_a_damaged_log_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "run.log"
+    path.write_text("\n".join(line[:40] if line.startswith(" " * 4) else line for line in LOG.splitlines()))
+    with pytest.raises(FormatError, match=r"run.log:\d+: .*cut short"):
+        api.inspect(path)
