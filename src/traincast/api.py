@@ -16,6 +16,7 @@ from traincast.estimate.simai.options import refuse_beside_simai
 from traincast.estimate.simai.report import SimaiReport
 from traincast.estimate.simai.total import simai_sum
 from traincast.fabric.node_use import with_used_gpus
+from traincast.files import opened, read_bytes
 from traincast.formats.aicb.grammar import load
 from traincast.formats.busbw import read_busbw
 from traincast.formats.contract import Inspection
@@ -504,13 +505,9 @@ def load_result(path: StrPath) -> Result:
         If the file cannot be read or is no result.
     """
     file = Path(path)
-    try:
-        if file.is_dir():
-            file /= "result.json"
-        data = file.read_bytes()
-    except OSError as error:
-        raise FormatError(f"cannot be read: {error.strerror or error}", str(file)) from None
-    return result_from_json(data, str(file))
+    if file.is_dir():
+        file /= "result.json"
+    return result_from_json(read_bytes(file), str(file))
 
 
 def clusters(names: Sequence[str] = ()) -> list[Cluster]:
@@ -576,9 +573,9 @@ def _measured_side(workload: Workload, name: str) -> Side:
 
 def _begins_like_json(path: Path) -> bool:
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             return stream.read(_HEAD_BYTES).lstrip().startswith(b"{")
-    except OSError:
+    except FormatError:
         # A folder or pattern; or who reads it next says why it cannot be read.
         return False
 

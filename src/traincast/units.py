@@ -8,6 +8,7 @@ import math
 import re
 
 from traincast.errors import ConfigError
+from traincast.ranges import RANGES, Range, is_number, quoted
 
 GIGA = 1e9
 
@@ -15,16 +16,23 @@ _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e1
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _PREFIX = {**_DECIMAL, **_BINARY}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
-_TOKENS = re.compile(r"^\s*(\d[\d_,]*\.?\d*)\s*([kKmM]?)\s*$")
+_TOKENS = re.compile(r"^\s*([0-9][0-9_,]*\.?[0-9]*)\s*([kKmM]?)\s*$")
 _TOKEN_PREFIX = {"": 1, "k": 2**10, "m": 2**20}
-_QUANTITY = re.compile(r"^\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)\s*$")
+_QUANTITY = re.compile(r"^\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z/]*)\s*$")
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:
     match = _QUANTITY.match(text)
-    if match is None or not math.isfinite(float(match[1])):
-        raise ConfigError(f"{text!r} is not a {what}; write it like {example}")
+    if match is None or not is_number(match[1]):
+        raise ConfigError(f"{quoted(text)} is not a {what}; write it like {example}")
     return float(match[1]), match[2]
+
+
+def _in_range(value: float, kind: Range, text: str) -> float:
+    """Return a value that is in range; the message has the text that it was written as."""
+    if not kind.lowest <= value <= kind.highest:
+        raise ConfigError(f"{quoted(text)} is out of range; it must be {kind}")
+    return value
 
 
 def parse_size(text: str) -> int:
@@ -43,13 +51,13 @@ def parse_size(text: str) -> int:
     Raises
     ------
     ConfigError
-        If the text is no size, or a negative one.
+        If the text is no size, a negative one, or out of range (`traincast.ranges`).
     """
     value, unit = _split(text, "size", "64MiB")
     prefix = unit.removesuffix("B")
     if prefix not in _PREFIX or value < 0:
-        raise ConfigError(f"{text!r} is not a size; write it like 64MiB or 512kB")
-    return round(value * _PREFIX[prefix])
+        raise ConfigError(f"{quoted(text)} is not a size; write it like 64MiB or 512kB")
+    return round(_in_range(value * _PREFIX[prefix], RANGES["bytes"], text))
 
 
 def parse_rate(text: str) -> float:
@@ -68,14 +76,14 @@ def parse_rate(text: str) -> float:
     Raises
     ------
     ConfigError
-        If the text is no rate, or not a positive one.
+        If the text is no rate, not a positive one, or out of range.
     """
     value, unit = _split(text, "rate", "300GB/s")
     for ending, bytes_per_unit in (("b/s", 0.125), ("bps", 0.125), ("B/s", 1.0), ("Bps", 1.0)):
         prefix = unit.removesuffix(ending)
         if prefix != unit and prefix in _PREFIX and value > 0:
-            return value * _PREFIX[prefix] * bytes_per_unit
-    raise ConfigError(f"{text!r} is not a rate; write it like 300GB/s or 400Gb/s")
+            return _in_range(value * _PREFIX[prefix] * bytes_per_unit, RANGES["rate"], text)
+    raise ConfigError(f"{quoted(text)} is not a rate; write it like 300GB/s or 400Gb/s")
 
 
 def parse_tokens(text: str) -> int:
@@ -94,7 +102,7 @@ def parse_tokens(text: str) -> int:
     Raises
     ------
     ConfigError
-        If the text is no whole number of tokens, or below 1.
+        If the text is no whole number of tokens, or out of range.
 
     Examples
     --------
@@ -104,8 +112,8 @@ def parse_tokens(text: str) -> int:
     match = _TOKENS.match(text)
     tokens = float(match[1].replace("_", "").replace(",", "")) * _TOKEN_PREFIX[match[2].lower()] if match else 0.0
     if not 1 <= tokens < math.inf or tokens != int(tokens):
-        raise ConfigError(f"{text!r} is not a number of tokens; write it like 8192, 8k (8,192) or 1M (1,048,576)")
-    return int(tokens)
+        raise ConfigError(f"{quoted(text)} is not a number of tokens; write it like 8192, 8k (8,192) or 1M (1,048,576)")
+    return int(_in_range(tokens, RANGES["sequence"], text))
 
 
 def parse_time(text: str) -> float:
@@ -124,12 +132,12 @@ def parse_time(text: str) -> float:
     Raises
     ------
     ConfigError
-        If the text is no duration, or a negative one.
+        If the text is no duration, a negative one, or out of range.
     """
     value, unit = _split(text, "duration", "2.5ms")
     if (unit or "s") not in _SECONDS or value < 0:
-        raise ConfigError(f"{text!r} is not a duration; write it like 2.5ms")
-    return value * _SECONDS[unit or "s"]
+        raise ConfigError(f"{quoted(text)} is not a duration; write it like 2.5ms")
+    return _in_range(value * _SECONDS[unit or "s"], RANGES["time"], text)
 
 
 def format_time(time_s: float) -> str:

@@ -63,7 +63,7 @@ def test_network_and_seeds(step):
         (["--overlap-slowdown", "gpu=0.1"], "unknown class 'gpu'"),
         (["--overlap-slowdown", "memory=0.1,small=x"], "'small=x' is not a class and a slowdown"),
         (["--overlap-slowdown", "memory=0.1,memory=0.2"], "twice"),
-        (["--overlap-slowdown", "-1"], "zero or more"),
+        (["--overlap-slowdown", "-1"], "is -1; it must be a number from 0 to 1000"),
         (["--overlap-slowdown", "0.1", "--overlap-slowdown", "0.2"], "twice"),
         (["--network", "packets"], "analytical"),
         (["--network-seeds", "0"], "network-seeds"),

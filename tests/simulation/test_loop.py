@@ -278,13 +278,13 @@ def test_the_loop_says_how_it_settled(workload, layout):
     [
         ({"overlap_slowdown": {"fast": 1}}, "unknown class 'fast'"),
         ({"overlap_slowdown": {"memory": -0.1}}, "overlap_slowdown.memory: is -0.1"),
-        ({"overlap_slowdown": {"memory": math.nan}}, "zero or more"),
+        ({"overlap_slowdown": {"memory": math.nan}}, "is nan; it must be a number from 0"),
         ({"overlap_slowdown": {"memory": "0.1"}}, "overlap_slowdown.memory: is '0.1'; it must be a number"),
-        ({"overlap_slowdown": -1}, "overlap_slowdown: is -1; it must be a number, zero or more, or such numbers by"),
+        ({"overlap_slowdown": -1}, "overlap_slowdown: is -1; it must be a number from 0 to 1000, or such numbers by"),
         ({"overlap_slowdown": "0.1"}, "overlap_slowdown: is '0.1'; it must be a number"),
         ({"overlap_slowdown": True}, "overlap_slowdown: is True"),
         ({"network": "packets"}, "one of auto, analytical, flow"),
-        ({"network_seeds": 0}, "at least 1"),
+        ({"network_seeds": 0}, "a whole number from 1 to 1000"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, message):

@@ -46,7 +46,7 @@ def test_a_file_is_looked_up_beside_the_cluster(tmp_path):
         ('kind = "dragonfly+"\nnodes_per_leaf = 4', "fabric.leaves_per_pod: is missing"),
         ('kind = "torus"\ndims = [4096, 4096]', "fabric.dims: are"),
         ('kind = "torus"', "fabric.dims: is missing"),
-        ('kind = "torus"\ndims = [4, 0]', "fabric.dims: are"),
+        ('kind = "torus"\ndims = [4, 0]', "fabric.dims: is 0; it must be a whole number from 1"),
         ('kind = "rail-only"\nrouting = "hash"', "fabric.routing: is 'hash'"),
         ('kind = "rail-only"\nqueue_pairs = 4', "fabric.queue_pairs: means nothing when every path is used"),
         ('kind = "rail-only"\nrouting = "ecmp"\nseed = -1', "fabric.seed: is -1"),

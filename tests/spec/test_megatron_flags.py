@@ -191,7 +191,7 @@ def test_a_tokenizer_tells_its_vocabulary_or_it_is_assumed():
         ("--num-layers 2", "--hidden-size: is missing beside --num-layers"),
         ("word", "'word' belongs to no flag"),
         ("--seq-length 3 4", "'4' belongs to no flag; --seq-length takes 1"),
-        ("--tensor-model-parallel-size 0", "--tensor-model-parallel-size: is 0; it must be at least 1"),
+        ("--tensor-model-parallel-size 0", "--tensor-model-parallel-size: is 0; it must be a whole number from 1 to"),
         ("--recompute-granularity some", "known: full, selective"),
         ("", "model: is missing"),
         ("--num-layers 2 --hidden-size 8 --num-attention-heads 1 --seq-length 8", "gpus: is missing; give --gpus"),

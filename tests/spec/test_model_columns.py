@@ -112,7 +112,7 @@ def test_their_neighbours_are_not(name):
         ({}, "a model without a name"),
         (GPT | {"model": "thing-1b", "vocab": "5"}, "nothing tells its kind of layers"),
         (GPT | {"layers": "many"}, "layers: is 'many'; it must be a whole number"),
-        (GPT | {"layers": "0"}, "layers: is 0; it must be at least 1"),
+        (GPT | {"layers": "0"}, "layers: is 0; it must be a whole number from 1 to"),
         (GPT | {"heads": "63"}, "attention.head_dim: is missing"),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_file_may_stand_alone(write):
         (COMPLETE.replace("heads = 4", "heads = 5"), "attention.head_dim: is missing"),
         (COMPLETE.replace("heads = 4", "heads = 4\nhead = 3"), "attention.head: is unknown; known here: heads"),
         (COMPLETE.replace("layers = 2", "layer = 2"), "layer: is unknown"),
-        (COMPLETE.replace("layers = 2", "layers = 0"), "layers: is 0; it must be at least 1"),
+        (COMPLETE.replace("layers = 2", "layers = 0"), "layers: is 0; it must be a whole number from 1 to"),
         (COMPLETE.replace("layers = 2", "layers = 2.5"), "layers: is 2.5; it must be a whole number"),
         (COMPLETE.replace("layers = 2", "layers = nan"), "layers: is nan"),
         (COMPLETE.replace("layers = 2", 'layers = "2"'), "layers: is '2'; it must be a number"),

@@ -76,7 +76,7 @@ def test_degrees_that_are_not_the_gpus_are_refused(degrees, product):
 
 def test_a_degree_of_minus_one_is_what_is_left():
     for degree in ("0", "-2"):
-        with pytest.raises(ConfigError, match=r"shard_degree: is .*; it must be at least 1, or -1"):
+        with pytest.raises(ConfigError, match=r"shard_degree: is .*; it must be a whole number from 1 to .*, or -1"):
             draft_like("torchtitan", [*BASE, f"--parallelism.data_parallel_shard_degree={degree}"])
     found = job(*BASE, "--parallelism.data_parallel_shard_degree=-1", "--parallelism.tensor_parallel_degree=2",
                 "--nproc_per_node=8", "--nnodes=8")  # fmt: skip

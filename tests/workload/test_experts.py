@@ -36,7 +36,7 @@ def test_one_factor_gives_the_first_rank_so_much_and_the_others_the_rest(ep, sha
     assert math.fsum(loads) == pytest.approx(ep)
 
 
-@given(given=st.lists(st.floats(0, 1e308), min_size=1, max_size=32).filter(any))
+@given(given=st.lists(st.just(0.0) | st.floats(1e-30, 1e18), min_size=1, max_size=32).filter(any))
 def test_loads_keep_their_ratios_and_have_the_mean_one(given):
     loads = expert_loads(LayoutOptions(expert_loads=given), len(given))
     if loads is None:
@@ -70,9 +70,9 @@ def test_loads_that_do_not_fit_the_expert_ranks_are_refused(options, message):
         ({"expert_imbalance": 0.9}, "expert_imbalance: is 0.9"),
         ({"expert_imbalance": math.nan}, "expert_imbalance: is nan"),
         ({"expert_imbalance": math.inf}, "expert_imbalance: is inf"),
-        ({"expert_loads": (1.0, -1.0)}, "expert_loads: has -1.0; a load is a finite number, zero or more"),
-        ({"expert_loads": (1.0, math.nan)}, "expert_loads: has nan"),
-        ({"expert_loads": (math.inf, 1.0)}, "expert_loads: has inf"),
+        ({"expert_loads": (1.0, -1.0)}, "expert_loads: is -1.0; it must be a number from 0"),
+        ({"expert_loads": (1.0, math.nan)}, "expert_loads: is nan"),
+        ({"expert_loads": (math.inf, 1.0)}, "expert_loads: is inf"),
         ({"expert_loads": (0.0, 0.0)}, "expert_loads: gives no expert rank any tokens"),
         ({"expert_loads": ()}, "expert_loads: gives no expert rank any tokens"),
         ({"expert_loads": (1.0, 2.0), "expert_imbalance": 1.5}, "expert_loads: stands beside expert_imbalance"),

@@ -2,6 +2,7 @@
 
 import click
 
+from traincast.cli.numbers import in_range
 from traincast.cli.options import size_range
 from traincast.cli.terminal import console, print_json
 
@@ -17,10 +18,8 @@ from traincast.cli.terminal import console, print_json
     metavar="SIZE|FROM..TO",
     help="One size, or a range in which each is twice the one before.",
 )
-@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Ranks that take part (default: one full node).")
-@click.option(
-    "--nodes", type=click.IntRange(min=1), metavar="K", help="Nodes they are spread over (default: the fewest)."
-)
+@click.option("--gpus", type=in_range("gpus"), metavar="N", help="Ranks that take part (default: one full node).")
+@click.option("--nodes", type=in_range("nodes"), metavar="K", help="Nodes they are spread over (default: the fewest).")
 @click.option("--cluster", metavar="NAME|FILE", help="Preset or TOML file (default: h100, an assumption).")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON and nothing else.")
 def command(

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from traincast.cli.numbers import in_range
 from traincast.spec.draft import Draft
 from traincast.spec.job_file import read_job_file
 from traincast.spec.job_flags import JOB_FLAGS, SCHEDULES, JobFlag
@@ -108,8 +109,8 @@ def _option(flag: JobFlag) -> Callable[[F], F]:
         return click.option(*forms, flag.field, default=None, help=flag.help)
     kinds: dict[str, Any] = {
         "text": str,
-        "count": click.IntRange(min=flag.least, max=flag.most),
-        "number": click.FloatRange(min=flag.least, max=flag.most),
+        "count": in_range(flag.field, flag.least, flag.most),
+        "number": in_range(flag.field, flag.least, flag.most),
         "choice": click.Choice(list(flag.choices)),
     }
     if flag.kind == "text" and flag.choices:

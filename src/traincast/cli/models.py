@@ -2,6 +2,7 @@
 
 import click
 
+from traincast.cli.numbers import in_range
 from traincast.cli.terminal import console, print_json
 
 
@@ -9,7 +10,7 @@ from traincast.cli.terminal import console, print_json
 @click.argument("names", nargs=-1)
 @click.option(
     "--seq-length",
-    type=click.IntRange(min=1),
+    type=in_range("seq_length", 1),
     default=4096,
     show_default=True,
     metavar="N",

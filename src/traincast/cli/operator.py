@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from traincast.cli.numbers import in_range
 from traincast.cli.terminal import console, print_json
 from traincast.spec.operators import OPERATOR_SIZES, SIZE_NAMES
 
@@ -23,9 +24,9 @@ def _size_options(function: Any) -> Any:  # noqa: ANN401
             continue
         families = [family for family, sizes in OPERATOR_SIZES.items() if name in [size.name for size in sizes]]
         flags = (f"--{name.replace('_', '-')}", *_ALIASES.get(name, ()))
-        function = click.option(
-            *flags, name, type=click.IntRange(min=1), metavar="N", help=f"Of {', '.join(families)}."
-        )(function)
+        function = click.option(*flags, name, type=in_range(name, 1), metavar="N", help=f"Of {', '.join(families)}.")(
+            function
+        )
     return function
 
 
@@ -42,7 +43,7 @@ def _size_options(function: Any) -> Any:  # noqa: ANN401
     help="forward, backward; dgrad and wgrad of products. Sizes are those of the forward pass.",
 )
 @click.option("--causal", is_flag=True, help="Attention: a query sees no later key.")
-@click.option("--window", type=click.IntRange(min=0), default=0, metavar="N", help="Attention: keys seen at most.")
+@click.option("--window", type=in_range("window"), default=0, metavar="N", help="Attention: keys seen at most.")
 @click.option(
     "--option", "options", multiple=True, metavar="NAME=VALUE", help="What else the family knows, such as kernel=fa2."
 )

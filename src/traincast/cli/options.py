@@ -6,7 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
+from traincast.cli.numbers import in_range
 from traincast.errors import ConfigError
+from traincast.ranges import RANGES, Range, is_number, plain_number, quoted
 from traincast.spec.flags import LAYOUT_FLAGS
 from traincast.spec.options import OVERLAP_CLASSES, check_gpus_used
 from traincast.spec.simai import SimaiOverlap, parse_overlap
@@ -21,7 +23,7 @@ ALL_CLASSES = "all classes"
 def layout_options(function: F) -> F:
     """Add a flag for every layout degree, under its own name and Megatron-LM's."""
     for flag in reversed(LAYOUT_FLAGS):
-        function = click.option(*flag.names, flag.field, type=click.IntRange(min=1), metavar="N", help=flag.help)(
+        function = click.option(*flag.names, flag.field, type=in_range(flag.field, 1), metavar="N", help=flag.help)(
             function
         )
     return function
@@ -42,14 +44,14 @@ def size_range(text: str | tuple[int, int]) -> tuple[int, int]:
     first, dots, last = text.partition("..")
     sizes = size(first), size(last if dots else first)
     if not 0 < sizes[0] <= sizes[1]:
-        raise click.BadParameter(f"{text!r} is no range of sizes above 0; write it like 1KiB..8GiB")
+        raise click.BadParameter(f"{quoted(text)} is no range of sizes above 0; write it like 1KiB..8GiB")
     return sizes
 
 
 def group_name(text: str) -> str:
     """Read the name of a group, or complain as wrong usage: an option in its place was meant as one."""
     if text.startswith("-"):
-        raise click.BadParameter(f"{text!r} is an option; say what is left out, such as ranks or gpu")
+        raise click.BadParameter(f"{quoted(text)} is an option; say what is left out, such as ranks or gpu")
     return text
 
 
@@ -70,9 +72,9 @@ def rank_factor(text: str) -> tuple[int, float]:
     """Read ``7=1.3``, or complain as wrong usage."""
     try:
         rank, factor = _pair(text, "RANK=FACTOR")
-        return int(rank), float(factor)
-    except (ConfigError, ValueError):
-        raise click.BadParameter(f"{text!r} is not a rank and a factor, such as 7=1.3") from None
+        return int(_number(rank, RANGES["rank"])), _number(factor, RANGES["factor"])
+    except ConfigError as error:
+        raise click.BadParameter(f"{quoted(text)} is not a rank and a factor, such as 7=1.3: {error}") from None
 
 
 def class_slowdowns(text: str) -> tuple[tuple[str, float], ...]:
@@ -83,9 +85,9 @@ def class_slowdowns(text: str) -> tuple[tuple[str, float], ...]:
 def _class_slowdown(text: str) -> tuple[str, float]:
     name, _, number = text.rpartition("=")
     try:
-        return name.strip() or ALL_CLASSES, float(number)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a class and a slowdown, such as memory=0.1") from None
+        return name.strip() or ALL_CLASSES, _number(number, RANGES["added share"])
+    except ConfigError as error:
+        raise click.BadParameter(f"{quoted(text)} is not a class and a slowdown, such as memory=0.1: {error}") from None
 
 
 def slowdown_by_class(given: tuple[tuple[tuple[str, float], ...], ...], name: str) -> dict[str, float]:
@@ -108,9 +110,9 @@ def gpus_used(text: str | int) -> str | int:
 def expert_loads(text: str) -> tuple[float, ...]:
     """Read ``1,0.8,1.2``, or complain as wrong usage."""
     try:
-        return tuple(float(load) for load in text.split(","))
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a list of numbers, such as 1.0,0.8,1.2") from None
+        return tuple(_number(load, RANGES["load"]) for load in text.split(","))
+    except ConfigError as error:
+        raise click.BadParameter(f"{quoted(text)} is not a list of numbers, such as 1.0,0.8,1.2: {error}") from None
 
 
 def simai_overlap(text: str) -> SimaiOverlap:
@@ -131,8 +133,12 @@ def once_each(pairs: tuple[tuple[K, float], ...], name: str) -> dict[K, float]:
     return values
 
 
+def _number(text: str, known: Range) -> float:
+    return known.checked(plain_number(text) if is_number(text.strip()) else text.strip())
+
+
 def _pair(text: str, form: str) -> tuple[str, str]:
     left, equals, right = text.partition("=")
     if not equals:
-        raise ConfigError(f"{text!r} is not of the form {form}")
+        raise ConfigError(f"{quoted(text)} is not of the form {form}")
     return left.strip(), right.strip()

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from traincast.cli.numbers import in_range
 from traincast.cli.options import class_slowdowns, gpus_used, group_rates, once_each, rank_factor, slowdown_by_class
 from traincast.spec.options import NETWORKS, OVERLAP_CLASSES
 
@@ -37,7 +38,7 @@ _OPTIONS = (
     ),
     click.option(
         "--network-seeds",
-        type=click.IntRange(min=1),
+        type=in_range("network_seeds"),
         default=1,
         metavar="N",
         help="Hash seeds of the fabric to run; min, median and max of the step are told.",

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from traincast.cli.numbers import in_range
 from traincast.cli.options import expert_loads, layout_options, simai_overlap, size
 from traincast.cli.run_options import output_options, run_options, run_values
 from traincast.cli.terminal import console, print_json, print_line, progress
@@ -35,7 +36,10 @@ from traincast.spec.simai import SimaiOverlap
     help="Times of a trace's communication: as measured, or from the model (default: by kind of trace).",
 )
 @click.option(
-    "--expert-imbalance", type=float, metavar="X", help="Tokens of the busiest expert rank over the mean (default 1)."
+    "--expert-imbalance",
+    type=in_range("expert_imbalance", 1),
+    metavar="X",
+    help="Tokens of the busiest expert rank over the mean (default 1).",
 )
 @click.option(
     "--expert-loads",

@@ -4,12 +4,13 @@ A fabric of leaves and spines grows with the job, so that its counts are those o
 """
 
 import math
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from traincast.errors import FormatError
 from traincast.fabric.contract import build_fabric
 from traincast.fabric.graph import FabricGraph
+from traincast.files import read_toml
 from traincast.formats.contract import Inspection
 from traincast.formats.open import identify
 from traincast.formats.topology import read_topology
@@ -50,8 +51,8 @@ def _is_cluster_file(path: Path) -> bool:
     if path.suffix != ".toml":
         return False
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
+        document = read_toml(path)
+    except FormatError:
         return False
     return bool(_KEYS & set(document)) or document.get("base") in cluster_names()
 

@@ -10,9 +10,6 @@ number in SI units, a text with its unit, or either of them with its source::
     hop_latency_s = { value = 9e-6, source = "our nccl-tests of May" }
 """
 
-import math
-import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, replace
 from importlib import resources
@@ -20,7 +17,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
-from traincast.errors import ConfigError, FormatError, UnknownNameError
+from traincast.errors import ConfigError, UnknownNameError
+from traincast.files import parse_toml, read_toml
+from traincast.ranges import RANGES, quoted, range_of
 from traincast.spec.cluster import INTRA_KINDS, Cluster, Gpu, Link, Measured
 from traincast.spec.fabric import fabric_from_table
 from traincast.spec.gpus import with_architecture
@@ -97,7 +96,7 @@ def _find(name_or_path: str) -> Traversable:
 
 def _read(file: Traversable, shown: str) -> dict[str, _Value]:
     """Return the checked values of a file over those of its base, by field path."""
-    document = _parse(file, shown)
+    document = read_toml(file) if isinstance(file, Path) else parse_toml(file.read_text(encoding="utf-8"), shown)
     base = document.pop("base", None)
     if base is not None and base not in cluster_names():
         raise UnknownNameError("base cluster", str(base), cluster_names())
@@ -106,12 +105,12 @@ def _read(file: Traversable, shown: str) -> dict[str, _Value]:
     for section, kind in _SECTIONS.items():
         table = document.pop(section, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"is {table!r}; it must be a table (in {shown})", section)
+            raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", section)
         values |= _checked(kind, f"{section}.", table, shown)
         made_of = values.get("intra.kind")
         if section == "intra" and made_of is not None and made_of.value not in INTRA_KINDS:
             raise ConfigError(
-                f"is {made_of.value!r}; it must be one of {', '.join(INTRA_KINDS)}, or left out (in {shown})",
+                f"is {quoted(made_of.value)}; it must be one of {', '.join(INTRA_KINDS)}, or left out (in {shown})",
                 "intra.kind",
             )
     if "fabric" in document:
@@ -119,20 +118,6 @@ def _read(file: Traversable, shown: str) -> dict[str, _Value]:
     if "measured" in document:
         values["measured"] = _Value(measured_tables_from(document.pop("measured"), shown), None)
     return values | _checked(Cluster, "", document, shown)
-
-
-def _parse(file: Traversable, shown: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FormatError(f"cannot be read: {error.strerror}", shown) from error
-    except UnicodeDecodeError as error:
-        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", shown) from error
-    except RecursionError as error:
-        raise FormatError("is not TOML that can be read: nested too deeply", shown) from error
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        raise FormatError(f"is not TOML: {error}", shown, int(line[1]) if line else None) from error
 
 
 def _checked(kind: type[Cluster | Gpu | Link], prefix: str, table: dict[str, Any], shown: str) -> dict[str, _Value]:
@@ -161,27 +146,27 @@ def _value(field: "Field[Any]", raw: object, shown: str) -> _Value:
     for plain in (str, bool):
         if plain in types:
             if not isinstance(raw, plain):
-                raise ConfigError(f"is {raw!r}; it must be a {'text' if plain is str else 'true or false'}")
+                raise ConfigError(f"is {quoted(raw)}; it must be a {'text' if plain is str else 'true or false'}")
             return _Value(raw, None)
     return _Value(_number(field.name, raw, whole=int in types), source)
 
 
 def _number(name: str, raw: object, *, whole: bool) -> float:
-    """Return a positive, finite number from a number or from a text with a unit."""
+    """Return a positive number in the range of its field, from a number or from a text with a unit."""
     parse = next((parse for ending, parse in _UNITS if name.endswith(ending)), None)
     if isinstance(raw, str) and parse is not None:
         raw = parse(raw)
     if isinstance(raw, bool) or not isinstance(raw, int | float):
-        raise ConfigError(f"is {raw!r}; it must be a number" + ("" if parse is None else " or a text with its unit"))
-    try:
-        number = float(raw)
-    except OverflowError:
-        number = math.inf
-    if not (math.isfinite(number) and number > 0):
-        raise ConfigError(f"is {raw!r}; it must be a positive, finite number")
-    if whole and not number.is_integer():
-        raise ConfigError(f"is {raw!r}; it must be a whole number")
-    return int(raw) if whole else number
+        raise ConfigError(
+            f"is {quoted(raw)}; it must be a number" + ("" if parse is None else " or a text with its unit")
+        )
+    if not raw > 0:
+        raise ConfigError(f"is {quoted(raw)}; it must be a positive, finite number")
+    known = range_of(name) or RANGES["figure"]
+    found = replace(known, whole=known.whole and whole).checked(raw)
+    if whole and found != int(found):
+        raise ConfigError(f"is {quoted(raw)}; it must be a whole number")
+    return int(found) if whole else found
 
 
 def _build(kind: type[T], prefix: str, values: dict[str, _Value], shown: str) -> T:

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from traincast.errors import ConfigError
+from traincast.ranges import RANGES, check_given, checked_field, quoted
 from traincast.units import parse_rate
 
 ROUTINGS = ("spray", "ecmp")
-MOST = 2**20
-"""No number of switches, parts or GPUs may be larger."""
 _ALWAYS = frozenset({"kind", "file", "routing", "queue_pairs", "seed"})
 _TIERS = frozenset({"link_bytes_per_s", "nodes_per_leaf", "leaves_per_pod", "spines", "oversubscription"})
 _RAILS = frozenset({"rails", "pxn"})
@@ -43,7 +42,10 @@ _NEEDED = {
     "torus": ("dims",),
     "file": ("file",),
 }
-_COUNTS = ("nodes_per_leaf", "leaves_per_pod", "spines", "rails", "planes", "queue_pairs")
+_NUMBERS = (
+    *("nodes_per_leaf", "leaves_per_pod", "spines", "rails", "planes", "queue_pairs", "seed", "link_bytes_per_s"),
+    *("dims", "oversubscription"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +84,11 @@ class FabricSpec:
     def __post_init__(self) -> None:
         """Refuse numbers that are wrong or contradict each other."""
         if self.kind not in KINDS:
-            raise _wrong("kind", f"is {self.kind!r}; known: {', '.join(KINDS)}")
+            raise _wrong("kind", f"is {quoted(self.kind)}; known: {', '.join(KINDS)}")
         self._check_fields()
         self._check_numbers()
         if self.routing not in ROUTINGS:
-            raise _wrong("routing", f"is {self.routing!r}; known: {', '.join(ROUTINGS)}")
+            raise _wrong("routing", f"is {quoted(self.routing)}; known: {', '.join(ROUTINGS)}")
         if self.routing == "spray":
             for name in ("queue_pairs", "seed"):
                 if getattr(self, name) != _DEFAULTS[name]:
@@ -103,19 +105,12 @@ class FabricSpec:
                 raise _wrong(name, f"is missing; the kind {self.kind!r} needs it")
 
     def _check_numbers(self) -> None:
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= MOST:
-                raise _wrong(name, f"is {value}; it must be between 1 and {MOST}")
-        if self.seed < 0:
-            raise _wrong("seed", f"is {self.seed}; it must not be negative")
-        rate = self.link_bytes_per_s
-        if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise _wrong("link_bytes_per_s", f"is {rate}; it must be positive and finite")
-        if any(size < 1 for size in self.dims) or math.prod(self.dims) > MOST:
-            raise _wrong("dims", f"are {list(self.dims)}; each must be at least 1, and all at most {MOST} GPUs")
-        if not self.oversubscription or not all(math.isfinite(each) and each > 0 for each in self.oversubscription):
-            raise _wrong("oversubscription", f"is {list(self.oversubscription)}; it must be positive and finite")
+        check_given(self, _NUMBERS, "fabric.")
+        most = int(RANGES["parts"].highest)
+        if math.prod(self.dims) > most:
+            raise _wrong("dims", f"are {list(self.dims)}; all are at most {most:,} GPUs")
+        if not self.oversubscription:
+            raise _wrong("oversubscription", "is an empty list; it needs a number")
         tiers = 1 if self.leaves_per_pod is None else 2
         if len(self.oversubscription) > tiers:
             raise _wrong("oversubscription", f"has {len(self.oversubscription)} numbers for {tiers} tiers that go up")
@@ -145,7 +140,7 @@ def fabric_from_table(table: object, shown: str) -> FabricSpec:
         With the path of the field that is unknown, missing, of the wrong type or contradictory.
     """
     if not isinstance(table, dict):
-        raise ConfigError(f"is {table!r}; it must be a table (in {shown})", "fabric")
+        raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", "fabric")
     values: dict[str, Any] = {key: _value(key, raw) for key, raw in table.items()}
     if isinstance(values.get("file"), str):
         values["file"] = str(Path(shown).parent / values["file"])
@@ -162,19 +157,22 @@ def _value(name: str, raw: object) -> object:
     if kind is bool or str in (kind, *get_args(kind)):
         wanted = bool if kind is bool else str
         if not isinstance(raw, wanted):
-            raise _wrong(name, f"is {raw!r}; it must be {'true or false' if wanted is bool else 'a text'}")
+            raise _wrong(name, f"is {quoted(raw)}; it must be {'true or false' if wanted is bool else 'a text'}")
         return raw
     if name in ("oversubscription", "dims"):
         return tuple(_number(name, each, whole=name == "dims") for each in (raw if isinstance(raw, list) else [raw]))
     if isinstance(raw, str) and name == "link_bytes_per_s":
-        return parse_rate(raw)
+        try:
+            return parse_rate(raw)
+        except ConfigError as error:
+            raise _wrong(name, str(error)) from None
     return _number(name, raw, whole=name != "link_bytes_per_s")
 
 
 def _number(name: str, raw: object, *, whole: bool) -> float:
     if isinstance(raw, bool) or not isinstance(raw, int if whole else int | float):
-        raise _wrong(name, f"is {raw!r}; it must be a {'whole number' if whole else 'number'}")
-    return raw if whole else float(raw)
+        raise _wrong(name, f"is {quoted(raw)}; it must be a {'whole number' if whole else 'number'}")
+    return checked_field(name, raw, f"fabric.{name}")
 
 
 def _wrong(name: str, what: str) -> ConfigError:

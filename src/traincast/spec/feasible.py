@@ -1,6 +1,7 @@
 """Rules that no job may break, whatever runs it; each message names its rule and what to change."""
 
 from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
+from traincast.ranges import check_given
 from traincast.spec.gpus import GpuSpec
 from traincast.spec.job import CP_KINDS, PRECISIONS, TASKS, JobRequest
 from traincast.spec.model import Model
@@ -49,14 +50,9 @@ def check_choices(request: JobRequest) -> None:
         value = getattr(request, field)
         if value is not None and value not in known:
             raise UnknownNameError(kind, str(value), known)
-    for field in _COUNTS:
-        value = getattr(request, field)
-        if value is not None and value < 1:
-            raise ConfigError(f"is {value}; it must be at least 1", field)
-    if request.zero not in (None, 0, 1, 2, 3):
-        raise ConfigError(f"is {request.zero}; the stages of ZeRO are 0, 1, 2 and 3", "zero")
-    if not 1 <= request.expert_imbalance < float("inf"):
-        raise ConfigError(f"is {request.expert_imbalance}; the busiest has at least the mean, 1", "expert_imbalance")
+    check_given(request, _COUNTS, least=1)
+    check_given(request, ("zero", "year", "stage_layers"))
+    check_given(request, ("expert_imbalance",), least=1)
     longest = request.model.learned_positions
     if longest and request.seq_length > longest:
         raise InfeasibleError(

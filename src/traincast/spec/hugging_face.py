@@ -5,11 +5,11 @@ What a file leaves out is what the model's class in huggingface/transformers tak
 that published files lean on.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import FormatError
+from traincast.files import read_json
 from traincast.spec.hugging_face_config import Config
 from traincast.spec.hugging_face_families import FAMILIES, PLAIN, unknown_family
 from traincast.spec.hugging_face_parts import Family, head
@@ -63,19 +63,9 @@ def read_config(path: Path) -> Model:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    shown = str(path)
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FormatError(f"cannot be read: {error.strerror}", shown) from error
-    except UnicodeDecodeError as error:
-        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", shown) from error
-    except json.JSONDecodeError as error:
-        raise FormatError(f"is not JSON: {error.msg}", shown, error.lineno) from error
-    except (RecursionError, ValueError) as error:
-        raise FormatError("is not JSON that can be read: nested too deeply or a number too long", shown) from error
+    document = read_json(path)
     if not isinstance(document, dict):
-        raise FormatError("is no JSON object; give the config.json of a model", shown)
+        raise FormatError("is no JSON object; give the config.json of a model", str(path))
     return document
 
 

@@ -1,10 +1,10 @@
 """A ``config.json`` whose values are checked as they are taken."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from traincast.errors import ConfigError
+from traincast.ranges import RANGES, quoted
 from traincast.spec.notes import Note
 
 
@@ -41,11 +41,7 @@ class Config:
             raw = self.values.get(key)
             if raw is None:
                 continue
-            if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
-                raise self.error(f"is {raw!r}; it must be a whole number", key)
-            if raw < 0 or int(raw) != raw:
-                raise self.error(f"is {raw!r}; it must be a whole number of at least 0", key)
-            return int(raw)
+            return self._checked(raw, key)
         if default is None:
             also = f" (or {', '.join(keys[1:])})" if len(keys) > 1 else ""
             raise self.error(f"is missing{also}; is this the config.json of a language model?", keys[0])
@@ -57,7 +53,7 @@ class Config:
         if raw is None:
             return default
         if not isinstance(raw, bool):
-            raise self.error(f"is {raw!r}; it must be true or false", key)
+            raise self.error(f"is {quoted(raw)}; it must be true or false", key)
         return raw
 
     def word(self, key: str) -> str:
@@ -66,7 +62,7 @@ class Config:
         if raw is None:
             return ""
         if not isinstance(raw, str):
-            raise self.error(f"is {raw!r}; it must be a text", key)
+            raise self.error(f"is {quoted(raw)}; it must be a text", key)
         return raw
 
     def words(self, key: str) -> list[str]:
@@ -83,15 +79,22 @@ class Config:
         raw = self.values.get(key)
         if raw is None:
             return []
-        if not isinstance(raw, list) or not all(isinstance(each, int) for each in raw):
+        if not isinstance(raw, list):
             raise self.error("must be a list of whole numbers", key)
-        return raw
+        return [self._checked(each, key) for each in raw]
+
+    def _checked(self, raw: object, key: str) -> int:
+        """Return a whole number of at least 0 that no size of a model exceeds."""
+        try:
+            return int(RANGES["degree"].checked(raw, least=0))
+        except ConfigError as error:
+            raise self.error(str(error), key) from None
 
     def inner(self, key: str) -> "Config":
         """Return the object under a key, an empty one where it is missing; notes go to the same list."""
         raw = self.values.get(key)
         if raw is not None and not isinstance(raw, dict):
-            raise self.error(f"is {raw!r}; it must be an object", key)
+            raise self.error(f"is {quoted(raw)}; it must be an object", key)
         config = Config(raw or {}, f"{self.prefix}{key}.", self.shown)
         config.notes = self.notes
         return config

@@ -28,13 +28,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from traincast.errors import ConfigError, FormatError, UnknownNameError
+from traincast.errors import ConfigError, UnknownNameError
+from traincast.files import read_toml
+from traincast.ranges import quoted, range_of
 from traincast.spec.draft import Draft
 from traincast.spec.job import JobRequest
 from traincast.spec.model import Model
 from traincast.spec.model_table import merged, model_from_table
 from traincast.spec.models import builtin_table, find_model, model_names
-from traincast.spec.stacks import parse_toml
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "parallel": (
@@ -129,13 +130,7 @@ def read_job_file(path: str) -> Draft:
     UnknownNameError
         If the model that it builds on is not known.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise FormatError(f"cannot be read: {error.strerror or error}", path) from None
-    except UnicodeDecodeError as error:
-        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", path) from None
-    return draft_of_table(parse_toml(text, path), path)
+    return draft_of_table(read_toml(Path(path)), path)
 
 
 def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
@@ -159,14 +154,15 @@ def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
         if section != "model" and section not in SECTIONS:
             raise ConfigError(f"is no section; known: model, {', '.join(SECTIONS)} (in {shown})", section)
         if not isinstance(table, Mapping):
-            raise ConfigError(f"is {table!r}; it must be a table (in {shown})", section)
+            raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", section)
         if section == "model":
             continue
         for key, raw in table.items():
             place = f"{section}.{key}"
             if key not in SECTIONS[section]:
                 raise ConfigError(f"is unknown; known here: {', '.join(SECTIONS[section])} (in {shown})", place)
-            given[key] = _value(raw, (str,) if key == "name" else types[key], place, shown)
+            value = _value(raw, (str,) if key == "name" else types[key], place, shown)
+            given[key] = _in_range(key, value, place, shown)
     cluster = given.pop("name", None)
     beside = _beside(cluster, shown)
     return Draft(model=_model(document.get("model"), shown), cluster=beside, fields=given)
@@ -180,14 +176,25 @@ def _value(raw: object, types: tuple[Any, ...], place: str, shown: str) -> Any: 
     if int in plain and isinstance(raw, int) and not isinstance(raw, bool):
         return raw
     if float in plain and isinstance(raw, int | float) and not isinstance(raw, bool):
-        return float(raw)
+        return raw
     if str in plain and isinstance(raw, str):
         return raw
     if not plain and isinstance(raw, list) and all(type(each) is int for each in raw) and raw:
         return tuple(raw)
     wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
     shape = wanted[plain[0]] if plain else "a list of whole numbers"
-    raise ConfigError(f"is {raw!r}; it must be {shape} (in {shown})", place)
+    raise ConfigError(f"is {quoted(raw)}; it must be {shape} (in {shown})", place)
+
+
+def _in_range(key: str, value: Any, place: str, shown: str) -> Any:  # noqa: ANN401
+    """Return a value whose number, or each number of a list, is in the range of its field."""
+    known = range_of(key)
+    if known is None or isinstance(value, bool | str):
+        return value
+    try:
+        return tuple(map(known.checked, value)) if isinstance(value, tuple) else known.checked(value)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (in {shown})", place) from None
 
 
 def _model(table: Any, shown: str) -> Model | str | None:  # noqa: ANN401
@@ -197,7 +204,7 @@ def _model(table: Any, shown: str) -> Model | str | None:  # noqa: ANN401
     if set(table) == {"name"}:
         name = table["name"]
         if not isinstance(name, str):
-            raise ConfigError(f"is {name!r}; it must be a text (in {shown})", "model.name")
+            raise ConfigError(f"is {quoted(name)}; it must be a text (in {shown})", "model.name")
         return _beside(name, shown)
     values = dict(table)
     base = values.pop("base", None)

@@ -11,11 +11,11 @@ A file has one table per operation, number of ranks and number of nodes::
     source = "our nccl-tests of May"
 """
 
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 
 from traincast.errors import ConfigError
+from traincast.ranges import RANGES, Range
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv")
 """What can be measured, as `traincast.workload.words.Operation` names it."""
@@ -82,11 +82,12 @@ def _table(raw: object, path: str, shown: str) -> MeasuredTable:
     op, source = raw["op"], raw.get("source", f"set in {shown}")
     if op not in OPERATIONS or not isinstance(source, str):
         raise ConfigError(f"op must be one of {', '.join(OPERATIONS)}, and source a text (in {shown})", path)
-    ranks, nodes = _whole(raw["ranks"], f"{path}.ranks", shown), _whole(raw["nodes"], f"{path}.nodes", shown)
+    ranks, nodes = (int(_number(raw[name], RANGES["degree"], f"{path}.{name}", shown)) for name in ("ranks", "nodes"))
     if not 1 <= nodes <= ranks or ranks < 2:
         raise ConfigError(f"{ranks} ranks cannot sit on {nodes} nodes and communicate (in {shown})", path)
-    sizes = tuple(_whole(size, f"{path}.size_bytes", shown) for size in _list(raw["size_bytes"], path, shown))
-    times = tuple(_positive(time, f"{path}.time_s", shown) for time in _list(raw["time_s"], path, shown))
+    given = _list(raw["size_bytes"], path, shown)
+    sizes = tuple(int(_number(size, RANGES["bytes"], f"{path}.size_bytes", shown)) for size in given)
+    times = tuple(_number(time, RANGES["time"], f"{path}.time_s", shown) for time in _list(raw["time_s"], path, shown))
     rising = all(one < two for one, two in pairwise(sizes))
     never_falling = all(one <= two for one, two in pairwise(times))
     if len(sizes) != len(times) or not sizes or not rising or not never_falling:
@@ -100,13 +101,12 @@ def _list(raw: object, path: str, shown: str) -> list[object]:
     return raw
 
 
-def _whole(raw: object, path: str, shown: str) -> int:
-    if isinstance(raw, bool) or not isinstance(raw, int) or raw < 1:
-        raise ConfigError(f"is {raw!r}; it must be a positive whole number (in {shown})", path)
-    return raw
-
-
-def _positive(raw: object, path: str, shown: str) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or not (math.isfinite(raw) and raw > 0):
-        raise ConfigError(f"is {raw!r}; it must be a positive number of seconds (in {shown})", path)
-    return float(raw)
+def _number(raw: object, kind: Range, path: str, shown: str) -> float:
+    """Return a positive number in range."""
+    try:
+        found = kind.checked(raw)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (in {shown})", path) from None
+    if not found:
+        raise ConfigError(f"is {raw!r}; it must be positive (in {shown})", path)
+    return found

@@ -7,13 +7,22 @@ Counts of parameters and FLOPs are in `traincast.spec.counts`.
 from dataclasses import dataclass
 
 from traincast.errors import ConfigError
+from traincast.ranges import check_given
 from traincast.spec.notes import Note
 
 NORMS = ("rms", "layer")
 """Kinds of normalisation; ``layer`` has a bias."""
 
-MAX_LAYERS = 2**14
-"""Most layers of a model; a damaged file must not exhaust the time."""
+_NUMBERS: tuple[tuple[str, tuple[str, ...], int], ...] = (
+    ("", ("layers", "hidden", "vocab"), 1),
+    ("", ("ffn_hidden", "learned_positions", "max_positions", "mtp_layers", "norms_per_layer", "other_params"), 0),
+    ("attention", ("heads", "kv_heads", "head_dim", "window_period"), 1),
+    ("attention", ("window", "window_layers"), 0),
+    ("latent", ("q_rank", "kv_rank", "rope_head_dim", "nope_head_dim", "v_head_dim"), 1),
+    ("experts", ("experts", "topk", "ffn_hidden", "period"), 1),
+    ("experts", ("shared_ffn_hidden", "first_dense_layers", "capacity_factor"), 0),
+)
+"""Part of a model, its numbers, and their least value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +120,11 @@ class Model:
 
     def __post_init__(self) -> None:
         """Refuse shapes that are none."""
-        for name in ("layers", "hidden", "ffn_hidden", "vocab"):
-            if getattr(self, name) < (0 if name == "ffn_hidden" else 1):
-                raise ConfigError(f"is {getattr(self, name)}; it must be at least 1", f"model.{name}")
-        if self.layers > MAX_LAYERS:
-            raise ConfigError(f"is {self.layers}; it must be at most {MAX_LAYERS}", "model.layers")
+        parts = {"attention": self.attention, "latent": self.attention.latent, "experts": self.experts, "": self}
+        for part, names, least in _NUMBERS:
+            if parts[part] is not None:
+                check_given(parts[part], names, f"model.{part}." if part else "model.", least=least)
         heads, kv_heads = self.attention.heads, self.attention.kv_heads
-        if heads < 1 or kv_heads < 1 or self.attention.head_dim < 1:
-            raise ConfigError("heads, kv_heads and head_dim must be at least 1", "model.attention")
         if heads % kv_heads:
             raise ConfigError(f"{heads} heads do not share {kv_heads} key/value heads evenly", "model.attention")
         if self.experts and not 1 <= self.experts.topk <= self.experts.experts:

@@ -1,11 +1,11 @@
 """Build a model from a table of plain values, as a TOML file has them, under the names of `Model`'s fields."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any, TypeVar, get_args
 
 from traincast.errors import ConfigError
+from traincast.ranges import checked_field, quoted
 from traincast.spec.model import NORMS, Attention, Experts, Latent, Model
 from traincast.spec.notes import Note
 
@@ -42,7 +42,7 @@ def model_from_table(table: Mapping[str, Any], shown: str, notes: tuple[Note, ..
         If a key is unknown or missing, or a value is of the wrong type or out of range.
     """
     if not isinstance(table.get("attention", {}), dict):
-        raise ConfigError(f"is {table['attention']!r}; it must be a table (in {shown})", "attention")
+        raise ConfigError(f"is {quoted(table['attention'])}; it must be a table (in {shown})", "attention")
     full = {**table, "attention": dict(table.get("attention", {}))}
     _complete(full)
     model = _build(Model, full, "", shown)
@@ -80,7 +80,8 @@ def _build(kind: type[T], table: Mapping[str, Any], prefix: str, shown: str) -> 
         if key not in known:
             raise ConfigError(f"is unknown; known here: {', '.join(known)} (in {shown})", f"{prefix}{key}")
     for name, field in known.items():
-        if name not in table and field.default is MISSING and name != "q_rank":
+        # A head_dim follows from other widths; where one of them is wrong, that is the message.
+        if name not in table and field.default is MISSING and name not in ("q_rank", "head_dim"):
             raise ConfigError(f"is missing; give it, or a base (in {shown})", f"{prefix}{name}")
     arguments: dict[str, Any] = {"q_rank": None} if kind is Latent else {}
     for key, raw in table.items():
@@ -92,7 +93,9 @@ def _build(kind: type[T], table: Mapping[str, Any], prefix: str, shown: str) -> 
         elif isinstance(raw, dict):
             arguments[key] = _build(nested, raw, f"{path}.", shown)
         elif raw is not False or type(None) not in get_args(known[key].type):
-            raise ConfigError(f"is {raw!r}; it must be a table (in {shown})", path)
+            raise ConfigError(f"is {quoted(raw)}; it must be a table (in {shown})", path)
+    if kind is Attention and "head_dim" not in table:
+        raise ConfigError(f"is missing; give it, or a base (in {shown})", f"{prefix}head_dim")
     return kind(**arguments)
 
 
@@ -101,14 +104,13 @@ def _value(raw: object, types: tuple[Any, ...], path: str, shown: str, least: in
     for plain, words in ((bool, "true or false"), (str, "a text")):
         if plain in types:
             if not isinstance(raw, plain):
-                raise ConfigError(f"is {raw!r}; it must be {words} (in {shown})", path)
+                raise ConfigError(f"is {quoted(raw)}; it must be {words} (in {shown})", path)
             return raw
     if isinstance(raw, bool) or not isinstance(raw, int | float):
-        raise ConfigError(f"is {raw!r}; it must be a number (in {shown})", path)
-    if not math.isfinite(raw) or raw < (0 if float in types else least):
-        raise ConfigError(f"is {raw!r}; it must be at least {0 if float in types else least} (in {shown})", path)
-    if float in types:
-        return float(raw)
-    if int(raw) != raw:
-        raise ConfigError(f"is {raw!r}; it must be a whole number (in {shown})", path)
-    return int(raw)
+        raise ConfigError(f"is {quoted(raw)}; it must be a number (in {shown})", path)
+    if float not in types and isinstance(raw, float) and not raw.is_integer():
+        raise ConfigError(f"is {quoted(raw)}; it must be a whole number (in {shown})", path)
+    try:
+        return checked_field(path.rpartition(".")[2], raw, least=None if float in types else least)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (in {shown})", path) from None

@@ -11,7 +11,6 @@ model::
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -20,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
+from traincast.files import parse_toml, read_toml
 from traincast.spec.hugging_face import read_config
 from traincast.spec.model import Model
 from traincast.spec.model_table import merged, model_from_table
@@ -120,17 +120,7 @@ def _builtin(name: str) -> Model:
 
 
 def _from_toml(path: Path) -> Model:
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FormatError(f"cannot be read: {error.strerror}", str(path)) from error
-    except UnicodeDecodeError as error:
-        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", str(path)) from error
-    except RecursionError as error:
-        raise FormatError("is not TOML that can be read: nested too deeply", str(path)) from error
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        raise FormatError(f"is not TOML: {error}", str(path), int(line[1]) if line else None) from error
+    table = read_toml(path)
     base = table.pop("base", None)
     if base is not None and (not isinstance(base, str) or find_model(base) is None):
         raise UnknownNameError("base model", str(base), model_names())
@@ -145,7 +135,7 @@ def _from_toml(path: Path) -> Model:
 @cache
 def _families() -> tuple[Mapping[str, Any], ...]:
     text = (resources.files("traincast") / "data" / "models" / "models.toml").read_text(encoding="utf-8")
-    return tuple(tomllib.loads(text).values())
+    return tuple(parse_toml(text, "models.toml").values())
 
 
 def _without_names(table: Mapping[str, Any]) -> dict[str, Any]:

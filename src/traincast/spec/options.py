@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from traincast.errors import ConfigError
+from traincast.ranges import RANGES, checked_field
 from traincast.spec.dtypes import bytes_per_element
 from traincast.units import counted
 
@@ -76,12 +77,14 @@ class LayoutOptions:
         """Refuse degrees below one, unknown types, and a block that is not two names."""
         for name in ("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "layers"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"is {value}; it must be at least 1", name)
+            if value is not None:
+                checked_field(name, value, name, least=1)
+        if self.pp_message_bytes is not None:
+            checked_field("pp_message_bytes", self.pp_message_bytes, "pp_message_bytes")
         if self.comm not in (None, *COMM_SOURCES):
             raise ConfigError(f"is {self.comm!r}; it must be one of {', '.join(COMM_SOURCES)}", "comm")
-        if self.expert_imbalance is not None and not 1 <= self.expert_imbalance < float("inf"):
-            raise ConfigError(f"is {self.expert_imbalance}; the busiest has at least the mean, 1", "expert_imbalance")
+        if self.expert_imbalance is not None:
+            checked_field("expert_imbalance", self.expert_imbalance, "expert_imbalance", least=1)
         if self.expert_loads is not None:
             object.__setattr__(self, "expert_loads", _checked_loads(self.expert_loads, self.expert_imbalance))
         if self.dtype is not None:
@@ -102,9 +105,8 @@ def _checked_loads(loads: Iterable[float], imbalance: float | None) -> tuple[flo
     found = tuple(loads)
     if imbalance is not None:
         raise ConfigError("stands beside expert_imbalance; give one of the two", "expert_loads")
-    wrong = [load for load in found if not 0 <= load < float("inf")]
-    if wrong:
-        raise ConfigError(f"has {wrong[0]}; a load is a finite number, zero or more", "expert_loads")
+    for load in found:
+        checked_field("expert_loads", load, "expert_loads")
     if not any(found):
         raise ConfigError("gives no expert rank any tokens; at least one load must be above zero", "expert_loads")
     return found
@@ -146,11 +148,10 @@ class SimulateOptions:
                 raise ConfigError(f"unknown group {name!r}; known: {', '.join(GROUP_NAMES)}", "busbw")
             if dot and operation not in OPERATION_NAMES:
                 raise ConfigError(f"unknown operation {operation!r}; known: {', '.join(OPERATION_NAMES)}", "busbw")
-            if not 0 < rate < float("inf"):
-                raise ConfigError(f"{rate} bytes/s is not a bandwidth", f"busbw.{group}")
+            RANGES["rate"].checked(rate, f"busbw.{group}")
         for rank, factor in self.compute_slowdown.items():
-            if rank < 0 or not 0 < factor < float("inf"):
-                raise ConfigError(f"rank {rank} with factor {factor}; give a rank and a positive factor", "slow")
+            RANGES["rank"].checked(rank, "slow")
+            RANGES["factor"].checked(factor, f"slow.{rank}")
 
     def _check_overlap(self) -> None:
         if not isinstance(self.overlap_slowdown, Mapping):
@@ -159,20 +160,19 @@ class SimulateOptions:
         for name, slowdown in self.overlap_slowdown.items():
             if name not in OVERLAP_CLASSES:
                 raise ConfigError(f"unknown class {name!r}; known: {', '.join(OVERLAP_CLASSES)}", "overlap_slowdown")
-            if isinstance(slowdown, bool) or not isinstance(slowdown, int | float) or not 0 <= slowdown < float("inf"):
-                raise ConfigError(f"is {slowdown!r}; it must be a number, zero or more", f"overlap_slowdown.{name}")
+            checked_field("overlap_slowdown", slowdown, f"overlap_slowdown.{name}")
         if self.network not in NETWORKS:
             raise ConfigError(f"is {self.network!r}; it must be one of {', '.join(NETWORKS)}", "network")
-        if self.network_seeds < 1:
-            raise ConfigError(f"is {self.network_seeds}; it must be at least 1", "network_seeds")
+        checked_field("network_seeds", self.network_seeds, "network_seeds")
 
 
 def _of_all_classes(slowdown: object) -> dict[str, float]:
-    if isinstance(slowdown, bool) or not isinstance(slowdown, int | float) or not 0 <= slowdown < float("inf"):
-        classes = ", ".join(OVERLAP_CLASSES)
-        text = f"is {slowdown!r}; it must be a number, zero or more, or such numbers by class ({classes})"
-        raise ConfigError(text, "overlap_slowdown")
-    return dict.fromkeys(OVERLAP_CLASSES, float(slowdown))
+    try:
+        share = checked_field("overlap_slowdown", slowdown)
+    except ConfigError as error:
+        text = f"{error}, or such numbers by class ({', '.join(OVERLAP_CLASSES)})"
+        raise ConfigError(text, "overlap_slowdown") from None
+    return dict.fromkeys(OVERLAP_CLASSES, share)
 
 
 def check_gpus_used(value: object, most: int | None = None, node_of: str = "") -> None:

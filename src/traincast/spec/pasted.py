@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traincast.errors import ConfigError
+from traincast.ranges import RANGES, Range, is_number, plain_number, quoted
 from traincast.spec.dialect_flags import NO_EFFECT, SMALL_EFFECT, FlagTable, KnownFlag
 from traincast.spec.shell import has_variable, is_variable
 from traincast.units import parse_tokens
@@ -51,16 +52,9 @@ class Pasted:
         Raises
         ------
         ConfigError
-            If it is none, or too small.
+            If it is none, too small, or out of range.
         """
-        text = self.text(flag)
-        try:
-            value = int(text.replace("_", ""))
-        except ValueError:
-            raise ConfigError(f"is {text!r}; it must be a whole number (in {self.shown})", f"--{flag}") from None
-        if value < least:
-            raise ConfigError(f"is {value}; it must be at least {least} (in {self.shown})", f"--{flag}")
-        return value
+        return int(self._checked(flag, RANGES["degree"], "a whole number", least=least))
 
     def number(self, flag: str) -> float:
         """Return the value of a flag as a number.
@@ -68,13 +62,18 @@ class Pasted:
         Raises
         ------
         ConfigError
-            If it is none.
+            If it is none, or out of range.
         """
-        text = self.text(flag)
+        return self._checked(flag, RANGES["factor"], "a number", least=None)
+
+    def _checked(self, flag: str, known: Range, what: str, least: float | None) -> float:
+        text = self.text(flag).replace("_", "")
+        if not is_number(text):
+            raise ConfigError(f"is {quoted(text)}; it must be {what} (in {self.shown})", f"--{flag}")
         try:
-            return float(text)
-        except ValueError:
-            raise ConfigError(f"is {text!r}; it must be a number (in {self.shown})", f"--{flag}") from None
+            return known.checked(plain_number(text), least=least)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (in {self.shown})", f"--{flag}") from None
 
     def choice(self, flag: str, known: Mapping[str, str]) -> str:
         """Return what the value of a flag stands for.

@@ -9,16 +9,15 @@ with its source::
     host_layer_s = { value = "180us", source = "our profile of May" }
 """
 
-import math
-import re
-import tomllib
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from traincast.errors import ConfigError, FormatError, UnknownNameError
+from traincast.errors import ConfigError, UnknownNameError
+from traincast.files import parse_toml, read_toml
+from traincast.ranges import checked_field, quoted
 from traincast.spec.job import CP_KINDS
 from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE, UNEVEN_SPLITS, Stack
 from traincast.units import parse_time
@@ -41,8 +40,7 @@ _CHOICES = {
     "uneven_split": UNEVEN_SPLITS,
     "cp_kind": CP_KINDS,
 }
-_SHARES = ("unhidden_tp", "unhidden_cp", "unhidden_ep", "unhidden_fsdp", "selective_share")
-_AT_LEAST_ONE = ("layers_per_chunk", "vocab_multiple", "year")
+_AT_LEAST_ONE = ("layers_per_chunk", "vocab_multiple")
 _SHIPPED = "data/stacks/stacks.toml"
 
 
@@ -85,37 +83,8 @@ def load_stack(name_or_path: str) -> Stack:
         return _named(name_or_path)
     if path.suffix != ".toml" and not path.is_file():
         raise UnknownNameError("stack", name_or_path, stack_names())
-    try:
-        table = parse_toml(path.read_bytes().decode("utf-8"), name_or_path)
-    except OSError as error:
-        raise FormatError(f"cannot be read: {error.strerror}", name_or_path) from error
-    except UnicodeDecodeError as error:
-        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", name_or_path) from error
+    table = read_toml(path)
     return _build(path.stem, _with_base(table, name_or_path), name_or_path)
-
-
-def parse_toml(text: str, shown: str) -> dict[str, Any]:
-    """Return the tables of a TOML text.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    shown : str
-        Its file, for messages.
-
-    Raises
-    ------
-    FormatError
-        If it is not TOML; the message says where.
-    """
-    try:
-        return tomllib.loads(text)
-    except RecursionError as error:
-        raise FormatError("is not TOML that can be read: nested too deeply", shown) from error
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        raise FormatError(f"is not TOML: {error}", shown, int(line[1]) if line else None) from error
 
 
 @cache
@@ -171,25 +140,15 @@ def _value(field: "Field[Any]", raw: object) -> Any:  # noqa: ANN401
     """Return a value of the type and in the range of its field."""
     if field.type in (bool, str):
         if not isinstance(raw, bool if field.type is bool else str):
-            raise ConfigError(f"is {raw!r}; it must be {'true or false' if field.type is bool else 'a text'}")
+            raise ConfigError(f"is {quoted(raw)}; it must be {'true or false' if field.type is bool else 'a text'}")
         choices = _CHOICES.get(field.name)
         if choices and raw not in choices:
-            raise ConfigError(f"is {raw!r}; it must be one of {', '.join(choices)}")
+            raise ConfigError(f"is {quoted(raw)}; it must be one of {', '.join(choices)}")
         return raw
     if isinstance(raw, str) and field.name.endswith("_s"):
         raw = parse_time(raw)
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
-        raise ConfigError(f"is {raw!r}; it must be a number" + (" or a time" if field.name.endswith("_s") else ""))
-    if field.type is int and raw != int(raw):
-        raise ConfigError(f"is {raw!r}; it must be a whole number")
-    _check_range(field.name, raw)
-    return int(raw) if field.type is int else float(raw)
-
-
-def _check_range(name: str, value: float) -> None:
-    if name in _SHARES and not 0 <= value <= 1:
-        raise ConfigError(f"is {value:g}; a share lies between 0 and 1")
-    if name in _AT_LEAST_ONE and value < 1:
-        raise ConfigError(f"is {value:g}; it must be at least 1")
-    if value < 0 or (name == "compute_factor" and value == 0):
-        raise ConfigError(f"is {value:g}; it must not be negative or, as a factor, zero")
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        what = "a number or a time" if field.name.endswith("_s") else "a number"
+        raise ConfigError(f"is {quoted(raw)}; it must be {what}")
+    found = checked_field(field.name, raw, least=1 if field.name in _AT_LEAST_ONE else None)
+    return int(found) if field.type is int else found

@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from traincast.errors import ConfigError, FormatError, InfeasibleError
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.files import read_toml
+from traincast.ranges import RANGES, is_number, plain_number, quoted
 from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
 from traincast.spec.launch import Launch, environment_notes, read_launch
 from traincast.spec.models import find_model
 from traincast.spec.notes import Note
 from traincast.spec.pasted import Pasted, split_flags
-from traincast.spec.stacks import parse_toml
 from traincast.units import counted, parse_tokens
 
 T = TypeVar("T")
@@ -48,8 +49,16 @@ class _Settings:
         return self.values.get(name, usual)
 
     def count(self, name: str, usual: int) -> int:
-        """Return a whole number; -1 stands for torchtitan's own choice."""
-        return int(self._read(name, usual, int, "a whole number"))
+        """Return a whole number of at least 1; where -1 is usual it stands for torchtitan's own choice."""
+        raw = self.values.get(name, usual)
+        value = plain_number(raw) if isinstance(raw, str) and is_number(raw) else raw
+        if value == usual == -1:
+            return -1
+        try:
+            return int(RANGES["degree"].checked(value))
+        except ConfigError as error:
+            also = ", or -1 for what is left" if usual == -1 else ""
+            raise ConfigError(f"{error}{also} (in {SHOWN})", name) from None
 
     def tokens(self, name: str) -> int:
         """Return a number of tokens; ``8k`` is 8,192."""
@@ -66,7 +75,7 @@ class _Settings:
         """Return what the value of a setting that is there stands for."""
         raw = str(self.values[name])
         if raw not in known:
-            raise ConfigError(f"is {raw!r}; known: {', '.join(known)} (in {SHOWN})", name)
+            raise ConfigError(f"is {quoted(raw)}; known: {', '.join(known)} (in {SHOWN})", name)
         return known[raw]
 
     def _read(self, name: str, usual: object, kind: Callable[[Any], Any], what: str) -> Any:  # noqa: ANN401
@@ -74,7 +83,7 @@ class _Settings:
         try:
             return kind(raw)
         except (TypeError, ValueError, ConfigError):
-            raise ConfigError(f"is {raw!r}; it must be {what} (in {SHOWN})", name) from None
+            raise ConfigError(f"is {quoted(raw)}; it must be {what} (in {SHOWN})", name) from None
 
 
 def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
@@ -141,7 +150,7 @@ def _settings(pasted: Pasted, launch: Launch) -> _Settings:
         flags = {name: launch.variables[key] for key, name in from_script.items() if key in launch.variables} | flags
     file = flags.pop("job.config_file", None)
     spellings = flag_table("torchtitan").spellings
-    read = {name.replace("_", "-"): value for name, value in (_flat(_read_file(file)) if file else {}).items()}
+    read = {name.replace("_", "-"): value for name, value in (_flat(read_toml(Path(file))) if file else {}).items()}
     usual = {spellings.get(name, (name,))[0].replace("-", "_"): value for name, value in read.items()}
     return _Settings({**usual, **flags})
 
@@ -171,16 +180,6 @@ def _python_config(settings: _Settings) -> tuple[Note, ...]:
         return ()
     text = f"config {name} is a function of torchtitan, which is not run: only the settings that are given count"
     return (Note("flag-not-modelled", text, "config"),)
-
-
-def _read_file(path: str) -> dict[str, Any]:
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise FormatError(f"cannot be read: {error.strerror or error}", path) from None
-    except UnicodeDecodeError as error:
-        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", path) from None
-    return parse_toml(text, path)
 
 
 def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -257,12 +256,7 @@ def _finish(settings: _Settings, given: Mapping[str, Any]) -> dict[str, Any]:
 def _replication(settings: _Settings) -> tuple[int, int]:
     """Return the degrees of sharding, -1 for what is left of the GPUs, and of replication."""
     shard_name, replicate_name = (f"parallelism.data_parallel_{each}_degree" for each in ("shard", "replicate"))
-    shard, replicas = settings.count(shard_name, -1), settings.count(replicate_name, 1)
-    if shard < 1 and shard != -1:
-        raise ConfigError(f"is {shard}; it must be at least 1, or -1 for what is left (in {SHOWN})", shard_name)
-    if replicas < 1:
-        raise ConfigError(f"is {replicas}; it must be at least 1 (in {SHOWN})", replicate_name)
-    return shard, replicas
+    return settings.count(shard_name, -1), settings.count(replicate_name, 1)
 
 
 def _local_batch(settings: _Settings) -> int:

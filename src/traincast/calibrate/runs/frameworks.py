@@ -7,8 +7,9 @@ from importlib import resources
 from typing import Any
 
 from traincast.calibrate.tables import Row
+from traincast.files import parse_toml
 from traincast.spec.gpus import find_gpu
-from traincast.spec.stacks import DEFAULT_STACK, load_stack, parse_toml, stack_of_year
+from traincast.spec.stacks import DEFAULT_STACK, load_stack, stack_of_year
 
 _FILE = "data/runs/frameworks.toml"
 _SOURCE_YEARS = (("mlperf-training-v3", 2023), ("mlperf-training-v4", 2024), ("mlperf-training-v5", 2025))

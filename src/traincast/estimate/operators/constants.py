@@ -10,6 +10,7 @@ from pathlib import Path
 
 from traincast.errors import FormatError, UnknownNameError
 from traincast.estimate.operators.corrections import Correction, shipped_corrections
+from traincast.files import read_text
 from traincast.spec.gpus import GpuSpec
 
 _Key = tuple[str, str, str]
@@ -204,12 +205,7 @@ def load_constants(path: str) -> list[FamilyConstants]:
     FormatError
         If it cannot be read, has other columns, or a number in it is wrong.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise FormatError(f"cannot be read: {error.strerror or error}", path) from None
-    except UnicodeDecodeError as error:
-        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", path) from None
+    text = read_text(Path(path))
     header = text.partition("\n")[0].strip().split(",")
     known = [each.name for each in fields(FamilyConstants)]
     if not {"gpu", "family", "dtype"} <= set(header) <= set(known):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from traincast.errors import FormatError
+from traincast.files import read_bytes
 from traincast.formats.aicb.experts import decide_loads, stretched_rows
 from traincast.formats.aicb.grammar import parse
 from traincast.formats.aicb.layout import Layout, decide_layout
@@ -40,7 +41,7 @@ _MANY = "computations or communications"
 
 def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
     """Read one file (see `traincast.formats.contract.Format.read`)."""
-    data = path.read_bytes()
+    data = read_bytes(path)
     file = parse(str(path), data.decode("utf-8", errors="replace"))
     parts = structure(file)
     notes = Notebook(str(path))

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from traincast.errors import FormatError
+from traincast.files import read_bytes
 from traincast.formats.echo.fields import by_key, list_of_strings, split_fields
 from traincast.formats.echo.lines import Call, SubOp, TraceOp
 from traincast.formats.echo.values import dtype, shape, text_or_none, time_s, whole
@@ -35,11 +36,7 @@ _TAIL = 20
 
 def load(path: Path) -> tuple[TraceOp, ...]:
     """Read a file from disk (see `parse`); undecodable bytes are replaced, and fail where they matter."""
-    try:
-        text = path.read_bytes().decode("utf-8", errors="replace")
-    except OSError as problem:
-        raise FormatError(f"cannot be read: {problem.strerror or problem}", str(path)) from problem
-    return parse(str(path), text)
+    return parse(str(path), read_bytes(path).decode("utf-8", errors="replace"))
 
 
 def parse(path: str, text: str) -> tuple[TraceOp, ...]:

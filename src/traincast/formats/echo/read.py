@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from traincast.errors import ConfigError, FormatError
+from traincast.files import read_bytes
 from traincast.formats.building import Notebook, Segments
 from traincast.formats.echo.clocks import Alignment, align
 from traincast.formats.echo.experts import ExpertScaling
@@ -255,4 +256,4 @@ def _without_buckets(ops: list[Op]) -> list[Op]:
 
 
 def _input(trace: RankTrace, name: str) -> InputFile:
-    return InputFile(str(trace.path), name, hashlib.sha256(trace.path.read_bytes()).hexdigest())
+    return InputFile(str(trace.path), name, hashlib.sha256(read_bytes(trace.path)).hexdigest())

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from traincast.errors import FormatError
+from traincast.files import read_bytes
 from traincast.formats.neusight.rows import Cell, Column, NeusightFile, Row
 from traincast.formats.neusight.table import Record, read_table
 from traincast.formats.neusight.values import Token, elements, time_s, token
@@ -23,11 +24,7 @@ T = TypeVar("T")
 
 def load(path: Path) -> NeusightFile:
     """Read a file from disk (see `parse`); undecodable bytes are replaced, and fail where they matter."""
-    try:
-        text = path.read_bytes().decode("utf-8", errors="replace")
-    except OSError as problem:
-        raise FormatError(f"cannot be read: {problem.strerror or problem}", str(path)) from problem
-    return parse(str(path), text)
+    return parse(str(path), read_bytes(path).decode("utf-8", errors="replace"))
 
 
 def parse(path: str, text: str) -> NeusightFile:

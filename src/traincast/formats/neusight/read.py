@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from traincast.files import read_bytes
 from traincast.formats.building import Notebook, Segments, wait_op
 from traincast.formats.neusight.grammar import parse
 from traincast.formats.neusight.layers import arrange, milliseconds
@@ -32,7 +33,7 @@ _Work = list[tuple[int, int]]
 
 def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
     """Read one file (see `traincast.formats.contract.Format.read`)."""
-    data = path.read_bytes()
+    data = read_bytes(path)
     file = parse(str(path), data.decode("utf-8", errors="replace"))
     notes = Notebook(str(path))
     work = arrange(file, options, notes)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.errors import ConfigError, FormatError
+from traincast.files import MOST_BYTES, read_text
 from traincast.formats.contract import Sniff
 from traincast.formats.values import shown
 from traincast.spec.network import Network
@@ -39,12 +40,7 @@ def looks_like(head: str) -> Sniff:
 
 def load_text(path: Path) -> str:
     """Return the text of a small file, or raise FormatError."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise FormatError(f"cannot be read: {error.strerror or error}", str(path)) from None
-    except UnicodeDecodeError as error:
-        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", str(path)) from None
+    return read_text(path, MOST_BYTES, encoding="utf-8-sig")
 
 
 def read_network(path: Path) -> Network:

@@ -1,0 +1,218 @@
+"""Open what the user names: regular files of a bounded size, texts and documents of a bounded depth.
+
+Every reader comes through here, so that a link to an endless device, a pipe that nobody writes to, a packed
+file that unfolds to gigabytes or a document of a million nested tables is refused before it is read.
+"""
+
+import errno
+import gzip
+import json
+import os
+import re
+import stat
+import tomllib
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from traincast.errors import FormatError
+from traincast.units import format_size
+
+MOST_BYTES = 2**30
+"""Largest workload, trace or table; the largest that AICB writes, 405B on 16,384 GPUs, has some 100 MB."""
+
+MOST_DOCUMENT_BYTES = 4 * 2**20
+"""Largest TOML or JSON document that describes something; the longest config.json known has 0.1 MB."""
+
+MOST_DEPTH = 32
+"""Most parts of a dotted TOML key; a description has four at most. Their cost is quadratic."""
+
+_GZIP = b"\x1f\x8b"
+"""How a gzip file begins (RFC 1952, section 2.3.1)."""
+_CHUNK = 2**20
+_PART = r"""(?:(?<![\w-])[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_DEEP_KEY = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')){{{MOST_DEPTH},}}")
+
+
+@contextmanager
+def opened(path: Path, most: int = MOST_BYTES) -> Iterator[BinaryIO]:
+    """Open a regular file for reading.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    most : int
+        Bytes that it may have.
+
+    Raises
+    ------
+    FormatError
+        If it cannot be opened, is no regular file, or is larger.
+    """
+    shown = str(path)
+    try:
+        # Without O_NONBLOCK the opening of a pipe waits for somebody who writes to it.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except OSError as error:
+        raise FormatError(f"cannot be read: {_reason(error)}", shown) from None
+    except ValueError as error:
+        raise FormatError(f"cannot be read: {error}", shown) from None
+    with os.fdopen(_regular(handle, shown, most), "rb") as stream:
+        yield stream
+
+
+def _regular(handle: int, shown: str, most: int) -> int:
+    """Return an open file that is a regular one and not too large; else close it and complain."""
+    status = os.fstat(handle)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= most:
+        return handle
+    os.close(handle)
+    if stat.S_ISDIR(status.st_mode):
+        raise FormatError(f"cannot be read: {os.strerror(errno.EISDIR)}", shown)
+    if stat.S_ISREG(status.st_mode):
+        raise FormatError(f"has {format_size(status.st_size)}; {format_size(most)} is the limit", shown)
+    raise FormatError("is a pipe or device; write its content to a file and give that", shown)
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a regular file.
+
+    Raises
+    ------
+    FormatError
+        If it cannot be read, is no regular file, or is larger than `most` bytes.
+    """
+    with opened(path, most) as stream:
+        try:
+            # Files of /proc say that they have no bytes.
+            data = stream.read(most + 1)
+        except OSError as error:
+            raise FormatError(f"cannot be read: {_reason(error)}", str(path)) from None
+    if len(data) > most:
+        raise FormatError(f"has more than {format_size(most)}, the limit", str(path))
+    return data
+
+
+def read_text(path: Path, most: int = MOST_DOCUMENT_BYTES, *, encoding: str = "utf-8") -> str:
+    """Return the text of a file, each line with a plain end.
+
+    Raises
+    ------
+    FormatError
+        As `read_bytes`, and if it is not UTF-8.
+    """
+    text = decoded(read_bytes(path, most), str(path), encoding=encoding)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def decoded(data: bytes, shown: str, *, encoding: str = "utf-8") -> str:
+    """Return bytes as text, or raise FormatError with the byte that is none."""
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise FormatError(f"is not UTF-8 text: {error.reason} at byte {error.start}", shown) from error
+
+
+def unpacked(data: bytes, shown: str, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a gzip file; what is none comes back as it is.
+
+    Raises
+    ------
+    FormatError
+        If it is damaged, or unfolds to more than `most` bytes.
+    """
+    if not data.startswith(_GZIP):
+        return data
+    found: list[bytes] = []
+    size = 0
+    try:
+        while data:
+            inner = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+            while not inner.eof:
+                piece = inner.decompress(data, _CHUNK)
+                data = inner.unconsumed_tail if not inner.eof else inner.unused_data.lstrip(b"\0")
+                size += len(piece)
+                if size > most:
+                    raise FormatError(f"unfolds to more than {format_size(most)}, the limit", shown)
+                if not piece and not data and not inner.eof:
+                    raise EOFError("it ends too early")
+                found.append(piece)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise FormatError(f"is no whole gzip file: {error}", shown) from None
+    return b"".join(found)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file.
+
+    Raises
+    ------
+    FormatError
+        If it cannot be read or is not TOML that can be read (`parse_toml`).
+    """
+    return parse_toml(read_text(path), str(path))
+
+
+def parse_toml(text: str, shown: str) -> dict[str, Any]:
+    """Return the tables of a TOML text.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    shown : str
+        Its file, for messages.
+
+    Raises
+    ------
+    FormatError
+        If it is not TOML, a key or value is nested too deeply, or a number has thousands of digits; the
+        message says where.
+    """
+    deep = _DEEP_KEY.search(text)
+    if deep is not None:
+        line = text.count("\n", 0, deep.start()) + 1
+        raise FormatError(f"a dotted key has more than {MOST_DEPTH} parts", shown, line)
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise FormatError("is not TOML that can be read: nested too deeply", shown) from error
+    except tomllib.TOMLDecodeError as error:
+        line_of = re.search(r"at line (\d+)", str(error))
+        raise FormatError(f"is not TOML: {error}", shown, int(line_of[1]) if line_of else None) from error
+    except ValueError as error:
+        raise FormatError("is not TOML that can be read: a number or date is out of range", shown) from error
+
+
+def read_json(path: Path) -> object:
+    """Return the value of a JSON document.
+
+    Raises
+    ------
+    FormatError
+        If it cannot be read or is not JSON that can be read (`parse_json`).
+    """
+    return parse_json(read_text(path), str(path))
+
+
+def parse_json(text: str, shown: str) -> object:
+    """Return the value of a JSON text.
+
+    Raises
+    ------
+    FormatError
+        If it is not JSON, is nested too deeply, or a number has thousands of digits.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FormatError(f"is not JSON: {error.msg}", shown, error.lineno) from error
+    except (RecursionError, ValueError) as error:
+        raise FormatError("is not JSON that can be read: nested too deeply or a number too long", shown) from error
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

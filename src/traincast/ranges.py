@@ -1,0 +1,283 @@
+"""The range of every quantity, one table: what is outside it is refused where it is read.
+
+A quantity has a kind (`RANGES`), and the name of a field says its kind (`range_of`): a few names by
+themselves, the others by the unit that they end with. Wide enough for any machine or model of the next
+ten years, and narrow enough that sums and products of values in range stay finite in double precision;
+what can exceed 64-bit integers as a product is checked where the product is made.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from traincast.errors import ConfigError
+
+LARGEST_WHOLE = 2**53 - 1
+"""Largest whole number that JSON and double precision keep exactly (IEEE 754-2019, binary64)."""
+
+SMALLEST = 1e-30
+"""Least magnitude of a number that is not zero; below come those that lose digits (1e-308)."""
+
+_LONGEST_SHOWN = 60
+_LONGEST_NUMBER = 40
+_WHOLE = re.compile(r"[-+]?[0-9]+(?:\.0*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The values that a kind of quantity may have.
+
+    Parameters
+    ----------
+    kind : str
+        Its name in `RANGES`.
+    lowest, highest : float
+        First and last value.
+    unit : str
+        What is counted, or the unit.
+    whole : bool
+        Whether only whole numbers are allowed.
+    of : str
+        Examples of what has it.
+    """
+
+    kind: str
+    lowest: float
+    highest: float
+    unit: str
+    whole: bool
+    of: str
+
+    def __str__(self) -> str:
+        """Return it for a message: ``a whole number from 1 to 16,384``."""
+        return f"a {'whole number' if self.whole else 'number'} from {self.span}"
+
+    @property
+    def span(self) -> str:
+        """Lowest and highest value with the unit."""
+        return f"{_plain(self.lowest)} to {_plain(self.highest)}{f' {self.unit}' if self.unit else ''}"
+
+    def checked(self, raw: object, field: str | None = None, *, least: float | None = None) -> float:
+        """Return a number that is in range.
+
+        Parameters
+        ----------
+        raw : object
+            What was read; texts are no numbers here, truth values neither.
+        field : str, optional
+            Field path or flag, for the message.
+        least : float, optional
+            A lowest value of this field alone.
+
+        Returns
+        -------
+        float
+            An int where the range has only whole numbers (``8.0`` is 8).
+
+        Raises
+        ------
+        ConfigError
+            If it is no number, not finite, not whole where it must be, or out of range.
+        """
+        lowest = self.lowest if least is None else least
+        # A whole number beyond the doubles compares exactly, and a NaN is in no range.
+        if (
+            isinstance(raw, bool)
+            or not isinstance(raw, int | float)
+            or not lowest <= raw <= self.highest
+            or 0 < abs(raw) < SMALLEST
+            or (self.whole and int(raw) != raw)
+        ):
+            tiny = isinstance(raw, float) and 0 < abs(raw) < SMALLEST
+            also = f", and not so close to 0 as {SMALLEST:g}" if tiny else ""
+            raise ConfigError(f"is {quoted(raw)}; it must be {replace(self, lowest=lowest)}{also}", field)
+        return int(raw) if self.whole else float(raw)
+
+    def parsed(self, text: str, field: str | None = None, *, least: float | None = None) -> float:
+        """Return the number in range that a text is.
+
+        Raises
+        ------
+        ConfigError
+            If it is no plain decimal number, or out of range.
+        """
+        return self.checked(plain_number(text), field, least=least) if is_number(text) else self._no(text, field)
+
+    def _no(self, text: str, field: str | None) -> float:
+        raise ConfigError(f"is {quoted(text)}; it must be {self}", field)
+
+
+def is_number(text: str) -> bool:
+    """Say whether a text is a decimal number of a length that numbers have; a NaN is none."""
+    # float() and int() also take underscores, the digits of other scripts, and any length.
+    if len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
+        return False
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False
+
+
+def plain_number(text: str) -> int | float:
+    """Return the number that a text is (`is_number`); whole ones stay exact."""
+    return int(text.strip().partition(".")[0]) if _WHOLE.fullmatch(text.strip()) else float(text)
+
+
+def quoted(raw: object) -> str:
+    """Return a value as a message shows it: in quotes where it is a text, cut where it is long."""
+    if isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) > 10**_LONGEST_NUMBER:
+        # Python refuses to print numbers of thousands of digits.
+        return f"a whole number of {raw.bit_length()} bits"
+    if isinstance(raw, str) and len(raw) > _LONGEST_SHOWN:
+        return f"{raw[:_LONGEST_SHOWN]!r}..."
+    try:
+        text = repr(raw)
+    except (ValueError, RecursionError):
+        return f"a {type(raw).__name__} that is too long to show"
+    return text if len(text) <= 2 * _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
+def _plain(value: float) -> str:
+    if value == LARGEST_WHOLE:
+        return "2^53 - 1"
+    if not float(value).is_integer() or abs(value) > 1e13:
+        return f"{value:g}"
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.0f}"
+
+
+def _table(rows: Iterable[tuple[str, float, float, str, bool, str]]) -> dict[str, Range]:
+    return {row[0]: Range(*row) for row in rows}
+
+
+RANGES: dict[str, Range] = _table(
+    (
+        ("degree", 1, 2**31 - 1, "", True, "GPUs, nodes, parallel degrees, microbatches, batches, counts of a file"),
+        ("rank", 0, 2**31 - 1, "", True, "a rank, a node"),
+        ("node size", 1, 2**16, "GPUs", True, "GPUs of a node"),
+        ("parts", 1, 2**20, "", True, "nodes, switches and planes of a fabric, GPUs of a torus"),
+        ("queue pairs", 1, 2**10, "", True, "queue pairs of a connection"),
+        ("layers", 0, 2**14, "layers", True, "layers, and of which kind they are"),
+        ("width", 0, 2**24, "", True, "hidden sizes, heads, head sizes, experts"),
+        ("vocabulary", 1, 2**28, "entries", True, "entries of a vocabulary, what it is padded to"),
+        ("sequence", 0, 2**30, "tokens", True, "sequences, positions, attention windows"),
+        ("extent", 1, 2**40, "", True, "sizes of a single operator"),
+        ("count", 0, LARGEST_WHOLE, "", True, "parameters, elements, and every other count"),
+        ("bytes", 0, LARGEST_WHOLE, "bytes", True, "messages, memory"),
+        ("element bytes", 1, 16, "bytes", True, "bytes of an element"),
+        ("rate", 1, 1e18, "bytes/s", False, "links, NICs, memory, bus bandwidths"),
+        ("FLOP rate", 1, 1e24, "FLOP/s", False, "peaks"),
+        ("latency", 0, 1e3, "s", False, "latencies, host times"),
+        ("time", 0, 1e9, "s", False, "durations of a file, measured times"),
+        ("factor", 1e-6, 1e6, "", False, "slowdowns, imbalance, oversubscription, capacity"),
+        ("share", 0, 1, "", False, "shares"),
+        ("added share", 0, 1e3, "", False, "what overlap adds to a time"),
+        ("load", 0, 1e18, "", False, "relative loads"),
+        ("exponent", 0, 16, "", False, "exponents of a formula"),
+        ("seed", 0, LARGEST_WHOLE, "", True, "seeds of a hash"),
+        ("seeds", 1, 1000, "", True, "simulations of one step with further seeds"),
+        ("year", 1900, 2200, "", True, "years"),
+        ("ZeRO stage", 0, 3, "", True, "stage of ZeRO"),
+        ("figure", -1e18, 1e18, "", False, "any other number of a result, and measured rates"),
+    )
+)
+"""Kind to its range."""
+
+_KIND_OF_NAME: dict[str, tuple[str, ...]] = {
+    "degree": (
+        *("gpus", "nodes", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "shard", "microbatches", "ranks"),
+        *("micro_batch", "global_batch", "batch", "num_gpus", "world_size"),
+    ),
+    "rank": ("rank",),
+    "node size": ("gpus_per_node",),
+    "parts": ("nodes_per_leaf", "leaves_per_pod", "spines", "rails", "planes", "dims"),
+    "queue pairs": ("queue_pairs",),
+    "layers": (
+        *("layers", "first_stage_layers", "last_stage_layers", "stage_layers", "recompute_layers"),
+        *("layers_per_chunk", "window_layers", "window_period", "first_dense_layers", "period", "mtp_layers"),
+        "norms_per_layer",
+    ),
+    "width": (
+        *("hidden", "ffn_hidden", "heads", "kv_heads", "head_dim", "kv_rank", "q_rank", "rope_head_dim"),
+        *("nope_head_dim", "v_head_dim", "experts", "topk", "shared_ffn_hidden", "moe_ffn", "lora_rank"),
+        *("qk_dim", "v_dim"),
+    ),
+    "vocabulary": ("vocab", "vocabulary", "vocab_multiple"),
+    "sequence": ("seq_length", "seq_len", "learned_positions", "max_positions", "window"),
+    "extent": ("m", "n", "k", "rows", "width", "groups", "tokens", "elements", "queries", "keys", "parameters"),
+    "count": ("other_params",),
+    "element bytes": ("grad_reduce_bytes",),
+    "factor": ("expert_imbalance", "compute_slowdown", "compute_factor", "capacity_factor", "oversubscription"),
+    "share": ("unhidden_tp", "unhidden_cp", "unhidden_ep", "unhidden_fsdp", "selective_share"),
+    "added share": ("overlap_slowdown",),
+    "load": ("expert_loads",),
+    "exponent": ("crowding",),
+    "seed": ("seed",),
+    "seeds": ("network_seeds",),
+    "year": ("year",),
+    "ZeRO stage": ("zero",),
+    "latency": ("host_layer_s", "host_expert_s", "step_fixed_s", "p2p_handover_s"),
+}
+_BY_NAME = {name: RANGES[kind] for kind, names in _KIND_OF_NAME.items() for name in names}
+_BY_ENDING = (
+    ("_flops_per_s", RANGES["FLOP rate"]),
+    ("_bytes_per_s", RANGES["rate"]),
+    ("_bytes", RANGES["bytes"]),
+    ("_latency_s", RANGES["latency"]),
+    ("_s", RANGES["time"]),
+)
+
+
+def range_of(name: str) -> Range | None:
+    """Return the range of a field by its name, without the path before it; None where the name says no quantity."""
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    return next((found for ending, found in _BY_ENDING if name.endswith(ending)), None)
+
+
+def checked_field(name: str, raw: object, path: str | None = None, *, least: float | None = None) -> float:
+    """Return a number in the range of the field of that name.
+
+    Parameters
+    ----------
+    name : str
+        Name of the field.
+    raw : object
+        What was read.
+    path : str, optional
+        Path of the field, for the message.
+    least : float, optional
+        A lowest value of this field alone.
+
+    Raises
+    ------
+    ConfigError
+        If it is none; any other number than a quantity's must be a `figure`.
+    """
+    return (range_of(name) or RANGES["figure"]).checked(raw, path, least=least)
+
+
+def check_given(owner: object, names: Iterable[str], prefix: str = "", *, least: float | None = None) -> None:
+    """Refuse fields of an object that are no number, or one out of range; None is left alone.
+
+    Parameters
+    ----------
+    owner : object
+        Has the fields.
+    names : iterable of str
+        Fields to look at.
+    prefix : str
+        Stands before their names in a message.
+    least : float, optional
+        A lowest value of all of them.
+
+    Raises
+    ------
+    ConfigError
+        With the path of the field.
+    """
+    for name in names:
+        value = getattr(owner, name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if each is not None:
+                checked_field(name, each, f"{prefix}{name}", least=least)

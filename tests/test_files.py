@@ -1,0 +1,141 @@
+"""What the user names is opened only where it is a regular file of a bounded size."""
+
+import gzip
+import os
+import random
+import socket
+from pathlib import Path
+
+import pytest
+
+from traincast.calibrate.tables import read_table
+from traincast.errors import FormatError, TraincastError
+from traincast.estimate.operators.constants import load_constants
+from traincast.files import MOST_DEPTH, parse_json, parse_toml, read_bytes, read_text, unpacked
+from traincast.formats.contract import FORMATS
+from traincast.formats.open import identify
+from traincast.spec.clusters import load_cluster
+from traincast.spec.job_file import read_job_file
+from traincast.spec.like import draft_like
+from traincast.spec.models import load_model
+from traincast.spec.options import LayoutOptions
+from traincast.spec.stacks import load_stack
+
+
+def test_a_file_comes_back_as_it_is(tmp_path):
+    path = tmp_path / "file"
+    for content in (b"", b"a\r\nb\rc\n", bytes(range(256))):
+        path.write_bytes(content)
+        assert read_bytes(path) == content
+        assert read_bytes(path, len(content)) == content
+    path.write_bytes("ä\r\nb\rc\n".encode())
+    assert read_text(path) == "ä\nb\nc\n"
+
+
+def test_a_larger_file_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "large"
+    with path.open("wb") as stream:
+        # A hole: it has a size and takes no room.
+        stream.truncate(2**40)
+    with pytest.raises(FormatError, match=r"large: has 1 TiB; 1 GiB is the limit"):
+        read_bytes(path)
+    path.write_bytes(b"1234")
+    with pytest.raises(FormatError, match=r"has 4 B; 3 B is the limit"):
+        read_bytes(path, 3)
+
+
+READERS = {
+    "cluster": load_cluster,
+    "stack": load_stack,
+    "model": load_model,
+    "job": read_job_file,
+    "constants": load_constants,
+    "torchtitan": lambda path: draft_like("torchtitan", [f"--job.config_file={path}"]),
+    "table": lambda path: read_table(Path(path)),
+}
+
+
+def special_files(folder):
+    """Yield what is no regular file, under a name that every reader takes."""
+    pipe = folder / "pipe.toml"
+    os.mkfifo(pipe)
+    yield pipe
+    for number, device in enumerate(("/dev/zero", "/dev/full", "/dev/random")):
+        link = folder / f"device{number}.toml"
+        link.symlink_to(device)
+        yield link
+    (folder / "folder.toml").mkdir()
+    yield folder / "folder.toml"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "s.toml"))
+        yield folder / "s.toml"
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=list(READERS))
+def test_no_reader_opens_what_is_no_file(tmp_path, monkeypatch, reader):
+    monkeypatch.chdir(tmp_path)
+    for path in special_files(tmp_path.relative_to(tmp_path)):
+        with pytest.raises(TraincastError, match=r"pipe or device|cannot be read"):
+            reader(str(path))
+
+
+def test_no_format_opens_what_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in special_files(tmp_path.relative_to(tmp_path)):
+        for read in (identify, *(form.inspect for form in FORMATS.entries())):
+            with pytest.raises(FormatError, match=r"pipe or device|cannot be read"):
+                read(path)
+        for form in FORMATS.entries():
+            with pytest.raises(TraincastError):
+                form.read([path], LayoutOptions())
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_packed_file_unfolds(members):
+    data = bytes(range(256)) * 9000
+    packed = b"".join(gzip.compress(data) for _ in range(members))
+    assert unpacked(packed, "x") == data * members
+    assert unpacked(packed + b"\0\0", "x") == data * members
+    assert unpacked(b"plain", "x") == b"plain"
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-9], lambda data: data[:5], lambda data: data[:60] + b"?" + data[61:]]
+)
+def test_a_damaged_packed_file_is_refused(damage):
+    packed = gzip.compress(random.Random(1).randbytes(1000))  # noqa: S311 - no secret
+    with pytest.raises(FormatError, match=r"x: is no whole gzip file"):
+        unpacked(damage(packed), "x")
+
+
+def test_a_packed_file_unfolds_no_further_than_the_limit():
+    bomb = gzip.compress(bytes(2**22))
+    assert len(unpacked(bomb, "x", 2**22)) == 2**22
+    for data in (bomb, gzip.compress(b"") * 10 + bomb):
+        with pytest.raises(FormatError, match=r"x: unfolds to more than 1 MiB, the limit"):
+            unpacked(data, "x", 2**20)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [".".join(["a"] * 50_000) + " = 1", "[" + " . ".join(["a"] * 50_000) + "]", '"a".' * 50_000 + "a = 1",
+     "x = { " + ".".join(["a"] * 50_000) + " = 1 }", "[" * 50_000, "x = " + "[" * 50_000, "x = " + "9" * 5000,
+     "x = " + '{"a"=' * 50_000],
+)  # fmt: skip
+def test_deep_and_long_documents_are_refused(text):
+    with pytest.raises(FormatError, match=r"^x.toml"):
+        parse_toml(text, "x.toml")
+
+
+def test_a_deep_key_says_its_line():
+    assert parse_toml("a." * (MOST_DEPTH - 1) + "b = 1", "x")
+    with pytest.raises(FormatError, match=r"^x:3: a dotted key has more than 32 parts"):
+        parse_toml("\n\n" + "a." * MOST_DEPTH + "b = 1", "x")
+    # Long words, and sentences in texts, are no deep keys.
+    assert parse_toml(f'{"a" * 10**6} = "{"Ends. " * 20}"', "x")
+
+
+@pytest.mark.parametrize("text", ["[" * 10**5, '{"a":' * 10**5, "9" * 5000])
+def test_deep_and_long_json_is_refused(text):
+    with pytest.raises(FormatError, match=r"^x.json"):
+        parse_json(text, "x.json")
