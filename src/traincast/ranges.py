@@ -189,7 +189,7 @@ _KIND_OF_NAME: dict[str, tuple[str, ...]] = {
         *("micro_batch", "global_batch", "batch", "num_gpus", "world_size"),
     ),
     "rank": ("rank",),
-    "node size": ("gpus_per_node",),
+    "node size": ("gpus_per_node", "gpus_used_per_node"),
     "parts": ("nodes_per_leaf", "leaves_per_pod", "spines", "rails", "planes", "dims"),
     "queue pairs": ("queue_pairs",),
     "layers": (
