@@ -45,7 +45,7 @@ def numbers_of(kind):
     for field in fields(kind):
         types = {field.type, *get_args(field.type)}
         types |= {each for one in types for each in get_args(one)}
-        if types & {int, float} and bool not in types:
+        if types & {int, float} and not types & {bool, str}:
             found.append(field.name)
     return found
 

@@ -2,9 +2,7 @@
 
 import csv
 import gzip
-import json
 import re
-import tomllib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ from traincast.calibrate.nccl_logs import is_nccl_log
 from traincast.calibrate.tables import read_table
 from traincast.errors import FormatError
 from traincast.fabric.inspect import inspect_file
+from traincast.files import opened, parse_json, parse_toml, read_text
 from traincast.formats.busbw import looks_like_busbw
 from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import identify_run
@@ -75,9 +74,9 @@ def recognise(path: Path) -> Known | None:
         If a log of nccl-tests, or a table of measurements, is damaged; with the line.
     """
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             data = stream.read(_MOST_BYTES)
-    except OSError:
+    except FormatError:
         return None
     if data.startswith(_GZIP):
         data = _unpacked(data)
@@ -212,8 +211,8 @@ _TELLERS: tuple[Callable[[Path, str], Known | None], ...] = (
 def _toml(path: Path) -> Known | None:
     """Tell a job from a model; a cluster file is known to `traincast.fabric`."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, ValueError):
+        document = parse_toml(read_text(path, encoding="utf-8-sig"), str(path))
+    except FormatError:
         return None
     if isinstance(document.get("model"), Mapping) or set(document) & set(SECTIONS):
         return Known("job", "description of a job", "traincast predict takes it")
@@ -225,10 +224,10 @@ def _toml(path: Path) -> Known | None:
 def _document(path: Path) -> Known | None:
     """Tell what a JSON object is by its keys."""
     try:
-        if path.stat().st_size > _MOST_JSON_BYTES:
-            return None
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        document = parse_json(read_text(path, _MOST_JSON_BYTES), str(path))
+    except FormatError:
+        return None
+    if not isinstance(document, dict):
         return None
     schema = document.get("schema")
     if isinstance(schema, str) and schema.startswith("traincast."):

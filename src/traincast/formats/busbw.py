@@ -12,6 +12,7 @@ Source: aliyun/SimAI up to 2025-08, ``example/busbw.yaml``, ``docs/Tutorial.md``
 from pathlib import Path
 
 from traincast.errors import FormatError
+from traincast.files import read_bytes
 from traincast.formats.values import number, shown
 from traincast.units import GIGA
 
@@ -59,13 +60,7 @@ def read_busbw(path: Path) -> dict[str, float]:
         With the line of what cannot be read: an unknown section or key, one that is given twice, no rate.
     """
     shown_path = str(path)
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(_LONGEST_BYTES + 1)
-    except OSError as error:
-        raise FormatError(f"cannot be read: {error.strerror or error}", shown_path) from None
-    if len(data) > _LONGEST_BYTES:
-        raise FormatError(f"is longer than {_LONGEST_BYTES} bytes; this is no file of bus bandwidths", shown_path)
+    data = read_bytes(path, _LONGEST_BYTES)
     rates: dict[str, float | None] = {}
     section = None
     for place, (line, text) in enumerate(_lines(data.decode("utf-8", errors="replace"))):
