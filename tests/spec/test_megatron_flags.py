@@ -81,6 +81,14 @@ def test_gradients_are_reduced_in_the_type_that_megatron_takes(flags, size):
     assert found.stack.grad_reduce_bytes == size
 
 
+def test_types_and_times_of_parameter_gathers():
+    plain = "--fp8-format hybrid --use-distributed-optimizer"
+    assert job(LLAMA3_8B, plain)[0].param_gather_bytes == 2
+    assert job(LLAMA3_8B, f"{plain} --fp8-param-gather")[0].param_gather_bytes == 1
+    assert job(LLAMA3_8B, "--use-torch-fsdp2")[0].reshard_after_forward
+    assert not job(LLAMA3_8B, "--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward")[0].reshard_after_forward
+
+
 def test_experts_are_split_as_the_rest_unless_a_flag_says_otherwise():
     split = "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 1 --expert-model-parallel-size 8"
     assert job(DEEPSEEK, split)[0].parallel.expert_tp == 4

@@ -96,6 +96,35 @@ def test_types_of_parameters_and_gradients():
     assert (other.precision, other.stack.grad_reduce_bytes) == ("fp32", 2)
 
 
+@pytest.mark.parametrize(
+    ("flags", "pp", "reshards"),
+    [
+        ((), 1, True),
+        (("--parallelism.fsdp_reshard_after_forward=default",), 1, True),
+        (("--parallelism.fsdp_reshard_after_forward=never",), 1, False),
+        ((), 2, False),
+        (("--parallelism.fsdp_reshard_after_forward", "always"), 2, True),
+        (("--training.fsdp_reshard_after_forward=never",), 2, False),
+    ],
+)
+def test_parameters_stay_whole_after_the_forward_pass_of_a_stage(flags, pp, reshards):
+    """Source: torchtitan, distributed/fsdp.py: by default they are freed unless there is a pipeline."""
+    found = job(*BASE, "--nproc_per_node=8", f"--parallelism.pipeline_parallel_degree={pp}", *flags)
+    assert found.reshard_after_forward is reshards
+    assert found.reduces_once is (pp > 1)
+
+
+def test_an_eight_bit_gather_needs_the_converter():
+    flag = "--float8.enable_fsdp_float8_all_gather"
+    assert job(*BASE, "--nproc_per_node=8", "--model.converters=float8", flag).param_gather_bytes == 1
+    assert job(*BASE, "--nproc_per_node=8", "--model.converters=float8").param_gather_bytes == 2
+    draft = draft_like("torchtitan", [*BASE, "--nproc_per_node=8", flag])
+    assert any("no effect without the converter float8" in note.text for note in draft.notes)
+    assert not draft.warnings
+    with pytest.raises(ConfigError, match="fsdp_reshard_after_forward: is 'sometimes'; known: default, always, never"):
+        draft_like("torchtitan", [*BASE, "--parallelism.fsdp_reshard_after_forward=sometimes"])
+
+
 def test_the_stack_is_listed_unless_it_is_given():
     for words, name in ((BASE, "torchtitan-eager-2024"), ((*BASE, "--compile.enable=true"), "torchtitan-2025")):
         draft = draft_like("torchtitan", list(words))

@@ -14,12 +14,15 @@ from traincast.spec.job import JobRequest
 from traincast.spec.notes import Note
 from traincast.spec.parallel import Parallel
 from traincast.spec.stack import Stack
+from traincast.units import counted
 
 T = TypeVar("T")
 
 DEFAULT_LORA_RANK = 16
 """Rank of adapters where none is given. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
 
+EIGHT_BIT = ("fp8", "fp8_block", "mxfp8", "nvfp4")
+"""Precisions whose weights can be gathered in 8 bits."""
 _NO_BF16 = ("pascal", "volta", "turing")
 
 
@@ -79,7 +82,7 @@ def decide_sharding(request: JobRequest, decided: Decisions, parallel: Parallel)
     usual = 3 if stack.fsdp else 1 if stack.distributed_optimizer else 0
     zero = decided.by_stack("zero", request.zero, usual) if replicas > 1 else request.zero or 0
     check_sharding(request, zero, replicas)
-    if zero and parallel.pp > 1 and zero > 1:
+    if zero > 1 and parallel.pp > 1 and not (zero == 3 and stack.pipelined_fsdp):
         decided.note(
             "zero-with-pipeline",
             f"zero {zero} with pp {parallel.pp}: {'parameters are gathered' if zero == 3 else 'gradients are reduced'} "
@@ -88,6 +91,55 @@ def decide_sharding(request: JobRequest, decided: Decisions, parallel: Parallel)
     if zero == 0 or replicas == 1:
         return (zero if replicas > 1 else 0), 1
     return zero, request.shard or replicas
+
+
+def decide_reshard(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> bool:
+    """Return whether FSDP frees parameters after the forward pass: unless stages of a pipeline keep them whole.
+
+    Source: torchtitan, torchtitan/distributed/fsdp.py (fsdp_reshard_after_forward "default": off with pipeline
+    parallelism, to spare a gather in every microbatch).
+    """
+    said = request.reshard_after_forward
+    if zero < 3:
+        if said is not None:
+            decided.note("reshard-unused", f"reshard_after_forward has no effect with zero {zero}")
+        return True
+    whole = parallel.pp > 1 and decided.stack.pipelined_fsdp
+    if whole:
+        passes = counted(parallel.microbatches, "microbatch", "microbatches")
+        decided.note(
+            "fsdp-with-pipeline",
+            f"zero 3 with pp {parallel.pp}: gradients are kept whole over {passes} and reduced once, after a stage's "
+            "last backward pass, as PyTorch's pipeline schedules do",
+        )
+    if said is not None:
+        return said
+    if whole:
+        text = f"off with pp {parallel.pp}: gathered parameters stay whole from a stage's first pass to its last"
+        decided.note("assumed-reshard-after-forward", f"reshard_after_forward is not given: {text}")
+    return not whole
+
+
+def decide_param_gather(request: JobRequest, decided: Decisions, zero: int, precision: str) -> int:
+    """Return the bytes of a weight's element as it is gathered: 2 unless 8-bit GEMMs get 8-bit weights.
+
+    Raises
+    ------
+    ConfigError
+        If 8 bits are asked for and GEMMs read more.
+    """
+    said = request.param_gather_bytes
+    if said is None or zero == 0:
+        if said is not None:
+            decided.note("param-gather-unused", "param_gather_bytes has no effect with zero 0: nothing is gathered")
+        return 2
+    if said == 1 and precision not in EIGHT_BIT:
+        raise ConfigError(
+            f"is 1, but GEMMs run in {precision}; 8-bit weights need {', '.join(EIGHT_BIT)}", "param_gather_bytes"
+        )
+    if said not in (1, 2):
+        raise ConfigError(f"is {said}; it must be 1 or 2", "param_gather_bytes")
+    return said
 
 
 def decide_overlaps(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> dict[str, bool]:

@@ -76,6 +76,10 @@ class JobRequest:
     """The vocabulary is padded to a multiple of this times tp."""
     grad_reduce_bytes: int | None = None
     """Bytes of a gradient element as replicas reduce it; it replaces the stack's."""
+    reshard_after_forward: bool | None = None
+    """Whether FSDP (zero 3) frees gathered parameters after the forward pass and gathers them again."""
+    param_gather_bytes: int | None = None
+    """Bytes of a GEMM weight's element as sharded ranks gather it: 2, or 1 where GEMMs read 8 bits."""
     gpus_used_per_node: int | str | None = None
     """GPUs of each node that ranks are placed on: a number, ``auto`` or ``all`` (`traincast.fabric.node_use`)."""
 
@@ -110,8 +114,20 @@ class Job:
     task: str = "pretrain"
     lora_rank: int = 16
     expert_imbalance: float = 1.0
+    reshard_after_forward: bool = True
+    param_gather_bytes: int = 2
     gpus_used_per_node: int | str | None = None
     assumptions: tuple[Note, ...] = ()
+
+    @property
+    def reduces_once(self) -> bool:
+        """Whether FSDP keeps whole gradients over the microbatches of a pipeline and reduces them after the last."""
+        return self.zero == 3 and self.parallel.pp > 1 and self.stack.pipelined_fsdp
+
+    @property
+    def keeps_parameters_whole(self) -> bool:
+        """Whether gathered parameters of a whole stage are in memory at once, not those of a few layers."""
+        return self.zero == 3 and (self.reduces_once or not self.reshard_after_forward)
 
     @property
     def tokens_per_step(self) -> int:

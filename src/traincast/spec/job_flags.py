@@ -78,6 +78,21 @@ JOB_FLAGS: tuple[JobFlag, ...] = (
     JobFlag("expert_imbalance", ("--expert-imbalance",), "number", "Tokens of the busiest expert rank over the mean."),
     JobFlag("grad_reduce_bytes", ("--grad-reduce-bytes",), "count", "Bytes of a gradient element as it is reduced."),
     JobFlag(
+        "reshard_after_forward",
+        ("--reshard-after-forward",),
+        "switch",
+        "Free FSDP's parameters after the forward pass, and gather them again.",
+    ),
+    JobFlag(
+        "param_gather_bytes",
+        ("--param-gather-bytes",),
+        "count",
+        "Bytes of a weight's element as it is gathered.",
+        (),
+        1,
+        2,
+    ),
+    JobFlag(
         "vocab_multiple",
         ("--vocab-multiple", "--make-vocab-size-divisible-by"),
         "count",

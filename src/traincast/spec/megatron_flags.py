@@ -327,6 +327,10 @@ def _sharding(pasted: Pasted, fields: dict[str, Any]) -> None:
     if "data-parallel-sharding-strategy" in pasted:
         zero = int(pasted.choice("data-parallel-sharding-strategy", _STRATEGIES))
     fields["zero"] = zero
+    if pasted.is_on("torch-fsdp2-no-reshard-after-forward"):
+        fields["reshard_after_forward"] = False
+    if pasted.is_on("fp8-param-gather") or pasted.is_on("fp8-param"):
+        fields["param_gather_bytes"] = 1
 
 
 def _kernels(pasted: Pasted, fields: dict[str, Any]) -> None:

@@ -15,8 +15,10 @@ from traincast.spec.decide import (
     decide_cp_kind,
     decide_lora_rank,
     decide_overlaps,
+    decide_param_gather,
     decide_precision,
     decide_recompute,
+    decide_reshard,
     decide_sequence_parallel,
     decide_sharding,
     padded_vocab,
@@ -79,6 +81,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         parallel = replace(parallel, shard=shard)
     recompute, recompute_layers = decide_recompute(request, decided, max(pipeline.layers_Q))
     precision = decide_precision(request, decided, gpu)
+    reshard = decide_reshard(request, decided, parallel, zero)
     return Job(
         model=request.model,
         parallel=parallel,
@@ -102,6 +105,8 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         task=request.task,
         lora_rank=decide_lora_rank(request, decided),
         expert_imbalance=request.expert_imbalance,
+        reshard_after_forward=reshard,
+        param_gather_bytes=decide_param_gather(request, decided, zero, precision),
         gpus_used_per_node=request.gpus_used_per_node,
         assumptions=tuple(decided.notes),
     )

@@ -58,6 +58,9 @@ class Stack:
     """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
     fsdp: bool = False
     """Whether parameters are sharded over the data parallel ranks (ZeRO-3) where the job does not say."""
+    pipelined_fsdp: bool = False
+    """Whether sharded parameters stay whole over the microbatches of a pipeline, and their gradients are kept whole
+    and reduced once (FSDP2 under PyTorch's pipeline schedules)."""
     layers_per_chunk: int = 1
     """Fewest layers of a virtual stage where the pipeline is interleaved and the job does not say how."""
     uneven_split: str = "short_last"

@@ -130,6 +130,7 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     _batch(settings, fields)
     _pipeline(settings, fields)
     _computing(settings, fields)
+    notes += _sharding(settings, fields)
     return Draft(
         model=_model(settings),
         fields=fields,
@@ -275,6 +276,21 @@ def _pipeline(settings: _Settings, fields: dict[str, Any]) -> None:
         fields["schedule"] = schedule
         # Source: torchtitan, distributed/pipeline_parallel.py: two stages per rank unless layers per stage are given.
         fields["vpp"] = 2 if interleaved else 1
+
+
+def _sharding(settings: _Settings, fields: dict[str, Any]) -> tuple[Note, ...]:
+    """Fill in when FSDP frees parameters, and the type it gathers them in."""
+    reshard, eight = "parallelism.fsdp_reshard_after_forward", "float8.enable_fsdp_float8_all_gather"
+    known = {"default": None, "always": True, "never": False}
+    if reshard in settings.values and (said := settings.choice(reshard, known)) is not None:
+        fields["reshard_after_forward"] = said
+    if not settings.on(eight):
+        return ()
+    if fields["precision"] != "fp8":
+        text = f"{eight} has no effect without the converter float8: parameters are gathered in 16 bits"
+        return (Note("flags-without-effect", text),)
+    fields["param_gather_bytes"] = 1
+    return ()
 
 
 def _computing(settings: _Settings, fields: dict[str, Any]) -> None:

@@ -344,7 +344,8 @@ def test_a_gpu_of_80_gb_shows_79_gib():
 )
 def test_sharding_more_never_needs_more(stack, precision):
     """What ZeRO shards is no part of the loss: stage 3 peaks nowhere above 2, 2 above 1, 1 above 0."""
-    layout = {"tp": 2, "pp": 2, "seq_length": 8192, "global_batch": 128}
+    # Under a pipeline torchtitan keeps gathered parameters and their gradients whole.
+    layout = {"tp": 2, "pp": 1 if "torchtitan" in stack else 2, "seq_length": 8192, "global_batch": 128}
     peaks = [peak_of(job_of(stack=stack, zero=zero, precision=precision, **layout)) for zero in range(4)]
     assert peaks == sorted(peaks, reverse=True)
     assert peaks[3] < peaks[0]

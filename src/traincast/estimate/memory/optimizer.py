@@ -69,23 +69,29 @@ def states(job: Job, habits: Habits, held: RankParameters, train: RankParameters
     -----
     Source: Rajbhandari et al. 2019, arXiv 1910.02054: stage 1 divides optimizer states, 2 also gradients, 3 also
     parameters; parameters of stage 3 are kept in fp32 and are their own master copy (PyTorch FSDP2,
-    MixedPrecisionPolicy).
+    MixedPrecisionPolicy). Under PyTorch's pipeline schedules they and their gradients, in the type that is reduced
+    (FSDPParam.to_accumulated_grad_if_needed), are whole from the first to the last pass of a step.
     """
     dense, expert = shards(job)
     width = parameter_bytes(job.precision)
     shared, shared_train = _over(held, dense, expert), _over(train, dense, expert)
     master = 0 if width == 4 else MASTER_BYTES
     optimizer = (master + MOMENTS_BYTES + habits.main_gradient_bytes) * shared_train
-    gradients = habits.gradient_bytes * (shared_train if job.zero >= 2 else train.total)
+    gradients = habits.gradient_bytes * (shared_train if job.zero >= 2 and not job.reduces_once else train.total)
     gradients += habits.passing_gradient_bytes * train.total
     copies = _COPIES_BYTES.get(job.precision, 0.0) * (held.total - held.ends) if habits.weight_copies else 0.0
+    eight_bits = job.param_gather_bytes == 1
     if job.zero < 3 or dense == expert == 1:
-        return States(width * held.total, gradients, optimizer, 0.0, copies)
+        # 8-bit parameters are the copy that one of the two GEMMs reads.
+        spared = held.total - held.ends if eight_bits else 0.0
+        return States(width * held.total - (width - 1) * spared, gradients, optimizer, 0.0, max(0.0, copies - spared))
     parameters = MASTER_BYTES * shared_train + width * (shared - shared_train)
     # The embedding and the head belong to the root, which stays whole between the passes.
-    whole = held.ends + held.largest_layer * LAYERS_GATHERED
-    passing = habits.gradient_bytes * max(train.largest_layer, train.ends)
-    return States(parameters, gradients, optimizer - master * shared_train, width * whole + passing, copies)
+    whole = width * (held.ends + held.largest_layer * LAYERS_GATHERED)
+    if job.keeps_parameters_whole:
+        whole = width * held.total - ((width - 1) * (held.dense - held.ends) if eight_bits else 0.0)
+    passing = 0.0 if job.reduces_once else habits.gradient_bytes * max(train.largest_layer, train.ends)
+    return States(parameters, gradients, optimizer - master * shared_train, whole + passing, copies)
 
 
 def _over(elements: RankParameters, dense: int, expert: int) -> float:

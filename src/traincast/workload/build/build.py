@@ -3,9 +3,11 @@
 Letters: P stages, Q virtual stages in model order, M microbatches, D directions.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from traincast.schedules.plan import SchedulePlan
 from traincast.spec.job import Job
@@ -13,6 +15,7 @@ from traincast.spec.notes import Note
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.kernels import Counted
 from traincast.workload.build.layer import Exchange
+from traincast.workload.build.residency import Residency, residency
 from traincast.workload.build.slice import Slice
 from traincast.workload.build.stage import Gather, StageWork, backward_rows, forward_rows, stages_of
 from traincast.workload.build.state import StateExchange
@@ -107,8 +110,13 @@ class _Builder:
 
     def _forward(self, stage: StageWork, microbatches: int) -> list[int]:
         """Return the segment of each microbatch: the first may collect the updated parameters beside its work."""
-        state = self._state(stage)
-        usual = self._segment(forward_rows(self.emit, stage, state.gathered() if self.job.zero == 3 else []))
+        if self.job.zero == 3:
+            gathers_M = self._residency().forward_gathers_QM[stage.index]
+            gathered = self._state(stage).gathered()
+            return self._segments(
+                gathers_M, lambda gathers: forward_rows(self.emit, stage, gathered if gathers else [])
+            )
+        usual = self._segment(forward_rows(self.emit, stage, []))
         if not (self._gathers_updated and self.job.overlap_param_gather):
             return [usual] * microbatches
         first = self._segment(forward_rows(self.emit, stage, [], self._gather(stage)))
@@ -118,10 +126,7 @@ class _Builder:
         """Return the segment of each microbatch: the last may reduce its gradients beside its work."""
         state = self._state(stage)
         if self.job.zero == 3:
-            beside = [*state.gathered(), *state.reduced()]
-            every = self._segment(backward_rows(self.emit, stage, beside, []))
-            last = self._segment(backward_rows(self.emit, stage, beside, state.summed())) if state.summed() else every
-            return [every] * (microbatches - 1) + [last]
+            return self._fully_sharded_backward(stage, state)
         if self.job.zero == 2:
             # Gradients are kept in shares, so every microbatch's are reduced.
             every = self._segment(backward_rows(self.emit, stage, [], state.reduced()))
@@ -132,6 +137,39 @@ class _Builder:
             return [usual] * microbatches
         last = self._segment(backward_rows(self.emit, stage, [], [*state.reduced(), *state.summed()]))
         return [usual] * (microbatches - 1) + [last]
+
+    def _fully_sharded_backward(self, stage: StageWork, state: StateExchange) -> list[int]:
+        """Return the segment of each microbatch with sharded parameters: which gather, and which reduce gradients."""
+        found = self._residency()
+        last_M = np.arange(self.job.parallel.microbatches) == found.last_backward_Q[stage.index]
+        once, ends = self.job.reduces_once, bool(found.ends_rank_Q[stage.index])
+
+        def rows(choice: int) -> list[int]:
+            gathers, last = divmod(choice, 2)
+            beside = [*(state.gathered() if gathers else []), *([] if once else state.reduced())]
+            passed = backward_rows(self.emit, stage, beside, state.summed() if last and not once else [])
+            # What the rank computes last is reduced after its message has left, with what ends the step.
+            return passed + (self._all(_reduced_once(state)) if last and once and not ends else [])
+
+        return self._segments(2 * found.backward_gathers_QM[stage.index] + last_M, rows)
+
+    def _segments(self, choice_M: npt.ArrayLike, rows: Callable[[int], list[int]]) -> list[int]:
+        """Return the segment of each microbatch, made once for each distinct choice."""
+        made: dict[int, int] = {}
+        chosen = [int(choice) for choice in np.asarray(choice_M)]
+        for choice in chosen:
+            if choice not in made:
+                made[choice] = self._segment(rows(choice))
+        return [made[choice] for choice in chosen]
+
+    def _residency(self) -> Residency:
+        job = self.job
+        return residency(
+            self.plan,
+            job.parallel.microbatches,
+            reshard_after_forward=job.reshard_after_forward,
+            pipelined=job.reduces_once,
+        )
 
     def _gather(self, stage: StageWork) -> Gather:
         own = self._of_rank(self.plan.placement[0][stage.index])
@@ -176,6 +214,10 @@ class _Builder:
         rows = [emit.wait(STREAM_OF_GROUP[group]) for group in sorted(groups)]
         if not job.overlap_grad_reduce and job.zero < 2:
             rows += self._all([each for state in states for each in [*state.reduced(), *state.summed()]])
+        if job.reduces_once:
+            ends_Q = self._residency().ends_rank_Q
+            final = [state for each, state in zip(self._of_rank(stage), states, strict=True) if ends_Q[each.index]]
+            rows += self._all([each for state in final for each in _reduced_once(state)])
         rows += self._tied(stage)
         if job.parallel.world_size > 1:
             rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, NORM_BYTES), Phase.STEP)
@@ -203,6 +245,10 @@ class _Builder:
         if not rows or self.plan.overlapped_p2p:
             return None
         return np.full((2, len(self.stages), self.job.parallel.microbatches), self._segment(rows), dtype=np.int32)
+
+
+def _reduced_once(state: StateExchange) -> list[Exchange]:
+    return [*state.reduced(), *state.summed()]
 
 
 def _optimizer(parameters: int) -> list[Counted]:

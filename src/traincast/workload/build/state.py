@@ -13,7 +13,7 @@ from traincast.workload.build.weights import Weights
 from traincast.workload.words import Group, Operation
 
 PARAMETER_BYTES = 2
-"""Parameters are gathered in 16 bits."""
+"""Parameters are gathered in 16 bits, but for GEMM weights that the job gathers in 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,11 @@ class StateExchange:
         """Return the all-gathers that bring all parameters of the stage to each rank."""
         trained = self.job.zero < 3
         dense, expert = self._elements(trained=trained)
-        return self._over(Operation.ALL_GATHER, dense * PARAMETER_BYTES, expert * PARAMETER_BYTES)
+        spared = PARAMETER_BYTES - self.job.param_gather_bytes
+        dense_bytes = dense * PARAMETER_BYTES - min(dense, self.weights.matrices) * spared
+        # FSDP2 has 8-bit gathers of linear layers alone; with 8-bit parameters of their own experts have them too.
+        expert_bytes = expert * (PARAMETER_BYTES - (spared if self.job.zero < 3 else 0))
+        return self._over(Operation.ALL_GATHER, dense_bytes, expert_bytes)
 
     def reduced(self) -> list[Exchange]:
         """Return the reductions of its gradients, scattered where the optimizer state is."""

@@ -16,6 +16,8 @@ class Weights:
     """Replicated over edp."""
     trained_dense: int
     trained_expert: int
+    matrices: int = 0
+    """Of the dense ones, those of layers' GEMMs: without embedding, head and norms."""
 
     def __add__(self, other: "Weights") -> "Weights":
         """Return the sum of two."""
@@ -24,11 +26,18 @@ class Weights:
             self.expert + other.expert,
             self.trained_dense + other.trained_dense,
             self.trained_expert + other.trained_expert,
+            self.matrices + other.matrices,
         )
 
     def __mul__(self, count: int) -> "Weights":
         """Return so many of them."""
-        return Weights(self.dense * count, self.expert * count, self.trained_dense * count, self.trained_expert * count)
+        return Weights(
+            self.dense * count,
+            self.expert * count,
+            self.trained_dense * count,
+            self.trained_expert * count,
+            self.matrices * count,
+        )
 
 
 NONE = Weights(0, 0, 0, 0)
@@ -39,8 +48,8 @@ def layer_weights(part: Slice, work: LayerWork) -> Weights:
     kernels, norms = work.kernels, 2 * part.job.model.hidden
     dense = kernels.dense_elements + norms
     if trains_weights(part):
-        return Weights(dense, kernels.expert_elements, dense, kernels.expert_elements)
-    return Weights(dense, kernels.expert_elements, kernels.trained_elements, 0)
+        return Weights(dense, kernels.expert_elements, dense, kernels.expert_elements, kernels.dense_elements)
+    return Weights(dense, kernels.expert_elements, kernels.trained_elements, 0, kernels.dense_elements)
 
 
 def table_weights(part: Slice, tables: int) -> Weights:
