@@ -30,8 +30,11 @@ from traincast.cli.main import main
 EXITS = {0: "done", 1: "refused", 2: "usage", 3: "infeasible"}
 """Exit code to what it is called."""
 _EXCEPTION = re.compile(r"error: (?:internal error.*?: )?([A-Za-z]*(?:Error|Exception|Interrupt))\b: ?(.*)", re.DOTALL)
-_NOT_FINITE = re.compile(r"(?<![\w./-])[+-]?(?:inf|nan)(?![\w./-])", re.IGNORECASE)
-_WITH_UNIT = re.compile(r"(?<!\w)[+-]?(?:inf|nan) ?(?:%|x\b|[mun]?s\b|[KMGTPE]i?B\b|B/s)|[+-]inf\b")
+# "neither inf nor train": a mode of NeuSight's measurements.
+_NOT_FINITE = re.compile(r"(?<![\w./-])[+-]?(?:inf|nan)(?![\w./-]| nor\b)", re.IGNORECASE)
+_WITH_UNIT = re.compile(
+    r"(?<![\w'\"])[+-]?(?:inf|nan) ?(?:%|x\b|[mun]?s\b|[KMGTPE]i?B\b|B/s)|(?:^|(?<=\s))[+-]inf(?=\s|$)", re.MULTILINE
+)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _SOURCE = f"{os.sep}traincast{os.sep}"
 

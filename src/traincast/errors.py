@@ -38,7 +38,7 @@ class FormatError(TraincastError):
     """
 
     def __init__(self, message: str, path: str, line: int | None = None) -> None:
-        self.path, self.line = path, line
+        self.message, self.path, self.line = message, path, line
         place = path if line is None else f"{path}:{line}"
         super().__init__(f"{place}: {message}")
 

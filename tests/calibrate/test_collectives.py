@@ -48,12 +48,7 @@ def test_rows_that_cannot_be_used_are_kept_apart(tmp_path):
     [
         ("", r":1: the file is empty"),
         ("ranks,size_bytes,time_us\n", r":1: the file has no rows"),
-        ("ranks,size_bytes,time_us\n8,1024\n", r":2: the row has 2 cells, the header 3"),
-        ("ranks,size_bytes,time_us\n8,1024,fast\n", r":2: column time_us is 'fast'"),
-        ("ranks,size_bytes,time_us\n8,1024,nan\n", r":2: column time_us is 'nan'"),
-        ("ranks,size_bytes,time_us\n8,1024,5\n8,-1,5\n", r":3: column size_bytes is '-1'"),
-        ("ranks,size_bytes,time_us\n7.5,1024,5\n", r":2: column ranks is '7.5'; it must be a whole number"),
-        ("ranks,nodes,size_bytes,time_us\n2,3,1024,5\n", r":2: 2 ranks cannot sit on 3 nodes"),
+        ("ranks,size_bytes,time_us\n8,1024\n", r":2: the file has no whole row; the row has 2 cells, the header 3"),
         ("ranks,ranks,size_bytes,time_us\n2,3,1024,5\n", r":1: the header names the column ranks twice"),
         ('ranks,size_bytes,time_us\n8,"1024,5\n', r":\d: is not CSV"),
         ("ranks,size_bytes\n8,1024\n", r"needs columns for size .*, time .* and ranks"),
@@ -63,6 +58,25 @@ def test_rows_that_cannot_be_used_are_kept_apart(tmp_path):
 def test_bad_input_is_named_with_its_line(tmp_path, text, said):
     with pytest.raises(FormatError, match=said):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "said"),
+    [
+        ("ranks,size_bytes,time_us", "8,1024", "the row has 2 cells, the header 3"),
+        ("ranks,size_bytes,time_us", "8,1024,5,6", "the row has 4 cells, the header 3"),
+        ("ranks,size_bytes,time_us", "8,1024,fast", "column time_us is 'fast'"),
+        ("ranks,size_bytes,time_us", "8,1024,nan", "column time_us is 'nan'"),
+        ("ranks,size_bytes,time_us", "8,-1,5", "column size_bytes is '-1'"),
+        ("ranks,size_bytes,time_us", "7.5,1024,5", "column ranks is '7.5'; it must be a whole number"),
+        ("ranks,nodes,size_bytes,time_us", "2,3,1024,5", "2 ranks cannot sit on 3 nodes"),
+    ],
+)
+def test_a_bad_row_is_left_out_and_named(tmp_path, header, row, said):
+    good = ",".join("8" if name in ("ranks", "nodes") else "1024" for name in header.split(","))
+    measured, ids, skipped = read(tmp_path, f"{header}\n{good}\n{row}\n{good}\n")
+    assert len(measured) == len(ids) == 2
+    assert [(each.id.endswith(":3"), said in each.reason) for each in skipped] == [(True, True)]
 
 
 def test_a_missing_file(tmp_path):

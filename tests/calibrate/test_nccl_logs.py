@@ -143,9 +143,6 @@ def test_split_communicators_count_once(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda text: re.sub(r"(?m)^ *1048576 .*$", "     1048576       262144     float     sum", text), "cut short"),
-        (lambda text: text.replace("    72.5", "     abc"), r"time_us is 'abc'; it must be a positive number"),
-        (lambda text: text.replace("    72.5", "     0.0"), r"time_us is '0.0'"),
         (lambda text: re.sub(r"(?m)^#  Rank.*\n", "", text), r"lines that list the ranks"),
         (lambda text: re.sub(r"(?m)^#  *size.*\n", "", text), r"lines that list the columns"),
         (lambda text: text.replace("Rank  3", "Rank  0"), "rank 0 is listed twice: a build without MPI"),
@@ -154,6 +151,21 @@ def test_split_communicators_count_once(tmp_path):
 def test_damage_is_named_with_its_line(tmp_path, damage, said):
     with pytest.raises(FormatError, match=rf"run\.log:\d+: .*{said}"):
         read(tmp_path, damage(nccl_log(ROWS)))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: re.sub(r"(?m)^ *1048576 .*$", "     1048576       262144     float     sum", text), "cut short"),
+        (lambda text: text.replace("    72.5", "     abc"), r"time_us is 'abc'; it must be a positive number"),
+        (lambda text: text.replace("    72.5", "     0.0"), r"time_us is '0.0'"),
+    ],
+)
+def test_a_damaged_row_is_left_out_and_named(tmp_path, damage, said):
+    whole, damaged = read(tmp_path, nccl_log(ROWS)), read(tmp_path, damage(nccl_log(ROWS)))
+    assert len(damaged.measurements) == len(whole.measurements) - 1
+    (reason,) = {row.reason for row in damaged.skipped} - {row.reason for row in whole.skipped}
+    assert said in reason
 
 
 def test_a_log_that_broke_off_says_so(tmp_path):

@@ -132,18 +132,17 @@ def test_simumax_attention_counts_masked_scores_too(tmp_path):
         ("T4,sort,8x8,fp32,1", "no operator is called 'sort'"),
         (",add,8x8,fp32,1", "the GPU is not said"),
         ("T4,add,,fp32,1", "the row has no shape"),
+        ("T4,add,8by8,fp32,1", "column shape is '8by8'; write it like 8192x1024"),
+        (f"T4,add,{'9' * 5000},fp32,1", "column shape is"),
+        ("T4,add,8x8,fp32,-1", "column ms is '-1'; it must be a positive number"),
+        ("T4,add,8x8,fp32,nan", "column ms is 'nan'; it must be a positive number"),
+        ("T4,add,8x8", "the row has 3 cells, the header 5"),
     ],
 )
 def test_a_row_that_cannot_be_used_says_why(tmp_path, row, reason):
     measured = operators_of(table(tmp_path, f"{NAMED}\n{row}\nT4,add,8x8,fp32,1\n"))
     assert len(measured) == 1
-    assert measured.skipped[0].reason == reason
-
-
-@pytest.mark.parametrize("row", ["T4,add,8by8,fp32,1", "T4,add,8x8,fp32,-1", "T4,add,8x8,fp32,nan"])
-def test_a_wrong_number_is_an_error_with_its_line(tmp_path, row):
-    with pytest.raises(FormatError, match=r"t\.csv:2"):
-        operators_of(table(tmp_path, f"{NAMED}\n{row}\n"))
+    assert measured.skipped[0].reason.startswith(reason)
 
 
 # --- validate

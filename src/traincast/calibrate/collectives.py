@@ -8,7 +8,7 @@ import numpy as np
 
 from traincast.calibrate.measurements import CollectiveMeasurements, Skipped
 from traincast.calibrate.tables import Row, Table, read_table
-from traincast.errors import FormatError, UnknownNameError
+from traincast.errors import FormatError
 from traincast.units import parse_time
 from traincast.workload.words import operation_named
 
@@ -52,7 +52,7 @@ def read_collectives(paths: Sequence[Path]) -> Reading:
     Raises
     ------
     FormatError
-        If a file cannot be read, holds no measured collectives, or a number in it is wrong.
+        If a file cannot be read, or holds no measured collectives.
     """
     every = [collectives_of(read_table(path)) for path in paths]
     return Reading(
@@ -80,12 +80,12 @@ def collectives_of(table: Table) -> Reading:
     Returns
     -------
     Reading
-        A row is left out where it is suspect, has one rank only, or lacks a cell.
+        A row is left out where it is suspect, has one rank only, lacks a cell or has a wrong one.
 
     Raises
     ------
     FormatError
-        If a column is missing or a number is wrong.
+        If a column is missing.
     """
     if not holds_collectives(table.columns):
         raise FormatError(
@@ -93,15 +93,8 @@ def collectives_of(table: Table) -> Reading:
             f"({' or '.join(TIME_COLUMNS)}) and ranks ({' or '.join(RANKS_COLUMNS)})",
             table.path,
         )
-    kept: list[tuple[Row, _Fields]] = []
-    skipped = []
-    for row in table.rows:
-        fields = _read(row)
-        if isinstance(fields, str):
-            skipped.append(Skipped(row.id, fields))
-        else:
-            kept.append((row, fields))
-    return Reading(_measurements(kept), tuple(row.id for row, _ in kept), tuple(skipped))
+    kept, skipped = table.read(_read)
+    return Reading(_measurements(kept), tuple(row.id for row, _ in kept), skipped)
 
 
 def _measurements(kept: Sequence[tuple[Row, _Fields]]) -> CollectiveMeasurements:
@@ -117,17 +110,14 @@ def _measurements(kept: Sequence[tuple[Row, _Fields]]) -> CollectiveMeasurements
     )
 
 
-def _read(row: Row) -> _Fields | str:
+def _read(row: Row) -> _Fields | Skipped:
     """Return what a row says, or why it is left out."""
     if "suspect" in row.cells:
-        return row.cells["suspect"]
+        return Skipped(row.id, row.cells["suspect"])
     size, time, ranks = (row.column(*names) for names in (SIZE_COLUMNS, TIME_COLUMNS, RANKS_COLUMNS))
     if size is None or time is None or ranks is None:
-        return "the size, the time or the number of ranks is empty"
-    try:
-        operation = operation_named(row.cells.get("op", "all_reduce"))
-    except UnknownNameError as error:
-        return str(error)
+        return Skipped(row.id, "the size, the time or the number of ranks is empty")
+    operation = operation_named(row.cells.get("op", "all_reduce"))
     fields = _Fields(
         op=operation.name.lower(),
         ranks=row.count(ranks),
@@ -137,4 +127,4 @@ def _read(row: Row) -> _Fields | str:
     )
     if fields.nodes > fields.ranks:
         raise FormatError(f"{fields.ranks} ranks cannot sit on {fields.nodes} nodes", row.path, row.line)
-    return _ONE_RANK if fields.ranks == 1 else fields
+    return Skipped(row.id, _ONE_RANK) if fields.ranks == 1 else fields

@@ -23,11 +23,11 @@ _BINARY = re.compile(
     r"(?<![a-z_])(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|reduce|sendrecv|gather|scatter|hypercube)_perf"
 )
 _RANK = re.compile(
-    r"^#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*?)\s*$"
+    r"^#\s*Rank\s+([0-9]{1,9})\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*?)\s*$"
 )
 _HEADER = re.compile(r"^[ \t]*#\s*size\s+count\s+type\b", re.MULTILINE)
 _START = re.compile(r"^[ \t]*#\s*nThread:?\s+\d+\s+nGpus:?\s+\d+", re.MULTILINE)
-_ROW = re.compile(r"^\s*\d+\s+\d+\s+[a-z]")
+_ROW = re.compile(r"^\s*[0-9]+\s+[0-9]+\s+[a-z]")
 
 ARTEFACT = 1.5
 """Out-of-place over in-place time above which the row is a warm-up artefact.
@@ -61,7 +61,7 @@ def read_nccl_log(text: str, path: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield each timing of a log: its line, and its cells by the columns of a measurement table.
 
     The time is the out-of-place one, or the in-place one where there is no other. A time far
-    above the in-place one is marked as suspect.
+    above the in-place one is marked as suspect, and so is a row that was cut short.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def read_nccl_log(text: str, path: str) -> Iterator[tuple[int, dict[str, str]]]:
     Raises
     ------
     FormatError
-        If there is no timing, a row is damaged, or the log does not say operation or ranks.
+        If there is no timing, or the log does not say operation or ranks.
     """
     tests = _tests(text, path)
     if not any(test.rows for test in tests):
@@ -134,13 +134,11 @@ def _add_rank(rank: re.Match[str], test: _Test, path: str, line: int) -> None:
 
 
 def _checked(fields: list[str], test: _Test, path: str, line: int) -> list[str]:
-    """Return the fields of a timing if all that they need has been said before and none is cut off."""
+    """Return the fields of a timing if all that they need has been said before."""
     times = _positions(test, "time")
     if not test.hosts or not times:
         what = "the ranks (# Rank ...)" if not test.hosts else "the columns (# size count type ...)"
         raise FormatError(f"a timing stands before the lines that list {what}", path, line)
-    if len(fields) <= times[-1]:
-        raise FormatError(f"the row has {len(fields)} fields; it was cut short or mixed with another", path, line)
     return fields
 
 
@@ -180,7 +178,9 @@ def _operation_of_figures(test: _Test) -> str | None:
 
 def _cells(op: str, test: _Test, fields: list[str]) -> dict[str, str]:
     """Return a timing by the columns of a measurement table."""
-    times = [fields[position] for position in _positions(test, "time")]
+    positions = _positions(test, "time")
+    whole = len(fields) > positions[-1]
+    times = [fields[position] if whole else "N/A" for position in positions]
     cells = {
         "op": op,
         "ranks": str(len(test.hosts)),
@@ -188,9 +188,14 @@ def _cells(op: str, test: _Test, fields: list[str]) -> dict[str, str]:
         "size_bytes": fields[0],
         "time_us": next((time for time in times if time != "N/A"), "N/A"),
         "gpu": test.gpu,
-        "suspect": _wrong_values(test, fields) or _suspicion(op, fields[0], times),
+        "suspect": _cut(fields, whole=whole) or _wrong_values(test, fields) or _suspicion(op, fields[0], times),
     }
     return {name: cell for name, cell in cells.items() if cell}
+
+
+def _cut(fields: list[str], *, whole: bool) -> str:
+    """Return that a row lacks fields, or nothing."""
+    return "" if whole else f"the row has {len(fields)} fields; it was cut short or mixed with another"
 
 
 def _wrong_values(test: _Test, fields: list[str]) -> str:
@@ -200,13 +205,13 @@ def _wrong_values(test: _Test, fields: list[str]) -> str:
     rounding alone gives one.
     """
     checks = [fields[position] for position in _positions(test, "#wrong") if position < len(fields)]
-    wrong = max((int(check) for check in checks if check.isdecimal()), default=0)
+    wrong = max((check for check in checks if check.isdecimal() and check.strip("0")), key=len, default="")
     return f"the check found wrong results: {wrong} values (#wrong)" if wrong else ""
 
 
 def _suspicion(op: str, size: str, times: list[str]) -> str:
     """Return why a row is not to be trusted, or nothing."""
-    if int(size) == 0:
+    if not size.strip("0"):
         return "no bytes are moved"
     try:
         operation_named(op)

@@ -20,7 +20,7 @@ import numpy as np
 from traincast.calibrate.contract import FloatArray
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.tables import Row, Table
-from traincast.errors import ConfigError, FormatError
+from traincast.errors import FormatError, TraincastError
 from traincast.estimate.operators import OperatorCall
 from traincast.spec.gpus import GpuSpec, find_gpu
 from traincast.units import parse_time
@@ -85,7 +85,7 @@ class OperatorMeasurements:
         )
 
 
-class _UnusableError(Exception):
+class _UnusableError(TraincastError):
     """A row that is understood and cannot be used; its text says why."""
 
 
@@ -132,38 +132,24 @@ def operators_of(table: Table, gpu: GpuSpec | None = None) -> OperatorMeasuremen
     Returns
     -------
     OperatorMeasurements
-        A row is left out where its GPU is unknown or what ran is not in the row.
+        A row is left out where its GPU is unknown, what ran is not in the row, or a cell of it is wrong.
 
     Raises
     ------
     FormatError
-        If the table is of none of these kinds, or a number in it is wrong.
+        If the table is of none of these kinds.
     """
     read = next((read for fits, read in _READERS if fits(table.columns)), None)
     if read is None:
         raise FormatError("holds no measured operators: needs gpu, dtype, a shape and a time", table.path, 1)
-    gpus, calls, times, ids, ops, skipped = [], [], [], [], [], []
-    for row in table.rows:
-        try:
-            ran_on = _gpu(row, gpu)
-            op, found, time_s = read(row)
-        except _UnusableError as reason:
-            skipped.append(Skipped(row.id, str(reason)))
-            continue
-        except ConfigError as error:
-            raise FormatError(str(error), row.path, row.line) from None
-        gpus.append(ran_on)
-        calls.append(found)
-        times.append(time_s)
-        ids.append(row.id)
-        ops.append(op)
+    kept, skipped = table.read(lambda row: (_gpu(row, gpu), *read(row)))
     return OperatorMeasurements(
-        gpu=tuple(gpus),
-        calls=tuple(calls),
-        time_s=np.array(times, np.float64),
-        ids=tuple(ids),
-        op=tuple(ops),
-        skipped=tuple(skipped),
+        gpu=tuple(ran_on for _, (ran_on, *_) in kept),
+        calls=tuple(calls for _, (_, _, calls, _) in kept),
+        time_s=np.array([time_s for _, (*_, time_s) in kept], np.float64),
+        ids=tuple(row.id for row, _ in kept),
+        op=tuple(op for _, (_, op, _, _) in kept),
+        skipped=skipped,
     )
 
 
@@ -211,7 +197,7 @@ def _cell(row: Row, column: str) -> str:
 def _named(row: Row) -> _Read:
     op = row.cells.get("family") or _cell(row, "op")
     text = _cell(row, "shape")
-    if not re.fullmatch(r"\d+(x\d+)*", text):
+    if not re.fullmatch(r"[0-9]{1,15}(x[0-9]{1,15})*", text):
         raise FormatError(f"column shape is {text!r}; write it like 8192x1024", row.path, row.line)
     shape = tuple(int(size) for size in text.split("x"))
     if "family" in row.cells:
@@ -309,8 +295,15 @@ def _training_kernel(row: Row) -> _Read:
     return op, (call,), flops / (row.number("efficiency") * row.number("peak_tflops") * float(TERA))
 
 
+def _size(text: str) -> int:
+    """Read a size; one of more digits than any has is no size."""
+    if len(text) > 15:
+        raise ValueError(text)
+    return int(text)
+
+
 def _simumax_product(said: dict[str, str]) -> tuple[str, OperatorCall, float]:
-    m, n, k, way = int(said["m"]), int(said["n"]), int(said["k"]), _LAYOUTS[said["layout"]]
+    m, n, k, way = _size(said["m"]), _size(said["n"]), _size(said["k"]), _LAYOUTS[said["layout"]]
     flops = 2.0 * m * n * k
     # The sizes are those of the product itself; a call has those of the forward layer.
     shape = {"forward": (m, n, k), "dgrad": (m, k, n), "wgrad": (k, m, n)}[way]
@@ -320,14 +313,20 @@ def _simumax_product(said: dict[str, str]) -> tuple[str, OperatorCall, float]:
 
 
 def _simumax_group(said: dict[str, str]) -> tuple[str, OperatorCall, float]:
-    groups, rows, n, k, way = int(said["ng"]), int(said["M"]), int(said["N"]), int(said["K"]), _STAGES[said["stage"]]
+    groups, rows, n, k, way = (
+        _size(said["ng"]),
+        _size(said["M"]),
+        _size(said["N"]),
+        _size(said["K"]),
+        _STAGES[said["stage"]],
+    )
     call = OperatorCall(family="grouped_gemm", shape=(groups * rows, n, k, groups), dtype="bf16", direction=way)
     return f"group_matmul {way}", call, 2.0 * groups * rows * n * k
 
 
 def _simumax_attention(kernel: str, said: dict[str, str]) -> tuple[str, OperatorCall, float]:
     batch, seq, heads, kv_heads, qk_dim, v_dim = (
-        int(said[name]) for name in ("batch", "seq_len", "head_num", "kv_head_num", "qk_head_dim", "v_head_dim")
+        _size(said[name]) for name in ("batch", "seq_len", "head_num", "kv_head_num", "qk_head_dim", "v_head_dim")
     )
     backward = kernel == "sdp_bwd"
     call = OperatorCall(

@@ -3,14 +3,18 @@
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.nccl_logs import is_nccl_log, read_nccl_log
-from traincast.errors import ConfigError, FormatError
+from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.files import decoded, read_bytes, unpacked
 from traincast.ranges import RANGES, Range, is_number, plain_number, quoted, range_of
+
+T = TypeVar("T")
 
 MOST_TABLE_BYTES = 2**26
 """Largest table, unpacked: half a million rows, of which one computer predicts a few hundred in a second."""
@@ -93,11 +97,51 @@ class Table:
         Names of the columns, in lower case.
     rows : tuple of Row
         The rows.
+    damaged : tuple of Skipped
+        Lines that are no rows: they have more or fewer cells than the header.
     """
 
     path: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    damaged: tuple[Skipped, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Rows in the file, damaged ones too."""
+        return len(self.rows) + len(self.damaged)
+
+    def read(self, reader: Callable[[Row], T | Skipped]) -> tuple[list[tuple[Row, T]], tuple[Skipped, ...]]:
+        """Read every row; one that is wrong is left out with its reason, and the others count.
+
+        Parameters
+        ----------
+        reader : callable
+            What a row says, or why it is left out; it may also raise a `TraincastError`.
+
+        Returns
+        -------
+        kept : list of (Row, T)
+            Each row that can be used, with what it says.
+        skipped : tuple of Skipped
+            All others, those first that are no rows.
+        """
+        kept, skipped = [], list(self.damaged)
+        for row in self.rows:
+            try:
+                found = reader(row)
+            except TraincastError as error:
+                found = Skipped(row.id, reason_of(error))
+            if isinstance(found, Skipped):
+                skipped.append(found)
+            else:
+                kept.append((row, found))
+        return kept, tuple(skipped)
+
+
+def reason_of(error: TraincastError) -> str:
+    """Return what is wrong with a row, without its place, so that equal reasons are counted as one."""
+    return error.message if isinstance(error, FormatError) else str(error)
 
 
 def read_table(path: Path) -> Table:
@@ -137,21 +181,25 @@ def _read_csv(text: str, shown: str) -> Table:
         twice = next((name for name in columns if name and columns.count(name) > 1), None)
         if twice is not None:
             raise FormatError(f"the header names the column {twice} twice", shown, 1)
-        rows = tuple(_rows(lines, columns, shown))
+        found = tuple(_rows(lines, columns, shown))
     except csv.Error as error:
         raise FormatError(f"is not CSV: {error}", shown, lines.line_num) from None
+    rows = tuple(row for row in found if isinstance(row, Row))
+    damaged = tuple(row for row in found if isinstance(row, Skipped))
     if not rows:
-        raise FormatError("the file has no rows", shown, lines.line_num)
-    return Table(shown, columns, rows)
+        what = f"no whole row; {damaged[0].reason}" if damaged else "no rows"
+        raise FormatError(f"the file has {what}", shown, lines.line_num)
+    return Table(shown, columns, rows, damaged)
 
 
-def _rows(lines: "Iterator[list[str]]", columns: tuple[str, ...], shown: str) -> Iterator[Row]:
+def _rows(lines: "Iterator[list[str]]", columns: tuple[str, ...], shown: str) -> Iterator[Row | Skipped]:
     # csv.reader counts physical lines; a row is named by its last one.
     for cells in lines:
         line = getattr(lines, "line_num", 0)
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(columns):
-            raise FormatError(f"the row has {len(cells)} cells, the header {len(columns)}", shown, line)
+            yield Skipped(f"{shown}:{line}", f"the row has {len(cells)} cells, the header {len(columns)}")
+            continue
         filled = {name: cell.strip() for name, cell in zip(columns, cells, strict=True) if name and cell.strip()}
         yield Row(shown, line, filled)

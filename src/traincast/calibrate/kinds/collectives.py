@@ -51,7 +51,7 @@ def predict(table: Table, request: Request) -> Predictions:
         details=_details(measured, clusters, prices),
         groupings=_groupings(measured, clusters),
         skipped=(*read.skipped, *(Skipped(read.ids[row], reason) for row, reason in sorted(reasons.items()))),
-        rows=len(table.rows),
+        rows=table.size,
         notes=notes,
     )
 

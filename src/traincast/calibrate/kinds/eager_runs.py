@@ -4,6 +4,7 @@ On one GPU their sum; on several a simulated step with collectives.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -48,28 +49,22 @@ def predict(table: Table, request: Request) -> Predictions:
     """
     if request.cluster is not None:
         raise ConfigError("measured models say their GPU row by row; leave the cluster out", "cluster")
-    skipped, kept, predicted = [], [], []
-    for row in table.rows:
-        reason = _reason(row)
-        if reason is not None:
-            skipped.append(Skipped(row.id, reason))
-            continue
-        kept.append(row)
-        predicted.append(_time_s(row, leave_out=request.leave_out is not None))
+    read, skipped = table.read(partial(_times_s, leave_out=request.leave_out is not None))
+    kept = [row for row, _ in read]
     columns = {name: tuple(row.cells.get(name, "") for row in kept) for name in ("gpu", "model", "mode", "option")}
     sizes = {name: tuple(row.count(name) for row in kept) for name in ("seq", "batch")}
     details: dict[str, Labels] = {**columns, **sizes}
     return Predictions(
         ids=tuple(row.id for row in kept),
-        measured=np.array([row.number("measured_ms") * parse_time("1ms") for row in kept], np.float64),
-        predicted=np.array(predicted, np.float64),
+        measured=np.array([measured_s for _, (measured_s, _) in read], np.float64),
+        predicted=np.array([predicted_s for _, (_, predicted_s) in read], np.float64),
         details=details,
         groupings=(
             *(Grouping.of(name, [each or "eager" for each in columns[name]]) for name in _BY),
             Grouping.of("set", [_set(row) for row in kept]),
         ),
-        skipped=tuple(skipped),
-        rows=len(table.rows),
+        skipped=skipped,
+        rows=table.size,
     )
 
 
@@ -84,6 +79,14 @@ def _set(row: Row) -> str:
     in_paper = gpu is not None and gpu.vendor == "NVIDIA" and gpu.name not in _NOT_IN_PAPER
     predicted_there = "neusight_ms" in row.cells and not row.cells.get("option")
     return "one GPU, in NeuSight's paper" if in_paper and predicted_there else "one GPU, others"
+
+
+def _times_s(row: Row, *, leave_out: bool) -> tuple[float, float] | Skipped:
+    """Return what was measured and what is predicted, or why nothing is."""
+    reason = _reason(row)
+    if reason is not None:
+        return Skipped(row.id, reason)
+    return row.number("measured_ms") * parse_time("1ms"), _time_s(row, leave_out=leave_out)
 
 
 def _reason(row: Row) -> str | None:

@@ -169,7 +169,7 @@ def _predictions(
         details=details,
         groupings=tuple(Grouping.of(name, [run.groups[name] for run, _ in kept]) for name in GROUPINGS),
         skipped=tuple(skipped),
-        rows=len(table.rows),
+        rows=table.size,
         notes=(*notes, *_spread(measured, predicted), *assumed_stacks([run for run, _ in kept])),
     )
 

@@ -67,7 +67,7 @@ def predict(table: Table, request: Request) -> Predictions:
         },
         groupings=_groupings(measured),
         skipped=(*measured.skipped, *(Skipped(measured.ids[row], why) for row, why in sorted(reasons.items()))),
-        rows=len(table.rows),
+        rows=table.size,
         notes=(_EVENTS,) if events else (),
     )
 

@@ -128,7 +128,7 @@ def _predictions(runs: Runs, rows: Sequence[RunRow], forecasts: Sequence[Forecas
         details=details,
         groupings=tuple(Grouping.of(name, [str(each) for each in labels[name]]) for name in (*GROUPINGS, "family")),
         skipped=(*runs.skipped, *reasons),
-        rows=len(table.rows),
+        rows=table.size,
         notes=assumed_stacks(rows),
         spread=Z * np.array([each.deviation for each in forecasts], np.float64),
         ratios=_ratios(rows, predicted),

@@ -42,7 +42,7 @@ def nic_bytes_per_s(row: Row) -> float | None:
     if source in _OF_SOURCE:
         return _OF_SOURCE[source]
     text = row.cells.get("interconnect", "")
-    per_node = int(row.cells.get("gpus_per_node", "8") or 8)
+    per_node = row.count("gpus_per_node") if "gpus_per_node" in row.cells else 8
     if found := _PER_GPU.search(text):
         return float(found[1]) * _GIGABIT
     if found := _CARDS_BYTES.search(text.lower()) if "GB/s IB" in text else None:

@@ -17,7 +17,6 @@ from traincast.calibrate.runs.request import ASSUMED_STACK, request_of
 from traincast.calibrate.runs.run import RunRow, gpu_family, precision_class
 from traincast.calibrate.runs.steps import measured_step_s
 from traincast.calibrate.tables import Row, Table
-from traincast.errors import TraincastError
 from traincast.spec.cluster import Cluster
 from traincast.spec.gpu_clusters import cluster_for
 from traincast.spec.gpus import load_gpu
@@ -121,21 +120,11 @@ def read_runs(table: Table) -> Runs:
     Runs
         Every row is in it, as a run or as a skipped one.
     """
-    rows: list[RunRow] = []
-    skipped: list[Skipped] = []
     nanotron = is_nanotron(table.columns)
-    for row in table.rows:
-        try:
-            found = nanotron_run(row) if nanotron else run_of(row)
-        except TraincastError as error:
-            found = Skipped(row.id, str(error))
-        if isinstance(found, Skipped):
-            skipped.append(found)
-        else:
-            rows.append(found)
+    kept, skipped = table.read(nanotron_run if nanotron else run_of)
     return Runs(
-        rows=tuple(rows),
-        skipped=tuple(skipped),
+        rows=tuple(run for _, run in kept),
+        skipped=skipped,
         full_layout=sum(map(_counted_as_nanotron if nanotron else is_full_layout, table.rows)),
     )
 

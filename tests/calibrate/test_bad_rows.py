@@ -1,0 +1,59 @@
+"""A bad row of any kind of measurements is named and left out; the others are predicted as without it."""
+
+import math
+
+import pytest
+
+from fuzzing.measured import MEASURED
+from traincast.calibrate.validate import validate
+
+DAMAGE = {
+    "a cell less": lambda row, _: row.rpartition(",")[0],
+    "a cell more": lambda row, _: f"{row},1",
+    "no number": lambda row, column: with_cell(row, column, "many"),
+    "below zero": lambda row, column: with_cell(row, column, "-1"),
+    "nan": lambda row, column: with_cell(row, column, "nan"),
+    "infinite": lambda row, column: with_cell(row, column, "1e999"),
+    "5,000 digits": lambda row, column: with_cell(row, column, "9" * 5000),
+}
+NUMBER = {
+    "collectives": "size_bytes",
+    "named": "ms",
+    "gemm": "k",
+    "attention": "seq",
+    "experts": "tokens",
+    "kernels": "efficiency",
+    "eager": "batch",
+    "runs": "global_batch",
+    "memory": "micro_batch",
+    "sweep": "tp",
+}
+"""A column that must hold a number, of each kind."""
+
+
+def with_cell(row, column, text):
+    # A quoted cell with commas in it stands before the column in no kind but this.
+    head, quote, tail = row.rpartition('"')
+    cells = tail.split(",")
+    cells[column if not quote else -1] = text
+    return head + quote + ",".join(cells)
+
+
+@pytest.mark.parametrize("kind", MEASURED)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_bad_row_is_named_and_the_others_stay(tmp_path, kind, damage):
+    header, *rows = MEASURED[kind].splitlines()
+    column = header.split(",").index(NUMBER[kind])
+    path = tmp_path / "a100.csv"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    whole = validate(path)
+    path.write_text("\n".join([header, rows[0], DAMAGE[damage](rows[0], column), *rows[1:]]) + "\n")
+    found = validate(path)
+    more = [row for row in found.skipped if row not in whole.skipped and "line" not in row.id]
+    assert len(found.skipped) == len(whole.skipped) + 1
+    assert more
+    assert more[0].reason
+    assert found.total.rows == whole.total.rows + 1
+    assert found.total.evaluated == whole.total.evaluated
+    assert found.predictions.predicted.tolist() == pytest.approx(whole.predictions.predicted.tolist(), nan_ok=True)
+    assert math.isfinite(found.total.median_abs_error or 0.0)
