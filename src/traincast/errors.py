@@ -17,6 +17,8 @@ prints it alone, without a traceback, and ends with ``exit_code``.
 
 from collections.abc import Iterable
 
+from traincast.names import known_names
+
 
 class TraincastError(Exception):
     """Any error that traincast raises on purpose; ``exit_code`` is the shell's view of it."""
@@ -52,11 +54,11 @@ class ConfigError(TraincastError):
 
 
 class UnknownNameError(ConfigError):
-    """A name that is in no registry; the message lists the known ones."""
+    """A name that is in no registry; the message lists the known ones and those near it."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, tuple(known)
-        super().__init__(f"unknown {kind} {name!r}; known: {', '.join(self.known) or 'none'}")
+        super().__init__(f"unknown {kind} {name!r}; {known_names(name, self.known)}")
 
 
 class InfeasibleError(TraincastError):

@@ -1,6 +1,6 @@
 """Names as people type them: which known one is meant, and which are near.
 
-Case, ``-``, ``_``, ``/``, dots and blanks between words, and British or American spelling do not tell names apart.
+Case, ``-``, ``_``, ``/`` and blanks between words, and British or American spelling do not tell names apart.
 """
 
 import difflib
@@ -13,7 +13,7 @@ _CLOSENESS = 0.6
 
 def plain(name: str) -> str:
     """Return a name without what does not tell it from others: ``Rail_Optimized`` as ``railoptimised``."""
-    letters = re.sub(r"[-_/.\s]", "", name).casefold()
+    letters = re.sub(r"[-_/\s]", "", name).casefold()
     return re.sub(r"iz(e|ing|ation)", r"is\1", letters)
 
 
@@ -37,6 +37,20 @@ def find_name(name: str, known: Iterable[str]) -> str | None:
         return name
     found = [each for each in names if plain(each) == plain(name)]
     return found[0] if len(found) == 1 else None
+
+
+def known_names(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about a name that is unknown: all there are, and those that are near it.
+
+    Examples
+    --------
+    >>> known_names("h10", ["h100", "tpu-v5p"])
+    'known: h100, tpu-v5p; did you mean h100?'
+    """
+    names = list(known)
+    near = nearest(name, names)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"known: {', '.join(names) or 'none'}{meant}"
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

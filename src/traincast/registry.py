@@ -6,13 +6,38 @@ entry point of another distribution in the group of the same name.
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 from traincast.errors import UnknownNameError
+from traincast.names import find_name
 
 T = TypeVar("T")
+
+
+def known_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return the name that is meant, whatever its case and spelling.
+
+    Parameters
+    ----------
+    kind : str
+        What it is the name of, in the words of an error message.
+    name : str
+        As it was typed.
+    known : iterable of str
+        The names there are.
+
+    Raises
+    ------
+    UnknownNameError
+        If none is meant; the message lists those near it and the known ones.
+    """
+    names = list(known)
+    found = find_name(name, names)
+    if found is None:
+        raise UnknownNameError(kind, name, names)
+    return found
 
 
 class Registry(Generic[T]):
@@ -51,9 +76,7 @@ class Registry(Generic[T]):
             If there is none; the message lists the known names.
         """
         self._load()
-        if name not in self._entries:
-            raise UnknownNameError(self.kind, name, self.names())
-        return self._entries[name]
+        return self._entries[known_name(self.kind, name, self.names())]
 
     def names(self) -> list[str]:
         """Every known name and alias, sorted."""

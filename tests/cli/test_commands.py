@@ -41,7 +41,17 @@ COMMANDS = {
         *("--pricing", "--simai-overlap", "--busbw", "--slow", "--unfold", "--out", "--json", "--quiet"),
     },
     "predict": {
-        *("words", "--like", "--cluster", "--model", "--gpus", "--world-size", "--global-batch", "--global-batch-size"),
+        *(
+            "words",
+            "--like",
+            "--strict",
+            "--cluster",
+            "--model",
+            "--gpus",
+            "--world-size",
+            "--global-batch",
+            "--global-batch-size",
+        ),
         *("--micro-batch", "--micro-batch-size", "--seq-length", "--tp", "--tensor-model-parallel-size"),
         *("--pp", "--pipeline-model-parallel-size", "--vpp", "--num-virtual-stages-per-pipeline-rank"),
         *("--cp", "--context-parallel-size", "--cp-kind", "--ep", "--expert-model-parallel-size"),
@@ -390,7 +400,7 @@ def test_loads_of_experts(call, file, tmp_path):
 def test_names_that_nobody_knows_list_the_known(call, file):
     code, out, err = call("simulate", file, "--cluster", "h101")
     assert (code, out) == (1, "")
-    assert err == f"error: unknown cluster 'h101'; known: {', '.join(cluster_names())}\n"
+    assert err == f"error: unknown cluster 'h101'; known: {', '.join(cluster_names())}; did you mean h100?\n"
     code, out, err = call("simulate", file, "--schedule", "dualpipe2")
     assert (code, out) == (1, "")
     assert err == "error: unknown schedule 'dualpipe2'; known: 1f1b, gpipe, interleaved\n"

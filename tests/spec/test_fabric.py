@@ -55,7 +55,7 @@ def test_a_file_is_looked_up_beside_the_cluster(tmp_path):
         ('kind = "rail-only"\nfile = "a.txt"', "fabric.file: contradicts"),
         ('kind = "file"', "fabric.file: is missing"),
         ("kind = 3", "fabric.kind: is 3; it must be a text"),
-        ("color = 3", "fabric.color: is unknown; known here: kind"),
+        ("color = 3", "fabric.color: is unknown; known: kind"),
     ],
 )
 def test_wrong_and_contradictory_numbers_say_so(tmp_path, text, said):

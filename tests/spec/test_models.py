@@ -124,7 +124,7 @@ def test_a_file_may_stand_alone(write):
     [
         ("layers = 2\n", "hidden: is missing; give it, or a base"),
         (COMPLETE.replace("heads = 4", "heads = 5"), "attention.head_dim: is missing"),
-        (COMPLETE.replace("heads = 4", "heads = 4\nhead = 3"), "attention.head: is unknown; known here: heads"),
+        (COMPLETE.replace("heads = 4", "heads = 4\nhead = 3"), "attention.head: is unknown; known: heads"),
         (COMPLETE.replace("layers = 2", "layer = 2"), "layer: is unknown"),
         (COMPLETE.replace("layers = 2", "layers = 0"), "layers: is 0; it must be a whole number from 1 to"),
         (COMPLETE.replace("layers = 2", "layers = 2.5"), "layers: is 2.5; it must be a whole number"),
@@ -132,7 +132,7 @@ def test_a_file_may_stand_alone(write):
         (COMPLETE.replace("layers = 2", 'layers = "2"'), "layers: is '2'; it must be a number"),
         (COMPLETE.replace("layers = 2", "layers = true"), "layers: is True; it must be a number"),
         (COMPLETE.replace("gated = true", "gated = 1"), "gated: is 1; it must be true or false"),
-        (COMPLETE.replace("gated = true", 'gated = true\nnorm = "batch"'), "norm: is 'batch'; it must be one of rms"),
+        (COMPLETE.replace("gated = true", 'gated = true\nnorm = "batch"'), "norm: is 'batch'; known: rms"),
         (COMPLETE.replace("gated = true", "gated = true\nname = 3"), "name: is 3; it must be a text"),
         (COMPLETE.replace("[attention]", "experts = 3\n[attention]"), "experts: is 3; it must be a table"),
         ("attention = 3\n", "attention: is 3; it must be a table"),

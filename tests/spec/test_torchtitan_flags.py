@@ -149,7 +149,7 @@ def test_a_pipeline_cuts_the_local_batch_into_microbatches():
     [
         (["--model.name=llama3", "--model.flavor=9B"], "'llama3-9B' is no model that is known here"),
         (["--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"], "is 'ZBVZeroBubble'; schedules"),
-        (["--training.seq_len=long"], "training.seq_len: is 'long'; it must be a number of tokens"),
+        (["--training.seq_len=long"], "training.seq_len: 'long' is not a number of tokens"),
         (["--parallelism.context_parallel_rotate_method=no"], "rotate_method: is 'no'; known: allgather, alltoall"),
         (["--training.mixed_precision_reduce=int8"], "mixed_precision_reduce: is 'int8'; known: float32"),
         (["--activation_checkpoint.mode=some"], "activation_checkpoint.mode: is 'some'"),

@@ -13,6 +13,7 @@ from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.statistics import Statistics, relative_errors, statistics
 from traincast.calibrate.tables import Table, read_table
 from traincast.errors import ConfigError, FormatError
+from traincast.names import known_names
 from traincast.spec.notes import Note
 
 WORST = 10
@@ -165,8 +166,7 @@ def validate(
     of = _kind_of(table) if kind is None else KINDS.get(kind)
     chosen = _groupings(of, by)
     if leave_out is not None and leave_out not in of.leaves_out:
-        known = ", ".join(of.leaves_out) or "none"
-        raise ConfigError(f"{of.title} cannot leave out {leave_out!r}; known: {known}", "cv")
+        raise ConfigError(f"{of.title} cannot leave out {leave_out!r}; {known_names(leave_out, of.leaves_out)}", "cv")
     found = of.predict(table, Request(cluster=cluster, progress=progress))
     return Validation(
         path=table.path,
@@ -206,7 +206,7 @@ def _kind_of(table: Table) -> Kind:
 def _groupings(kind: Kind, by: Sequence[str]) -> tuple[str, ...]:
     unknown = next((name for each in by for name in each.split("+") if name not in kind.by), None)
     if unknown is not None:
-        raise ConfigError(f"{kind.title} cannot be grouped by {unknown!r}; known: {', '.join(kind.by)}", "by")
+        raise ConfigError(f"{kind.title} cannot be grouped by {unknown!r}; {known_names(unknown, kind.by)}", "by")
     return tuple(dict.fromkeys(by)) or kind.shown or kind.by
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from traincast.cli.numbers import in_range
+from traincast.cli.options import Name, tokens
 from traincast.spec.draft import Draft
 from traincast.spec.job_file import read_job_file
 from traincast.spec.job_flags import JOB_FLAGS, SCHEDULES, JobFlag
@@ -31,7 +32,7 @@ def job_options(function: F) -> F:
     function = click.option("--cluster", metavar="NAME|FILE", help="Preset or TOML file.")(function)
     function = click.option(
         "--like",
-        type=click.Choice(list(LIKES)),
+        type=Name(LIKES),
         help="Take what follows -- as the flags of this framework.",
     )(function)
     return click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[JOB] [-- FLAGS...]")(function)
@@ -95,11 +96,10 @@ def _gathered(
 
 def _check_name(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     """Refuse a schedule that is neither built in nor a plug-in's."""
-    if value is not None and value not in SCHEDULES:
-        added = [entry.name for entry in entry_points(group="traincast.schedules")]
-        if value not in added:
-            raise click.BadParameter(f"{value!r} is none of {', '.join((*SCHEDULES, *added))}", context, option)
-    return value
+    if value is None or value in SCHEDULES:
+        return value
+    added = [entry.name for entry in entry_points(group="traincast.schedules")]
+    return Name((*SCHEDULES, *added)).convert(value, option, context)
 
 
 def _option(flag: JobFlag) -> Callable[[F], F]:
@@ -111,12 +111,13 @@ def _option(flag: JobFlag) -> Callable[[F], F]:
         "text": str,
         "count": in_range(flag.field, flag.least, flag.most),
         "number": in_range(flag.field, flag.least, flag.most),
-        "choice": click.Choice(list(flag.choices)),
+        "tokens": tokens,
+        "choice": Name(flag.choices),
     }
     if flag.kind == "text" and flag.choices:
         known = ", ".join(flag.choices)
         return click.option(
             *flag.names, flag.field, metavar="NAME", callback=_check_name, help=f"{flag.help[:-1]}: {known}."
         )
-    metavar = {"text": "NAME|FILE", "count": "N", "number": "X"}.get(flag.kind)
+    metavar = {"text": "NAME|FILE", "count": "N", "tokens": "N", "number": "X"}.get(flag.kind)
     return click.option(*flag.names, flag.field, type=kinds[flag.kind], metavar=metavar, help=flag.help)

@@ -11,6 +11,7 @@ from traincast import __version__
 from traincast.cli.signals import StoppedError, stoppable
 from traincast.cli.terminal import complain, whole_output
 from traincast.errors import TraincastError
+from traincast.names import find_name, known_names
 
 _COMMANDS = {
     "inspect": "What is this file: format, version, contents, totals, problems.",
@@ -47,6 +48,14 @@ class _LazyGroup(click.Group):
             return None
         command: click.Command = import_module(f"traincast.cli.{cmd_name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        found = find_name(args[0], _COMMANDS)
+        if found is None and not args[0].startswith("-"):
+            ctx.fail(f"{args[0]!r} is no command; {known_names(args[0], _COMMANDS)}")
+        return super().resolve_command(ctx, [found or args[0], *args[1:]])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

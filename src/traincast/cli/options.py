@@ -1,23 +1,53 @@
 """Options that several commands share, made from the tables of `traincast.spec`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from traincast.cli.numbers import in_range
 from traincast.errors import ConfigError
-from traincast.ranges import RANGES, Range, is_number, plain_number, quoted
+from traincast.names import find_name, known_names
+from traincast.ranges import RANGES, Range, checked_field, is_number, plain_number, quoted
 from traincast.spec.flags import LAYOUT_FLAGS
 from traincast.spec.options import OVERLAP_CLASSES, check_gpus_used
 from traincast.spec.simai import SimaiOverlap, parse_overlap
-from traincast.units import parse_rate, parse_size
+from traincast.units import parse_rate, parse_size, parse_tokens
+
+if TYPE_CHECKING:
+    _ChoiceType = click.Choice[str]
+else:
+    # Generic in the stubs of click 8.2 and later only.
+    _ChoiceType = click.Choice
 
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
 
 ALL_CLASSES = "all classes"
+
+
+class Name(_ChoiceType):
+    """One of several names, whatever its case and spelling; a wrong one is told those near it."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        super().__init__(list(known))
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name that is meant, or complain as wrong usage."""
+        names = list(self.choices)
+        found = find_name(value, names)
+        if found is None:
+            self.fail(f"{value!r} is not one of them; {known_names(value, names)}", param, ctx)
+        return found
+
+
+def tokens(text: str) -> int:
+    """Read ``8192``, ``8k`` or ``1M`` tokens, or complain as wrong usage."""
+    try:
+        return int(checked_field("seq_length", parse_tokens(text)))
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def layout_options(function: F) -> F:

@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 import click
 
 from traincast.cli.numbers import in_range
-from traincast.cli.options import class_slowdowns, gpus_used, group_rates, once_each, rank_factor, slowdown_by_class
+from traincast.cli.options import (
+    Name,
+    class_slowdowns,
+    gpus_used,
+    group_rates,
+    once_each,
+    rank_factor,
+    slowdown_by_class,
+)
 from traincast.spec.options import NETWORKS, OVERLAP_CLASSES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,7 +39,7 @@ _OPTIONS = (
     ),
     click.option(
         "--network",
-        type=click.Choice(list(NETWORKS)),
+        type=Name(NETWORKS),
         default=NETWORKS[0],
         show_default=True,
         help="How groups share links: as flows where they can meet, never, or always as flows.",

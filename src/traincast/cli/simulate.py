@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from traincast.cli.numbers import in_range
-from traincast.cli.options import expert_loads, layout_options, simai_overlap, size
+from traincast.cli.options import Name, expert_loads, layout_options, simai_overlap, size
 from traincast.cli.run_options import output_options, run_options, run_values
 from traincast.cli.terminal import console, print_json, print_line, progress
 from traincast.errors import ConfigError
@@ -23,7 +23,7 @@ from traincast.spec.simai import SimaiOverlap
 @click.option("--schedule", metavar="NAME", help="Pipeline schedule: gpipe, 1f1b, interleaved.")
 @click.option(
     "--stage-roles",
-    type=click.Choice([role.value for role in StageRoles]),
+    type=Name(role.value for role in StageRoles),
     default=StageRoles.AUTO.value,
     show_default=True,
     help="Embedding and final rows on the first and last virtual stage, or on every stage.",
@@ -32,7 +32,7 @@ from traincast.spec.simai import SimaiOverlap
 @click.option("--pp-comm", "pp_message_bytes", type=size, metavar="SIZE", help="Size of one message between stages.")
 @click.option(
     "--comm",
-    type=click.Choice(list(COMM_SOURCES)),
+    type=Name(COMM_SOURCES),
     help="Times of a trace's communication: as measured, or from the model (default: by kind of trace).",
 )
 @click.option(
@@ -48,11 +48,11 @@ from traincast.spec.simai import SimaiOverlap
     help="Relative tokens of each expert rank of an ep group, such as 1.0,0.8,1.2.",
 )
 @click.option("--layer-block", metavar="FIRST:LAST", help="Names of the first and last row of a layer, for --layers.")
-@click.option("--dtype", type=click.Choice(list(DTYPE_BYTES)), help="Type of the elements that sizes are counted in.")
+@click.option("--dtype", type=Name(DTYPE_BYTES), help="Type of the elements that sizes are counted in.")
 @click.option("--forward-only", is_flag=True, help="Leave out the backward pass and the gradient reductions.")
 @click.option(
     "--pricing",
-    type=click.Choice(["traincast", "simai"]),
+    type=Name(("traincast", "simai")),
     default="traincast",
     show_default=True,
     help="simai: SimAI-Analytical's own sum of an AICB file, beside the simulated step.",

@@ -10,10 +10,13 @@ from traincast.estimate.operators import (
     price_operator,
     shipped_constants,
 )
+from traincast.estimate.operators.calls import BYTES_OF_DTYPE
 from traincast.estimate.operators.constants import load_constants
+from traincast.names import find_name
+from traincast.registry import known_name
 from traincast.spec.gpus import load_gpu
 from traincast.spec.notes import Note
-from traincast.spec.operators import operator_shape
+from traincast.spec.operators import OPERATOR_SIZES, operator_shape
 
 DEFAULT_GPU = "h100"
 
@@ -76,11 +79,12 @@ def operator_price(
     TraincastError
         If a name is unknown, a size is missing or wrong, or the file cannot be read.
     """
+    family = known_name("operator family", family, OPERATOR_SIZES)
     call = OperatorCall(
-        family=family.replace("-", "_"),
+        family=family,
         shape=operator_shape(family, sizes),
-        dtype=dtype,
-        direction=direction,
+        dtype=find_name(dtype, BYTES_OF_DTYPE) or dtype,
+        direction=direction.lower(),
         causal=causal,
         window=window,
         options=tuple(sorted((options or {}).items())),

@@ -17,9 +17,11 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
-from traincast.errors import ConfigError, UnknownNameError
+from traincast.errors import ConfigError
 from traincast.files import parse_toml, read_toml
+from traincast.names import find_name, known_names
 from traincast.ranges import RANGES, quoted, range_of
+from traincast.registry import known_name
 from traincast.spec.cluster import INTRA_KINDS, Cluster, Gpu, Link, Measured
 from traincast.spec.fabric import fabric_from_table
 from traincast.spec.gpus import with_architecture
@@ -86,20 +88,18 @@ def _presets() -> Traversable:
 
 
 def _find(name_or_path: str) -> Traversable:
-    if name_or_path in cluster_names():
-        return _presets() / f"{name_or_path}.toml"
     path = Path(name_or_path)
-    if path.suffix == ".toml" or path.is_file():
+    if name_or_path not in cluster_names() and (path.suffix == ".toml" or path.is_file()):
         return path
-    raise UnknownNameError("cluster", name_or_path, cluster_names())
+    return _presets() / f"{known_name('cluster', name_or_path, cluster_names())}.toml"
 
 
 def _read(file: Traversable, shown: str) -> dict[str, _Value]:
     """Return the checked values of a file over those of its base, by field path."""
     document = read_toml(file) if isinstance(file, Path) else parse_toml(file.read_text(encoding="utf-8"), shown)
     base = document.pop("base", None)
-    if base is not None and base not in cluster_names():
-        raise UnknownNameError("base cluster", str(base), cluster_names())
+    if base is not None:
+        base = known_name("base cluster", str(base), cluster_names())
     values = {} if base is None else _read(_presets() / f"{base}.toml", base)
     values["name"] = _Value(file.name.removesuffix(".toml"), None)
     for section, kind in _SECTIONS.items():
@@ -108,16 +108,21 @@ def _read(file: Traversable, shown: str) -> dict[str, _Value]:
             raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", section)
         values |= _checked(kind, f"{section}.", table, shown)
         made_of = values.get("intra.kind")
-        if section == "intra" and made_of is not None and made_of.value not in INTRA_KINDS:
-            raise ConfigError(
-                f"is {quoted(made_of.value)}; it must be one of {', '.join(INTRA_KINDS)}, or left out (in {shown})",
-                "intra.kind",
-            )
+        if section == "intra" and made_of is not None:
+            values["intra.kind"] = made_of._replace(value=_intra_kind(str(made_of.value), shown))
     if "fabric" in document:
         values["fabric"] = _Value(fabric_from_table(document.pop("fabric"), shown), f"set in {shown}")
     if "measured" in document:
         values["measured"] = _Value(measured_tables_from(document.pop("measured"), shown), None)
     return values | _checked(Cluster, "", document, shown)
+
+
+def _intra_kind(said: str, shown: str) -> str:
+    found = find_name(said, INTRA_KINDS)
+    if found is None:
+        listed = known_names(said, INTRA_KINDS)
+        raise ConfigError(f"is {quoted(said)}; leave it out, or give one that is {listed} (in {shown})", "intra.kind")
+    return found
 
 
 def _checked(kind: type[Cluster | Gpu | Link], prefix: str, table: dict[str, Any], shown: str) -> dict[str, _Value]:
@@ -127,7 +132,7 @@ def _checked(kind: type[Cluster | Gpu | Link], prefix: str, table: dict[str, Any
     for key, raw in table.items():
         path = f"{prefix}{key}"
         if key not in known:
-            raise ConfigError(f"is unknown; known here: {', '.join(known)} (in {shown})", path)
+            raise ConfigError(f"is unknown; {known_names(key, known)} (in {shown})", path)
         try:
             checked[path] = _value(known[key], raw, shown)
         except ConfigError as error:

@@ -1,6 +1,6 @@
 """Element types and how many bytes an element takes."""
 
-from traincast.errors import UnknownNameError
+from traincast.registry import known_name
 
 DTYPE_BYTES: dict[str, int] = {
     "fp64": 8,
@@ -32,6 +32,4 @@ def bytes_per_element(dtype: str) -> int:
     UnknownNameError
         If there is no such type; the message lists the known ones.
     """
-    if dtype not in DTYPE_BYTES:
-        raise UnknownNameError("dtype", dtype, DTYPE_BYTES)
-    return DTYPE_BYTES[dtype]
+    return DTYPE_BYTES[known_name("dtype", dtype, DTYPE_BYTES)]

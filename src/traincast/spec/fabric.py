@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from traincast.errors import ConfigError
+from traincast.names import find_name, known_names
 from traincast.ranges import RANGES, check_given, checked_field, quoted
 from traincast.units import parse_rate
 
@@ -83,12 +84,14 @@ class FabricSpec:
 
     def __post_init__(self) -> None:
         """Refuse numbers that are wrong or contradict each other."""
-        if self.kind not in KINDS:
-            raise _wrong("kind", f"is {quoted(self.kind)}; known: {', '.join(KINDS)}")
+        for name, known in (("kind", KINDS), ("routing", ROUTINGS)):
+            said = getattr(self, name)
+            found = find_name(said, known)
+            if found is None:
+                raise _wrong(name, f"is {quoted(said)}; {known_names(said, known)}")
+            object.__setattr__(self, name, found)
         self._check_fields()
         self._check_numbers()
-        if self.routing not in ROUTINGS:
-            raise _wrong("routing", f"is {quoted(self.routing)}; known: {', '.join(ROUTINGS)}")
         if self.routing == "spray":
             for name in ("queue_pairs", "seed"):
                 if getattr(self, name) != _DEFAULTS[name]:
@@ -153,7 +156,7 @@ def fabric_from_table(table: object, shown: str) -> FabricSpec:
 def _value(name: str, raw: object) -> object:
     kind = FabricSpec.__annotations__.get(name)
     if kind is None:
-        raise _wrong(name, f"is unknown; known here: {', '.join(FabricSpec.__annotations__)}")
+        raise _wrong(name, f"is unknown; {known_names(name, FabricSpec.__annotations__)}")
     if kind is bool or str in (kind, *get_args(kind)):
         wanted = bool if kind is bool else str
         if not isinstance(raw, wanted):

@@ -1,9 +1,15 @@
 """Rules that no job may break, whatever runs it; each message names its rule and what to change."""
 
-from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
+from dataclasses import replace
+from typing import Any
+
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.names import find_name
 from traincast.ranges import check_given
+from traincast.registry import known_name
 from traincast.spec.gpus import GpuSpec
 from traincast.spec.job import CP_KINDS, PRECISIONS, TASKS, JobRequest
+from traincast.spec.job_flags import SCHEDULES
 from traincast.spec.model import Model
 from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE
 
@@ -38,18 +44,22 @@ _SCALED_BLOCKS = ("blackwell", "cdna4")
 """Architectures whose matrix units take scales of small blocks (MX formats, NVFP4)."""
 
 
-def check_choices(request: JobRequest) -> None:
-    """Refuse values that are no choice, and counts below one.
+def check_choices(request: JobRequest) -> JobRequest:
+    """Refuse values that are no choice, and counts below one; return the job with every choice in its one spelling.
 
     Raises
     ------
     ConfigError
         With the field.
     """
-    for field, kind, known in _CHOICES:
-        value = getattr(request, field)
-        if value is not None and value not in known:
-            raise UnknownNameError(kind, str(value), known)
+    spelled: dict[str, Any] = {
+        field: known_name(kind, str(getattr(request, field)), known)
+        for field, kind, known in _CHOICES
+        if getattr(request, field) is not None
+    }
+    if request.schedule is not None:
+        # Plug-ins add schedules, which are looked up where they are.
+        spelled["schedule"] = find_name(request.schedule, SCHEDULES) or request.schedule
     check_given(request, _COUNTS, least=1)
     check_given(request, ("zero", "year", "stage_layers"))
     check_given(request, ("expert_imbalance",), least=1)
@@ -58,6 +68,7 @@ def check_choices(request: JobRequest) -> None:
         raise InfeasibleError(
             f"{request.model.name} has {longest} learned positions; a sequence of {request.seq_length} has no others"
         )
+    return replace(request, **spelled)
 
 
 def check_model(model: Model, *, tp: int, ep: int, etp: int) -> None:

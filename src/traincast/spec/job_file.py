@@ -30,12 +30,14 @@ from typing import Any, get_args
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import read_toml
+from traincast.names import known_names
 from traincast.ranges import quoted, range_of
 from traincast.spec.draft import Draft
 from traincast.spec.job import JobRequest
 from traincast.spec.model import Model
 from traincast.spec.model_table import merged, model_from_table
 from traincast.spec.models import builtin_table, find_model, model_names
+from traincast.units import parse_tokens
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "parallel": (
@@ -85,7 +87,7 @@ cp = 2                         # context parallel degree
 # param_gather_bytes = 2       # bytes of a GEMM weight's element as it is gathered: 2, or 1 with 8-bit GEMMs
 
 [batch]
-seq_length = 8192              # tokens of a sequence
+seq_length = 8192              # tokens of a sequence; "8k" is 8192
 micro_batch = 1                # sequences of a microbatch and replica
 global_batch = 256             # sequences of a step
 # expert_imbalance = 1.0       # tokens of the busiest expert rank over the mean
@@ -155,7 +157,7 @@ def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
     given: dict[str, Any] = {}
     for section, table in document.items():
         if section != "model" and section not in SECTIONS:
-            raise ConfigError(f"is no section; known: model, {', '.join(SECTIONS)} (in {shown})", section)
+            raise ConfigError(f"is no section; {known_names(section, ['model', *SECTIONS])} (in {shown})", section)
         if not isinstance(table, Mapping):
             raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", section)
         if section == "model":
@@ -163,12 +165,21 @@ def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
         for key, raw in table.items():
             place = f"{section}.{key}"
             if key not in SECTIONS[section]:
-                raise ConfigError(f"is unknown; known here: {', '.join(SECTIONS[section])} (in {shown})", place)
+                raise ConfigError(f"is unknown; {known_names(key, SECTIONS[section])} (in {shown})", place)
+            if key == "seq_length" and isinstance(raw, str):
+                raw = _tokens(raw, place, shown)  # noqa: PLW2901
             value = _value(raw, (str,) if key == "name" else types[key], place, shown)
             given[key] = _in_range(key, value, place, shown)
     cluster = given.pop("name", None)
     beside = _beside(cluster, shown)
     return Draft(model=_model(document.get("model"), shown), cluster=beside, fields=given)
+
+
+def _tokens(text: str, place: str, shown: str) -> int:
+    try:
+        return parse_tokens(text)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (in {shown})", place) from None
 
 
 def _value(raw: object, types: tuple[Any, ...], place: str, shown: str) -> Any:  # noqa: ANN401

@@ -19,7 +19,7 @@ class JobFlag(NamedTuple):
     """Field of `JobRequest`, or ``model``."""
     names: tuple[str, ...]
     kind: str
-    """``text``, ``count``, ``number``, ``switch`` (with a ``--no-`` form), or ``choice``."""
+    """``text``, ``count``, ``tokens``, ``number``, ``switch`` (with a ``--no-`` form), or ``choice``."""
     help: str
     choices: tuple[str, ...] = ()
     """All values of a ``choice``, the built-in ones of a ``text`` to which plug-ins may add."""
@@ -37,7 +37,7 @@ JOB_FLAGS: tuple[JobFlag, ...] = (
     JobFlag("cp", ("--cp", "--context-parallel-size"), "count", "Context parallel degree."),
     JobFlag("ep", ("--ep", "--expert-model-parallel-size"), "count", "Expert parallel degree."),
     JobFlag("etp", ("--etp", "--expert-tensor-parallel-size"), "count", "Expert tensor parallel degree."),
-    JobFlag("seq_length", ("--seq-length",), "count", "Tokens of a sequence."),
+    JobFlag("seq_length", ("--seq-length",), "tokens", "Tokens of a sequence; 8k is 8192, 1M is 1048576."),
     JobFlag("micro_batch", ("--micro-batch", "--micro-batch-size"), "count", "Sequences of a microbatch and replica."),
     JobFlag("global_batch", ("--global-batch", "--global-batch-size"), "count", "Sequences of a step."),
     JobFlag("schedule", ("--schedule",), "text", "Pipeline schedule.", SCHEDULES),

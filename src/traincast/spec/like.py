@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from traincast.errors import UnknownNameError
-from traincast.names import find_name
+from traincast.registry import known_name
 from traincast.spec.draft import Draft
 from traincast.spec.megatron_flags import draft_of_megatron
 from traincast.spec.torchtitan_flags import draft_of_torchtitan
@@ -34,7 +33,4 @@ def draft_like(name: str, words: Sequence[str], *, strict: bool = False) -> Draf
     ConfigError
         If a flag has a wrong value or makes a job that cannot be described, or is unknown and `strict` is set.
     """
-    found = find_name(name, LIKES)
-    if found is None:
-        raise UnknownNameError("framework", name, LIKES)
-    return LIKES[found](words, strict=strict)
+    return LIKES[known_name("framework", name, LIKES)](words, strict=strict)

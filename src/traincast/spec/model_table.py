@@ -5,6 +5,7 @@ from dataclasses import MISSING, fields, replace
 from typing import Any, TypeVar, get_args
 
 from traincast.errors import ConfigError
+from traincast.names import known_names
 from traincast.ranges import checked_field, quoted
 from traincast.spec.model import NORMS, Attention, Experts, Latent, Model
 from traincast.spec.notes import Note
@@ -47,7 +48,7 @@ def model_from_table(table: Mapping[str, Any], shown: str, notes: tuple[Note, ..
     _complete(full)
     model = _build(Model, full, "", shown)
     if model.norm not in NORMS:
-        raise ConfigError(f"is {model.norm!r}; it must be one of {', '.join(NORMS)} (in {shown})", "norm")
+        raise ConfigError(f"is {model.norm!r}; {known_names(model.norm, NORMS)} (in {shown})", "norm")
     return replace(model, notes=notes)
 
 
@@ -78,7 +79,7 @@ def _build(kind: type[T], table: Mapping[str, Any], prefix: str, shown: str) -> 
     known = {field.name: field for field in fields(kind) if field.name != "notes"}
     for key in table:
         if key not in known:
-            raise ConfigError(f"is unknown; known here: {', '.join(known)} (in {shown})", f"{prefix}{key}")
+            raise ConfigError(f"is unknown; {known_names(key, known)} (in {shown})", f"{prefix}{key}")
     for name, field in known.items():
         # A head_dim follows from other widths; where one of them is wrong, that is the message.
         if name not in table and field.default is MISSING and name not in ("q_rank", "head_dim"):

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from traincast.errors import ConfigError, UnknownNameError
+from traincast.errors import ConfigError
+from traincast.registry import known_name
 
 
 class Size(NamedTuple):
@@ -82,9 +83,7 @@ def operator_shape(family: str, given: Mapping[str, int]) -> tuple[int, ...]:
     ConfigError
         If a size is missing or has no meaning for the family.
     """
-    family = family.replace("-", "_")
-    if family not in OPERATOR_SIZES:
-        raise UnknownNameError("operator family", family, OPERATOR_SIZES)
+    family = known_name("operator family", family, OPERATOR_SIZES)
     sizes = OPERATOR_SIZES[family]
     names = [size.name for size in sizes]
     foreign = next((name for name in given if name not in names), None)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from traincast.errors import ConfigError
+from traincast.names import find_name, known_names
 from traincast.ranges import RANGES, checked_field
 from traincast.spec.dtypes import bytes_per_element
 from traincast.units import counted
@@ -81,8 +82,8 @@ class LayoutOptions:
                 checked_field(name, value, name, least=1)
         if self.pp_message_bytes is not None:
             checked_field("pp_message_bytes", self.pp_message_bytes, "pp_message_bytes")
-        if self.comm not in (None, *COMM_SOURCES):
-            raise ConfigError(f"is {self.comm!r}; it must be one of {', '.join(COMM_SOURCES)}", "comm")
+        _spell(self, "comm", COMM_SOURCES)
+        _spell(self, "stage_roles", [role.value for role in StageRoles])
         if self.expert_imbalance is not None:
             checked_field("expert_imbalance", self.expert_imbalance, "expert_imbalance", least=1)
         if self.expert_loads is not None:
@@ -140,14 +141,18 @@ class SimulateOptions:
 
     def __post_init__(self) -> None:
         """Refuse names that do not exist and numbers that mean nothing."""
+        rates = {_spelled_group(group): rate for group, rate in self.busbw_bytes_per_s.items()}
+        object.__setattr__(self, "busbw_bytes_per_s", rates)
         self._check_overlap()
         check_gpus_used(self.gpus_used_per_node)
         for group, rate in self.busbw_bytes_per_s.items():
             name, dot, operation = group.partition(".")
             if name not in GROUP_NAMES:
-                raise ConfigError(f"unknown group {name!r}; known: {', '.join(GROUP_NAMES)}", "busbw")
+                raise ConfigError(f"unknown group {name!r}; {known_names(name, GROUP_NAMES)}", "busbw")
             if dot and operation not in OPERATION_NAMES:
-                raise ConfigError(f"unknown operation {operation!r}; known: {', '.join(OPERATION_NAMES)}", "busbw")
+                raise ConfigError(
+                    f"unknown operation {operation!r}; {known_names(operation, OPERATION_NAMES)}", "busbw"
+                )
             RANGES["rate"].checked(rate, f"busbw.{group}")
         for rank, factor in self.compute_slowdown.items():
             RANGES["rank"].checked(rank, "slow")
@@ -159,11 +164,28 @@ class SimulateOptions:
             object.__setattr__(self, "overlap_slowdown", _of_all_classes(self.overlap_slowdown))
         for name, slowdown in self.overlap_slowdown.items():
             if name not in OVERLAP_CLASSES:
-                raise ConfigError(f"unknown class {name!r}; known: {', '.join(OVERLAP_CLASSES)}", "overlap_slowdown")
+                raise ConfigError(f"unknown class {name!r}; {known_names(name, OVERLAP_CLASSES)}", "overlap_slowdown")
             checked_field("overlap_slowdown", slowdown, f"overlap_slowdown.{name}")
-        if self.network not in NETWORKS:
-            raise ConfigError(f"is {self.network!r}; it must be one of {', '.join(NETWORKS)}", "network")
+        _spell(self, "network", NETWORKS)
         checked_field("network_seeds", self.network_seeds, "network_seeds")
+
+
+def _spelled_group(typed: str) -> str:
+    """Return ``TP`` or ``tp.All-Reduce`` as ``tp`` and ``tp.all_reduce``."""
+    name, dot, operation = typed.partition(".")
+    spelled = find_name(operation, OPERATION_NAMES) or operation
+    return f"{find_name(name, GROUP_NAMES) or name}{dot}{spelled}"
+
+
+def _spell(options: object, name: str, known: Iterable[str]) -> None:
+    """Give a field that holds a name its one spelling; refuse a name that is none of the known ones."""
+    said, names = getattr(options, name), list(known)
+    if said is None:
+        return
+    found = find_name(str(said), names)
+    if found is None:
+        raise ConfigError(f"is {str(said)!r}; {known_names(str(said), names)}", name)
+    object.__setattr__(options, name, found)
 
 
 def _of_all_classes(slowdown: object) -> dict[str, float]:
@@ -213,6 +235,8 @@ def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401
     of_simulation = {each.name for each in fields(SimulateOptions)} - {"layout"}
     unknown = sorted(set(values) - of_layout - of_simulation)
     if unknown:
-        raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(sorted(of_layout | of_simulation))}")
+        raise ConfigError(
+            f"unknown option {unknown[0]!r}; {known_names(unknown[0], sorted(of_layout | of_simulation))}"
+        )
     layout = LayoutOptions(**{name: value for name, value in values.items() if name in of_layout})
     return SimulateOptions(layout=layout, **{name: value for name, value in values.items() if name in of_simulation})

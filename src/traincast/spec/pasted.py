@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from traincast.errors import ConfigError
-from traincast.ranges import RANGES, Range, is_number, plain_number, quoted
+from traincast.names import find_name, known_names
+from traincast.ranges import RANGES, Range, checked_field, is_number, plain_number, quoted
 from traincast.spec.dialect_flags import NO_EFFECT, SMALL_EFFECT, FlagTable, KnownFlag
 from traincast.spec.shell import has_variable, is_variable
 from traincast.units import parse_tokens
@@ -84,9 +85,10 @@ class Pasted:
             If it is no key of `known`.
         """
         text = self.text(flag)
-        if text not in known:
-            raise ConfigError(f"is {text!r}; known: {', '.join(known)} (in {self.shown})", f"--{flag}")
-        return known[text]
+        found = find_name(text, known)
+        if found is None:
+            raise ConfigError(f"is {quoted(text)}; {known_names(text, known)} (in {self.shown})", f"--{flag}")
+        return known[found]
 
     def is_on(self, flag: str) -> bool:
         """Say whether a switch is set: it stands alone, or with a word for true."""
@@ -106,7 +108,7 @@ class Pasted:
             If it is none.
         """
         try:
-            return parse_tokens(self.text(flag))
+            return int(checked_field("seq_length", parse_tokens(self.text(flag))))
         except ConfigError as error:
             raise ConfigError(f"{error} (in {self.shown})", f"--{flag}") from None
 

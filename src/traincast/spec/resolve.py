@@ -67,7 +67,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     UnknownNameError
         If the stack is not known.
     """
-    check_choices(request)
+    request = check_choices(request)
     decided = _start(request)
     gpu = None if cluster is None else gpu_of_cluster(cluster.gpu)
     tp, pp, cp, dp = _degrees(request, decided)

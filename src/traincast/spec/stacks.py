@@ -15,9 +15,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from traincast.errors import ConfigError, UnknownNameError
+from traincast.errors import ConfigError
 from traincast.files import parse_toml, read_toml
+from traincast.names import find_name, known_names
 from traincast.ranges import checked_field, quoted
+from traincast.registry import known_name
 from traincast.spec.job import CP_KINDS
 from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE, UNEVEN_SPLITS, Stack
 from traincast.units import parse_time
@@ -79,10 +81,8 @@ def load_stack(name_or_path: str) -> Stack:
         If it is neither a file nor the name of a stack.
     """
     path = Path(name_or_path)
-    if name_or_path in _shipped():
-        return _named(name_or_path)
-    if path.suffix != ".toml" and not path.is_file():
-        raise UnknownNameError("stack", name_or_path, stack_names())
+    if name_or_path in _shipped() or (path.suffix != ".toml" and not path.is_file()):
+        return _named(known_name("stack", name_or_path, stack_names()))
     table = read_toml(path)
     return _build(path.stem, _with_base(table, name_or_path), name_or_path)
 
@@ -104,8 +104,7 @@ def _with_base(table: dict[str, Any], shown: str) -> dict[str, Any]:
     own = {key: value for key, value in table.items() if key != "base"}
     if base is None:
         return own
-    if not isinstance(base, str) or base not in _shipped():
-        raise UnknownNameError(f"base stack (in {shown})", str(base), stack_names())
+    base = known_name(f"base stack (in {shown})", str(base), stack_names())
     return _with_base(_shipped()[base], _SHIPPED) | own
 
 
@@ -113,7 +112,7 @@ def _build(name: str, table: dict[str, Any], shown: str) -> Stack:
     known = {field.name: field for field in fields(Stack) if field.name not in ("name", "sources")}
     unknown = sorted(set(table) - set(known))
     if unknown:
-        raise ConfigError(f"is unknown; known here: base, {', '.join(known)} (in {shown})", unknown[0])
+        raise ConfigError(f"is unknown; {known_names(unknown[0], ['base', *known])} (in {shown})", unknown[0])
     missing = [key for key, field in known.items() if field.default is MISSING and key not in table]
     if missing:
         raise ConfigError(f"is missing; give it, or a base (in {shown})", missing[0])
@@ -142,9 +141,9 @@ def _value(field: "Field[Any]", raw: object) -> Any:  # noqa: ANN401
         if not isinstance(raw, bool if field.type is bool else str):
             raise ConfigError(f"is {quoted(raw)}; it must be {'true or false' if field.type is bool else 'a text'}")
         choices = _CHOICES.get(field.name)
-        if choices and raw not in choices:
-            raise ConfigError(f"is {quoted(raw)}; it must be one of {', '.join(choices)}")
-        return raw
+        if choices and find_name(str(raw), choices) is None:
+            raise ConfigError(f"is {quoted(raw)}; {known_names(str(raw), choices)}")
+        return find_name(str(raw), choices) if choices else raw
     if isinstance(raw, str) and field.name.endswith("_s"):
         raw = parse_time(raw)
     if isinstance(raw, bool) or not isinstance(raw, int | float):

@@ -4,13 +4,14 @@ A file's tables and the dotted flags are the same settings; flags win. Source: t
 torchtitan/config/job_config.py (2024-12 to 2025-10).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.files import read_toml
-from traincast.ranges import RANGES, is_number, plain_number, quoted
+from traincast.names import find_name, known_names
+from traincast.ranges import RANGES, checked_field, is_number, plain_number, quoted
 from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
 from traincast.spec.launch import Launch, environment_notes, read_launch
@@ -62,7 +63,10 @@ class _Settings:
 
     def tokens(self, name: str) -> int:
         """Return a number of tokens; ``8k`` is 8,192."""
-        return int(self._read(name, "", lambda raw: parse_tokens(str(raw)), "a number of tokens, such as 8192 or 8k"))
+        try:
+            return int(checked_field("seq_length", parse_tokens(str(self.values[name]))))
+        except ConfigError as error:
+            raise ConfigError(f"{error} (in {SHOWN})", name) from None
 
     def on(self, name: str, *, usual: bool = False) -> bool:
         """Return a switch."""
@@ -74,16 +78,10 @@ class _Settings:
     def choice(self, name: str, known: Mapping[str, T]) -> T:
         """Return what the value of a setting that is there stands for."""
         raw = str(self.values[name])
-        if raw not in known:
-            raise ConfigError(f"is {quoted(raw)}; known: {', '.join(known)} (in {SHOWN})", name)
-        return known[raw]
-
-    def _read(self, name: str, usual: object, kind: Callable[[Any], Any], what: str) -> Any:  # noqa: ANN401
-        raw = self.values.get(name, usual)
-        try:
-            return kind(raw)
-        except (TypeError, ValueError, ConfigError):
-            raise ConfigError(f"is {quoted(raw)}; it must be {what} (in {SHOWN})", name) from None
+        found = find_name(raw, known)
+        if found is None:
+            raise ConfigError(f"is {quoted(raw)}; {known_names(raw, known)} (in {SHOWN})", name)
+        return known[found]
 
 
 def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
@@ -294,10 +292,8 @@ def _sharding(settings: _Settings, fields: dict[str, Any]) -> tuple[Note, ...]:
 
 
 def _computing(settings: _Settings, fields: dict[str, Any]) -> None:
-    mode = str(settings.get("activation_checkpoint.mode", "selective"))
-    if mode not in _CHECKPOINTING:
-        raise ConfigError(f"is {mode!r}; known: {', '.join(_CHECKPOINTING)}", "activation_checkpoint.mode")
-    fields["recompute"] = _CHECKPOINTING[mode]
+    mode = "activation_checkpoint.mode"
+    fields["recompute"] = settings.choice(mode, _CHECKPOINTING) if mode in settings.values else "selective"
     converters = str(settings.get("model.converters", ""))
     fp8 = "float8" in converters or settings.on("float8.enable_float8_linear")
     fields["precision"] = "mxfp8" if "mx" in converters else "fp8" if fp8 else "bf16"
