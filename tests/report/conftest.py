@@ -106,8 +106,9 @@ def breakdown(**ticks):
     return {key: ticks.get(key, 0) * TICK_S for key in BREAKDOWN_KEYS}
 
 
-def make_rank(rank, stage, measured_end=None, **ticks):
-    values = breakdown(**ticks)
+def make_rank(rank, stage, measured_end=None, after=0, **ticks):
+    """Return a rank that waits `after` its end for the end of the step."""
+    values = breakdown(**{**ticks, "other": ticks.get("other", 0) + after})
     return RankResult(
         rank=rank,
         stage=stage,
@@ -141,7 +142,7 @@ def result():
         iteration_time_s=17 * TICK_S,
         breakdown_s=breakdown(compute=8, exposed_tp=0.5, exposed_pp=1.5, bubble=6, other=1),
         ranks=(
-            make_rank(0, 0, 13, compute=6, exposed_tp=4, other=3),
+            make_rank(0, 0, 13, compute=6, exposed_tp=4, other=3, after=4),
             make_rank(2, 1, 18, compute=8, exposed_pp=2, bubble=6, other=1),
         ),
         parallel={"world_size": 4, "dp": 1, "tp": 2, "pp": 2, "vpp": 1, "microbatches": 2, "schedule": "1f1b"},

@@ -107,7 +107,7 @@ def test_every_link_that_holds_something_back_is_shown(result, shown):
 
 def test_a_line_per_stage_for_the_rank_that_ends_last(result, shown):
     section = shown(print_result, result).split("Stages")[1].split("Communication")[0]
-    assert re.search(r"^ +0 +0 +6\.600 +4\.400 +0\.000 +3\.300 +14\.300 +3 GiB", section, re.MULTILINE)
+    assert re.search(r"^ +0 +0 +6\.600 +4\.400 +0\.000 +7\.700 +14\.300 +3 GiB", section, re.MULTILINE)
     assert re.search(r"^ +1 +2 +8\.800 +2\.200 +6\.600 +1\.100 +18\.700 +4 GiB", section, re.MULTILINE)
 
 

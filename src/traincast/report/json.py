@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from traincast.errors import FormatError
+from traincast.report.checks import check_numbers, check_whole
 from traincast.report.contract import file_report
 from traincast.report.plain import Plain, plain
 from traincast.simulation.result import (
-    BREAKDOWN_KEYS,
     CollectiveResult,
     Input,
     JobFacts,
@@ -247,29 +247,21 @@ def result_from_json(data: bytes, path: str) -> Result:
     Raises
     ------
     FormatError
-        If it is no ``traincast.result`` of this major version, or a value is missing or of
-        another kind; the message names the field path.
+        If it is no ``traincast.result`` of this major version, or a value is missing, of another kind or
+        out of range, or parts do not sum to the step; the message names the field path.
     """
     try:
         head = msgspec.json.decode(data)
         schema = head.get("schema") if isinstance(head, dict) else None
         if not isinstance(schema, str) or schema.partition(".result/")[2].partition(".")[0] != "1":
             raise FormatError(f"is not a {RESULT_SCHEMA} document: its schema is {schema!r}", path)
+        check_numbers(head, path)
         document = msgspec.convert(head, _Document)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"cannot be read as {RESULT_SCHEMA}: {error}", path) from None
     result = Result(**{key: getattr(document, key) for key in RESULT_KEYS[1:]})
-    _check_breakdowns(result, path)
+    check_whole(result, path)
     return result
-
-
-def _check_breakdowns(result: Result, path: str) -> None:
-    places = [("breakdown_s", result.breakdown_s)]
-    places += [(f"ranks[{index}].breakdown_s", rank.breakdown_s) for index, rank in enumerate(result.ranks)]
-    for place, breakdown in places:
-        missing = [key for key in BREAKDOWN_KEYS if key not in breakdown]
-        if missing:
-            raise FormatError(f"lacks {', '.join(missing)} at $.{place}", path)
 
 
 def _side(side: "Side") -> dict[str, object]:
