@@ -20,6 +20,7 @@ from traincast.files import opened, read_bytes
 from traincast.formats.aicb.grammar import load
 from traincast.formats.busbw import read_busbw
 from traincast.formats.contract import Inspection
+from traincast.formats.echo.loads import read_with_traced_loads
 from traincast.formats.open import expand_inputs, identify, refuse_meaningless
 from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
@@ -137,7 +138,7 @@ def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None
     form = workload_format(paths, given)
     chosen = layout or LayoutOptions()
     refuse_meaningless(form, chosen)
-    return form.read(paths, chosen)
+    return read_with_traced_loads(form, paths, chosen)
 
 
 def bus_bandwidths(path: StrPath) -> dict[str, float]:

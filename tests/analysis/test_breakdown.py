@@ -1,15 +1,19 @@
 """One rank whose times are written by hand; every rule of who owns an instant."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from support import collective, compute, wait
+from traincast import api
 from traincast.analysis.breakdown import rank_breakdown
 from traincast.simulation.result import BREAKDOWN_KEYS
 from traincast.workload.ops import Op, table_of
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 COMPUTE = compute(1)
 GAP = Op(name="gap", kind=Kind.GAP, phase=Phase.FORWARD, duration_s=1.0)
 
@@ -77,7 +81,6 @@ def test_compute_is_compute():
         (Group.PP, "exposed_pp"),
         (Group.DP, "exposed_dp"),
         (Group.EDP, "exposed_dp"),
-        (Group.EMB, "exposed_dp"),
         (Group.WORLD, "exposed_dp"),
     ],
 )
@@ -85,6 +88,20 @@ def test_every_group_has_an_owner_for_transfer_and_for_waiting(group, owner):
     """Members are awaited for 2 s, then 4 s are transferred; both are exposed, the first is also waiting."""
     found = broken_down((COMPUTE, 0, 0, 1), (comm(group), 1, 3, 7), step_s=7)
     assert found == ({"compute": 1, owner: 6}, 2)
+
+
+def test_awaiting_the_other_end_of_the_pipeline_is_bubble_and_reducing_with_it_exposed_pp():
+    """Tied embeddings are reduced by the first and the last stage; the one that is done first waits for the drain."""
+    found = broken_down((COMPUTE, 0, 0, 1), (comm(Group.EMB), 1, 3, 7), step_s=7)
+    assert found == ({"compute": 1, "exposed_pp": 4, "bubble": 2}, 0)
+
+
+def test_without_data_parallelism_nothing_of_it_is_exposed():
+    result = api.simulate(EXAMPLES / "megatron_pp4_tp2", cluster="h100")
+    for rank in result.ranks:
+        assert rank.breakdown_s["exposed_dp"] == 0
+        assert sum(rank.breakdown_s.values()) == pytest.approx(result.iteration_time_s)
+    assert result.breakdown_s["bubble"] > 0.4 * result.iteration_time_s
 
 
 def test_the_optimizers_norm_is_other():

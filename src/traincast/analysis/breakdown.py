@@ -2,7 +2,9 @@
 
 In this order: the compute stream is busy -> ``compute``; else a transfer runs -> ``exposed_tp``,
 ``_cp``, ``_ep``, ``_pp``, ``_dp``; else a message from a peer is awaited -> ``bubble``; else
-members of a collective are awaited -> that ``exposed_*``; else ``other``.
+members of a collective are awaited -> that ``exposed_*``; else ``other``. The first and the last
+stage, which reduce the gradient of tied embeddings, end their pipeline at different times: that
+reduction is of the pipeline (``_pp``), and waiting for the other stage is draining it (``bubble``).
 
 Letters: N operations of a rank, B borders between instants, O owners.
 """
@@ -25,7 +27,7 @@ _EXPOSED_OF_GROUP = {
     Group.EDP: "exposed_dp",
     Group.SHARD: "exposed_dp",
     Group.REPLICA: "exposed_dp",
-    Group.EMB: "exposed_dp",
+    Group.EMB: "exposed_pp",
     Group.WORLD: "exposed_dp",
     Group.MP: "other",
 }
@@ -91,7 +93,7 @@ def _owners(program: Program, row_N: IntArray) -> tuple[IntArray, IntArray]:
         if name in _TRANSFER:
             of_group_T = (group_T == group) & (message_T | (kind_T == Kind.COLLECTIVE))
             transfer_T[of_group_T], wait_T[of_group_T] = _TRANSFER[name], _WAIT[name]
-    wait_T[message_T] = _BUBBLE
+    wait_T[message_T | ((group_T == Group.EMB) & (kind_T == Kind.COLLECTIVE))] = _BUBBLE
     return transfer_T[row_N], wait_T[row_N]
 
 

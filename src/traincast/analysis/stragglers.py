@@ -20,6 +20,9 @@ WELL_ABOVE = 1.1
 WELL_ABOVE_LIKE_STAGES = 1.25
 """The same against other stages, whose layers may differ a little."""
 
+SAME_LOAD = 0.05
+"""Relative difference of two loads of experts up to which ranks are alike: half of what makes a straggler."""
+
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
@@ -51,7 +54,9 @@ def find_stragglers(program: Program, duration_s_N: FloatArray, load_R: FloatArr
     own_s_R = _own_s(program, duration_s_N)
     found = []
     for index in range(len(program.rank_R)):
-        alike_R = np.ones(len(own_s_R), dtype=np.bool_) if load_R is None else load_R == load_R[index]
+        alike_R = np.ones(len(own_s_R), dtype=np.bool_)
+        if load_R is not None:
+            alike_R = np.abs(load_R - load_R[index]) <= SAME_LOAD * load_R[index]
         usual_s, limit = _usual_s(program, own_s_R, index, alike_R)
         if usual_s > 0 and own_s_R[index] > limit * usual_s:
             found.append(Straggler(index, float(own_s_R[index] / usual_s)))

@@ -1,6 +1,7 @@
 """Options that several commands share, made from the tables of `traincast.spec`."""
 
 from collections.abc import Callable, Iterable
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -137,12 +138,16 @@ def gpus_used(text: str | int) -> str | int:
     return value
 
 
-def expert_loads(text: str) -> tuple[float, ...]:
-    """Read ``1,0.8,1.2``, or complain as wrong usage."""
+def expert_loads(text: str) -> tuple[float, ...] | Path:
+    """Read ``1,0.8,1.2``, or a path of traces whose loads are meant, or complain as wrong usage."""
     try:
         return tuple(_number(load, RANGES["load"]) for load in text.split(","))
     except ConfigError as error:
-        raise click.BadParameter(f"{quoted(text)} is not a list of numbers, such as 1.0,0.8,1.2: {error}") from None
+        if has_magic(text) or Path(text).exists():
+            return Path(text)
+        raise click.BadParameter(
+            f"{quoted(text)} is no file or folder of rank traces, nor a list of numbers, such as 1.0,0.8,1.2: {error}"
+        ) from None
 
 
 def simai_overlap(text: str) -> SimaiOverlap:

@@ -44,8 +44,8 @@ from traincast.spec.simai import SimaiOverlap
 @click.option(
     "--expert-loads",
     type=expert_loads,
-    metavar="X,X,...",
-    help="Relative tokens of each expert rank of an ep group, such as 1.0,0.8,1.2.",
+    metavar="X,X,...|TRACES",
+    help="Relative tokens of each expert rank of an ep group, such as 1.0,0.8,1.2; or traces that show them.",
 )
 @click.option("--layer-block", metavar="FIRST:LAST", help="Names of the first and last row of a layer, for --layers.")
 @click.option("--dtype", type=Name(DTYPE_BYTES), help="Type of the elements that sizes are counted in.")

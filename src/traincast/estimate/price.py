@@ -6,8 +6,10 @@ links between the members of their group. Distinct communications are priced onc
 Letters: N operations, U distinct communications, G groups.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,6 +32,7 @@ class PricedCommunication:
     group: Group
     operation: Operation
     size_bytes: int
+    """Where members move unequal amounts, what the busiest sends or receives."""
     placement: Placement
     price: Price
     count: int
@@ -111,7 +114,7 @@ def _price_distinct(
     ops = program.ops
     row_at = program.row_N[at]
     placements, placement_at = _placements(program, at, location_LW)
-    sizes, size_at = np.unique(ops.size_bytes_T[row_at], return_inverse=True)
+    sizes, size_at = np.unique(_busiest_bytes(program, at), return_inverse=True)
     processes, process_at = np.unique(ops.process_s_T[row_at], return_inverse=True)
     loads, loads_at = _distinct_loads(ops.loads_T, row_at)
     group_at = ops.group_T[row_at].astype(np.int64)
@@ -138,6 +141,22 @@ def _price_distinct(
     return tuple(order), price_s_U[inverse_at] * ops.repeats_T[row_at]
 
 
+def _busiest_bytes(program: Program, at: IntArray) -> IntArray:
+    """Return the sizes of communications; of members that move unequal amounts, what the busiest sends or receives."""
+    ops, row_at = program.ops, program.row_N[at]
+    size_at = ops.size_bytes_T[row_at]
+    free_at = ops.may_differ_T[row_at]
+    size_at[free_at] = np.maximum(size_at, ops.received_bytes_T[row_at])[free_at]
+    joint_at = program.joint_N[at]
+    joined = np.flatnonzero(free_at & (joint_at >= 0))
+    if len(joined):
+        _, which = np.unique(joint_at[joined], return_inverse=True)
+        most = np.full(int(which.max()) + 1, -1, dtype=size_at.dtype)
+        np.maximum.at(most, which, size_at[joined])
+        size_at[joined] = most[which]
+    return size_at
+
+
 def _distinct_loads(loads_T: Sequence[Loads | None], row_at: IntArray) -> tuple[list[Loads | None], IntArray]:
     """Return the distinct loads of a table, and which of them the operations of some rows have."""
     numbers: dict[Loads | None, int] = {}
@@ -153,20 +172,49 @@ def _measured_distinct(
         return ()
     ops, row_at = program.ops, program.row_N[at]
     placements, placement_at = _placements(program, at, location_LW)
-    columns = (placement_at, ops.group_T[row_at], ops.operation_T[row_at], ops.size_bytes_T[row_at])
+    columns = (placement_at, ops.group_T[row_at], ops.operation_T[row_at], _busiest_bytes(program, at))
     keys, inverse_at = np.unique(np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True)
     inverse_at = inverse_at.reshape(-1)
-    mean_s_U = np.bincount(inverse_at, duration_s_at) / np.bincount(inverse_at)
+    mean_s_U = _means(duration_s_at, inverse_at, _represented(program, at), keys.shape[1])
     count_U = _most_per_rank(program.rank_N[at], inverse_at, keys.shape[1], ops.repeats_T[row_at])
     return tuple(
         PricedCommunication(
             Group(group), Operation(operation), size, placements[placement], Price(time_s, "measured"), int(count)
         )
         for (placement, group, operation, size), time_s, count in zip(
-            keys.T.tolist(), mean_s_U.tolist(), count_U.tolist(), strict=True
+            keys.T.tolist(), mean_s_U, count_U.tolist(), strict=True
         )
         if placements[placement].ranks > 1 and size >= 0
     )
+
+
+def _represented(program: Program, at: IntArray) -> IntArray:
+    """Return how many ranks each operation stands for."""
+    return np.repeat(program.represents_R, np.diff(program.op_ptr_R1))[at]
+
+
+def _means(value_at: FloatArray, which_at: IntArray, weight_at: IntArray, count: int) -> list[float]:
+    """Return the weighted mean of the values of each kind, [U], to the last bit whatever their order and grouping.
+
+    Equal values count together, so that a value of weight 2 is the same as two of weight 1.
+    """
+    order = np.lexsort((value_at, which_at))
+    value, which = value_at[order], which_at[order]
+    first = np.flatnonzero(np.concatenate([[True], (which[1:] != which[:-1]) | (value[1:] != value[:-1])]))
+    weight = np.add.reduceat(weight_at[order].astype(np.int64), first)
+    means = []
+    for values, weights in _by_kind(value[first], weight, which[first], count):
+        above = math.fsum(w * (v - values[0]) for v, w in zip(values, weights, strict=True))
+        means.append(values[0] + above / sum(weights))
+    return means
+
+
+def _by_kind(
+    value: FloatArray, weight: IntArray, which: IntArray, count: int
+) -> Iterator[tuple[list[float], list[int]]]:
+    borders = np.searchsorted(which, np.arange(count + 1))
+    for begin, end in pairwise(borders.tolist()):
+        yield value[begin:end].tolist(), weight[begin:end].tolist()
 
 
 @dataclass(frozen=True, slots=True)

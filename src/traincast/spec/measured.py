@@ -17,7 +17,10 @@ from itertools import pairwise
 from traincast.errors import ConfigError
 from traincast.ranges import RANGES, Range
 
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv")
+OPERATIONS = (
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    *("broadcast", "reduce", "send_recv", "gather", "scatter"),
+)
 """What can be measured, as `traincast.workload.words.Operation` names it."""
 
 _KEYS = {"op", "ranks", "nodes", "size_bytes", "time_s", "source"}

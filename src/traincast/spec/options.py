@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError
@@ -63,8 +64,9 @@ class LayoutOptions:
     """Times of a trace's communication: ``measured`` or ``model``; None lets the kind of trace decide."""
     expert_imbalance: float | None = None
     """Tokens of the busiest expert rank over the mean; None is 1."""
-    expert_loads: tuple[float, ...] | None = None
-    """Relative tokens of each expert rank of an `ep` group; only their ratios count."""
+    expert_loads: tuple[float, ...] | Path | None = None
+    """Relative tokens of each expert rank of an `ep` group; only their ratios count. A path is that of the rank
+    traces of a run (a file, folder or pattern), whose loads `traincast.read` takes."""
     layers: int | None = None
     """Layers of the model, where the file lists fewer: its last one is repeated."""
     layer_block: str | None = None
@@ -101,11 +103,13 @@ class LayoutOptions:
         return first.strip(), last.strip()
 
 
-def _checked_loads(loads: Iterable[float], imbalance: float | None) -> tuple[float, ...]:
+def _checked_loads(loads: Iterable[float] | str | Path, imbalance: float | None) -> tuple[float, ...] | Path:
     """Refuse loads that are none, that are all zero, or that stand beside a single factor."""
-    found = tuple(loads)
     if imbalance is not None:
         raise ConfigError("stands beside expert_imbalance; give one of the two", "expert_loads")
+    if isinstance(loads, str | Path):
+        return Path(loads)
+    found = tuple(loads)
     for load in found:
         checked_field("expert_loads", load, "expert_loads")
     if not any(found):

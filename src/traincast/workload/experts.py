@@ -9,6 +9,7 @@ Letters: E expert ranks of a group, T template operations, S segments, W ranks, 
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,8 @@ def expert_loads(options: LayoutOptions, ep: int) -> ExpertLoads | None:
         If there are not as many loads as expert ranks, or one of them has more than all tokens.
     """
     given = options.expert_loads
+    if isinstance(given, Path):
+        raise ConfigError("is a path of traces, which traincast.read reads; give the loads themselves", "expert_loads")
     if given is not None:
         if len(given) != ep:
             raise ConfigError(

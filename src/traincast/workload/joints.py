@@ -1,6 +1,7 @@
 """Join the operations that must meet: the members of a collective, a send and its receive.
 
-The k-th collective of a rank on a group meets the k-th of every other member. A message is
+The k-th collective of a rank on a group meets the k-th of every other member: of the same
+operation, and of the same size unless it allows unequal ones (`OpTable.may_differ_T`). A message is
 known by its pipeline, direction, boundary between virtual stages, and microbatch.
 
 Letters: N operations, G groups, J operations of joints.
@@ -55,9 +56,9 @@ def _join_collectives(program: Program, at_J: IntArray, members_G: IntArray) -> 
     key_J = group_J * (int(occurrence_J.max()) + 1) + occurrence_J
     _, first, inverse_J, count = np.unique(key_J, return_index=True, return_inverse=True, return_counts=True)
     lead_J = mine_J[first][inverse_J]
-    same_J = (ops.operation_T[mine_J] == ops.operation_T[lead_J]) & (
-        ops.size_bytes_T[mine_J] == ops.size_bytes_T[lead_J]
-    )
+    differ_T = ops.may_differ_T
+    same_J = ops.operation_T[mine_J] == ops.operation_T[lead_J]
+    same_J &= (ops.size_bytes_T[mine_J] == ops.size_bytes_T[lead_J]) | (differ_T[mine_J] & differ_T[lead_J])
     if not same_J.all():
         wrong = int(np.flatnonzero(~same_J)[0])
         raise ProgramError(

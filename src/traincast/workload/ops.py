@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.workload.calls import OperatorCall
-from traincast.workload.words import Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream
+from traincast.workload.words import UNEQUAL, Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream
 
 IntArray = npt.NDArray[np.integer]
 FloatArray = npt.NDArray[np.float64]
@@ -42,6 +42,10 @@ class Op:
     group: Group = Group.NONE
     operation: Operation = Operation.NONE
     size_bytes: int | None = None
+    received_bytes: int | None = None
+    """Bytes that reach the rank in an all-to-all, where that is known to differ from `size_bytes`."""
+    unequal: bool = False
+    """Whether this is the v form of its operation, in which every rank has a piece of any size."""
     dtype: str | None = None
     loads: tuple[float, ...] | None = None
     """Relative load of each member where members move unequal amounts."""
@@ -82,6 +86,9 @@ class OpTable:
     operation_T: IntArray
     size_bytes_T: IntArray
     """Bytes; -1 where unknown or not a communication."""
+    received_bytes_T: IntArray
+    """Bytes; -1 where as many as leave."""
+    unequal_T: BoolArray
     dtype_T: tuple[str | None, ...]
     loads_T: tuple[tuple[float, ...] | None, ...]
     process_s_T: FloatArray
@@ -100,6 +107,12 @@ class OpTable:
     def __len__(self) -> int:
         """Return the number of template operations."""
         return len(self.name_T)
+
+    @property
+    def may_differ_T(self) -> BoolArray:
+        """Whether the members of each collective may move unequal amounts, [T]."""
+        differ_T: BoolArray = self.unequal_T | np.isin(self.operation_T, sorted(UNEQUAL))
+        return differ_T
 
     def extended(self, ops: Sequence[Op]) -> "OpTable":
         """Return a table with further operations at its end; existing rows keep their numbers."""
@@ -130,7 +143,7 @@ class OpTableBuilder:
 _INTEGER_WIDTH = {
     "int8": ("kind", "phase", "stream", "provenance", "group", "operation", "waits_for", "overlap_class"),
     "int32": ("file", "line", "layer"),
-    "int64": ("size_bytes", "memory_alloc_bytes", "memory_free_bytes"),
+    "int64": ("size_bytes", "received_bytes", "memory_alloc_bytes", "memory_free_bytes"),
 }
 _FLOATS = ("duration_s", "process_s", "repeats", "flops", "bytes_moved")
 _OBJECTS = ("name", "part", "dtype", "loads", "calls", "overlap_shares")
@@ -146,5 +159,6 @@ def table_of(ops: Sequence[Op]) -> OpTable:
     for name in _FLOATS:
         values = [math.nan if (value := getattr(op, name)) is None else value for op in ops]
         columns[name] = np.array(values, dtype=np.float64)
-    columns["blocking"] = np.array([op.blocking for op in ops], dtype=np.bool_)
+    for name in ("blocking", "unequal"):
+        columns[name] = np.array([getattr(op, name) for op in ops], dtype=np.bool_)
     return OpTable(**{f"{name}_T": column for name, column in columns.items()})

@@ -90,7 +90,10 @@ STREAM_OF_GROUP: dict[Group, Stream] = {group: Stream[group.name] for group in G
 
 
 class Operation(IntEnum):
-    """What a communication does; sizes follow nccl-tests (`size_bytes` of the result page)."""
+    """What a communication does; sizes follow nccl-tests (`size_bytes` of the result page).
+
+    Where members move unequal amounts each says the size that it would be were all like it.
+    """
 
     NONE = -1
     ALL_REDUCE = 0
@@ -103,6 +106,14 @@ class Operation(IntEnum):
     BROADCAST = 4
     REDUCE = 5
     SEND_RECV = 6
+    GATHER = 7
+    """Pieces of all ranks to one. Size: the gathered tensor."""
+    SCATTER = 8
+    """Pieces from one rank to all. Size: the tensor before it is scattered."""
+
+
+UNEQUAL = frozenset({Operation.ALL_TO_ALL, Operation.GATHER, Operation.SCATTER})
+"""Operations whose members may move unequal amounts without a form of their own (`Op.unequal`)."""
 
 
 class Provenance(IntEnum):

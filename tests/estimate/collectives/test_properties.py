@@ -316,7 +316,7 @@ def test_no_nvls_without_its_switch():
 
 PER_LINK = {"mi300x": 64e9, "tpu-v5p": 100e9}
 """Of one link, by the datasheet: 7 x 64 GB/s, 4800 Gb/s over six links."""
-SENT = {AR: 2, AG: 1, RS: 1, A2A: 1}
+SENT = {AR: 2, AG: 1, RS: 1, A2A: 1, Operation.GATHER: 1, Operation.SCATTER: 1}
 
 
 @pytest.mark.parametrize("name", sorted(PER_LINK))

@@ -80,6 +80,17 @@ class Traffic:
 Algorithm = Callable[[Operation, Placement], Traffic | None]
 """The plug-in: the traffic of an operation over a placement of two ranks or more."""
 
+_OF_SHARES = frozenset(
+    {
+        Operation.ALL_GATHER,
+        Operation.REDUCE_SCATTER,
+        Operation.ALL_TO_ALL,
+        Operation.GATHER,
+        Operation.SCATTER,
+    }
+)
+"""Operations in which the busiest rank keeps its own share of the size."""
+
 ALGORITHMS: Registry[Algorithm] = Registry("collective algorithm", "traincast.estimate.collectives")
 
 
@@ -216,7 +227,7 @@ def bus_factor(operation: Operation, ranks: int) -> float:
     """
     if operation is Operation.ALL_REDUCE:
         return 2 * (ranks - 1) / ranks
-    if operation in (Operation.ALL_GATHER, Operation.REDUCE_SCATTER, Operation.ALL_TO_ALL):
+    if operation in _OF_SHARES:
         return (ranks - 1) / ranks
     return 1.0
 

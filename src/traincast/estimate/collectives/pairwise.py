@@ -14,7 +14,8 @@ def pairwise(operation: Operation, placement: Placement) -> Traffic | None:
     In an all-to-all a rank of a node with m of the n members sends (m-1)/n of its buffer
     inside the node and (n-m)/n through its own NIC. All messages are posted at once, so
     the latency grows with the logarithm of the peers, which is what one-node
-    measurements of 2 to 8 GPUs show.
+    measurements of 2 to 8 GPUs show. The root of a gather or scatter moves what a rank of
+    an all-to-all does, (n-1)/n of the size, and nobody moves more; NCCL does these by messages.
 
     A send/recv among more than two ranks is that of nccl-tests' ``sendrecv_perf``: every rank
     sends its buffer to the next one and receives from the one before, all at once.
@@ -24,20 +25,24 @@ def pairwise(operation: Operation, placement: Placement) -> Traffic | None:
     """
     if operation is Operation.SEND_RECV:
         return _to_the_next(placement)
-    if operation is not Operation.ALL_TO_ALL:
+    if operation not in (Operation.ALL_TO_ALL, Operation.GATHER, Operation.SCATTER):
         return None
     n, most, least = placement.ranks, placement.max_members, placement.min_members
+    # Of a gather one rank of a node moves bytes over its borders, of an all-to-all all of them do.
+    rooted = operation is not Operation.ALL_TO_ALL
+    leaving = n - least if rooted else max(m * (n - m) for m in placement.members_per_node)
+    inside = most - 1 if rooted else most * (most - 1)
     return Traffic(
         intra_hops=log2(most),
         inter_hops=log2(1 + n - least) if placement.nodes > 1 else 0,
         port_load=(most - 1) / n,
         nic_load=(n - least) / n,
-        node_load=max(m * (n - m) for m in placement.members_per_node) / n,
-        inside_load=most * (most - 1) / n,
+        node_load=leaving / n if placement.nodes > 1 else 0.0,
+        inside_load=inside / n,
         messages=n - least if placement.nodes > 1 else 0,
         copy_load=1 / n,
         share=1 / n,
-        halves_load=(most // 2) * (most - most // 2) / n,
+        halves_load=(most - most // 2) * (1 if rooted else most // 2) / n,
         members=most,
         direct=True,
     )

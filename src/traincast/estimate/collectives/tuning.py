@@ -29,6 +29,10 @@ Source: all-reduces of 4 GPUs of H100, H200, B200, B300, GB200 and GB300 reach t
 the ring, those of 8 exceed it (ai-dynamo/aiconfigurator, NCCL 2.27 to 2.29).
 """
 
+_BY_MESSAGES = frozenset(
+    {Operation.ALL_TO_ALL, Operation.GATHER, Operation.SCATTER, Operation.SEND_RECV, Operation.NONE}
+)
+"""What NCCL has no algorithm for: it sends messages."""
 _BYTES_PER_US = 1000.0
 """Of 1 GB/s."""
 _P2P_LL_BYTES = 16384
@@ -126,7 +130,7 @@ def nccl_times_us(
     operation by messages. The rate of the links is that of the cluster; NCCL would take it
     from the machine.
     """
-    if cluster.nccl is None or operation in (Operation.ALL_TO_ALL, Operation.SEND_RECV, Operation.NONE):
+    if cluster.nccl is None or operation in _BY_MESSAGES:
         return {}
     table, reduces = tables(cluster.nccl), operation is Operation.ALL_REDUCE
     if cluster.gpu.nccl_row not in table["channels"]:

@@ -1,13 +1,19 @@
-"""Make a single-GPU profile of expert layers stand for a run on many.
+"""What expert layers of a trace exchange and compute, as traced or brought to other loads.
 
-The lone GPU saw only the tokens that happened to be routed to its own experts. In a run, a rank
-sends the routed tokens of its microbatch and, balanced, receives as many. So dispatch and combine
+In a run each rank dispatches the tokens of its microbatch and gets those that were routed to its
+own experts: the dispatch shows what leaves, the combine that follows what arrived.
+
+A lone GPU that plays a rank saw only the tokens that happened to be routed to its own experts, and
+no run has their loads. Balanced, a rank receives as many as it routes. So dispatch and combine
 both carry the routed tokens, times the load of each rank where the loads are unequal, and the
-experts' work is brought from the traced tokens to these.
+experts' work is brought from the traced tokens to these; and so it is for a run to which other
+loads are given.
 """
 
+import math
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from traincast.formats.echo.lines import SubOp, TraceOp
@@ -28,6 +34,8 @@ class Section(NamedTuple):
     extra_s: float
     """Seconds to add to the computation before it."""
     size_bytes: int | None
+    received_bytes: int | None = None
+    """What arrives, where the trace shows it; else as much as leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +77,46 @@ class ExpertScaling:
         return found
 
 
+def traced_sections(op: TraceOp) -> dict[int, Section]:
+    """Return what each all-to-all of a traced run carried, by the index of the sub-operation.
+
+    What arrives at a dispatch leaves at the combine, and the other way round.
+    """
+    found: dict[int, Section] = {}
+    for layer in expert_layers(op):
+        out, back = (op.sub_ops[index].size_bytes for index in (layer.dispatch, layer.combine))
+        found[layer.dispatch], found[layer.combine] = Section(0.0, out, back), Section(0.0, back, out)
+    return found
+
+
 def expert_layers(op: TraceOp) -> list[ExpertLayer]:
-    """Return the expert layers of an operation: its expert all-to-alls, two by two.
+    """Return the expert layers of an operation: its expert all-to-alls of like rows, two by two.
 
     The first of a pair carries what the rank routes (in the backward pass, the gradients of what
-    it combined), the second what its experts received.
+    it combined), the second what its experts received. Rows of another width (such as routing
+    weights, which travel with the tokens) pair among themselves, and one number a token is no layer.
     """
-    exchanges = [(index, sub) for index, sub in enumerate(op.sub_ops) if is_exchange(sub)]
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for index, sub in enumerate(op.sub_ops):
+        if is_exchange(sub) and sub.shape is not None and len(sub.shape) > 1:
+            alike[sub.dtype, *sub.shape[1:]].append(index)
     layers = []
-    for number, ((first, sent), (second, received)) in enumerate(pairwise(exchanges)):
-        if number % 2 == 0 and sent.shape and received.shape:
-            layers.append(ExpertLayer(first, second, sent.shape[0], received.shape[0], sent.shape[-1]))
-    return layers
+    for places in alike.values():
+        for first, second in zip(places[::2], places[1::2], strict=False):
+            sent, received = op.sub_ops[first].shape, op.sub_ops[second].shape
+            if sent is not None and received is not None:
+                layers.append(ExpertLayer(first, second, sent[0], received[0], sent[-1]))
+    return sorted(layers, key=lambda layer: layer.dispatch)
+
+
+def received_over_mean(ops: Iterable[TraceOp]) -> float | None:
+    """Return the tokens that a rank's experts got over those that the rank routed; None without expert layers.
+
+    All ranks of a group route about as many, so that what one routes is the mean of what they receive.
+    """
+    layers = [layer for op in ops for layer in expert_layers(op)]
+    routed = math.fsum(layer.routed for layer in layers)
+    return math.fsum(layer.traced for layer in layers) / routed if routed else None
 
 
 def is_exchange(sub: SubOp) -> bool:

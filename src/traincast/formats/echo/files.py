@@ -1,10 +1,13 @@
 """The files of a run: which belong together, and what each rank did."""
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import pairwise
+from fnmatch import fnmatchcase
+from glob import escape
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 from traincast.errors import FormatError
@@ -120,6 +123,43 @@ def group_runs(traces: Sequence[RankTrace]) -> list[Run]:
         by_prefix[trace.name.prefix].append(trace)
     runs = [_run(part) for alike in by_prefix.values() for part in _split_by_stamp(alike)]
     return sorted(runs, key=lambda run: run.key)
+
+
+def pattern_of(run: Run, files: Sequence[Path]) -> str:
+    """Return a pattern that a run's files match and no other of some files, for a command line.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    files : sequence of Path
+        Those that were given, its own among them.
+
+    Returns
+    -------
+    str
+        The words of the names in which its files differ become ``*``. Where other files match that as
+        well, it is the run's first file.
+    """
+    mine = [trace.path for trace in run.traces.values()]
+    folders = {path.parent for path in mine}
+    words = zip(*[_words(path.name) for path in mine], strict=False)
+    name = "".join(_alike(each) for each in words)
+    if len({len(_words(path.name)) for path in mine}) > 1 or len(folders) > 1:
+        return escape(str(mine[0]))
+    pattern = str(Path(escape(str(mine[0].parent))) / name)
+    others = set(files) - set(mine)
+    return escape(str(mine[0])) if any(fnmatchcase(str(path), pattern) for path in others) else pattern
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"([_.])", name)
+
+
+def _alike(words: tuple[str, ...]) -> str:
+    """Return a pattern of words: what they begin with, then a star where they differ."""
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*words, strict=False))
+    return escape(words[0]) if len(set(words)) == 1 else escape("".join(letters[0] for letters in alike)) + "*"
 
 
 def _split_by_stamp(traces: list[RankTrace]) -> list[list[RankTrace]]:

@@ -6,7 +6,7 @@ the properties are the same values with their types and SI units.
 
 from dataclasses import dataclass
 
-from traincast.formats.echo.vocabulary import ALIASES, FIELDS
+from traincast.formats.echo.vocabulary import ALIASES, FIELDS, V_FORMS
 from traincast.workload.words import Group, Operation
 
 
@@ -76,6 +76,11 @@ class SubOp:
     def comm(self) -> Operation:
         """What the communication does."""
         return self.call.comm
+
+    @property
+    def is_v_form(self) -> bool:
+        """Whether every rank has a piece of any size."""
+        return self.call.comm_name in V_FORMS
 
     @property
     def is_async(self) -> bool:

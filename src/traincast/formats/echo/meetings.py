@@ -24,6 +24,10 @@ _LAUNCHED_LAST = 0.05
 """Share of an asynchronous span by which a launch may precede the last one and still count as the last."""
 
 
+_CLOCKS_AGREE_S = 0.001
+"""Time within which ranks on aligned clocks may seem to miss each other and still have met."""
+
+
 class Span(NamedTuple):
     """Start and end on the run's common clock, in seconds."""
 
@@ -47,6 +51,8 @@ class Meetings:
     spans: dict[Key, dict[int, Span]] = field(default_factory=lambda: defaultdict(dict))
     _usual: dict[Key, list[float]] = field(default_factory=lambda: defaultdict(list))
     _transfers: dict[Key, list[float]] = field(default_factory=lambda: defaultdict(list))
+    norm_is_met: bool = True
+    """Whether the optimizer begins with a norm over tp x pp; False once a rank ended it before another began."""
 
     def add(self, op: TraceOp, rank: int, offset_s: float) -> None:
         """Record the collectives of one traced operation."""
@@ -72,6 +78,14 @@ class Meetings:
             for op in ops:
                 for sub in op.sub_ops:
                     self._learn(op, sub, rank)
+                if op.op == OPTIMIZER and self._ended_before_a_start(op, rank):
+                    self.norm_is_met = False
+
+    def _ended_before_a_start(self, op: TraceOp, rank: int) -> bool:
+        """Tell whether a member of a rank's group ended an operation before another one began it."""
+        met = self.spans.get(self.key(op, None, rank), {}).values()
+        first_end_s = min((span.end_s for span in met), default=0.0)
+        return max((span.start_s for span in met), default=0.0) > first_end_s + _CLOCKS_AGREE_S
 
     def transfer_s(self, op: TraceOp, sub: SubOp | None, rank: int) -> float:
         """Return the transfer of a synchronous collective in seconds: its shortest span."""

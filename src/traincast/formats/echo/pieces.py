@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from traincast.errors import FormatError
-from traincast.formats.echo.experts import ExpertScaling, Section, is_exchange
+from traincast.formats.echo.experts import ExpertScaling, Section, is_exchange, traced_sections
 from traincast.formats.echo.lines import SubOp, TraceOp
 from traincast.formats.echo.meetings import OPTIMIZER, Meetings
 from traincast.formats.echo.totals import size_bytes_of
 from traincast.formats.echo.values import resolved_s
 from traincast.formats.echo.vocabulary import COLLECTIVES, OVERLAP_CLASSES
-from traincast.workload.experts import ExpertLoads
 from traincast.workload.ops import Op
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, OverlapClass, Phase, Provenance
 
@@ -41,7 +40,9 @@ class Pieces:
     measured: bool
     """Take communication times from the trace; otherwise leave them to be priced."""
     experts: ExpertScaling | None
-    """Rescaling of a single-GPU profile's expert work; None in a real run."""
+    """Rescaling of expert work: of a profile, or to loads that were asked for; None where it is as traced."""
+    profile: bool
+    """One GPU played the rank: what it did at which time says nothing of a run."""
 
     def of(self, op: TraceOp, rank: int, file: int, launches: Sequence[TraceOp] = ()) -> list[Op]:
         """Take an operation apart.
@@ -100,11 +101,14 @@ class Pieces:
         return [_communication(op.op, op, file, phase, group, operation, size_bytes, duration_s, blocking=False)]
 
     def _optimizer(self, op: TraceOp, rank: int, file: int) -> list[Op]:
-        """Return the optimizer: a meeting of tp x pp for the norm, and what is left when all have come."""
+        """Return the optimizer: a meeting of tp x pp for the norm, and what is left when all have come.
+
+        Where ranks did not wait for each other gradients are not clipped, and all of it is their own.
+        """
         own_s = _time_of(op)
-        if self.target_size(Group.MP) == 1:
+        if self.target_size(Group.MP) == 1 or not self.meetings.norm_is_met:
             return [_compute(op, Phase.STEP, file, own_s)]
-        if self.experts is None and _has_times(op):
+        if not self.profile and _has_times(op):
             own_s = min(own_s, resolved_s(self.meetings.after_last_start_s(op, rank), op.timestamp_s))
         transfer_s = 0.0 if self.measured else None
         norm = _communication("grad_norm", op, file, Phase.STEP, Group.MP, Operation.ALL_REDUCE, 4, transfer_s)
@@ -120,7 +124,7 @@ class Pieces:
             return [_compute(op, phase, file, op.duration_s or 0.0)]
         ops: list[Op] = []
         now_s, waiting = op.start_s, sorted(launches, key=launch_s)
-        sections = self.experts.sections(op) if self.experts is not None else {}
+        sections = traced_sections(op) if self.experts is None else self.experts.sections(op)
         for index, sub in enumerate(op.sub_ops):
             start_s = now_s if sub.start_s is None else max(now_s, sub.start_s)
             while waiting and launch_s(waiting[0]) <= start_s:
@@ -128,16 +132,15 @@ class Pieces:
                 now_s = max(now_s, launch_s(waiting.pop(0)))
             section = sections.get(index, Section(0.0, sub.size_bytes))
             ops += _between(op, phase, file, start_s - now_s + section.extra_s)
-            ops += self._sub_operation(op, sub, rank, file, phase, section.size_bytes)
+            ops += self._sub_operation(op, sub, rank, file, phase, section)
             now_s = max(now_s, start_s + (sub.duration_s or 0.0))
         for launch in waiting:
             ops += _between(op, phase, file, launch_s(launch) - now_s) + self._bucket(launch, file)
             now_s = max(now_s, min(launch_s(launch), op.end_s))
         return ops + _between(op, phase, file, op.end_s - now_s)
 
-    def _sub_operation(
-        self, op: TraceOp, sub: SubOp, rank: int, file: int, phase: Phase, size_bytes: int | None
-    ) -> list[Op]:
+    def _sub_operation(self, op: TraceOp, sub: SubOp, rank: int, file: int, phase: Phase, section: Section) -> list[Op]:
+        size_bytes = section.size_bytes
         group, known = sub.group, sub.start_s is not None and sub.end_s is not None
         if group is None or sub.comm is Operation.NONE:
             return _between(op, phase, file, sub.duration_s or 0.0)
@@ -146,17 +149,20 @@ class Pieces:
             local = _between(op, phase, file, sub.duration_s or 0.0)
         if self.target_size(group) == 1:
             return local
-        if size_bytes is not None and sub.comm is Operation.ALL_GATHER:
+        if size_bytes is not None and sub.comm in (Operation.ALL_GATHER, Operation.GATHER):
             size_bytes *= self.target_size(group)
         name = sub.func_name or sub.source
         if not sub.is_async:
             transfer_s = self.meetings.transfer_s(op, sub, rank) if self._believes(group) and known else None
+            made = _communication(name, op, file, phase, group, sub.comm, size_bytes, transfer_s)
             loads = self.experts.loads if self.experts is not None and is_exchange(sub) else None
-            return [*local, _communication(name, op, file, phase, group, sub.comm, size_bytes, transfer_s, loads=loads)]
+            received_bytes = section.received_bytes
+            return [*local, replace(made, loads=loads, received_bytes=received_bytes, unequal=sub.is_v_form)]
         own_s = self.meetings.own_s(op, sub, rank) if known else sub.duration_s or 0.0
         transfer_s = self.meetings.hidden_transfer_s(sub.call) if self._believes(group) else None
         stream = STREAM_OF_GROUP[group]
         launch = _communication(name, op, file, phase, group, sub.comm, size_bytes, transfer_s, blocking=False)
+        launch = replace(launch, received_bytes=section.received_bytes, unequal=sub.is_v_form)
         wait = replace(make_op(f"wait_{name}", Kind.WAIT, phase, op, file, duration_s=0.0), waits_for=stream)
         return [launch, *_between(op, phase, file, own_s), wait]
 
@@ -210,7 +216,6 @@ def _communication(
     size_bytes: int | None,
     duration_s: float | None,
     blocking: bool = True,
-    loads: ExpertLoads | None = None,
 ) -> Op:
     if size_bytes is None and duration_s is None:
         raise FormatError(
@@ -223,7 +228,6 @@ def _communication(
     return replace(
         made,
         blocking=blocking,
-        loads=loads,
         stream=STREAM_OF_GROUP[group],
         group=group,
         operation=operation,

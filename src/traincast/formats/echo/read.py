@@ -18,30 +18,33 @@ from traincast.errors import ConfigError, FormatError
 from traincast.files import read_bytes
 from traincast.formats.building import Notebook, Segments
 from traincast.formats.echo.clocks import Alignment, align
-from traincast.formats.echo.experts import ExpertScaling
-from traincast.formats.echo.files import RankTrace, Run, read_runs
+from traincast.formats.echo.experts import ExpertScaling, received_over_mean
+from traincast.formats.echo.files import RankTrace, Run, pattern_of, read_runs
 from traincast.formats.echo.layout import Layouts, Traced, decide_layouts
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.measured import measured_run
 from traincast.formats.echo.meetings import Meetings
 from traincast.formats.echo.messages import Messages
 from traincast.formats.echo.pieces import Pieces
-from traincast.formats.echo.remarks import profile_loads, say_what_was_read
+from traincast.formats.echo.remarks import changes_loads, chosen_loads, say_what_was_read
 from traincast.formats.echo.split import BUCKET, RankWork, Splitter
 from traincast.formats.echo.stages import Stages
 from traincast.schedules.plan import SlotKind
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
+from traincast.units import counted
 from traincast.workload.experts import ExpertLoads, load_of_rank
 from traincast.workload.groups import GroupTable, rank_groups
-from traincast.workload.ops import IntArray, Op, OpTableBuilder
+from traincast.workload.ops import FloatArray, IntArray, Op, OpTableBuilder
 from traincast.workload.words import Group
 from traincast.workload.workload import InputFile, MeasuredRun, Template, Workload
+
+_SHOWN_RUNS = 8
 
 
 def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
     """Read the traces of one run (see `traincast.formats.contract.Format.read`)."""
-    run = _only_run(paths)
+    run = only_run(paths)
     traces = run.traces
     notes = Notebook(str(traces[min(traces)].path))
     _refuse_plans(traces)
@@ -54,11 +57,22 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
     return _Builder(traced, layouts, alignment, options, notes).workload(name)
 
 
-def _only_run(paths: Sequence[Path]) -> Run:
+def only_run(paths: Sequence[Path]) -> Run:
+    """Return the one run of some files.
+
+    Raises
+    ------
+    FormatError
+        If they are of several runs; the message has a pattern for each.
+    """
     runs = read_runs(paths)
     if len(runs) > 1:
-        shown = "; ".join(f"{run.key} with {len(run.traces)} rank(s)" for run in runs)
-        raise FormatError(f"the files are of {len(runs)} runs ({shown}); give those of one", str(paths[0]))
+        files = [trace.path for run in runs for trace in run.traces.values()]
+        each = [f"{pattern_of(run, files)!r} ({counted(len(run.traces), 'rank')})" for run in runs[:_SHOWN_RUNS]]
+        more = [f"and {len(runs) - _SHOWN_RUNS} more"] if len(runs) > _SHOWN_RUNS else []
+        shown = ", ".join([*each, *more])
+        text = f"the files are of {len(runs)} runs; give those of one, by a pattern in quotes: {shown}"
+        raise FormatError(text, str(paths[0]))
     return runs[0]
 
 
@@ -82,11 +96,13 @@ class _Builder:
     notes: Notebook
     ops: OpTableBuilder = field(init=False, default_factory=OpTableBuilder)
     segments: Segments = field(init=False, default_factory=Segments)
+    _sources: list[int] = field(init=False, default_factory=list)
+    """Traced rank that each rank does the work of."""
 
     def workload(self, name: str) -> Workload:
         """Return the workload."""
         parallel = self.layouts.target
-        loads = profile_loads(self.traced, self.options, parallel.ep)
+        loads = chosen_loads(self.traced, self.options, parallel.ep)
         load_W = np.ones(parallel.world_size) if loads is None else load_of_rank(parallel, loads)
         stages = self._stages(np.unique(load_W).tolist(), loads)
         messages = Messages(self.traced, self.layouts)
@@ -96,6 +112,7 @@ class _Builder:
         for rank, load in enumerate(load_W.tolist()):
             stage = rank // parallel.ranks_per_stage
             source = stages[load].source(rank)
+            self._sources.append(source[1])
             key = stage, source, load
             if key not in numbers:
                 numbers[key] = len(templates)
@@ -117,8 +134,17 @@ class _Builder:
             warnings=tuple(self.notes.warnings),
             measured=self._measured_run(),
             compute_is_in_situ=not self.traced.profile,
-            expert_load_W=None if loads is None else load_W,
+            expert_load_W=self._traced_load_W() if loads is None else load_W,
         )
+
+    def _traced_load_W(self) -> FloatArray | None:
+        """Return the tokens of each rank's experts over the mean as traced; None where there are no experts."""
+        if self.traced.profile or changes_loads(self.traced, self.options):
+            return None
+        load_of = {rank: received_over_mean(trace.ops) for rank, trace in self.traced.traces.items()}
+        if all(load is None for load in load_of.values()):
+            return None
+        return np.array([load_of[rank] or 0.0 for rank in self._sources], dtype=np.float64)
 
     def _stages(self, distinct: Sequence[float], loads: ExpertLoads | None) -> dict[float, Stages]:
         """Return the work of every stage for each load of experts; what is noted of it is the same for all."""
@@ -172,7 +198,8 @@ class _Builder:
             _sizes(tables, self.layouts.traced).__getitem__,
             _sizes(target, self.layouts.target).__getitem__,
             self._measured,
-            experts if self.traced.profile else None,
+            experts if self.traced.profile or changes_loads(self.traced, self.options) else None,
+            self.traced.profile,
         )
         return {rank: self._work(pieces, rank, file, rank_ops) for file, (rank, rank_ops) in enumerate(ops.items())}
 

@@ -69,7 +69,7 @@ class Splitter:
         """Return the rank's work, by the part of the pipeline."""
         target = self.work.start
         # A profile's host has nothing to do with a run's: no gaps there.
-        now_s: float | None = 0.0 if self.pieces.experts is None else None
+        now_s: float | None = None if self.pieces.profile else 0.0
         unknown = self._unknown_gaps(ops)
         for index, op in enumerate(ops):
             gap = [] if index in unknown else self._gap(op, now_s)

@@ -72,10 +72,12 @@ class Stages:
         stage, place = divmod(rank, target.ranks_per_stage)
         from_stage = _stage_like(stage, target.pp, original.pp)
         tp_index, replica = place % target.tp % original.tp, place // target.tp % (original.dp * original.cp)
+        expert_rank = place // target.expert_tp % target.ep % original.ep
 
-        def unlike(other: int) -> tuple[bool, bool, int]:
+        def unlike(other: int) -> tuple[bool, bool, bool, int]:
             theirs = other % original.ranks_per_stage
-            return theirs % original.tp != tp_index, theirs // original.tp != replica, other
+            tokens = theirs // original.expert_tp % original.ep != expert_rank
+            return theirs % original.tp != tp_index, tokens, theirs // original.tp != replica, other
 
         return from_stage, min(self.of_stage[from_stage], key=unlike)
 

@@ -33,9 +33,24 @@ COMMUNICATIONS: dict[str, Operation] = {
     "all_to_all": Operation.ALL_TO_ALL,
     "alltoall": Operation.ALL_TO_ALL,
     "reduce": Operation.REDUCE,
+    "gather": Operation.GATHER,
+    "scatter": Operation.SCATTER,
     "send_recv": Operation.SEND_RECV,
 }
 """Communications by the tracer's name, in both spellings."""
+
+V_FORMS: dict[str, Operation] = {
+    "allgatherv": Operation.ALL_GATHER,
+    "all_gather_v": Operation.ALL_GATHER,
+    "reduce_scatter_v": Operation.REDUCE_SCATTER,
+    "reducescatterv": Operation.REDUCE_SCATTER,
+    "all_to_all_v": Operation.ALL_TO_ALL,
+    "alltoallv": Operation.ALL_TO_ALL,
+    "gatherv": Operation.GATHER,
+    "scatterv": Operation.SCATTER,
+}
+"""Forms in which every rank has a piece of any size. Source: the names of MPI and of PyTorch's coalesced calls."""
+COMMUNICATIONS |= V_FORMS
 
 OPERATION_NAMES: dict[str, str] = {
     "calcu_loss": "loss_func",
