@@ -9,6 +9,8 @@ from traincast.analysis.breakdown import rank_breakdown
 from traincast.analysis.parts import step_parts
 from traincast.analysis.stragglers import find_stragglers
 from traincast.engine.run import run
+from traincast.estimate.compute import price_compute
+from traincast.estimate.factors import CostFactors
 from traincast.estimate.price import PricedCommunication
 from traincast.fabric.node_use import place_job
 from traincast.schedules.plan import SchedulePlan
@@ -24,9 +26,11 @@ from traincast.simulation.remarks import (
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, PartResult, RankResult, Result
 from traincast.simulation.run import Run, plan_of, run_workload, steps_of_other_seeds
 from traincast.spec.cluster import Cluster
+from traincast.spec.gpus import gpu_of_cluster
 from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
 from traincast.spec.parallel import Parallel
+from traincast.units import counted
 from traincast.workload.words import Kind
 from traincast.workload.workload import MeasuredRun, Workload
 
@@ -59,12 +63,26 @@ def simulate_workload(workload: Workload, cluster: Cluster, options: SimulateOpt
         If the workload cannot run.
     """
     plan = plan_of(workload)
+    workload = _with_compute(workload, cluster)
     cluster, notes = place_job(
         cluster, workload.parallel, options.gpus_used_per_node, measured=workload.measured is not None
     )
     workload = replace(workload, assumptions=(*workload.assumptions, *notes))
     done = run_workload(workload, plan, cluster, options, engine)
     return account(done, workload, plan, cluster, options, engine)
+
+
+def _with_compute(workload: Workload, cluster: Cluster) -> Workload:
+    """Price the computations that the input gives as operators without a time."""
+    calls = sum(calls is not None for calls in workload.ops.calls_T)
+    if not calls:
+        return workload
+    priced = price_compute(workload.ops, gpu_of_cluster(cluster.gpu), CostFactors())
+    text = (
+        f"{counted(calls, 'distinct computation has', 'distinct computations have')} a shape and no time; priced as "
+        f"kernels alone on {cluster.gpu.name}, without what a framework adds"
+    )
+    return replace(workload, ops=priced.ops, assumptions=(*workload.assumptions, Note("compute-priced", text)))
 
 
 def account(

@@ -1,0 +1,257 @@
+"""Read the text of an AICB workload of the physical kind: titles, headers, rows.
+
+Source: AICB, ``log_analyzer/log.py`` (``LogItem``, ``Workload.dump``), ``utils/utils.py`` (``CommType``,
+``CommGroup``) and the files in ``workload/physical``.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from traincast.errors import FormatError
+from traincast.formats.aicb_physical.rows import MESSAGES, PhysicalFile, PhysicalRow, Section
+from traincast.formats.values import number, shown
+from traincast.workload.words import Group, Operation
+
+HEADER = "comm_type,comm_group,"
+MOST_ROWS = 2_000_000
+"""Rows above it are refused: a step has thousands, and every one of them takes memory."""
+
+_COLLECTIVES = {
+    "all_reduce": Operation.ALL_REDUCE,
+    "all_gather": Operation.ALL_GATHER,
+    "all_gather_into_tensor": Operation.ALL_GATHER,
+    "reduce_scatter": Operation.REDUCE_SCATTER,
+    "reduce_scatter_tensor": Operation.REDUCE_SCATTER,
+    "all_to_all": Operation.ALL_TO_ALL,
+    "broadcast": Operation.BROADCAST,
+    "reduce": Operation.REDUCE,
+    "barrier": Operation.ALL_REDUCE,
+}
+_GROUPS = {
+    "dp_group": Group.DP,
+    "tp_group": Group.TP,
+    "pp_group": Group.PP,
+    "ep_group": Group.EP,
+    "ep_dp_group": Group.EDP,
+    "embedding_group": Group.EMB,
+    "all": Group.WORLD,
+    "all_nodes": Group.WORLD,
+}
+_KINDS = (*_COLLECTIVES, *MESSAGES, "computation", "epoch_end")
+_NEEDED = ("comm_type", "comm_group", "msg_size", "stage")
+_COLUMNS = (
+    *("comm_type", "comm_group", "comm_group_size", "msg_size", "stage", "dst", "src", "additional"),
+    *("_elapsed_time", "algbw", "busbw", "count"),
+)
+_BARRIER_BYTES = 4
+"""What a barrier moves: NCCL has none, so it is an all-reduce of one number (torch, ProcessGroupNCCL::barrier)."""
+_MOST_BYTES = 2**62
+_MOST_MS = 1e12
+_MOST = 2**31
+_RANK = re.compile(r"rank(\d{1,9})\b")
+_STAGE = re.compile(r"pp_stage(\d{1,9})\b")
+_PRODUCT = re.compile(r"\(\((\d{1,12}(?: \d{1,12})*)\) \((\d{1,12}(?: \d{1,12})*)\)\)")
+
+T = TypeVar("T")
+
+
+def load(path: Path) -> PhysicalFile:
+    """Read a file from disk (see `parse`); undecodable bytes are replaced, and fail where they matter."""
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except OSError as problem:
+        raise FormatError(f"cannot be read: {problem.strerror or problem}", str(path)) from problem
+    return parse(str(path), text)
+
+
+def parse(path: str, text: str) -> PhysicalFile:
+    """Read the text of a file.
+
+    Parameters
+    ----------
+    path : str
+        Where the text came from, for messages.
+    text : str
+        A header and rows; or a title in brackets before each header, one for every pipeline stage.
+
+    Returns
+    -------
+    PhysicalFile
+
+    Raises
+    ------
+    FormatError
+        With the line, and the column and value, of the first thing that cannot be read.
+    """
+    reader = _Reader(path)
+    for line, content in enumerate(text.lstrip("\ufeff").rstrip("\0").splitlines(), 1):
+        stripped = content.strip()
+        if stripped:
+            reader.take(line, stripped)
+    return reader.file()
+
+
+class _Reader:
+    """A walk over the lines of a file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.columns: dict[str, int] = {}
+        self.titles: list[tuple[int, int | None, int | None]] = []
+        self.rows: list[list[PhysicalRow]] = []
+        self.read = 0
+
+    def take(self, line: int, content: str) -> None:
+        """Read one line that is not empty."""
+        if content.startswith("["):
+            self._title(line, content)
+        elif content.startswith(HEADER):
+            self._header(line, content)
+        else:
+            self._row(line, content)
+
+    def file(self) -> PhysicalFile:
+        """Return what was read; sections are in the order of their stages."""
+        sections = [Section(*title, tuple(rows)) for title, rows in zip(self.titles, self.rows, strict=True)]
+        empty = next((section for section in sections if not section.rows), None)
+        if empty is not None or not sections:
+            raise FormatError("holds no rows", self.path, empty.line if empty else 1)
+        if len(sections) > 1:
+            sections = self._in_order(sections)
+        return PhysicalFile(self.path, tuple(sections))
+
+    def _in_order(self, sections: list[Section]) -> list[Section]:
+        staged = {section.stage: section for section in sections if section.stage is not None}
+        if len(staged) < len(sections) or sorted(staged) != list(range(len(sections))):
+            raise FormatError(
+                f"has {len(sections)} titles; where there is more than one they must be pp_stage0 to "
+                f"pp_stage{len(sections) - 1}, each once",
+                self.path,
+                sections[1].line,
+            )
+        return [staged[stage] for stage in range(len(sections))]
+
+    def _title(self, line: int, content: str) -> None:
+        ranks = [int(rank) for rank in _RANK.findall(content)]
+        if not ranks or not content.endswith("]"):
+            raise FormatError(
+                f"{shown(content)} is no title such as [rank0 ~ rank7] or [ pp_stage0: [rank0, rank1] ]",
+                self.path,
+                line,
+            )
+        stage = _STAGE.search(content)
+        count = max(ranks) - min(ranks) + 1 if "~" in content else len(set(ranks))
+        self.titles.append((line, int(stage[1]) if stage else None, count))
+        self.rows.append([])
+        self.columns = {}
+
+    def _header(self, line: int, content: str) -> None:
+        names = [name.strip() for name in content.split(",")]
+        unknown = [name for name in names if name not in _COLUMNS]
+        missing = [name for name in _NEEDED if name not in names]
+        if unknown or missing or len(set(names)) < len(names):
+            what = (
+                f"unknown column {shown(unknown[0])}" if unknown else f"no column {missing[0]}" if missing else "twice"
+            )
+            raise FormatError(f"the header has {what}; the columns are {', '.join(_COLUMNS)}", self.path, line)
+        self.columns = {name: place for place, name in enumerate(names)}
+        if not self.titles:
+            self.titles.append((line, None, None))
+            self.rows.append([])
+
+    def _row(self, line: int, content: str) -> None:
+        if not self.columns:
+            raise FormatError(f"a header ({HEADER}...) is expected here, not {shown(content)}", self.path, line)
+        fields = content.split(",")
+        if len(fields) != len(self.columns):
+            raise FormatError(f"the row has {len(fields)} cells, the header {len(self.columns)}", self.path, line)
+        self.read += 1
+        if self.read > MOST_ROWS:
+            raise FormatError(f"has more than {MOST_ROWS} rows, the limit", self.path, line)
+        self.rows[-1].append(self._read(line, fields))
+
+    def _read(self, line: int, fields: list[str]) -> PhysicalRow:
+        def value(name: str, read: Callable[[str], T], absent: str = "None") -> T:
+            text = fields[self.columns[name]].strip() if name in self.columns else absent
+            try:
+                return read(text)
+            except ValueError as problem:
+                raise FormatError(f"column {name}: {problem}", self.path, line) from None
+
+        kind = value("comm_type", _kind)
+        collective = kind in _COLLECTIVES
+        product = value("msg_size", _product) if kind == "computation" else None
+        sized = collective or kind in MESSAGES
+        size_bytes = value("msg_size", _size_bytes) if sized else 0
+        return PhysicalRow(
+            line=line,
+            kind=kind,
+            operation=_COLLECTIVES.get(kind, Operation.NONE),
+            group=value("comm_group", _group) if sized else Group.NONE,
+            ranks=value("comm_group_size", _members) if collective else None,
+            size_bytes=_BARRIER_BYTES if kind == "barrier" else size_bytes,
+            product=product,
+            stage=value("stage", str),
+            time_s=value("_elapsed_time", _time_s),
+            count=value("count", _count, "1"),
+        )
+
+
+def _kind(text: str) -> str:
+    kind = text.removeprefix("CommType.")
+    if kind not in _KINDS:
+        raise ValueError(f"unknown operation {shown(text)}; known: {', '.join(_KINDS)}")
+    return kind
+
+
+def _group(text: str) -> Group:
+    name = text.removeprefix("CommGroup.")
+    if name == "ep_tp_group":
+        raise ValueError("ep_tp_group: a group that spans tp and ep is not modelled")
+    if name not in _GROUPS:
+        raise ValueError(f"unknown group {shown(text)}; known: {', '.join(_GROUPS)}")
+    return _GROUPS[name]
+
+
+def _whole(text: str, least: int, most: int) -> int:
+    value = number(text)
+    if value != int(value) or not least <= value < most:
+        raise ValueError(f"{shown(text)} is not a whole number from {least} to {most - 1}")
+    return int(value)
+
+
+def _members(text: str) -> int | None:
+    return None if text in ("None", "") else _whole(text, 1, _MOST)
+
+
+def _size_bytes(text: str) -> int:
+    return _whole(text, 0, _MOST_BYTES)
+
+
+def _count(text: str) -> int:
+    return _whole(text, 1, _MOST)
+
+
+def _time_s(text: str) -> float | None:
+    if text in ("None", ""):
+        return None
+    value = number(text)
+    if not 0 <= value < _MOST_MS:
+        raise ValueError(f"{shown(text)} is not a time in ms from 0 to {_MOST_MS:.0e}")
+    return value / 1e3
+
+
+def _product(text: str) -> tuple[int, int, int, int]:
+    """Read the shapes of the two factors of a matrix product as batch, m, n, k."""
+    match = _PRODUCT.fullmatch(text)
+    shapes = [[int(size) for size in each.split()] for each in match.groups()] if match else []
+    if not shapes or min(min(shape) for shape in shapes) < 1 or len(shapes[1]) < 2 or shapes[0][-1] != shapes[1][-2]:
+        raise ValueError(f"{shown(text)} is not two shapes that can be multiplied, such as ((4096 1 640) (640 5120))")
+    batch, k, n = math.prod(shapes[1][:-2]), shapes[1][-2], shapes[1][-1]
+    rows, rest = divmod(math.prod(shapes[0][:-1]), batch)
+    if rest or rows * n * k * batch >= _MOST_BYTES:
+        raise ValueError(f"{shown(text)} is not two shapes that can be multiplied, or too large")
+    return batch, max(1, rows), n, k
