@@ -114,8 +114,14 @@ def test_other_files_stay_unknown(tmp_path, content, ending):
     assert recognise(path) is None
 
 
-def test_a_damaged_log_is_refused_with_its_line(tmp_path):
+def test_timings_of_a_log_that_were_cut_short_are_counted_apart(tmp_path):
     path = tmp_path / "run.log"
-    path.write_text("\n".join(line[:40] if line.startswith(" " * 4) else line for line in LOG.splitlines()))
-    with pytest.raises(FormatError, match=r"run.log:\d+: .*cut short"):
+    path.write_text("\n".join(line[:40] if line.startswith(" " * 5 + "1") else line for line in LOG.splitlines()))
+    assert "2 timings, 1 of them not to be trusted" in api.inspect(path).generation
+
+
+def test_a_log_without_timings_is_refused(tmp_path):
+    path = tmp_path / "run.log"
+    path.write_text("\n".join(line for line in LOG.splitlines() if not line.startswith(" " * 4)))
+    with pytest.raises(FormatError, match="holds no timings"):
         api.inspect(path)

@@ -71,7 +71,7 @@ def recognise(path: Path) -> Known | None:
     Raises
     ------
     FormatError
-        If a log of nccl-tests, or a table of measurements, is damaged; with the line.
+        If a log of nccl-tests, or a table of measurements, cannot be read as one; with the line.
     """
     try:
         with opened(path) as stream:
@@ -135,7 +135,9 @@ def _nccl_log(path: Path, head: str) -> Known | None:
     rows = read_table(path).rows
     runs = sorted({(row.cells["op"], int(row.cells["ranks"])) for row in rows})
     shown = ", ".join(f"{op} over {ranks} ranks" for op, ranks in runs[:4]) + (", ..." if len(runs) > 4 else "")
-    return Known("nccl-tests", f"log of nccl-tests ({shown}; {len(rows)} timings)", _TAKEN_BY["collectives"])
+    suspect = sum("suspect" in row.cells for row in rows)
+    doubt = f", {suspect} of them not to be trusted" if suspect else ""
+    return Known("nccl-tests", f"log of nccl-tests ({shown}; {len(rows)} timings{doubt})", _TAKEN_BY["collectives"])
 
 
 def _bus_bandwidths(_: Path, head: str) -> Known | None:
