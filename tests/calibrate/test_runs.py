@@ -131,7 +131,7 @@ def test_vpp_that_is_empty_is_open_unless_the_source_has_none():
 
 def test_the_domain_and_the_network_of_a_source():
     assert run_of(row(gpu="GB200-NVL72", gpus_per_node="4")).cluster.gpus_per_node == 72
-    assert run_of(row(gpu="GB200-NVL72", gpus_per_node="4", num_gpus="256")).cluster.gpus_per_node == 64
+    assert run_of(row(gpu="GB200-NVL72", gpus_per_node="4", num_gpus="256")).cluster.ranks_per_node == 64
     slow = run_of(row(gpu="A100-SXM-80GB", source="internevo", framework="InternEvo"))
     assert slow.cluster.inter.bandwidth_bytes_per_s < 6.25e9
     assert run_of(row(gpu="H100-96GB-HBM2e-500W")).cluster.gpu.name == "H100-96GB-HBM2e-500W"
