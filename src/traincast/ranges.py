@@ -124,6 +124,11 @@ def plain_number(text: str) -> int | float:
     return int(text.strip().partition(".")[0]) if _WHOLE.fullmatch(text.strip()) else float(text)
 
 
+def count_of(text: str) -> int | None:
+    """Return the whole number of at least 1 that a text is; None where it is none."""
+    return int(text) if is_number(text) and text.isdecimal() and int(text) >= 1 else None
+
+
 def quoted(raw: object) -> str:
     """Return a value as a message shows it: in quotes where it is a text, cut where it is long."""
     if isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) > 10**_LONGEST_NUMBER:
@@ -136,6 +141,11 @@ def quoted(raw: object) -> str:
     except (ValueError, RecursionError):
         return f"a {type(raw).__name__} that is too long to show"
     return text if len(text) <= 2 * _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
+def brief(text: str) -> str:
+    """Return a text as a message shows it without quotes: cut where it is long."""
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def _plain(value: float) -> str:

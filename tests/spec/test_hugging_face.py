@@ -366,7 +366,7 @@ def test_a_missing_key_is_one_clear_error(write, key):
         ({"model_type": "mixtral", "num_local_experts": 8}, "num_experts_per_tok: is missing (or experts_per_tok"),
         ({"model_type": "mistral", "sliding_window": 8, "layer_types": "x"}, "layer_types: must be a list of texts"),
         (
-            {"model_type": "mistral", "sliding_window": 8, "layer_types": ["x"]},
+            {"model_type": "mistral", "sliding_window": 8, "layer_types": ["full_attention"]},
             "layer_types: has 1 entries for 32 layers",
         ),
         ({"num_hidden_layers": 10**9}, "layers: is 1000000000; it must be a whole number from 1 to 16,384 layers"),
@@ -375,8 +375,7 @@ def test_a_missing_key_is_one_clear_error(write, key):
         ({"model_type": "opt", "ffn_dim": 4, "word_embed_proj_dim": 512}, "projected embeddings are not described"),
         ({"model_type": "deepseek", "n_routed_experts": 8, "moe_layer_freq": 2}, "moe_layer_freq: is 2; only experts"),
         ({"is_encoder_decoder": True}, "a model of encoder and decoder is not described"),
-        ({"mamba_d_state": 128}, "hybrid of attention and state-space layers, which is not described"),
-        ({"layer_types": ["linear_attention", "full_attention"]}, "hybrid of attention and state-space layers"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types: has 'linear_attention': hybrids of"),
     ],
 )
 def test_a_wrong_value_is_one_message_with_its_key(write, change, said):
@@ -423,3 +422,43 @@ def test_the_language_model_of_a_known_family_is_read_as_that_family(tmp_path, k
         models.append(read_config(path))
     assert models[0] == models[1]
     assert "model-type-unknown" not in {note.code for note in models[0].notes}
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("Jamba", {"model_type": "jamba", "attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16}),
+        ("Nemotron-H", {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M-M*-", "ssm_state_size": 128}),
+        ("Falcon-H1", {"model_type": "falcon_h1", "mamba_d_ssm": 1536}),
+        ("Qwen3-Next", {"model_type": "qwen3_next", "full_attention_interval": 4, "linear_num_key_heads": 16}),
+        ("Qwen3-Next by its type", {"model_type": "qwen3_next"}),
+        ("Bamba", {"model_type": "bamba", "attn_layer_indices": [9, 18, 27]}),
+        ("Zamba2", {"model_type": "zamba2", "hybrid_layer_ids": [6, 12]}),
+        ("Granite 4", {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"]}),
+        ("Kimi Linear", {"model_type": "kimi_linear", "linear_attn_config": {"kda_layers": [1]}, "kv_lora_rank": 512}),
+        ("Ring-linear", {"model_type": "bailing_moe_linear", "layer_group_size": 5}),
+        ("MiniMax-01", {"model_type": "minimax_text_01", "attn_type_list": [0, 0, 0, 1]}),
+        ("LFM2", {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}),
+        ("RecurrentGemma", {"model_type": "recurrent_gemma", "block_types": ["recurrent", "attention"]}),
+        ("RWKV", {"model_type": "rwkv7"}),
+        ("Mamba", {"model_type": "falcon_mamba", "state_size": 16}),
+        ("DeepSeek-V3.2", {"model_type": "deepseek_v32", "index_topk": 2048, "kv_lora_rank": 512}),
+        ("DeepSeek-V4", {"model_type": "deepseek_v4", "hc_mult": 4}),
+        ("Llama-Nemotron", {"model_type": "nemotron-nas", "block_configs": [{"attention": {}}]}),
+        ("MiMo-V2", {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 1, 1]}),
+        ("an output gate", {"model_type": "afmoe", "attn_output_gate": True}),
+    ],
+)
+def test_a_model_of_other_layers_is_refused_and_not_read_as_a_transformer(write, name, keys):
+    with pytest.raises(ConfigError, match="not described, and the model would be forecast as another one"):
+        load_model(write(LLAMA | keys))
+    inside = {"model_type": "vision", "text_config": LLAMA | keys}
+    with pytest.raises(ConfigError, match=r"text_config\..*not described"):
+        load_model(write(inside))
+    assert name
+
+
+def test_keys_that_say_that_no_layer_is_of_another_kind_are_read(write):
+    plain = load_model(write(LLAMA))
+    same = {"attn_type_list": [1] * 32, "linear_attn_config": None, "hybrid_override_pattern": "", "sparse_config": {}}
+    assert load_model(write(LLAMA | same)) == plain

@@ -121,3 +121,11 @@ def test_flags_one_a_line_need_no_backslash():
 def test_a_quotation_that_does_not_end_is_said():
     with pytest.raises(ConfigError, match="a quotation is opened and not closed"):
         read_launch(["torchrun 'pretrain_gpt.py --bf16"], "flags")
+
+
+@pytest.mark.parametrize("count", ["²", "9" * 5000, "-1", "0", "1e3", "x"])
+def test_what_is_no_number_of_ranks_is_said_briefly(count):
+    found = read_launch(["torchrun", "--nproc_per_node", count, "pretrain_gpt.py", *FLAGS], "flags")
+    assert found.gpus is None
+    assert found.words == FLAGS
+    assert len(found.says or "") < 250

@@ -15,6 +15,7 @@ from typing import Any
 
 from traincast.errors import ConfigError
 from traincast.names import nearest
+from traincast.ranges import brief
 from traincast.spec.notes import Note
 
 READ, NO_EFFECT, SMALL_EFFECT = "read", "no_effect", "small_effect"
@@ -181,8 +182,8 @@ def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -
     for name, values in flags.items():
         known, shown = table.find(name), table.shown(name)
         effect = UNKNOWN if known is None else known.effect_of(values)
-        by_effect.setdefault(effect, []).append(shown)
-        written = f"{shown} {values}".strip()
+        by_effect.setdefault(effect, []).append(brief(shown))
+        written = brief(f"{shown} {values}".strip())
         if known is not None and effect == REFUSED:
             text = f"{known.text}, and the job would be forecast as another one (in {table.says} flags)"
             raise ConfigError(text, written)

@@ -13,14 +13,12 @@ from traincast.files import read_json
 from traincast.spec.hugging_face_config import Config
 from traincast.spec.hugging_face_families import FAMILIES, PLAIN, unknown_family
 from traincast.spec.hugging_face_parts import Family, head
+from traincast.spec.hugging_face_refused import refuse_undescribed
 from traincast.spec.model import Model
 from traincast.spec.model_table import merged, model_from_table
 
 _NESTED = ("text_config", "llm_config", "language_config")
 """Keys under which a model of text and images has its language model."""
-
-_STATE_SPACE = ("mamba_d_state", "ssm_cfg", "state_size", "ssm_state_size", "mamba_d_ssm", "linear_num_key_heads")
-"""Keys of models with state-space or linear attention layers."""
 
 
 def read_config(path: Path) -> Model:
@@ -53,7 +51,7 @@ def read_config(path: Path) -> Model:
             config = Config(inner, f"{key}.", shown)
             config.note("language-model-only", f"only {key} is read: what is beside the language model is left out")
             break
-    _refuse(config)
+    refuse_undescribed(config)
     family = _family(config)
     table: dict[str, Any] = merged(PLAIN, family.values)
     for part in (head, *family.parts):
@@ -67,17 +65,6 @@ def _parse(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise FormatError("is no JSON object; give the config.json of a model", str(path))
     return document
-
-
-def _refuse(config: Config) -> None:
-    """Refuse models that are not a stack of attention and feed-forward layers."""
-    found = [key for key in _STATE_SPACE if config.has(key)]
-    kinds = config.words("layer_types")
-    if found or {"linear_attention", "mamba", "recurrent"} & set(kinds):
-        where = found[0] if found else "layer_types"
-        raise config.error("is of a hybrid of attention and state-space layers, which is not described", where)
-    if config.flag("is_encoder_decoder", default=False):
-        raise config.error("is true; a model of encoder and decoder is not described", "is_encoder_decoder")
 
 
 def _family(config: Config) -> Family:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from traincast.ranges import brief, count_of, quoted
 from traincast.spec.notes import Note
 from traincast.spec.shell import Commands, has_variable, read_commands
 
@@ -80,7 +81,7 @@ class Launch:
 
 def environment_notes(launch: Launch) -> tuple[Note, ...]:
     """Return a note of the variables that libraries read, none of which is modelled; nothing where there are none."""
-    found = [f"{name}={value}" for name, value in launch.variables.items() if name.startswith(_OF_LIBRARIES)]
+    found = [brief(f"{name}={value}") for name, value in launch.variables.items() if name.startswith(_OF_LIBRARIES)]
     if not found:
         return ()
     return (Note("environment-not-modelled", f"variables of the environment are not modelled: {', '.join(found)}"),)
@@ -224,30 +225,31 @@ def _ranks(
     given, absent = (nodes, "ranks of a node") if per_node is None else (per_node, "nodes")
     if given is None or (launcher.one_node and given == outer_nodes):
         return None
-    return None, f"{name} says {given[0]} {given[1]}, but not the number of {absent}"
+    return None, f"{name} says {given[0]} {brief(given[1])}, but not the number of {absent}"
 
 
 def _product(name: str, factors: Sequence[tuple[str, str]]) -> tuple[int | None, str]:
     """Return the product of counts and how it was found; None and why where one of them is no number."""
-    says = f"{name} {' x '.join(f'{option} {value}' for option, value in factors)}"
+    says = f"{name} {' x '.join(f'{option} {brief(value)}' for option, value in factors)}"
     product = 1
     for option, value in factors:
         low, colon, high = value.partition(":") if "gres" not in option else ("", "", "")
         plain = value.rpartition(":")[2] if "gres" in option else low if colon and low == high else value
-        if not plain.isdigit() or int(plain) < 1:
+        count = count_of(plain)
+        if count is None:
             return None, f"{says}: {_why(value)}"
-        product *= int(plain)
+        product *= count
     return product, says
 
 
 def _why(value: str) -> str:
     if has_variable(value):
-        return f"{value} has no value here"
+        return f"{brief(value)} has no value here"
     if re.fullmatch(r"\d+[:-]\d+", value):
-        return f"{value} is a range"
+        return f"{brief(value)} is a range"
     if value in ("gpu", "auto", "cpu", "xpu"):
         return f"{value} stands for what a node has"
-    return f"{value!r} is no count"
+    return f"{quoted(value)} is no number of ranks or nodes"
 
 
 def _first(options: Mapping[str, str], names: Sequence[str]) -> tuple[str, str] | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traincast.errors import ConfigError, InfeasibleError
+from traincast.ranges import count_of, quoted
 from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
 from traincast.spec.launch import environment_notes, read_launch
@@ -230,7 +231,7 @@ def _window(text: str) -> int:
         value = ast.literal_eval(text)
         return int(value[0]) + 1
     except (ValueError, SyntaxError, TypeError, IndexError):
-        raise ConfigError(f"is {text!r}; write it like (4095,0) (in {SHOWN})", "--window-size") from None
+        raise ConfigError(f"is {quoted(text)}; write it like (4095,0) (in {SHOWN})", "--window-size") from None
 
 
 def _window_layers(pasted: Pasted) -> dict[str, int]:
@@ -242,9 +243,10 @@ def _window_layers(pasted: Pasted) -> dict[str, int]:
     if flag not in pasted:
         return {"window_layers": 1}
     text = "".join(pasted.flags[flag])
-    if not text.isdigit() or int(text) < 2:
-        raise ConfigError(f"is {text!r}; only a period of 2 or more can be described (in {SHOWN})", f"--{flag}")
-    return {"window_layers": int(text) - 1, "window_period": int(text)}
+    period = count_of(text)
+    if period is None or period < 2:
+        raise ConfigError(f"is {quoted(text)}; only a period of 2 or more can be described (in {SHOWN})", f"--{flag}")
+    return {"window_layers": period - 1, "window_period": period}
 
 
 def _experts(pasted: Pasted, layers: int, ffn: int) -> dict[str, Any]:

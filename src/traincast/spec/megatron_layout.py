@@ -7,9 +7,10 @@ megatron/core/transformer/pipeline_parallel_layer_layout.py.
 import re
 
 from traincast.errors import ConfigError
+from traincast.ranges import count_of, quoted
 
-_FREQUENCY = re.compile(r"\(\[([01](?:,[01])*)\]\*(\d+)\)|\[([01](?:,[01])*)\](?:\*(\d+))?")
-_REPEATED = re.compile(r"\(([^()]*)\)\*(\d+)|([A-Za-z|])\*(\d+)")
+_FREQUENCY = re.compile(r"\(\[([01](?:,[01])*)\]\*(\d{1,9})\)|\[([01](?:,[01])*)\](?:\*(\d{1,9}))?")
+_REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,9})|([A-Za-z|])\*(\d{1,9})")
 _LONGEST = 1 << 16
 
 
@@ -34,12 +35,12 @@ def moe_layers(text: str, layers: int) -> tuple[int, int]:
     """
     flag = "--moe-layer-freq"
     bare = re.sub(r"[\s'\"]", "", text)
-    if bare.isdigit() and int(bare) > 0:
-        return 0, int(bare)
+    if (period := count_of(bare)) is not None:
+        return 0, period
     if bare.startswith("([") and bare.endswith(")") and _FREQUENCY.sub("", bare[1:-1]).strip("+") == "":
         bare = bare[1:-1]
     if not bare or _FREQUENCY.sub("", bare).strip("+*0123456789") not in ("", "()"):
-        raise ConfigError(f"is {text!r}; write a number, or a list like ([0]*3+[1]*58)", flag)
+        raise ConfigError(f"is {quoted(text)}; write a number, or a list like ([0]*3+[1]*58)", flag)
     pattern: list[int] = []
     for grouped, group_times, single, times in _FREQUENCY.findall(bare):
         numbers = [int(each) for each in (grouped or single).split(",")]
@@ -53,7 +54,7 @@ def moe_layers(text: str, layers: int) -> tuple[int, int]:
     dense = first - (period - 1)
     regular = all((index - dense) % period == period - 1 for index, each in enumerate(pattern) if each)
     if dense < 0 or not regular or sum(pattern) != (layers - dense) // period:
-        raise ConfigError(f"is {text!r}, a pattern that is not one layer in so many after some plain ones", flag)
+        raise ConfigError(f"is {quoted(text)}, a pattern that is not one layer in so many after some plain ones", flag)
     return dense, period
 
 
@@ -79,8 +80,8 @@ def layers_of_layout(text: str) -> tuple[int, ...]:
     while found := _REPEATED.search(plain):
         piece, times = found[1] if found[1] is not None else found[3], int(found[2] or found[4])
         if len(plain) + len(piece) * times > _LONGEST:
-            raise ConfigError(f"is {text!r}, which is far too long", flag)
+            raise ConfigError(f"is {quoted(text)}, which is far too long", flag)
         plain = plain[: found.start()] + piece * times + plain[found.end() :]
     if not plain or set(plain) - set("EtmL|"):
-        raise ConfigError(f"is {text!r}; write it like Et*3|(tt|)*29m|L, with E, t, m, L and |", flag)
+        raise ConfigError(f"is {quoted(text)}; write it like Et*3|(tt|)*29m|L, with E, t, m, L and |", flag)
     return tuple(stage.count("t") for stage in plain.split("|"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
-from traincast.ranges import RANGES, Range, checked_field, is_number, plain_number, quoted
+from traincast.ranges import RANGES, Range, brief, checked_field, is_number, plain_number, quoted
 from traincast.spec.dialect_flags import NO_EFFECT, SMALL_EFFECT, FlagTable, KnownFlag
 from traincast.spec.shell import has_variable, is_variable
 from traincast.units import parse_tokens
@@ -154,12 +154,12 @@ def split_flags(words: Sequence[str], shown: str, table: FlagTable) -> Pasted:
         elif name is not None and _takes(word, len(flags[name]), full[name]):
             flags[name] = (*flags[name], word)
         elif is_variable(word):
-            lost.append(word)
+            lost.append(brief(word))
         else:
             after = "" if name is None else f"; {table.shown(name)} takes {full[name] or 'none'}"
-            raise ConfigError(f"{word!r} belongs to no flag{after} (in {shown})")
+            raise ConfigError(f"{quoted(word)} belongs to no flag{after} (in {shown})")
     lost += [
-        f"{table.shown(flag)} {' '.join(values)}"
+        brief(f"{table.shown(flag)} {' '.join(values)}")
         for flag, values in flags.items()
         if any(map(has_variable, values)) and _matters(table.find(flag))
     ]

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.files import read_toml
-from traincast.names import find_name, known_names
-from traincast.ranges import RANGES, checked_field, is_number, plain_number, quoted
+from traincast.names import find_name, known_names, nearest
+from traincast.ranges import RANGES, checked_field, count_of, is_number, plain_number, quoted
 from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
 from traincast.spec.launch import Launch, environment_notes, read_launch
-from traincast.spec.models import find_model
+from traincast.spec.models import find_model, model_names
 from traincast.spec.notes import Note
 from traincast.spec.pasted import Pasted, split_flags
 from traincast.units import counted, parse_tokens
@@ -166,9 +166,9 @@ def _text(value: object) -> str:
 
 def _world(launch: Launch) -> tuple[int | None, str | None]:
     """Return the ranks of the launcher; those of ``NGPU`` where torchtitan's own script starts them."""
-    gpus = launch.variables.get("NGPU", "")
-    if launch.gpus is None and (launch.script or "").endswith(".sh") and gpus.isdigit():
-        return int(gpus), f"NGPU {gpus}"
+    gpus = count_of(launch.variables.get("NGPU", ""))
+    if launch.gpus is None and (launch.script or "").endswith(".sh") and gpus is not None:
+        return gpus, f"NGPU {gpus}"
     return launch.gpus, launch.says
 
 
@@ -197,8 +197,15 @@ def _model(settings: _Settings) -> str | None:
     tried = [f"{name}-{flavor}", f"{name}.1-{flavor}", f"{name} {flavor}", str(flavor)] if flavor else [str(name)]
     found = next((each for each in tried if find_model(each)), None)
     if found is None:
-        raise ConfigError(f"{' '.join(tried[:1])!r} is no model that is known here; give --model", "model.flavor")
+        raise ConfigError(
+            f"{quoted(tried[0])} is no model that is known here{_near(tried[0])}; give --model", "model.flavor"
+        )
     return find_model(found)
+
+
+def _near(name: str) -> str:
+    near = nearest(name, model_names())
+    return f" (near it: {', '.join(near)})" if near else ""
 
 
 def _stack(settings: _Settings) -> str:
@@ -267,7 +274,7 @@ def _pipeline(settings: _Settings, fields: dict[str, Any]) -> None:
     if raw.lower() not in _SCHEDULES:
         known = ", ".join(("1F1B", "GPipe", "Interleaved1F1B"))
         raise ConfigError(
-            f"is {raw!r}; schedules that can be simulated: {known}", "parallelism.pipeline_parallel_schedule"
+            f"is {quoted(raw)}; schedules that can be simulated: {known}", "parallelism.pipeline_parallel_schedule"
         )
     if fields["pp"] > 1:
         schedule, interleaved = _SCHEDULES[raw.lower()]
