@@ -85,6 +85,9 @@ CONFIGS = {
         n_routed_experts=256,
         n_shared_experts=1,
         num_experts_per_tok=8,
+        n_group=8,
+        topk_group=4,
+        topk_method="noaux_tc",
         moe_intermediate_size=2048,
         first_k_dense_replace=3,
         num_nextn_predict_layers=1,
@@ -273,6 +276,12 @@ def write(tmp_path):
         return str(path)
 
     return write
+
+
+def test_routing_is_limited_to_groups_unless_it_is_greedy(write):
+    config = CONFIGS["deepseek-v3"]
+    for changes, groups in (({"topk_method": "greedy"}, 1), ({"n_group": None, "topk_group": None}, 1), ({}, 8)):
+        assert load_model(write({**config, **changes})).experts.groups == groups
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -89,6 +89,30 @@ def test_types_and_times_of_parameter_gathers():
     assert not job(LLAMA3_8B, "--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward")[0].reshard_after_forward
 
 
+def test_groups_of_node_limited_routing():
+    groups = "--moe-router-num-groups 8 --moe-router-group-topk 4"
+    assert (job(DEEPSEEK, groups)[0].model.experts.groups, job(DEEPSEEK, groups)[0].model.experts.group_topk) == (8, 4)
+    devices = job(DEEPSEEK, "--expert-model-parallel-size 8 --moe-router-topk-limited-devices 3")[0].model.experts
+    assert (devices.groups, devices.group_topk) == (8, 3)
+    with pytest.raises(ConfigError, match="--moe-router-num-groups: needs --moe-router-group-topk"):
+        draft_like("megatron", shlex.split(f"{DEEPSEEK} --moe-router-num-groups 8"))
+    with pytest.raises(ConfigError, match="1 of 64 groups hold 4 experts, fewer than the top-8"):
+        draft_like("megatron", shlex.split(f"{DEEPSEEK} --moe-router-num-groups 64 --moe-router-group-topk 1"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "once"),
+    [
+        ("--moe-token-dispatcher-type alltoall", False),
+        ("--moe-token-dispatcher-type allgather", False),
+        ("--moe-token-dispatcher-type flex", True),
+        ("--moe-token-dispatcher-type flex --moe-enable-deepep", True),
+    ],
+)
+def test_only_the_flex_dispatcher_sends_a_token_to_a_node_once(flags, once):
+    assert job(DEEPSEEK, flags)[0].stack.deduplicated_dispatch is once
+
+
 def test_experts_are_split_as_the_rest_unless_a_flag_says_otherwise():
     split = "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 1 --expert-model-parallel-size 8"
     assert job(DEEPSEEK, split)[0].parallel.expert_tp == 4

@@ -175,9 +175,18 @@ def routed_experts(config: Config, _: Family) -> Table:
             "ffn_hidden": width,
             "shared_ffn_hidden": config.whole("n_shared_experts", default=0) * width,
             "first_dense_layers": config.whole("first_k_dense_replace", default=0),
+            **_limited_routing(config),
         },
         "mtp_layers": config.whole("num_nextn_predict_layers", default=0),
     }
+
+
+def _limited_routing(config: Config) -> Table:
+    """Read the groups of node-limited routing; ``topk_method`` greedy has none (DeepSeek, modeling_deepseek.py)."""
+    if config.has("topk_method") and config.word("topk_method") == "greedy":
+        return {}
+    groups, chosen = config.whole("n_group", default=1), config.whole("topk_group", default=1)
+    return {"groups": groups, "group_topk": chosen} if groups > 1 else {}
 
 
 def full_experts(config: Config, _: Family) -> Table:

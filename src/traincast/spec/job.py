@@ -76,6 +76,8 @@ class JobRequest:
     """The vocabulary is padded to a multiple of this times tp."""
     grad_reduce_bytes: int | None = None
     """Bytes of a gradient element as replicas reduce it; it replaces the stack's."""
+    deduplicated_dispatch: bool | None = None
+    """Whether a token crosses to a node of its experts once (DeepEP, HybridEP); it replaces the framework's."""
     reshard_after_forward: bool | None = None
     """Whether FSDP (zero 3) frees gathered parameters after the forward pass and gathers them again."""
     param_gather_bytes: int | None = None

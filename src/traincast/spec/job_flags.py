@@ -78,6 +78,12 @@ JOB_FLAGS: tuple[JobFlag, ...] = (
     JobFlag("expert_imbalance", ("--expert-imbalance",), "number", "Tokens of the busiest expert rank over the mean."),
     JobFlag("grad_reduce_bytes", ("--grad-reduce-bytes",), "count", "Bytes of a gradient element as it is reduced."),
     JobFlag(
+        "deduplicated_dispatch",
+        ("--deduplicated-dispatch",),
+        "switch",
+        "Send a token to a node of its experts once (DeepEP, HybridEP).",
+    ),
+    JobFlag(
         "reshard_after_forward",
         ("--reshard-after-forward",),
         "switch",

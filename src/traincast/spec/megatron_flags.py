@@ -110,6 +110,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     if "num-experts" in pasted:
         # Source: arguments.py, validate_args: experts are split as the rest unless the flag says otherwise.
         fields.setdefault("etp", fields["tp"])
+        fields["deduplicated_dispatch"] = _deduplicates(pasted)
     model = _model(pasted, notes)
     _pipeline(pasted, fields, model)
     fields["precision"] = _precision(pasted)
@@ -255,6 +256,7 @@ def _experts(pasted: Pasted, layers: int, ffn: int) -> dict[str, Any]:
         "topk": pasted.count("moe-router-topk", 1) if "moe-router-topk" in pasted else 2,
         "ffn_hidden": pasted.count("moe-ffn-hidden-size", 1) if "moe-ffn-hidden-size" in pasted else ffn,
     }
+    experts |= _expert_groups(pasted)
     if "moe-shared-expert-intermediate-size" in pasted:
         experts["shared_ffn_hidden"] = pasted.count("moe-shared-expert-intermediate-size", 1)
     if "moe-expert-capacity-factor" in pasted:
@@ -262,6 +264,33 @@ def _experts(pasted: Pasted, layers: int, ffn: int) -> dict[str, Any]:
     if "moe-layer-freq" in pasted:
         experts["first_dense_layers"], experts["period"] = moe_layers(" ".join(pasted.flags["moe-layer-freq"]), layers)
     return experts
+
+
+def _expert_groups(pasted: Pasted) -> dict[str, int]:
+    """Return the groups of node-limited routing, and those of a token.
+
+    Source: Megatron-LM, arguments.py: --moe-router-topk-limited-devices stands for a group for each EP rank.
+    """
+    devices = "moe-router-topk-limited-devices"
+    if devices in pasted:
+        ranks = "expert-model-parallel-size"
+        return {"groups": pasted.count(ranks, 1) if ranks in pasted else 1, "group_topk": pasted.count(devices, 1)}
+    names = ("moe-router-num-groups", "moe-router-group-topk")
+    given = [name for name in names if name in pasted]
+    if len(given) == 1:
+        missing = next(name for name in names if name not in given)
+        raise ConfigError(f"needs --{missing} (in {SHOWN})", f"--{given[0]}")
+    return {"groups": pasted.count(names[0], 1), "group_topk": pasted.count(names[1], 1)} if given else {}
+
+
+def _deduplicates(pasted: Pasted) -> bool:
+    """Return whether a token is sent to a node once, whatever the number of its experts there.
+
+    Sources: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py (alltoall permutes a copy for each expert;
+    flex is DeepEP or HybridEP); DeepSeek-AI, DeepEP (forwards within a node what came over the network).
+    """
+    dispatcher = "moe-token-dispatcher-type"
+    return pasted.is_on("moe-enable-deepep") or (dispatcher in pasted and pasted.text(dispatcher) == "flex")
 
 
 def _pipeline(pasted: Pasted, fields: dict[str, Any], model: Model | None) -> None:

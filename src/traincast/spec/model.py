@@ -19,7 +19,7 @@ _NUMBERS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("attention", ("heads", "kv_heads", "head_dim", "window_period"), 1),
     ("attention", ("window", "window_layers"), 0),
     ("latent", ("q_rank", "kv_rank", "rope_head_dim", "nope_head_dim", "v_head_dim"), 1),
-    ("experts", ("experts", "topk", "ffn_hidden", "period"), 1),
+    ("experts", ("experts", "topk", "ffn_hidden", "period", "groups", "group_topk"), 1),
     ("experts", ("shared_ffn_hidden", "first_dense_layers", "capacity_factor"), 0),
 )
 """Part of a model, its numbers, and their least value."""
@@ -79,6 +79,30 @@ class Experts:
     """After those, one layer in so many has experts."""
     capacity_factor: float | None = None
     """Tokens an expert takes over the mean, the others dropped; None: dropless."""
+    groups: int = 1
+    """Groups that the experts form, equal and consecutive; 1: routing is not limited to some of them."""
+    group_topk: int = 1
+    """Groups that the experts of a token are in (node-limited routing)."""
+
+    def check_groups(self) -> None:
+        """Refuse groups that do not divide the experts, or are too few for those of a token.
+
+        Raises
+        ------
+        ConfigError
+            With the rule.
+        """
+        if self.experts % self.groups or self.group_topk > self.groups:
+            raise ConfigError(
+                f"{self.group_topk} of {self.groups} groups of {self.experts} experts; groups must divide the experts",
+                "model.experts.groups",
+            )
+        reachable = self.group_topk * (self.experts // self.groups)
+        if reachable < self.topk:
+            raise ConfigError(
+                f"{self.group_topk} of {self.groups} groups hold {reachable} experts, fewer than the top-{self.topk}",
+                "model.experts.group_topk",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +153,8 @@ class Model:
             raise ConfigError(f"{heads} heads do not share {kv_heads} key/value heads evenly", "model.attention")
         if self.experts and not 1 <= self.experts.topk <= self.experts.experts:
             raise ConfigError(f"top-{self.experts.topk} of {self.experts.experts} experts", "model.experts")
+        if self.experts:
+            self.experts.check_groups()
 
     def has_experts(self, layer: int) -> bool:
         """Return whether the layer at that index (from 0) has experts."""

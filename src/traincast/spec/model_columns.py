@@ -132,7 +132,10 @@ def _as_trained(table: dict[str, Any], builtin: Mapping[str, Any] | None, row: M
         result.pop("mtp_layers", None)
     experts = result.get("experts")
     if cut and experts and experts.get("first_dense_layers"):
-        result["experts"] = {**experts, "first_dense_layers": 1}
+        experts = result["experts"] = {**experts, "first_dense_layers": 1}
+    if experts and builtin is not None and experts["experts"] != builtin.get("experts", {}).get("experts"):
+        # The groups of a routing are those of its number of experts.
+        result["experts"] = {key: value for key, value in experts.items() if key not in ("groups", "group_topk")}
     return result
 
 

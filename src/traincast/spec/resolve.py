@@ -122,7 +122,9 @@ def _start(request: JobRequest) -> Decisions:
     elif request.year not in (None, stack.year):
         decided.note("year-unused", f"year {request.year} has no effect: the stack {stack.name} is named")
     if request.grad_reduce_bytes is not None:
-        decided.stack = replace(stack, grad_reduce_bytes=request.grad_reduce_bytes)
+        decided.stack = replace(decided.stack, grad_reduce_bytes=request.grad_reduce_bytes)
+    if request.deduplicated_dispatch is not None:
+        decided.stack = replace(decided.stack, deduplicated_dispatch=request.deduplicated_dispatch)
     longest = request.model.max_positions
     if longest is not None and request.seq_length > longest:
         decided.note(

@@ -95,10 +95,25 @@ def test_tokens_cross_the_network_once_for_each_node_of_their_experts():
     def share(gpus_per_node):
         return exchanged(job, "forward", gpus_per_node)[key] / exchanged(every, "forward", gpus_per_node)[key]
 
-    # Two experts of a token on n nodes meet n (1 - (1 - 1/n)^2) of them: 1.5 of 2, 1.75 of 4.
+    # Two of 8 experts are on one node of n with a chance of (8 / n - 1) / 7: 3/7 of two nodes, 1/7 of four.
     assert share(8) == 1
-    assert share(4) == pytest.approx(1.5 / 2, rel=1e-4)
-    assert share(2) == pytest.approx(1.75 / 2, rel=1e-4)
+    assert share(4) == pytest.approx((2 - 3 / 7) / 2, rel=1e-4)
+    assert share(2) == pytest.approx((2 - 1 / 7) / 2, rel=1e-4)
+
+
+def test_node_limited_routing_bounds_what_crosses_where_a_token_is_sent_once():
+    """Both experts of a token in one of four groups, a group on each of four nodes: one node each."""
+    groups = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, groups=4, group_topk=1))
+    key = (Group.EP, Operation.ALL_TO_ALL)
+    for once, share in ((True, 1 / 2), (False, 1.0)):
+        limited, free = (job_of(model, gpus=8, ep=8, deduplicated_dispatch=once) for model in (groups, TINY_EXPERTS))
+        every = exchanged(replace(free, stack=replace(free.stack, deduplicated_dispatch=False)), "forward", 2)[key]
+        assert exchanged(limited, "forward", 2)[key] == pytest.approx(share * every)
+        texts = [note.text for note in workload_of(limited, 2).assumptions if note.code == "node-limited-routing"]
+        assert len(texts) == 1
+        assert ("on 1.00 nodes on average instead of 1.86" in texts[0]) is once
+        assert not [note for note in workload_of(free, 2).assumptions if note.code == "node-limited-routing"]
+        assert not [note for note in workload_of(limited, 8).assumptions if note.code == "node-limited-routing"]
 
 
 def test_capacity_bounds_what_is_sent():

@@ -60,7 +60,7 @@ def build_workload(job: Job, plan: SchedulePlan, ranks_per_node: int = 8) -> Wor
         template_W=np.zeros(job.parallel.world_size, dtype=np.int32),
         message_bytes_Q=np.full(len(job.layers_Q), message, dtype=np.int64),
         inputs=(),
-        assumptions=(*job.assumptions, *_overlap_notes(builder.emit)),
+        assumptions=(*job.assumptions, *_overlap_notes(builder.emit), *_routing_notes(part)),
     )
 
 
@@ -75,6 +75,23 @@ def _overlap_notes(emit: Emitter) -> tuple[Note, ...]:
         "its transfers is hidden"
     )
     return (Note("overlap-tp-across-nodes", text),)
+
+
+def _routing_notes(part: Slice) -> tuple[Note, ...]:
+    """Say what node-limited routing changes."""
+    experts, stack = part.job.model.experts, part.job.stack
+    if experts is None or experts.group_topk == experts.groups:
+        return ()
+    limited, free = part.nodes_of_token(experts), part.nodes_of_token(experts, limited=False)
+    if limited is None or free is None:
+        return ()
+    groups = f"{experts.group_topk} of {experts.groups} groups"
+    text = f"node-limited routing: the top-{experts.topk} experts of a token are in {groups}"
+    if stack.deduplicated_dispatch:
+        text += f", on {limited:.2f} nodes on average instead of {free:.2f}; it is sent to each of them once"
+    else:
+        text += "; that changes nothing here, as the all-to-all sends a token once for each of its experts"
+    return (Note("node-limited-routing", text),)
 
 
 @dataclass(slots=True)

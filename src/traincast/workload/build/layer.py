@@ -233,8 +233,10 @@ def _experts(part: Slice, work: LayerWork) -> None:
     if experts.shared_ffn_hidden:
         _feed_forward(part, work, part.tokens, -(-experts.shared_ffn_hidden // job.parallel.tp))
     size = routed * model.hidden * part.element_bytes
-    if job.stack.deduplicated_dispatch:
-        size = round(size * part.distinct_nodes_share(experts.topk))
+    nodes = part.nodes_of_token(experts) if job.stack.deduplicated_dispatch else None
+    if nodes is not None:
+        # A token crosses to each node of its experts once, not once for each of them.
+        size = round(size * nodes / experts.topk)
     if ep > 1:
         work.forward.append(Exchange(Group.EP, Operation.ALL_TO_ALL, size, 2))
         work.backward.append(Exchange(Group.EP, Operation.ALL_TO_ALL, size, 2))

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from traincast.spec.job import Job
+from traincast.spec.model import Experts
+from traincast.workload.build.routing import expected_nodes
 
 ACTIVATION_BYTES = 2
 """Activations travel between ranks in 16 bits in every precision but fp32."""
@@ -70,10 +72,20 @@ class Slice:
         """Return whether every group within so many consecutive ranks sits inside a node."""
         return self.job.parallel.world_size <= self.ranks_per_node or self.ranks_per_node % span == 0
 
-    def distinct_nodes_share(self, topk: int) -> float:
-        """Return how many nodes a token's experts are spread over, over how many experts it has.
+    def nodes_of_token(self, experts: Experts, *, limited: bool = True) -> float | None:
+        """Return the expected nodes that a token's experts are on; None where one node holds all experts.
 
-        Experts are taken as drawn evenly: of n nodes, k draws meet ``n (1 - (1 - 1/n)^k)`` distinct ones.
+        Parameters
+        ----------
+        experts : Experts
+            Of the model.
+        limited : bool
+            Whether groups limit the routing; else as if there were none.
         """
-        nodes = max(1, -(-self.job.parallel.ep * self.job.parallel.expert_tp // self.ranks_per_node))
-        return 1.0 if nodes == 1 else nodes * (1 - (1 - 1 / nodes) ** topk) / topk
+        parallel = self.job.parallel
+        each = experts.experts // parallel.ep
+        node_E = tuple(at // each * parallel.expert_tp // self.ranks_per_node for at in range(experts.experts))
+        if len(set(node_E)) == 1:
+            return None
+        groups = (experts.groups, experts.group_topk) if limited else (1, 1)
+        return expected_nodes(node_E, experts.topk, *groups)
