@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         TraincastError,
         UnknownNameError,
     )
+    from traincast.recorded import run_again
     from traincast.simulation.result import Result
     from traincast.spec.options import LayoutOptions, SimulateOptions, StageRoles
 
@@ -40,6 +41,7 @@ _HOME = {
         "traincast.errors",
     ),
     "Result": "traincast.simulation.result",
+    "run_again": "traincast.recorded",
     **dict.fromkeys(("LayoutOptions", "SimulateOptions", "StageRoles"), "traincast.spec.options"),
 }
 
@@ -64,6 +66,7 @@ __all__ = [
     "operator",
     "predict",
     "read",
+    "run_again",
     "simulate",
     "validate",
 ]

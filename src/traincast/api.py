@@ -24,8 +24,8 @@ from traincast.formats.echo.loads import read_with_traced_loads
 from traincast.formats.open import expand_inputs, identify, refuse_meaningless
 from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
+from traincast.simulation.runs import DEFAULT_CLUSTER, run_job_of, run_workload_of
 from traincast.simulation.sides import measured_side, simulated_side
-from traincast.simulation.simulate import simulate_workload
 from traincast.spec.cluster import Cluster
 from traincast.spec.clusters import cluster_names, load_cluster
 from traincast.spec.draft import Draft
@@ -36,7 +36,6 @@ from traincast.spec.model import Model
 from traincast.spec.models import load_model, model_names
 from traincast.spec.notes import Note
 from traincast.spec.options import LayoutOptions, SimulateOptions, make_options
-from traincast.spec.resolve import resolve_job
 from traincast.spec.simai import SimaiOverlap
 from traincast.workload.words import operation_named
 from traincast.workload.workload import Workload
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.validate import Validation
     from traincast.estimate.operator_price import OperatorPrice
-
-DEFAULT_CLUSTER = "h100"
 
 _HEAD_BYTES = 4096
 
@@ -138,7 +135,7 @@ def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None
     form = workload_format(paths, given)
     chosen = layout or LayoutOptions()
     refuse_meaningless(form, chosen)
-    return read_with_traced_loads(form, paths, chosen)
+    return replace(read_with_traced_loads(form, paths, chosen), layout=chosen)
 
 
 def bus_bandwidths(path: StrPath) -> dict[str, float]:
@@ -188,13 +185,12 @@ def simulate(
     if isinstance(files, Workload) and chosen.layout != LayoutOptions():
         raise ConfigError("the layout of a workload is decided when it is read; give layout options to traincast.read")
     workload = files if isinstance(files, Workload) else read(files, chosen.layout)
-    result = simulate_workload(workload, load_cluster(chosen.cluster or DEFAULT_CLUSTER), chosen, engine)
-    return result if chosen.cluster else _with_default_cluster(result)
+    return run_workload_of(workload, chosen, engine)
 
 
 def predict(
     job: Job | JobRequest | Draft | StrPath,
-    cluster: str | None = None,
+    cluster: str | Cluster | None = None,
     *,
     options: SimulateOptions | None = None,
     allow_oom: bool = False,
@@ -207,7 +203,7 @@ def predict(
     job : JobRequest, Job, Draft, or path
         What is trained and how it is laid out; what is left open is decided by its stack, and every such
         decision is among the assumptions of the result. A path is that of a job file.
-    cluster : str, optional
+    cluster : str or Cluster, optional
         Preset or TOML file; by default what the job says, else ``h100``, an assumption.
     options : SimulateOptions, optional
         Pricing overrides, stragglers, what shares links; its layout is not used.
@@ -227,20 +223,8 @@ def predict(
     TraincastError
         If the job cannot be read or cannot run.
     """
-    from traincast.simulation.forecast import forecast
-
     draft = read_job_file(str(job)) if isinstance(job, (str, PathLike)) else job
-    said = draft.cluster if isinstance(draft, Draft) else None
-    chosen = cluster or said or (options.cluster if options else None)
-    found = load_cluster(chosen or DEFAULT_CLUSTER)
-    notes = draft.notes if isinstance(draft, Draft) else ()
-    request = draft.request() if isinstance(draft, Draft) else draft
-    decided = resolve_job(request, found) if isinstance(request, JobRequest) else request
-    decided = replace(decided, assumptions=(*notes, *decided.assumptions))
-    result = forecast(decided, found, options, allow_oom=allow_oom, engine=engine)
-    if isinstance(draft, Draft):
-        result = replace(result, warnings=(*draft.warnings, *result.warnings))
-    return result if chosen else _with_default_cluster(result)
+    return run_job_of(draft, options or SimulateOptions(), cluster, allow_oom=allow_oom, engine=engine)
 
 
 def simai(
@@ -579,16 +563,3 @@ def _begins_like_json(path: Path) -> bool:
     except FormatError:
         # A folder or pattern; or who reads it next says why it cannot be read.
         return False
-
-
-def _with_default_cluster(result: Result) -> Result:
-    text = f"no cluster was given; taken as {DEFAULT_CLUSTER}"
-    assumptions = (*result.assumptions, Note("cluster-default", text))
-    priced = any(each.algorithm != "measured" for each in result.collectives)
-    if not priced:
-        return replace(result, assumptions=assumptions)
-    warning = Note(
-        "cluster-default",
-        f"communication was priced for {DEFAULT_CLUSTER}, because no cluster was given (use --cluster)",
-    )
-    return replace(result, assumptions=assumptions, warnings=(*result.warnings, warning))

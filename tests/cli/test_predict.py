@@ -62,6 +62,20 @@ def test_the_header_names_the_job_and_the_peak_of_its_mfu(call, tmp_path, precis
     assert f"of the {precision} peak" in compared
 
 
+def test_a_result_is_run_again_and_options_win_over_it(call, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    call("predict", *SMALL, "--slow", "3=1.5", "--precision", "fp8", "--out", first, "--quiet")
+    assert call("predict", first, "--out", second, "--quiet") == (0, "", "")
+    assert (first / "result.json").read_bytes() == (second / "result.json").read_bytes()
+    found = as_json(call, first / "result.json", "--tp", 2, "--cluster", "h200", "--network", "analytical")
+    assert (found["parallel"]["tp"], found["cluster"]["name"], found["job"]["precision"]) == (2, "h200", "fp8")
+    assert found["run"]["options"] == {"compute_slowdown": {"3": 1.5}, "network": "analytical"}
+    (first / "result.json").write_text((first / "result.json").read_text().replace('"predict"', '"simulate"'))
+    code, out, err = call("predict", first)
+    assert (code, out) == (1, "")
+    assert "run traincast simulate on it" in err
+
+
 def test_a_result_of_before_shows_its_shares_of_the_16_bit_peak(call, tmp_path):
     found = as_json(call, *SMALL, "--precision", "fp8")
     found["mfu"] = found["mfu_16_bit"]

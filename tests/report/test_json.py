@@ -44,6 +44,7 @@ CONTRACT = [
     "cluster",
     "assumptions",
     "warnings",
+    "run",
     "version",
 ]
 

@@ -23,7 +23,7 @@ CONTRACT = {
     "schema", "iteration_time_s", "breakdown_s", "ranks", "job", "parallel", "interval", "tokens_per_s_per_gpu",
     "tflops_per_gpu", "mfu", "hfu", "mfu_peak", "mfu_16_bit", "hfu_16_bit",
     "memory_bytes", "collectives", "stragglers", "what_if", "measured_s", "inputs",
-    "cluster", "assumptions", "warnings", "version",
+    "cluster", "assumptions", "warnings", "run", "version",
 }  # fmt: skip
 BREAKDOWN = {"compute", "exposed_tp", "exposed_cp", "exposed_ep", "exposed_pp", "exposed_dp", "bubble", "other"}
 MEMORY = ("parameters", "gradients", "optimizer", "activations", "other")

@@ -2,16 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from traincast.cli.numbers import in_range
 from traincast.cli.options import Name, tokens
+from traincast.errors import ConfigError
 from traincast.spec.draft import Draft
 from traincast.spec.job_file import read_job_file
 from traincast.spec.job_flags import JOB_FLAGS, SCHEDULES, JobFlag
 from traincast.spec.like import LIKES, draft_like
+
+if TYPE_CHECKING:
+    from traincast.spec.record import RunRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,7 +43,13 @@ def job_options(function: F) -> F:
 
 
 def job_of(
-    words: Sequence[str], like: str | None, cluster: str | None, values: Mapping[str, Any], *, strict: bool = False
+    words: Sequence[str],
+    like: str | None,
+    cluster: str | None,
+    values: Mapping[str, Any],
+    *,
+    strict: bool = False,
+    recorded: Draft | None = None,
 ) -> Draft:
     """Return the job that file, pasted flags and options describe; options win over the others.
 
@@ -55,6 +65,8 @@ def job_of(
         Values of the flags by field; None is not given. Other keys are left alone.
     strict : bool, default False
         Refuse pasted flags that are unknown, and GPUs that are not what the launcher starts.
+    recorded : Draft, optional
+        The job of a result that `words` name, instead of that of a job file.
 
     Returns
     -------
@@ -68,7 +80,7 @@ def job_of(
     TraincastError
         If the file or a flag cannot be read.
     """
-    draft = _gathered(words, like, cluster, values, strict=strict)
+    draft = _gathered(words, like, cluster, values, strict=strict, recorded=recorded)
     wrong = [note.text for note in draft.warnings if note.code == "gpus-of-launcher"] if strict else []
     if wrong:
         raise click.UsageError(f"{wrong[0]}; give one of them, or leave out --strict")
@@ -78,13 +90,35 @@ def job_of(
     return draft
 
 
+def recorded_job(record: "RunRecord") -> Draft:
+    """Return the job of a recorded forecast, for options to win over.
+
+    Raises
+    ------
+    ConfigError
+        If the result is no forecast, or its job was decided in Python, where no option can win.
+    """
+    draft = record.draft()
+    if isinstance(draft, Draft):
+        return draft
+    raise ConfigError("is of a Job that was made in Python; run it again there: traincast.run_again(...)", "run.job")
+
+
 def _gathered(
-    words: Sequence[str], like: str | None, cluster: str | None, values: Mapping[str, Any], *, strict: bool
+    words: Sequence[str],
+    like: str | None,
+    cluster: str | None,
+    values: Mapping[str, Any],
+    *,
+    strict: bool,
+    recorded: Draft | None,
 ) -> Draft:
     """Return what file, pasted flags and options say."""
     given = {flag.field: values[flag.field] for flag in JOB_FLAGS if values.get(flag.field) is not None}
     model = given.pop("model", None)
     said = Draft(model=model, cluster=cluster, fields=given)
+    if recorded is not None:
+        return recorded.under(said)
     if like is not None:
         return draft_like(like, words, strict=strict).under(said)
     if len(words) > 1 or any(word.startswith("-") for word in words):

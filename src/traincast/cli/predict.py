@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from traincast.cli.job_options import job_of, job_options
-from traincast.cli.run_options import output_options, run_fields, run_options
+from traincast.cli.job_options import job_of, job_options, recorded_job
+from traincast.cli.run_options import given_fields, output_options, recorded_run, run_fields, run_options
 from traincast.cli.terminal import console, print_json, print_line, progress
 from traincast.errors import ConfigError
-from traincast.spec.options import make_options
+from traincast.spec.options import changed_options, make_options
 
 
 @click.command(name="predict", context_settings={"ignore_unknown_options": False})
@@ -32,6 +32,9 @@ def command(
 
     JOB is a job file (traincast init writes one); options win over it. Flags of Megatron-LM or torchtitan are taken
     as they are: traincast predict --like megatron --cluster h100 --gpus 64 -- --num-layers 32 ...
+
+    JOB may also be the result.json of a forecast, or its folder: its job, cluster and options are run again, and
+    options win over them.
     """
     try:
         options = make_options(**run_fields(values))
@@ -40,7 +43,15 @@ def command(
     from traincast import api
     from traincast.report.directory import write_directory
 
-    draft = job_of(words, like, cluster, values, strict=strict)
+    record = recorded_run(words) if like is None else None
+    if record is None:
+        draft = job_of(words, like, cluster, values, strict=strict)
+    else:
+        draft = job_of(words, like, cluster, values, recorded=recorded_job(record))
+        options, allow_oom = (
+            changed_options(record.options, **given_fields(run_fields(values))),
+            allow_oom or record.allow_oom,
+        )
     with progress("predicting", quiet=quiet or as_json):
         result = api.predict(draft, options=options, allow_oom=allow_oom)
         written = write_directory(result, out) if out else []

@@ -1,11 +1,12 @@
 """The options of every command that simulates a step: what the network does, who is slow, what comes out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from traincast.cli.numbers import in_range
 from traincast.cli.options import (
@@ -18,6 +19,9 @@ from traincast.cli.options import (
     slowdown_by_class,
 )
 from traincast.spec.options import NETWORKS, OVERLAP_CLASSES
+
+if TYPE_CHECKING:
+    from traincast.spec.record import RunRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -117,3 +121,34 @@ def run_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     )
     found = run_values(values)
     return {name: found[name] for name in names}
+
+
+def recorded_run(words: Sequence[str | Path]) -> "RunRecord | None":
+    """Return what a result was made from, where it is the only word; None where the words are something else.
+
+    Raises
+    ------
+    TraincastError
+        If it is a result that does not hold that, or is damaged.
+    """
+    path = Path(words[0]) if len(words) == 1 else Path()
+    # Asked of the name first, so that a pipe or device is not opened here.
+    if path.suffix != ".json" and not (path / "result.json").is_file():
+        return None
+    from traincast.recorded import is_result, load_record
+
+    return load_record(path) if is_result(path) else None
+
+
+def given_fields(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the fields of `run_values` or `run_fields` that stand on the command line.
+
+    They win over those of a recorded run, the others do not.
+    """
+    context = click.get_current_context()
+    option = {"busbw_bytes_per_s": "busbw", "compute_slowdown": "slow"}
+    return {
+        name: value
+        for name, value in found.items()
+        if context.get_parameter_source(option.get(name, name)) is ParameterSource.COMMANDLINE
+    }

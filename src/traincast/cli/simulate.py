@@ -8,11 +8,11 @@ import click
 
 from traincast.cli.numbers import in_range
 from traincast.cli.options import Name, expert_loads, layout_options, simai_overlap, size
-from traincast.cli.run_options import output_options, run_options, run_values
+from traincast.cli.run_options import given_fields, output_options, recorded_run, run_options, run_values
 from traincast.cli.terminal import console, print_json, print_line, progress
 from traincast.errors import ConfigError
 from traincast.spec.dtypes import DTYPE_BYTES
-from traincast.spec.options import COMM_SOURCES, SimulateOptions, StageRoles, make_options
+from traincast.spec.options import COMM_SOURCES, SimulateOptions, StageRoles, changed_options, make_options
 from traincast.spec.simai import SimaiOverlap
 
 
@@ -75,7 +75,11 @@ def command(
     overlap: SimaiOverlap | None,
     **changes: Any,  # noqa: ANN401
 ) -> None:
-    """Simulate a workload or trace file (several rank files, or the folder they are in, are one run)."""
+    """Simulate a workload or trace file (several rank files, or the folder they are in, are one run).
+
+    The result.json of a simulation, or its folder, is run again: its files, which must be what they were, on its
+    cluster with its options; options win over them.
+    """
     try:
         options = make_options(**run_values(changes))
     except ConfigError as error:
@@ -90,8 +94,14 @@ def command(
     from traincast import api
     from traincast.report.directory import write_directory
 
+    record = recorded_run(files)
     with progress("simulating", quiet=quiet or as_json):
-        result = api.simulate(files, options)
+        if record is None:
+            result = api.simulate(files, options)
+        else:
+            from traincast.recorded import simulate_record
+
+            result = simulate_record(record, changed_options(record.options, **given_fields(run_values(changes))))
         written = write_directory(result, out) if out else []
     if as_json:
         from traincast.report.json import result_to_dict

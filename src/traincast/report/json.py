@@ -70,6 +70,7 @@ class _Document(msgspec.Struct, kw_only=True):
     cluster: dict[str, Any]
     assumptions: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
+    run: dict[str, Any] | None = None
     version: str = ""
 
 

@@ -151,6 +151,8 @@ class Result:
     what_if: tuple[dict[str, object], ...] = ()
     measured_s: float | None = None
     parts: tuple[PartResult, ...] = ()
+    run: dict[str, object] | None = None
+    """All that is needed to run it again (`traincast.spec.record`); None where an older version wrote the result."""
     version: str = ""
     program: "Program | None" = field(default=None, repr=False, compare=False)
     """The simulated operations, for timelines; not part of the JSON."""

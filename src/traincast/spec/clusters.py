@@ -10,7 +10,7 @@ number in SI units, a text with its unit, or either of them with its source::
     hop_latency_s = { value = 9e-6, source = "our nccl-tests of May" }
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -74,10 +74,35 @@ def load_cluster(name_or_path: str) -> Cluster:
     UnknownNameError
         If it is neither a file nor the name of a preset, or its architecture is not known.
     """
-    values = _read(_find(name_or_path), name_or_path)
+    return _cluster_of(_read(_find(name_or_path), name_or_path), name_or_path)
+
+
+def cluster_from_table(table: Mapping[str, Any], shown: str) -> Cluster:
+    """Return the cluster that a table describes in full, under the names of a cluster file and with its name.
+
+    Parameters
+    ----------
+    table : mapping
+        As a TOML file has it, without a base; a topology file is looked up from the working folder.
+    shown : str
+        Where it comes from, for messages.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        As `load_cluster`.
+    """
+    document = dict(table)
+    fabric = document.pop("fabric", None)
+    cluster = _cluster_of(_values(document, shown), shown)
+    return cluster if fabric is None else replace(cluster, fabric=fabric_from_table(fabric, ""))
+
+
+def _cluster_of(values: dict[str, _Value], shown: str) -> Cluster:
+    """Return the cluster that checked values make up."""
     measured = values.pop("measured", None)
-    cluster = _build(Cluster, "", values, name_or_path)
-    cluster = replace(cluster, gpu=with_architecture(cluster.gpu, name_or_path))
+    cluster = _build(Cluster, "", values, shown)
+    cluster = replace(cluster, gpu=with_architecture(cluster.gpu, shown))
     if measured is not None:
         cluster = replace(cluster, measured=Measured(tables=measured.value, intra=cluster.intra, inter=cluster.inter))
     return replace(cluster, sources=tuple((field, value.source) for field, value in values.items() if value.source))
@@ -102,6 +127,12 @@ def _read(file: Traversable, shown: str) -> dict[str, _Value]:
         base = known_name("base cluster", str(base), cluster_names())
     values = {} if base is None else _read(_presets() / f"{base}.toml", base)
     values["name"] = _Value(file.name.removesuffix(".toml"), None)
+    return values | _values(document, shown, values)
+
+
+def _values(document: dict[str, Any], shown: str, base: Mapping[str, _Value] | None = None) -> dict[str, _Value]:
+    """Return the checked values of the tables of a file over those of its base, by field path."""
+    values = dict(base or {})
     for section, kind in _SECTIONS.items():
         table = document.pop(section, {})
         if not isinstance(table, dict):

@@ -6,6 +6,8 @@ from types import MappingProxyType
 from typing import Any
 
 from traincast.errors import ConfigError
+from traincast.spec.cluster import Cluster
+from traincast.spec.inputs import InputFile
 from traincast.spec.job import JobRequest
 from traincast.spec.job_flags import job_flag_of
 from traincast.spec.model import Model
@@ -26,8 +28,10 @@ class Draft:
     ----------
     model : Model or str or None
         A model, or the name or path of one.
-    cluster : str or None
-        Name or path of a cluster.
+    cluster : str or Cluster or None
+        A cluster, or the name or path of one.
+    cluster_assumed : bool
+        Whether nobody named the cluster.
     fields : mapping
         Fields of `JobRequest` that were given.
     notes : tuple of Note
@@ -40,16 +44,20 @@ class Draft:
         Ranks that a pasted launch line starts.
     launcher : str or None
         What says so, or why nothing does.
+    inputs : tuple of InputFile
+        The files that say it.
     """
 
     model: Model | str | None = None
-    cluster: str | None = None
+    cluster: str | Cluster | None = None
+    cluster_assumed: bool = False
     fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     notes: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
     finish: Finish | None = None
     launched: int | None = None
     launcher: str | None = None
+    inputs: tuple[InputFile, ...] = ()
 
     def under(self, over: "Draft") -> "Draft":
         """Return this draft with everything that another one says instead, less the assumptions that it settles."""
@@ -58,6 +66,8 @@ class Draft:
             self,
             model=over.model or self.model,
             cluster=over.cluster or self.cluster,
+            cluster_assumed=self.cluster_assumed and over.cluster is None,
+            inputs=(*self.inputs, *over.inputs),
             fields={**self.fields, **over.fields},
             notes=(*(note for note in self.notes if note.code not in settled), *over.notes),
             warnings=(*self.warnings, *self._contradictions(over), *over.warnings),

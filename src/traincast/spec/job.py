@@ -65,8 +65,8 @@ class JobRequest:
     attention_kernel: str | None = None
     cuda_graphs: bool | None = None
     cp_kind: str | None = None
-    stack: str | None = None
-    """Name of a stack."""
+    stack: str | Stack | None = None
+    """A stack: its name, the path of a TOML file, or itself."""
     year: int | None = None
     task: str = "pretrain"
     lora_rank: int | None = None

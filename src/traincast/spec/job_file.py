@@ -24,7 +24,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,6 +33,7 @@ from traincast.files import read_toml
 from traincast.names import known_names
 from traincast.ranges import quoted, range_of
 from traincast.spec.draft import Draft
+from traincast.spec.inputs import input_of
 from traincast.spec.job import JobRequest
 from traincast.spec.model import Model
 from traincast.spec.model_table import merged, model_from_table
@@ -136,7 +137,8 @@ def read_job_file(path: str) -> Draft:
     UnknownNameError
         If the model that it builds on is not known.
     """
-    return draft_of_table(read_toml(Path(path)), path)
+    draft = draft_of_table(read_toml(Path(path)), path)
+    return replace(draft, inputs=(input_of(path, "job"),))
 
 
 def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:

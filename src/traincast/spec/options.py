@@ -244,3 +244,16 @@ def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401
         )
     layout = LayoutOptions(**{name: value for name, value in values.items() if name in of_layout})
     return SimulateOptions(layout=layout, **{name: value for name, value in values.items() if name in of_simulation})
+
+
+def changed_options(options: SimulateOptions, **values: Any) -> SimulateOptions:  # noqa: ANN401
+    """Return options with other values for some fields of `SimulateOptions` and `LayoutOptions`, as flat keywords.
+
+    Raises
+    ------
+    ConfigError
+        If a keyword is no such field, or a value is not allowed.
+    """
+    said = {each.name: getattr(options, each.name) for each in fields(SimulateOptions) if each.name != "layout"}
+    said |= {each.name: getattr(options.layout, each.name) for each in fields(LayoutOptions)}
+    return make_options(**{**said, **values})

@@ -114,7 +114,8 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
 
 def _start(request: JobRequest) -> Decisions:
     """Choose the stack."""
-    stack = load_stack(stack_of_year(request.year) if request.stack is None else request.stack)
+    named = stack_of_year(request.year) if request.stack is None else request.stack
+    stack = named if isinstance(named, Stack) else load_stack(named)
     decided = Decisions(stack, list(request.model.notes))
     if request.stack is None:
         when = "no stack is named" if request.year is None else f"no stack is named, the year is {request.year}"

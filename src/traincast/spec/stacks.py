@@ -9,6 +9,7 @@ with its source::
     host_layer_s = { value = "180us", source = "our profile of May" }
 """
 
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from importlib import resources
@@ -85,6 +86,25 @@ def load_stack(name_or_path: str) -> Stack:
         return _named(known_name("stack", name_or_path, stack_names()))
     table = read_toml(path)
     return _build(path.stem, _with_base(table, name_or_path), name_or_path)
+
+
+def stack_from_table(table: Mapping[str, Any], shown: str) -> Stack:
+    """Return the stack that a table describes in full, with its name.
+
+    Parameters
+    ----------
+    table : mapping
+        Fields of a stack by name; those that are as their default may be left out.
+    shown : str
+        Where it comes from, for messages.
+
+    Raises
+    ------
+    ConfigError
+        If a field is unknown or missing, or its value is not allowed.
+    """
+    own = {key: value for key, value in table.items() if key != "name"}
+    return _build(str(table.get("name", "own")), own, shown)
 
 
 @cache

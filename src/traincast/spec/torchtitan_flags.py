@@ -14,6 +14,7 @@ from traincast.names import find_name, known_names, nearest
 from traincast.ranges import RANGES, checked_field, count_of, is_number, plain_number, quoted
 from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
+from traincast.spec.inputs import InputFile, input_of
 from traincast.spec.launch import Launch, environment_notes, read_launch
 from traincast.spec.models import find_model, model_names
 from traincast.spec.notes import Note
@@ -43,8 +44,9 @@ _DEGREES = {
 class _Settings:
     """Settings by their dotted name, as texts or TOML values."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], inputs: tuple[InputFile, ...] = ()) -> None:
         self.values = values
+        self.inputs = inputs
 
     def get(self, name: str, usual: Any) -> Any:  # noqa: ANN401
         return self.values.get(name, usual)
@@ -137,6 +139,7 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
         finish=lambda given: _finish(settings, given),
         launched=gpus,
         launcher=says,
+        inputs=settings.inputs,
     )
 
 
@@ -151,7 +154,7 @@ def _settings(pasted: Pasted, launch: Launch) -> _Settings:
     spellings = flag_table("torchtitan").spellings
     read = {name.replace("_", "-"): value for name, value in (_flat(read_toml(Path(file))) if file else {}).items()}
     usual = {spellings.get(name, (name,))[0].replace("-", "_"): value for name, value in read.items()}
-    return _Settings({**usual, **flags})
+    return _Settings({**usual, **flags}, (input_of(file, "torchtitan"),) if file else ())
 
 
 def _value(values: Sequence[str]) -> Any:  # noqa: ANN401

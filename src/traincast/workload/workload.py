@@ -6,19 +6,12 @@ Letters: T template operations, P stages, Q virtual stages in model order, M mic
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from traincast.spec.inputs import InputFile
 from traincast.spec.notes import Note
+from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.workload.ops import FloatArray, IntArray, OpTable
 from traincast.workload.words import Group
-
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """A file a workload was read from."""
-
-    path: str
-    format: str
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,5 +73,7 @@ class Workload:
     compute_is_in_situ: bool = False
     """Whether the times that the input gives were measured inside a running step, so that they contain what
     overlap with communication costs (`traincast.estimate.overlap`); False for kernels timed alone."""
+    layout: LayoutOptions = field(default_factory=LayoutOptions)
+    """What its files were read with."""
     transfer_factor: Mapping[Group, float] = field(default_factory=dict)
     """Time of communication over a group of a kind, over its price; 1 for kinds that are not in it."""

@@ -20,6 +20,7 @@ from traincast.calibrate.tables import Row, Table
 from traincast.spec.cluster import Cluster
 from traincast.spec.gpu_clusters import cluster_for
 from traincast.spec.gpus import load_gpu
+from traincast.spec.job import JobRequest
 from traincast.spec.model_columns import model_from_columns
 from traincast.spec.notes import Note
 from traincast.units import counted
@@ -170,7 +171,7 @@ def run_of(row: Row) -> RunRow | Skipped:
         full_layout=is_full_layout(row),
         remark=remark,
         notes=notes,
-        groups=_groups(row, gpu, request.precision, request.stack),
+        groups=_groups(row, gpu, request),
         cells=row.cells,
     )
 
@@ -191,10 +192,10 @@ def _cluster(gpu: str, per_node: int | None, nic: float | None, gpus: int) -> Cl
     return cluster_for(gpu, per_node, nic, gpus)
 
 
-def _groups(row: Row, gpu: str, precision: str | None, stack: str | None) -> Mapping[str, str]:
+def _groups(row: Row, gpu: str, request: JobRequest) -> Mapping[str, str]:
     """Return the name of the row's group in every grouping."""
     source, model = row.cells.get("source", "unknown"), row.cells.get("model", "unknown")
-    kind = precision_class(precision)
+    kind = precision_class(request.precision)
     return {
         "source": source,
         "family": f"{source}, {model}, {gpu_family(gpu)}, {kind}",
@@ -203,7 +204,7 @@ def _groups(row: Row, gpu: str, precision: str | None, stack: str | None) -> Map
         "precision": kind,
         "moe": "moe" if "experts" in row.cells else "dense",
         "task": row.cells.get("x_task", "pretrain"),
-        "stack": stack or "unknown",
+        "stack": str(request.stack or "unknown"),
         "layout": "full" if is_full_layout(row) else "partial",
     }
 

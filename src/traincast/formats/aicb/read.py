@@ -23,12 +23,13 @@ from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.formats.aicb.step import OnceCell, StepRows, lower_cells, order_step_rows
 from traincast.formats.aicb.structure import Block, Structure, rows_inside_experts, structure
 from traincast.formats.building import Notebook, Segments
+from traincast.spec.inputs import InputFile
 from traincast.spec.options import LayoutOptions, StageRoles
 from traincast.units import GIGA, counted
 from traincast.workload.experts import with_expert_loads
 from traincast.workload.ops import IntArray
 from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase, Stream
-from traincast.workload.workload import InputFile, Template, Workload
+from traincast.workload.workload import Template, Workload
 
 _GRAVE = {"placeholder-compute", "embedding-norm-repeated", "row-count", "unknown-key"}
 """Oddities of the file that change the forecast, and so are warnings of a simulation."""

@@ -30,6 +30,7 @@ from traincast.formats.echo.remarks import changes_loads, chosen_loads, say_what
 from traincast.formats.echo.split import BUCKET, RankWork, Splitter
 from traincast.formats.echo.stages import Stages
 from traincast.schedules.plan import SlotKind
+from traincast.spec.inputs import InputFile
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.units import counted
@@ -37,7 +38,7 @@ from traincast.workload.experts import ExpertLoads, load_of_rank
 from traincast.workload.groups import GroupTable, rank_groups
 from traincast.workload.ops import FloatArray, IntArray, Op, OpTableBuilder
 from traincast.workload.words import Group
-from traincast.workload.workload import InputFile, MeasuredRun, Template, Workload
+from traincast.workload.workload import MeasuredRun, Template, Workload
 
 _SHOWN_RUNS = 8
 

@@ -18,12 +18,13 @@ from traincast.formats.neusight.lower import RowLowering
 from traincast.formats.neusight.oddities import GRAVE, GRAVE_GRADIENTS, structural_oddities
 from traincast.formats.neusight.rows import NeusightFile
 from traincast.spec.dtypes import bytes_per_element
+from traincast.spec.inputs import InputFile
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.units import counted, format_size
 from traincast.workload.ops import IntArray
 from traincast.workload.words import Group
-from traincast.workload.workload import InputFile, Template, Workload
+from traincast.workload.workload import Template, Workload
 
 NEUSIGHT_DTYPE = "fp32"
 """Type of the elements where the user says none; NeuSight forecasts no other."""
