@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import traincast
+from echo_runs import MoeRun
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, job_of
 from traincast import api
 from traincast.errors import ConfigError, FormatError, TraincastError
@@ -168,6 +169,18 @@ def test_a_simulation_is_run_again_to_the_same_bytes(files, options):
 def test_a_workload_keeps_the_layout_it_was_read_with():
     workload = api.read(EXAMPLES / "megatron_rank0_pp2.txt", LayoutOptions(microbatches=4))
     again(api.simulate(workload, cluster="h100"))
+
+
+def test_loads_that_traces_show_are_read_from_the_same_traces_again(tmp_path):
+    MoeRun().write(tmp_path / "run")
+    options = {"pp": 4, "ep": 4, "dp": 4, "microbatches": 4, "cluster": "h800", "expert_loads": tmp_path / "run"}
+    result = api.simulate(EXAMPLES / "megatron_moe_profile_rank7.txt", **options)
+    document = again(result)
+    assert {each["format"] for each in document["inputs"]} == {"echo", "expert-loads"}
+    trace = next((tmp_path / "run").iterdir())
+    trace.write_bytes(trace.read_bytes() + b"\n")
+    with pytest.raises(FormatError, match="is not the file that"):
+        traincast.run_again(result)
 
 
 def test_a_changed_or_missing_file_is_refused(tmp_path):

@@ -11,7 +11,7 @@ from traincast.simulation.simulate import simulate_workload
 from traincast.spec.cluster import Cluster
 from traincast.spec.clusters import cluster_names, load_cluster
 from traincast.spec.draft import Draft
-from traincast.spec.inputs import DESCRIPTIONS, InputFile, input_of, model_file, named_file
+from traincast.spec.inputs import DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
 from traincast.spec.job import Job, JobRequest
 from traincast.spec.models import model_names
 from traincast.spec.notes import Note
@@ -173,7 +173,7 @@ def unchanged_files(inputs: Sequence[InputFile], shown: str = "result.json") -> 
         found = input_of(each.path, each.format)
         if found.sha256 != each.sha256:
             raise FormatError(f"is not the file that {shown} was made from: its SHA-256 was {each.sha256}", each.path)
-    return [Path(each.path) for each in files]
+    return [Path(each.path) for each in files if each.format != LOADS]
 
 
 def _cluster(named: str | Cluster | None) -> tuple[Cluster, tuple[InputFile, ...]]:

@@ -27,6 +27,9 @@ class InputFile:
     sha256: str
 
 
+LOADS = "expert-loads"
+"""Format of rank traces that say nothing but the loads of experts; a workload of its own they are ``echo``."""
+
 DESCRIPTIONS = ("job", "torchtitan", "model", "hugging-face", "cluster", "topology", "framework")
 """Formats of files that describe a run, beside those that hold a workload."""
 

@@ -7,7 +7,8 @@ full as a cluster file says it, and the options. Values that are as their defaul
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,11 +21,9 @@ from traincast.spec.job import Job, JobRequest
 from traincast.spec.job_file import SECTIONS, draft_of_table
 from traincast.spec.model_table import model_from_table
 from traincast.spec.notes import Note
-from traincast.spec.options import SimulateOptions
+from traincast.spec.options import LayoutOptions, SimulateOptions, make_options
 from traincast.spec.stack import Stack
 from traincast.spec.stacks import stack_from_table
-
-T = TypeVar("T")
 
 COMMANDS = ("predict", "simulate")
 
@@ -132,7 +131,7 @@ def record_from_table(table: Mapping[str, Any], inputs: tuple[InputFile, ...], s
         command=head.command,
         cluster=cluster_from_table(head.cluster, shown),
         cluster_assumed=head.cluster_assumed,
-        options=_convert(head.options, SimulateOptions, "run.options", shown),
+        options=_options_of_table(head.options, shown),
         job=_job_of_table(table, shown) if head.command == "predict" else None,
         notes=head.notes,
         warnings=head.warnings,
@@ -156,6 +155,21 @@ class _Head(msgspec.Struct, kw_only=True):
 _HEAD = _Head.__struct_fields__
 
 
+def _options_of_table(table: Mapping[str, Any], shown: str) -> SimulateOptions:
+    layout = _convert(table.get("layout", {}), dict[str, Any], "run.options.layout", shown)
+    own = {name: value for name, value in table.items() if name != "layout"}
+    said: dict[str, Any] = {}
+    for kind, found, place in ((SimulateOptions, own, "run.options"), (LayoutOptions, layout, "run.options.layout")):
+        _refuse_unknown(found, kind, place, shown)
+        types = {each.name: each.type for each in fields(kind)} | _WRITTEN_AS
+        said |= {name: _convert(value, types[name], f"{place}.{name}", shown) for name, value in found.items()}
+    return make_options(**said)
+
+
+_WRITTEN_AS: dict[str, Any] = {"expert_loads": tuple[float, ...] | str}
+"""Types of options that JSON says in another form: loads may be the path of the traces that show them."""
+
+
 def _job_table(job: JobRequest) -> dict[str, object]:
     """Return a job as the sections of a job file; a framework that no name leads to stands beside it in full."""
     said = {each.name: getattr(job, each.name) for each in fields(JobRequest) if _is_said(job, each)}
@@ -173,7 +187,8 @@ def _job_table(job: JobRequest) -> dict[str, object]:
 
 def _job_of_table(table: Mapping[str, Any], shown: str) -> JobRequest | Job:
     if "decided_job" in table:
-        return _convert(table["decided_job"], Job, "run.decided_job", shown)
+        decided: Job = _convert(table["decided_job"], Job, "run.decided_job", shown)
+        return decided
     sections = dict(_convert(table.get("job"), dict[str, dict[str, Any]], "run.job", shown))
     notes = _convert(table.get("model_notes", ()), tuple[Note, ...], "run.model_notes", shown)
     model = model_from_table(sections.pop("model", {}), shown, notes)
@@ -200,7 +215,9 @@ def _said(value: Any, leave_out: tuple[str, ...] = ()) -> Any:  # noqa: ANN401
         return {str(key): _said(each) for key, each in value.items()}
     if isinstance(value, tuple | list):
         return [_said(each) for each in value]
-    return value.value if isinstance(value, Enum) else value
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
 
 
 def _is_said(owner: object, each: "Field[Any]") -> bool:
@@ -208,7 +225,7 @@ def _is_said(owner: object, each: "Field[Any]") -> bool:
     return bool(getattr(owner, each.name) != usual)
 
 
-def _convert(value: object, kind: type[T], place: str, shown: str) -> T:
+def _convert(value: object, kind: Any, place: str, shown: str) -> Any:  # noqa: ANN401
     """Return a plain value as a typed one."""
     _refuse_unknown(value, kind, place, shown)
     try:

@@ -4,22 +4,21 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 
 from traincast.errors import FormatError
-from traincast.files import read_bytes
 from traincast.formats.building import Notebook
 from traincast.formats.contract import Format
 from traincast.formats.echo.experts import ExpertLayer, expert_layers
 from traincast.formats.echo.layout import Traced, decide_layouts
 from traincast.formats.echo.read import only_run
 from traincast.formats.open import expand_inputs, identify_run
+from traincast.spec.inputs import LOADS, input_of
 from traincast.spec.notes import Note
 from traincast.spec.options import LayoutOptions
 from traincast.units import counted
 from traincast.workload.experts import ExpertLoads, describe, expert_rank_W
-from traincast.workload.workload import InputFile, Workload
+from traincast.workload.workload import Workload
 
 NAME = "echo"
 """Name of the format of rank traces."""
@@ -57,7 +56,7 @@ def read_with_traced_loads(form: Format, paths: Sequence[Path], layout: LayoutOp
         )
     loads, note = traced_loads(files, layout.ep)
     workload = form.read(paths, replace(layout, expert_loads=loads))
-    read = tuple(InputFile(str(path), NAME, sha256(read_bytes(path)).hexdigest()) for path in files)
+    read = tuple(input_of(path, LOADS) for path in files)
     return replace(workload, assumptions=(*workload.assumptions, note), inputs=(*workload.inputs, *read))
 
 
