@@ -17,12 +17,13 @@ from traincast.formats.aicb_physical.layout import Layout, decide_layout
 from traincast.formats.aicb_physical.rows import PhysicalFile, PhysicalRow
 from traincast.formats.aicb_physical.steps import Passes, Steps, steps_of
 from traincast.formats.building import Notebook, Segments
+from traincast.spec.inputs import InputFile
 from traincast.spec.options import LayoutOptions
 from traincast.units import counted, format_size, format_time
 from traincast.workload.calls import OperatorCall
 from traincast.workload.ops import IntArray, Op, OpTableBuilder
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, OverlapClass, Phase, Provenance
-from traincast.workload.workload import InputFile, MeasuredRun, Template, Workload
+from traincast.workload.workload import MeasuredRun, Template, Workload
 
 _DTYPE = "bf16"
 """Type of the products: AICB counts two bytes an element."""
