@@ -136,6 +136,11 @@ def _check_name(context: click.Context, option: click.Parameter, value: str | No
     return Name((*SCHEDULES, *added)).convert(value, option, context)
 
 
+def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """Split names at commas and blanks."""
+    return None if value is None else tuple(value.replace(",", " ").split())
+
+
 def _option(flag: JobFlag) -> Callable[[F], F]:
     if flag.kind == "switch":
         name = flag.names[0].removeprefix("--")
@@ -152,6 +157,11 @@ def _option(flag: JobFlag) -> Callable[[F], F]:
         known = ", ".join(flag.choices)
         return click.option(
             *flag.names, flag.field, metavar="NAME", callback=_check_name, help=f"{flag.help[:-1]}: {known}."
+        )
+    if flag.kind == "names":
+        known = ", ".join(flag.choices)
+        return click.option(
+            *flag.names, flag.field, metavar="A,B", callback=_names, help=f"{flag.help[:-1]}; known: {known}."
         )
     metavar = {"text": "NAME|FILE", "count": "N", "tokens": "N", "number": "X"}.get(flag.kind)
     return click.option(*flag.names, flag.field, type=kinds[flag.kind], metavar=metavar, help=flag.help)

@@ -81,7 +81,9 @@ def rates_of(done: JobRun) -> Rates:
     return Rates(
         tokens_per_s=tokens,
         flops_per_s=model_flops_per_step(job.model, job.seq_length, job.global_batch, job.task) / done.step_s / world,
-        hardware_flops_per_s=tokens * hardware_flops_per_token(job.model, job.seq_length, recompute, job.task, share),
+        hardware_flops_per_s=tokens * hardware_flops_per_token(
+            job.model, job.seq_length, recompute, job.task, share, job.recompute_modules
+        ),
         precision=job.precision,
         peak_dtype=dtype,
         peak_flops_per_s=done.gpu.peak_flops_per_s(dtype),
@@ -120,8 +122,6 @@ def _peak_dtype(precision: str, gpu: GpuSpec) -> str:
 
 def _recomputed(job: Job) -> tuple[str, float]:
     """Return what is recomputed, and in which share of the layers."""
-    if job.recompute == "selective" and job.stack.selective_share > 0:
-        return "full", job.stack.selective_share
     if job.recompute != "full" or job.recompute_layers is None:
         return job.recompute, 1.0
     again = sum(min(job.recompute_layers, layers) for layers in job.layers_Q)

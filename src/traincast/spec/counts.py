@@ -6,11 +6,13 @@ Source: Narayanan et al. 2021, arXiv 2104.04473, appendix (without its recomputa
 attention that the mask removes); Hoffmann et al. 2022, arXiv 2203.15556, appendix F.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from traincast.errors import ConfigError
 from traincast.spec.job import TASKS
 from traincast.spec.model import Model
+from traincast.spec.recompute import DEFAULT_MODULES
 from traincast.spec.stack import RECOMPUTE
 
 
@@ -331,12 +333,17 @@ def model_flops_per_step(model: Model, seq_length: int, global_batch: int, task:
 
 
 def hardware_flops_per_token(
-    model: Model, seq_length: int, recompute: str = "none", task: str = "pretrain", recompute_share: float = 1.0
+    model: Model,
+    seq_length: int,
+    recompute: str = "none",
+    task: str = "pretrain",
+    recompute_share: float = 1.0,
+    modules: Sequence[str] = DEFAULT_MODULES,
 ) -> float:
     """Return the FLOPs per token with those that are computed again.
 
     Full recomputation adds the forward pass of the layers (not of the head), selective recomputation that of
-    the attention core. Source: Korthikanti et al. 2022, arXiv 2205.05198, appendix A.
+    its modules, by default of the attention core. Source: Korthikanti et al. 2022, arXiv 2205.05198, appendix A.
 
     Parameters
     ----------
@@ -350,6 +357,8 @@ def hardware_flops_per_token(
         One of `traincast.spec.job.TASKS`.
     recompute_share : float
         Share of the layers that recompute, 0 to 1.
+    modules : sequence of str
+        What ``selective`` recomputes, of `traincast.spec.recompute.RECOMPUTE_MODULES`.
 
     Returns
     -------
@@ -368,10 +377,25 @@ def hardware_flops_per_token(
     flops = token_flops(model, seq_length)
     again = {
         "none": 0.0,
-        "selective": flops.attention_core,
+        "selective": sum(_module_flops(model, flops, module) for module in modules),
         "full": flops.forward - flops.head - flops.mtp_projections,
     }[recompute]
     return model_flops_per_token(model, seq_length, task) + recompute_share * again
+
+
+def _module_flops(model: Model, flops: TokenFlops, module: str) -> float:
+    """Return the FLOPs for one token of a part of all layers; pointwise work counts none."""
+    latent = model.attention.latent
+    if module == "mla_up_proj" and latent is not None:
+        queries = (latent.q_rank or model.hidden) * (latent.nope_head_dim + latent.rope_head_dim)
+        keys_values = latent.kv_rank * (latent.nope_head_dim + latent.v_head_dim)
+        return 2.0 * (model.layers + model.mtp_layers) * model.attention.heads * (queries + keys_values)
+    return {
+        "core_attn": flops.attention_core,
+        "mlp": flops.mlp,
+        "moe": flops.router + flops.experts + flops.shared_experts,
+        "shared_experts": flops.shared_experts,
+    }.get(module, 0.0)
 
 
 def _layer_parameters(model: Model, with_experts: bool) -> LayerParameters:

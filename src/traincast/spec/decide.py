@@ -4,7 +4,7 @@ Each function returns what the request says, or the default of the stack with a 
 """
 
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.spec.attention_kernels import check_kernel, kernel_instead
@@ -13,6 +13,7 @@ from traincast.spec.gpus import GpuSpec
 from traincast.spec.job import JobRequest
 from traincast.spec.notes import Note
 from traincast.spec.parallel import Parallel
+from traincast.spec.recompute import DEFAULT_MODULES, modules_of
 from traincast.spec.stack import Stack
 from traincast.units import counted
 
@@ -24,6 +25,17 @@ DEFAULT_LORA_RANK = 16
 EIGHT_BIT = ("fp8", "fp8_block", "mxfp8", "nvfp4")
 """Precisions whose weights can be gathered in 8 bits."""
 _NO_BF16 = ("pascal", "volta", "turing")
+
+
+class Recompute(NamedTuple):
+    """What the backward pass computes again."""
+
+    recompute: str
+    """One of `traincast.spec.stack.RECOMPUTE`."""
+    recompute_layers: int | None
+    """Layers of a virtual stage, with ``full``; None: all."""
+    recompute_modules: tuple[str, ...] = DEFAULT_MODULES
+    """Modules of each layer, with ``selective``."""
 
 
 @dataclass(slots=True)
@@ -160,25 +172,31 @@ def decide_overlaps(request: JobRequest, decided: Decisions, parallel: Parallel,
     }
 
 
-def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) -> tuple[str, int | None]:
-    """Return what is computed again, and how many layers of a virtual stage with ``full``.
+def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) -> Recompute:
+    """Return what is computed again: nothing, so many layers of a virtual stage, or modules of each layer.
 
     Raises
     ------
     ConfigError
-        If a number of layers is given with anything but ``full``.
+        If a number of layers is given with anything but ``full``, or modules with anything but ``selective``.
     """
     recompute = request.recompute
-    if recompute is None and request.recompute_layers is not None:
-        recompute = "full"
-        decided.note("assumed-recompute", "recompute is not given: full, as recompute_layers is given")
+    for field, needed in (("recompute_layers", "full"), ("recompute_modules", "selective")):
+        if recompute is None and getattr(request, field) is not None:
+            recompute = needed
+            decided.note("assumed-recompute", f"recompute is not given: {needed}, as {field} is given")
     recompute = decided.by_stack("recompute", recompute, decided.stack.recompute)
-    layers = request.recompute_layers
+    layers, modules = request.recompute_layers, request.recompute_modules
     if layers is not None and recompute != "full":
         raise ConfigError(
             f"is {layers}, which has a meaning only with recompute full, not {recompute}", "recompute_layers"
         )
-    if recompute == "selective" and decided.stack.selective_share > 0:
+    if modules is not None and recompute != "selective":
+        raise ConfigError(
+            f"is {' '.join(modules)}, which has a meaning only with recompute selective, not {recompute}",
+            "recompute_modules",
+        )
+    if recompute == "selective" and modules is None and decided.stack.selective_share > 0:
         share = decided.stack.selective_share
         layers = max(1, round(share * most_layers))
         decided.note(
@@ -193,7 +211,21 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
             f"recompute_layers {layers}: a virtual stage has at most {most_layers}, all of which are computed again",
         )
         layers = most_layers
-    return recompute, layers
+    if recompute != "selective" or modules is None:
+        return Recompute(recompute, layers)
+    return Recompute(recompute, layers, _modules(request, modules, decided))
+
+
+def _modules(request: JobRequest, modules: tuple[str, ...], decided: Decisions) -> tuple[str, ...]:
+    """Return the modules that the model has; those that it has not are noted."""
+    found = modules_of(request.model, modules)
+    missing = [name for name in dict.fromkeys(modules) if name not in found]
+    if missing:
+        decided.note(
+            "recompute-modules-unused",
+            f"recompute_modules {' '.join(missing)}: {request.model.name} has no such module of its own",
+        )
+    return found
 
 
 def decide_precision(request: JobRequest, decided: Decisions, gpu: GpuSpec | None) -> str:

@@ -11,6 +11,7 @@ from traincast.spec.gpus import GpuSpec
 from traincast.spec.job import CP_KINDS, PRECISIONS, TASKS, JobRequest
 from traincast.spec.job_flags import SCHEDULES
 from traincast.spec.model import Model
+from traincast.spec.recompute import spelled_modules
 from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE
 
 _CHOICES = (
@@ -60,6 +61,8 @@ def check_choices(request: JobRequest) -> JobRequest:
     if request.schedule is not None:
         # Plug-ins add schedules, which are looked up where they are.
         spelled["schedule"] = find_name(request.schedule, SCHEDULES) or request.schedule
+    if request.recompute_modules is not None:
+        spelled["recompute_modules"] = spelled_modules(request.recompute_modules)
     check_given(request, _COUNTS, least=1)
     check_given(request, ("zero", "year", "stage_layers"))
     check_given(request, ("expert_imbalance",), least=1)

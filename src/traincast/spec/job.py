@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from traincast.spec.model import Model
 from traincast.spec.notes import Note
 from traincast.spec.parallel import Parallel
+from traincast.spec.recompute import DEFAULT_MODULES
 from traincast.spec.stack import Stack
 
 TASKS = ("pretrain", "sft", "lora")
@@ -61,6 +62,8 @@ class JobRequest:
     recompute: str | None = None
     recompute_layers: int | None = None
     """Layers per virtual stage that are computed again whole, with recompute ``full``; None: all."""
+    recompute_modules: tuple[str, ...] | None = None
+    """Parts of a layer that are recomputed, with recompute ``selective`` (`traincast.spec.recompute`)."""
     precision: str | None = None
     attention_kernel: str | None = None
     cuda_graphs: bool | None = None
@@ -113,6 +116,8 @@ class Job:
     cp_kind: str
     stack: Stack
     padded_vocab: int
+    recompute_modules: tuple[str, ...] = DEFAULT_MODULES
+    """What ``selective`` recomputes; without meaning with ``none`` and ``full``."""
     task: str = "pretrain"
     lora_rank: int = 16
     expert_imbalance: float = 1.0
@@ -130,6 +135,11 @@ class Job:
     def keeps_parameters_whole(self) -> bool:
         """Whether gathered parameters of a whole stage are in memory at once, not those of a few layers."""
         return self.zero == 3 and (self.reduces_once or not self.reshard_after_forward)
+
+    @property
+    def recomputed_modules(self) -> tuple[str, ...]:
+        """Modules that the backward pass of every layer recomputes by themselves."""
+        return self.recompute_modules if self.recompute == "selective" else ()
 
     @property
     def tokens_per_step(self) -> int:

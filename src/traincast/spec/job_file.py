@@ -50,8 +50,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "batch": ("seq_length", "micro_batch", "global_batch", "expert_imbalance"),
     "cluster": ("name", "gpus", "gpus_used_per_node"),
     "software": (
-        *("stack", "year", "precision", "recompute", "recompute_layers", "attention_kernel", "cuda_graphs"),
-        *("vocab_multiple", "grad_reduce_bytes", "task", "lora_rank"),
+        *("stack", "year", "precision", "recompute", "recompute_layers", "recompute_modules", "attention_kernel"),
+        *("cuda_graphs", "vocab_multiple", "grad_reduce_bytes", "task", "lora_rank"),
     ),
 }
 """Keys of each section but ``model``; they are fields of `JobRequest`, save the cluster's name."""
@@ -105,6 +105,7 @@ gpus = 256
 # precision = "bf16"           # bf16, fp16, fp32, tf32, fp8, fp8_block, mxfp8, nvfp4
 # recompute = "none"           # none, selective, full
 # recompute_layers = 2         # with full: layers per virtual stage; open: all
+# recompute_modules = ["core_attn"]  # with selective: also mla_up_proj, layernorm, mlp, moe, moe_act, shared_experts
 # attention_kernel = "fa3"     # unfused, fa1, fa2, fa3, cudnn, triton
 # cuda_graphs = false
 # vocab_multiple = 128         # pad the vocabulary to a multiple of this times tp
@@ -196,10 +197,14 @@ def _value(raw: object, types: tuple[Any, ...], place: str, shown: str) -> Any: 
         return raw
     if str in plain and isinstance(raw, str):
         return raw
-    if not plain and isinstance(raw, list) and all(type(each) is int for each in raw) and raw:
-        return tuple(raw)
     wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-    shape = wanted[plain[0]] if plain else "a list of whole numbers"
+    if plain:
+        shape = wanted[plain[0]]
+    else:
+        (element, _) = get_args(types[0])
+        if isinstance(raw, list) and raw and all(type(each) is element for each in raw):
+            return tuple(raw)
+        shape = {int: "a list of whole numbers", str: "a list of texts"}[element]
     raise ConfigError(f"is {quoted(raw)}; it must be {shape} (in {shown})", place)
 
 

@@ -6,6 +6,7 @@ Source of the aliases: Megatron-LM, megatron/training/arguments.py.
 from typing import NamedTuple
 
 from traincast.spec.job import CP_KINDS, PRECISIONS, TASKS
+from traincast.spec.recompute import RECOMPUTE_MODULES
 from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
@@ -19,10 +20,10 @@ class JobFlag(NamedTuple):
     """Field of `JobRequest`, or ``model``."""
     names: tuple[str, ...]
     kind: str
-    """``text``, ``count``, ``tokens``, ``number``, ``switch`` (with a ``--no-`` form), or ``choice``."""
+    """``text``, ``count``, ``tokens``, ``number``, ``switch`` (with a ``--no-`` form), ``choice``, or ``names`` (several)."""
     help: str
     choices: tuple[str, ...] = ()
-    """All values of a ``choice``, the built-in ones of a ``text`` to which plug-ins may add."""
+    """All values of a ``choice`` or of ``names``, the built-in ones of a ``text`` to which plug-ins may add."""
     least: int = 1
     """Smallest value of a count or number; the largest below, None: that of `traincast.ranges`."""
     most: int | None = None
@@ -60,7 +61,20 @@ JOB_FLAGS: tuple[JobFlag, ...] = (
     JobFlag("overlap_param_gather", ("--overlap-param-gather",), "switch", "Gather parameters beside computation."),
     JobFlag("overlap_tp", ("--overlap-tp", "--tp-comm-overlap"), "switch", "TP transfers beside their products."),
     JobFlag("overlap_p2p", ("--overlap-p2p",), "switch", "Messages between stages beside computation."),
-    JobFlag("recompute", ("--recompute",), "choice", "What the backward pass computes again.", RECOMPUTE),
+    JobFlag(
+        "recompute",
+        ("--recompute", "--recompute-granularity"),
+        "choice",
+        "What the backward pass computes again.",
+        RECOMPUTE,
+    ),
+    JobFlag(
+        "recompute_modules",
+        ("--recompute-modules",),
+        "names",
+        "Parts of each layer that selective recomputes, such as mla_up_proj,moe_act.",
+        RECOMPUTE_MODULES,
+    ),
     JobFlag(
         "recompute_layers",
         ("--recompute-layers", "--recompute-num-layers"),

@@ -79,7 +79,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     zero, shard = decide_sharding(request, decided, parallel)
     if zero and shard < parallel.dp * parallel.cp:
         parallel = replace(parallel, shard=shard)
-    recompute, recompute_layers = decide_recompute(request, decided, max(pipeline.layers_Q))
+    recompute = decide_recompute(request, decided, max(pipeline.layers_Q))
     precision = decide_precision(request, decided, gpu)
     reshard = decide_reshard(request, decided, parallel, zero)
     return Job(
@@ -94,8 +94,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         zero=zero,
         shard=shard,
         **decide_overlaps(request, decided, parallel, zero),
-        recompute=recompute,
-        recompute_layers=recompute_layers,
+        **recompute._asdict(),
         precision=precision,
         attention_kernel=decide_attention_kernel(request, decided, gpu),
         cuda_graphs=decided.stack.cuda_graphs if request.cuda_graphs is None else request.cuda_graphs,

@@ -10,7 +10,8 @@ ATTENTION_KERNELS = ("unfused", "fa1", "fa2", "fa3", "cudnn", "triton")
 """Generations of attention kernels; ``unfused`` writes the score matrix to memory."""
 
 RECOMPUTE = ("none", "selective", "full")
-"""What the backward pass computes again: nothing, the attention core, or whole layers."""
+"""What the backward pass computes again: nothing, parts of each layer (the attention core unless others are named),
+or whole layers."""
 
 UNEVEN_SPLITS = ("short_last", "balanced")
 """How layers that do not divide fall on virtual stages: rounded up with what remains on the last

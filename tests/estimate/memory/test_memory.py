@@ -63,7 +63,7 @@ def test_activations_of_a_layer_are_those_of_korthikanti(model, tp, micro_batch)
             expected = sbh / t * (34 + square)
         layer = layers.layer(0)
         assert layer.all_bytes == pytest.approx(expected, rel=1e-12)
-        assert layer.scores == pytest.approx(sbh * square / t, rel=1e-12)
+        assert layer.tensors["attention scores"] == pytest.approx(sbh * square / t, rel=1e-12)
         assert layer.input_bytes == pytest.approx(2 * sbh / (t if sequence else 1), rel=1e-12)
 
 

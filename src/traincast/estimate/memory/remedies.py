@@ -10,10 +10,14 @@ from traincast.schedules.plan import SCHEDULES
 from traincast.spec.feasible import check_model
 from traincast.spec.job import Job
 from traincast.spec.layers import Split, split_layers
+from traincast.spec.recompute import RECOMPUTE_MODULES, available_modules
 
 CONTEXT_TOKENS = 8192
 """Fewest tokens of a sequence on each rank for which more context parallelism is proposed: published recipes split no
 shorter ones (Llama 3, arXiv 2407.21783, table 4: cp 1 at 8,192 tokens, 8,192 on each rank at 131,072)."""
+
+YEAR_OF_MODULES = 2025
+"""First frameworks that recompute by module. Source: Megatron Core 0.12, release notes (--recompute-modules)."""
 
 
 def remedies(job: Job, peak_bytes: float, gpus_per_node: int) -> tuple[tuple[str, float], ...]:
@@ -51,6 +55,7 @@ def _changes(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
     parallel = job.parallel
     if job.recompute == "none" and job.attention_kernel == "unfused":
         yield "recompute selective", replace(job, recompute="selective")
+    yield from _modules(job)
     if job.recompute != "full" or job.recompute_layers is not None:
         yield "recompute full", replace(job, recompute="full", recompute_layers=None)
     replicas = parallel.dp * parallel.cp
@@ -61,6 +66,20 @@ def _changes(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
         more = replace(parallel, microbatches=parallel.microbatches * job.micro_batch)
         yield "micro batch 1", replace(job, micro_batch=1, parallel=more)
     yield from _other_degrees(job, gpus_per_node)
+
+
+def _modules(job: Job) -> Iterator[tuple[str, Job]]:
+    """Yield the recomputation of one more module, where the framework knows them and layers are not recomputed whole.
+
+    Fused attention saves next to nothing that recomputing it would free.
+    """
+    if job.recompute == "full" or job.stack.fsdp or job.stack.year < YEAR_OF_MODULES:
+        return
+    chosen = job.recomputed_modules
+    for name in available_modules(job.model):
+        if name not in (*chosen, "core_attn"):
+            modules = tuple(each for each in RECOMPUTE_MODULES if each in (*chosen, name))
+            yield f"recompute {name}", replace(job, recompute="selective", recompute_modules=modules)
 
 
 def _other_degrees(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:

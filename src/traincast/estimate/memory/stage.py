@@ -147,11 +147,8 @@ def _parts(job: Job, virtual_stage: int, habits: Habits, model: LayerModel) -> d
         if position < again:
             add("layer inputs", layer.input_bytes)
             continue
-        share = job.stack.selective_share if job.recompute == "selective" else 0.0
-        add("layer inputs", share * layer.input_bytes)
-        for name, size in layer.tensors.items():
-            dropped = job.recompute == "selective" and name == "attention scores"
-            add(name, 0.0 if dropped else (1 - share) * size)
+        for name, size in layer.saved.items():
+            add(name, size)
     if virtual_stage == len(job.layers_Q) - 1:
         for name, size in _head(job, habits, model).items():
             add(name, size)
@@ -169,7 +166,7 @@ def _head(job: Job, habits: Habits, model: LayerModel) -> dict[str, float]:
     if job.model.mtp_layers:
         extra = model.of_kind(job.model.experts is not None)
         found["prediction layers"] = job.model.mtp_layers * (
-            extra.input_bytes if job.recompute == "full" else extra.all_bytes - extra.scores
+            extra.input_bytes if job.recompute == "full" else sum(extra.saved.values())
         )
     return found
 
@@ -183,7 +180,7 @@ def _chunk(job: Job, virtual_stage: int, habits: Habits, model: LayerModel, save
     layers = [model.layer(index) for index in layers_of(job)[virtual_stage]]
     again = _recomputed(job, len(layers))
     forward = max((layer.forward for layer in layers), default=0.0)
-    backward = max((_backward(job, layer, position < again) for position, layer in enumerate(layers)), default=0.0)
+    backward = max((_backward(layer, again=position < again) for position, layer in enumerate(layers)), default=0.0)
     if virtual_stage == len(job.layers_Q) - 1:
         forward = max(forward, (habits.logit_bytes - habits.saved_logit_bytes) * _logits(job, model))
         # The logits' gradient in the products' type, beside the softmax that it is made from.
@@ -193,14 +190,9 @@ def _chunk(job: Job, virtual_stage: int, habits: Habits, model: LayerModel, save
     return ChunkBytes(saved=saved, for_weights=saved / 2, forward=forward, backward=backward)
 
 
-def _backward(job: Job, layer: LayerBytes, again: bool) -> float:
+def _backward(layer: LayerBytes, *, again: bool) -> float:
     """Return what the backward pass of a layer adds: gradients, and what it computes again."""
-    if again:
-        return layer.backward + layer.all_bytes - layer.input_bytes
-    if job.recompute == "selective":
-        share = job.stack.selective_share
-        return layer.backward + max(layer.scores, share * (layer.all_bytes - layer.scores - layer.input_bytes))
-    return layer.backward
+    return layer.backward + (layer.all_bytes - layer.input_bytes if again else layer.recomputed)
 
 
 def _other(job: Job, plan: SchedulePlan, habits: Habits) -> dict[str, float]:

@@ -1,8 +1,10 @@
 """Operators and communications of one layer, on one rank, for one microbatch."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from traincast.workload.build.kernels import Kernels
+from traincast.workload.build.kernels import Counted, Kernels
 from traincast.workload.build.slice import Slice
 from traincast.workload.calls import OperatorCall
 from traincast.workload.words import Group, Operation
@@ -25,15 +27,33 @@ class Exchange:
     count: float = 1
 
 
+@dataclass(frozen=True, slots=True)
+class ForwardWork:
+    """What a part of a layer runs and exchanges in the forward pass."""
+
+    calls: list[Counted] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class LayerWork:
     """What a layer runs and exchanges in each pass."""
 
     kernels: Kernels = field(default_factory=Kernels)
-    core: Kernels = field(default_factory=Kernels)
-    """Its attention core alone, part of neither list above: selective recomputation runs it again."""
     forward: list[Exchange] = field(default_factory=list)
     backward: list[Exchange] = field(default_factory=list)
+    modules: dict[str, ForwardWork] = field(default_factory=dict)
+    """The share of `kernels` and `forward` of each module that can be recomputed by itself; one may hold another."""
+
+    @contextmanager
+    def within(self, *modules: str) -> Iterator[None]:
+        """Count what is added meanwhile as parts of modules (`traincast.spec.recompute`), too."""
+        calls, exchanges = len(self.kernels.forward), len(self.forward)
+        yield
+        for name in modules:
+            module = self.modules.setdefault(name, ForwardWork())
+            module.calls.extend(self.kernels.forward[calls:])
+            module.exchanges.extend(self.forward[exchanges:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +87,16 @@ def layer_work(part: Slice, kind: LayerKind) -> LayerWork:
     """
     work = LayerWork()
     _attention(part, kind, work)
+    _tensor_exchanges(part, work)
+    _norms(part, kind, work)
     _between(part, work)
     if kind.experts:
-        _experts(part, work)
+        with work.within("moe"):
+            _experts(part, work)
     else:
-        _mlp(part, work)
-    _tensor_exchanges(part, work, blocks=1 if kind.experts else 2)
+        with work.within("mlp"):
+            _mlp(part, work)
+            _tensor_exchanges(part, work)
     _adapters(part, work)
     return work
 
@@ -95,16 +119,19 @@ def _attention(part: Slice, kind: LayerKind, work: LayerWork) -> None:
         query, value = latent.nope_head_dim + latent.rope_head_dim, latent.v_head_dim
         if latent.q_rank is not None:
             work.kernels.linear(part.norm_tokens, latent.q_rank, hidden, dtype, trained=trained)
-        work.kernels.linear(tokens, part.heads * query, latent.q_rank or hidden, dtype, trained=trained)
         work.kernels.linear(part.norm_tokens, latent.kv_rank + latent.rope_head_dim, hidden, dtype, trained=trained)
-        up = part.heads * (latent.nope_head_dim + latent.v_head_dim)
-        work.kernels.linear(tokens, up, latent.kv_rank, dtype, trained=trained)
+    with work.within("mla_up_proj"):
+        if latent is not None:
+            work.kernels.linear(tokens, part.heads * query, latent.q_rank or hidden, dtype, trained=trained)
+            up = part.heads * (latent.nope_head_dim + latent.v_head_dim)
+            work.kernels.linear(tokens, up, latent.kv_rank, dtype, trained=trained)
+        if model.learned_positions == 0:
+            work.kernels.simple("rotary", (tokens, part.heads + part.kv_heads, query), part.core_dtype)
     work.kernels.linear(tokens, hidden, part.heads * value, dtype, trained=trained)
-    if model.learned_positions == 0:
-        work.kernels.simple("rotary", (tokens, part.heads + part.kv_heads, query), part.core_dtype)
     if attention.qk_norm:
         work.kernels.simple("norm", (tokens * (part.heads + part.kv_heads), query), part.core_dtype)
-    _core(part, kind, work, query, value)
+    with work.within("core_attn"):
+        _core(part, kind, work, query, value)
 
 
 def _core(part: Slice, kind: LayerKind, work: LayerWork, query: int, value: int) -> None:
@@ -122,7 +149,6 @@ def _core(part: Slice, kind: LayerKind, work: LayerWork, query: int, value: int)
     if job.parallel.cp > 1:
         call = _by_heads(part, call) if job.cp_kind == "all_to_all" else _by_sequence(part, call)
         _context_exchanges(part, work, query, value)
-    work.core.both(call)
     work.kernels.both(call)
 
 
@@ -169,10 +195,20 @@ def _context_exchanges(part: Slice, work: LayerWork, query: int, value: int) -> 
     work.backward.append(Exchange(Group.CP, Operation.REDUCE_SCATTER, gathered))
 
 
+def _norms(part: Slice, kind: LayerKind, work: LayerWork) -> None:
+    """Add the two layernorms: kernels of their own before latent attention and experts, else part of what follows.
+
+    Source: Megatron-LM, megatron/core/models/gpt/gpt_layer_specs.py.
+    """
+    attention = ("layernorm",) if part.job.model.attention.latent is not None else ()
+    for modules in (attention, ("layernorm",) if kind.experts else ("mlp",)):
+        with work.within(*modules):
+            work.kernels.simple("norm", (part.norm_tokens, part.job.model.hidden), part.core_dtype)
+
+
 def _between(part: Slice, work: LayerWork) -> None:
-    """Add norms and residual sums, and the casts of products in 8 bits or less."""
+    """Add residual sums, and the casts of products in 8 bits or less."""
     model, tokens, dtype = part.job.model, part.norm_tokens, part.core_dtype
-    work.kernels.simple("norm", (tokens, model.hidden), dtype, count=2)
     work.kernels.alike("elementwise", (tokens, model.hidden), dtype, count=2)
     if not part.job.stack.fused_elementwise:
         # Dropout and bias as kernels of their own.
@@ -224,14 +260,14 @@ def _experts(part: Slice, work: LayerWork) -> None:
     inputs = 2 if model.gated else 1
     trained = trains_weights(part)
     work.kernels.grouped(groups, busiest, inputs * width, model.hidden, dtype, trained=trained)
-    work.kernels.simple("activation", (busiest, width), part.core_dtype, kind=_activation(model.gated))
-    if model.linear_bias and not job.stack.fused_expert_bias:
-        work.kernels.alike("elementwise", (busiest, inputs * width), part.core_dtype, count=UNFUSED_EXPERT_PASSES)
+    with work.within("moe_act"):
+        work.kernels.simple("activation", (busiest, width), part.core_dtype, kind=_activation(model.gated))
+        if model.linear_bias and not job.stack.fused_expert_bias:
+            work.kernels.alike("elementwise", (busiest, inputs * width), part.core_dtype, count=UNFUSED_EXPERT_PASSES)
     work.kernels.grouped(groups, busiest, model.hidden, width, dtype, trained=trained)
     if part.linear_dtype in _FP8_LIKE:
         work.kernels.alike("cast", (busiest * (model.hidden + width),), dtype)
-    if experts.shared_ffn_hidden:
-        _feed_forward(part, work, part.tokens, -(-experts.shared_ffn_hidden // job.parallel.tp))
+    _shared_experts(part, work, experts.shared_ffn_hidden)
     size = routed * model.hidden * part.element_bytes
     nodes = part.nodes_of_token(experts) if job.stack.deduplicated_dispatch else None
     if nodes is not None:
@@ -247,26 +283,32 @@ def _experts(part: Slice, work: LayerWork) -> None:
             exchanges.append(Exchange(Group.ETP, Operation.REDUCE_SCATTER, gathered))
 
 
-def _tensor_exchanges(part: Slice, work: LayerWork, blocks: int) -> None:
-    """Add what tensor parallel ranks exchange around so many blocks."""
+def _shared_experts(part: Slice, work: LayerWork, width: int) -> None:
+    """Add the shared experts, which are split and exchanged as a dense part is."""
+    if part.job.parallel.tp > 1 and not part.splits_sequence:
+        # Every rank needs the tokens of all again after the experts, and their gradients before.
+        work.forward.append(Exchange(Group.TP, Operation.ALL_GATHER, part.activation_bytes))
+        work.backward.append(Exchange(Group.TP, Operation.ALL_GATHER, part.activation_bytes))
+    if width:
+        with work.within("shared_experts"):
+            _feed_forward(part, work, part.tokens, -(-width // part.job.parallel.tp))
+            _tensor_exchanges(part, work)
+
+
+def _tensor_exchanges(part: Slice, work: LayerWork) -> None:
+    """Add what tensor parallel ranks exchange around one block."""
     if part.job.parallel.tp == 1:
         return
     size = part.activation_bytes
-    if blocks == 1 and not part.splits_sequence:
-        # Every rank needs the tokens of all again after the experts, and their gradients before.
-        work.forward.append(Exchange(Group.TP, Operation.ALL_GATHER, size))
-        work.backward.append(Exchange(Group.TP, Operation.ALL_GATHER, size))
-    shared = part.job.model.experts is not None and part.job.model.experts.shared_ffn_hidden > 0
-    blocks = 2 if blocks == 1 and shared else blocks
     if part.splits_sequence:
         for exchanges in (work.forward, work.backward):
-            exchanges.append(Exchange(Group.TP, Operation.ALL_GATHER, size, blocks))
-            exchanges.append(Exchange(Group.TP, Operation.REDUCE_SCATTER, size, blocks))
+            exchanges.append(Exchange(Group.TP, Operation.ALL_GATHER, size))
+            exchanges.append(Exchange(Group.TP, Operation.REDUCE_SCATTER, size))
         if trains_weights(part):
-            work.backward.append(Exchange(Group.TP, Operation.ALL_GATHER, size, blocks))
+            work.backward.append(Exchange(Group.TP, Operation.ALL_GATHER, size))
     else:
         for exchanges in (work.forward, work.backward):
-            exchanges.append(Exchange(Group.TP, Operation.ALL_REDUCE, size, blocks))
+            exchanges.append(Exchange(Group.TP, Operation.ALL_REDUCE, size))
 
 
 def _adapters(part: Slice, work: LayerWork) -> None:

@@ -14,7 +14,7 @@ from traincast.workload.build.kernels import Counted
 from traincast.workload.build.layer import Exchange, LayerKind, LayerWork, layer_work, trains_weights
 from traincast.workload.build.slice import Slice
 from traincast.workload.build.weights import NONE, Weights, layer_weights, projection_weights, table_weights
-from traincast.workload.words import STREAM_OF_GROUP, Phase
+from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
 
 BACKWARD_HOST = 1.6
 """Host time of a layer's backward pass over its forward: two products for each one, and autograd's own
@@ -186,6 +186,7 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
         calls += times(work.kernels.backward, count)
         weights += times(work.kernels.weight, count)
         exchanges += _exchanged(work.backward, count)
+    exchanges = _merged(exchanges)
     rows += _recomputed(emit, stage)
     # All layers but the one that is computed last have their gradients before the pass ends.
     early = 1 - 1 / max(1, stage.layers)
@@ -211,31 +212,65 @@ def _forward(stage: StageWork, share: float = 1.0) -> tuple[list[Counted], list[
         work = stage.work(kind)
         calls += times(work.kernels.forward, count * share)
         exchanges += _exchanged(work.forward, count * share)
-    return calls, exchanges, stage.host() * share
+    return calls, _merged(exchanges), stage.host() * share
 
 
 def _recomputed(emit: Emitter, stage: StageWork) -> list[int]:
-    """Return what the backward pass computes again: whole layers with their exchanges, or the attention core."""
+    """Return what the backward pass computes again: whole layers with their exchanges, or modules of each layer."""
     share = _recomputed_share(stage)
     if share > 0:
         calls, exchanges, host = _forward(stage, share)
-        layers = emit.compute("layers recompute", Phase.RECOMPUTE, calls)
-        return emit.hosted(host, Phase.RECOMPUTE, emit.overlapped(exchanges, Phase.RECOMPUTE, layers))
-    if stage.job.recompute == "selective":
-        core = [each for kind, count in stage.kinds for each in times(stage.work(kind).core.forward, count)]
-        return emit.compute("attention recompute", Phase.RECOMPUTE, core)
-    return []
+        name = "layers recompute"
+    elif stage.job.recomputed_modules:
+        calls, exchanges, host = _modules_again(stage)
+        name = "modules recompute"
+    else:
+        return []
+    again = emit.compute(name, Phase.RECOMPUTE, calls)
+    return emit.hosted(host, Phase.RECOMPUTE, emit.overlapped(exchanges, Phase.RECOMPUTE, again))
+
+
+def _modules_again(stage: StageWork) -> tuple[list[Counted], list[Exchange], Host]:
+    """Return calls and exchanges of the recomputed modules, and what the host needs to launch them.
+
+    A layer's launches are taken as equally long; routing is relaunched with the experts alone.
+    """
+    calls: list[Counted] = []
+    exchanges: list[Exchange] = []
+    launched = 0.0
+    for kind, count in stage.kinds:
+        work = stage.work(kind)
+        for module in stage.job.recomputed_modules:
+            if module in work.modules:
+                again = work.modules[module]
+                calls += times(again.calls, count)
+                exchanges += _exchanged(again.exchanges, count)
+                launched += count * _launches(again.calls) / _launches(work.kernels.forward)
+    whole = stage.host()
+    routed = whole.experts_s if "moe" in stage.job.recomputed_modules else 0.0
+    return calls, _merged(exchanges), Host(whole.layers_s * launched / max(1, stage.layers), routed)
+
+
+def _launches(calls: list[Counted]) -> float:
+    return sum(often for _, often in calls)
 
 
 def _recomputed_share(stage: StageWork) -> float:
     """Return which share of the layers' forward work is done again."""
     job = stage.job
-    if job.recompute == "selective":
-        return job.stack.selective_share
     if job.recompute != "full" or not stage.layers:
         return 0.0
     again = stage.layers if job.recompute_layers is None else min(job.recompute_layers, stage.layers)
     return again / stage.layers
+
+
+def _merged(exchanges: list[Exchange]) -> list[Exchange]:
+    """Add up equal exchanges, in the order of their first."""
+    counts: dict[tuple[Group, Operation, int], float] = {}
+    for each in exchanges:
+        key = (each.group, each.operation, each.size_bytes)
+        counts[key] = counts.get(key, 0.0) + each.count
+    return [Exchange(*key, count) for key, count in counts.items()]
 
 
 def _exchanged(exchanges: list[Exchange], count: float) -> list[Exchange]:

@@ -1,0 +1,76 @@
+"""Recomputation by module: what of a layer runs again in the backward pass, under the names of Megatron Core.
+
+=================  ============================================  ==========================================
+module             runs again                                    is dropped (and kept instead)
+=================  ============================================  ==========================================
+``core_attn``      scores, softmax and the sum of values         scores, softmax sums
+``mla_up_proj``    up-projections of latent attention, rotary    queries, keys, values (the latent vectors)
+``layernorm``      layernorms that are kernels of their own      their outputs (their inputs)
+``mlp``            MLP of dense layers, with its layernorm and   its inputs and activations (the layernorm's
+                   its TP exchanges                              input)
+``moe``            router, both all-to-alls, experts, shared     all that they save (the layer's tokens)
+                   experts
+``moe_act``        activation function of the experts            its output (its input)
+``shared_experts`` shared experts with their TP exchanges        their activations (their input)
+=================  ============================================  ==========================================
+
+``mla_up_proj``, ``layernorm`` and ``moe_act`` discard their output once it was used: what follows them keeps no copy of
+it. The others are plain checkpoints, which keep their input. A checkpoint within another runs once more: ``moe`` with
+``moe_act`` runs the activation function twice again. Layernorms are kernels of their own before experts and latent
+attention; the others are fused with the GEMM that they precede.
+
+Source: Megatron-LM, megatron/core/transformer: transformer_config.py (recompute_modules and its checks),
+transformer_layer.py, attention.py, multi_latent_attention.py, moe/moe_layer.py, moe/experts.py;
+megatron/core/models/gpt/gpt_layer_specs.py (which layernorms are fused).
+"""
+
+from collections.abc import Sequence
+
+from traincast.errors import ConfigError
+from traincast.registry import known_name
+from traincast.spec.model import Model
+
+RECOMPUTE_MODULES = ("core_attn", "mla_up_proj", "layernorm", "mlp", "moe", "moe_act", "shared_experts")
+"""Parts of a layer that can be recomputed by themselves."""
+
+DEFAULT_MODULES = ("core_attn",)
+"""What ``selective`` recomputes where no module is named."""
+
+
+def spelled_modules(modules: Sequence[str]) -> tuple[str, ...]:
+    """Return names of modules in their one spelling.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no module of a name; the message lists the known ones.
+    """
+    return tuple(known_name("module to recompute", name, RECOMPUTE_MODULES) for name in modules)
+
+
+def modules_of(model: Model, modules: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the named modules that a model has, in the order of `RECOMPUTE_MODULES`.
+
+    Raises
+    ------
+    ConfigError
+        If ``mla_up_proj`` is named for a model without latent attention.
+    """
+    if "mla_up_proj" in modules and model.attention.latent is None:
+        raise ConfigError(f"mla_up_proj needs latent attention, which {model.name} has not", "recompute_modules")
+    had = available_modules(model)
+    return tuple(name for name in RECOMPUTE_MODULES if name in modules and name in had)
+
+
+def available_modules(model: Model) -> tuple[str, ...]:
+    """Return the modules that a model has, of `RECOMPUTE_MODULES`."""
+    latent, experts = model.attention.latent is not None, model.experts
+    has = {
+        "mla_up_proj": latent,
+        "layernorm": latent or experts is not None,
+        "mlp": any(not model.has_experts(layer) for layer in range(model.layers)),
+        "moe": experts is not None,
+        "moe_act": experts is not None,
+        "shared_experts": experts is not None and experts.shared_ffn_hidden > 0,
+    }
+    return tuple(name for name in RECOMPUTE_MODULES if has.get(name, True))
