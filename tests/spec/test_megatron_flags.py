@@ -69,7 +69,7 @@ def test_a_stack_that_is_given_is_no_assumption():
         ("--bf16", 4),
         ("--bf16 --grad-reduce-in-bf16", 2),
         ("--bf16 --grad-reduce-in-bf16 --accumulate-allreduce-grads-in-fp32", 2),
-        ("--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16", 2),
+        ("--bf16 --use-distributed-optimizer --use-precision-aware-optimizer --main-grads-dtype bf16", 2),
         ("--bf16 --fp8-format hybrid", 4),
         ("--fp16", 2),
         ("--fp16 --accumulate-allreduce-grads-in-fp32", 4),

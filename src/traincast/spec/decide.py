@@ -12,6 +12,7 @@ from traincast.spec.feasible import check_gpu, check_sharding
 from traincast.spec.gpus import GpuSpec
 from traincast.spec.job import JobRequest
 from traincast.spec.notes import Note
+from traincast.spec.optimizer_types import OptimizerTypes, optimizer_types
 from traincast.spec.parallel import Parallel
 from traincast.spec.recompute import DEFAULT_MODULES, modules_of
 from traincast.spec.stack import Stack
@@ -226,6 +227,25 @@ def _modules(request: JobRequest, modules: tuple[str, ...], decided: Decisions) 
             f"recompute_modules {' '.join(missing)}: {request.model.name} has no such module of its own",
         )
     return found
+
+
+def decide_optimizer(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> OptimizerTypes:
+    """Return the types of the optimizer's state.
+
+    Raises
+    ------
+    ConfigError
+        If they are not fp32 on an optimizer that is not sharded, which Megatron-LM refuses.
+    """
+    types = optimizer_types(request)
+    if types.precision_aware and zero == 0 and (request.zero == 0 or parallel.dp * parallel.cp > 1):
+        raise ConfigError("needs a sharded optimizer (zero 1), as in Megatron-LM", "precision_aware_optimizer")
+    if types.precision_aware and request.precision_aware_optimizer is None:
+        decided.note(
+            "assumed-precision-aware-optimizer",
+            "precision_aware_optimizer is not given: on, as the optimizer's state has types other than fp32",
+        )
+    return types
 
 
 def decide_precision(request: JobRequest, decided: Decisions, gpu: GpuSpec | None) -> str:

@@ -11,6 +11,7 @@ from traincast.spec.gpus import GpuSpec
 from traincast.spec.job import CP_KINDS, PRECISIONS, TASKS, JobRequest
 from traincast.spec.job_flags import SCHEDULES
 from traincast.spec.model import Model
+from traincast.spec.optimizer_types import TYPE_CHOICES, check_types
 from traincast.spec.recompute import spelled_modules
 from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE
 
@@ -20,6 +21,7 @@ _CHOICES = (
     ("attention_kernel", "attention kernel", ATTENTION_KERNELS),
     ("cp_kind", "way of context parallelism", CP_KINDS),
     ("task", "task", TASKS),
+    *((field, f"type of {field.removesuffix('_dtype')}", known) for field, known in TYPE_CHOICES.items()),
 )
 _COUNTS = (
     "gpus",
@@ -71,7 +73,9 @@ def check_choices(request: JobRequest) -> JobRequest:
         raise InfeasibleError(
             f"{request.model.name} has {longest} learned positions; a sequence of {request.seq_length} has no others"
         )
-    return replace(request, **spelled)
+    found = replace(request, **spelled)
+    check_types(found)
+    return found
 
 
 def check_model(model: Model, *, tp: int, ep: int, etp: int) -> None:

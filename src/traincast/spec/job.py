@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from traincast.spec.model import Model
 from traincast.spec.notes import Note
+from traincast.spec.optimizer_types import OptimizerTypes
 from traincast.spec.parallel import Parallel
 from traincast.spec.recompute import DEFAULT_MODULES
 from traincast.spec.stack import Stack
@@ -85,6 +86,13 @@ class JobRequest:
     """Whether FSDP (zero 3) frees gathered parameters after the forward pass and gathers them again."""
     param_gather_bytes: int | None = None
     """Bytes of a GEMM weight's element as sharded ranks gather it: 2, or 1 where GEMMs read 8 bits."""
+    precision_aware_optimizer: bool | None = None
+    """Whether Adam keeps its state in the types below (Megatron Core); None: where one is other than fp32."""
+    main_grads_dtype: str | None = None
+    """Types of gradients, main parameters and both moments (`traincast.spec.optimizer_types`)."""
+    main_params_dtype: str | None = None
+    exp_avg_dtype: str | None = None
+    exp_avg_sq_dtype: str | None = None
     gpus_used_per_node: int | str | None = None
     """GPUs of each node that ranks are placed on: a number, ``auto`` or ``all`` (`traincast.fabric.node_use`)."""
 
@@ -118,6 +126,7 @@ class Job:
     padded_vocab: int
     recompute_modules: tuple[str, ...] = DEFAULT_MODULES
     """What ``selective`` recomputes; without meaning with ``none`` and ``full``."""
+    optimizer_types: OptimizerTypes = OptimizerTypes()
     task: str = "pretrain"
     lora_rank: int = 16
     expert_imbalance: float = 1.0

@@ -52,6 +52,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "software": (
         *("stack", "year", "precision", "recompute", "recompute_layers", "recompute_modules", "attention_kernel"),
         *("cuda_graphs", "vocab_multiple", "grad_reduce_bytes", "task", "lora_rank"),
+        *("precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"),
     ),
 }
 """Keys of each section but ``model``; they are fields of `JobRequest`, save the cluster's name."""
@@ -110,6 +111,11 @@ gpus = 256
 # cuda_graphs = false
 # vocab_multiple = 128         # pad the vocabulary to a multiple of this times tp
 # grad_reduce_bytes = 4        # bytes of a gradient element as replicas reduce it
+# precision_aware_optimizer = true  # Adam keeps its state in these types:
+# main_grads_dtype = "fp32"    # fp32, bf16: gradients as they are summed and reduced
+# main_params_dtype = "fp32"   # fp32, fp16
+# exp_avg_dtype = "bf16"       # fp32, fp16, bf16, fp8
+# exp_avg_sq_dtype = "bf16"    # fp32, fp16, bf16, fp8
 # task = "pretrain"            # pretrain, sft, lora
 # lora_rank = 16
 """

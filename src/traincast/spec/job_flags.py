@@ -6,6 +6,7 @@ Source of the aliases: Megatron-LM, megatron/training/arguments.py.
 from typing import NamedTuple
 
 from traincast.spec.job import CP_KINDS, PRECISIONS, TASKS
+from traincast.spec.optimizer_types import TYPE_CHOICES
 from traincast.spec.recompute import RECOMPUTE_MODULES
 from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE
 
@@ -111,6 +112,21 @@ JOB_FLAGS: tuple[JobFlag, ...] = (
         (),
         1,
         2,
+    ),
+    JobFlag(
+        "precision_aware_optimizer",
+        ("--precision-aware-optimizer", "--use-precision-aware-optimizer"),
+        "switch",
+        "Adam keeps its state in the types below.",
+    ),
+    *(
+        JobFlag(field, (f"--{field.replace('_', '-')}",), "choice", f"Type of {what}.", tuple(TYPE_CHOICES[field]))
+        for field, what in (
+            ("main_grads_dtype", "gradients as they are summed and reduced"),
+            ("main_params_dtype", "Adam's main parameters"),
+            ("exp_avg_dtype", "Adam's first moments"),
+            ("exp_avg_sq_dtype", "Adam's second moments"),
+        )
     ),
     JobFlag(
         "vocab_multiple",

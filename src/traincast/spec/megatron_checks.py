@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from traincast.errors import ConfigError
+from traincast.spec.megatron_recompute import granularity
 from traincast.spec.notes import Note
 from traincast.spec.pasted import Pasted
 
@@ -32,19 +33,6 @@ _NEEDS: tuple[tuple[str, Callable[[Pasted], bool], str], ...] = (
 """Flags, what must hold for them to have an effect, and what that is called."""
 
 
-def granularity(pasted: Pasted) -> str:
-    """Return what is computed again: ``full``, ``selective`` or ``none``.
-
-    Raises
-    ------
-    ConfigError
-        If ``--recompute-granularity`` has another value.
-    """
-    if "recompute-granularity" in pasted:
-        return pasted.choice("recompute-granularity", {"full": "full", "selective": "selective"})
-    return "selective" if pasted.is_on("recompute-activations") else "none"
-
-
 def check_combinations(pasted: Pasted, fields: Mapping[str, Any], described: bool) -> Iterator[Note]:
     """Refuse what Megatron-LM asserts against; yield a note for each flag that has no effect beside the others.
 
@@ -65,6 +53,7 @@ def check_combinations(pasted: Pasted, fields: Mapping[str, Any], described: boo
     if pasted.is_on("fp16") and pasted.is_on("bf16"):
         raise ConfigError(f"cannot stand beside --bf16; give one of them (in {pasted.shown})", "--fp16")
     _check_distributed_optimizer(pasted, fields["zero"])
+    _check_types(pasted, fields["zero"])
     if granularity(pasted) == "selective":
         for flag in ("recompute-method", "recompute-num-layers"):
             if flag in pasted:
@@ -88,6 +77,22 @@ def _check_distributed_optimizer(pasted: Pasted, zero: int) -> None:
     if zero < 2 and not pasted.is_on("overlap-grad-reduce"):
         # Sharding strategies of gradients and parameters turn it on by themselves.
         raise ConfigError(f"needs --overlap-grad-reduce (in {pasted.shown})", "--overlap-param-gather")
+
+
+def _check_types(pasted: Pasted, zero: int) -> None:
+    """Refuse types of the optimizer's state that need another flag.
+
+    Source: megatron/core/optimizer/optimizer_config.py (__post_init__) and __init__.py.
+    """
+    aware = "use-precision-aware-optimizer"
+    if pasted.is_on(aware) and zero == 0:
+        raise ConfigError(f"needs --use-distributed-optimizer (in {pasted.shown})", f"--{aware}")
+    for flag in ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype"):
+        if flag in pasted and pasted.text(flag) != "fp32" and not pasted.is_on(aware):
+            raise ConfigError(f"is {pasted.text(flag)}, which needs --{aware} (in {pasted.shown})", f"--{flag}")
+    in_fp32 = "accumulate-allreduce-grads-in-fp32"
+    if pasted.is_on("bf16") and pasted.is_on(in_fp32) and pasted.flags.get("main-grads-dtype") == ("bf16",):
+        raise ConfigError(f"is bf16, but --{in_fp32} stands beside it (in {pasted.shown})", "--main-grads-dtype")
 
 
 def _unused(flag: str, why: str) -> Note:

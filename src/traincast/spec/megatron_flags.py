@@ -15,11 +15,13 @@ from traincast.ranges import count_of, quoted
 from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
 from traincast.spec.launch import environment_notes, read_launch
-from traincast.spec.megatron_checks import check_combinations, gradient_bytes, granularity
+from traincast.spec.megatron_checks import check_combinations, gradient_bytes
 from traincast.spec.megatron_layout import layers_of_layout, moe_layers
+from traincast.spec.megatron_recompute import recompute_fields
 from traincast.spec.model import Model
 from traincast.spec.model_table import model_from_table
 from traincast.spec.notes import Note
+from traincast.spec.optimizer_types import TYPE_CHOICES
 from traincast.spec.pasted import Pasted, split_flags
 
 SHOWN = "megatron flags"
@@ -114,7 +116,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     model = _model(pasted, notes)
     _pipeline(pasted, fields, model)
     fields["precision"] = _precision(pasted)
-    _recompute(pasted, fields, notes)
+    fields |= recompute_fields(pasted)
     _sharding(pasted, fields)
     _kernels(pasted, fields)
     notes += check_combinations(pasted, fields, model is not None)
@@ -335,22 +337,6 @@ def _precision(pasted: Pasted) -> str:
     return "bf16" if pasted.is_on("bf16") else "fp16" if pasted.is_on("fp16") else "fp32"
 
 
-def _recompute(pasted: Pasted, fields: dict[str, Any], notes: list[Note]) -> None:
-    recompute = granularity(pasted)
-    modules = [each for each in pasted.flags.get("recompute-modules", ()) if each != "core_attn"]
-    if recompute == "selective" and modules:
-        notes.append(
-            Note(
-                "recompute-modules",
-                f"--recompute-modules {' '.join(modules)}: only the attention core is counted as computed again",
-            )
-        )
-    fields["recompute"] = recompute
-    # uniform: all layers in groups; block: so many of each virtual stage.
-    if recompute == "full" and pasted.flags.get("recompute-method") == ("block",) and "recompute-num-layers" in pasted:
-        fields["recompute_layers"] = pasted.count("recompute-num-layers", 1)
-
-
 def _sharding(pasted: Pasted, fields: dict[str, Any]) -> None:
     zero = 1 if pasted.is_on("use-distributed-optimizer") else 0
     if any(pasted.is_on(flag) for flag in ("use-torch-fsdp2", "use-megatron-fsdp", "use-custom-fsdp")):
@@ -368,6 +354,11 @@ def _kernels(pasted: Pasted, fields: dict[str, Any]) -> None:
     if pasted.is_on("no-overlap-p2p-communication"):
         fields["overlap_p2p"] = False
     fields["grad_reduce_bytes"] = gradient_bytes(pasted)
+    fields["precision_aware_optimizer"] = pasted.is_on("use-precision-aware-optimizer")
+    for flag in ("main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype"):
+        if flag in pasted:
+            field = flag.replace("-", "_")
+            fields[field] = pasted.choice(flag, {name: name for name in TYPE_CHOICES[field]})
     if "cp-comm-type" in pasted:
         fields["cp_kind"] = pasted.choice("cp-comm-type", _CP)
     if pasted.is_on("enable-cuda-graph") or pasted.is_on("external-cuda-graph"):

@@ -14,6 +14,7 @@ from traincast.spec.decide import (
     decide_attention_kernel,
     decide_cp_kind,
     decide_lora_rank,
+    decide_optimizer,
     decide_overlaps,
     decide_param_gather,
     decide_precision,
@@ -27,6 +28,7 @@ from traincast.spec.feasible import check_choices, check_model, check_pipeline, 
 from traincast.spec.gpus import gpu_of_cluster
 from traincast.spec.job import Job, JobRequest
 from traincast.spec.layers import Split, even_split, split_layers
+from traincast.spec.optimizer_types import MAIN_GRADIENT_TYPES
 from traincast.spec.parallel import Parallel
 from traincast.spec.stack import Stack
 from traincast.spec.stacks import load_stack, stack_of_year
@@ -95,6 +97,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         shard=shard,
         **decide_overlaps(request, decided, parallel, zero),
         **recompute._asdict(),
+        optimizer_types=decide_optimizer(request, decided, parallel, zero),
         precision=precision,
         attention_kernel=decide_attention_kernel(request, decided, gpu),
         cuda_graphs=decided.stack.cuda_graphs if request.cuda_graphs is None else request.cuda_graphs,
@@ -121,8 +124,11 @@ def _start(request: JobRequest) -> Decisions:
         decided.note("assumed-stack", f"{when}: {stack.name} ({stack.description})")
     elif request.year not in (None, stack.year):
         decided.note("year-unused", f"year {request.year} has no effect: the stack {stack.name} is named")
-    if request.grad_reduce_bytes is not None:
-        decided.stack = replace(decided.stack, grad_reduce_bytes=request.grad_reduce_bytes)
+    reduced = request.grad_reduce_bytes
+    if request.main_grads_dtype is not None:
+        reduced = MAIN_GRADIENT_TYPES[request.main_grads_dtype]
+    if reduced is not None:
+        decided.stack = replace(decided.stack, grad_reduce_bytes=reduced)
     if request.deduplicated_dispatch is not None:
         decided.stack = replace(decided.stack, deduplicated_dispatch=request.deduplicated_dispatch)
     longest = request.model.max_positions

@@ -7,8 +7,7 @@ from traincast.estimate.memory.parameters import RankParameters
 from traincast.spec.job import Job
 
 MASTER_BYTES = 4
-MOMENTS_BYTES = 8
-"""Adam in mixed precision: an fp32 copy and two fp32 moments (Rajbhandari et al. 2019, arXiv 1910.02054, 3.1)."""
+"""Sharded parameters are kept in fp32, which is their own master copy (PyTorch FSDP2, MixedPrecisionPolicy)."""
 
 LAYERS_GATHERED = 2
 """Layers whose sharded parameters are whole at a time: one in use and the next one (PyTorch FSDP2 prefetch)."""
@@ -67,7 +66,8 @@ def states(job: Job, habits: Habits, held: RankParameters, train: RankParameters
 
     Notes
     -----
-    Source: Rajbhandari et al. 2019, arXiv 1910.02054: stage 1 divides optimizer states, 2 also gradients, 3 also
+    Source: Rajbhandari et al. 2019, arXiv 1910.02054: Adam in mixed precision has an fp32 copy and two fp32 moments
+    (3.1; other types: `traincast.spec.optimizer_types`), stage 1 divides optimizer states, 2 also gradients, 3 also
     parameters; parameters of stage 3 are kept in fp32 and are their own master copy (PyTorch FSDP2,
     MixedPrecisionPolicy). Under PyTorch's pipeline schedules they and their gradients, in the type that is reduced
     (FSDPParam.to_accumulated_grad_if_needed), are whole from the first to the last pass of a step.
@@ -75,8 +75,10 @@ def states(job: Job, habits: Habits, held: RankParameters, train: RankParameters
     dense, expert = shards(job)
     width = parameter_bytes(job.precision)
     shared, shared_train = _over(held, dense, expert), _over(train, dense, expert)
-    master = 0 if width == 4 else MASTER_BYTES
-    optimizer = (master + MOMENTS_BYTES + habits.main_gradient_bytes) * shared_train
+    types = job.optimizer_types
+    copied = habits.main_gradient_bytes if types.copies_gradients(job.precision) else 0
+    master = types.main_parameter_bytes(job.precision)
+    optimizer = (master + types.moment_bytes + copied) * shared_train
     gradients = habits.gradient_bytes * (shared_train if job.zero >= 2 and not job.reduces_once else train.total)
     gradients += habits.passing_gradient_bytes * train.total
     copies = _COPIES_BYTES.get(job.precision, 0.0) * (held.total - held.ends) if habits.weight_copies else 0.0

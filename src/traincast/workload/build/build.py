@@ -4,7 +4,7 @@ Letters: P stages, Q virtual stages in model order, M microbatches, D directions
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -239,7 +239,7 @@ class _Builder:
         if job.parallel.world_size > 1:
             rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, NORM_BYTES), Phase.STEP)
         updated = sum(state.updated() for state in states)
-        rows += emit.compute("optimizer", Phase.STEP, _optimizer(updated))
+        rows += emit.compute("optimizer", Phase.STEP, _optimizer(job, updated))
         if self._gathers_updated and not job.overlap_param_gather:
             rows += self._all([each for state in states for each in state.gathered()])
         return rows
@@ -268,5 +268,12 @@ def _reduced_once(state: StateExchange) -> list[Exchange]:
     return [*state.reduced(), *state.summed()]
 
 
-def _optimizer(parameters: int) -> list[Counted]:
-    return [(OperatorCall(family="optimizer", shape=(parameters,), dtype="bf16"), 1.0)] if parameters else []
+def _optimizer(job: Job, parameters: int) -> list[Counted]:
+    """Return the update of so many parameters; other types than fp32 move other bytes."""
+    if not parameters:
+        return []
+    call, types = OperatorCall(family="optimizer", shape=(parameters,), dtype="bf16"), job.optimizer_types
+    if types.precision_aware:
+        moved = types.step_bytes(job.precision, job.stack.grad_reduce_bytes)
+        call = replace(call, options=(("bytes_per_parameter", str(moved)),))
+    return [(call, 1.0)]
