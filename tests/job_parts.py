@@ -38,6 +38,13 @@ TINY_LATENT = replace(
         latent=Latent(q_rank=192, kv_rank=128, rope_head_dim=32, nope_head_dim=64, v_head_dim=64),
     ),
 )
+TINY_ALL = replace(
+    TINY_EXPERTS,
+    name="tiny of all",
+    attention=TINY_LATENT.attention,
+    experts=replace(TINY_EXPERTS.experts, first_dense_layers=2),
+)
+"""Latent attention, two dense layers, six with routed and shared experts: it has every module to recompute."""
 
 
 def job_of(model=TINY, cluster="h100", **fields):

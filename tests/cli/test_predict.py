@@ -184,6 +184,40 @@ def test_a_job_near_the_limit_runs_with_the_chance_of_not_fitting(call):
     assert all((stage["chance_of_oom"] > 0.5) == (stage["peak"] > stage["usable"]) for stage in stages)
 
 
+def test_modules_and_types_are_said_alike_in_flags_job_files_and_pasted(call, tmp_path):
+    ours = ("--recompute-modules", "core_attn,mlp", "--exp-avg-dtype", "bf16", "--zero", 1)
+    file = tmp_path / "job.toml"
+    told = {
+        "--model": "llama3-8b",
+        "--cluster": "h100",
+        "--gpus": 16,
+        "--tp": 2,
+        "--global-batch": 32,
+        "--seq-length": 4096,
+    }
+    file.write_text(
+        '[model]\nname = "llama3-8b"\n[cluster]\nname = "h100"\ngpus = 16\n[parallel]\ntp = 2\nzero = 1\n'
+        "[batch]\nglobal_batch = 32\nseq_length = 4096\n"
+        '[software]\nrecompute_modules = ["core_attn", "mlp"]\nexp_avg_dtype = "bf16"\n'
+    )
+    found, read = as_json(call, *(word for pair in told.items() for word in pair), *ours), as_json(call, file)
+    assert found["memory_bytes"] == read["memory_bytes"]
+    assert found["iteration_time_s"] == read["iteration_time_s"]
+    plain = as_json(call, *(word for pair in told.items() for word in pair), "--zero", 1)
+    assert (
+        found["hfu"]
+        > found["mfu"]
+        == pytest.approx(plain["mfu"] * plain["iteration_time_s"] / found["iteration_time_s"])
+    )
+    assert all(found["memory_bytes"][0][name] < plain["memory_bytes"][0][name] for name in ("activations", "optimizer"))
+
+
+def test_a_wrong_module_lists_the_known_ones(call):
+    code, out, err = call("predict", *SMALL, "--recompute-modules", "mpl")
+    assert (code, out) == (1, "")
+    assert "known: core_attn, mla_up_proj, layernorm, mlp, moe, moe_act, shared_experts" in err
+
+
 def test_out_writes_the_whole_result(call, tmp_path):
     code, out, _ = call("predict", *SMALL, "--out", tmp_path / "run")
     assert code == 0

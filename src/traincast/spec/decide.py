@@ -182,10 +182,10 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
         If a number of layers is given with anything but ``full``, or modules with anything but ``selective``.
     """
     recompute = request.recompute
-    for field, needed in (("recompute_layers", "full"), ("recompute_modules", "selective")):
-        if recompute is None and getattr(request, field) is not None:
+    for name, needed in (("recompute_layers", "full"), ("recompute_modules", "selective")):
+        if recompute is None and getattr(request, name) is not None:
             recompute = needed
-            decided.note("assumed-recompute", f"recompute is not given: {needed}, as {field} is given")
+            decided.note("assumed-recompute", f"recompute is not given: {needed}, as {name} is given")
     recompute = decided.by_stack("recompute", recompute, decided.stack.recompute)
     layers, modules = request.recompute_layers, request.recompute_modules
     if layers is not None and recompute != "full":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from traincast.spec.model import Model
 from traincast.spec.notes import Note
-from traincast.spec.optimizer_types import OptimizerTypes
+from traincast.spec.optimizer_types import PLAIN, OptimizerTypes
 from traincast.spec.parallel import Parallel
 from traincast.spec.recompute import DEFAULT_MODULES
 from traincast.spec.stack import Stack
@@ -126,7 +126,7 @@ class Job:
     padded_vocab: int
     recompute_modules: tuple[str, ...] = DEFAULT_MODULES
     """What ``selective`` recomputes; without meaning with ``none`` and ``full``."""
-    optimizer_types: OptimizerTypes = OptimizerTypes()
+    optimizer_types: OptimizerTypes = PLAIN
     task: str = "pretrain"
     lora_rank: int = 16
     expert_imbalance: float = 1.0

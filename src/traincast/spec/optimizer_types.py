@@ -93,6 +93,10 @@ class OptimizerTypes:
         return 2 * self.moment_bytes + parameters + gradient_bytes + copied
 
 
+PLAIN = OptimizerTypes()
+"""Adam in fp32."""
+
+
 def check_types(request: "JobRequest") -> None:
     """Refuse types that need Megatron-LM's precision-aware optimizer where it is off, or that contradict each other.
 

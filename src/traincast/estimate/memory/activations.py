@@ -133,8 +133,10 @@ class LayerModel:
         """Return what is saved before and after an activation function, and the gradients that pass through it."""
         up = 2 if self.job.model.gated else 1
         copy = 1 if self.job.model.gated and self.habits.activation_copy else 0
-        return self.width * up * elements, (self.width * copy + self.input_width) * elements, (
-            self.width * (up + 1) * elements
+        return (
+            self.width * up * elements,
+            (self.width * copy + self.input_width) * elements,
+            (self.width * (up + 1) * elements),
         )
 
     def _experts(self, experts: Experts, hidden: float) -> tuple[dict[str, float], float]:

@@ -1,0 +1,110 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from job_parts import TINY, TINY_ALL, job_of
+from traincast.estimate.memory import stage_memory
+from traincast.estimate.memory.activations import LayerModel
+from traincast.estimate.memory.habits import habits_of
+from traincast.simulation.predict import plan_of_job
+from traincast.spec.recompute import RECOMPUTE_MODULES
+
+LAYOUT = {"gpus": 8, "tp": 2, "ep": 2, "etp": 1, "sequence_parallel": True, "pp": 2}
+DENSE, EXPERTS = 0, 2
+"""A layer of each kind."""
+
+
+def again(*modules, model=TINY_ALL, **fields):
+    return job_of(model, **LAYOUT | fields, recompute="selective", recompute_modules=modules)
+
+
+def plain(model=TINY_ALL, **fields):
+    return job_of(model, **LAYOUT | fields, recompute="none")
+
+
+def layer_of(job, index):
+    return LayerModel(job, habits_of(job.stack, job.zero)).layer(index)
+
+
+def freed(*modules, index, **fields):
+    """Return the bytes that a layer saves less."""
+    job = again(*modules, **fields)
+    return layer_of(plain(**fields), index).all_bytes - sum(layer_of(job, index).saved.values())
+
+
+def sizes(job):
+    """Return the tokens of a rank with and without the split of the sequence, and its copies of routed tokens."""
+    tokens = job.micro_batch * job.seq_length
+    return tokens, tokens / job.parallel.tp, tokens / job.parallel.tp * job.model.experts.topk
+
+
+def test_discarded_outputs_are_what_a_layer_saves_less():
+    tokens, split, routed = sizes(plain())
+    latent, heads = TINY_ALL.attention.latent, TINY_ALL.attention.heads / 2
+    query = latent.nope_head_dim + latent.rope_head_dim
+    for index in (DENSE, EXPERTS):
+        assert freed("mla_up_proj", index=index) == pytest.approx(2 * tokens * heads * (2 * query + latent.v_head_dim))
+    assert freed("layernorm", index=DENSE) == pytest.approx(2 * split * TINY_ALL.hidden)
+    assert freed("layernorm", index=EXPERTS) == pytest.approx(2 * 2 * split * TINY_ALL.hidden)
+    assert freed("moe_act", index=EXPERTS) == pytest.approx(2 * routed * TINY_ALL.experts.ffn_hidden)
+    assert freed("moe_act", index=DENSE) == 0
+
+
+def test_eight_bit_activations_free_a_byte_each():
+    _, _, routed = sizes(plain())
+    assert freed("moe_act", index=EXPERTS, precision="fp8") == pytest.approx(routed * TINY_ALL.experts.ffn_hidden)
+
+
+def test_plain_checkpoints_keep_their_input_alone():
+    tokens, split, routed = sizes(plain())
+    # Both halves of the gated activation and its result; the layernorm before a dense MLP is fused with it.
+    mlp = 2 * 3 * tokens * TINY_ALL.ffn_hidden / 2 + 2 * split * TINY_ALL.hidden
+    assert freed("mlp", index=DENSE) == pytest.approx(mlp)
+    assert freed("mlp", index=EXPERTS) == 0
+    shared = 2 * 3 * tokens * TINY_ALL.experts.shared_ffn_hidden / 2
+    assert freed("shared_experts", index=EXPERTS) == pytest.approx(shared)
+    experts = (
+        2 * routed * (2 * TINY_ALL.hidden + 3 * TINY_ALL.experts.ffn_hidden) + 8 * split * TINY_ALL.experts.experts
+    )
+    assert freed("moe", index=EXPERTS) == pytest.approx(experts + shared)
+    assert freed("moe", "moe_act", "shared_experts", index=EXPERTS) == pytest.approx(experts + shared)
+    kept = layer_of(again("moe"), EXPERTS).saved
+    assert "norm inputs" in kept
+    assert kept["feed-forward inputs"] == pytest.approx(2 * split * TINY_ALL.hidden)
+
+
+def test_recomputed_attention_drops_scores_or_the_sums_of_flash_attention():
+    tokens = sizes(plain())[0]
+    assert freed("core_attn", index=DENSE) == pytest.approx(4 * tokens * TINY_ALL.attention.heads / 2)
+    unfused = freed("core_attn", index=DENSE, attention_kernel="unfused")
+    assert unfused == pytest.approx(2 * tokens * plain().seq_length * TINY_ALL.attention.heads / 2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(modules=st.sets(st.sampled_from(RECOMPUTE_MODULES)), more=st.sampled_from(RECOMPUTE_MODULES))
+def test_recomputing_more_never_saves_more_and_never_less_than_full(modules, more):
+    fewer, further = layer_of(again(*modules), EXPERTS), layer_of(again(*modules, more), EXPERTS)
+    assert sum(further.saved.values()) <= sum(fewer.saved.values())
+    assert further.recomputed >= fewer.recomputed
+    assert sum(further.saved.values()) + sum(further.dropped.values()) == pytest.approx(further.all_bytes)
+    assert max(further.dropped.values(), default=0) <= further.recomputed <= sum(further.dropped.values())
+    assert sum(further.saved.values()) >= further.input_bytes
+
+
+@pytest.mark.parametrize("module", RECOMPUTE_MODULES)
+def test_what_a_layer_saves_less_counts_for_each_in_flight(module):
+    """Of a pipeline's first stage: two microbatches are in flight, and one layer has its tensors there again."""
+    job, other = again(module), plain()
+    saved, usual = (stage_memory(each, plan_of_job(each))[0] for each in (job, other))
+    flights = min(job.parallel.pp, job.parallel.microbatches)
+    expected = flights * sum(freed(module, index=index) for index in range(4))
+    passing = dict(saved.terms)["passing activations"] - dict(usual.terms)["passing activations"]
+    assert usual.activations - saved.activations == pytest.approx(expected - passing)
+
+
+def test_modules_that_a_model_has_not_change_nothing():
+    job = again("moe", "shared_experts", model=TINY, ep=None, etp=None)
+    assert job.recompute_modules == ()
+    assert "recompute-modules-unused" in {note.code for note in job.assumptions}
+    usual = plain(TINY, ep=None, etp=None)
+    assert stage_memory(job, plan_of_job(job)) == stage_memory(usual, plan_of_job(usual))
