@@ -36,6 +36,12 @@ def test_state_and_traffic_of_a_parameter(types, precision, gradient_bytes, kept
     assert types.step_bytes(precision, gradient_bytes) == moved
 
 
+def test_parameters_in_8_bits_are_no_half_of_a_main_parameter():
+    types = OptimizerTypes(precision_aware=True)
+    assert types.main_parameter_bytes("fp8", 1) == 4
+    assert types.step_bytes("fp8", 4, 1) == 16 + 8 + 1 + 4
+
+
 def optimizer_bytes(**fields):
     job = job_of(TINY, **LAYOUT | fields)
     return stage_memory(job, plan_of_job(job))[0]
@@ -76,7 +82,7 @@ def test_the_step_of_the_optimizer_moves_those_bytes():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"exp_avg_dtype": "int8"}, "exp_avg_dtype: is 'int8'; it must be one of fp32, fp16, bf16, fp8"),
+        ({"exp_avg_dtype": "int8"}, "unknown type of exp_avg 'int8'; known: fp32, fp16, bf16, fp8"),
         ({"precision_aware_optimizer": False, "exp_avg_dtype": "bf16"}, "can only be fp32"),
         ({"precision_aware_optimizer": True, "zero": 0}, "needs a sharded optimizer"),
         ({"main_grads_dtype": "bf16", "grad_reduce_bytes": 4}, "but grad_reduce_bytes is 4"),

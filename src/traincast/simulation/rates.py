@@ -81,9 +81,8 @@ def rates_of(done: JobRun) -> Rates:
     return Rates(
         tokens_per_s=tokens,
         flops_per_s=model_flops_per_step(job.model, job.seq_length, job.global_batch, job.task) / done.step_s / world,
-        hardware_flops_per_s=tokens * hardware_flops_per_token(
-            job.model, job.seq_length, recompute, job.task, share, job.recompute_modules
-        ),
+        hardware_flops_per_s=tokens
+        * hardware_flops_per_token(job.model, job.seq_length, recompute, job.task, share, job.recompute_modules),
         precision=job.precision,
         peak_dtype=dtype,
         peak_flops_per_s=done.gpu.peak_flops_per_s(dtype),

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from traincast.spec.notes import Note
+from traincast.spec.optimizer_types import PLAIN, OptimizerTypes
 
 if TYPE_CHECKING:
     from traincast.workload.program import Program, Timeline
@@ -116,6 +117,9 @@ class JobFacts:
     expert_imbalance: float
     stage_layers: tuple[int, ...]
     """Layers of each virtual stage, in model order."""
+    recomputed_modules: tuple[str, ...] = ()
+    """Parts of each layer that are recomputed, with recompute ``selective``."""
+    optimizer_types: OptimizerTypes = PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,8 @@ class JobFlag(NamedTuple):
     """Field of `JobRequest`, or ``model``."""
     names: tuple[str, ...]
     kind: str
-    """``text``, ``count``, ``tokens``, ``number``, ``switch`` (with a ``--no-`` form), ``choice``, or ``names`` (several)."""
+    """``text``, ``count``, ``tokens``, ``number``, ``switch`` (with a ``--no-`` form), ``choice``, or ``names`` for
+    several choices."""
     help: str
     choices: tuple[str, ...] = ()
     """All values of a ``choice`` or of ``names``, the built-in ones of a ``text`` to which plug-ins may add."""

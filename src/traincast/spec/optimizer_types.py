@@ -58,25 +58,34 @@ class OptimizerTypes:
         """Say whether its kernel reads gradients as they were reduced, and keeps the main parameters itself."""
         return self.precision_aware and (self.main_params != "fp32" or precision not in _OWN_MASTER)
 
-    def main_parameter_bytes(self, precision: str) -> int:
-        """Return the bytes of a main parameter beside the one that GEMMs read; 0 where that is fp32 itself."""
+    def main_parameter_bytes(self, precision: str, parameter_bytes: int = 2) -> int:
+        """Return the bytes of a main parameter beside the one that GEMMs read; 0 where that is fp32 itself.
+
+        Parameters
+        ----------
+        precision : str
+            Of the job.
+        parameter_bytes : int
+            Of the parameter that GEMMs read, where it is not fp32: 2, or 1 where it is kept in 8 bits.
+        """
         if precision in ("fp32", "tf32"):
             return 0
-        return 2 if self._keeps_remainders(precision) else MAIN_PARAMETER_TYPES[self.main_params]
+        return 2 if self._keeps_remainders(precision, parameter_bytes) else MAIN_PARAMETER_TYPES[self.main_params]
 
-    def _keeps_remainders(self, precision: str) -> bool:
+    def _keeps_remainders(self, precision: str, parameter_bytes: int) -> bool:
         """Say whether of an fp32 main parameter only the 16 bits are kept that the bf16 one leaves out."""
-        return self.fused(precision) and self.main_params == "fp32" and precision not in ("fp16", "fp32", "tf32")
+        bf16 = precision not in ("fp16", "fp32", "tf32") and parameter_bytes == 2
+        return self.fused(precision) and self.main_params == "fp32" and bf16
 
     def copies_gradients(self, precision: str) -> bool:
         """Say whether gradients that are reduced in 16 bits are copied to fp32 for the step."""
         return not self.fused(precision)
 
-    def step_bytes(self, precision: str, gradient_bytes: int) -> int:
+    def step_bytes(self, precision: str, gradient_bytes: int, parameter_bytes: int = 2) -> int:
         """Return the bytes that a step moves for each parameter.
 
-        Moments and main parameters are read and written, the gradient is read; the 16-bit parameter is written, and
-        read where the main parameter is its remainder.
+        Moments and main parameters are read and written, the gradient is read; the parameter that GEMMs read is
+        written, and read where the main parameter is its remainder.
 
         Parameters
         ----------
@@ -84,13 +93,15 @@ class OptimizerTypes:
             Of the job.
         gradient_bytes : int
             Bytes of a gradient as replicas reduce it.
+        parameter_bytes : int
+            As above.
         """
-        main = self.main_parameter_bytes(precision)
-        narrow = 2 if main else 0
-        parameters = 2 * (main or 4) + narrow * (2 if self._keeps_remainders(precision) else 1)
+        main = self.main_parameter_bytes(precision, parameter_bytes)
+        narrow = parameter_bytes if main else 0
+        read = self._keeps_remainders(precision, parameter_bytes)
         # A 16-bit gradient is copied to fp32 first, unless the kernel reads it as it is.
         copied = 2 * 4 if gradient_bytes < 4 and self.copies_gradients(precision) else 0
-        return 2 * self.moment_bytes + parameters + gradient_bytes + copied
+        return 2 * self.moment_bytes + 2 * (main or 4) + narrow * (2 if read else 1) + gradient_bytes + copied
 
 
 PLAIN = OptimizerTypes()

@@ -81,7 +81,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     zero, shard = decide_sharding(request, decided, parallel)
     if zero and shard < parallel.dp * parallel.cp:
         parallel = replace(parallel, shard=shard)
-    recompute = decide_recompute(request, decided, max(pipeline.layers_Q))
+    again = decide_recompute(request, decided, max(pipeline.layers_Q))
     precision = decide_precision(request, decided, gpu)
     reshard = decide_reshard(request, decided, parallel, zero)
     return Job(
@@ -96,7 +96,9 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         zero=zero,
         shard=shard,
         **decide_overlaps(request, decided, parallel, zero),
-        **recompute._asdict(),
+        recompute=again.recompute,
+        recompute_layers=again.recompute_layers,
+        recompute_modules=again.recompute_modules,
         optimizer_types=decide_optimizer(request, decided, parallel, zero),
         precision=precision,
         attention_kernel=decide_attention_kernel(request, decided, gpu),

@@ -77,7 +77,7 @@ def states(job: Job, habits: Habits, held: RankParameters, train: RankParameters
     shared, shared_train = _over(held, dense, expert), _over(train, dense, expert)
     types = job.optimizer_types
     copied = habits.main_gradient_bytes if types.copies_gradients(job.precision) else 0
-    master = types.main_parameter_bytes(job.precision)
+    master = types.main_parameter_bytes(job.precision, job.param_gather_bytes)
     optimizer = (master + types.moment_bytes + copied) * shared_train
     gradients = habits.gradient_bytes * (shared_train if job.zero >= 2 and not job.reduces_once else train.total)
     gradients += habits.passing_gradient_bytes * train.total

@@ -274,6 +274,6 @@ def _optimizer(job: Job, parameters: int) -> list[Counted]:
         return []
     call, types = OperatorCall(family="optimizer", shape=(parameters,), dtype="bf16"), job.optimizer_types
     if types.precision_aware:
-        moved = types.step_bytes(job.precision, job.stack.grad_reduce_bytes)
+        moved = types.step_bytes(job.precision, job.stack.grad_reduce_bytes, job.param_gather_bytes)
         call = replace(call, options=(("bytes_per_parameter", str(moved)),))
     return [(call, 1.0)]
