@@ -211,3 +211,9 @@ def test_an_unknown_framework_lists_the_near_ones():
 def test_judging_nothing_says_nothing():
     judged = judge({}, flag_table("megatron"))
     assert (judged.notes, judged.warnings) == ((), ())
+
+
+def test_a_value_that_says_what_is_forecast_anyway_is_said_nothing_of():
+    found = draft("--moe-token-dispatcher-type alltoall --optimizer adam --transformer-impl transformer_engine")
+    assert not found.warnings
+    assert not texts(found.notes, "flags-without-effect")

@@ -110,6 +110,36 @@ def test_a_batch_script_gives_the_nodes():
     assert (found.words, found.gpus) == (FLAGS, 32)
 
 
+def test_what_slurm_sets_is_known_by_its_options():
+    text = """#SBATCH --nodes=16
+    NNODES=$SLURM_JOB_NUM_NODES
+    GPUS=8
+    srun torchrun --nproc_per_node $GPUS --nnodes $NNODES pretrain_gpt.py --num-layers $(($NNODES/4)) --bf16
+    """
+    found = read_launch([text], "flags")
+    assert (found.gpus, found.words) == (128, FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("$((8*16))", "128"),
+        ("$(($GPUS*$NODES))", "32"),
+        ('"$((GPUS * NODES / 2))"', "16"),
+        ("$(($GPUS*$NONE))", "$((8*$NONE))"),
+        ("$((8+1))", "$((8+1))"),
+        ("$((8/0))", "$((8/0))"),
+        ("$((9999999999999999*9999999999999999))", "$((9999999999999999*9999999999999999))"),
+        ("${NONE:-5}", "5"),
+        ("${NONE-$GPUS}", "8"),
+        ("${GPUS}0", "80"),
+    ],
+)
+def test_variables_and_products_of_them_have_values(written, value):
+    found = read_launch([f"GPUS=8 NODES=4; torchrun pretrain_gpt.py --global-batch-size {written}"], "flags")
+    assert found.words == ("--global-batch-size", value)
+
+
 def test_flags_one_a_line_need_no_backslash():
     assert read_launch(["--num-layers 4\n  --bf16\n"], "flags").words == FLAGS
     assert (

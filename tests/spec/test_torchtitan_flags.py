@@ -163,3 +163,17 @@ def test_a_wrong_setting_is_named(words, message):
 def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(FormatError, match="cannot be read"):
         draft_like("torchtitan", ["--job.config_file", str(tmp_path / "absent.toml")])
+
+
+def test_newer_versions_count_their_batches_in_tokens():
+    new = ("--module", "llama3", "--config", "llama3_8b", "--training.max_context_length", "8192", "--nproc_per_node=8",
+           "--training.num_tokens_per_microbatch_per_dp_rank", "16384")  # fmt: skip
+    found = job(*new)
+    assert (found.micro_batch, found.global_batch, found.seq_length, found.model.layers) == (2, 16, 8192, 32)
+    staged = job(*new, "--parallelism.pipeline_parallel_degree=4", "--parallelism.num_pp_microbatches=8")
+    assert (staged.micro_batch, staged.parallel.microbatches, staged.global_batch) == (2, 8, 32)
+    assert job(*new, "--training.num_tokens_per_train_step", str(64 * 8192)).global_batch == 64
+    with pytest.raises(ConfigError, match="must be a multiple of the 8192 tokens"):
+        job(*new, "--training.num_tokens_per_train_step", "9000")
+    warnings = draft_like("torchtitan", list(new)).warnings
+    assert [note.text.startswith("config llama3_8b is a function") for note in warnings] == [True]

@@ -84,7 +84,7 @@ def operator_price(
         family=family,
         shape=operator_shape(family, sizes),
         dtype=find_name(dtype, BYTES_OF_DTYPE) or dtype,
-        direction=direction.lower(),
+        direction=direction,
         causal=causal,
         window=window,
         options=tuple(sorted((options or {}).items())),

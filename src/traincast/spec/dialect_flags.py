@@ -39,7 +39,7 @@ class KnownFlag:
     text : str
         What is forecast instead, or why it is refused.
     when : str or None
-        Pattern of the values with which it has the effect; with others it has none.
+        Pattern of the values with which it has the effect; with others it says what is forecast anyway.
     """
 
     name: str
@@ -51,7 +51,7 @@ class KnownFlag:
     def effect_of(self, values: str) -> str:
         """Return the effect that it has with these values."""
         if self.when is not None and re.search(self.when, values) is None:
-            return NO_EFFECT
+            return READ
         return self.effect
 
 

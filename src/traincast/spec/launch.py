@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from traincast.ranges import brief, count_of, quoted
 from traincast.spec.notes import Note
-from traincast.spec.shell import Commands, has_variable, read_commands
+from traincast.spec.shell import Commands, expanded, has_variable, read_commands
 
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 _MODULE = re.compile(r"^[A-Za-z_][\w]*(?:\.\w+)*$")
@@ -43,10 +43,18 @@ _TORCHRUN = _Launcher(
     per_node=("nproc-per-node",),
     one_node=True,
 )
-_SLURM = ("n", "ntasks"), ("N", "nodes"), ("ntasks-per-node", "gpus-per-node", "gres")
+_SLURM = _Launcher(
+    ("srun", "sbatch", "salloc"), ("n", "ntasks"), ("N", "nodes"), ("ntasks-per-node", "gpus-per-node", "gres")
+)
+_SLURM_SETS = (
+    (("N", "nodes"), "SLURM_NNODES SLURM_JOB_NUM_NODES"),
+    (("n", "ntasks"), "SLURM_NTASKS SLURM_NPROCS"),
+    (("ntasks-per-node",), "SLURM_NTASKS_PER_NODE"),
+    (("gpus-per-node",), "SLURM_GPUS_PER_NODE SLURM_GPUS_ON_NODE"),
+)
 _LAUNCHERS = (
     _TORCHRUN,
-    _Launcher(("srun", "sbatch", "salloc"), *_SLURM),
+    _SLURM,
     _Launcher(("mpirun", "mpiexec", "mpiexec.hydra", "orterun"), ("np", "n", "c"), (), ("npernode", "ppn", "N")),
     _Launcher(("deepspeed",), (), ("num-nodes",), ("num-gpus",), one_node=True),
     _Launcher(("accelerate",), ("num-processes",)),
@@ -123,8 +131,18 @@ def read_launch(words: Sequence[str], shown: str) -> Launch:
         name: value for name, equals, value in (word.partition("=") for word in before) if _named(name, equals)
     }
     rest = command[_after_launcher(command) :] if script is None else command[script + 1 :]
-    gpus, says = _world(before)
+    implied = _of_slurm(before)
+    gpus, says = _world(list(expanded(before, implied)))
+    rest = list(expanded(rest, implied))
     return Launch(tuple(rest), None if script is None else command[script], variables, gpus, says)
+
+
+def _of_slurm(words: Sequence[str]) -> dict[str, str]:
+    """Return the variables that Slurm sets by the options of srun and sbatch (slurm.schedmd.com/srun.html)."""
+    places = [place for place, word in enumerate(words) if _BY_NAME.get(_base(word)) is _SLURM]
+    options = _options(words[places[0] :]) if places else {}
+    found = {variable: _first(options, names) for names, variables in _SLURM_SETS for variable in variables.split()}
+    return {variable: said[1] for variable, said in found.items() if said is not None}
 
 
 def _named(name: str, equals: str) -> bool:

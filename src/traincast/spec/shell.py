@@ -6,16 +6,20 @@ value can say which variable has none. Source of the grammar: POSIX.1-2024, Shel
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincast.errors import ConfigError
+from traincast.ranges import LARGEST_WHOLE, count_of
 
 _SEPARATORS = frozenset(";&|\n")
 _REDIRECTIONS = re.compile(r"^\d*[<>][<>&|]*\d*$|^&>+$|^>&$")
 _ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)=(.*)$", re.DOTALL)
 _ARRAY = re.compile(r"^[A-Za-z_]\w*=\((?![(\[])")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?-([^{}]*))?\}|\$([A-Za-z_]\w*)")
+_ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
+_TERM = re.compile(r"\s*([*/]?)\s*(\w+)")
+_SIGNS: Mapping[str, Callable[[int, int], int]] = {"*": int.__mul__, "/": int.__floordiv__}
 _WHOLE = re.compile(r"^\$\{[A-Za-z_]\w*(?:\[[@*]\])?(?::?-[^{}]*)?\}$|^\$[A-Za-z_]\w*$")
 _FORWARDED = frozenset(("$@", "${@}", "$*", "${@:1}", "${@:2}"))
 _EXPORTS = frozenset(("export", "declare", "local", "readonly"))
@@ -79,8 +83,8 @@ def read_commands(words: Sequence[str], shown: str) -> Commands:
         tokens, directives = [word.strip() for word in words], []
     variables: dict[str, str] = {}
     commands = [found for each in _split(tokens) if (found := tuple(_assigned(each, variables)))]
-    expanded = tuple(tuple(_expanded(command, variables)) for command in commands)
-    return Commands(expanded, variables, tuple(directives))
+    read = tuple(tuple(expanded(command, variables)) for command in commands)
+    return Commands(read, variables, tuple(directives))
 
 
 def _tokens(text: str, shown: str) -> tuple[list[str], list[str]]:
@@ -141,7 +145,7 @@ def _assigned(words: Sequence[str], variables: dict[str, str]) -> Iterator[str]:
     yield from rest
 
 
-def _expanded(words: Iterable[str], variables: Mapping[str, str]) -> Iterator[str]:
+def expanded(words: Iterable[str], variables: Mapping[str, str]) -> Iterator[str]:
     """Yield words with what is known of their variables; one that is nothing else may be several words."""
     for word in words:
         if word in _FORWARDED:
@@ -149,7 +153,7 @@ def _expanded(words: Iterable[str], variables: Mapping[str, str]) -> Iterator[st
         if is_variable(word) and not has_variable(value := _replaced(word, variables)):
             yield from _words_of(value)
         elif is_variable(word) and value != word:
-            yield from _expanded(_words_of(value), variables)
+            yield from expanded(_words_of(value), variables)
         else:
             yield _replaced(word, variables)
 
@@ -162,7 +166,7 @@ def _words_of(value: str) -> list[str]:
 
 
 def _replaced(text: str, variables: Mapping[str, str]) -> str:
-    """Return a text with the variables that have a value, or a default of their own, replaced."""
+    """Return a text with the variables that have a value, or a default of their own, and sums of them replaced."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[3]
@@ -174,4 +178,16 @@ def _replaced(text: str, variables: Mapping[str, str]) -> str:
         if after == text:
             break
         text = after
-    return text
+    return _ARITHMETIC.sub(lambda found: _computed(found, variables), text)
+
+
+def _computed(found: re.Match[str], variables: Mapping[str, str]) -> str:
+    """Return ``$((8*NODES))`` as its value; as it is where one of its names has none."""
+    value: int | None = None
+    for sign, word in _TERM.findall(found[1]):
+        term = count_of(variables.get(word, word))
+        if term is None or (value is None) != (sign == ""):
+            return found[0]
+        value = term if value is None else _SIGNS[sign](value, term)
+    whole = value is not None and value <= LARGEST_WHOLE and not _TERM.sub("", found[1]).strip()
+    return str(value) if whole else found[0]

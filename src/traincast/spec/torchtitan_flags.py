@@ -31,6 +31,9 @@ _SCHEDULES = {
     "interleaved1f1b": ("interleaved", True),
 }
 _COMPILED = "torchtitan-2025"
+_TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
+_CONTEXT = 2048
+"""Tokens of a sequence where none are given: torchtitan/config/configs.py (TrainingConfig)."""
 _CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
 _DEGREES = {
     "tensor_parallel_degree": "tp",
@@ -240,6 +243,11 @@ def _batch(settings: _Settings, fields: dict[str, Any]) -> None:
     total = settings.count("training.global_batch_size", -1)
     if total > 0:
         fields["global_batch"] = total
+    if (tokens := settings.count(_TOKENS, -1)) > 0:
+        fields["micro_batch"] = _sequences(settings, _TOKENS, tokens)
+        step = "training.num_tokens_per_train_step"
+        if (tokens := settings.count(step, -1)) > 0:
+            fields["global_batch"] = _sequences(settings, step, tokens)
 
 
 def _finish(settings: _Settings, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,7 +276,19 @@ def _replication(settings: _Settings) -> tuple[int, int]:
     return settings.count(shard_name, -1), settings.count(replicate_name, 1)
 
 
+def _sequences(settings: _Settings, name: str, tokens: int) -> int:
+    """Return a number of tokens as sequences of the full length, in which newer versions count their batches."""
+    length = settings.tokens("training.seq_len") if "training.seq_len" in settings.values else _CONTEXT
+    if tokens % length:
+        raise ConfigError(f"is {tokens}; it must be a multiple of the {length} tokens of a sequence (in {SHOWN})", name)
+    return tokens // length
+
+
 def _local_batch(settings: _Settings) -> int:
+    if (tokens := settings.count(_TOKENS, -1)) > 0:
+        pieces = settings.count("parallelism.num_pp_microbatches", 1)
+        in_pipeline = settings.count("parallelism.pipeline_parallel_degree", 1) > 1
+        return _sequences(settings, _TOKENS, tokens) * (pieces if in_pipeline else 1)
     return settings.count("training.local_batch_size", 8)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.estimate.operators.contract import OperatorCall
+from traincast.registry import known_name
 
 BYTES_OF_DTYPE: Mapping[str, float] = {
     "fp64": 8.0,
@@ -75,9 +76,7 @@ def direction(call: OperatorCall, *known: str) -> str:
     UnknownNameError
         If its family has no such direction.
     """
-    if call.direction not in known:
-        raise UnknownNameError(f"direction of {call.family}", call.direction, known)
-    return call.direction
+    return known_name(f"direction of {call.family}", call.direction, known)
 
 
 def option(call: OperatorCall, name: str, default: str, known: Sequence[str] = ()) -> str:
@@ -89,9 +88,7 @@ def option(call: OperatorCall, name: str, default: str, known: Sequence[str] = (
         If its value is none of the known ones.
     """
     value = dict(call.options).get(name, default)
-    if known and value not in known:
-        raise UnknownNameError(f"{name} of {call.family}", value, known)
-    return value
+    return known_name(f"{name} of {call.family}", value, known) if known else value
 
 
 def number(call: OperatorCall, name: str, default: float) -> float:
