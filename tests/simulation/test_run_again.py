@@ -166,6 +166,27 @@ def test_a_simulation_is_run_again_to_the_same_bytes(files, options):
     assert document["job"] is None
 
 
+@pytest.mark.usefixtures("described")
+def test_the_files_of_a_cluster_are_inputs_of_a_simulation_too():
+    result = api.simulate(EXAMPLES / "aicb_scaled_512gpu.txt", cluster="ours.toml")
+    assert [each.format for each in result.inputs] == ["aicb", "cluster"]
+    Path("ours.toml").unlink()
+    again(result)
+
+
+def test_the_settings_of_a_framework_are_an_input(tmp_path):
+    file = tmp_path / "train.toml"
+    file.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 2048\n'
+        "[parallelism]\ntensor_parallel_degree = 2\n"
+    )
+    draft = draft_like("torchtitan", ["torchrun", "--nproc_per_node", "8", "train.py", "--job.config_file", str(file)])
+    result = api.predict(draft, "h100", allow_oom=True)
+    assert [(each.path, each.format) for each in result.inputs] == [(str(file), "torchtitan")]
+    file.unlink()
+    again(result)
+
+
 def test_a_workload_keeps_the_layout_it_was_read_with():
     workload = api.read(EXAMPLES / "megatron_rank0_pp2.txt", LayoutOptions(microbatches=4))
     again(api.simulate(workload, cluster="h100"))

@@ -16,6 +16,7 @@ _LARGEST = RANGES["FLOP rate"].highest
 _TABLES = (
     "breakdown_s",
     "ranks",
+    "job",
     "parallel",
     "collectives",
     "parts",
