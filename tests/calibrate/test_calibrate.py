@@ -142,3 +142,21 @@ def test_an_unknown_number_of_nodes_is_that_of_full_nodes(tmp_path, slow):
     details = traincast.validate(file).predictions.details
     assert details["nodes"] == (2, None)
     assert np.isfinite(price_measured(read_collectives([file]).measurements, slow)[0].time_s)
+
+
+def test_a_band_that_gets_worse_is_told(tmp_path):
+    size = np.array([2**power for power in range(8, 31)])
+    rows = "".join(f"a100,all_reduce,8,1,{each},1\n" for each in size)
+    file = tmp_path / "m.csv"
+    head = "gpu,op,ranks,nodes,size_bytes,time_s\n"
+    file.write_text(head + rows)
+    prices = price_measured(read_collectives([file]).measurements, load_cluster("a100"))
+    # Right in one band by chance, and wrong by a factor in all others.
+    factors = np.where(size <= 2**16, 2.0, np.where(size <= 2**20, 1.0, 0.5))
+    times = [float(price.time_s * factor) for price, factor in zip(prices, factors, strict=True)]
+    file.write_text(head + "".join(f"a100,all_reduce,8,1,{each},{t!r}\n" for each, t in zip(size, times, strict=True)))
+    found = api.calibrate(file, "a100")
+    (note,) = found.notes
+    assert note.startswith("rows of <= 1 MiB are ")
+    assert "0.0 % before: no constants have all of these sizes right (--table" in note
+    assert api.calibrate(csv_of(tmp_path / "fine.csv", load_cluster("a100"), groups=((8, 1),)), "a100").notes == ()

@@ -19,6 +19,9 @@ from traincast.calibrate.statistics import Statistics, statistics
 from traincast.errors import CalibrationError
 from traincast.spec.cluster import Cluster, Measured
 
+_WORSE = 0.01
+"""How much larger the median error of a band must be, as a fraction, to be told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
@@ -119,10 +122,11 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: boo
         raise CalibrationError(f"the rows are of several GPUs ({', '.join(gpus)}); calibrate each from its own file")
     measured, base = read.measurements.on(base), replace(base, measured=None)
     files = tuple(str(path) for path in paths)
-    fit = fit_links(measured, base)
+    fit = fit_links(measured, base, no_band_worse=True)
     cluster = fit.cluster
     changed = tuple(_changed(base, cluster))
     source = f"fitted by traincast calibrate to {', '.join(files)}"
+    residuals = tuple(_residuals(measured, base, cluster))
     kept = measured_tables(measured, f"medians of {', '.join(files)}") if table else ()
     profile = _with_sources(cluster, base, changed, source)
     if kept:
@@ -132,9 +136,9 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: boo
         base=base,
         cluster=profile,
         fitted=changed,
-        residuals=tuple(_residuals(measured, base, cluster)),
+        residuals=residuals,
         skipped=read.skipped,
-        notes=fit.notes,
+        notes=(*fit.notes, *_worse_bands(residuals)),
     )
 
 
@@ -165,6 +169,17 @@ def _residuals(measured: CollectiveMeasurements, base: Cluster, cluster: Cluster
         if rows.any():
             times = measured.time_s[rows]
             yield Residuals(name, statistics(before[rows], times), statistics(after[rows], times))
+
+
+def _worse_bands(residuals: Sequence[Residuals]) -> Iterator[str]:
+    """Say which bands of sizes the fit made worse."""
+    for each in residuals[1:]:
+        before, after = each.before.median_abs_error, each.after.median_abs_error
+        if before is not None and after is not None and after > before + _WORSE:
+            yield (
+                f"rows of {each.name} are {_percent(after)} off, {_percent(before)} before: no constants have all of "
+                "these sizes right (--table keeps the measured times)"
+            )
 
 
 def _times(measured: CollectiveMeasurements, cluster: Cluster) -> FloatArray:

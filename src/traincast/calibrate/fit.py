@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from traincast.calibrate.bands import size_bands
 from traincast.calibrate.measurements import CollectiveMeasurements
 from traincast.calibrate.search import minimise, scan
 from traincast.calibrate.shows import (
@@ -45,6 +46,12 @@ FloatArray = npt.NDArray[np.float64]
 
 _NO_WORSE = 1e-6
 """A constant that can go back to where it was for so much more error, as a fraction, does not show."""
+_HELD = 4.0
+"""What a band of sizes costs that gets worse, over what its rows can win elsewhere: more than they are worth there."""
+_NOISE = 0.02
+"""Error of a band that is as good as none: repeats of a collective differ by as much."""
+_WORTH, _SMALL = 1.25, 0.005
+"""How much more error in all, as a factor and as a logarithm, it may cost that no band gets worse."""
 _FURTHEST = 10.0
 """How far a constant may go from where it starts, as a logarithm: one that does not show goes anywhere."""
 BANDS = (("up to 64 KiB", 0, 2**16), ("to 1 MiB", 2**16, 2**20), ("to 16 MiB", 2**20, 2**24), ("above", 2**24, 2**63))
@@ -78,7 +85,12 @@ class Fit:
 
 
 def fit_links(
-    measurements: CollectiveMeasurements, cluster: Cluster, fields: Sequence[str] | None = None, rounds: int = 4
+    measurements: CollectiveMeasurements,
+    cluster: Cluster,
+    fields: Sequence[str] | None = None,
+    rounds: int = 4,
+    *,
+    no_band_worse: bool = False,
 ) -> Fit:
     """Fit the links of a cluster to measured collectives.
 
@@ -93,6 +105,9 @@ def fit_links(
         there are rows on one node, of `INTER` if there are rows on several.
     rounds : int, default 4
         Restarts of the search; it is deterministic.
+    no_band_worse : bool, default False
+        Give no band of sizes up for the others: where the form cannot have all of them, none gets worse than it
+        is in `cluster`, if that costs little error in all. For who starts from prices that already hold.
 
     Returns
     -------
@@ -111,8 +126,15 @@ def fit_links(
     if lacking or not fields or not len(measured):
         raise ConfigError(f"has no value to start a fit from: {', '.join(lacking) or 'no measurements'}", cluster.name)
     first = np.log([float(value or 0) for value in start.values()])
-    search = _Search(cluster, rates, tuple(fields), first, predictor(measured, cluster), _loss(measured))
-    best = min((minimise(search.at, point, rounds) for point in (first, scan(search.at, first))), key=search.at)
+    times, loss = predictor(measured, cluster), _loss(measured)
+    search = _Search(cluster, rates, tuple(fields), first, times, loss)
+    best = search.least(rounds)
+    if no_band_worse:
+        held = replace(search, loss=_no_band_worse(loss, measured, times(cluster)))
+        other = held.least(rounds)
+        # A base that is wrong everywhere but in one band by chance holds nothing worth keeping.
+        if search.at(other) <= _WORTH * search.at(best) + _SMALL:
+            search, best = held, other
     found = search.without_unseen(search.constants(best))
     fitted = search.cluster_of(found)
     shown = {field: value for field, value in found.items() if value is not None}
@@ -130,6 +152,11 @@ class _Search:
     first: FloatArray
     times: Callable[[Cluster], FloatArray]
     loss: Callable[[FloatArray], float]
+
+    def least(self, rounds: int) -> FloatArray:
+        """Return the best point that is found, from the start and from a scan around it."""
+        points = (minimise(self.at, point, rounds) for point in (self.first, scan(self.at, self.first)))
+        return min(points, key=self.at)
 
     def constants(self, point: FloatArray) -> Constants:
         """Return the constants of a point."""
@@ -311,3 +338,24 @@ def _loss(measured: CollectiveMeasurements) -> Callable[[FloatArray], float]:
         return sum(each) / len(each) + 0.15 * max(each)
 
     return loss
+
+
+def _no_band_worse(
+    loss: Callable[[FloatArray], float], measured: CollectiveMeasurements, before_N: FloatArray
+) -> Callable[[FloatArray], float]:
+    """Return an error that also counts how much worse each band of sizes is than with the prices before."""
+    log_time_N, bands = np.log(measured.time_s), size_bands(measured.size_bytes)
+    masks = [bands.index == band for band in np.unique(bands.index)]
+
+    def errors(predicted_N: FloatArray) -> list[float]:
+        error_N = np.abs(np.log(predicted_N) - log_time_N)
+        # The mean is smooth; the median is what is shown, and one bad row does not move it.
+        return [0.5 * float(error_N[mask].mean()) + 0.5 * float(np.median(error_N[mask])) for mask in masks]
+
+    limits = [max(limit, _NOISE) for limit in errors(before_N)]
+
+    def held(predicted_N: FloatArray) -> float:
+        worse = (max(0.0, now - limit) for now, limit in zip(errors(predicted_N), limits, strict=True))
+        return loss(predicted_N) + _HELD * sum(worse)
+
+    return held
