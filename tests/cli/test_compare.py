@@ -74,7 +74,7 @@ def test_the_relative_errors_are_printed(compare, replay):
     relative = api.compare(PP4, replay).step.relative
     assert f"({100 * relative:+.2f} %)" in out.splitlines()[0]
     assert max(map(len, out.splitlines())) <= 80
-    assert "Parts, ms (sums over 8 ranks)" in out
+    assert "Parts without waiting, ms (sums over 8 ranks)" in out
     assert "Parts of each rank" not in out
     assert "Parts of each rank" in compare(PP4, replay, "--ranks")[1]
 

@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import replace
 
-from traincast.analysis.comparison import Side, compare
+from traincast.analysis.comparison import Difference, Side, compare
 from traincast.report.json import comparison_to_dict, encode
 from traincast.report.terminal import print_comparison, print_result
 from traincast.simulation.result import PartResult
@@ -34,7 +34,7 @@ def test_both_sides_with_their_difference(shown):
     assert lines[1:3] == ["A  measured.json (measured)", "B  simulated.json (simulated)"]
     assert re.search(r"^  bubble +1,000\.000 +1,300\.000 +\+300\.000 +\+30\.00 %$", "\n".join(lines), re.MULTILINE)
     assert "none: exposed tp" in output
-    assert "Parts, ms (sums over 2 ranks)" in output
+    assert "Parts, waiting included, ms (sums over 2 ranks)" in output
     assert re.search(r"^  forward_step +2,500\.000 +2,600\.000 +\+100\.000 +\+4\.00 %$", "\n".join(lines), re.MULTILINE)
     assert re.search(r"^  host_gap +0\.000 +0\.000 +0\.000 +-$", "\n".join(lines), re.MULTILINE)
     assert re.search(r"^     1 +2,500\.000 +2,500\.000 +0\.000 +0\.00 %$", "\n".join(lines), re.MULTILINE)
@@ -46,6 +46,22 @@ def test_ranks_shows_the_parts_of_each(shown):
     output = narrow(shown(lambda subject, console: print_comparison(subject, console, ranks=True), comparison))
     assert "B is 1.5 s shorter (-50.00 %)" in output
     assert re.search(r"^ +0  forward_step +1,000\.000 +500\.000 +-500\.000 +-50\.00 %", output, re.MULTILINE)
+
+
+def test_waiting_is_shown_apart_from_what_a_part_took_itself(shown):
+    waits = {0: {"forward_step": 0.25}, 1: {"forward_step": 0.5, "host_gap": 0.0}}
+    a = side("a", wait_s=waits)
+    b = side(
+        "b", part_s={0: {"forward_step": 1.75}, 1: {"forward_step": 1.5}}, wait_s={0: {"forward_step": 1.0}, 1: {}}
+    )
+    comparison = compare(a, b)
+    assert comparison.parts["forward_step"] == Difference(2.5, 3.25)
+    assert comparison.waits == {"forward_step": Difference(0.75, 1.0)}
+    output = narrow(shown(print_comparison, comparison))
+    own, waiting = output.split("Parts without waiting, ms")[1].split("Waiting for other ranks, ms")
+    assert re.search(r"^  forward_step +1,750\.000 +2,250\.000 +\+500\.000 +\+28\.57 %", own, re.MULTILINE)
+    assert re.search(r"^  forward_step +750\.000 +1,000\.000 +\+250\.000 +\+33\.33 %", waiting, re.MULTILINE)
+    assert comparison_to_dict(comparison)["waits_s"]["forward_step"]["difference"] == 0.25
 
 
 def test_what_only_one_side_has_is_shown(shown):
@@ -97,7 +113,7 @@ def test_the_document():
     document = comparison_to_dict(compare(side("a"), side("b", 2.0, end_s={0: 6.0, 4: 1.0}, part_s={0: {"x": 1.0}})))
     again = json.loads(encode(document))
     assert again == document
-    keys = ["schema", "a", "b", "step_s", "breakdown_s", "parts_s", "ranks", "only_a", "only_b"]
+    keys = ["schema", "a", "b", "step_s", "breakdown_s", "parts_s", "waits_s", "ranks", "only_a", "only_b"]
     assert list(document) == keys
     assert document["schema"] == "traincast.comparison/1"
     assert document["a"] == {"name": "a.json", "what": "a", "mfu": None, "mfu_peak": None, "mfu_16_bit": None}
@@ -113,7 +129,7 @@ def test_a_result_shows_what_was_measured_beside_it(result, shown):
     section = output.split("Measured and simulated: ends")[1].split("Communication")[0]
     assert re.search(r"^ +0 +0 +14\.300 +14\.300 +0\.000 +0\.00 %", section, re.MULTILINE)
     assert re.search(r"^ +2 +1 +19\.800 +18\.700 +-1\.100 +-5\.56 %", section, re.MULTILINE)
-    assert "parts, us (sums over 2 ranks)" in section
+    assert "parts, waiting included, us (sums over 2 ranks)" in section
     assert re.search(r"^  forward_step +14\.300 +15\.400 +\+1\.100 +\+7\.69 %", section, re.MULTILINE)
     assert output.index("Stages") < output.index("Measured and simulated") < output.index("Communication")
 

@@ -55,7 +55,7 @@ def test_keys_are_those_of_the_contract(result):
     assert document["schema"] == "traincast.result/1"
     keys = ["rank", "stage", "represents", "end_s", "compute_s", "wait_s", "breakdown_s", "measured_end_s"]
     assert list(document["ranks"][0]) == keys
-    assert list(document["parts"][0]) == ["rank", "part", "time_s", "measured_s"]
+    assert list(document["parts"][0]) == ["rank", "part", "time_s", "measured_s", "wait_s", "measured_wait_s"]
     keys = ["group", "op", "size_bytes", "ranks", "nodes", "count", "time_s", "algorithm", "protocol"]
     assert list(document["collectives"][0]) == keys
 

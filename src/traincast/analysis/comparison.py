@@ -29,6 +29,8 @@ class Side:
     """End of each known rank, in seconds from the first start of any."""
     part_s: dict[int, dict[str, float]] = field(default_factory=dict)
     """Seconds in each part of the step, for ranks in `end_s`."""
+    wait_s: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Of them waiting for other ranks; nothing for a part of which that is not known."""
     breakdown_s: dict[str, float] | None = None
     """Who owned each instant of the step; None where that is not known."""
     mfu: float | None = None
@@ -55,6 +57,10 @@ class Difference:
     def difference_s(self) -> float:
         """How much more it is on side b."""
         return self.b_s - self.a_s
+
+    def without(self, part: "Difference") -> "Difference":
+        """Return this quantity without a part of it."""
+        return Difference(self.a_s - part.a_s, self.b_s - part.b_s)
 
     @property
     def relative(self) -> float | None:
@@ -86,6 +92,8 @@ class Comparison:
     parts: dict[str, Difference]
     """Sums over the ranks that both sides know, of parts that both sides have. Where only one
     side has the part on a rank, the other spent nothing in it there (see `only_a`)."""
+    waits: dict[str, Difference]
+    """Of `parts` waiting for other ranks, where both sides know it."""
     ends: dict[int, Difference]
     """By rank that both sides know."""
     rank_parts: dict[int, dict[str, Difference]]
@@ -113,7 +121,8 @@ def compare(a: Side, b: Side) -> Comparison:
         b=b,
         step=Difference(a.step_s, b.step_s),
         breakdown=_both(a.breakdown_s, b.breakdown_s) if a.breakdown_s and b.breakdown_s else None,
-        parts=_both(_sums(a, common), _sums(b, common)),
+        parts=_both(_sums(a.part_s, common), _sums(b.part_s, common)),
+        waits=_both(_sums(a.wait_s, common), _sums(b.wait_s, common)),
         ends={rank: Difference(a.end_s[rank], b.end_s[rank]) for rank in common},
         rank_parts={rank: _both(a.part_s.get(rank, {}), b.part_s.get(rank, {})) for rank in common},
         only_a=_unmatched(a, b, common),
@@ -125,10 +134,10 @@ def _both(a_s: Mapping[str, float], b_s: Mapping[str, float]) -> dict[str, Diffe
     return {key: Difference(a_s[key], b_s[key]) for key in a_s if key in b_s}
 
 
-def _sums(side: Side, ranks: list[int]) -> dict[str, float]:
+def _sums(part_s: Mapping[int, Mapping[str, float]], ranks: list[int]) -> dict[str, float]:
     terms: dict[str, list[float]] = {}
     for rank in ranks:
-        for part, time_s in side.part_s.get(rank, {}).items():
+        for part, time_s in part_s.get(rank, {}).items():
             terms.setdefault(part, []).append(time_s)
     # Exact, so that two sides with the same terms have the same sum whatever their order.
     return {part: math.fsum(times_s) for part, times_s in terms.items()}

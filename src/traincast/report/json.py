@@ -129,6 +129,7 @@ def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:
         "step_s": _difference(comparison.step),
         "breakdown_s": None if comparison.breakdown is None else _differences(comparison.breakdown),
         "parts_s": _differences(comparison.parts),
+        "waits_s": _differences(comparison.waits),
         "ranks": ranks,
         "only_a": _unmatched(comparison.only_a),
         "only_b": _unmatched(comparison.only_b),

@@ -66,6 +66,10 @@ class PartResult:
     """Seconds in the part, waiting included."""
     measured_s: float | None = None
     """The same in the measured run that was read; None where there is none."""
+    wait_s: float | None = None
+    """Of `time_s` waiting for other ranks; None in results that older versions wrote."""
+    measured_wait_s: float | None = None
+    """Of `measured_s` waiting for other ranks, as far as the measurement shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

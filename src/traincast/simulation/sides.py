@@ -15,6 +15,7 @@ def simulated_side(result: Result, name: str) -> Side:
         step_s=result.iteration_time_s,
         end_s={rank.rank: rank.end_s for rank in result.ranks},
         part_s=_by_rank((each.rank, each.part, each.time_s) for each in result.parts),
+        wait_s=_by_rank((each.rank, each.part, each.wait_s) for each in result.parts),
         breakdown_s=result.breakdown_s,
         mfu=result.mfu,
         mfu_peak=result.mfu_peak.dtype if result.mfu_peak else None,
@@ -34,20 +35,23 @@ def replayed_side(result: Result, name: str) -> Side | None:
         what="measured",
         step_s=result.measured_s,
         end_s={rank.rank: rank.measured_end_s for rank in result.ranks if rank.measured_end_s is not None},
-        part_s=_by_rank(
-            (each.rank, each.part, each.measured_s) for each in result.parts if each.measured_s is not None
-        ),
+        part_s=_by_rank((each.rank, each.part, each.measured_s) for each in result.parts),
+        wait_s=_by_rank((each.rank, each.part, each.measured_wait_s) for each in result.parts),
     )
 
 
 def measured_side(measured: MeasuredRun, name: str) -> Side:
     """Return a measured run, under a name for people."""
     timed = {rank: parts for rank, parts in measured.part_s.items() if parts}
-    return Side(name=name, what="measured", step_s=measured.step_s, end_s=measured.end_s, part_s=timed)
+    return Side(
+        name=name, what="measured", step_s=measured.step_s, end_s=measured.end_s, part_s=timed, wait_s=measured.wait_s
+    )
 
 
-def _by_rank(parts: Iterable[tuple[int, str, float]]) -> dict[int, dict[str, float]]:
+def _by_rank(parts: Iterable[tuple[int, str, float | None]]) -> dict[int, dict[str, float]]:
+    """Return times by rank and part, without those that are not known."""
     part_s: dict[int, dict[str, float]] = {}
     for rank, part, time_s in parts:
-        part_s.setdefault(rank, {})[part] = time_s
+        if time_s is not None:
+            part_s.setdefault(rank, {})[part] = time_s
     return part_s

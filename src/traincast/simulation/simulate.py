@@ -6,7 +6,7 @@ import numpy as np
 
 from traincast import __version__
 from traincast.analysis.breakdown import rank_breakdown
-from traincast.analysis.parts import step_parts
+from traincast.analysis.parts import Spent, step_parts
 from traincast.analysis.stragglers import find_stragglers
 from traincast.engine.run import run
 from traincast.estimate.compute import price_compute
@@ -153,9 +153,20 @@ def _parts(done: Run, measured: MeasuredRun | None) -> tuple[PartResult, ...]:
     parts = step_parts(done.program, done.timeline)
     for rank, simulated in zip(done.program.rank_R.tolist(), parts, strict=True):
         known = measured.part_s.get(rank, {}) if measured else {}
+        waits = measured.wait_s.get(rank, {}) if measured else {}
         # A part that was measured and has no operation here took no time, and must still be seen.
-        for part, time_s in (simulated | {part: 0.0 for part in known if part not in simulated}).items():
-            results.append(PartResult(rank=rank, part=part, time_s=time_s, measured_s=known.get(part)))
+        for part, spent in (simulated | {part: Spent(0.0, 0.0) for part in known if part not in simulated}).items():
+            measured_wait_s = waits.get(part, 0.0) if part in known else None
+            results.append(
+                PartResult(
+                    rank=rank,
+                    part=part,
+                    time_s=spent.time_s,
+                    measured_s=known.get(part),
+                    wait_s=spent.wait_s,
+                    measured_wait_s=measured_wait_s,
+                )
+            )
     return tuple(results)
 
 

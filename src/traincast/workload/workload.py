@@ -24,6 +24,8 @@ class MeasuredRun:
     """End of each measured rank, in seconds from the first start of any."""
     part_s: dict[int, dict[str, float]]
     """Per measured rank: seconds in each part of the step (`Op.part`)."""
+    wait_s: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Of them waiting for other ranks, as far as the measurement shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -228,3 +228,14 @@ def test_a_result_compares_with_the_run_it_replays(tmp_path):
     comparison = api.compare(result, api.read(tmp_path / "run"))
     assert comparison.step.relative == pytest.approx(0, abs=2e-3)
     assert len(comparison.ends) == 8
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"pp{run.pp}-ep{run.ep}")
+def test_parts_agree_without_the_waiting_and_with_it(tmp_path, run):
+    result = simulate(run.write(tmp_path / "run"))
+    for part in result.parts:
+        assert part.measured_s is not None, part
+        assert 0 <= part.wait_s <= part.time_s + 1e-12
+        assert 0 <= part.measured_wait_s <= part.measured_s + 1e-12
+        assert part.time_s - part.wait_s == pytest.approx(part.measured_s - part.measured_wait_s, abs=1e-4), part
+        assert part.wait_s == pytest.approx(part.measured_wait_s, abs=1e-3), part

@@ -108,6 +108,22 @@ class Meetings:
         met = self.spans[self.key(op, None, rank)]
         return max(0.0, met[rank].end_s - max(span.start_s for span in met.values()))
 
+    def wait_s(self, op: TraceOp, rank: int) -> float:
+        """Return what a rank waited for others in an operation that is no message, in seconds."""
+        wait_s = 0.0
+        if (op.op in COLLECTIVES or op.op == OPTIMIZER) and op.start_s is not None and op.end_s is not None:
+            span_s = self.spans[self.key(op, None, rank)][rank].duration_s
+            own_s = self._optimizer_s(op, rank) if op.op == OPTIMIZER else self.transfer_s(op, None, rank)
+            wait_s = max(0.0, span_s - own_s)
+        for sub in op.sub_ops:
+            if sub.start_s is not None and sub.end_s is not None:
+                own_s = self.own_s(op, sub, rank) if sub.is_async else self.transfer_s(op, sub, rank)
+                wait_s += max(0.0, sub.end_s - sub.start_s - own_s)
+        return wait_s
+
+    def _optimizer_s(self, op: TraceOp, rank: int) -> float:
+        return self.after_last_start_s(op, rank) if self.norm_is_met else op.duration_s or 0.0
+
     def own_s(self, op: TraceOp, sub: SubOp, rank: int) -> float:
         """Return a rank's own part of an asynchronous span in seconds."""
         span = self.spans[self.key(op, sub, rank)][rank]

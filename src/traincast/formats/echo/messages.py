@@ -3,6 +3,7 @@
 Letters: D directions (0 forward, 1 backward), Q stages, M microbatches.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -44,8 +45,7 @@ class Messages:
         one end was traced it is the usual send, where none was it is left to be priced.
         """
         original, target = self.layouts.traced, self.layouts.target
-        usual = median(self._sends) if self._sends else float("nan")
-        transfer_s = np.full((2, target.pp, target.microbatches), usual)
+        transfer_s = np.full((2, target.pp, target.microbatches), self._usual_s)
         pipeline = rank % original.ranks_per_stage
         for direction, boundary, microbatch in np.ndindex(transfer_s.shape):
             # Boundaries of a longer pipeline are like the last one that was traced.
@@ -54,6 +54,20 @@ class Messages:
             if len(ends) == 2:
                 transfer_s[direction, boundary, microbatch] = min(ends)
         return transfer_s
+
+    def wait_s(self, ops: Sequence[TraceOp], rank: int) -> float:
+        """Return what a rank waited in a message, or in two that were one exchange, in seconds.
+
+        Unknown, and 0, where no send tells what a transfer takes.
+        """
+        known = [self._spans.get(self._end(op, rank), []) for op in ops]
+        transfers_s = [min(ends) if len(ends) == 2 else self._usual_s for ends in known]
+        waits_s = [(op.duration_s or 0.0) - transfer_s for op, transfer_s in zip(ops, transfers_s, strict=True)]
+        return max(0.0, min(waits_s)) if not np.isnan(waits_s).any() else 0.0
+
+    @property
+    def _usual_s(self) -> float:
+        return median(self._sends) if self._sends else float("nan")
 
     def _end(self, op: TraceOp, rank: int) -> _End:
         stage = rank // self.layouts.traced.ranks_per_stage

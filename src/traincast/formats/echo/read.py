@@ -97,8 +97,21 @@ class _Builder:
     notes: Notebook
     ops: OpTableBuilder = field(init=False, default_factory=OpTableBuilder)
     segments: Segments = field(init=False, default_factory=Segments)
+    meetings: Meetings = field(init=False)
+    messages: Messages = field(init=False)
     _sources: list[int] = field(init=False, default_factory=list)
     """Traced rank that each rank does the work of."""
+
+    def __post_init__(self) -> None:
+        self.messages = Messages(self.traced, self.layouts)
+        tables = rank_groups(self.layouts.traced, [kind for kind in Group if kind is not Group.NONE])
+        self.meetings = Meetings(tables)
+        # One GPU that plays all ranks meets nobody.
+        ops = {} if self.traced.profile else {rank: trace.ops for rank, trace in self.traced.traces.items()}
+        for rank, rank_ops in ops.items():
+            for op in rank_ops:
+                self.meetings.add(op, rank, self.alignment.offset_s[rank])
+        self.meetings.settle(ops)
 
     def workload(self, name: str) -> Workload:
         """Return the workload."""
@@ -106,7 +119,6 @@ class _Builder:
         loads = chosen_loads(self.traced, self.options, parallel.ep)
         load_W = np.ones(parallel.world_size) if loads is None else load_of_rank(parallel, loads)
         stages = self._stages(np.unique(load_W).tolist(), loads)
-        messages = Messages(self.traced, self.layouts)
         numbers: dict[tuple[int, tuple[int, int], float], int] = {}
         templates: list[Template] = []
         template_W = np.zeros(parallel.world_size, dtype=np.int32)
@@ -117,7 +129,7 @@ class _Builder:
             key = stage, source, load
             if key not in numbers:
                 numbers[key] = len(templates)
-                templates.append(self._template(stages[load].work(stage, source), stage, messages, source[1]))
+                templates.append(self._template(stages[load].work(stage, source), stage, source[1]))
             template_W[rank] = numbers[key]
         say_what_was_read(self.traced, self.layouts, self.options, loads, self.notes)
         return Workload(
@@ -165,7 +177,7 @@ class _Builder:
         """Return what was measured, if the run to simulate is the one that was traced."""
         if self.traced.profile:
             return None
-        measured = measured_run(self.traced.traces, self.alignment)
+        measured = measured_run(self.traced.traces, self.alignment, self.meetings, self.messages)
         original, target = self.layouts.traced, self.layouts.target
         if measured is None or (original.tp, original.pp, original.dp, self.traced.microbatches) == (
             target.tp,
@@ -185,24 +197,18 @@ class _Builder:
 
     def _works(self, experts: ExpertScaling) -> dict[int, RankWork]:
         """Split every traced rank; the experts of a profile are brought to their load."""
-        tables = rank_groups(self.layouts.traced, [kind for kind in Group if kind is not Group.NONE])
-        meetings = Meetings(tables)
-        ops = {rank: trace.ops for rank, trace in self.traced.traces.items()}
-        if not self.traced.profile:
-            for rank, rank_ops in ops.items():
-                for op in rank_ops:
-                    meetings.add(op, rank, self.alignment.offset_s[rank])
-            meetings.settle(ops)
+        tables = self.meetings.tables
         target = rank_groups(self.layouts.target, tables)
         pieces = Pieces(
-            meetings,
+            self.meetings,
             _sizes(tables, self.layouts.traced).__getitem__,
             _sizes(target, self.layouts.target).__getitem__,
             self._measured,
             experts if self.traced.profile or changes_loads(self.traced, self.options) else None,
             self.traced.profile,
         )
-        return {rank: self._work(pieces, rank, file, rank_ops) for file, (rank, rank_ops) in enumerate(ops.items())}
+        traces = enumerate(self.traced.traces.items())
+        return {rank: self._work(pieces, rank, file, trace.ops) for file, (rank, trace) in traces}
 
     def _work(self, pieces: Pieces, rank: int, file: int, ops: tuple[TraceOp, ...]) -> RankWork:
         said = self.traced.stage(rank)
@@ -218,7 +224,7 @@ class _Builder:
             )
         return work
 
-    def _template(self, work: RankWork, stage: int, messages: Messages, rank: int) -> Template:
+    def _template(self, work: RankWork, stage: int, rank: int) -> Template:
         """Write a rank's work down as a template; microbatches beyond the traced ones repeat the last."""
         parallel = self.layouts.target
         empty_QM = np.full((parallel.pp, parallel.microbatches), -1, dtype=np.int32)
@@ -240,7 +246,7 @@ class _Builder:
             after_forward_P=nothing,
             end_P=end_P,
             before_recv_DQM=self._before_recv(work, stage),
-            message_s_DQM=messages.transfer_s_DQM(rank) if self._measured else None,
+            message_s_DQM=self.messages.transfer_s_DQM(rank) if self._measured else None,
         )
 
     def _before_recv(self, work: RankWork, stage: int) -> IntArray:

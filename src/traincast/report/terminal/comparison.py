@@ -63,8 +63,7 @@ def view(comparison: Comparison, *, ranks: bool) -> Iterator[RenderableType]:
     if comparison.breakdown is not None:
         yield from _breakdown(comparison.breakdown, columns)
     if comparison.parts:
-        yield heading(f"Parts, {columns.unit.name} ({over_ranks(comparison)})")
-        yield parts_table(comparison, columns)
+        yield from parts(comparison, columns)
     if comparison.ends:
         yield heading(f"Ends, {columns.unit.name}")
         yield from ends(comparison, columns, elide=not ranks)
@@ -79,10 +78,25 @@ def over_ranks(comparison: Comparison) -> str:
     return f"sums over {number(len(comparison.ends), 'rank', 'ranks')}"
 
 
-def parts_table(comparison: Comparison, columns: Columns) -> RenderableType:
-    """Return a table with a line per part that both sides have."""
-    rows = [(part, *columns.cells(difference)) for part, difference in comparison.parts.items()]
-    return table(("part", *columns.headings), rows, labels=("part",))
+def parts(comparison: Comparison, columns: Columns, sides: str = "") -> Iterator[RenderableType]:
+    """Yield a table of what each part that both sides have took, and one of what it waited for other ranks.
+
+    Of a part whose waiting a side does not know all of the time is in the first table.
+    """
+    where = f"{columns.unit.name} ({over_ranks(comparison)})"
+    own = {
+        part: whole if (wait := comparison.waits.get(part)) is None else whole.without(wait)
+        for part, whole in comparison.parts.items()
+    }
+    waits = {part: wait for part, wait in comparison.waits.items() if part in own and (wait.a_s or wait.b_s)}
+    names = (
+        ("parts without waiting", "waiting for other ranks") if comparison.waits else ("parts, waiting included", "")
+    )
+    for name, rows in zip(names, (own, waits), strict=True):
+        if rows:
+            yield heading(f"{sides}: {name}, {where}" if sides else f"{name[0].upper()}{name[1:]}, {where}")
+            lines = [(part, *columns.cells(difference)) for part, difference in rows.items()]
+            yield table(("part", *columns.headings), lines, labels=("part",))
 
 
 def ends(
@@ -126,19 +140,19 @@ def _breakdown(breakdown: Mapping[str, Difference], columns: Columns) -> Iterato
 def _rank_parts(comparison: Comparison, columns: Columns) -> Iterator[RenderableType]:
     rows = [
         (str(rank), part, *columns.cells(difference))
-        for rank, parts in comparison.rank_parts.items()
-        for part, difference in parts.items()
+        for rank, each in comparison.rank_parts.items()
+        for part, difference in each.items()
     ]
     if rows:
-        yield heading(f"Parts of each rank, {columns.unit.name}")
+        yield heading(f"Parts of each rank, waiting included, {columns.unit.name}")
         yield table(("rank", "part", *columns.headings), rows, labels=("part",))
 
 
 def _only(label: str, side: Side, only: Unmatched) -> Iterator[RenderableType]:
     """Yield what only one side has; nothing where there is nothing."""
     where: dict[str, list[int]] = {}
-    for rank, parts in only.part_s.items():
-        for part in parts:
+    for rank, alone in only.part_s.items():
+        for part in alone:
             where.setdefault(part, []).append(rank)
     lines = [_ranks(only.ranks)] if only.ranks else []
     for part, ranks in where.items():

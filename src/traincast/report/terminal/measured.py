@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from traincast.analysis.comparison import compare
-from traincast.report.terminal.comparison import Columns, ends, over_ranks, parts_table
+from traincast.report.terminal.comparison import Columns, ends, parts
 from traincast.report.terminal.parts import heading, indented, text
 from traincast.simulation.result import Result
 from traincast.simulation.sides import replayed_side, simulated_side
@@ -21,9 +21,8 @@ def measured(result: Result) -> Iterator[RenderableType]:
     yield heading(f"Measured and simulated: ends of the ranks, {columns.unit.name}")
     yield from ends(comparison, columns, stage_of={rank.rank: rank.stage for rank in result.ranks})
     if comparison.parts:
-        yield heading(f"Measured and simulated: parts, {columns.unit.name} ({over_ranks(comparison)})")
-        yield parts_table(comparison, columns)
-    unmeasured = dict.fromkeys(part for parts in comparison.only_b.part_s.values() for part in parts)
+        yield from parts(comparison, columns, "Measured and simulated")
+    unmeasured = dict.fromkeys(part for alone in comparison.only_b.part_s.values() for part in alone)
     named = [part for part in unmeasured if part not in comparison.parts]
     if named:
         yield indented(text(f"only simulated: {', '.join(named)}", "dim"))
