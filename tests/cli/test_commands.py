@@ -66,6 +66,7 @@ COMMANDS = {
         *("--stack", "--year", "--task", "--lora-rank", "--expert-imbalance", "--vocab-multiple"),
         *("--make-vocab-size-divisible-by", "--network", "--network-seeds", "--overlap-slowdown"),
         *(
+            "--sharp",
             "--deduplicated-dispatch",
             "--reshard-after-forward",
             "--param-gather-bytes",

@@ -77,7 +77,7 @@ def test_flags_of_users_are_known_with_their_values():
 @pytest.mark.parametrize(
     ("like", "flag"),
     [
-        ("megatron", "--use-sharp"),
+        ("megatron", "--use-nccl-ub"),
         ("megatron", "--use-tp-pp-dp-mapping"),
         ("megatron", "--overlap-moe-expert-parallel-comm"),
         ("megatron", "--delay-wgrad-compute"),

@@ -89,6 +89,14 @@ def test_types_and_times_of_parameter_gathers():
     assert not job(LLAMA3_8B, "--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward")[0].reshard_after_forward
 
 
+def test_the_group_that_switches_reduce_for():
+    assert job(LLAMA3_8B, "")[0].sharp is None
+    assert job(LLAMA3_8B, "--use-sharp")[0].sharp == "dp"
+    assert job(LLAMA3_8B, "--use-sharp --sharp-enabled-group dp_replica")[0].sharp == "dp_replica"
+    with pytest.raises(ConfigError, match="--sharp-enabled-group: needs --use-sharp"):
+        draft_like("megatron", shlex.split(f"{LLAMA3_8B} --sharp-enabled-group dp"))
+
+
 def test_groups_of_node_limited_routing():
     groups = "--moe-router-num-groups 8 --moe-router-group-topk 4"
     assert (job(DEEPSEEK, groups)[0].model.experts.groups, job(DEEPSEEK, groups)[0].model.experts.group_topk) == (8, 4)

@@ -14,12 +14,16 @@ from traincast.simulation.run import Run, run_workload
 from traincast.spec.cluster import Cluster
 from traincast.spec.gpus import GpuSpec, gpu_of_cluster
 from traincast.spec.job import Job
+from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
 from traincast.workload.build.build import build_workload
 from traincast.workload.build.emit import GAPS
 from traincast.workload.ops import FloatArray, OpTable
-from traincast.workload.words import Group, Kind
+from traincast.workload.words import Group, Kind, Operation
 from traincast.workload.workload import Workload
+
+IN_NETWORK_OPERATIONS = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
+"""What switches can reduce or multicast (`traincast.estimate.collectives.collnet`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,29 @@ def _transfer_factors(factors: CostFactors) -> dict[Group, float]:
     return {group: factors.of(f"transfer {group.name.lower()}") for group in Group if group is not Group.NONE}
 
 
+def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:
+    """Let the switches between nodes reduce for the group that the job asks it for, where they can."""
+    if job.sharp is None:
+        return workload
+    group = {"dp": Group.DP, "dp_replica": Group.REPLICA}[job.sharp]
+    flag = f"sharp {job.sharp}"
+    if cluster.inter.kind != "infiniband":
+        text = (
+            f"{flag} has no effect: {cluster.name} is not said to be InfiniBand, and other switches reduce nothing; "
+            'give a cluster file with kind = "infiniband" in [inter] where it is'
+        )
+        return replace(workload, warnings=(*workload.warnings, Note("sharp-unused", text)))
+    at = workload.ops.group_T == group
+    if not np.any(at & np.isin(workload.ops.operation_T, IN_NETWORK_OPERATIONS)):
+        text = f"{flag} has no effect: no gradients or parameters are exchanged over groups of that kind"
+        return replace(workload, warnings=(*workload.warnings, Note("sharp-unused", text)))
+    text = f"{flag}: InfiniBand switches reduce, so that an all-reduce crosses each NIC once, and not nearly twice"
+    if not np.any(at & (workload.ops.operation_T == Operation.ALL_REDUCE)):
+        text += f"; zero {job.zero} has none over that group, and reduce-scatters and all-gathers move the same bytes"
+    note = Note("sharp", text)
+    return replace(workload, in_network=frozenset({group}), assumptions=(*workload.assumptions, note))
+
+
 def run_job(
     job: Job,
     cluster: Cluster,
@@ -127,6 +154,6 @@ def run_job(
     asked = job.gpus_used_per_node if options.gpus_used_per_node is None else options.gpus_used_per_node
     cluster, notes = place_job(cluster, job.parallel, asked)
     plan, workload, compute = prepare_job(job, gpu, factors, cluster.ranks_per_node)
-    workload = replace(workload, assumptions=(*workload.assumptions, *notes))
+    workload = _with_sharp(replace(workload, assumptions=(*workload.assumptions, *notes)), job, cluster)
     run = run_workload(workload, plan, cluster, options, engine)
     return JobRun(job, cluster, gpu, factors, plan, workload, compute, run)

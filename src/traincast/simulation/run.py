@@ -147,6 +147,8 @@ def _time(
 
     def price(contended: Mapping[Group, Cluster]) -> Prices:
         seen, rates = {**own, **contended}, options.busbw_bytes_per_s
+        for group in workload.in_network:
+            seen[group] = replace(seen.get(group, alone), in_network_reduction=True)
         return price_program(program, alone, layout.location_LW, rates, seen, workload.transfer_factor)
 
     prices = price({})

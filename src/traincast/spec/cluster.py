@@ -13,6 +13,9 @@ from traincast.spec.measured import MeasuredTable
 INTRA_KINDS = ("mesh", "nvswitch", "pcie", "torus")
 """What the links inside a node can be said to be made of; a price differs by it."""
 
+INTER_KINDS = ("ethernet", "infiniband")
+"""What the network between nodes can be said to be; only the switches of InfiniBand reduce (SHARP)."""
+
 NCCL_ROWS = {
     "pascal": "volta",
     "volta": "volta",
@@ -116,6 +119,8 @@ class Cluster:
     """What the network between the nodes looks like; None: nothing in it is ever shared."""
     measured: Measured | None = None
     """Times that replace the formula for the groups they were measured on; None: there are none."""
+    in_network_reduction: bool = False
+    """Whether the switches between nodes reduce for every group (NCCL_COLLNET_ENABLE=1 on InfiniBand with SHARP)."""
     gpus_used_per_node: int | None = None
     """GPUs of each node that a job uses; None: as its groups need it (`traincast.fabric.node_use`)."""
     sources: tuple[tuple[str, str], ...] = ()
@@ -127,6 +132,11 @@ class Cluster:
             raise ConfigError(
                 f"is {self.gpus_used_per_node}; a node of {self.name} has {self.gpus_per_node} GPUs",
                 "gpus_used_per_node",
+            )
+
+        if self.in_network_reduction and self.inter.kind != "infiniband":
+            raise ConfigError(
+                'needs kind = "infiniband" in [inter]; other switches reduce nothing', "in_network_reduction"
             )
 
     @property

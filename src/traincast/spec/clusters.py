@@ -22,7 +22,7 @@ from traincast.files import parse_toml, read_toml
 from traincast.names import find_name, known_names
 from traincast.ranges import RANGES, quoted, range_of
 from traincast.registry import known_name
-from traincast.spec.cluster import INTRA_KINDS, Cluster, Gpu, Link, Measured
+from traincast.spec.cluster import INTER_KINDS, INTRA_KINDS, Cluster, Gpu, Link, Measured
 from traincast.spec.fabric import fabric_from_table
 from traincast.spec.gpus import with_architecture
 from traincast.spec.measured import measured_tables_from
@@ -31,6 +31,7 @@ from traincast.units import parse_rate, parse_size, parse_time
 T = TypeVar("T", bound=Cluster | Gpu | Link)
 
 _SECTIONS: dict[str, type[Gpu] | type[Link]] = {"gpu": Gpu, "intra": Link, "inter": Link}
+_LINK_KINDS = {"intra": INTRA_KINDS, "inter": INTER_KINDS}
 _UNITS: tuple[tuple[str, Callable[[str], float]], ...] = (
     ("_bytes_per_s", parse_rate),
     ("_bytes", parse_size),
@@ -138,9 +139,9 @@ def _values(document: dict[str, Any], shown: str, base: Mapping[str, _Value] | N
         if not isinstance(table, dict):
             raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", section)
         values |= _checked(kind, f"{section}.", table, shown)
-        made_of = values.get("intra.kind")
-        if section == "intra" and made_of is not None:
-            values["intra.kind"] = made_of._replace(value=_intra_kind(str(made_of.value), shown))
+        place, kinds = f"{section}.kind", _LINK_KINDS.get(section)
+        if kinds is not None and place in values:
+            values[place] = values[place]._replace(value=_link_kind(str(values[place].value), kinds, place, shown))
     if "fabric" in document:
         values["fabric"] = _Value(fabric_from_table(document.pop("fabric"), shown), f"set in {shown}")
     if "measured" in document:
@@ -148,11 +149,11 @@ def _values(document: dict[str, Any], shown: str, base: Mapping[str, _Value] | N
     return values | _checked(Cluster, "", document, shown)
 
 
-def _intra_kind(said: str, shown: str) -> str:
-    found = find_name(said, INTRA_KINDS)
+def _link_kind(said: str, kinds: tuple[str, ...], place: str, shown: str) -> str:
+    found = find_name(said, kinds)
     if found is None:
-        listed = known_names(said, INTRA_KINDS)
-        raise ConfigError(f"is {quoted(said)}; leave it out, or give one that is {listed} (in {shown})", "intra.kind")
+        listed = known_names(said, kinds)
+        raise ConfigError(f"is {quoted(said)}; leave it out, or give one that is {listed} (in {shown})", place)
     return found
 
 

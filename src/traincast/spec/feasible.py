@@ -8,7 +8,7 @@ from traincast.names import find_name
 from traincast.ranges import check_given
 from traincast.registry import known_name
 from traincast.spec.gpus import GpuSpec
-from traincast.spec.job import CP_KINDS, PRECISIONS, TASKS, JobRequest
+from traincast.spec.job import CP_KINDS, PRECISIONS, SHARP_GROUPS, TASKS, JobRequest
 from traincast.spec.job_flags import SCHEDULES
 from traincast.spec.model import Model
 from traincast.spec.optimizer_types import TYPE_CHOICES, check_types
@@ -20,6 +20,7 @@ _CHOICES = (
     ("recompute", "recomputation", RECOMPUTE),
     ("attention_kernel", "attention kernel", ATTENTION_KERNELS),
     ("cp_kind", "way of context parallelism", CP_KINDS),
+    ("sharp", "group that switches reduce for", SHARP_GROUPS),
     ("task", "task", TASKS),
     *((field, f"type of {field.removesuffix('_dtype')}", known) for field, known in TYPE_CHOICES.items()),
 )

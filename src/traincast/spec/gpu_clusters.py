@@ -122,6 +122,7 @@ def _from_datasheet(spec: GpuSpec) -> Cluster:
     )
     inter: Link = replace(
         like.inter,
+        kind=None,
         bandwidth_bytes_per_s=nic * NIC_SHARE,
         node_bandwidth_bytes_per_s=nic * spec.domain * _NODE_SHARE,
     )

@@ -20,6 +20,9 @@ PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8_block", "mxfp8", "nvfp
 """Types of the inputs of the large matrix products: fp8 is scaled per tensor, fp8_block per 128 x 128 block,
 mxfp8 and nvfp4 per 32 and 16 values (the head and attention stay in bf16)."""
 
+SHARP_GROUPS = ("dp", "dp_replica")
+"""Groups whose collectives the switches of the network may reduce: one of them, as in Megatron-LM."""
+
 CP_KINDS = ("ring", "all_gather", "all_to_all")
 """How context parallel ranks exchange keys and values."""
 
@@ -82,6 +85,8 @@ class JobRequest:
     """Bytes of a gradient element as replicas reduce it; it replaces the stack's."""
     deduplicated_dispatch: bool | None = None
     """Whether a token crosses to a node of its experts once (DeepEP, HybridEP); it replaces the framework's."""
+    sharp: str | None = None
+    """One of `SHARP_GROUPS`: its collectives are reduced in the switches of an InfiniBand network."""
     reshard_after_forward: bool | None = None
     """Whether FSDP (zero 3) frees gathered parameters after the forward pass and gathers them again."""
     param_gather_bytes: int | None = None
@@ -130,6 +135,7 @@ class Job:
     task: str = "pretrain"
     lora_rank: int = 16
     expert_imbalance: float = 1.0
+    sharp: str | None = None
     reshard_after_forward: bool = True
     param_gather_bytes: int = 2
     gpus_used_per_node: int | str | None = None

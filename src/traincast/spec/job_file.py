@@ -45,7 +45,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         *("tp", "pp", "vpp", "cp", "ep", "etp", "schedule", "first_stage_layers", "last_stage_layers"),
         *("stage_layers", "embedding_as_layer", "head_as_layer", "sequence_parallel", "zero", "shard"),
         *("overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p", "cp_kind"),
-        *("reshard_after_forward", "param_gather_bytes", "deduplicated_dispatch"),
+        *("reshard_after_forward", "param_gather_bytes", "deduplicated_dispatch", "sharp"),
     ),
     "batch": ("seq_length", "micro_batch", "global_batch", "expert_imbalance"),
     "cluster": ("name", "gpus", "gpus_used_per_node"),
@@ -86,6 +86,7 @@ cp = 2                         # context parallel degree
 # overlap_p2p = true           # messages between stages beside computation
 # cp_kind = "ring"             # ring, all_gather, all_to_all
 # deduplicated_dispatch = true # a token crosses to a node of its experts once (DeepEP, HybridEP)
+# sharp = "dp"                 # dp or dp_replica: InfiniBand switches reduce for that group
 # reshard_after_forward = true # with zero 3: free parameters after the forward pass and gather them again
 # param_gather_bytes = 2       # bytes of a GEMM weight's element as it is gathered: 2, or 1 with 8-bit GEMMs
 

@@ -5,7 +5,7 @@ Source of the aliases: Megatron-LM, megatron/training/arguments.py.
 
 from typing import NamedTuple
 
-from traincast.spec.job import CP_KINDS, PRECISIONS, TASKS
+from traincast.spec.job import CP_KINDS, PRECISIONS, SHARP_GROUPS, TASKS
 from traincast.spec.optimizer_types import TYPE_CHOICES
 from traincast.spec.recompute import RECOMPUTE_MODULES
 from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE
@@ -99,6 +99,7 @@ JOB_FLAGS: tuple[JobFlag, ...] = (
         "switch",
         "Send a token to a node of its experts once (DeepEP, HybridEP).",
     ),
+    JobFlag("sharp", ("--sharp",), "choice", "Group that InfiniBand switches reduce for.", SHARP_GROUPS),
     JobFlag(
         "reshard_after_forward",
         ("--reshard-after-forward",),

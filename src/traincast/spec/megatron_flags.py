@@ -14,6 +14,7 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.ranges import count_of, quoted
 from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
+from traincast.spec.job import SHARP_GROUPS
 from traincast.spec.launch import environment_notes, read_launch
 from traincast.spec.megatron_checks import check_combinations, gradient_bytes
 from traincast.spec.megatron_layout import layers_of_layout, moe_layers
@@ -344,6 +345,11 @@ def _sharding(pasted: Pasted, fields: dict[str, Any]) -> None:
     if "data-parallel-sharding-strategy" in pasted:
         zero = int(pasted.choice("data-parallel-sharding-strategy", _STRATEGIES))
     fields["zero"] = zero
+    group = "sharp-enabled-group"
+    if pasted.is_on("use-sharp"):
+        fields["sharp"] = pasted.choice(group, {each: each for each in SHARP_GROUPS}) if group in pasted else "dp"
+    elif group in pasted:
+        raise ConfigError(f"needs --use-sharp (in {SHOWN})", f"--{group}")
     if pasted.is_on("torch-fsdp2-no-reshard-after-forward"):
         fields["reshard_after_forward"] = False
     if pasted.is_on("fp8-param-gather") or pasted.is_on("fp8-param"):

@@ -109,6 +109,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         task=request.task,
         lora_rank=decide_lora_rank(request, decided),
         expert_imbalance=request.expert_imbalance,
+        sharp=request.sharp,
         reshard_after_forward=reshard,
         param_gather_bytes=decide_param_gather(request, decided, zero, precision),
         gpus_used_per_node=request.gpus_used_per_node,

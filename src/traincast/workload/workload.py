@@ -77,5 +77,7 @@ class Workload:
     overlap with communication costs (`traincast.estimate.overlap`); False for kernels timed alone."""
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     """What its files were read with."""
+    in_network: frozenset[Group] = frozenset()
+    """Kinds of groups whose collectives the switches between nodes reduce (SHARP)."""
     transfer_factor: Mapping[Group, float] = field(default_factory=dict)
     """Time of communication over a group of a kind, over its price; 1 for kinds that are not in it."""

@@ -84,6 +84,12 @@ def test_time_of_many_sizes_is_the_time_of_each(traffic):
         ("pairwise", Operation.ALL_TO_ALL, (2, 1, 1), (1, 2), (0.25, 0.75, 1)),
         ("nvls", Operation.ALL_REDUCE, (8,), (14, 0), (1, 0, 0)),
         ("nvls_tree", Operation.ALL_REDUCE, (8, 8), (2, 2), (1, 0.25, 2)),
+        # Each of two nodes sends S and gets S; inside, a part goes to each of the others, and comes back.
+        ("collnet", Operation.ALL_REDUCE, (4, 4), (2, 1), (1.5, 0.25, 1)),
+        ("collnet", Operation.ALL_REDUCE, (1,) * 16, (0, 1), (0, 1, 1)),
+        ("collnet", Operation.REDUCE_SCATTER, (4, 2), (1, 1), (0.75, 0.5, 1)),
+        ("collnet", Operation.ALL_GATHER, (8, 8), (1, 1), (7 / 8, 1 / 8, 1)),
+        ("nvls_collnet", Operation.ALL_REDUCE, (8, 8), (2, 1), (1, 1 / 8, 1)),
         # a quarter for the neighbour, a quarter through it, and half on the rank's own rail
         ("pxn", Operation.ALL_TO_ALL, (2, 2), (2, 1), (0.25 + 0.25, 0.5, 1)),
         ("hierarchical", Operation.ALL_REDUCE, (4,) * 4, (6, 6), (1.5, 3 / 8, 1.5)),

@@ -22,6 +22,8 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 OUTSIDE_NCCL = frozenset({"hierarchical", "recursive_doubling", "direct"})
 """Algorithms that no NCCL runs: priced where they are asked for by name."""
 IN_SWITCH = frozenset({"nvls", "nvls_tree"})
+IN_NETWORK = frozenset({"collnet", "nvls_collnet"})
+"""Algorithms that need switches between the nodes that reduce."""
 SWITCH_RANKS = 8
 """Ranks of a node from which on NCCL reduces in the switch.
 
@@ -69,7 +71,9 @@ def switch_efficiency(cluster: Cluster) -> float | None:
 
 def may_run(algorithm: str, placement: Placement, cluster: Cluster) -> bool:
     """Say whether an algorithm may be chosen on a cluster, where nobody asks for it by name."""
-    if algorithm in IN_SWITCH:
+    if algorithm in IN_NETWORK and not cluster.in_network_reduction:
+        return False
+    if algorithm in IN_SWITCH or algorithm == "nvls_collnet":
         return placement.min_members >= SWITCH_RANKS and switch_efficiency(cluster) is not None
     return algorithm not in OUTSIDE_NCCL
 
@@ -99,6 +103,8 @@ def protocol_of(
     """
     if cluster.nccl is None or algorithm in OUTSIDE_NCCL:
         return None
+    if algorithm in IN_NETWORK:
+        return "Simple"
     if algorithm in ("pairwise", "pxn"):
         share = size_bytes if operation is Operation.SEND_RECV else size_bytes / placement.ranks
         return "LL" if share <= _P2P_LL_BYTES else "Simple"

@@ -1,0 +1,57 @@
+"""CollNet: the switches of an InfiniBand network reduce (SHARP), so that data crosses each NIC once."""
+
+from traincast.estimate.collectives.contract import ALGORITHMS, Traffic
+from traincast.fabric.placement import Placement
+from traincast.workload.words import Operation
+
+
+@ALGORITHMS.register("collnet")
+def collnet(operation: Operation, placement: Placement) -> Traffic | None:
+    """Return the traffic of a collective that the network reduces or multicasts.
+
+    Ranks of a node first sum up a part each, straight from the others, and send it to the network alone; what comes
+    back they pass on. An all-reduce of S so takes S from a node and S to it, where a ring takes nearly 2 S. A
+    reduce-scatter still sends S, and an all-gather still receives it: only their steps are fewer.
+
+    Sources: Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)", COM-HPC 2016; NVIDIA/nccl,
+    src/graph/tuning.cc (CollNetDirect: ``2 (one step + serialisation) inside, one between nodes``; gathers and
+    scatters with a NIC for each rank).
+    """
+    passes = {Operation.ALL_REDUCE: 2, Operation.REDUCE_SCATTER: 1, Operation.ALL_GATHER: 1}.get(operation)
+    if passes is None or placement.nodes == 1:
+        return None
+    most, least = placement.max_members, placement.min_members
+    return Traffic(
+        intra_hops=passes * min(1, most - 1),
+        inter_hops=1,
+        port_load=passes * (most - 1) / most,
+        nic_load=1 / least,
+        node_load=1.0,
+        inside_load=float(passes * (most - 1)),
+        halves_load=passes * (most // 2) * (most - most // 2) / most,
+        copy_load=1 / placement.ranks,
+        share=1 / most,
+        members=most,
+    )
+
+
+@ALGORITHMS.register("nvls_collnet")
+def nvls_collnet(operation: Operation, placement: Placement) -> Traffic | None:
+    """Return the traffic of an all-reduce in the switches of the nodes and in those of the network.
+
+    Source: NVIDIA/nccl, src/transport/nvls.cc and src/graph/tuning.cc (NVLS over several nodes, with CollNet).
+    """
+    if operation is not Operation.ALL_REDUCE or placement.nodes == 1 or placement.min_members == 1:
+        return None
+    return Traffic(
+        intra_hops=2,
+        inter_hops=1,
+        port_load=1.0,
+        nic_load=1 / placement.min_members,
+        node_load=1.0,
+        inside_load=float(placement.max_members),
+        copy_load=1 / placement.ranks,
+        share=1 / placement.max_members,
+        members=placement.max_members,
+        in_switch=True,
+    )
