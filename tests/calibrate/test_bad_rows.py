@@ -10,6 +10,7 @@ DAMAGE = {
     "a cell more": lambda row, _: f"{row},1",
     "no number": lambda row, column: with_cell(row, column, "many"),
     "below zero": lambda row, column: with_cell(row, column, "-1"),
+    "empty": lambda row, column: with_cell(row, column, " "),
     "nan": lambda row, column: with_cell(row, column, "nan"),
     "infinite": lambda row, column: with_cell(row, column, "1e999"),
     "5,000 digits": lambda row, column: with_cell(row, column, "9" * 5000),
@@ -23,7 +24,7 @@ NUMBER = {
     "kernels": "efficiency",
     "eager": "batch",
     "runs": "global_batch",
-    "memory": "micro_batch",
+    "memory": "global_batch",
     "sweep": "tp",
 }
 """A column that must hold a number, of each kind."""

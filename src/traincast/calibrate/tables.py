@@ -73,7 +73,9 @@ class Row:
         return int(self._checked(name, range_of(name) or RANGES["count"], "whole number"))
 
     def _checked(self, name: str, known: Range, what: str) -> float:
-        text = self.cells[name]
+        text = self.cells.get(name)
+        if text is None:
+            raise FormatError(f"column {name} is empty", self.path, self.line)
         value = plain_number(text) if is_number(text) else 0
         if not 0 < value < math.inf:
             raise FormatError(f"column {name} is {quoted(text)}; it must be a positive {what}", self.path, self.line)

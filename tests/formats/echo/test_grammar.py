@@ -232,6 +232,7 @@ def test_placeholders_and_profiles_are_told():
         (line_of(timestamp="1e400"), "timestamp is not a time"),
         (line_of(batch_id="1.5"), "batch_id is not a whole number: '1.5'"),
         (line_of(input__shape="[2, x]"), "input__shape is not a list of whole numbers"),
+        (line_of(input__shape=f"[{2**31}, {2**31}]"), "is more than the 2^53 bytes that any tensor has"),
         (line_of(input__shape="[2, 3"), "a square bracket stays open"),
         (line_of(duration="1,duration=2"), "field 'duration' comes twice"),
         (line_of(input__shape="[1],input_shape=[2]"), "field 'input__shape' comes twice"),

@@ -25,6 +25,7 @@ from traincast.formats.echo.vocabulary import (
     SUB_OPERATION_FIELDS,
 )
 from traincast.formats.values import shown
+from traincast.ranges import LARGEST_WHOLE
 from traincast.workload.words import Operation
 
 HEAD = re.compile(r"(rank|stage):(0|[1-9][0-9]{0,8}):([A-Za-z_][A-Za-z0-9_]{0,63})\(", re.ASCII)
@@ -150,7 +151,10 @@ def _operation(head: re.Match[str], body: str, path: str, line: int) -> TraceOp:
 def _size_bytes(sizes: tuple[int, ...] | None, element: str | None) -> int | None:
     if sizes is None or element not in DTYPE_BYTES:
         return None
-    return math.prod(sizes) * DTYPE_BYTES[element]
+    size_bytes = math.prod(sizes) * DTYPE_BYTES[element]
+    if size_bytes > LARGEST_WHOLE:
+        raise ValueError(f"the shape {'x'.join(map(str, sizes))} is more than the 2^53 bytes that any tensor has")
+    return size_bytes
 
 
 def _sub_operations(text: str | None) -> tuple[SubOp, ...]:
