@@ -58,6 +58,8 @@ def test_the_nearest_come_first_and_none_where_nothing_is_like_it():
     assert nearest("qqqqqq", cluster_names()) == []
     assert nearest("", cluster_names()) == []
     assert known_names("qqqqqq", ["a", "b"]) == "known: a, b"
+    assert len(known_names("llama3-70", model_names())) < 120
+    assert "llama3-70b" in known_names("", model_names())
 
 
 def test_everything_with_a_name_takes_its_spellings():

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 _NEAR = 3
+_MANY = 40
 _CLOSENESS = 0.6
 
 
@@ -42,6 +43,8 @@ def find_name(name: str, known: Iterable[str]) -> str | None:
 def known_names(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about a name that is unknown: all there are, and those that are near it.
 
+    Of many names only their number is told, where some are near.
+
     Examples
     --------
     >>> known_names("h10", ["h100", "tpu-v5p"])
@@ -50,7 +53,8 @@ def known_names(name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = nearest(name, names)
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"known: {', '.join(names) or 'none'}{meant}"
+    listed = f"{len(names)} names" if near and len(names) > _MANY else ", ".join(names) or "none"
+    return f"known: {listed}{meant}"
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

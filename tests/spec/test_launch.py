@@ -114,7 +114,8 @@ def test_what_slurm_sets_is_known_by_its_options():
     text = """#SBATCH --nodes=16
     NNODES=$SLURM_JOB_NUM_NODES
     GPUS=8
-    srun torchrun --nproc_per_node $GPUS --nnodes $NNODES pretrain_gpt.py --num-layers $(($NNODES/4)) --bf16
+    WORLD=$(($GPUS*$NNODES))
+    srun torchrun --nproc_per_node $GPUS --nnodes $NNODES pretrain_gpt.py --num-layers $((WORLD/32)) --bf16
     """
     found = read_launch([text], "flags")
     assert (found.gpus, found.words) == (128, FLAGS)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from traincast.ranges import brief, count_of, quoted
 from traincast.spec.notes import Note
-from traincast.spec.shell import Commands, expanded, has_variable, read_commands
+from traincast.spec.shell import Commands, expanded, has_variable, read_commands, replaced
 
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 _MODULE = re.compile(r"^[A-Za-z_][\w]*(?:\.\w+)*$")
@@ -131,9 +131,10 @@ def read_launch(words: Sequence[str], shown: str) -> Launch:
         name: value for name, equals, value in (word.partition("=") for word in before) if _named(name, equals)
     }
     rest = command[_after_launcher(command) :] if script is None else command[script + 1 :]
-    implied = _of_slurm(before)
-    gpus, says = _world(list(expanded(before, implied)))
-    rest = list(expanded(rest, implied))
+    variables |= _of_slurm(before)
+    variables = {name: replaced(value, variables) for name, value in variables.items()}
+    gpus, says = _world(list(expanded(before, variables)))
+    rest = list(expanded(rest, variables))
     return Launch(tuple(rest), None if script is None else command[script], variables, gpus, says)
 
 

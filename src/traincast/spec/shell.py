@@ -140,7 +140,7 @@ def _assigned(words: Sequence[str], variables: dict[str, str]) -> Iterator[str]:
     if rest and rest[0] in _EXPORTS:
         rest.pop(0)
     while rest and (found := _ASSIGNMENT.match(rest[0])):
-        variables[found[1]] = _replaced(found[2], variables)
+        variables[found[1]] = replaced(found[2], variables)
         rest.pop(0)
     yield from rest
 
@@ -150,12 +150,12 @@ def expanded(words: Iterable[str], variables: Mapping[str, str]) -> Iterator[str
     for word in words:
         if word in _FORWARDED:
             continue
-        if is_variable(word) and not has_variable(value := _replaced(word, variables)):
+        if is_variable(word) and not has_variable(value := replaced(word, variables)):
             yield from _words_of(value)
         elif is_variable(word) and value != word:
             yield from expanded(_words_of(value), variables)
         else:
-            yield _replaced(word, variables)
+            yield replaced(word, variables)
 
 
 def _words_of(value: str) -> list[str]:
@@ -165,7 +165,7 @@ def _words_of(value: str) -> list[str]:
         return value.split()
 
 
-def _replaced(text: str, variables: Mapping[str, str]) -> str:
+def replaced(text: str, variables: Mapping[str, str]) -> str:
     """Return a text with the variables that have a value, or a default of their own, and sums of them replaced."""
 
     def value(found: re.Match[str]) -> str:
