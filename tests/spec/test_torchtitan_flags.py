@@ -147,7 +147,6 @@ def test_a_pipeline_cuts_the_local_batch_into_microbatches():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--model.name=llama3", "--model.flavor=9B"], "'llama3-9B' is no model that is known here"),
         (["--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"], "is 'ZBVZeroBubble'; schedules"),
         (["--training.seq_len=long"], "training.seq_len: 'long' is not a number of tokens"),
         (["--parallelism.context_parallel_rotate_method=no"], "rotate_method: is 'no'; known: allgather, alltoall"),
@@ -158,6 +157,31 @@ def test_a_pipeline_cuts_the_local_batch_into_microbatches():
 def test_a_wrong_setting_is_named(words, message):
     with pytest.raises(ConfigError, match=message):
         draft_like("torchtitan", words)
+
+
+def test_a_model_that_is_not_known_may_be_given_otherwise():
+    words = ["--model.name=llama3", "--model.flavor=9B", "--training.seq_len=64", "--nproc_per_node=8"]
+    draft = draft_like("torchtitan", words)
+    with pytest.raises(ConfigError, match=r"is missing \('llama3-9B' is not a known model; near it: llama3"):
+        draft.request()
+    assert draft.under(Draft(model="llama3-8b")).request().model.name == "llama3-8b"
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "model"),
+    [
+        ("llama3", "405B", "llama3.1-405b"),
+        ("llama3", "8B_flex", "llama3-8b"),
+        ("deepseek_v3", "16B", "deepseek-v2-lite"),
+        ("deepseek_v3", "671B", "deepseek-v3"),
+        ("llama4", "17bx128e_irope", "llama4-maverick"),
+        ("qwen3", "235B-A22B", "qwen3-235b-a22b"),
+        ("gpt_oss", "20b", "gpt-oss-20b"),
+    ],
+)
+def test_flavors_are_built_in_models(name, flavor, model):
+    draft = draft_like("torchtitan", [f"--model.name={name}", f"--model.flavor={flavor}", "--training.seq_len=64"])
+    assert draft.model == model
 
 
 def test_a_file_that_cannot_be_read(tmp_path):

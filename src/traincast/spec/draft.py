@@ -42,8 +42,8 @@ class Draft:
         Defaults of a framework that need the number of GPUs, which may be given elsewhere.
     launched : int or None
         Ranks that a pasted launch line starts.
-    launcher : str or None
-        What says so, or why nothing does.
+    whys : mapping
+        Field to what says it, or why nothing does.
     inputs : tuple of InputFile
         The files that say it.
     """
@@ -56,7 +56,7 @@ class Draft:
     warnings: tuple[Note, ...] = ()
     finish: Finish | None = None
     launched: int | None = None
-    launcher: str | None = None
+    whys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     inputs: tuple[InputFile, ...] = ()
 
     def under(self, over: "Draft") -> "Draft":
@@ -79,12 +79,12 @@ class Draft:
         gpus = over.fields.get("gpus")
         if self.launched is None or gpus in (None, self.launched):
             return ()
-        text = f"--gpus {gpus} is taken, but the launcher starts {self.launched} ranks ({self.launcher})"
+        text = f"--gpus {gpus} is taken, but the launcher starts {self.launched} ranks ({self.whys['gpus']})"
         return (Note("gpus-of-launcher", text),)
 
     def hint(self, missing: str) -> str:
         """Return what to do about a field that is missing."""
-        why = f" ({self.launcher})" if missing == "gpus" and self.launcher is not None else ""
+        why = f" ({self.whys[missing]})" if missing in self.whys else ""
         return f"is missing{why}; give {job_flag_of(missing)}, or set it in the job file"
 
     def missing(self) -> str | None:
@@ -119,10 +119,10 @@ class Draft:
         InfeasibleError
             If degrees of a framework do not fit the GPUs.
         """
-        if self.model is None:
-            raise ConfigError(f"is missing; give {job_flag_of('model')} or a [model] in the job file", "model")
         missing = self.missing()
         if missing is not None:
             raise ConfigError(self.hint(missing), missing)
         model = load_model(self.model) if isinstance(self.model, str) else self.model
+        if model is None:
+            raise ConfigError(self.hint("model"), "model")
         return JobRequest(model=model, **self._finished())

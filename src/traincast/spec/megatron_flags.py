@@ -128,7 +128,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
         warnings=judged.warnings,
         finish=lambda given: _finish(pasted, given),
         launched=launch.gpus,
-        launcher=launch.says,
+        whys={} if launch.says is None else {"gpus": launch.says},
     )
 
 

@@ -4,6 +4,7 @@ A file's tables and the dotted flags are the same settings; flags win. Source: t
 torchtitan/config/job_config.py (2024-12 to 2025-10).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +35,14 @@ _COMPILED = "torchtitan-2025"
 _TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 _CONTEXT = 2048
 """Tokens of a sequence where none are given: torchtitan/config/configs.py (TrainingConfig)."""
+_FLAVORS = {
+    ("deepseek_v3", "16B"): "deepseek-v2-lite",
+    ("deepseek_v3", "236B"): "deepseek-v2",
+    ("deepseek_v3", "671B"): "deepseek-v3",
+    ("llama4", "17bx16e"): "llama4-scout",
+    ("llama4", "17bx128e"): "llama4-maverick",
+}
+"""Flavors that are named after their sizes alone: torchtitan/models/*/__init__.py."""
 _CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
 _DEGREES = {
     "tensor_parallel_degree": "tp",
@@ -134,14 +143,15 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     _pipeline(settings, fields)
     _computing(settings, fields)
     notes += _sharding(settings, fields)
+    model, why_none = _model(settings), _why_no_model(settings)
     return Draft(
-        model=_model(settings),
+        model=model,
         fields=fields,
         notes=notes,
         warnings=warnings,
         finish=lambda given: _finish(settings, given),
         launched=gpus,
-        launcher=says,
+        whys={name: why for name, why in (("gpus", says), ("model", why_none)) if why is not None},
         inputs=settings.inputs,
     )
 
@@ -200,18 +210,21 @@ def _model(settings: _Settings) -> str | None:
     if name is None:
         # A function of Python is named after its model; where it is not, the model stays open.
         return find_model(str(settings.get("config", "")))
-    tried = [f"{name}-{flavor}", f"{name}.1-{flavor}", f"{name} {flavor}", str(flavor)] if flavor else [str(name)]
-    found = next((each for each in tried if find_model(each)), None)
-    if found is None:
-        raise ConfigError(
-            f"{quoted(tried[0])} is no model that is known here{_near(tried[0])}; give --model", "model.flavor"
-        )
-    return find_model(found)
+    # A flavor may also say which kernel or positions it has.
+    size = re.sub(r"_(?:flex|varlen|irope)(?:_attn)?$", "", str(flavor))
+    if (str(name), size) in _FLAVORS:
+        return _FLAVORS[str(name), size]
+    tried = [f"{name}-{size}", f"{name}.1-{size}", f"{name} {size}", size] if flavor else [str(name)]
+    return next((found for each in tried if (found := find_model(each))), None)
 
 
-def _near(name: str) -> str:
-    near = nearest(name, model_names())
-    return f" (near it: {', '.join(near)})" if near else ""
+def _why_no_model(settings: _Settings) -> str | None:
+    """Return what to say where no model is given otherwise; None where the settings name none."""
+    if "model.name" not in settings.values:
+        return None
+    name = "-".join(str(settings.values[each]) for each in ("model.name", "model.flavor") if each in settings.values)
+    near = ", ".join(nearest(name, model_names()))
+    return f"{quoted(name)} is not a known model{near and '; near it: '}{near}"
 
 
 def _stack(settings: _Settings) -> str:
