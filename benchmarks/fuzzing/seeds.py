@@ -382,14 +382,37 @@ def _result_json() -> bytes:
         return to_json(api.simulate("w.txt", cluster="h100"))
 
 
+@cache
+def _forecast_json() -> bytes:
+    """Return what ``predict --json`` prints for the small job, with every kind of option."""
+    import contextlib
+    import tempfile
+    from pathlib import Path
+
+    from traincast import api
+    from traincast.report.json import to_json
+    from traincast.spec.options import make_options
+
+    options = make_options(busbw_bytes_per_s={"tp": 3e11}, compute_slowdown={1: 1.2}, overlap_slowdown=0.1)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("j.toml").write_bytes(_text(_JOB))
+        return to_json(api.predict("j.toml", options=options))
+
+
 def _results() -> list[Seed]:
     commands = (
         ("report", "result.json"),
+        ("simulate", "result.json"),
         ("compare", "result.json", "other.json"),
         ("compare", "other.json", "result.json", "--ranks"),
         ("compare", "result.json", "other.json", "--json"),
     )
-    return [Seed({"result.json": _result_json(), "other.json": _result_json()}, commands, ("result.json",))]
+    simulated = {"result.json": _result_json(), "other.json": _result_json(), "w.txt": AICB}
+    forecast = (("predict", "forecast.json"), ("report", "forecast.json"), ("predict", "forecast.json", "--tp", "1"))
+    return [
+        Seed(simulated, commands, ("result.json",)),
+        Seed({"forecast.json": _forecast_json()}, forecast, ("forecast.json",)),
+    ]
 
 
 def _options() -> list[Seed]:
