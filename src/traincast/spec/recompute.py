@@ -33,6 +33,9 @@ from traincast.spec.model import Model
 RECOMPUTE_MODULES = ("core_attn", "mla_up_proj", "layernorm", "mlp", "moe", "moe_act", "shared_experts")
 """Parts of a layer that can be recomputed by themselves."""
 
+DISCARDING_MODULES = ("mla_up_proj", "layernorm", "moe_act")
+"""Those that discard their output: cheap to recompute, and without any exchange."""
+
 DEFAULT_MODULES = ("core_attn",)
 """What ``selective`` recomputes where no module is named."""
 

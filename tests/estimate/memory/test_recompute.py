@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from job_parts import TINY, TINY_ALL, job_of
-from traincast.estimate.memory import stage_memory
+from traincast.estimate.memory import fits, stage_memory
 from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.habits import habits_of
 from traincast.simulation.predict import plan_of_job
@@ -108,3 +108,19 @@ def test_modules_that_a_model_has_not_change_nothing():
     assert "recompute-modules-unused" in {note.code for note in job.assumptions}
     usual = plain(TINY, ep=None, etp=None)
     assert stage_memory(job, plan_of_job(job)) == stage_memory(usual, plan_of_job(usual))
+
+
+def test_modules_are_among_what_would_free_memory():
+    job = plain()
+    saved = dict(fits(job, plan_of_job(job), 1e6).remedies)
+    alone = {name.removeprefix("recompute ") for name in saved if name.startswith("recompute ")}
+    assert alone >= {"mla_up_proj", "layernorm", "moe", "mla_up_proj layernorm moe_act", "full"}
+    usual, cheap = (
+        max(stage.peak for stage in stage_memory(each, plan_of_job(each)))
+        for each in (job, again("mla_up_proj", "layernorm", "moe_act"))
+    )
+    assert saved["recompute mla_up_proj layernorm moe_act"] == pytest.approx(usual - cheap)
+    more = again("moe")
+    assert "recompute moe" not in dict(fits(more, plan_of_job(more), 1e6).remedies)
+    old = job_of(TINY_ALL, **LAYOUT, stack="megatron-core-2024")
+    assert not [name for name, _ in fits(old, plan_of_job(old), 1e6).remedies if "moe" in name]

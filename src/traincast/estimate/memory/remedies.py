@@ -10,7 +10,7 @@ from traincast.schedules.plan import SCHEDULES
 from traincast.spec.feasible import check_model
 from traincast.spec.job import Job
 from traincast.spec.layers import Split, split_layers
-from traincast.spec.recompute import RECOMPUTE_MODULES, available_modules
+from traincast.spec.recompute import DISCARDING_MODULES, RECOMPUTE_MODULES, available_modules
 
 CONTEXT_TOKENS = 8192
 """Fewest tokens of a sequence on each rank for which more context parallelism is proposed: published recipes split no
@@ -69,17 +69,19 @@ def _changes(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
 
 
 def _modules(job: Job) -> Iterator[tuple[str, Job]]:
-    """Yield the recomputation of one more module, where the framework knows them and layers are not recomputed whole.
+    """Yield the recomputation of one more module, and of all cheap ones together.
 
-    Fused attention saves next to nothing that recomputing it would free.
+    Only where the framework knows modules and layers are not recomputed whole. Fused attention saves next to nothing
+    that recomputing it would free.
     """
     if job.recompute == "full" or job.stack.fsdp or job.stack.year < YEAR_OF_MODULES:
         return
     chosen = job.recomputed_modules
-    for name in available_modules(job.model):
-        if name not in (*chosen, "core_attn"):
-            modules = tuple(each for each in RECOMPUTE_MODULES if each in (*chosen, name))
-            yield f"recompute {name}", replace(job, recompute="selective", recompute_modules=modules)
+    more = [name for name in available_modules(job.model) if name not in (*chosen, "core_attn")]
+    cheap = [name for name in more if name in DISCARDING_MODULES]
+    for names in (*([name] for name in more), *([cheap] if len(cheap) > 1 else [])):
+        modules = tuple(each for each in RECOMPUTE_MODULES if each in (*chosen, *names))
+        yield f"recompute {' '.join(names)}", replace(job, recompute="selective", recompute_modules=modules)
 
 
 def _other_degrees(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
