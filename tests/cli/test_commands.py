@@ -60,7 +60,7 @@ COMMANDS = {
         *("--decoder-last-pipeline-num-layers", "--overlap-grad-reduce", "--overlap-param-gather"),
         *("--overlap-p2p", "--overlap-tp", "--tp-comm-overlap", "--grad-reduce-bytes", "--recompute"),
         *("--recompute-layers", "--recompute-num-layers", "--precision", "--attention-kernel", "--cuda-graphs"),
-        *("--recompute-granularity", "--recompute-modules", "--precision-aware-optimizer"),
+        *("--recompute-granularity", "--recompute-method", "--recompute-modules", "--precision-aware-optimizer"),
         *("--use-precision-aware-optimizer", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
         *("--exp-avg-sq-dtype",),
         *("--stack", "--year", "--task", "--lora-rank", "--expert-imbalance", "--vocab-multiple"),

@@ -32,7 +32,12 @@ def test_modules_are_those_of_the_flags():
     assert job(f"{SELECTIVE} mlp --recompute-modules moe").recomputed_modules == ("moe",)
     assert job("--moe-layer-recompute").recomputed_modules == ("core_attn", "moe")
     assert job("--recompute-modules mlp").recomputed_modules == ()
-    assert job("--recompute-granularity full --recompute-method block --recompute-num-layers 2").recompute_layers == 2
+    block, uniform = (
+        job(f"--recompute-granularity full --recompute-method {method} --recompute-num-layers 2")
+        for method in ("block", "uniform")
+    )
+    assert (block.recompute_layers, block.recompute_group) == (2, 1)
+    assert (uniform.recompute_layers, uniform.recompute_group) == (None, 2)
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,7 @@ class JobFacts:
     expert_imbalance: float
     stage_layers: tuple[int, ...]
     """Layers of each virtual stage, in model order."""
+    recompute_group: int = 1
     recomputed_modules: tuple[str, ...] = ()
     """Parts of each layer that are recomputed, with recompute ``selective``."""
     optimizer_types: OptimizerTypes = PLAIN

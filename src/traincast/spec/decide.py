@@ -35,6 +35,8 @@ class Recompute(NamedTuple):
     """One of `traincast.spec.stack.RECOMPUTE`."""
     recompute_layers: int | None
     """Layers of a virtual stage, with ``full``; None: all."""
+    recompute_group: int = 1
+    """Layers that are recomputed together, with ``full``."""
     recompute_modules: tuple[str, ...] = DEFAULT_MODULES
     """Modules of each layer, with ``selective``."""
 
@@ -182,21 +184,18 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
         If a number of layers is given with anything but ``full``, or modules with anything but ``selective``.
     """
     recompute = request.recompute
-    for name, needed in (("recompute_layers", "full"), ("recompute_modules", "selective")):
+    fields = (("recompute_layers", "full"), ("recompute_method", "full"), ("recompute_modules", "selective"))
+    for name, needed in fields:
         if recompute is None and getattr(request, name) is not None:
             recompute = needed
             decided.note("assumed-recompute", f"recompute is not given: {needed}, as {name} is given")
     recompute = decided.by_stack("recompute", recompute, decided.stack.recompute)
+    for name, needed in fields:
+        said = getattr(request, name)
+        if said is not None and recompute != needed:
+            shown = " ".join(said) if isinstance(said, tuple) else said
+            raise ConfigError(f"is {shown}, which has a meaning only with recompute {needed}, not {recompute}", name)
     layers, modules = request.recompute_layers, request.recompute_modules
-    if layers is not None and recompute != "full":
-        raise ConfigError(
-            f"is {layers}, which has a meaning only with recompute full, not {recompute}", "recompute_layers"
-        )
-    if modules is not None and recompute != "selective":
-        raise ConfigError(
-            f"is {' '.join(modules)}, which has a meaning only with recompute selective, not {recompute}",
-            "recompute_modules",
-        )
     if recompute == "selective" and modules is None and decided.stack.selective_share > 0:
         share = decided.stack.selective_share
         layers = max(1, round(share * most_layers))
@@ -212,9 +211,11 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
             f"recompute_layers {layers}: a virtual stage has at most {most_layers}, all of which are computed again",
         )
         layers = most_layers
+    if request.recompute_method == "uniform":
+        return Recompute(recompute, None, recompute_group=layers or 1)
     if recompute != "selective" or modules is None:
         return Recompute(recompute, layers)
-    return Recompute(recompute, layers, _modules(request, modules, decided))
+    return Recompute(recompute, layers, recompute_modules=_modules(request, modules, decided))
 
 
 def _modules(request: JobRequest, modules: tuple[str, ...], decided: Decisions) -> tuple[str, ...]:

@@ -13,11 +13,12 @@ from traincast.spec.job_flags import SCHEDULES
 from traincast.spec.model import Model
 from traincast.spec.optimizer_types import TYPE_CHOICES, check_types
 from traincast.spec.recompute import spelled_modules
-from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE
+from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE, RECOMPUTE_METHODS
 
 _CHOICES = (
     ("precision", "precision", PRECISIONS),
     ("recompute", "recomputation", RECOMPUTE),
+    ("recompute_method", "method of recomputation", RECOMPUTE_METHODS),
     ("attention_kernel", "attention kernel", ATTENTION_KERNELS),
     ("cp_kind", "way of context parallelism", CP_KINDS),
     ("sharp", "group that switches reduce for", SHARP_GROUPS),

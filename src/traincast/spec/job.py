@@ -66,6 +66,9 @@ class JobRequest:
     recompute: str | None = None
     recompute_layers: int | None = None
     """Layers per virtual stage that are computed again whole, with recompute ``full``; None: all."""
+    recompute_method: str | None = None
+    """With recompute ``full`` what `recompute_layers` counts: ``block``, as above, or ``uniform``, the layers of each
+    group that keeps its first input alone, all of them recomputed."""
     recompute_modules: tuple[str, ...] | None = None
     """Parts of a layer that are recomputed, with recompute ``selective`` (`traincast.spec.recompute`)."""
     precision: str | None = None
@@ -129,6 +132,8 @@ class Job:
     cp_kind: str
     stack: Stack
     padded_vocab: int
+    recompute_group: int = 1
+    """Layers that are recomputed together, with recompute ``full``: of their inputs only the first is kept."""
     recompute_modules: tuple[str, ...] = DEFAULT_MODULES
     """What ``selective`` recomputes; without meaning with ``none`` and ``full``."""
     optimizer_types: OptimizerTypes = PLAIN

@@ -50,8 +50,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "batch": ("seq_length", "micro_batch", "global_batch", "expert_imbalance"),
     "cluster": ("name", "gpus", "gpus_used_per_node"),
     "software": (
-        *("stack", "year", "precision", "recompute", "recompute_layers", "recompute_modules", "attention_kernel"),
-        *("cuda_graphs", "vocab_multiple", "grad_reduce_bytes", "task", "lora_rank"),
+        *("stack", "year", "precision", "recompute", "recompute_layers", "recompute_method", "recompute_modules"),
+        *("attention_kernel", "cuda_graphs", "vocab_multiple", "grad_reduce_bytes", "task", "lora_rank"),
         *("precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"),
     ),
 }
@@ -107,6 +107,7 @@ gpus = 256
 # precision = "bf16"           # bf16, fp16, fp32, tf32, fp8, fp8_block, mxfp8, nvfp4
 # recompute = "none"           # none, selective, full
 # recompute_layers = 2         # with full: layers per virtual stage; open: all
+# recompute_method = "block"   # with full: block, or uniform: recompute_layers are those of a group, all recomputed
 # recompute_modules = ["core_attn"]  # with selective: also mla_up_proj, layernorm, mlp, moe, moe_act, shared_experts
 # attention_kernel = "fa3"     # unfused, fa1, fa2, fa3, cudnn, triton
 # cuda_graphs = false

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from traincast.spec.job import CP_KINDS, PRECISIONS, SHARP_GROUPS, TASKS
 from traincast.spec.optimizer_types import TYPE_CHOICES
 from traincast.spec.recompute import RECOMPUTE_MODULES
-from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE
+from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE, RECOMPUTE_METHODS
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 """Schedules that are built in, as the command line offers them beside those of plug-ins."""
@@ -69,6 +69,13 @@ JOB_FLAGS: tuple[JobFlag, ...] = (
         "choice",
         "What the backward pass computes again.",
         RECOMPUTE,
+    ),
+    JobFlag(
+        "recompute_method",
+        ("--recompute-method",),
+        "choice",
+        "Full: so many layers one by one, or all in groups of so many.",
+        RECOMPUTE_METHODS,
     ),
     JobFlag(
         "recompute_modules",

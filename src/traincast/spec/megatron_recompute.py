@@ -8,6 +8,7 @@ from typing import Any
 
 from traincast.errors import ConfigError
 from traincast.spec.pasted import Pasted
+from traincast.spec.stack import RECOMPUTE_METHODS
 
 
 def granularity(pasted: Pasted) -> str:
@@ -39,9 +40,10 @@ def recompute_fields(pasted: Pasted) -> dict[str, Any]:
     """
     recompute = granularity(pasted)
     fields: dict[str, Any] = {"recompute": recompute}
-    # uniform: all layers in groups; block: so many of each virtual stage.
-    if recompute == "full" and pasted.flags.get("recompute-method") == ("block",) and "recompute-num-layers" in pasted:
-        fields["recompute_layers"] = pasted.count("recompute-num-layers", 1)
+    if recompute == "full" and "recompute-method" in pasted:
+        fields["recompute_method"] = pasted.choice("recompute-method", {name: name for name in RECOMPUTE_METHODS})
+        if "recompute-num-layers" in pasted:
+            fields["recompute_layers"] = pasted.count("recompute-num-layers", 1)
     modules = list(pasted.flags.get("recompute-modules", ("core_attn",)))
     if pasted.is_on("moe-layer-recompute") and "moe" not in modules:
         modules.append("moe")

@@ -98,6 +98,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         **decide_overlaps(request, decided, parallel, zero),
         recompute=again.recompute,
         recompute_layers=again.recompute_layers,
+        recompute_group=again.recompute_group,
         recompute_modules=again.recompute_modules,
         optimizer_types=decide_optimizer(request, decided, parallel, zero),
         precision=precision,

@@ -13,6 +13,10 @@ RECOMPUTE = ("none", "selective", "full")
 """What the backward pass computes again: nothing, parts of each layer (the attention core unless others are named),
 or whole layers."""
 
+RECOMPUTE_METHODS = ("block", "uniform")
+"""Which layers ``full`` recomputes where a number is given: so many of each virtual stage one by one, or all in groups
+of so many (Megatron-LM, --recompute-method)."""
+
 UNEVEN_SPLITS = ("short_last", "balanced")
 """How layers that do not divide fall on virtual stages: rounded up with what remains on the last
 (Megatron-DeepSpeed, pipeline layouts of Megatron Core), or one more on the first ones."""

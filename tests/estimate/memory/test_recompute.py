@@ -124,3 +124,22 @@ def test_modules_are_among_what_would_free_memory():
     assert "recompute moe" not in dict(fits(more, plan_of_job(more), 1e6).remedies)
     old = job_of(TINY_ALL, **LAYOUT, stack="megatron-core-2024")
     assert not [name for name, _ in fits(old, plan_of_job(old), 1e6).remedies if "moe" in name]
+
+
+def test_layers_in_groups_keep_one_input_and_come_back_together():
+    """Megatron-LM's uniform method: four layers of a stage, two groups of two."""
+    one, two = (
+        job_of(
+            TINY, **LAYOUT | {"ep": None, "etp": None}, recompute="full", recompute_method="uniform", recompute_layers=n
+        )
+        for n in (1, 2)
+    )
+    assert (one.recompute_layers, one.recompute_group, two.recompute_group) == (None, 1, 2)
+    layer = layer_of(two, DENSE)
+    terms = [dict(stage_memory(job, plan_of_job(job))[0].terms) for job in (one, two)]
+    kept = [sum(size for name, size in each.items() if name.startswith("layer inputs")) for each in terms]
+    assert kept == pytest.approx([2 * 4 * layer.input_bytes, 2 * 2 * layer.input_bytes])
+    passing = [each["passing activations"] for each in terms]
+    assert passing[1] - passing[0] == pytest.approx(layer.all_bytes)
+    usual = job_of(TINY, **LAYOUT | {"ep": None, "etp": None}, recompute="full")
+    assert stage_memory(usual, plan_of_job(usual)) == stage_memory(one, plan_of_job(one))

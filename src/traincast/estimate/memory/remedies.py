@@ -57,7 +57,7 @@ def _changes(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
         yield "recompute selective", replace(job, recompute="selective")
     yield from _modules(job)
     if job.recompute != "full" or job.recompute_layers is not None:
-        yield "recompute full", replace(job, recompute="full", recompute_layers=None)
+        yield "recompute full", replace(job, recompute="full", recompute_layers=None, recompute_group=1)
     replicas = parallel.dp * parallel.cp
     for zero in range(job.zero + 1, 4):
         if replicas > 1 and (zero < 2 or parallel.pp == 1):

@@ -1,5 +1,6 @@
 """Memory of every stage of a job: what lasts, what is in flight, what runs beside it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from traincast.estimate.memory.activations import LayerBytes, LayerModel
@@ -145,7 +146,7 @@ def _parts(job: Job, virtual_stage: int, habits: Habits, model: LayerModel) -> d
     for position, index in enumerate(layers):
         layer = model.layer(index)
         if position < again:
-            add("layer inputs", layer.input_bytes)
+            add("layer inputs", layer.input_bytes if position % job.recompute_group == 0 else 0.0)
             continue
         for name, size in layer.saved.items():
             add(name, size)
@@ -180,7 +181,7 @@ def _chunk(job: Job, virtual_stage: int, habits: Habits, model: LayerModel, save
     layers = [model.layer(index) for index in layers_of(job)[virtual_stage]]
     again = _recomputed(job, len(layers))
     forward = max((layer.forward for layer in layers), default=0.0)
-    backward = max((_backward(layer, again=position < again) for position, layer in enumerate(layers)), default=0.0)
+    backward = max((*_groups_again(layers[:again], job.recompute_group), *_modules_again(layers[again:])), default=0.0)
     if virtual_stage == len(job.layers_Q) - 1:
         forward = max(forward, (habits.logit_bytes - habits.saved_logit_bytes) * _logits(job, model))
         # The logits' gradient in the products' type, beside the softmax that it is made from.
@@ -190,9 +191,21 @@ def _chunk(job: Job, virtual_stage: int, habits: Habits, model: LayerModel, save
     return ChunkBytes(saved=saved, for_weights=saved / 2, forward=forward, backward=backward)
 
 
-def _backward(layer: LayerBytes, *, again: bool) -> float:
-    """Return what the backward pass of a layer adds: gradients, and what it computes again."""
-    return layer.backward + (layer.all_bytes - layer.input_bytes if again else layer.recomputed)
+def _groups_again(layers: list[LayerBytes], group: int) -> Iterator[float]:
+    """Yield what the backward pass adds for each group of layers that are recomputed together from their first input.
+
+    It has gradients of one layer, and all that the group saves.
+    """
+    for first in range(0, len(layers), group):
+        members = layers[first : first + group]
+        saved = sum(layer.all_bytes for layer in members) - members[0].input_bytes
+        yield max(layer.backward for layer in members) + saved
+
+
+def _modules_again(layers: list[LayerBytes]) -> Iterator[float]:
+    """Yield what the backward pass of each layer adds: gradients, and what its modules recompute."""
+    for layer in layers:
+        yield layer.backward + layer.recomputed
 
 
 def _other(job: Job, plan: SchedulePlan, habits: Habits) -> dict[str, float]:
