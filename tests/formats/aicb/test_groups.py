@@ -8,7 +8,7 @@ from aicb_runs import TRANSFORMER, codes, run, work, write_text
 from job_parts import TINY, TINY_EXPERTS, job_of
 from support import row
 from traincast import api
-from traincast.errors import InfeasibleError
+from traincast.errors import FormatError, InfeasibleError
 from traincast.formats.aicb.inspection import inspect_file
 from traincast.simulation.predict import run_job
 from traincast.simulation.remarks import without_peers
@@ -127,3 +127,28 @@ def test_virtual_stages_are_bounded_by_the_block_with_fewest_layers(tmp_path):
     assert [sum(op.microbatch == m and op.phase == 0 for op in forwards) for m in range(2)] == [3, 2]
     with pytest.raises(InfeasibleError, match="vpp 3 is more than the 2 layers of a stage"):
         run(path, vpp=3)
+
+
+def test_communications_that_a_policy_never_runs_are_counted_from_the_first_line(tmp_path):
+    rows = [
+        row("a", MS, MS, (MS, "ALLREDUCE", 8)),
+        row("b", (MS, "ALLGATHER", 8), MS),
+        row("c", (MS, "ALLGATHER", 8), (MS, "ALLREDUCE", 8)),
+    ]
+    path = write_text(tmp_path / "w.txt", "DATA model_parallel_NPU_group: 1 all_gpus: 8", rows)
+    (note,) = notes_of(run(path, "h100"), "policy-ignores")
+    assert note.text == "policy DATA does not run 3 communications that are written"
+    assert note.place == f"{path}:4"
+
+
+@pytest.mark.parametrize("header", ["ga VPP: 2 pp 3", "ga vpp 2 pp: 3", "ga future : 2", "pp 3 ga", "ga all_gpus 8"])
+def test_a_key_before_another_key_has_no_value(tmp_path, header):
+    path = write_text(tmp_path / "w.txt", f"{TRANSFORMER} {header}", GATHERS)
+    with pytest.raises(FormatError, match="header key 'ga': has no value"):
+        run(path)
+
+
+def test_bare_keys_end_where_the_next_one_begins(tmp_path):
+    path = write_text(tmp_path / "w.txt", f"{TRANSFORMER} tag 1 2 ga 1 pp_comm 8 pp: 1", GATHERS)
+    layout = inspect_file(path).layout
+    assert (layout["tag"], layout["microbatches"], layout["pp_message_bytes"], layout["pp"]) == ("1 2", 1, 8, 1)

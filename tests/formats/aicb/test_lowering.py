@@ -523,7 +523,7 @@ def test_a_customized_row_follows_its_own_policy(make):
         "HYBRID_TRANSFORMER": {F: Group.TP, B: Group.TP, W: Group.DP},
     }
     said = next(note for note in result.warnings if note.code == "policy-ignores")
-    assert "policy DATA and MODEL does not run 3 communications that are written" in said.text
+    assert "policies DATA and MODEL do not run 3 communications that are written" in said.text
 
 
 @pytest.mark.parametrize("pp", [1, 4])

@@ -143,10 +143,12 @@ class RowLowering:
         if self.unused:
             lines = {line for line, _ in self.unused}
             policies = {row.policy or self.file.header.policy for row in self.file.rows if row.line in lines}
-            policy = " and ".join(sorted(policies))
+            ignoring = (
+                f"policies {' and '.join(sorted(policies))} do" if len(policies) > 1 else f"policy {min(policies)} does"
+            )
             self.notes.warn(
                 "policy-ignores",
-                f"policy {policy} does not run {_communications(len(self.unused), 'that is', 'that are')} written",
+                f"{ignoring} not run {_communications(len(self.unused), 'that is', 'that are')} written",
                 min(self.unused)[0],
             )
 
