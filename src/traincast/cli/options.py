@@ -146,7 +146,7 @@ def expert_loads(text: str) -> tuple[float, ...] | Path:
         if has_magic(text) or Path(text).exists():
             return Path(text)
         raise click.BadParameter(
-            f"{quoted(text)} is no file or folder of rank traces, nor a list of numbers, such as 1.0,0.8,1.2: {error}"
+            f"{quoted(text)} is not a list of numbers, such as 1.0,0.8,1.2, nor a path of rank traces: {error}"
         ) from None
 
 

@@ -18,10 +18,14 @@ from traincast.workload.words import Group
 
 
 def shared_links(done: Run) -> tuple[Note, ...]:
-    """Note which groups share links, of one kind or of two, and which link holds them back."""
+    """Note which groups share links, of one kind or of two, and which link holds them back.
+
+    Times that the input measured are not longer for it, so kinds that were not priced are left out.
+    """
+    priced = {each.group for each in done.prices.communications if each.price.algorithm != "measured"}
     alike: dict[tuple[float, str], list[Group]] = {}
     for kind, each in done.contention.items():
-        if each.bottleneck is not None:
+        if each.bottleneck is not None and kind in priced:
             alike.setdefault((round(each.factor, 2), each.bottleneck), []).append(kind)
     own = [
         f"all groups of a kind communicate at once: {_named(kinds)} groups take {factor:.2f} x as long between nodes "

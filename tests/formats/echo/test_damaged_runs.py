@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from echo_runs import MoeRun
 from traincast import api
 from traincast.errors import FormatError, TraincastError
 
@@ -41,6 +42,33 @@ def damages(draw):
             line = lines.pop(draw(st.integers(0, len(lines) - 1)))
             data = bytearray(b"\n".join([line, *lines] if kind == "swap lines" else lines)) or bytearray(b"\n")
     return path.name, bytes(data)
+
+
+_WORDS = [b"allgather", b"all_to_all", b"reduce_scatter_v", b"gather", b"scatter", b"4096", b"2048", b"exp", b"185"]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damage_to_a_run_with_experts_ends_in_a_step_or_an_error(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("run")
+    paths = MoeRun(microbatches=2, layers=1).write(
+        folder, data.draw(st.sets(st.integers(0, 7), min_size=1).map(sorted))
+    )
+    for path in data.draw(st.lists(st.sampled_from(paths), max_size=3)):
+        old, new = (data.draw(st.sampled_from(_WORDS)) for _ in range(2))
+        parts = path.read_bytes().split(old)
+        at = data.draw(st.integers(0, len(parts) - 1))
+        path.write_bytes(old.join(parts[: at + 1]) + (new + old.join(parts[at + 1 :]) if parts[at + 1 :] else b""))
+    options = [{}, {"comm": "model"}, {"comm": "model", "expert_imbalance": 2}, {"expert_loads": folder}, {"dp": 8}]
+    try:
+        result = api.simulate(folder, cluster="h800", **data.draw(st.sampled_from(options)))
+    except TraincastError as error:
+        assert str(error)
+    else:
+        assert math.isfinite(result.iteration_time_s) and result.iteration_time_s > 0
+        for part in result.parts:
+            assert 0 <= part.wait_s <= part.time_s + 1e-9
+            assert part.measured_wait_s is None or 0 <= part.measured_wait_s <= part.measured_s + 1e-9
 
 
 @settings(

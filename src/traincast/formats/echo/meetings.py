@@ -119,7 +119,7 @@ class Meetings:
             if sub.start_s is not None and sub.end_s is not None:
                 own_s = self.own_s(op, sub, rank) if sub.is_async else self.transfer_s(op, sub, rank)
                 wait_s += max(0.0, sub.end_s - sub.start_s - own_s)
-        return wait_s
+        return min(wait_s, op.duration_s or 0.0)  # a damaged file may say that a collective took longer
 
     def _optimizer_s(self, op: TraceOp, rank: int) -> float:
         return self.after_last_start_s(op, rank) if self.norm_is_met else op.duration_s or 0.0
