@@ -170,7 +170,8 @@ def test_older_spellings_mean_the_same():
 def test_variables_without_a_value_are_one_message_unless_they_do_not_matter():
     with pytest.raises(ConfigError, match=r"no value here: \$ARGS, --tensor-model-parallel-size \$\{TP\}; write"):
         draft("$ARGS --tensor-model-parallel-size ${TP} --save $SAVE")
-    assert draft("--save $SAVE --tensorboard-dir ${DIR}/x").fields["gpus"] == 8
+    assert draft("--save $SAVE --tensorboard-dir ${DIR}/x --tokenizer-model ${TOKENIZER}").fields["gpus"] == 8
+    assert texts(draft("--unheard-of ${X}").warnings, "flag-unknown")[0].startswith("--unheard-of ${X} is not")
     words = shlex.split(f"TP=2 torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL}")
     assert draft_like("megatron", [*words, "--tensor-model-parallel-size", "${TP}"]).fields["tp"] == 2
 

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from traincast.errors import ConfigError
-from traincast.spec.launch import environment_notes, read_launch
+from traincast.spec.launch import launch_notes, read_launch
 
 FLAGS = ("--num-layers", "4", "--bf16")
 
@@ -101,7 +101,7 @@ def test_a_pasted_script_is_read_with_its_variables_arrays_and_continued_lines()
     expected = "--num-layers 4 --hidden-size 8 --seq-length 4096 --moe-layer-freq ([0]*3+[1]*1) --bf16"
     assert found.words == tuple(expected.split())
     assert (found.gpus, found.script) == (32, "pretrain_gpt.py")
-    assert environment_notes(found)[0].text.endswith(": CUDA_DEVICE_MAX_CONNECTIONS=1")
+    assert launch_notes(found)[0].text.endswith(": CUDA_DEVICE_MAX_CONNECTIONS=1")
 
 
 def test_a_batch_script_gives_the_nodes():
@@ -160,3 +160,39 @@ def test_what_is_no_number_of_ranks_is_said_briefly(count):
     assert found.gpus is None
     assert found.words == FLAGS
     assert len(found.says or "") < 250
+
+
+@pytest.mark.parametrize("value", ["$A x", " ".join(["$A"] * 50), "$B $B $B", "$((A*A))"])
+def test_a_variable_that_names_itself_says_nothing_of_itself(value):
+    found = read_launch([f'A="{value}"; B="$A $A $A"; torchrun pretrain_gpt.py --num-layers $A --bf16 $B'], "flags")
+    assert found.words[0] == "--num-layers"
+    assert set(found.words) <= {"--num-layers", "--bf16", "x", "$((A*A))"}
+
+
+def test_variables_in_variables_have_an_end():
+    script = "".join(f'{name}="{" ".join([f"${after}"] * 50)}"; ' for name, after in zip("ABCDE", "BCDEF", strict=True))
+    with pytest.raises(ConfigError, match="more than 262144 characters"):
+        read_launch([f"{script} F=x; torchrun pretrain_gpt.py $A"], "flags")
+
+
+def test_conditions_of_a_script_are_passed_over_and_all_branches_read():
+    text = """
+    SCRIPT=pretrain_gpt.py
+    CHECKPOINT=${1:-"checkpoints/x"}
+    ARGS=()
+    if [ ! -f "$SCRIPT" ]; then
+        echo "Error: no $SCRIPT"; exit 1
+    fi
+    ARGS+=("--num-layers 4" --save $CHECKPOINT)
+    if [[ "$DTYPE" == "bf16" ]]; then
+        ARGS+=(
+            "--bf16"
+        )
+    fi
+    python tools/preprocess_data.py --input x
+    torchrun --nproc_per_node 8 "$SCRIPT" ${ARGS[@]}
+    """
+    found = read_launch([text], "flags")
+    assert found.words == ("--num-layers", "4", "--save", "checkpoints/x", "--bf16")
+    assert (found.script, found.gpus) == ("pretrain_gpt.py", 8)
+    assert [note.code for note in launch_notes(found)] == ["script-conditions"]

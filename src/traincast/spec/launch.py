@@ -22,7 +22,7 @@ _SHORT = re.compile(r"^-([A-Za-z])(\d\S*)$")
 _MOST_NESTED = 4
 _OF_LIBRARIES = (
     *("CUDA_", "NCCL_", "RCCL_", "NVTE_", "TORCH", "PYTORCH_", "UCX_", "UB_", "NVSHMEM_", "GLOO_", "OMP_", "HSA_"),
-    *("HIP_", "GPU_MAX_", "FI_", "USE_", "TRITON_", "CUBLAS"),
+    *("HIP_", "GPU_MAX_", "FI_", "TRITON_", "CUBLAS"),
 )
 
 
@@ -78,6 +78,8 @@ class Launch:
         Ranks that the launcher starts; None where it does not say.
     says : str or None
         The options that say so, or why they do not.
+    conditions : bool
+        Whether the script has conditions, all branches of which were read.
     """
 
     words: tuple[str, ...]
@@ -85,14 +87,19 @@ class Launch:
     variables: Mapping[str, str]
     gpus: int | None = None
     says: str | None = None
+    conditions: bool = False
 
 
-def environment_notes(launch: Launch) -> tuple[Note, ...]:
-    """Return a note of the variables that libraries read, none of which is modelled; nothing where there are none."""
+def launch_notes(launch: Launch) -> tuple[Note, ...]:
+    """Return notes of conditions in a script and of variables that libraries read, none of which is modelled."""
     found = [brief(f"{name}={value}") for name, value in launch.variables.items() if name.startswith(_OF_LIBRARIES)]
-    if not found:
-        return ()
-    return (Note("environment-not-modelled", f"variables of the environment are not modelled: {', '.join(found)}"),)
+    notes = []
+    if found:
+        text = f"variables of the environment are not modelled: {', '.join(found)}"
+        notes.append(Note("environment-not-modelled", text))
+    if launch.conditions:
+        notes.append(Note("script-conditions", "conditions of the script are not evaluated: all branches are read"))
+    return tuple(notes)
 
 
 def read_launch(words: Sequence[str], shown: str) -> Launch:
@@ -135,7 +142,7 @@ def read_launch(words: Sequence[str], shown: str) -> Launch:
     variables = {name: replaced(value, variables) for name, value in variables.items()}
     gpus, says = _world(list(expanded(before, variables)))
     rest = list(expanded(rest, variables))
-    return Launch(tuple(rest), None if script is None else command[script], variables, gpus, says)
+    return Launch(tuple(rest), None if script is None else command[script], variables, gpus, says, said.conditions)
 
 
 def _of_slurm(words: Sequence[str]) -> dict[str, str]:
@@ -151,10 +158,15 @@ def _named(name: str, equals: str) -> bool:
 
 
 def _training(said: Commands) -> tuple[str, ...]:
-    """Return the command that trains: the first with a script or launcher, else the first with a flag."""
-    trains = (_runs_script, _launches, _has_flag)
+    """Return the command that trains: the first with a training script, any script or a launcher, else with a flag."""
+    trains = (_trains, _runs_script, _launches, _has_flag)
     found = (each for wanted in trains for each in said.commands if wanted(each))
     return next(found, said.commands[0] if said.commands else ())
+
+
+def _trains(command: Sequence[str]) -> bool:
+    script = _script(command)
+    return script is not None and re.search("train|finetune", _base(command[script])) is not None
 
 
 def _runs_script(command: Sequence[str]) -> bool:
@@ -184,7 +196,7 @@ def _nested(command: Sequence[str]) -> tuple[int, str] | None:
 def _script(command: Sequence[str]) -> int | None:
     """Return where the training script or module stands."""
     for place, word in enumerate(command):
-        if word.startswith("-") or (place and command[place - 1] == "-o"):
+        if word.startswith("-") or re.search(r"\s", word) or (place and command[place - 1] == "-o"):
             continue
         if word.endswith((".py", ".sh")) and "=" not in word:
             return place

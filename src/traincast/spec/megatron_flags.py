@@ -15,7 +15,7 @@ from traincast.ranges import count_of, quoted
 from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
 from traincast.spec.job import SHARP_GROUPS
-from traincast.spec.launch import environment_notes, read_launch
+from traincast.spec.launch import launch_notes, read_launch
 from traincast.spec.megatron_checks import check_combinations, gradient_bytes
 from traincast.spec.megatron_layout import layers_of_layout, moe_layers
 from traincast.spec.megatron_recompute import recompute_fields
@@ -99,7 +99,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     table.check_script(launch.script)
     pasted = split_flags(launch.words, SHOWN, table)
     judged = judge(pasted.given(), table, strict=strict)
-    notes = [*judged.notes, *environment_notes(launch)]
+    notes = [*judged.notes, *launch_notes(launch)]
     notes.append(Note("assumed-stack", f"stack is not given: {_STACK}, for pasted Megatron-LM flags; give --stack"))
     fields: dict[str, Any] = {"stack": _STACK, "cuda_graphs": False, "overlap_p2p": True}
     fields |= dict.fromkeys(_SWITCHES.values(), False)

@@ -13,6 +13,7 @@ from traincast.units import parse_tokens
 
 _NUMBER = re.compile(r"^-[\d.]")
 _QUOTED = re.compile(r"^(['\"])(.*)\1$", re.DOTALL)
+_PATHS = ("tokenizer-model",)
 _TRUTH = {"true": "1", "True": "1", "1": "1", "false": "", "False": "", "0": ""}
 
 
@@ -208,4 +209,5 @@ def _takes(word: str, has: int, most: int) -> bool:
 
 
 def _matters(known: KnownFlag | None) -> bool:
-    return known is None or known.effect not in (NO_EFFECT, SMALL_EFFECT)
+    """Say whether the value of a flag is needed; an unknown one is warned of as it is, and a path is only a hint."""
+    return known is not None and known.effect not in (NO_EFFECT, SMALL_EFFECT) and known.name not in _PATHS

@@ -1,7 +1,8 @@
 """Commands as people paste them: shell text or its words, with assignments, continued lines and variables.
 
-Not a shell: what would have to be run (``$(...)``, conditions, loops) is left as it stands, so that whoever needs the
-value can say which variable has none. Source of the grammar: POSIX.1-2024, Shell Command Language, and Bash's arrays.
+Not a shell: what would have to be run (``$(...)``) is left as it stands, so that whoever needs the value can say which
+variable has none; of conditions all branches are read. Source of the grammar: POSIX.1-2024, Shell Command Language, and
+Bash's arrays.
 """
 
 import re
@@ -14,17 +15,23 @@ from traincast.ranges import LARGEST_WHOLE, count_of
 
 _SEPARATORS = frozenset(";&|\n")
 _REDIRECTIONS = re.compile(r"^\d*[<>][<>&|]*\d*$|^&>+$|^>&$")
-_ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)=(.*)$", re.DOTALL)
-_ARRAY = re.compile(r"^[A-Za-z_]\w*=\((?![(\[])")
-_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?-([^{}]*))?\}|\$([A-Za-z_]\w*)")
+_ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)(\+?)=(.*)$", re.DOTALL)
+_ARRAY = re.compile(r"^[A-Za-z_]\w*\+?=\((?![(\[])")
+_VARIABLE = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::?-([^{}]*))?\}|\$([A-Za-z_]\w*|\d)")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
 _TERM = re.compile(r"\s*([*/]?)\s*(\w+)")
 _SIGNS: Mapping[str, Callable[[int, int], int]] = {"*": int.__mul__, "/": int.__floordiv__}
-_WHOLE = re.compile(r"^\$\{[A-Za-z_]\w*(?:\[[@*]\])?(?::?-[^{}]*)?\}$|^\$[A-Za-z_]\w*$")
+_WHOLE = re.compile(r"^\$\{\w+(?:\[[@*]\])?(?::?-[^{}]*)?\}$|^\$(?:[A-Za-z_]\w*|\d)$")
 _FORWARDED = frozenset(("$@", "${@}", "$*", "${@:1}", "${@:2}"))
 _EXPORTS = frozenset(("export", "declare", "local", "readonly"))
+_CONDITIONS = frozenset(("if", "elif", "while", "until", "for", "case", "[", "[[", "test"))
+_BRANCHES = frozenset(("then", "else", "do", "fi", "done", "esac", "{", "}", "exec", "time"))
+_ASIDE = frozenset(
+    ("echo", "printf", "cat", "cp", "mv", "ls", "rm", "mkdir", "cd", "source", ".", "exit", "set", "pip")
+)
 _DIRECTIVE = "#SBATCH"
 _ROUNDS = 8
+_LONGEST = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +46,14 @@ class Commands:
         What was assigned before or between them.
     directives : tuple of str
         Words of ``#SBATCH`` lines.
+    conditions : bool
+        Whether there were conditions or loops, which are passed over.
     """
 
     commands: tuple[tuple[str, ...], ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     directives: tuple[str, ...] = ()
+    conditions: bool = False
 
 
 def has_variable(word: str) -> bool:
@@ -82,9 +92,21 @@ def read_commands(words: Sequence[str], shown: str) -> Commands:
     else:
         tokens, directives = [word.strip() for word in words], []
     variables: dict[str, str] = {}
-    commands = [found for each in _split(tokens) if (found := tuple(_assigned(each, variables)))]
+    unbranched = [list(_unbranched(each)) for each in _split(tokens)]
+    plain = [each for each in unbranched if each and each[0] not in _CONDITIONS | _ASIDE]
+    commands = [found for each in plain if (found := tuple(_assigned(each, variables)))]
     read = tuple(tuple(expanded(command, variables)) for command in commands)
-    return Commands(read, variables, tuple(directives))
+    conditions = any(each[0] in _CONDITIONS for each in unbranched if each)
+    return Commands(read, variables, tuple(directives), conditions)
+
+
+def _unbranched(command: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command without ``then``, ``do`` and their like before it."""
+    begun = False
+    for word in command:
+        begun = begun or word not in _BRANCHES
+        if begun:
+            yield word
 
 
 def _tokens(text: str, shown: str) -> tuple[list[str], list[str]]:
@@ -140,29 +162,42 @@ def _assigned(words: Sequence[str], variables: dict[str, str]) -> Iterator[str]:
     if rest and rest[0] in _EXPORTS:
         rest.pop(0)
     while rest and (found := _ASSIGNMENT.match(rest[0])):
-        variables[found[1]] = replaced(found[2], variables)
+        before = f"{variables.get(found[1], '')} " if found[2] else ""
+        value = f"{before}{replaced(found[3], variables)}"
+        # What a variable says of itself before it has a value is nothing.
+        variables[found[1]] = _VARIABLE.sub(lambda each: "" if found[1] in (each[1], each[3]) else each[0], value)
         rest.pop(0)
     yield from rest
 
 
 def expanded(words: Iterable[str], variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield words with what is known of their variables; one that is nothing else may be several words."""
+    """Yield words with what is known of their variables; one that is nothing else may be several words.
+
+    Raises
+    ------
+    ConfigError
+        If variables in variables become too long.
+    """
+    length = 0
     for word in words:
         if word in _FORWARDED:
             continue
-        if is_variable(word) and not has_variable(value := replaced(word, variables)):
-            yield from _words_of(value)
-        elif is_variable(word) and value != word:
-            yield from expanded(_words_of(value), variables)
+        value = replaced(word, variables)
+        length += len(value)
+        _check_length(length)
+        if is_variable(word) and value != word:
+            yield from (each for each in _words_of(value) if each not in _FORWARDED)
         else:
-            yield replaced(word, variables)
+            yield value
 
 
 def _words_of(value: str) -> list[str]:
     try:
-        return shlex.split(value)
+        words = shlex.split(value)
     except ValueError:
         return value.split()
+    # A flag that was quoted together with its value is split where the shell replaces the variable.
+    return [part for word in words for part in (word.split() if word.startswith("--") and "=" not in word else [word])]
 
 
 def replaced(text: str, variables: Mapping[str, str]) -> str:
@@ -174,11 +209,21 @@ def replaced(text: str, variables: Mapping[str, str]) -> str:
         return known if known is not None else found[2] if found[2] is not None else found[0]
 
     for _ in range(_ROUNDS):
+        # Checked before it is written out: 100,000 times 100,000 characters are too many to write first.
+        _check_length(len(text) + sum(len(variables.get(each[1] or each[3], "")) for each in _VARIABLE.finditer(text)))
         after = _VARIABLE.sub(value, text)
         if after == text:
             break
         text = after
     return _ARITHMETIC.sub(lambda found: _computed(found, variables), text)
+
+
+def _check_length(length: int) -> None:
+    """Refuse variables that hold others many times, over and over."""
+    if length > _LONGEST:
+        raise ConfigError(
+            f"variables of the pasted script hold more than {_LONGEST} characters; paste what they stand for"
+        )
 
 
 def _computed(found: re.Match[str], variables: Mapping[str, str]) -> str:

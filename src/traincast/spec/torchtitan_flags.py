@@ -16,7 +16,7 @@ from traincast.ranges import RANGES, checked_field, count_of, is_number, plain_n
 from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
 from traincast.spec.inputs import InputFile, input_of
-from traincast.spec.launch import Launch, environment_notes, read_launch
+from traincast.spec.launch import Launch, launch_notes, read_launch
 from traincast.spec.models import find_model, model_names
 from traincast.spec.notes import Note
 from traincast.spec.pasted import Pasted, split_flags
@@ -130,7 +130,7 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     stack = _stack(settings)
     why = "with torch.compile" if stack == _COMPILED else "without torch.compile"
     assumed = Note("assumed-stack", f"stack is not given: {stack}, for torchtitan {why}; give --stack")
-    notes = (*judged.notes, *environment_notes(launch), assumed)
+    notes = (*judged.notes, *launch_notes(launch), assumed)
     warnings = (*judged.warnings, *_python_config(settings))
     fields: dict[str, Any] = {"zero": 3, "stack": stack}
     fields |= {field: settings.count(f"parallelism.{name}", 1) for name, field in _DEGREES.items()}
