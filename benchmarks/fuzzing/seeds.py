@@ -63,6 +63,51 @@ def _aicb() -> list[Seed]:
     return [*[Seed({"w.txt": AICB}, commands)] * 4, bundled]
 
 
+_PHYSICAL_HEADER = (
+    "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"
+)
+
+
+def _physical_section(stage: int, timed: bool) -> str:
+    """Return the rows of one of two stages: an initialisation, and a step of two microbatches."""
+    other, step = "CommType.{},CommGroup.pp_group,1,65536,{}", "CommType.{},CommGroup.{},{},{},{}"
+    forward = [
+        step.format("all_gather", "tp_group", 2, 1048576, "forward.MegatronColumnLinear"),
+        "CommType.computation,CommGroup.all,None,((512 1 1024) (1024 512)),forward.MegatronColumnLinear",
+    ]
+    backward = [step.format("reduce_scatter", "tp_group", 2, 1048576, "backward.MegatronColumnLinear")]
+    pieces = (forward, backward, forward, backward)
+    message = other.format("isend" if stage == 0 else "irecv", "forward_step")
+    rows = [step.format("all_reduce", "dp_group", 2, 8, "init.model_setup"), "CommType.epoch_end,None,None,0,"]
+    rows += [row for piece in pieces for row in (*piece, message)]
+    rows += [step.format("all_reduce", "dp_group", 2, 4194304, "step"), "CommType.epoch_end,None,None,0,"]
+    ends = ",None,None,,{},None,None,1"
+    ranks = ", ".join(f"rank{rank}" for rank in range(4 * stage, 4 * stage + 4))
+    lines = [f"{row}{ends.format(number + 1.5 if timed else None)}" for number, row in enumerate(rows)]
+    return "\n".join([f"[ pp_stage{stage}: [{ranks}] ]", _PHYSICAL_HEADER, *lines, ""])
+
+
+def _physical() -> list[Seed]:
+    commands = (
+        ("simulate", "w.csv", "--json", "--cluster", "h100"),
+        ("simulate", "w.csv", "--comm", "model", "--gpus", "16"),
+        ("inspect", "w.csv"),
+    )
+    texts = [_physical_section(0, timed) + _physical_section(1, timed) for timed in (False, True)]
+    return [Seed({"w.csv": _text(text)}, commands) for text in texts]
+
+
+_BUSBW = (
+    "mine\nTP:\n  allreduce,: 300 # GB/s\n  allgather,: 280\nDP:\nreducescatter,: null\nEP:\nalltoall,: 80\n"
+    "PP:\nbusbw: 40\n"
+)
+
+
+def _busbw() -> list[Seed]:
+    commands = (("simulate", "w.txt", "--cluster", "h100", "--busbw", "b.yaml", "--json"), ("inspect", "b.yaml"))
+    return [Seed({"b.yaml": _text(_BUSBW), "w.txt": AICB}, commands, ("b.yaml",))]
+
+
 def _megatron() -> list[Seed]:
     # Two ranks of a pipeline: of the bundled run those with tensor rank 0 on the first stages.
     folder = "megatron_pp4_tp2"
@@ -454,6 +499,8 @@ def _options() -> list[Seed]:
 
 SEEDS: dict[str, Callable[[], list[Seed]]] = {
     "aicb": _aicb,
+    "aicb-physical": _physical,
+    "busbw": _busbw,
     "megatron": _megatron,
     "neusight": _neusight,
     "cluster": _clusters,

@@ -7,6 +7,7 @@ Source: AICB, ``log_analyzer/log.py`` (``LogItem``, ``Workload.dump``), ``utils/
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from traincast.formats.values import number, shown
 from traincast.workload.words import Group, Operation
 
 HEADER = "comm_type,comm_group,"
-MOST_ROWS = 2_000_000
+MOST_ROWS = 1_000_000
 """Rows above it are refused: a step has thousands, and every one of them takes memory."""
 
 _COLLECTIVES = {
@@ -103,6 +104,8 @@ class _Reader:
         self.titles: list[tuple[int, int | None, int | None]] = []
         self.rows: list[list[PhysicalRow]] = []
         self.read = 0
+        self.known: dict[str, PhysicalRow] = {}
+        """Rows that were read under the present header, by their text."""
 
     def take(self, line: int, content: str) -> None:
         """Read one line that is not empty."""
@@ -157,7 +160,7 @@ class _Reader:
                 f"unknown column {shown(unknown[0])}" if unknown else f"no column {missing[0]}" if missing else "twice"
             )
             raise FormatError(f"the header has {what}; the columns are {', '.join(_COLUMNS)}", self.path, line)
-        self.columns = {name: place for place, name in enumerate(names)}
+        self.columns, self.known = {name: place for place, name in enumerate(names)}, {}
         if not self.titles:
             self.titles.append((line, None, None))
             self.rows.append([])
@@ -171,7 +174,10 @@ class _Reader:
         self.read += 1
         if self.read > MOST_ROWS:
             raise FormatError(f"has more than {MOST_ROWS} rows, the limit", self.path, line)
-        self.rows[-1].append(self._read(line, fields))
+        # Real files repeat a few rows by the thousand.
+        known = self.known.get(content)
+        row = self.known[content] = self._read(line, fields) if known is None else replace(known, line=line)
+        self.rows[-1].append(row)
 
     def _read(self, line: int, fields: list[str]) -> PhysicalRow:
         def value(name: str, read: Callable[[str], T], absent: str = "None") -> T:
