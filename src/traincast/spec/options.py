@@ -15,7 +15,10 @@ from traincast.units import counted
 GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")
 """Communication groups as the user names them."""
 
-OPERATION_NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv")
+OPERATION_NAMES = (
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv"),
+    *("gather", "scatter"),
+)
 """Operations as the user names them."""
 
 COMM_SOURCES = ("measured", "model")
