@@ -12,6 +12,7 @@ from traincast.fabric.placement import Placement
 from traincast.spec.cluster import Cluster
 from traincast.spec.measured import MeasuredTable
 from traincast.spec.notes import Note
+from traincast.spec.parallel import MAX_WORLD_SIZE
 from traincast.units import counted, format_size
 from traincast.workload.words import Operation
 
@@ -91,8 +92,10 @@ def members_on(ranks: int, nodes: int | None, gpus_per_node: int) -> Placement:
     Raises
     ------
     InfeasibleError
-        If the nodes are too few for the ranks, or more than there are ranks.
+        If the nodes are too few for the ranks, or more than there are ranks, or the ranks too many.
     """
+    if ranks > MAX_WORLD_SIZE:
+        raise InfeasibleError(f"{ranks:,} ranks are above the limit of {MAX_WORLD_SIZE:,}; use fewer GPUs")
     chosen = -(-ranks // gpus_per_node) if nodes is None else nodes
     if ranks > chosen * gpus_per_node:
         raise InfeasibleError(

@@ -58,18 +58,32 @@ class Clos:
         """Pods of a plane."""
         return math.ceil(self.leaves / self.leaves_per_pod)
 
+    @property
+    def longest(self) -> int:
+        """Links that a flow between nodes crosses at most, as `route` lists them."""
+        return 2 + 2 * self.relays + 2 * self.limited + 2 * (self.spines > 0) + 2 * (self.pods > 1)
+
+    @property
+    def links(self) -> int:
+        """Directed links, and limits of nodes."""
+        return sum(self.counts.values())
+
     @cached_property
     def starts(self) -> dict[str, int]:
-        """First link of each kind, in the order in which `links` lists them."""
+        """First link of each kind, in the order in which `counts` lists them."""
+        return dict(zip(self.counts, np.cumsum([0, *self.counts.values()]).tolist(), strict=False))
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Links of each kind."""
         ports, ups = self.gpus * self.planes, self.planes * self.leaves * self.spines
         tops = self.planes * self.pods * self.spines * (self.cores or self.pods - 1) if self.pods > 1 else 0
         limits = self.nodes if self.limited else 0
-        sizes = {
+        return {
             **{"gpu_up": self.gpus, "gpu_down": self.gpus, "nic_up": ports, "nic_down": ports},
             **{"leaf_up": ups, "leaf_down": ups, "top_up": tops, "top_down": tops if self.cores else 0},
             **{"node_up": limits, "node_down": limits},
         }
-        return dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
 
     def leaf_of(self, gpu: IntArray, plane: IntArray) -> IntArray:
         """Return the leaf that a GPU's port in a plane goes to."""

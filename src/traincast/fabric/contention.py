@@ -12,7 +12,8 @@ import numpy.typing as npt
 from traincast.errors import ProgramError
 from traincast.fabric.flows import bottleneck, rates
 from traincast.fabric.graph import FabricGraph
-from traincast.fabric.patterns import Flows, flows_of
+from traincast.fabric.patterns import Flows, flow_count, flows_of
+from traincast.fabric.work import check_hops
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -137,6 +138,9 @@ def _phases(
     patterns = [pattern] * len(groups) if isinstance(pattern, str) else list(pattern)
     if len(patterns) != len(groups):
         raise ProgramError(f"{len(patterns)} patterns for {len(groups)} groups")
+    # The groups of a kind are alike, but each may have another size.
+    asked = sum(flow_count(name, len(np.asarray(each))) for name, each in zip(patterns, groups, strict=True))
+    check_hops(asked, graph.queue_pairs, graph.longest, sorted(set(patterns)))
     per_group = [flows_of(name, members, graph.gpus_per_node) for name, members in zip(patterns, groups, strict=True)]
     group_F = np.repeat(np.arange(len(groups)), [len(each.source_F) for each in per_group])
     if not len(group_F):

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from traincast.fabric.graph import FabricGraph, padded
 from traincast.fabric.hashing import UintArray
+from traincast.fabric.work import check_links
 from traincast.spec.dimensions import Dimension
 from traincast.spec.network import Network
 
@@ -45,6 +46,11 @@ class Line:
     def moved(self, gpu: IntArray, coordinate: IntArray) -> IntArray:
         """Return the GPU with another coordinate in this dimension."""
         return gpu + (coordinate - self.at(gpu)) * self.stride
+
+    @property
+    def longest(self) -> int:
+        """Links between the two GPUs that are farthest from each other."""
+        return {"Ring": self.dimension.size // 2, "FullyConnected": 1, "Switch": 2}[self.dimension.shape]
 
     def hops(self, gpu: IntArray, target: IntArray) -> Columns:
         """Return the hops from GPUs to where they have the coordinate of the target."""
@@ -86,6 +92,8 @@ def dimensions_fabric(dimensions: Sequence[Dimension], *, gpus_per_node: int, de
         lines.append(Line(dimension=each, stride=stride, first=first))
         stride, first = stride * each.size, first + gpus * lines[-1].ways
 
+    check_links(first, f"the fabric ({description}) of {gpus:,} GPUs")
+
     def route(source: IntArray, target: IntArray, entropy: UintArray) -> IntArray:  # noqa: ARG001 one path for all
         columns: Columns = [(np.zeros(len(source), dtype=bool), source)]
         at = source
@@ -100,6 +108,7 @@ def dimensions_fabric(dimensions: Sequence[Dimension], *, gpus_per_node: int, de
         network=_network(lines, gpus, gpus_per_node),
         router=route,
         nic_bytes_per_s=min(each.link_bytes_per_s for each in outer or dimensions),
+        longest=max(1, sum(line.longest for line in lines)),
     )
 
 

@@ -30,6 +30,8 @@ class FabricGraph:
     router: Router
     nic_bytes_per_s: float
     """What a GPU gets between nodes when it is alone."""
+    longest: int
+    """Links of the longest route, at most."""
     port_bytes_per_s: float | None = None
     """What the fabric has for a GPU, where the GPU cannot use all of it; None: it can."""
     node_bytes_per_s: float | None = None

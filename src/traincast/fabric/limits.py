@@ -63,4 +63,6 @@ def limited(graph: FabricGraph, *, rank_bytes_per_s: float | None, node_bytes_pe
         target_L=np.concatenate([network.target_L, per_way, per_way]),
         capacity_L=np.concatenate([network.capacity_L, rates, rates]),
     )
-    return replace(graph, network=wider, router=route, node_bytes_per_s=node_bytes_per_s)
+    more = 2 * sum(rate is not None for rate in (rank_bytes_per_s, node_bytes_per_s))
+    longest = graph.longest + more
+    return replace(graph, network=wider, router=route, node_bytes_per_s=node_bytes_per_s, longest=longest)

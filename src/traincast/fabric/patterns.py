@@ -106,6 +106,20 @@ PATTERNS: dict[str, Pattern] = {
 }
 
 
+def flow_count(pattern: str, members: int) -> int:
+    """Return how many flows a pattern has at most among so many members, all its phases together.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such pattern.
+    """
+    if pattern not in PATTERNS:
+        raise UnknownNameError("pattern of flows", pattern, PATTERNS)
+    each = {"all-to-all": members - 1, "rounds": members - 1, "tree": 4}.get(pattern, 1)
+    return members * each
+
+
 def _at_once(source: IntArray, target: IntArray) -> Flows:
     return Flows(source.ravel(), target.ravel(), np.zeros(source.size, dtype=np.int64))
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from traincast.errors import ProgramError
 from traincast.fabric.graph import FabricGraph
 from traincast.fabric.hashing import UintArray, choose
+from traincast.fabric.work import check_topology
 from traincast.spec.network import Network
 
 IntArray = npt.NDArray[np.int64]
@@ -38,10 +39,19 @@ class ShortestPaths:
 
     @classmethod
     def of(cls, network: Network) -> "ShortestPaths":
-        """Work the tables out."""
+        """Work the tables out.
+
+        Raises
+        ------
+        InfeasibleError
+            If they would be too large.
+        """
         gpus, source, target = network.gpus, network.source_L, network.target_L
         last = (source >= gpus) & (target < gpus)
         between = (source >= gpus) & (target >= gpus)
+        switches, degree_V = len(network.tier_V) - gpus, np.bincount(source, minlength=1)
+        linked = np.unique(source[between])
+        check_topology(switches, len(linked), len(network.tier_V), int(degree_V.max()))
         return cls(
             network=network,
             out_VK=_grouped(source, np.arange(len(source)), len(network.tier_V)),
@@ -108,10 +118,13 @@ def shortest_fabric(network: Network, *, queue_pairs: int, seed: int, descriptio
     outside = (network.source_L < network.gpus) & (network.tier_V[network.target_L] != 1)
     rate_W = np.bincount(network.source_L[outside], network.capacity_L[outside], minlength=network.gpus)
     connected = rate_W[rate_W > 0]
+    paths = ShortestPaths.of(network)
+    apart = paths.hops_SS[paths.hops_SS < _FAR]
     return FabricGraph(
         description=description,
         network=network,
-        router=ShortestPaths.of(network).route,
+        router=paths.route,
+        longest=2 + int(apart.max(initial=0)),
         nic_bytes_per_s=float(connected.min()) if len(connected) else float(network.capacity_L.min()),
         queue_pairs=queue_pairs,
         seed=seed,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from traincast.errors import ConfigError
 from traincast.fabric.clos import Clos
 from traincast.fabric.graph import FabricGraph
+from traincast.fabric.work import check_links
 from traincast.spec.cluster import Cluster
 from traincast.spec.fabric import FabricSpec
 
@@ -50,6 +51,7 @@ def clos_fabric(
     oversubscription = (*spec.oversubscription, 1.0)
     clos = _shape(cluster, spec, world_size, rails, planes if spec.routing == "ecmp" else 1)
     clos = replace(clos, relays=relays, cores=clos.cores if cores else 0)
+    check_links(clos.links, f"the fabric ({spec.kind}) of {clos.gpus:,} GPUs")
     reached = cluster.inter.bandwidth_bytes_per_s
     nic = spec.link_bytes_per_s or reached
     node = cluster.inter.node_bandwidth_bytes_per_s
@@ -58,6 +60,7 @@ def clos_fabric(
         network=clos.network(cluster.intra.bandwidth_bytes_per_s, nic, oversubscription, node, used=min(nic, reached)),
         router=clos.route,
         nic_bytes_per_s=nic,
+        longest=clos.longest,
         node_bytes_per_s=node,
         queue_pairs=spec.queue_pairs,
         seed=spec.seed,

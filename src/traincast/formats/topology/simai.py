@@ -23,6 +23,8 @@ _HEADER = "vertices, GPUs per node, NVSwitches, other switches, links, GPU type"
 _HEADER_FIELDS = 6
 _LINK_FIELDS = 5
 _LONGEST_ID = 9
+MOST_LINKS = 2**19
+"""Links of a file; the largest published one, Alibaba's HPN with 15,360 GPUs, has some 100,000."""
 
 IntArray = npt.NDArray[np.int64]
 
@@ -63,6 +65,8 @@ def read_network(path: Path) -> Network:
     """
     lines = load_text(path).splitlines()
     vertices, per_node, nvswitches, others, links = _header(path, lines)
+    if links > MOST_LINKS:
+        raise FormatError(f"the header says {links:,} links, above the limit of {MOST_LINKS:,}", str(path), 1)
     if vertices - nvswitches - others < 1 or per_node < 1:
         raise FormatError(f"says {vertices} vertices of which none is a GPU ({_HEADER})", str(path), 1)
     rows = [(number, line.split()) for number, line in enumerate(lines[2:], start=3) if line.strip()]
