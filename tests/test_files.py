@@ -3,11 +3,13 @@
 import gzip
 import os
 import random
+import re
 import socket
 from pathlib import Path
 
 import pytest
 
+import traincast
 from traincast.calibrate.tables import read_table
 from traincast.errors import FormatError, TraincastError
 from traincast.estimate.operators.constants import load_constants
@@ -37,7 +39,7 @@ def test_a_larger_file_is_refused_before_it_is_read(tmp_path):
     with path.open("wb") as stream:
         # A hole: it has a size and takes no room.
         stream.truncate(2**40)
-    with pytest.raises(FormatError, match=r"large: has 1 TiB; 1 GiB is the limit"):
+    with pytest.raises(FormatError, match=r"large: has 1 TiB; 256 MiB is the limit"):
         read_bytes(path)
     path.write_bytes(b"1234")
     with pytest.raises(FormatError, match=r"has 4 B; 3 B is the limit"):
@@ -139,3 +141,22 @@ def test_a_deep_key_says_its_line():
 def test_deep_and_long_json_is_refused(text):
     with pytest.raises(FormatError, match=r"^x.json"):
         parse_json(text, "x.json")
+
+
+SOURCE = Path(traincast.__file__).parent
+SHIPPED = re.compile(
+    r"^from importlib import resources|^from importlib.resources|\bresources\.files|_folder\(\)", re.MULTILINE
+)
+PAST_THE_GUARD = re.compile(
+    r"\.read_bytes\(|\.open\((?!\"wb\")|(?<![\w.])open\(|json\.load\(|tomllib\.load\(|gzip\.(?:open|decompress)"
+)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_module_opens_a_file_past_the_guard(path):
+    text = path.read_text(encoding="utf-8")
+    if path == SOURCE / "files.py":
+        return
+    # Writing is another matter, and what is shipped needs no guard.
+    assert not PAST_THE_GUARD.search(text)
+    assert ".read_text(" not in text or SHIPPED.search(text)

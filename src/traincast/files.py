@@ -20,8 +20,8 @@ from typing import Any, BinaryIO
 from traincast.errors import FormatError
 from traincast.units import format_size
 
-MOST_BYTES = 2**30
-"""Largest workload, trace or table; the largest that AICB writes, 405B on 16,384 GPUs, has some 100 MB."""
+MOST_BYTES = 2**28
+"""Largest workload, trace or result; those that are known have some megabytes."""
 
 MOST_DOCUMENT_BYTES = 4 * 2**20
 """Largest TOML or JSON document that describes something; the longest config.json known has 0.1 MB."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from traincast.cli.announced import announced
 from traincast.cli.numbers import in_range
 from traincast.cli.options import Name, expert_loads, layout_options, simai_overlap, size
 from traincast.cli.run_options import given_fields, output_options, recorded_run, run_options, run_values
@@ -95,7 +96,7 @@ def command(
     from traincast.report.directory import write_directory
 
     record = recorded_run(files)
-    with progress("simulating", quiet=quiet or as_json):
+    with announced(quiet=quiet), progress("simulating", quiet=quiet or as_json):
         if record is None:
             result = api.simulate(files, options)
         else:
@@ -121,7 +122,7 @@ def _simai(
     """Print SimAI's own sum beside the simulated step."""
     from traincast import api
 
-    with progress("simulating", quiet=quiet or as_json):
+    with announced(quiet=quiet), progress("simulating", quiet=quiet or as_json):
         report = api.simai(files, options, overlap)
         result = api.simulate(files, options)
     if as_json:

@@ -6,6 +6,7 @@ from typing import Any
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
+from traincast.progress import advanced
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.interval import interval
 from traincast.simulation.predict import plan_of_job, run_job
@@ -62,6 +63,7 @@ def forecast(
     warnings = _warnings(job, plan, gpu, cluster.gpus_per_node, allow_oom=allow_oom)
     done = run_job(job, cluster, options, table.for_job(gpu, job.stack.name), engine)
     result = account(done.run, done.workload, done.plan, done.cluster, options, engine)
+    advanced(0.85)
     rates = rates_of(done)
     return replace(
         result,

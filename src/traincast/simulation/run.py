@@ -14,6 +14,7 @@ from traincast.estimate.contention import Contention, SharedNetwork
 from traincast.estimate.overlap import slowdowns
 from traincast.estimate.price import Prices, price_program
 from traincast.fabric.placement import locations
+from traincast.progress import advanced, announce
 from traincast.schedules.check import check_plan
 from traincast.schedules.plan import SCHEDULES, SchedulePlan
 from traincast.simulation.beside import ComputeBesideTransfers, KindsBesideEachOther
@@ -21,6 +22,7 @@ from traincast.simulation.loop import Loop, Settled
 from traincast.spec.cluster import Cluster
 from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
+from traincast.units import counted, format_size
 from traincast.workload.expand import expand
 from traincast.workload.fold import fold, unfolded
 from traincast.workload.groups import GroupTable, rank_groups
@@ -29,8 +31,17 @@ from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group
 from traincast.workload.workload import Workload
 
-MAX_OPS = 60_000_000
-"""Largest program that is built (about 6 GB); beyond it a message is kinder than an exhausted machine."""
+MAX_OPS = 20_000_000
+"""Largest program that is built (about 3.2 GB, and 20 s on one core); beyond it a message is kinder than an
+exhausted machine."""
+
+LONG_OPS = 4_000_000
+"""Operations from which a run is announced, with its progress."""
+LONG_SLOTS = 2**16
+"""Slots of a pipeline plan from which it is."""
+_OPS_PER_S = 1e6
+_BYTES_PER_OP = 160
+"""Measured on one core of a shared server, 5 million operations: 1.1 million in a second, 152 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +66,17 @@ class Run:
 def plan_of(workload: Workload) -> SchedulePlan:
     """Return the checked pipeline plan of a workload."""
     parallel = workload.parallel
+    announce_slots(parallel.pp * parallel.vpp * parallel.microbatches)
     plan = SCHEDULES.get(workload.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
     check_plan(plan, parallel.pp, parallel.vpp, parallel.microbatches)
+    advanced(0.1)
     return plan
+
+
+def announce_slots(slots: int) -> None:
+    """Announce a plan of many slots (stages x virtual stages x microbatches) before it is made."""
+    if slots > LONG_SLOTS:
+        announce(f"scheduling {slots:,} slots (pp x vpp x microbatches), each with its work: tens of seconds")
 
 
 def run_workload(
@@ -128,6 +147,7 @@ def _lay_out(workload: Workload, plan: SchedulePlan, cluster: Cluster, options: 
     location_LW = locations(cluster, workload.parallel.world_size)
     tables = _tables(workload)
     program = _program(workload, plan, tables, location_LW, options)
+    advanced(0.35)
     graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
     return _Layout(program, tables, location_LW, graph)
 
@@ -162,11 +182,13 @@ def _time(
         network=network,
         price=lambda contended: price(contended).duration_s_N,
     )
+    advanced(0.5)
     try:
         settled = loop.settle(graph, engine)
     except DeadlockError as error:
         names = " -> ".join(_describe(program, op) for op in error.ops[:12])
         raise DeadlockError(f"{error}; {names}", error.ops) from None
+    advanced(0.75)
     ops = replace(program.ops, provenance_T=prices.provenance_T)
     return Run(replace(program, ops=ops), prices, contention, network.rate_notes, graph, settled)
 
@@ -201,6 +223,12 @@ def _program(
             f"simulating {len(chosen.rank_C)} ranks would take about {ops:.3g} operations, above the limit of "
             f"{MAX_OPS:.3g}; use fewer microbatches, or drop --unfold"
         )
+    if ops > LONG_OPS:
+        announce(
+            f"simulating about {ops:,.0f} operations of {counted(len(chosen.rank_C), 'rank')}: about "
+            f"{ops / _OPS_PER_S:.0f} s and {format_size(ops * _BYTES_PER_OP)}"
+        )
+    advanced(0.15)
     return expand(workload, plan, chosen, tables, factor_W if options.compute_slowdown else None)
 
 

@@ -11,7 +11,7 @@ MAX_WORLD_SIZE = 2**20
 MAX_STAGES = 2**10
 """Longest pipeline; every stage is simulated by itself."""
 
-MAX_SLOTS = 2**19
+MAX_SLOTS = 2**17
 """Largest product of stages, virtual stages and microbatches that a schedule is planned for."""
 
 

@@ -10,7 +10,7 @@ from traincast.formats.aicb.header import POLICIES, parse_header
 from traincast.formats.aicb.rows import AicbFile, Cell, Column, Header, Row
 from traincast.formats.aicb.values import MAX_WHOLE, size_bytes, time_s, token, whole
 from traincast.formats.remarks import Remarks
-from traincast.formats.values import number, shown
+from traincast.formats.values import check_lines, number, shown
 from traincast.units import GIGA, counted
 from traincast.workload.words import Operation
 
@@ -78,6 +78,7 @@ def parse(path: str, text: str) -> AicbFile:
     -----
     Source: SimAI, ``astra-sim/workload/Workload.cc``, ``Workload::initialize_workload``.
     """
+    check_lines(text, path)
     lines = _lines(text)
     if not lines:
         raise FormatError("the file is empty", path)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from traincast.errors import FormatError
+from traincast.files import read_bytes
 from traincast.formats.aicb_physical.rows import MESSAGES, PhysicalFile, PhysicalRow, Section
 from traincast.formats.values import number, shown
 from traincast.workload.words import Group, Operation
@@ -61,11 +62,7 @@ T = TypeVar("T")
 
 def load(path: Path) -> PhysicalFile:
     """Read a file from disk (see `parse`); undecodable bytes are replaced, and fail where they matter."""
-    try:
-        text = path.read_bytes().decode("utf-8", errors="replace")
-    except OSError as problem:
-        raise FormatError(f"cannot be read: {problem.strerror or problem}", str(path)) from problem
-    return parse(str(path), text)
+    return parse(str(path), read_bytes(path).decode("utf-8", errors="replace"))
 
 
 def parse(path: str, text: str) -> PhysicalFile:

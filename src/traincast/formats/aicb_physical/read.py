@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from traincast.errors import FormatError
+from traincast.files import read_bytes
 from traincast.formats.aicb_physical.grammar import parse
 from traincast.formats.aicb_physical.layout import Layout, decide_layout
 from traincast.formats.aicb_physical.rows import PhysicalFile, PhysicalRow
@@ -32,7 +33,7 @@ _STRIDED = frozenset({Group.DP, Group.EDP})
 
 def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
     """Read one file (see `traincast.formats.contract.Format.read`)."""
-    data = path.read_bytes()
+    data = read_bytes(path)
     file = parse(str(path), data.decode("utf-8", errors="replace"))
     steps = steps_of(file)
     notes = Notebook(str(path))

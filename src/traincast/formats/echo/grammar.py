@@ -24,7 +24,7 @@ from traincast.formats.echo.vocabulary import (
     OPERATION_NAMES,
     SUB_OPERATION_FIELDS,
 )
-from traincast.formats.values import shown
+from traincast.formats.values import check_lines, shown
 from traincast.ranges import LARGEST_WHOLE
 from traincast.workload.words import Operation
 
@@ -60,6 +60,7 @@ def parse(path: str, text: str) -> tuple[TraceOp, ...]:
     FormatError
         With the line of the first thing that cannot be read.
     """
+    check_lines(text, path)
     lines = text.removeprefix("\ufeff").split("\n")
     with _no_garbage_collection():
         ops = tuple(

@@ -10,7 +10,7 @@ from traincast.formats.neusight.rows import Cell, Column, NeusightFile, Row
 from traincast.formats.neusight.table import Record, read_table
 from traincast.formats.neusight.values import Token, elements, time_s, token
 from traincast.formats.remarks import Remarks
-from traincast.formats.values import shown
+from traincast.formats.values import check_lines, shown
 from traincast.workload.words import Group, Operation
 
 _HINT: dict[Callable[[str], object], str] = {
@@ -52,6 +52,7 @@ def parse(path: str, text: str) -> NeusightFile:
     Source: NeuSight's operator forecasts, exported with the row fields of AICB (``Work_Item``
     of aliyun/aicb); the sizes stay NeuSight's shapes, in elements.
     """
+    check_lines(text, path)
     table = read_table(path, text)
     remarks = Remarks(path, entries=table.entries)
     reader = _RowReader(path, table.entries, remarks)
