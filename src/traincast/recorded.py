@@ -5,6 +5,7 @@ from pathlib import Path
 
 from traincast.api import load_result, read
 from traincast.errors import ConfigError
+from traincast.files import opened
 from traincast.simulation.result import Result
 from traincast.simulation.runs import record_of, run_job_of, run_workload_of, unchanged_files
 from traincast.spec.options import SimulateOptions
@@ -20,7 +21,7 @@ def is_result(path: str | PathLike[str]) -> bool:
     file = file / "result.json" if file.is_dir() else file
     if not file.is_file():
         return False
-    with file.open("rb") as stream:
+    with opened(file) as stream:
         head = stream.read(_HEAD_BYTES)
     return b'"traincast.result/' in head
 
