@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,9 +65,7 @@ def test_plain_checkpoints_keep_their_input_alone():
     assert freed("mlp", index=EXPERTS) == 0
     shared = 2 * 3 * tokens * TINY_ALL.experts.shared_ffn_hidden / 2
     assert freed("shared_experts", index=EXPERTS) == pytest.approx(shared)
-    experts = (
-        2 * routed * (2 * TINY_ALL.hidden + 3 * TINY_ALL.experts.ffn_hidden) + 8 * split * TINY_ALL.experts.experts
-    )
+    experts = 2 * routed * (TINY_ALL.hidden + 3 * TINY_ALL.experts.ffn_hidden) + 8 * split * TINY_ALL.experts.experts
     assert freed("moe", index=EXPERTS) == pytest.approx(experts + shared)
     assert freed("moe", "moe_act", "shared_experts", index=EXPERTS) == pytest.approx(experts + shared)
     kept = layer_of(again("moe"), EXPERTS).saved
@@ -143,3 +143,28 @@ def test_layers_in_groups_keep_one_input_and_come_back_together():
     assert passing[1] - passing[0] == pytest.approx(layer.all_bytes)
     usual = job_of(TINY, **LAYOUT | {"ep": None, "etp": None}, recompute="full")
     assert stage_memory(usual, plan_of_job(usual)) == stage_memory(one, plan_of_job(one))
+
+
+def test_outputs_of_experts_are_kept_where_router_weights_multiply_them():
+    """Megatron Core 0.12 of 2025 multiplies the experts' activations instead."""
+    layout = LAYOUT | {"stack": "megatron-core-2024"}
+    before, since = (layer_of(job_of(TINY_ALL, **fields, recompute="none"), EXPERTS) for fields in (layout, LAYOUT))
+    routed = sizes(plain())[2]
+    assert before.tensors["expert outputs"] == pytest.approx(2 * routed * TINY_ALL.hidden)
+    assert before.all_bytes - since.all_bytes == pytest.approx(before.tensors["expert outputs"])
+
+
+def test_gradients_are_copied_to_fp32_in_the_step_when_activations_are_gone():
+    fields = LAYOUT | {"zero": 0, "recompute": "full"}
+    wide, narrow = (job_of(TINY_ALL, **fields, grad_reduce_bytes=size) for size in (4, 2))
+    for seq_length, beyond in ((64, True), (65536, False)):
+        memory = [
+            stage_memory(job, plan_of_job(job))[0]
+            for job in (replace(each, seq_length=seq_length) for each in (wide, narrow))
+        ]
+        assert memory[0].optimizer == memory[1].optimizer
+        copies = 2 * memory[1].gradients
+        step = dict(memory[1].terms).get("fp32 gradients of the step", 0.0)
+        assert step == pytest.approx(max(0.0, copies - memory[1].activations))
+        assert (step > 0) == beyond
+        assert "fp32 gradients of the step" not in dict(memory[0].terms)

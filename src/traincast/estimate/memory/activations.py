@@ -156,8 +156,9 @@ class LayerModel:
             "expert inputs": self.input_width * routed,
             "expert inner": before,
             "expert activations": after,
-            "expert outputs": self.width * routed,
         }
+        if self.habits.expert_output_copy:
+            found["expert outputs"] = self.width * routed
         if shared:
             found["shared experts"] = shared
         return found, passing + 2 * self.width * routed

@@ -4,6 +4,11 @@ from dataclasses import dataclass, replace
 
 from traincast.spec.stack import Stack
 
+_FIRST_YEAR_OF_EARLY_WEIGHTS = 2025
+"""Router weights multiply the experts' activations, not their outputs, since Megatron Core 0.12 (its commit 2659630721
+of April 2025; token_dispatcher.py unpermutes without weights); torchtitan multiplies the experts' inputs
+(score_before_experts)."""
+
 _LAST_YEAR_OF_DROPOUT = 2022
 """GPT-3 and BLOOM train with dropout, Llama (Touvron et al. 2023, arXiv 2302.13971) and its successors without."""
 
@@ -19,7 +24,8 @@ class Habits:
     passing_gradient_bytes : int
         Bytes per parameter of gradients that only pass through but have a place of their own.
     main_gradient_bytes : int
-        Bytes per parameter that the optimizer holds of fp32 gradients beside those in 16 bits; sharded with it.
+        Bytes per parameter of fp32 gradients that the optimizer's step makes of those in 16 bits; sharded with it, and
+        freed before the next forward pass.
     dropout : bool
         Whether layers keep dropout masks.
     logit_bytes : int
@@ -30,6 +36,8 @@ class Habits:
         Whether a gate's output is kept beside its product with the other half.
     core_output_copy : bool
         Whether the output projection keeps a transposed copy of the attention's output.
+    expert_output_copy : bool
+        Whether the experts' outputs are kept, for the gradient of the router weights that multiply them.
     stage_output_copy : bool
         Whether a pipeline stage keeps its output, which the next one holds as its input, until its backward pass.
     weight_copies : bool
@@ -46,6 +54,7 @@ class Habits:
     saved_logit_bytes: int = 4
     activation_copy: bool = False
     core_output_copy: bool = False
+    expert_output_copy: bool = False
     stage_output_copy: bool = False
     weight_copies: bool = True
     buffer_bytes: float = 0.0
@@ -82,6 +91,7 @@ def habits_of(stack: Stack, zero: int) -> Habits:
         main_gradient_bytes=4 if gradient == 2 else 0,
         dropout=dropout,
         activation_copy=not stack.fused_elementwise,
+        expert_output_copy=stack.year < _FIRST_YEAR_OF_EARLY_WEIGHTS,
     )
     if stack.name.startswith("nanotron"):
         return replace(

@@ -27,6 +27,8 @@ class States(NamedTuple):
     """Whole layers of sharded parameters, and their gradients on the way."""
     copies: float
     """8-bit copies of weights."""
+    step_gradients: float
+    """Gradients in fp32 that are there in the optimizer's step alone, when activations are not."""
 
 
 def is_eight_bit(precision: str) -> bool:
@@ -76,9 +78,9 @@ def states(job: Job, habits: Habits, held: RankParameters, train: RankParameters
     width = parameter_bytes(job.precision)
     shared, shared_train = _over(held, dense, expert), _over(train, dense, expert)
     types = job.optimizer_types
-    copied = habits.main_gradient_bytes if types.copies_gradients(job.precision) else 0
+    copied = habits.main_gradient_bytes * shared_train if types.copies_gradients(job.precision) else 0.0
     master = types.main_parameter_bytes(job.precision, job.param_gather_bytes)
-    optimizer = (master + types.moment_bytes + copied) * shared_train
+    optimizer = (master + types.moment_bytes) * shared_train
     gradients = habits.gradient_bytes * (shared_train if job.zero >= 2 and not job.reduces_once else train.total)
     gradients += habits.passing_gradient_bytes * train.total
     copies = _COPIES_BYTES.get(job.precision, 0.0) * (held.total - held.ends) if habits.weight_copies else 0.0
@@ -86,14 +88,15 @@ def states(job: Job, habits: Habits, held: RankParameters, train: RankParameters
     if job.zero < 3 or dense == expert == 1:
         # 8-bit parameters are the copy that one of the two GEMMs reads.
         spared = held.total - held.ends if eight_bits else 0.0
-        return States(width * held.total - (width - 1) * spared, gradients, optimizer, 0.0, max(0.0, copies - spared))
+        whole = width * held.total - (width - 1) * spared
+        return States(whole, gradients, optimizer, 0.0, max(0.0, copies - spared), copied)
     parameters = MASTER_BYTES * shared_train + width * (shared - shared_train)
     # The embedding and the head belong to the root, which stays whole between the passes.
     whole = width * (held.ends + held.largest_layer * LAYERS_GATHERED)
     if job.keeps_parameters_whole:
         whole = width * held.total - ((width - 1) * (held.dense - held.ends) if eight_bits else 0.0)
     passing = 0.0 if job.reduces_once else habits.gradient_bytes * max(train.largest_layer, train.ends)
-    return States(parameters, gradients, optimizer - master * shared_train, whole + passing, copies)
+    return States(parameters, gradients, optimizer - master * shared_train, whole + passing, copies, copied)
 
 
 def _over(elements: RankParameters, dense: int, expert: int) -> float:

@@ -88,6 +88,10 @@ def _stage(job: Job, plan: SchedulePlan, stage: int, habits: Habits, model: Laye
     other = _other(job, plan, habits)
     if state.copies:
         other["8-bit copies of weights"] = state.copies
+    # The step makes them when activations are gone: the larger of both counts.
+    beyond = state.step_gradients - sum(activations.values())
+    if beyond > 0:
+        other["fp32 gradients of the step"] = beyond
     if state.gathered:
         other["gathered layers"] = state.gathered
     lasting = {"parameters": state.parameters, "gradients": state.gradients, "optimizer": state.optimizer}
