@@ -169,6 +169,8 @@ def test_two_runs_in_a_folder_are_told_apart_by_patterns(tmp_path):
     assert len(patterns) == 3
     steps = [simulate(pattern).measured_s for pattern in patterns]
     assert sorted(steps) == pytest.approx(sorted([RUNS[0].step_ms / 1e3] * 2 + [RUNS[2].step_ms / 1e3]), abs=2e-4)
+    shown = CliRunner().invoke(cli, ["inspect", str(folder)])
+    assert shown.output.startswith("32 files: traces of 16 ranks, of several runs: 8 ranks more than once\n")
 
 
 @pytest.mark.parametrize(

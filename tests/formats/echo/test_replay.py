@@ -258,3 +258,20 @@ def test_contradicting_degrees_are_refused() -> None:
 def test_traces_of_two_runs_are_refused() -> None:
     with pytest.raises(FormatError, match="2 runs"):
         api.simulate([*FULL_RUN, ONE_RANK], cluster="h100")
+
+
+@pytest.mark.parametrize(
+    ("files", "options"),
+    [
+        (ONE_RANK, {"microbatches": 8}),
+        (ONE_RANK, {"microbatches": 3, "dp": 3}),
+        (FULL_RUN, {"dp": 4, "comm": "measured"}),
+        (PROFILE, {"pp": 4, "ep": 4, "dp": 4, "microbatches": 3, "expert_imbalance": 1.7}),
+    ],
+)
+def test_a_folded_and_an_unfolded_run_agree_to_the_last_bit(files, options) -> None:
+    """The times of measured communications are means over ranks, however many of them are simulated."""
+    folded, unfolded = (api.simulate(files, cluster="h100", unfold=unfold, **options) for unfold in (False, True))
+    assert len(folded.ranks) < len(unfolded.ranks)
+    for key in ("iteration_time_s", "breakdown_s", "collectives", "assumptions", "warnings", "measured_s"):
+        assert getattr(folded, key) == getattr(unfolded, key), key

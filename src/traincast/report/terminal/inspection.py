@@ -41,11 +41,14 @@ def _summary(inspections: Sequence[Inspection]) -> str:
     files = number(len(inspections), "file", "files")
     if {each.format for each in inspections} != {"echo"}:
         return files
-    ranks = {each.layout.get("rank") for each in inspections} - {None}
-    worlds = {each.layout.get("world_size") for each in inspections} - {None}
+    found = [each.layout["rank"] for each in inspections if each.layout.get("rank") is not None]
+    ranks, worlds = set(found), {each.layout.get("world_size") for each in inspections} - {None}
     if not ranks:
         return files
     traced = number(len(ranks), "rank", "ranks")
+    if len(found) > len(ranks):
+        again = number(sum(found.count(rank) > 1 for rank in ranks), "rank", "ranks")
+        return f"{files}: traces of {traced}, of several runs: {again} more than once"
     if len(worlds) > 1:
         return f"{files}: traces of {traced}, of several worlds by the file names"
     return f"{files}: traces of {traced}" + (f" of {worlds.pop()} by the file names" if worlds else "")
