@@ -5,7 +5,7 @@ from functools import cache
 
 import click
 
-from fuzzing.values import number, value
+from fuzzing.values import PATHS, number, value
 from traincast.cli.main import cli
 
 COMMANDS = tuple(cli.list_commands(click.Context(cli)))
@@ -61,7 +61,7 @@ def changed(arguments: tuple[str, ...], rng: random.Random) -> tuple[str, ...]:
         case 1:
             words.insert(at, words[at])
         case _:
-            words[at] = value(rng)
+            words[at] = rng.choice(PATHS) if rng.random() < 0.2 else value(rng)
     # The first word stays the command, and a null byte cannot be given to a command.
     return tuple(word.replace("\x00", "") for word in words)
 

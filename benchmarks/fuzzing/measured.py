@@ -12,6 +12,12 @@ MEASURED = {
     "gemm": "gpu,dtype,m,n,k,ms,source\n"
     "a100_sxm,bfloat16,3841,768,3584,0.1,made up\nh100_sxm,bfloat16,4096,4096,4096,0.25,made up\n"
     "h100_sxm,fp8,4096,4096,4096,0.15,made up\nh200_sxm,float16,128,8192,1024,0.02,made up\n",
+    "fit": "gpu,dtype,m,n,k,ms,source\n"
+    + "".join(
+        f"a100_sxm,bfloat16,{m},{n},4096,{m * n * 4096 / 1.2e11 + 0.01:.5f},made up\n"
+        for m in (128, 512, 1024, 4096, 8192)
+        for n in (256, 1024, 2048, 4096, 8192)
+    ),
     "attention": "gpu,dtype,batch,seq,heads,kv_heads,head_dim,window,ms,source\n"
     "a100_sxm,bfloat16,4,4096,32,8,128,0,9.5,made up\nh100_sxm,bfloat16,1,8192,16,16,64,0,1.5,made up\n"
     "h100_sxm,bfloat16,1,8192,16,2,128,1024,0.9,made up\n",

@@ -1,5 +1,6 @@
 """Mutations that know the shape of what they damage: lines, cells, numbers, keys of JSON and TOML, bytes."""
 
+import gzip
 import json
 import random
 import re
@@ -12,6 +13,8 @@ _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9.\-]*")
 _SEPARATORS = ("\t", ",", " ", "=", ":", ";")
 _MARKS = ("\x00", "\x1b[2J", "\ufeff", "\r\n", "\x85", "\u2028", "\t", '"', "'", "[", "]", "{", "(", ",", "=", "#")
+
+_LARGE_BYTES = 4 << 20
 
 Mutation = Callable[[str, random.Random], str]
 
@@ -42,7 +45,11 @@ def mutated(name: str, content: bytes, rng: random.Random) -> bytes:
 def _bytes(content: bytes, rng: random.Random) -> bytes:
     """Flip, cut, repeat or pack bytes."""
     data, at = bytearray(content), rng.randrange(len(content) + 1)
-    match rng.randrange(5):
+    match rng.randrange(6):
+        case 5:
+            # Often enough to be seen, and not so often that it is most of the time.
+            many = content * (_LARGE_BYTES // max(len(content), 1)) if rng.random() < 0.1 else content
+            return gzip.compress(many, 1) if rng.random() < 0.5 else many
         case 0 if at < len(data):
             data[at] ^= 1 << rng.randrange(8)
         case 1:

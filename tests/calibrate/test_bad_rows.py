@@ -19,6 +19,7 @@ NUMBER = {
     "collectives": "size_bytes",
     "named": "ms",
     "gemm": "k",
+    "fit": "m",
     "attention": "seq",
     "experts": "tokens",
     "kernels": "efficiency",
