@@ -257,6 +257,7 @@ def _logs() -> list[Seed]:
     ]
     log = _text("\n".join(lines) + "\n")
     commands = (
+        ("inspect", "r.log"),
         ("validate", "r.log", "--json"),
         ("validate", "r.log", "--cluster", "a100"),
         ("calibrate", "r.log", "--cluster", "a100", "--out", "p.toml"),
@@ -401,11 +402,19 @@ def _pasted() -> list[Seed]:
 def _measured() -> list[Seed]:
     found = []
     for name, text in MEASURED.items():
-        commands: tuple[tuple[str, ...], ...] = (("validate", "m.csv"), ("validate", "m.csv", "--json"))
+        commands: tuple[tuple[str, ...], ...] = (
+            ("validate", "m.csv"),
+            ("validate", "m.csv", "--json"),
+            ("inspect", "m.csv"),
+        )
         if name in ("gemm", "attention", "named"):
             commands += (("validate", "m.csv", "--by", "gpu", "--out", "p.csv"),)
         if name == "memory":
             commands += (("validate", "m.csv", "--kind", "memory-of-runs"),)
+        if name == "fit":
+            # A fit takes seconds; the readers before it are what is tried.
+            commands += (*commands, ("validate", "m.csv", "--cv", "shape"))
+            commands += (("calibrate", "m.csv", "--gpu", "a100", "--out", "k.csv"),)
         if name == "collectives":
             commands += (("calibrate", "m.csv", "--cluster", "a100", "--out", "c.toml"),)
         found.append(Seed({"m.csv": _text(text)}, commands))
@@ -447,6 +456,7 @@ def _forecast_json() -> bytes:
 def _results() -> list[Seed]:
     commands = (
         ("report", "result.json"),
+        ("inspect", "result.json"),
         ("simulate", "result.json"),
         ("compare", "result.json", "other.json"),
         ("compare", "other.json", "result.json", "--ranks"),
