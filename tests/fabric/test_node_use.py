@@ -191,6 +191,31 @@ def test_experts_of_deepseek_v3_stay_in_their_racks():
     assert any(note.code == "gpus-used-per-node" for note in result.assumptions)
 
 
+def test_a_job_file_names_the_gpus_and_a_flag_wins_over_it(tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_text(
+        '[model]\nname = "llama3-8b"\n[parallel]\ntp = 4\n[batch]\nseq_length = 4096\nglobal_batch = 64\n'
+        '[cluster]\nname = "h100"\ngpus = 32\ngpus_used_per_node = 4\n',
+        encoding="utf-8",
+    )
+    assert traincast.predict(file).cluster["nodes"] == 8
+    assert traincast.predict(file, options=SimulateOptions(gpus_used_per_node="all")).cluster["nodes"] == 4
+    file.write_text(file.read_text(encoding="utf-8").replace("node = 4", 'node = "some"'), encoding="utf-8")
+    with pytest.raises(ConfigError, match="gpus_used_per_node: is 'some'; it must be a number of GPUs, or auto or all"):
+        traincast.predict(file)
+
+
+def test_a_cluster_file_names_the_gpus(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('base = "gb200"\ngpus_used_per_node = 64\n', encoding="utf-8")
+    assert load_cluster(str(file)).ranks_per_node == 64
+    assert dict(traincast.inspect(file).layout)["gpus_used_per_node"] == 64
+    assert traincast.collective("all_reduce", 2**30, gpus=128, cluster=str(file)).nodes == 2
+    file.write_text('base = "h100"\ngpus_used_per_node = 9\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="gpus_used_per_node: is 9; a node of mine has 8 GPUs"):
+        load_cluster(str(file))
+
+
 def test_a_workload_file_is_placed_too(tmp_path):
     """A file of TP 6 on nodes of 8."""
     header = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 6 ep: 1 pp: 1 vpp: 1 ga: 1 all_gpus: 24 "

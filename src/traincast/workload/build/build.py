@@ -101,6 +101,7 @@ class _Builder:
     emit: Emitter
     stages: tuple[StageWork, ...]
     segments: list[IntArray] = field(default_factory=list)
+    _followed: Residency | None = None
 
     def template(self) -> Template:
         job, count = self.job, self.job.parallel.microbatches
@@ -180,13 +181,15 @@ class _Builder:
         return [made[choice] for choice in chosen]
 
     def _residency(self) -> Residency:
-        job = self.job
-        return residency(
-            self.plan,
-            job.parallel.microbatches,
-            reshard_after_forward=job.reshard_after_forward,
-            pipelined=job.reduces_once,
-        )
+        if self._followed is None:
+            job = self.job
+            self._followed = residency(
+                self.plan,
+                job.parallel.microbatches,
+                reshard_after_forward=job.reshard_after_forward,
+                pipelined=job.reduces_once,
+            )
+        return self._followed
 
     def _gather(self, stage: StageWork) -> Gather:
         own = self._of_rank(self.plan.placement[0][stage.index])
