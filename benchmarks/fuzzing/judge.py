@@ -36,6 +36,13 @@ _WITH_UNIT = re.compile(
     r"(?<![\w'\"])[+-]?(?:inf|nan) ?(?:%|x\b|[mun]?s\b|[KMGTPE]i?B\b|B/s)|(?:^|(?<=\s))[+-]inf(?=\s|$)", re.MULTILINE
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+ANNOUNCED = "announced"
+"""Outcome of a case that took more than is allowed after it had told how long it is."""
+FINE = (*EXITS.values(), ANNOUNCED)
+"""Outcomes that are no failures."""
+_ANNOUNCEMENT = re.compile(
+    r"^(?:(?:scheduling|simulating) .*[0-9].*|[0-9]+% done, about [0-9]+ s left)\n", re.MULTILINE
+)
 _SOURCE = f"{os.sep}traincast{os.sep}"
 
 
@@ -50,7 +57,7 @@ class Verdict:
     Parameters
     ----------
     outcome : str
-        One of `EXITS`, or the failure: ``"exception"``, ``"timeout"``, ``"not finite"``, ...
+        One of `FINE`, or the failure: ``"exception"``, ``"timeout"``, ``"not finite"``, ...
     signature : str
         What makes it another failure than others of its outcome: the exception and its place; empty for no failure.
     message : str
@@ -67,7 +74,7 @@ class Verdict:
     @property
     def failed(self) -> bool:
         """Whether this must not happen."""
-        return self.outcome not in EXITS.values()
+        return self.outcome not in FINE
 
 
 @dataclass(slots=True)
@@ -95,7 +102,7 @@ def judge(case: Case, folder: Path, limit_s: float) -> Verdict:
     start_s = time.process_time()
     ran = _run(case.arguments, limit_s)
     time_s = time.process_time() - start_s
-    found = _crash(ran) or _exit(ran) or _printed(case, ran) or _written(folder)
+    found = _announced(ran) or _crash(ran) or _exit(ran) or _printed(case, ran) or _written(folder)
     if found is None:
         return Verdict(EXITS[int(str(ran.code))], "", ran.err.strip()[:300], time_s)
     outcome, signature, message = found
@@ -147,6 +154,12 @@ def _captured(out: io.BytesIO, err: io.BytesIO) -> Iterator[None]:
 _Found = tuple[str, str, str] | None
 
 
+def _announced(ran: _Ran) -> _Found:
+    """Return that too long a case had told its length."""
+    long = isinstance(ran.escaped, TimeUpError) or "error: not enough memory" in ran.err
+    return (ANNOUNCED, "", ran.err[:300]) if long and _ANNOUNCEMENT.match(ran.err) else None
+
+
 def _crash(ran: _Ran) -> _Found:
     """Return what no code may let through: time, memory, exceptions."""
     if isinstance(ran.escaped, TimeUpError):
@@ -169,8 +182,8 @@ def _exit(ran: _Ran) -> _Found:
     said = len(re.findall(r"(?im)^error: ", ran.err))
     if ran.code and said != 1:
         return "messages", f"{said} messages", ran.err[:300] or "nothing was said"
-    if not ran.code and ran.err:
-        return "messages", "stderr on success", ran.err[:300]
+    if not ran.code and (more := _ANNOUNCEMENT.sub("", ran.err)):
+        return "messages", "stderr on success", more[:300]
     return None
 
 

@@ -170,6 +170,7 @@ def test_an_empty_argument_is_wrong_usage(call, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     code, out, err = call(*words)
     assert (code, out) == (2, "")
+    assert err.startswith("Usage: traincast ")
     assert "is empty" in err or "has no value" in err
     assert [path.name for path in tmp_path.iterdir()] == ["w.txt"]
 

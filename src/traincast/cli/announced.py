@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-import click
-
+from traincast.cli.terminal import complain
 from traincast.progress import listening
 
 _EVERY_S = 2.0
@@ -32,10 +31,10 @@ def announced(*, quiet: bool) -> Iterator[None]:
         nonlocal last_s
         now_s = monotonic()
         if share < _TOLD_FROM:
-            click.echo(what, err=True)
+            complain(what)
         elif now_s - last_s >= _EVERY_S and share < 1:
             left_s = (now_s - start_s) * (1 - share) / share
-            click.echo(f"{share:.0%} done, about {left_s:.0f} s left", err=True)
+            complain(f"{share:.0%} done, about {left_s:.0f} s left")
             last_s = now_s
 
     with listening(tell):

@@ -37,7 +37,8 @@ class _LazyGroup(click.Group):
         for before, word in zip(("the command", *ours), ours, strict=False):
             # An empty path would be the working folder, an empty name a default that nobody asked for.
             if not word or (word.startswith("--") and word.endswith("=")):
-                raise click.UsageError(f"the value after {before!r} is empty" if not word else f"{word} has no value")
+                what = f"the value after {before!r} is empty" if not word else f"{word} has no value"
+                raise click.UsageError(what, ctx)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
