@@ -390,13 +390,27 @@ selective_ac_option = "2"
 """
 
 
+_LAUNCHER = "TP=2 NCCL_DEBUG=INFO srun -N 1 torchrun --nproc_per_node=8 --nnodes $SLURM_NNODES pretrain_gpt.py"
+_SCRIPT = """#SBATCH --nodes=1
+GPUS=${{GPUS:-8}}
+ARGS=({flags} --save "$1")
+if [ -n "$X" ]; then ARGS+=("--lr 1e-4"); fi
+torchrun --nproc_per_node $(($GPUS*1)) pretrain_gpt.py \\
+    ${{ARGS[@]}} 2>&1 | tee log
+"""
+
+
 def _pasted() -> list[Seed]:
     head = ("predict", "--cluster", "h100", "--like")
     megatron = (*head, "megatron", "--", *_MEGATRON_FLAGS.split())
     experts = (*megatron, *["--num-experts", "8", "--expert-model-parallel-size", "2", "--moe-router-topk", "2"])
     titan = (*head, "torchtitan", "--gpus", "8", "--", "--job.config_file", "t.toml")
     dotted = (*titan, "--parallelism.tensor_parallel_degree", "4", "--training.seq_len", "1024")
-    return [Seed({}, (megatron, experts)), Seed({"t.toml": _text(_TORCHTITAN)}, (titan, dotted))]
+    flags = " ".join(_MEGATRON_FLAGS.partition("pretrain_gpt.py")[2].split())
+    launched = (*head, "megatron", "--", *_LAUNCHER.split(), *flags.split(), "--unheard-of", "3")
+    script = (*head, "megatron", "--", _SCRIPT.format(flags=flags))
+    seeds = [Seed({}, (megatron, experts)), Seed({"t.toml": _text(_TORCHTITAN)}, (titan, dotted))]
+    return [*seeds, Seed({}, (launched, script))]
 
 
 def _measured() -> list[Seed]:

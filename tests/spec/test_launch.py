@@ -189,10 +189,11 @@ def test_conditions_of_a_script_are_passed_over_and_all_branches_read():
             "--bf16"
         )
     fi
+    if [ -n "$X" ]; then ARGS+=("--lr 1e-4"); fi
     python tools/preprocess_data.py --input x
     torchrun --nproc_per_node 8 "$SCRIPT" ${ARGS[@]}
     """
     found = read_launch([text], "flags")
-    assert found.words == ("--num-layers", "4", "--save", "checkpoints/x", "--bf16")
+    assert found.words == ("--num-layers", "4", "--save", "checkpoints/x", "--bf16", "--lr", "1e-4")
     assert (found.script, found.gpus) == ("pretrain_gpt.py", 8)
     assert [note.code for note in launch_notes(found)] == ["script-conditions"]

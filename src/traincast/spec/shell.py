@@ -132,7 +132,7 @@ def _split(pieces: Sequence[str]) -> Iterator[list[str]]:
         following = pieces[index + 1] if index + 1 < len(pieces) else ""
         if skip or not piece or piece == "\\":
             skip = False
-        elif not inside and _ARRAY.match(piece) and (not command or command[0] in _EXPORTS):
+        elif not inside and _ARRAY.match(piece) and set(command) <= _EXPORTS | _BRANCHES:
             name, _, rest = piece.partition("=(")
             inside = rest.count(")") <= rest.count("(")
             command = [f"{name}={_kept(rest if inside else rest[:-1])}"]
