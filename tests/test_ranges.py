@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import fields
+from pathlib import Path
 from typing import get_args
 
 import click
@@ -10,7 +11,7 @@ import pytest
 
 from traincast.cli.main import cli
 from traincast.errors import ConfigError, FormatError, InfeasibleError
-from traincast.ranges import LARGEST_WHOLE, RANGES, is_number, plain_number, quoted, range_of
+from traincast.ranges import LARGEST_WHOLE, RANGES, is_number, plain_number, quoted, range_of, range_table
 from traincast.spec.cluster import Cluster, Gpu, Link
 from traincast.spec.clusters import load_cluster
 from traincast.spec.fabric import FabricSpec, fabric_from_table
@@ -278,3 +279,8 @@ def test_numbers_inside_options(words):
     option = next(each for each in cli.get_command(None, "simulate").params if words[0] in each.opts)
     with pytest.raises(click.BadParameter):
         option.type_cast_value(click.Context(cli), [words[1]] if option.multiple else words[1])
+
+
+def test_the_page_has_the_table_of_the_code():
+    page = Path(__file__).parent.parent / "docs" / "results.md"
+    assert range_table() in page.read_text(encoding="utf-8")

@@ -1,25 +1,31 @@
 """Work is counted from its inputs and refused, or announced, before it is done."""
 
+from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from support import row, write_aicb
 from traincast import api
 from traincast.cli.announced import announced
+from traincast.cli.main import cli
 from traincast.errors import FormatError, InfeasibleError
 from traincast.estimate.collective_table import members_on
 from traincast.fabric import work
 from traincast.fabric.contention import network_factor
 from traincast.fabric.contract import build_fabric
 from traincast.fabric.patterns import PATTERNS, flow_count, flows_of
+from traincast.formats.building import wait_op
 from traincast.formats.values import MOST_LINES
 from traincast.progress import advanced, announce, listening
 from traincast.simulation import run as simulation_run
 from traincast.spec.cluster import Cluster
 from traincast.spec.clusters import load_cluster
 from traincast.spec.parallel import MAX_SLOTS, MAX_WORLD_SIZE, Parallel
+from traincast.workload.ops import Op, table_of
+from traincast.workload.words import Kind, Phase, Stream
 
 
 def cluster_with(tmp_path, fabric, **numbers) -> Cluster:
@@ -179,3 +185,16 @@ def test_lines_on_stderr_have_the_time_left(capsys, monkeypatch):
     with announced(quiet=True):
         announce("scheduling much")
     assert capsys.readouterr().err == ""
+
+
+def test_a_size_that_is_no_size_as_a_product_is_refused():
+    for name in ("size_bytes", "memory_alloc_bytes"):
+        op = replace(Op(name="mlp", kind=Kind.COMPUTE, phase=Phase.FORWARD), **{name: 2**70})
+        with pytest.raises(InfeasibleError, match=rf"mlp has 1.18e\+21 bytes \({name}\), above the limit of 2\^53"):
+            table_of([wait_op(Stream.COMPUTE), op])
+
+
+def test_what_would_free_memory_needs_no_plan_that_cannot_be_made():
+    words = "predict --model llama3-70b --gpus 8 --tp 8 --cluster h100 --seq-length 4096 --allow-oom --quiet"
+    words += " --micro-batch 1048576 --global-batch 1048576"
+    assert CliRunner().invoke(cli, words.split(), standalone_mode=False).exception is None

@@ -179,6 +179,7 @@ RANGES: dict[str, Range] = _table(
         ("FLOP rate", 1, 1e24, "FLOP/s", False, "peaks"),
         ("latency", 0, 1e3, "s", False, "latencies, host times"),
         ("time", 0, 1e9, "s", False, "durations of a file, measured times"),
+        ("step time", 0, 1e18, "s", False, "times of a result, which are sums"),
         ("factor", 1e-6, 1e6, "", False, "slowdowns, imbalance, oversubscription, capacity"),
         ("share", 0, 1, "", False, "shares"),
         ("added share", 0, 1e3, "", False, "what overlap adds to a time"),
@@ -192,6 +193,16 @@ RANGES: dict[str, Range] = _table(
     )
 )
 """Kind to its range."""
+
+
+def range_table() -> str:
+    """Return the table of all ranges in Markdown, as `docs/results.md` has it."""
+    rows = [
+        f"| {each.kind} | {_plain(each.lowest)} | {_plain(each.highest)} | {each.unit or '-'} | {each.of} |"
+        for each in RANGES.values()
+    ]
+    return "\n".join(["| kind | lowest | highest | unit | what has it |", "|---|---|---|---|---|", *rows]) + "\n"
+
 
 _KIND_OF_NAME: dict[str, tuple[str, ...]] = {
     "degree": (

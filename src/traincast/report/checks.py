@@ -67,6 +67,8 @@ def _bounds(name: str, *, named: bool) -> tuple[float, float, str]:
     known = RANGES[_KINDS[name]] if name in _KINDS else range_of(name)
     if known is None or not named or name in _SIGNED:
         return -_LARGEST, _LARGEST, f"a finite number of at most {_LARGEST:g}"
+    if known is RANGES["time"]:
+        known = RANGES["step time"]
     return known.lowest, known.highest, str(known)
 
 

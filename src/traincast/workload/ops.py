@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from traincast.errors import InfeasibleError
+from traincast.ranges import LARGEST_WHOLE
 from traincast.workload.calls import OperatorCall
 from traincast.workload.words import UNEQUAL, Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream
 
@@ -149,12 +151,27 @@ _FLOATS = ("duration_s", "process_s", "repeats", "flops", "bytes_moved")
 _OBJECTS = ("name", "part", "dtype", "loads", "calls", "overlap_shares")
 
 
+def _too_large(name: str, op: Op, size_bytes: int) -> InfeasibleError:
+    return InfeasibleError(
+        f"{op.name or 'an operation'} has {size_bytes:.3g} bytes ({name}), above the limit of 2^53; its sequence, "
+        "batch or widths are beyond any machine"
+    )
+
+
 def table_of(ops: Sequence[Op]) -> OpTable:
-    """Turn operations into columns; an unknown number becomes NaN, an unknown size -1."""
+    """Turn operations into columns; an unknown number becomes NaN, an unknown size -1.
+
+    Raises
+    ------
+    InfeasibleError
+        If a product of numbers in range is a size that is not.
+    """
     columns: dict[str, Any] = {name: tuple(getattr(op, name) for op in ops) for name in _OBJECTS}
     for width, names in _INTEGER_WIDTH.items():
         for name in names:
             values = [-1 if (value := getattr(op, name)) is None else value for op in ops]
+            if width == "int64" and max(values, default=0) > LARGEST_WHOLE:
+                raise _too_large(name, ops[int(np.argmax(np.array(values, dtype=np.float64)))], max(values))
             columns[name] = np.array(values, dtype=width)
     for name in _FLOATS:
         values = [math.nan if (value := getattr(op, name)) is None else value for op in ops]

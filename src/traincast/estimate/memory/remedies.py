@@ -63,8 +63,9 @@ def _changes(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
         if replicas > 1 and (zero < 2 or parallel.pp == 1):
             yield f"zero {zero}", replace(job, zero=zero, shard=job.shard if job.zero else replicas)
     if job.micro_batch > 1:
-        more = replace(parallel, microbatches=parallel.microbatches * job.micro_batch)
-        yield "micro batch 1", replace(job, micro_batch=1, parallel=more)
+        with suppress(TraincastError):
+            more = replace(parallel, microbatches=parallel.microbatches * job.micro_batch)
+            yield "micro batch 1", replace(job, micro_batch=1, parallel=more)
     yield from _other_degrees(job, gpus_per_node)
 
 

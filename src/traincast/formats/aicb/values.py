@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from traincast.formats.values import number, shown
+from traincast.ranges import LARGEST_WHOLE
 from traincast.units import GIGA
 from traincast.workload.words import Group, Operation
 
 MAX_TIME_NS = 10**18
 """Upper bound of a time in nanoseconds (31 years); anything above is a broken file."""
-MAX_BYTES = 2**62
-"""Upper bound of a size; sums over a file still fit 64 bits in any real file below it."""
+MAX_BYTES = LARGEST_WHOLE + 1
+"""Upper bound of a size (`traincast.ranges`); sums over a file still fit 64 bits below it."""
 MAX_WHOLE = 2**31
 """Upper bound of degrees and counts, as SimAI stores them."""
 
@@ -71,11 +72,11 @@ def size_bytes(text: str) -> int:
     Raises
     ------
     ValueError
-        If it is negative, or 2^62 and more.
+        If it is negative, or 2^53 and more.
     """
     value = number(text)
     if not 0 <= value < MAX_BYTES:
-        raise ValueError(f"{shown(text)} is not a size between 0 and 2^62 bytes")
+        raise ValueError(f"{shown(text)} is not a size between 0 and 2^53 bytes")
     return round(value)
 
 

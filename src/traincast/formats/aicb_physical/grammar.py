@@ -50,7 +50,7 @@ _COLUMNS = (
 )
 _BARRIER_BYTES = 4
 """What a barrier moves: NCCL has none, so it is an all-reduce of one number (torch, ProcessGroupNCCL::barrier)."""
-_MOST_BYTES = 2**62
+_MOST_BYTES = 2**53
 _MOST_MS = 1e12
 _MOST = 2**31
 _RANK = re.compile(r"rank(\d{1,9})\b")

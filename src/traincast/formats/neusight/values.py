@@ -13,8 +13,8 @@ from traincast.workload.words import Operation
 MILLISECONDS_PER_SECOND = 1e3
 MAX_TIME_MS = 10**12
 """Upper bound of a time in milliseconds (31 years); anything above is a broken file."""
-MAX_ELEMENTS = 2**56
-"""Upper bound of a size in elements, so that its bytes fit 62 bits whatever the type."""
+MAX_ELEMENTS = 2**50
+"""Upper bound of a size in elements, so that its bytes stay below 2^53 whatever the type."""
 
 _COLLECTIVES = {
     "ALLREDUCE": Operation.ALL_REDUCE,
@@ -53,13 +53,13 @@ def elements(text: str) -> int:
     Raises
     ------
     ValueError
-        If it is not whole, negative, or 2^56 and more.
+        If it is not whole, negative, or 2^50 and more.
     """
     value = number(text)
     if value != int(value):
         raise ValueError(f"{shown(text)} is not a whole number of elements")
     if not 0 <= value < MAX_ELEMENTS:
-        raise ValueError(f"{shown(text)} is not a number of elements between 0 and 2^56")
+        raise ValueError(f"{shown(text)} is not a number of elements between 0 and 2^50")
     return int(value)
 
 
