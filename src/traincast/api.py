@@ -208,7 +208,7 @@ def predict(
     options : SimulateOptions, optional
         Pricing overrides, stragglers, what shares links; its layout is not used.
     allow_oom : bool
-        Simulate even where the job does not fit into memory.
+        Simulate even a job that is very unlikely to fit into memory; a warning says so.
     engine : {"auto", "reference", "kernel"}
         Implementation of the engine; all agree bit for bit.
 
@@ -219,7 +219,7 @@ def predict(
     Raises
     ------
     InfeasibleError
-        If the job does not fit: into memory, or its layout onto the GPUs.
+        If the job is very unlikely to fit into memory, or its layout does not fit onto the GPUs.
     TraincastError
         If the job cannot be read or cannot run.
     """
