@@ -15,7 +15,7 @@ from typing import Any
 
 from traincast.errors import ConfigError
 from traincast.names import nearest
-from traincast.ranges import brief
+from traincast.ranges import brief, quoted
 from traincast.spec.notes import Note
 
 READ, NO_EFFECT, SMALL_EFFECT = "read", "no_effect", "small_effect"
@@ -183,7 +183,9 @@ def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -
         known, shown = table.find(name), table.shown(name)
         effect = UNKNOWN if known is None else known.effect_of(values)
         by_effect.setdefault(effect, []).append(brief(shown))
-        written = brief(f"{shown} {values}".strip())
+        # A setting of a file is written as the file has it, a flag as the command line has it.
+        value = f" {values}" if table.prefix else f" = {quoted(values)}"
+        written = brief(f"{shown}{value if values else ''}")
         if known is not None and effect == REFUSED:
             text = f"{known.text}, and the job would be forecast as another one (in {table.says} flags)"
             raise ConfigError(text, written)
