@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from support import row, write_aicb
 from traincast import api
+from traincast.calibrate.collectives import read_collectives
 from traincast.cli.announced import announced
 from traincast.cli.main import cli
 from traincast.errors import FormatError, InfeasibleError
@@ -109,7 +110,7 @@ def test_a_topology_file_of_too_many_links_is_not_read(tmp_path):
 
 
 def test_a_collective_of_too_many_ranks_is_not_placed(monkeypatch):
-    monkeypatch.setattr("traincast.estimate.collective_table.spread", lambda *_: pytest.fail("it was placed"))
+    monkeypatch.setattr("traincast.estimate.collective_table.Placement", lambda *_: pytest.fail("it was placed"))
     with pytest.raises(InfeasibleError, match=r"100,000,000 ranks are above the limit of 1,048,576"):
         members_on(10**8, None, 8)
 
@@ -198,3 +199,11 @@ def test_what_would_free_memory_needs_no_plan_that_cannot_be_made():
     words = "predict --model llama3-70b --gpus 8 --tp 8 --cluster h100 --seq-length 4096 --allow-oom --quiet"
     words += " --micro-batch 1048576 --global-batch 1048576"
     assert CliRunner().invoke(cli, words.split(), standalone_mode=False).exception is None
+
+
+def test_a_measured_collective_of_too_many_ranks_is_left_out(tmp_path):
+    path = tmp_path / "m.csv"
+    path.write_text("op,ranks,size_bytes,time_us,gpu\nall_reduce,100000000,1024,1,H100\nall_reduce,8,1024,9,H100\n")
+    reading = read_collectives([path])
+    assert len(reading.measurements) == 1
+    assert "100,000,000 ranks are above the limit of 1,048,576" in reading.skipped[0].reason

@@ -9,6 +9,7 @@ import numpy as np
 from traincast.calibrate.measurements import CollectiveMeasurements, Skipped
 from traincast.calibrate.tables import Row, Table, read_table
 from traincast.errors import FormatError
+from traincast.spec.parallel import MAX_WORLD_SIZE
 from traincast.units import parse_time
 from traincast.workload.words import operation_named
 
@@ -125,6 +126,8 @@ def _read(row: Row) -> _Fields | Skipped:
         size_bytes=row.count(size),
         time_s=row.number(time) * parse_time(TIME_COLUMNS[time]),
     )
+    if fields.ranks > MAX_WORLD_SIZE:
+        raise FormatError(f"{fields.ranks:,} ranks are above the limit of {MAX_WORLD_SIZE:,}", row.path, row.line)
     if fields.nodes > fields.ranks:
         raise FormatError(f"{fields.ranks} ranks cannot sit on {fields.nodes} nodes", row.path, row.line)
     return Skipped(row.id, _ONE_RANK) if fields.ranks == 1 else fields

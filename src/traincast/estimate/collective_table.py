@@ -94,8 +94,6 @@ def members_on(ranks: int, nodes: int | None, gpus_per_node: int) -> Placement:
     InfeasibleError
         If the nodes are too few for the ranks, or more than there are ranks, or the ranks too many.
     """
-    if ranks > MAX_WORLD_SIZE:
-        raise InfeasibleError(f"{ranks:,} ranks are above the limit of {MAX_WORLD_SIZE:,}; use fewer GPUs")
     chosen = -(-ranks // gpus_per_node) if nodes is None else nodes
     if ranks > chosen * gpus_per_node:
         raise InfeasibleError(
@@ -108,7 +106,15 @@ def members_on(ranks: int, nodes: int | None, gpus_per_node: int) -> Placement:
 
 
 def spread(ranks: int, nodes: int) -> Placement:
-    """Return a group spread over nodes as evenly as it goes: 10 ranks on 4 nodes are 3, 3, 2, 2."""
+    """Return a group spread over nodes as evenly as it goes: 10 ranks on 4 nodes are 3, 3, 2, 2.
+
+    Raises
+    ------
+    InfeasibleError
+        If the ranks are more than a job may have.
+    """
+    if ranks > MAX_WORLD_SIZE:
+        raise InfeasibleError(f"{ranks:,} ranks are above the limit of {MAX_WORLD_SIZE:,}; use fewer GPUs")
     each, more = divmod(ranks, nodes)
     return Placement((each + 1,) * more + (each,) * (nodes - more))
 

@@ -212,9 +212,9 @@ def test_constants_and_corrections_round_trip(tmp_path):
     [
         ("a,b\n1,2\n", "is no file of operator constants"),
         ("gpu,family,dtype,compute\nx,gemm,bf16,fast\n", "cannot be read"),
-        ("gpu,family,dtype,compute\nx,gemm,bf16,1.5\n", "compute of x gemm must be above 0 and at most 1"),
+        ("gpu,family,dtype,compute\nx,gemm,bf16,1.5\n", "compute of x gemm must be from 1e-06 to 1"),
         ("gpu,family,dtype,wave\nx,gemm,bf16,2\n", "wave of x gemm must be between 0 and 1"),
-        ("gpu,family,dtype,floor_s\nx,gemm,bf16,-1\n", "floor_s of x gemm must not be negative"),
+        ("gpu,family,dtype,floor_s\nx,gemm,bf16,-1\n", "floor_s of x gemm must be from 0 to 1e\\+09"),
         ("gpu,family,dtype,memory\nx,gemm,bf16,nan\n", "memory of x gemm"),
     ],
 )

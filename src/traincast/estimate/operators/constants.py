@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
@@ -219,16 +218,22 @@ def load_constants(path: str) -> list[FamilyConstants]:
     return rows
 
 
+_LEAST_SHARE = 1e-6
+"""Least share of a peak that a kernel can be said to reach; the lowest shipped one is 0.05."""
+_LARGEST = 1e9
+"""Largest of the other constants: seconds, and sizes in elements."""
+
+
 def _check(row: FamilyConstants, path: str) -> None:
     for name in ("compute", "memory", "unaligned"):
-        if not 0 < getattr(row, name) <= 1:
-            raise FormatError(f"{name} of {row.gpu} {row.family} must be above 0 and at most 1", path)
+        if not _LEAST_SHARE <= getattr(row, name) <= 1:
+            raise FormatError(f"{name} of {row.gpu} {row.family} must be from {_LEAST_SHARE:g} to 1", path)
     for name in ("wave", "unhidden"):
         if not 0 <= getattr(row, name) <= 1:
             raise FormatError(f"{name} of {row.gpu} {row.family} must be between 0 and 1", path)
     for name in ("floor_s", "k_fill", "edge", "event_s"):
-        if not 0 <= getattr(row, name) < math.inf:
-            raise FormatError(f"{name} of {row.gpu} {row.family} must not be negative", path)
+        if not 0 <= getattr(row, name) <= _LARGEST:
+            raise FormatError(f"{name} of {row.gpu} {row.family} must be from 0 to {_LARGEST:g}", path)
 
 
 def write_constants(rows: list[FamilyConstants]) -> str:
