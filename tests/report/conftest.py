@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, PartResult, RankResult, Result
+from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
+from traincast.spec.inputs import InputFile
 from traincast.spec.notes import Note
 from traincast.workload.ops import Op, OpTableBuilder
 from traincast.workload.program import GroupInstance, Program, Timeline
@@ -147,7 +148,7 @@ def result():
         ),
         parallel={"world_size": 4, "dp": 1, "tp": 2, "pp": 2, "vpp": 1, "microbatches": 2, "schedule": "1f1b"},
         collectives=tuple(make_collective(2**size) for size in range(20, 31)),
-        inputs=(Input(path="job, one.txt", format="aicb", sha256="00" * 32),),
+        inputs=(InputFile(path="job, one.txt", format="aicb", sha256="00" * 32),),
         cluster={"name": "h100", "gpus_per_node": 8, "links": [1.5e-6, None]},
         assumptions=(Note("ga", "ga is absent: 2 microbatches from the number of blocks " * 3, "job, one.txt:1"),),
         warnings=tuple(Note("odd", f"[red]row {row} is odd[/red]", f"job, one.txt:{row}") for row in range(9)),

@@ -15,13 +15,13 @@ from traincast.report.contract import file_report
 from traincast.report.plain import Plain, plain
 from traincast.simulation.result import (
     CollectiveResult,
-    Input,
     JobFacts,
     PartResult,
     Peak,
     RankResult,
     Result,
 )
+from traincast.spec.inputs import InputFile
 from traincast.spec.notes import Note
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class _Document(msgspec.Struct, kw_only=True):
     what_if: tuple[dict[str, Any], ...] = ()
     measured_s: float | None = None
     parts: tuple[PartResult, ...] = ()
-    inputs: tuple[Input, ...]
+    inputs: tuple[InputFile, ...]
     cluster: dict[str, Any]
     assumptions: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from traincast.report.contract import file_report
 from traincast.report.plain import spreadsheet_cell
 from traincast.report.ranks import choose_ranks, simulated
-from traincast.simulation.result import Input, Result
+from traincast.simulation.result import Result
+from traincast.spec.inputs import InputFile
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class _Cells(NamedTuple):
     """Size of each group, and one entry more for the index -1: no group."""
 
     @classmethod
-    def of(cls, program: "Program", inputs: Sequence[Input]) -> "_Cells":
+    def of(cls, program: "Program", inputs: Sequence[InputFile]) -> "_Cells":
         """Return the cells of a program."""
         ops, front_T, back_T = program.ops, [], []
         for row in range(len(ops)):
@@ -117,7 +118,7 @@ def _lines(program: "Program", timeline: "Timeline", part: slice, place: str, ce
         )
 
 
-def _source(file: int, line: int, inputs: Sequence[Input]) -> str:
+def _source(file: int, line: int, inputs: Sequence[InputFile]) -> str:
     if not 0 <= file < len(inputs):
         return ""
     return f"{inputs[file].path}:{line}" if line else inputs[file].path

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from traincast.spec.inputs import InputFile
 from traincast.spec.notes import Note
 from traincast.spec.optimizer_types import PLAIN, OptimizerTypes
 
@@ -73,15 +74,6 @@ class PartResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
-    """One input file and the digest of what was read."""
-
-    path: str
-    format: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
     """A dense peak of the GPU: its type as in the datasheets (``"bf16"``, ``"fp8"``, ``"fp4"``), and its rate."""
 
@@ -138,7 +130,7 @@ class Result:
     job: JobFacts | None = None
     """What was forecast; None for a file, which does not say it."""
     collectives: tuple[CollectiveResult, ...]
-    inputs: tuple[Input, ...]
+    inputs: tuple[InputFile, ...]
     cluster: dict[str, object]
     assumptions: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()

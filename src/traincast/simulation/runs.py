@@ -6,7 +6,7 @@ from pathlib import Path
 
 from traincast.errors import FormatError
 from traincast.simulation.forecast import forecast
-from traincast.simulation.result import Input, Result
+from traincast.simulation.result import Result
 from traincast.simulation.simulate import simulate_workload
 from traincast.spec.cluster import Cluster
 from traincast.spec.clusters import cluster_names, load_cluster
@@ -154,8 +154,7 @@ def record_of(result: Result, shown: str = "result.json") -> RunRecord:
     """
     if result.run is None:
         raise FormatError("does not hold what it was made from (key run); its version did not write it", shown)
-    inputs = tuple(InputFile(each.path, each.format, each.sha256) for each in result.inputs)
-    return record_from_table(result.run, inputs, shown)
+    return record_from_table(result.run, result.inputs, shown)
 
 
 def unchanged_files(inputs: Sequence[InputFile], shown: str = "result.json") -> list[Path]:
@@ -196,11 +195,7 @@ def _with_own_stack(request: JobRequest) -> tuple[JobRequest, tuple[InputFile, .
 
 def _recorded(result: Result, record: RunRecord) -> Result:
     """Return a result with what it was made from, and what is said where nobody named a cluster."""
-    result = replace(
-        result,
-        run=record_to_table(record),
-        inputs=tuple(Input(path=each.path, format=each.format, sha256=each.sha256) for each in record.inputs),
-    )
+    result = replace(result, run=record_to_table(record), inputs=record.inputs)
     return _with_default_cluster(result, record.cluster.name) if record.cluster_assumed else result
 
 

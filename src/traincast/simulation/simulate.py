@@ -23,7 +23,7 @@ from traincast.simulation.remarks import (
     unused_slowdowns,
     without_peers,
 )
-from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, Input, PartResult, RankResult, Result
+from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
 from traincast.simulation.run import Run, plan_of, run_workload, steps_of_other_seeds
 from traincast.spec.cluster import Cluster
 from traincast.spec.gpus import gpu_of_cluster
@@ -108,7 +108,7 @@ def account(
         ranks=ranks,
         parallel=_parallel(workload.parallel, plan.name),
         collectives=tuple(_collective(each) for each in done.prices.communications),
-        inputs=tuple(Input(path=file.path, format=file.format, sha256=file.sha256) for file in workload.inputs),
+        inputs=workload.inputs,
         cluster=_cluster(cluster, workload.parallel.world_size),
         assumptions=workload.assumptions
         + measured_tables(done)

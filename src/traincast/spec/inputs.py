@@ -34,15 +34,25 @@ DESCRIPTIONS = ("job", "torchtitan", "model", "hugging-face", "cluster", "topolo
 """Formats of files that describe a run, beside those that hold a workload."""
 
 
-def input_of(path: str | Path, form: str) -> InputFile:
+def input_of(path: str | Path, form: str, data: bytes | None = None) -> InputFile:
     """Return a file with the digest of its bytes.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    form : str
+        Name of its format.
+    data : bytes, optional
+        Its bytes, where they have been read; they are read here by default.
 
     Raises
     ------
     FormatError
         If it cannot be read, is no regular file or too large.
     """
-    return InputFile(str(path), form, hashlib.sha256(read_bytes(Path(path))).hexdigest())
+    read = read_bytes(Path(path)) if data is None else data
+    return InputFile(str(path), form, hashlib.sha256(read).hexdigest())
 
 
 def named_file(name: str, known: Iterable[str], form: str) -> tuple[InputFile, ...]:

@@ -3,7 +3,6 @@
 Letters: P stages, Q virtual stages in model order, M microbatches.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.formats.aicb.step import OnceCell, StepRows, lower_cells, order_step_rows
 from traincast.formats.aicb.structure import Block, Structure, rows_inside_experts, structure
 from traincast.formats.building import Notebook, Segments
-from traincast.spec.inputs import InputFile
+from traincast.spec.inputs import input_of
 from traincast.spec.options import LayoutOptions, StageRoles
 from traincast.units import GIGA, counted
 from traincast.workload.experts import with_expert_loads
@@ -70,7 +69,7 @@ def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
         templates=(template,),
         template_W=np.zeros(layout.parallel.world_size, dtype=np.int32),
         message_bytes_Q=np.full(layout.parallel.pp * layout.parallel.vpp, message_bytes, dtype=np.int64),
-        inputs=(InputFile(str(path), name, hashlib.sha256(data).hexdigest()),),
+        inputs=(input_of(path, name, data),),
         assumptions=tuple(notes.assumptions),
         warnings=tuple(notes.warnings),
     )

@@ -49,7 +49,7 @@ def inspect_file(path: Path) -> Inspection:
             "world_size": sum(told) if told else None,
         },
         totals=tuple(_totals([*steps.passes[0].rows(), *steps.passes[0].messages])),
-        oddities=file.oddities,
+        oddities=(),
     )
 
 

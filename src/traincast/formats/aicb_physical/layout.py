@@ -15,8 +15,6 @@ from traincast.workload.words import Group
 MICRO_RANKS = 8
 """Ranks of a file that says none, a test of a collective: one node of eight GPUs."""
 
-_DEGREE = {Group.TP: "tp", Group.DP: "dp", Group.EP: "ep", Group.PP: "pp"}
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:

@@ -3,7 +3,6 @@
 Letters: P stages, M microbatches.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from traincast.formats.aicb_physical.layout import Layout, decide_layout
 from traincast.formats.aicb_physical.rows import PhysicalFile, PhysicalRow
 from traincast.formats.aicb_physical.steps import Passes, Steps, steps_of
 from traincast.formats.building import Notebook, Segments
-from traincast.spec.inputs import InputFile
+from traincast.spec.inputs import input_of
 from traincast.spec.options import LayoutOptions
 from traincast.units import counted, format_size, format_time
 from traincast.workload.calls import OperatorCall
@@ -27,7 +26,7 @@ from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Ov
 from traincast.workload.workload import MeasuredRun, Template, Workload
 
 _DTYPE = "bf16"
-"""Type of the products: AICB counts two bytes an element."""
+"""Type of the GEMMs: AICB counts two bytes an element."""
 _STRIDED = frozenset({Group.DP, Group.EDP})
 
 
@@ -55,7 +54,7 @@ def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
         templates=(template,),
         template_W=np.zeros(layout.parallel.world_size, dtype=np.int32),
         message_bytes_Q=np.full(layout.parallel.pp, message_bytes, dtype=np.int64),
-        inputs=(InputFile(str(path), name, hashlib.sha256(data).hexdigest()),),
+        inputs=(input_of(path, name, data),),
         assumptions=tuple(notes.assumptions),
         warnings=tuple(notes.warnings),
         measured=MeasuredRun(steps.measured_s, {0: steps.measured_s}, {}) if times and steps.measured_s else None,

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from traincast.spec.notes import Note
 from traincast.workload.words import Group, Operation
 
 MESSAGES = ("isend", "irecv")
@@ -72,8 +71,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class PhysicalFile:
-    """A whole file: where it came from, the stages that it describes, and what is unusual."""
+    """A whole file: where it came from and the stages that it describes."""
 
     path: str
     sections: tuple[Section, ...]
-    oddities: tuple[Note, ...] = ()

@@ -7,7 +7,6 @@ not traced that of another stage. Flags extrapolate: see `traincast.formats.echo
 Letters: Q virtual stages (stages: traces have one chunk each), M microbatches, D directions, W ranks.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from traincast.errors import ConfigError, FormatError
-from traincast.files import read_bytes
 from traincast.formats.building import Notebook, Segments
 from traincast.formats.echo.clocks import Alignment, align
 from traincast.formats.echo.experts import ExpertScaling, received_over_mean
@@ -30,7 +28,7 @@ from traincast.formats.echo.remarks import changes_loads, chosen_loads, say_what
 from traincast.formats.echo.split import BUCKET, RankWork, Splitter
 from traincast.formats.echo.stages import Stages
 from traincast.schedules.plan import SlotKind
-from traincast.spec.inputs import InputFile
+from traincast.spec.inputs import input_of
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.units import counted
@@ -142,7 +140,7 @@ class _Builder:
             templates=tuple(templates),
             template_W=template_W,
             message_bytes_Q=np.full(parallel.pp, self._message_bytes(), dtype=np.int64),
-            inputs=tuple(_input(trace, name) for trace in self.traced.traces.values()),
+            inputs=tuple(input_of(trace.path, name) for trace in self.traced.traces.values()),
             assumptions=tuple(self.notes.assumptions),
             warnings=tuple(self.notes.warnings),
             measured=self._measured_run(),
@@ -287,7 +285,3 @@ def _sizes(tables: Mapping[Group, GroupTable], parallel: Parallel) -> dict[Group
 def _without_buckets(ops: list[Op]) -> list[Op]:
     """Return a microbatch's work without gradient buckets, which only the last one launches."""
     return [op for op in ops if op.part != BUCKET]
-
-
-def _input(trace: RankTrace, name: str) -> InputFile:
-    return InputFile(str(trace.path), name, hashlib.sha256(read_bytes(trace.path)).hexdigest())

@@ -3,7 +3,6 @@
 Letters: P stages, Q virtual stages in model order (here the stages), M microbatches.
 """
 
-import hashlib
 import math
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from traincast.formats.neusight.lower import RowLowering
 from traincast.formats.neusight.oddities import GRAVE, GRAVE_GRADIENTS, structural_oddities
 from traincast.formats.neusight.rows import NeusightFile
 from traincast.spec.dtypes import bytes_per_element
-from traincast.spec.inputs import InputFile
+from traincast.spec.inputs import input_of
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.units import counted, format_size
@@ -55,7 +54,7 @@ def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
         templates=(template,),
         template_W=np.zeros(parallel.world_size, dtype=np.int32),
         message_bytes_Q=_message_bytes(file, bytes_per_element(dtype), notes),
-        inputs=(InputFile(str(path), name, hashlib.sha256(data).hexdigest()),),
+        inputs=(input_of(path, name, data),),
         assumptions=tuple(notes.assumptions),
         warnings=tuple(notes.warnings),
     )
