@@ -8,10 +8,8 @@ import numpy as np
 from traincast.estimate.compute import PricedCompute, price_compute
 from traincast.estimate.factors import CostFactors, shipped_factors, with_factors
 from traincast.fabric.node_use import place_job
-from traincast.progress import advanced
-from traincast.schedules.check import check_plan
-from traincast.schedules.plan import SCHEDULES, SchedulePlan
-from traincast.simulation.run import Run, announce_slots, run_workload
+from traincast.schedules.plan import SchedulePlan
+from traincast.simulation.run import Run, checked_plan, run_workload
 from traincast.spec.cluster import Cluster
 from traincast.spec.gpus import GpuSpec, gpu_of_cluster
 from traincast.spec.job import Job
@@ -52,13 +50,7 @@ def plan_of_job(job: Job) -> SchedulePlan:
     return _plan(job.schedule, job.parallel.pp, job.parallel.vpp, job.parallel.microbatches)
 
 
-@lru_cache(maxsize=64)
-def _plan(schedule: str, stages: int, virtual: int, microbatches: int) -> SchedulePlan:
-    announce_slots(stages * virtual * microbatches)
-    plan = SCHEDULES.get(schedule)(stages, virtual, microbatches)
-    check_plan(plan, stages, virtual, microbatches)
-    advanced(0.1)
-    return plan
+_plan = lru_cache(maxsize=64)(checked_plan)
 
 
 def prepare_job(

@@ -66,17 +66,31 @@ class Run:
 def plan_of(workload: Workload) -> SchedulePlan:
     """Return the checked pipeline plan of a workload."""
     parallel = workload.parallel
-    announce_slots(parallel.pp * parallel.vpp * parallel.microbatches)
-    plan = SCHEDULES.get(workload.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
-    check_plan(plan, parallel.pp, parallel.vpp, parallel.microbatches)
-    advanced(0.1)
-    return plan
+    return checked_plan(workload.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
 
 
-def announce_slots(slots: int) -> None:
-    """Announce a plan of many slots (stages x virtual stages x microbatches) before it is made."""
+def checked_plan(schedule: str, stages: int, virtual: int, microbatches: int) -> SchedulePlan:
+    """Return the checked plan of a pipeline schedule; one of many slots is announced before it is made.
+
+    Parameters
+    ----------
+    schedule : str
+        Name of the schedule.
+    stages, virtual, microbatches : int
+        Stages, virtual stages of each, and microbatches of a step.
+
+    Raises
+    ------
+    TraincastError
+        If the schedule is not known, or cannot run so many.
+    """
+    slots = stages * virtual * microbatches
     if slots > LONG_SLOTS:
         announce(f"scheduling {slots:,} slots (pp x vpp x microbatches), each with its work: tens of seconds")
+    plan = SCHEDULES.get(schedule)(stages, virtual, microbatches)
+    check_plan(plan, stages, virtual, microbatches)
+    advanced(0.1)
+    return plan
 
 
 def run_workload(
