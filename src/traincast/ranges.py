@@ -94,18 +94,16 @@ class Range:
             raise ConfigError(f"is {quoted(raw)}; it must be {replace(self, lowest=lowest)}{also}", field)
         return int(raw) if self.whole else float(raw)
 
-    def parsed(self, text: str, field: str | None = None, *, least: float | None = None) -> float:
-        """Return the number in range that a text is.
+    def parsed(self, text: str) -> float:
+        """Return the number in range that a text is, with blanks around it or not.
 
         Raises
         ------
         ConfigError
             If it is no plain decimal number, or out of range.
         """
-        return self.checked(plain_number(text), field, least=least) if is_number(text) else self._no(text, field)
-
-    def _no(self, text: str, field: str | None) -> float:
-        raise ConfigError(f"is {quoted(text)}; it must be {self}", field)
+        bare = text.strip()
+        return self.checked(plain_number(bare) if is_number(bare) else bare)
 
 
 def is_number(text: str) -> bool:

@@ -13,7 +13,7 @@ from traincast.errors import ConfigError
 from traincast.report import chrome_trace, ops_csv
 from traincast.report.chrome_trace import write_trace
 from traincast.report.ops_csv import COLUMNS, write_csv
-from traincast.report.plain import spreadsheet_cell, text_of_cell
+from traincast.report.plain import spreadsheet_cell
 from traincast.report.ranks import choose_ranks
 
 WAITING_S = 13 * 1.1e-6
@@ -61,18 +61,16 @@ def test_csv_cells(result):
 
 
 @pytest.mark.parametrize("name", ["=cmd|'x'!A1", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\uff1d1", "'=1", "''@x"])
-def test_csv_cells_of_the_input_are_no_formulas_and_read_back(result, name):
+def test_csv_cells_of_the_input_are_no_formulas(result, name):
     ops = replace(result.program.ops, name_T=(name, *result.program.ops.name_T[1:]))
     changed = replace(result, program=replace(result.program, ops=ops))
     written = rows_of(changed)[0]["name"]
     assert written == f"'{name}"
-    assert text_of_cell(written) == name
 
 
 @pytest.mark.parametrize("text", ["mlp_layer", "'quoted'", "-1.5e-3", "+7", "a=b", "", "1-2"])
 def test_other_cells_stay_as_they_are(text):
     assert spreadsheet_cell(text) == text
-    assert text_of_cell(text) == text
 
 
 def test_trace_slices_do_not_overlap_and_sum_up(result):

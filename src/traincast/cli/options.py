@@ -10,7 +10,7 @@ import click
 from traincast.cli.numbers import in_range
 from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
-from traincast.ranges import RANGES, Range, checked_field, is_number, plain_number, quoted
+from traincast.ranges import RANGES, checked_field, quoted
 from traincast.spec.flags import LAYOUT_FLAGS
 from traincast.spec.options import OVERLAP_CLASSES, check_gpus_used
 from traincast.spec.simai import SimaiOverlap, parse_overlap
@@ -103,7 +103,7 @@ def rank_factor(text: str) -> tuple[int, float]:
     """Read ``7=1.3``, or complain as wrong usage."""
     try:
         rank, factor = _pair(text, "RANK=FACTOR")
-        return int(_number(rank, RANGES["rank"])), _number(factor, RANGES["factor"])
+        return int(RANGES["rank"].parsed(rank)), RANGES["factor"].parsed(factor)
     except ConfigError as error:
         raise click.BadParameter(f"{quoted(text)} is not a rank and a factor, such as 7=1.3: {error}") from None
 
@@ -116,7 +116,7 @@ def class_slowdowns(text: str) -> tuple[tuple[str, float], ...]:
 def _class_slowdown(text: str) -> tuple[str, float]:
     name, _, number = text.rpartition("=")
     try:
-        return name.strip() or ALL_CLASSES, _number(number, RANGES["added share"])
+        return name.strip() or ALL_CLASSES, RANGES["added share"].parsed(number)
     except ConfigError as error:
         raise click.BadParameter(f"{quoted(text)} is not a class and a slowdown, such as memory=0.1: {error}") from None
 
@@ -141,7 +141,7 @@ def gpus_used(text: str | int) -> str | int:
 def expert_loads(text: str) -> tuple[float, ...] | Path:
     """Read ``1,0.8,1.2``, or a path of traces whose loads are meant, or complain as wrong usage."""
     try:
-        return tuple(_number(load, RANGES["load"]) for load in text.split(","))
+        return tuple(RANGES["load"].parsed(load) for load in text.split(","))
     except ConfigError as error:
         if has_magic(text) or Path(text).exists():
             return Path(text)
@@ -166,10 +166,6 @@ def once_each(pairs: tuple[tuple[K, float], ...], name: str) -> dict[K, float]:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise click.UsageError(f"{name} is given twice for {twice}; give it once")
     return values
-
-
-def _number(text: str, known: Range) -> float:
-    return known.checked(plain_number(text) if is_number(text.strip()) else text.strip())
 
 
 def _pair(text: str, form: str) -> tuple[str, str]:

@@ -87,12 +87,7 @@ def shown(text: str) -> str:
 def spreadsheet_cell(text: str) -> str:
     """Return text as a cell that no spreadsheet takes for a formula: an apostrophe goes before what begins one.
 
-    Numbers stay as they are; `text_of_cell` takes the apostrophe away again.
+    Numbers stay as they are.
     Source: OWASP, "CSV Injection" (owasp.org/www-community/attacks/CSV_Injection).
     """
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
-
-
-def text_of_cell(cell: str) -> str:
-    """Return the text that `spreadsheet_cell` made a cell of."""
-    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell

@@ -10,16 +10,11 @@ from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
 from traincast.ranges import RANGES, checked_field
 from traincast.spec.dtypes import bytes_per_element
+from traincast.spec.measured import OPERATIONS
 from traincast.units import counted
 
 GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")
 """Communication groups as the user names them."""
-
-OPERATION_NAMES = (
-    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv"),
-    *("gather", "scatter"),
-)
-"""Operations as the user names them."""
 
 COMM_SOURCES = ("measured", "model")
 """Where the times of a trace's communication come from."""
@@ -156,10 +151,8 @@ class SimulateOptions:
             name, dot, operation = group.partition(".")
             if name not in GROUP_NAMES:
                 raise ConfigError(f"unknown group {name!r}; {known_names(name, GROUP_NAMES)}", "busbw")
-            if dot and operation not in OPERATION_NAMES:
-                raise ConfigError(
-                    f"unknown operation {operation!r}; {known_names(operation, OPERATION_NAMES)}", "busbw"
-                )
+            if dot and operation not in OPERATIONS:
+                raise ConfigError(f"unknown operation {operation!r}; {known_names(operation, OPERATIONS)}", "busbw")
             RANGES["rate"].checked(rate, f"busbw.{group}")
         for rank, factor in self.compute_slowdown.items():
             RANGES["rank"].checked(rank, "slow")
@@ -180,7 +173,7 @@ class SimulateOptions:
 def _spelled_group(typed: str) -> str:
     """Return ``TP`` or ``tp.All-Reduce`` as ``tp`` and ``tp.all_reduce``."""
     name, dot, operation = typed.partition(".")
-    spelled = find_name(operation, OPERATION_NAMES) or operation
+    spelled = find_name(operation, OPERATIONS) or operation
     return f"{find_name(name, GROUP_NAMES) or name}{dot}{spelled}"
 
 

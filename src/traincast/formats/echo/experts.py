@@ -12,7 +12,7 @@ loads are given.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -114,7 +114,11 @@ def received_over_mean(ops: Iterable[TraceOp]) -> float | None:
 
     All ranks of a group route about as many, so that what one routes is the mean of what they receive.
     """
-    layers = [layer for op in ops for layer in expert_layers(op)]
+    return over_routed([layer for op in ops for layer in expert_layers(op)])
+
+
+def over_routed(layers: Sequence[ExpertLayer]) -> float | None:
+    """Return the tokens that arrived over those that the same rank sent; None where it sent none."""
     routed = math.fsum(layer.routed for layer in layers)
     return math.fsum(layer.traced for layer in layers) / routed if routed else None
 

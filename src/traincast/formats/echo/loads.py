@@ -9,7 +9,7 @@ from pathlib import Path
 from traincast.errors import FormatError
 from traincast.formats.building import Notebook
 from traincast.formats.contract import Format
-from traincast.formats.echo.experts import ExpertLayer, expert_layers
+from traincast.formats.echo.experts import ExpertLayer, expert_layers, over_routed
 from traincast.formats.echo.layout import Traced, decide_layouts
 from traincast.formats.echo.read import only_run
 from traincast.formats.open import expand_inputs, identify_run
@@ -98,18 +98,12 @@ def traced_loads(paths: Sequence[Path], ep: int | None = None) -> tuple[ExpertLo
         raise FormatError(
             f"lacks the trace of any rank with expert rank {', '.join(missing)} of {layout.ep}; give them too", place
         )
-    share_E = [_over_routed(layers_E[expert]) for expert in range(layout.ep)]
+    share_E = [over_routed(layers_E[expert]) or 0.0 for expert in range(layout.ep)]
     mean = math.fsum(share_E) / layout.ep
     if not mean:
         raise FormatError("gives no expert rank any tokens", place)
     loads = tuple(share / mean for share in share_E)
-    most = max(_over_routed([layer]) for layers in layers_E.values() for layer in layers)
+    most = max(over_routed([layer]) or 0.0 for layers in layers_E.values() for layer in layers)
     text = f"from {counted(len(run.traces), 'traced rank')}, {describe(loads)}" if len(loads) > 1 else "one expert rank"
     single = f"; the mean of all layers, microbatches and groups, of which single ones had up to {most / mean:.3g} x"
     return loads, Note("expert-loads-traced", text + single, place)
-
-
-def _over_routed(layers: Sequence[ExpertLayer]) -> float:
-    """Return the tokens that arrived over those that the same rank sent."""
-    routed = math.fsum(layer.routed for layer in layers)
-    return math.fsum(layer.traced for layer in layers) / routed if routed else 0.0
