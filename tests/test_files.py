@@ -93,7 +93,7 @@ def test_no_format_opens_what_is_no_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("members", [1, 3])
-def test_a_packed_file_unfolds(members):
+def test_a_packed_file_expands(members):
     data = bytes(range(256)) * 9000
     packed = b"".join(gzip.compress(data) for _ in range(members))
     assert unpacked(packed, "x") == data * members
@@ -110,11 +110,11 @@ def test_a_damaged_packed_file_is_refused(damage):
         unpacked(damage(packed), "x")
 
 
-def test_a_packed_file_unfolds_no_further_than_the_limit():
+def test_a_packed_file_expands_no_further_than_the_limit():
     bomb = gzip.compress(bytes(2**22))
     assert len(unpacked(bomb, "x", 2**22)) == 2**22
     for data in (bomb, gzip.compress(b"") * 10 + bomb):
-        with pytest.raises(FormatError, match=r"x: unfolds to more than 1 MiB, the limit"):
+        with pytest.raises(FormatError, match=r"x: expands to more than 1 MiB, the limit"):
             unpacked(data, "x", 2**20)
 
 

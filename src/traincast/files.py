@@ -1,7 +1,7 @@
 """Open what the user names: regular files of a bounded size, texts and documents of a bounded depth.
 
 Every reader comes through here, so that a link to an endless device, a pipe that nobody writes to, a packed
-file that unfolds to gigabytes or a document of a million nested tables is refused before it is read.
+file that expands to gigabytes or a document of a million nested tables is refused before it is read.
 """
 
 import errno
@@ -122,7 +122,7 @@ def unpacked(data: bytes, shown: str, most: int = MOST_BYTES) -> bytes:
     Raises
     ------
     FormatError
-        If it is damaged, or unfolds to more than `most` bytes.
+        If it is damaged, or expands to more than `most` bytes.
     """
     if not data.startswith(_GZIP):
         return data
@@ -136,7 +136,7 @@ def unpacked(data: bytes, shown: str, most: int = MOST_BYTES) -> bytes:
                 data = inner.unconsumed_tail if not inner.eof else inner.unused_data.lstrip(b"\0")
                 size += len(piece)
                 if size > most:
-                    raise FormatError(f"unfolds to more than {format_size(most)}, the limit", shown)
+                    raise FormatError(f"expands to more than {format_size(most)}, the limit", shown)
                 if not piece and not data and not inner.eof:
                     raise EOFError("it ends too early")
                 found.append(piece)

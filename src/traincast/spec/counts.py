@@ -340,7 +340,7 @@ def hardware_flops_per_token(
     recompute_share: float = 1.0,
     modules: Sequence[str] = DEFAULT_MODULES,
 ) -> float:
-    """Return the FLOPs per token with those that are computed again.
+    """Return the FLOPs per token with those of recomputation.
 
     Full recomputation adds the forward pass of the layers (not of the head), selective recomputation that of
     its modules, by default of the attention core. Source: Korthikanti et al. 2022, arXiv 2205.05198, appendix A.

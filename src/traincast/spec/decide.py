@@ -29,7 +29,7 @@ _NO_BF16 = ("pascal", "volta", "turing")
 
 
 class Recompute(NamedTuple):
-    """What the backward pass computes again."""
+    """What the backward pass recomputes."""
 
     recompute: str
     """One of `traincast.spec.stack.RECOMPUTE`."""
@@ -176,7 +176,7 @@ def decide_overlaps(request: JobRequest, decided: Decisions, parallel: Parallel,
 
 
 def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) -> Recompute:
-    """Return what is computed again: nothing, so many layers of a virtual stage, or modules of each layer.
+    """Return what is recomputed: nothing, so many layers of a virtual stage, or modules of each layer.
 
     Raises
     ------

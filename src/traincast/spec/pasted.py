@@ -181,8 +181,8 @@ def _bare(words: Sequence[str]) -> Iterator[str]:
 
 
 def _unquoted(word: str) -> str:
-    quoted = _QUOTED.match(word)
-    return quoted[2] if quoted else word
+    inside = _QUOTED.match(word)
+    return inside[2] if inside else word
 
 
 def _spelled(name: str, table: FlagTable) -> tuple[str, tuple[str, ...]]:

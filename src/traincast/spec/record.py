@@ -124,7 +124,7 @@ def record_from_table(table: Mapping[str, Any], inputs: tuple[InputFile, ...], s
     ConfigError, UnknownNameError
         If a value of the job or the cluster is not allowed.
     """
-    head = _convert({name: table.get(name, MISSING) for name in _HEAD if name in table}, _Head, "run", shown)
+    head = _convert({name: table[name] for name in _HEAD if name in table}, _Head, "run", shown)
     if head.command not in COMMANDS:
         raise FormatError(f"was made by {head.command!r} at $.run.command; known: {', '.join(COMMANDS)}", shown)
     return RunRecord(

@@ -72,12 +72,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     request = check_choices(request)
     decided = _start(request)
     gpu = None if cluster is None else gpu_of_cluster(cluster.gpu)
-    tp, pp, cp, dp = _degrees(request, decided)
-    ep, etp = _expert_degrees(request, decided, tp, dp * cp)
-    check_model(request.model, tp=tp, ep=ep, etp=etp)
-    micro_batch, microbatches = _batches(request, decided, dp)
-    pipeline = _pipeline(request, decided, pp, microbatches)
-    parallel = Parallel(tp=tp, cp=cp, dp=dp, pp=pp, vpp=pipeline.vpp, ep=ep, etp=etp, microbatches=microbatches)
+    parallel, pipeline, micro_batch = _layout(request, decided)
     zero, shard = decide_sharding(request, decided, parallel)
     if zero and shard < parallel.dp * parallel.cp:
         parallel = replace(parallel, shard=shard)
@@ -92,7 +87,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         micro_batch=micro_batch,
         global_batch=request.global_batch,
         layers_Q=pipeline.layers_Q,
-        sequence_parallel=decide_sequence_parallel(request, decided, tp, cp),
+        sequence_parallel=decide_sequence_parallel(request, decided, parallel.tp, parallel.cp),
         zero=zero,
         shard=shard,
         **decide_overlaps(request, decided, parallel, zero),
@@ -104,9 +99,9 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         precision=precision,
         attention_kernel=decide_attention_kernel(request, decided, gpu),
         cuda_graphs=decided.stack.cuda_graphs if request.cuda_graphs is None else request.cuda_graphs,
-        cp_kind=decide_cp_kind(request, decided, cp, tp),
+        cp_kind=decide_cp_kind(request, decided, parallel.cp, parallel.tp),
         stack=decided.stack,
-        padded_vocab=padded_vocab(request, decided, tp),
+        padded_vocab=padded_vocab(request, decided, parallel.tp),
         task=request.task,
         lora_rank=decide_lora_rank(request, decided),
         expert_imbalance=request.expert_imbalance,
@@ -116,6 +111,17 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         gpus_used_per_node=request.gpus_used_per_node,
         assumptions=tuple(decided.notes),
     )
+
+
+def _layout(request: JobRequest, decided: Decisions) -> tuple[Parallel, _Pipeline, int]:
+    """Decide the degrees, the pipeline and the sequences of a microbatch."""
+    tp, pp, cp, dp = _degrees(request, decided)
+    ep, etp = _expert_degrees(request, decided, tp, dp * cp)
+    check_model(request.model, tp=tp, ep=ep, etp=etp)
+    micro_batch, microbatches = _batches(request, decided, dp)
+    pipeline = _pipeline(request, decided, pp, microbatches)
+    parallel = Parallel(tp=tp, cp=cp, dp=dp, pp=pp, vpp=pipeline.vpp, ep=ep, etp=etp, microbatches=microbatches)
+    return parallel, pipeline, micro_batch
 
 
 def _start(request: JobRequest) -> Decisions:

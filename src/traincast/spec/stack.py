@@ -10,7 +10,7 @@ ATTENTION_KERNELS = ("unfused", "fa1", "fa2", "fa3", "cudnn", "triton")
 """Generations of attention kernels; ``unfused`` writes the score matrix to memory."""
 
 RECOMPUTE = ("none", "selective", "full")
-"""What the backward pass computes again: nothing, parts of each layer (the attention core unless others are named),
+"""What the backward pass recomputes: nothing, parts of each layer (the attention core unless others are named),
 or whole layers."""
 
 RECOMPUTE_METHODS = ("block", "uniform")

@@ -216,7 +216,7 @@ def _forward(stage: StageWork, share: float = 1.0) -> tuple[list[Counted], list[
 
 
 def _recomputed(emit: Emitter, stage: StageWork) -> list[int]:
-    """Return what the backward pass computes again: whole layers with their exchanges, or modules of each layer."""
+    """Return what the backward pass recomputes: whole layers with their exchanges, or modules of each layer."""
     share = _recomputed_share(stage)
     if share > 0:
         calls, exchanges, host = _forward(stage, share)
