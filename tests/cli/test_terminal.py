@@ -223,3 +223,13 @@ def test_an_ignored_signal_stays_ignored(call):
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+# --- one place
+
+
+def test_one_module_writes_to_the_terminal():
+    folder = Path(traincast.__file__).parent
+    writes = re.compile(r"click\.echo\(|(?<![\w.])print\(|sys\.(?:stdout|stderr)|secho\(")
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if writes.search(path.read_text("utf-8"))}
+    assert found == {"cli/terminal.py"}
