@@ -73,6 +73,13 @@ def special_files(folder):
         yield folder / "s.toml"
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no such file here")
+def test_a_file_that_does_not_give_its_bytes_is_named():
+    for read in (read_bytes, identify):
+        with pytest.raises(FormatError, match=r"^/proc/self/mem: cannot be read: "):
+            read(Path("/proc/self/mem"))
+
+
 @pytest.mark.parametrize("reader", READERS.values(), ids=list(READERS))
 def test_no_reader_opens_what_is_no_file(tmp_path, monkeypatch, reader):
     monkeypatch.chdir(tmp_path)

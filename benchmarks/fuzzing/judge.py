@@ -31,7 +31,7 @@ EXITS = {0: "done", 1: "refused", 2: "usage", 3: "infeasible"}
 """Exit code to what it is called."""
 _EXCEPTION = re.compile(r"error: (?:internal error.*?: )?([A-Za-z]*(?:Error|Exception|Interrupt))\b: ?(.*)", re.DOTALL)
 # "neither inf nor train": a mode of NeuSight's measurements.
-_NOT_FINITE = re.compile(r"(?<![\w./-])[+-]?(?:inf|nan)(?![\w./-]| nor\b)", re.IGNORECASE)
+_NOT_FINITE = re.compile(r"(?<![\w./-])[+-]?(?:inf|nan)(?![\w./-]| nor\b)")
 _WITH_UNIT = re.compile(
     r"(?<![\w'\"])[+-]?(?:inf|nan) ?(?:%|x\b|[mun]?s\b|[KMGTPE]i?B\b|B/s)|(?:^|(?<=\s))[+-]inf(?=\s|$)", re.MULTILINE
 )
@@ -41,7 +41,7 @@ ANNOUNCED = "announced"
 FINE = (*EXITS.values(), ANNOUNCED)
 """Outcomes that are no failures."""
 _ANNOUNCEMENT = re.compile(
-    r"^(?:(?:scheduling|simulating) .*[0-9].*|[0-9]+% done, about [0-9]+ s left)\n", re.MULTILINE
+    r"^(?:(?:scheduling|simulating|predicting) .*[0-9].*|[0-9]+% done, about [0-9]+ s left)\n", re.MULTILINE
 )
 _SOURCE = f"{os.sep}traincast{os.sep}"
 

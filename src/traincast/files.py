@@ -50,7 +50,7 @@ def opened(path: Path, most: int = MOST_BYTES) -> Iterator[BinaryIO]:
     Raises
     ------
     FormatError
-        If it cannot be opened, is no regular file, or is larger.
+        If it cannot be opened or read, is no regular file, or is larger.
     """
     shown = str(path)
     try:
@@ -61,7 +61,11 @@ def opened(path: Path, most: int = MOST_BYTES) -> Iterator[BinaryIO]:
     except ValueError as error:
         raise FormatError(f"cannot be read: {error}", shown) from None
     with os.fdopen(_regular(handle, shown, most), "rb") as stream:
-        yield stream
+        try:
+            yield stream
+        except OSError as error:
+            # What looks like a file may still not give its bytes: /proc/self/mem, a disk that fails.
+            raise FormatError(f"cannot be read: {_reason(error)}", shown) from None
 
 
 def _regular(handle: int, shown: str, most: int) -> int:

@@ -159,6 +159,7 @@ def test_damage_is_named_with_its_line(tmp_path, damage, said):
         (lambda text: re.sub(r"(?m)^ *1048576 .*$", "     1048576       262144     float     sum", text), "cut short"),
         (lambda text: text.replace("    72.5", "     abc"), r"time_us is 'abc'; it must be a positive number"),
         (lambda text: text.replace("    72.5", "     0.0"), r"time_us is '0.0'"),
+        (lambda text: text.replace("    72.5", f"    {'9' * 400}"), "time_us is "),
     ],
 )
 def test_a_damaged_row_is_left_out_and_named(tmp_path, damage, said):

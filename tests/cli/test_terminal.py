@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import traincast
+from fuzzing.measured import MEASURED
 from support import row, write_aicb
 from traincast.report.contract import REPORTS
 from traincast.report.plain import shown
@@ -223,6 +224,17 @@ def test_an_ignored_signal_stays_ignored(call):
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_many_rows_are_announced(call, tmp_path, monkeypatch):
+    monkeypatch.setattr("traincast.calibrate.validate.ANNOUNCED_ROWS", 3)
+    path = tmp_path / "m.csv"
+    path.write_text(MEASURED["named"])
+    code, out, err = call("validate", path, "--json")
+    assert (code, err) == (0, "predicting 6 rows\n")
+    assert out.startswith("{")
+    path.write_text(MEASURED["attention"])
+    assert call("validate", path)[2] == ""
 
 
 # --- one place

@@ -8,6 +8,7 @@ reduce_scatter the whole tensor. Source: NVIDIA/nccl-tests, src/common.cu and
 doc/PERFORMANCE.md.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -219,9 +220,10 @@ def _suspicion(op: str, size: str, times: list[str]) -> str:
         return f"{op} is no operation that is priced"
     try:
         out_of_place, in_place = map(float, times)
+        known = math.isfinite(out_of_place) and math.isfinite(in_place)
     except ValueError:
         # One of the two was not run; or it is damaged, and who reads the number says so.
         return ""
-    if out_of_place > ARTEFACT * in_place:
+    if known and out_of_place > ARTEFACT * in_place:
         return f"warm-up artefact: {out_of_place:g} us out of place, {in_place:g} us in place"
     return ""

@@ -12,9 +12,12 @@ from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.nccl_logs import is_nccl_log, read_nccl_log
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.files import decoded, read_bytes, unpacked
+from traincast.progress import advanced
 from traincast.ranges import RANGES, Range, is_number, plain_number, quoted, range_of
 
 T = TypeVar("T")
+
+_TOLD_EVERY = 256
 
 MOST_TABLE_BYTES = 2**26
 """Largest table, unpacked: half a million rows, of which one computer predicts a few hundred in a second."""
@@ -129,7 +132,9 @@ class Table:
             All others, those first that are no rows.
         """
         kept, skipped = [], list(self.damaged)
-        for row in self.rows:
+        for done, row in enumerate(self.rows):
+            if done and done % _TOLD_EVERY == 0:
+                advanced(done / len(self.rows))
             try:
                 found = reader(row)
             except TraincastError as error:

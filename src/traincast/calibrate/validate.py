@@ -14,8 +14,11 @@ from traincast.calibrate.statistics import Statistics, relative_errors, statisti
 from traincast.calibrate.tables import Table, read_table
 from traincast.errors import ConfigError, FormatError
 from traincast.names import known_names
+from traincast.progress import announce
 from traincast.spec.notes import Note
 
+ANNOUNCED_ROWS = 10_000
+"""Rows from which predicting them may take seconds: whole models take half a millisecond each."""
 WORST = 10
 """How many of the worst rows are listed."""
 
@@ -167,6 +170,8 @@ def validate(
     chosen = _groupings(of, by)
     if leave_out is not None and leave_out not in of.leaves_out:
         raise ConfigError(f"{of.title} cannot leave out {leave_out!r}; {known_names(leave_out, of.leaves_out)}", "cv")
+    if table.size > ANNOUNCED_ROWS:
+        announce(f"predicting {table.size:,} rows")
     found = of.predict(table, Request(cluster=cluster, progress=progress))
     return Validation(
         path=table.path,

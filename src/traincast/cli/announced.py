@@ -30,9 +30,9 @@ def announced(*, quiet: bool) -> Iterator[None]:
     def tell(what: str, share: float) -> None:
         nonlocal last_s
         now_s = monotonic()
-        if share < _TOLD_FROM:
+        if share == 0:
             complain(what)
-        elif now_s - last_s >= _EVERY_S and share < 1:
+        elif now_s - last_s >= _EVERY_S and _TOLD_FROM <= share < 1:
             left_s = (now_s - start_s) * (1 - share) / share
             complain(f"{share:.0%} done, about {left_s:.0f} s left")
             last_s = now_s

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from traincast.cli.announced import announced
 from traincast.cli.options import group_name
 from traincast.cli.terminal import console, counted, print_json, print_line
 
@@ -42,7 +43,7 @@ def command(
     from traincast.report.whole import write_whole
 
     chosen = [name.strip() for name in by.split(",")] if by is not None else []
-    with counted("predicting", quiet=as_json) as tell:
+    with announced(quiet=False), counted("predicting", quiet=as_json) as tell:
         validation = api.validate(file, cluster, chosen, leave_out, kind=kind, progress=tell)
     if out is not None:
         write_whole(out, predictions_csv(validation))
