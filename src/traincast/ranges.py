@@ -193,15 +193,6 @@ RANGES: dict[str, Range] = _table(
 """Kind to its range."""
 
 
-def range_table() -> str:
-    """Return the table of all ranges in Markdown, as `docs/results.md` has it."""
-    rows = [
-        f"| {each.kind} | {_plain(each.lowest)} | {_plain(each.highest)} | {each.unit or '-'} | {each.of} |"
-        for each in RANGES.values()
-    ]
-    return "\n".join(["| kind | lowest | highest | unit | what has it |", "|---|---|---|---|---|", *rows]) + "\n"
-
-
 _KIND_OF_NAME: dict[str, tuple[str, ...]] = {
     "degree": (
         *("gpus", "nodes", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "shard", "microbatches", "ranks"),
