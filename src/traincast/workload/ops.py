@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.errors import InfeasibleError
-from traincast.ranges import LARGEST_WHOLE
 from traincast.workload.calls import OperatorCall
 from traincast.workload.words import UNEQUAL, Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream
 
@@ -147,13 +146,15 @@ _INTEGER_WIDTH = {
     "int32": ("file", "line", "layer"),
     "int64": ("size_bytes", "received_bytes", "memory_alloc_bytes", "memory_free_bytes"),
 }
+_MOST_BYTES = 2**62
+"""Largest size that a column of 64 bits takes twice over."""
 _FLOATS = ("duration_s", "process_s", "repeats", "flops", "bytes_moved")
 _OBJECTS = ("name", "part", "dtype", "loads", "calls", "overlap_shares")
 
 
 def _too_large(name: str, op: Op, size_bytes: int) -> InfeasibleError:
     return InfeasibleError(
-        f"{op.name or 'an operation'} has {size_bytes:.3g} bytes ({name}), above the limit of 2^53; its sequence, "
+        f"{op.name or 'an operation'} has {size_bytes:.3g} bytes ({name}), above the limit of 2^62; its sequence, "
         "batch or widths are beyond any machine"
     )
 
@@ -170,7 +171,7 @@ def table_of(ops: Sequence[Op]) -> OpTable:
     for width, names in _INTEGER_WIDTH.items():
         for name in names:
             values = [-1 if (value := getattr(op, name)) is None else value for op in ops]
-            if width == "int64" and max(values, default=0) > LARGEST_WHOLE:
+            if width == "int64" and max(values, default=0) > _MOST_BYTES:
                 raise _too_large(name, ops[int(np.argmax(np.array(values, dtype=np.float64)))], max(values))
             columns[name] = np.array(values, dtype=width)
     for name in _FLOATS:
