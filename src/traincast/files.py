@@ -149,6 +149,19 @@ def unpacked(data: bytes, shown: str, most: int = MOST_BYTES) -> bytes:
     return b"".join(found)
 
 
+def unpacked_head(data: bytes, most: int) -> bytes:
+    """Return at most so many bytes of what the beginning of a gzip file holds; what is none comes back as it is.
+
+    Nothing comes back where it is damaged.
+    """
+    if not data.startswith(_GZIP):
+        return data
+    try:
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, most)
+    except (zlib.error, gzip.BadGzipFile):
+        return b""
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file.
 

@@ -1,9 +1,7 @@
 """Tell what a file is that is no workload, trace or topology, and which command takes it."""
 
 import csv
-import gzip
 import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +11,7 @@ from traincast.calibrate.nccl_logs import is_nccl_log
 from traincast.calibrate.tables import read_table
 from traincast.errors import FormatError
 from traincast.fabric.inspect import inspect_file
-from traincast.files import opened, parse_json, parse_toml, read_text
+from traincast.files import opened, parse_json, parse_toml, read_text, unpacked_head
 from traincast.formats.busbw import looks_like_busbw
 from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import identify_run
@@ -21,7 +19,6 @@ from traincast.spec.job_file import SECTIONS
 
 _MOST_BYTES = 1 << 16
 _MOST_JSON_BYTES = 1 << 26
-_GZIP = b"\x1f\x8b"
 _VALIDATE = "traincast validate takes it"
 _TAKEN_BY = {
     "collectives": "traincast calibrate and traincast validate take it",
@@ -75,11 +72,9 @@ def recognise(path: Path) -> Known | None:
     """
     try:
         with opened(path) as stream:
-            data = stream.read(_MOST_BYTES)
+            data = unpacked_head(stream.read(_MOST_BYTES), _MOST_BYTES)
     except FormatError:
         return None
-    if data.startswith(_GZIP):
-        data = _unpacked(data)
     head = data.decode("utf-8-sig", errors="replace")
     if path.suffix == ".toml":
         return _toml(path)
@@ -119,14 +114,6 @@ def workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
         if known is None:
             raise
     raise FormatError(f"is no workload: {known.what}; {known.taken_by}", str(paths[0]))
-
-
-def _unpacked(data: bytes) -> bytes:
-    """Return the beginning of what a gzip file holds."""
-    try:
-        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, _MOST_BYTES)
-    except (zlib.error, gzip.BadGzipFile):
-        return b""
 
 
 def _nccl_log(path: Path, head: str) -> Known | None:
@@ -185,7 +172,7 @@ def _aiob(_: Path, head: str) -> Known | None:
 def _operations(_: Path, head: str) -> Known | None:
     if not head.startswith(_OPS_CSV):
         return None
-    return Known("ops", "operations of a simulated step (ops.csv)", "spreadsheets take it; no command does")
+    return Known("ops", "operations of a simulated step (ops.csv)", "open it in a spreadsheet; no command takes it")
 
 
 def _measurements(path: Path, head: str) -> Known | None:
