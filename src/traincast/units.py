@@ -181,6 +181,11 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
+def format_share(share: float, digits: int = 1) -> str:
+    """Write a fraction for people as a percentage: ``13.8 %``."""
+    return f"{100 * share:.{digits}f} %"
+
+
 def format_rate(rate_bytes_per_s: float) -> str:
     """Write a data rate for people: ``362 GB/s``."""
     for unit in ("T", "G", "M", "k"):

@@ -48,10 +48,10 @@ def test_runs_with_memory_are_predicted_and_crashes_counted(table):
     texts = {note.code: note.text for note in found.notes}
     assert texts["infeasible-ok"].startswith("of 2 runs that ran, 0")
     assert texts["infeasible-crashed"].startswith(
-        "of 2 runs that crashed, 1 are called infeasible (50.0%); 1 are refused"
+        "of 2 runs that crashed, 1 are called infeasible (50.0 %); 1 are refused"
     )
     within = np.quantile(np.abs(np.log(found.measured / found.predicted)), 0.68)
-    assert f"within {within:.1%}" in texts["spread"]
+    assert f"within {100 * within:.1f} %" in texts["spread"]
     assert dict(found.skipped)["b"].endswith("cannot")
     assert dict(found.skipped)["c"].endswith("fits")
 

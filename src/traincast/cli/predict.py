@@ -16,7 +16,7 @@ from traincast.spec.options import changed_options, make_options
 @click.command(name="predict", context_settings={"ignore_unknown_options": False})
 @job_options
 @run_options
-@click.option("--allow-oom", is_flag=True, help="Simulate even a job that is refused as it does not fit into memory.")
+@click.option("--allow-oom", is_flag=True, help="Simulate a job that is refused because it does not fit into memory.")
 @output_options
 def command(
     words: tuple[str, ...],

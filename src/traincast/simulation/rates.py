@@ -13,6 +13,7 @@ from traincast.spec.counts import hardware_flops_per_token, model_flops_per_step
 from traincast.spec.gpus import PEAK_OF_DTYPE, GpuSpec
 from traincast.spec.job import Job
 from traincast.spec.notes import Note
+from traincast.units import format_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ def above_peak(rates: Rates) -> tuple[Note, ...]:
     if max(rates.mfu, rates.hfu) > 1:
         found.append(
             f"{_shares(rates.mfu, rates.hfu)} of the dense {rates.peak_dtype} peak: no GPU does that, so something is "
-            "priced too cheap or the peak of the cluster's GPU is too low"
+            "estimated too fast or the peak of the cluster's GPU is too low"
         )
     if max(rates.mfu_16_bit, rates.hfu_16_bit) > 1 and rates.peak_flops_per_s > rates.peak_16_bit_flops_per_s:
         found.append(
@@ -107,7 +108,7 @@ def above_peak(rates: Rates) -> tuple[Note, ...]:
 
 
 def _shares(mfu: float, hfu: float) -> str:
-    return f"MFU {100 * mfu:.1f} % and HFU {100 * hfu:.1f} %"
+    return f"MFU {format_share(mfu)} and HFU {format_share(hfu)}"
 
 
 def _half(gpu: GpuSpec) -> str:

@@ -74,7 +74,7 @@ JOB_FLAGS: tuple[JobFlag, ...] = (
         "recompute_method",
         ("--recompute-method",),
         "choice",
-        "Full: so many layers one by one, or all in groups of so many.",
+        "With full: so many layers of each virtual stage, or all layers in groups of so many.",
         RECOMPUTE_METHODS,
     ),
     JobFlag(

@@ -22,6 +22,10 @@ from traincast.estimate.memory.uncertainty import REFUSED_ABOVE
 from traincast.schedules.plan import SCHEDULES
 from traincast.spec.gpus import gpu_of_cluster
 from traincast.spec.notes import Note
+from traincast.units import format_share
+
+ONE_DEVIATION = 0.68
+"""Share of a normal distribution within one standard deviation."""
 
 MEANINGS = (("simumax", "allocated"), ("torchtitan", "reserved"), ("nanotron", "reserved"))
 """What a source prints, by the start of its name; others print what the driver shows.
@@ -177,10 +181,12 @@ def _predictions(
 def _verdicts(outcome: str, found: list[RunMemory]) -> Note:
     """Say how many runs of an outcome the model calls infeasible, and how many a forecast would refuse."""
     called, refused = sum(not each.fits for each in found), sum(each.refused for each in found)
+    shares = [format_share(count / len(found)) for count in (called, refused)]
     return Note(
         f"infeasible-{outcome}",
-        f"of {len(found)} runs that {_OUTCOMES[outcome]}, {called} are called infeasible ({called / len(found):.1%}); "
-        f"{refused} are refused ({refused / len(found):.1%}): their chance of not fitting is above {REFUSED_ABOVE:.0%}",
+        f"of {len(found)} runs that {_OUTCOMES[outcome]}, {called} are called infeasible ({shares[0]}); "
+        f"{refused} are refused ({shares[1]}): their chance of not fitting is above "
+        f"{format_share(REFUSED_ABOVE, 0)}",
     )
 
 
@@ -189,12 +195,12 @@ def _spread(measured: FloatArray, predicted: FloatArray) -> list[Note]:
     if not measured.size:
         return []
     within = float(np.quantile(np.abs(np.log(measured / predicted)), ONE_DEVIATION))
-    text = f"{ONE_DEVIATION:.0%} of the runs lie within {within:.1%} (logarithm of measured over predicted memory)"
+    text = (
+        f"{format_share(ONE_DEVIATION, 0)} of the runs lie within {format_share(within)} (logarithm of measured over "
+        "predicted memory)"
+    )
     return [Note("spread", text)]
 
-
-ONE_DEVIATION = 0.68
-"""Share of a normal distribution within one standard deviation."""
 
 _OUTCOMES = {"ok": "ran", "crashed": "crashed"}
 

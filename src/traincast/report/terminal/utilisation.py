@@ -1,5 +1,7 @@
 """MFU and HFU for people, always with the peak that they are of."""
 
+from traincast.units import format_share
+
 _HALF = "16-bit"
 
 
@@ -35,5 +37,5 @@ def utilisation(
 
 
 def _shares(mfu: float | None, hfu: float | None, names: tuple[str, str]) -> str:
-    known = [f"{name}{100 * share:.1f} %" for name, share in zip(names, (mfu, hfu), strict=True) if share is not None]
+    known = [f"{name}{format_share(share)}" for name, share in zip(names, (mfu, hfu), strict=True) if share is not None]
     return ", ".join(known)

@@ -141,7 +141,7 @@ class Emitter:
         return stack.unhidden_fsdp if group in (Group.DP, Group.EDP, Group.SHARD) and job.zero == 3 else 1.0
 
     def can_overlap(self, group: Group) -> bool:
-        """Return whether transfers of a tensor parallel group can be pipelined with its matrix products.
+        """Return whether transfers of a tensor parallel group can be pipelined with its GEMMs.
 
         The kernels that do so write to the memory of their peers, which takes one NVLink domain. Sources:
         NVIDIA/TransformerEngine issue 1071 (userbuffers: tensor parallelism of one node only); PyTorch,

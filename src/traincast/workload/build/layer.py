@@ -207,7 +207,7 @@ def _norms(part: Slice, kind: LayerKind, work: LayerWork) -> None:
 
 
 def _between(part: Slice, work: LayerWork) -> None:
-    """Add residual sums, and the casts of products in 8 bits or less."""
+    """Add residual sums, and the casts of GEMMs in 8 bits or less."""
     model, tokens, dtype = part.job.model, part.norm_tokens, part.core_dtype
     work.kernels.alike("elementwise", (tokens, model.hidden), dtype, count=2)
     if not part.job.stack.fused_elementwise:
