@@ -19,6 +19,10 @@ import numpy as np
 from traincast import api
 from traincast.engine.graph import Graph, build_graph
 from traincast.engine.reference import Times, run_reference
+from traincast.estimate.collectives import price_many
+from traincast.fabric.placement import Placement
+from traincast.spec.clusters import load_cluster
+from traincast.workload.words import Operation
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "aicb_gpt_405b_1024gpu.txt"
 Engine = Callable[[Graph, np.ndarray], Times]
@@ -87,6 +91,17 @@ def engines() -> None:
         print(f"engine, {name:22}  {rate:6.2f} M ops/s  {seconds / base:5.2f} x a bare loop over {ops:,} durations")
 
 
+def collectives() -> None:
+    """Time a million estimates of all-reduces over 512 different groups."""
+    cluster, rng = load_cluster("h100"), np.random.default_rng(0)
+    groups = [Placement((members,) * nodes) for members in range(1, 9) for nodes in range(1, 65)]
+    which, size_bytes = rng.integers(0, len(groups), 10**6), rng.integers(1, 2**33, 10**6)
+    base = best_cpu_s(lambda: np.sort(size_bytes))
+    seconds = best_cpu_s(lambda: price_many(Operation.ALL_REDUCE, size_bytes, groups, cluster, which))
+    print(f"1e6 collectives                 {seconds:6.2f} s    {seconds / base:5.1f} x sorting as many sizes")
+
+
 if __name__ == "__main__":
     whole_process()
     engines()
+    collectives()

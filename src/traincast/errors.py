@@ -80,4 +80,4 @@ class DeadlockError(ProgramError):
 
 
 class CalibrationError(TraincastError):
-    """Measurements that cannot be fitted."""
+    """Measurements of which none can be used, or that cannot be fitted."""

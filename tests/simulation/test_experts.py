@@ -1,6 +1,7 @@
 """Unequal experts: who computes longer, who waits where, and what the exchanges take."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -87,7 +88,7 @@ def test_a_factor_of_one_is_the_balanced_run_bit_for_bit(experts):
     plain = simulate(experts)
     for options in ({"expert_imbalance": 1.0}, {"expert_loads": (0.7,) * EP}):
         again = simulate(experts, **options)
-        assert again == plain
+        assert replace(again, run=None) == replace(plain, run=None)
         assert again.timeline.end_s_N.tobytes() == plain.timeline.end_s_N.tobytes()
     assert len(plain.ranks) == 1
 

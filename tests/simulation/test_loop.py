@@ -283,7 +283,7 @@ def test_the_loop_says_how_it_settled(workload, layout):
         ({"overlap_slowdown": -1}, "overlap_slowdown: is -1; it must be a number from 0 to 1000, or such numbers by"),
         ({"overlap_slowdown": "0.1"}, "overlap_slowdown: is '0.1'; it must be a number"),
         ({"overlap_slowdown": True}, "overlap_slowdown: is True"),
-        ({"network": "packets"}, "one of auto, analytical, flow"),
+        ({"network": "packets"}, "is 'packets'; known: auto, analytical, flow"),
         ({"network_seeds": 0}, "a whole number from 1 to 1000"),
     ],
 )

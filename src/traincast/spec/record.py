@@ -212,7 +212,7 @@ def _said(value: Any, leave_out: tuple[str, ...] = ()) -> Any:  # noqa: ANN401
         said = [each for each in fields(value) if each.name not in leave_out and _is_said(value, each)]
         return {each.name: _said(getattr(value, each.name)) for each in said}
     if isinstance(value, Mapping):
-        return {str(key): _said(each) for key, each in value.items()}
+        return {str(key): _said(value[key]) for key in sorted(value)}
     if isinstance(value, tuple | list):
         return [_said(each) for each in value]
     if isinstance(value, Enum):

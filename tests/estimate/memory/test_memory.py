@@ -192,7 +192,12 @@ def test_more_of_anything_that_divides_never_needs_more(micro_batch, tp, pp, zer
 
     base = peak_of(job())
     messages = 1.5 * GIB  # buffers of one more communicator and messages between stages are not divided
-    assert peak_of(job(micro_batch=2 * micro_batch)) > base
+    # The largest moment may be the optimizer's step, when activations are gone.
+    assert peak_of(job(micro_batch=2 * micro_batch)) >= base
+    activations = [
+        max(stage.activations for stage in memory_of(job(micro_batch=each))) for each in (micro_batch, 2 * micro_batch)
+    ]
+    assert activations[0] <= activations[1]
     assert peak_of(job(tp=2 * tp)) <= base + messages
     assert peak_of(job(recompute="full")) <= base
     wider = [peak_of(job(zero=each)) for each in ((0, 1, 2, 3) if pp == 1 else (0, 1))]

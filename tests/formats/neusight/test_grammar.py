@@ -1,7 +1,6 @@
 """A NeuSight file is read value by value, in both forms, and what is wrong is named with its place."""
 
 import json
-import time
 
 import pytest
 
@@ -193,8 +192,5 @@ def test_half_a_character_does_not_reach_the_output():
     assert name.encode() == b"?"
 
 
-def test_a_large_file_is_read_fast():
-    text = text_of([ROW] * 20_000)
-    start = time.perf_counter()
-    assert len(parse("w.tsv", text).rows) == 20_000
-    assert time.perf_counter() - start < 5
+def test_a_large_file_is_read_whole():
+    assert len(parse("w.tsv", text_of([ROW] * 20_000)).rows) == 20_000
