@@ -16,7 +16,7 @@ from traincast.estimate.simai.options import refuse_beside_simai
 from traincast.estimate.simai.report import SimaiReport
 from traincast.estimate.simai.total import simai_sum
 from traincast.fabric.node_use import with_used_gpus
-from traincast.files import opened, read_bytes
+from traincast.files import read_bytes, read_head
 from traincast.formats.aicb.grammar import load
 from traincast.formats.busbw import read_busbw
 from traincast.formats.contract import Inspection
@@ -558,8 +558,7 @@ def _measured_side(workload: Workload, name: str) -> Side:
 
 def _begins_like_json(path: Path) -> bool:
     try:
-        with opened(path) as stream:
-            return stream.read(_HEAD_BYTES).lstrip().startswith(b"{")
+        return read_head(path, _HEAD_BYTES).lstrip().startswith(b"{")
     except FormatError:
         # A folder or pattern; or who reads it next says why it cannot be read.
         return False

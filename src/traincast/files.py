@@ -12,10 +12,8 @@ import re
 import stat
 import tomllib
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from traincast.errors import FormatError
 from traincast.units import format_size
@@ -36,36 +34,34 @@ _PART = r"""(?:(?<![\w-])[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _DEEP_KEY = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')){{{MOST_DEPTH},}}")
 
 
-@contextmanager
-def opened(path: Path, most: int = MOST_BYTES) -> Iterator[BinaryIO]:
-    """Open a regular file for reading.
+def read_head(path: Path, count: int, most: int = MOST_BYTES) -> bytes:
+    """Return the first bytes of a regular file.
 
     Parameters
     ----------
     path : Path
         The file.
+    count : int
+        Bytes to read; fewer come back where it has fewer.
     most : int
         Bytes that it may have.
 
     Raises
     ------
     FormatError
-        If it cannot be opened or read, is no regular file, or is larger.
+        If it cannot be opened or read, is no regular file, or is larger than `most`.
     """
     shown = str(path)
     try:
         # Without O_NONBLOCK the opening of a pipe waits for somebody who writes to it.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        with os.fdopen(_regular(handle, shown, most), "rb") as stream:
+            # What looks like a file may still not give its bytes: /proc/self/mem, a disk that fails.
+            return stream.read(count)
     except OSError as error:
         raise FormatError(f"cannot be read: {_reason(error)}", shown) from None
     except ValueError as error:
         raise FormatError(f"cannot be read: {error}", shown) from None
-    with os.fdopen(_regular(handle, shown, most), "rb") as stream:
-        try:
-            yield stream
-        except OSError as error:
-            # What looks like a file may still not give its bytes: /proc/self/mem, a disk that fails.
-            raise FormatError(f"cannot be read: {_reason(error)}", shown) from None
 
 
 def _regular(handle: int, shown: str, most: int) -> int:
@@ -89,12 +85,8 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     FormatError
         If it cannot be read, is no regular file, or is larger than `most` bytes.
     """
-    with opened(path, most) as stream:
-        try:
-            # Files of /proc say that they have no bytes.
-            data = stream.read(most + 1)
-        except OSError as error:
-            raise FormatError(f"cannot be read: {_reason(error)}", str(path)) from None
+    # Files of /proc say that they have no bytes.
+    data = read_head(path, most + 1, most)
     if len(data) > most:
         raise FormatError(f"has more than {format_size(most)}, the limit", str(path))
     return data

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from traincast.api import load_result, read
 from traincast.errors import ConfigError
-from traincast.files import opened
+from traincast.files import read_head
 from traincast.simulation.result import Result
 from traincast.simulation.runs import record_of, run_job_of, run_workload_of, unchanged_files
 from traincast.spec.options import SimulateOptions
@@ -19,11 +19,7 @@ def is_result(path: str | PathLike[str]) -> bool:
     """Say whether a file, or the ``result.json`` of a folder, is a result of traincast."""
     file = Path(path)
     file = file / "result.json" if file.is_dir() else file
-    if not file.is_file():
-        return False
-    with opened(file) as stream:
-        head = stream.read(_HEAD_BYTES)
-    return b'"traincast.result/' in head
+    return file.is_file() and b'"traincast.result/' in read_head(file, _HEAD_BYTES)
 
 
 def load_record(path: str | PathLike[str]) -> RunRecord:

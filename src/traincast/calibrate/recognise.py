@@ -11,7 +11,7 @@ from traincast.calibrate.nccl_logs import is_nccl_log
 from traincast.calibrate.tables import read_table
 from traincast.errors import FormatError
 from traincast.fabric.inspect import inspect_file
-from traincast.files import opened, parse_json, parse_toml, read_text, unpacked_head
+from traincast.files import parse_json, parse_toml, read_head, read_text, unpacked_head
 from traincast.formats.busbw import looks_like_busbw
 from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import identify_run
@@ -26,7 +26,10 @@ _TAKEN_BY = {
 }
 """Commands that take the measurements of a kind; `validate` alone takes all others."""
 _SCHEMAS = {
-    "traincast.result": ("result of a simulated step", "traincast report and traincast compare take it"),
+    "traincast.result": (
+        "result of a simulated step",
+        "traincast report and traincast compare take it, traincast predict or simulate runs it again",
+    ),
 }
 _OPS_CSV = "rank,stage,virtual_stage,microbatch,phase,kind,name,"
 _NS3_KEYS = {"ENABLE_QCN", "CC_MODE", "PACKET_PAYLOAD_SIZE"}
@@ -71,8 +74,7 @@ def recognise(path: Path) -> Known | None:
         If a log of nccl-tests, or a table of measurements, cannot be read as one; with the line.
     """
     try:
-        with opened(path) as stream:
-            data = unpacked_head(stream.read(_MOST_BYTES), _MOST_BYTES)
+        data = unpacked_head(read_head(path, _MOST_BYTES), _MOST_BYTES)
     except FormatError:
         return None
     head = data.decode("utf-8-sig", errors="replace")

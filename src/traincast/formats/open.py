@@ -8,7 +8,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from traincast.errors import ConfigError, FormatError
-from traincast.files import opened
+from traincast.files import read_head
 from traincast.formats.contract import FORMATS, Format
 from traincast.spec.flags import flag_of
 from traincast.spec.options import LayoutOptions
@@ -124,8 +124,7 @@ def identify(path: Path, given: Sequence[Path] = ()) -> Format:
     FormatError
         If the file cannot be read, or no format knows it; the message lists what was tried.
     """
-    with opened(path) as stream:
-        head = stream.read(_HEAD_BYTES).decode("utf-8", errors="replace")
+    head = read_head(path, _HEAD_BYTES).decode("utf-8", errors="replace")
     if not head.strip("\0 \t\r\n\ufeff"):
         raise FormatError(f"the file is empty{_advice(path, given)}", str(path), 1)
     tried = [(form.sniff(path, head), form) for form in FORMATS.entries()]
