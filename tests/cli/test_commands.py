@@ -267,6 +267,20 @@ def test_megatrons_names_equal_the_short_ones(call, file, short, long, value):
     assert one["parallel"][key] == value
 
 
+def test_a_typed_bus_bandwidth_goes_before_that_of_a_file(call, file, tmp_path):
+    rates = tmp_path / "busbw.yaml"
+    rates.write_text("mine\nTP:\nallreduce,: 300\nallgather,: 300\nreducescatter,: 300\nDP:\nallreduce,: 20\n")
+
+    def step(*words):
+        return json.loads(call("simulate", file, "--json", "--cluster", "h100", *words)[1])["breakdown_s"]
+
+    filed = step("--busbw", rates)
+    typed = step("--busbw", rates, "--busbw", "TP=1GB/s")
+    assert typed == step("--busbw", "tp=1GB/s", "--busbw", rates)
+    assert typed["exposed_tp"] > 2 * filed["exposed_tp"] > 0
+    assert typed["exposed_dp"] == pytest.approx(filed["exposed_dp"])
+
+
 def test_flags_change_what_they_say(call, file):
     def step(*words):
         return json.loads(call("simulate", file, "--json", "--cluster", "h100", *words)[1])

@@ -149,6 +149,19 @@ def test_bad_input_is_one_message(call, words, code, said):
     assert err.count("rror: ") == 1
 
 
+@pytest.mark.parametrize(
+    ("wrong", "right", "code"),
+    [("--use-distributed-optimiser", "--use-distributed-optimizer", 3), ("--num-layer", "--num-layers", 2)],
+)
+def test_a_refused_job_names_the_misspelt_flag_that_may_be_why(call, wrong, right, code):
+    words = [wrong if word == right else word for word in MEGATRON]
+    words[words.index("--hidden-size") + 1] = 16384
+    got, out, err = call("predict", "--like", "megatron", "--cluster", "h100", "--gpus", 16, "--", *words)
+    assert (got, out) == (code, "")
+    assert f"note: {wrong}" in err
+    assert f"did you mean {right}?" in err
+
+
 def test_a_damaged_file_is_named_with_its_place(call, tmp_path):
     file = tmp_path / "job.toml"
     file.write_text(EXAMPLE.read_text().replace("tp = 8", "tp = 8\ntpp = 1"))

@@ -1,6 +1,7 @@
 """The options that describe a job, for every command that takes one: a file, pasted flags, or options."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -8,7 +9,7 @@ import click
 
 from traincast.cli.numbers import in_range
 from traincast.cli.options import Name, tokens
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, TraincastError
 from traincast.spec.draft import Draft
 from traincast.spec.job_file import read_job_file
 from traincast.spec.job_flags import JOB_FLAGS, SCHEDULES, JobFlag
@@ -84,10 +85,23 @@ def job_of(
     wrong = [note.text for note in draft.warnings if note.code == "gpus-of-launcher"] if strict else []
     if wrong:
         raise click.UsageError(f"{wrong[0]}; give one of them, or leave out --strict")
-    missing = draft.missing()
-    if missing is not None:
-        raise click.UsageError(f"{missing}: {draft.hint(missing)}")
+    with naming_unknown_flags(draft):
+        missing = draft.missing()
+        if missing is not None:
+            raise click.UsageError(f"{missing}: {draft.hint(missing)}")
     return draft
+
+
+@contextmanager
+def naming_unknown_flags(draft: Draft) -> Iterator[None]:
+    """Add the pasted flags that are unknown to an error: a misspelt one may be why the job is refused."""
+    try:
+        yield
+    except (TraincastError, click.UsageError) as error:
+        for note in draft.warnings:
+            if note.code == "flag-unknown":
+                error.add_note(note.text)
+        raise
 
 
 def recorded_job(record: "RunRecord") -> Draft:

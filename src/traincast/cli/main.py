@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         wrong_usage = StringIO()
         error.show(wrong_usage)
-        complain(wrong_usage.getvalue().rstrip("\n"))
+        complain(wrong_usage.getvalue().rstrip("\n") + _notes(error))
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted")
@@ -96,13 +96,18 @@ def main(arguments: list[str] | None = None) -> None:
         # The reader of our output has gone; it wants to hear no more.
         sys.exit(1)
     except TraincastError as error:
-        _fail(str(error), error.exit_code)
+        _fail(str(error) + _notes(error), error.exit_code)
     except MemoryError as error:
         _fail(f"not enough memory for this{f': {error}' if str(error) else ''}", 1)
     except OSError as error:
         _fail(_of_system(error), 1)
     except Exception as error:
         _fail(_internal(error), 1)
+
+
+def _notes(error: Exception) -> str:
+    """Return what may be the cause of an error (`BaseException.add_note`), a line each below its message."""
+    return "".join(f"\nnote: {note}" for note in getattr(error, "__notes__", ()))
 
 
 def _of_system(error: OSError) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from glob import has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -86,17 +86,38 @@ def group_name(text: str) -> str:
     return text
 
 
-def group_rates(text: str) -> tuple[tuple[str, float], ...]:
+class GroupRates(NamedTuple):
+    """What one ``--busbw`` says."""
+
+    rates: tuple[tuple[str, float], ...]
+    """Group, or group and operation, with its bus bandwidth in bytes/s."""
+    from_file: bool
+
+
+def group_rates(text: str) -> GroupRates:
     """Read ``tp=300GB/s``, ``tp.all_reduce=300GB/s``, or a file of SimAI's that holds several; else wrong usage."""
     if "=" not in text and Path(text).is_file():
         from traincast import api
 
-        return tuple(api.bus_bandwidths(text).items())
+        return GroupRates(tuple(api.bus_bandwidths(text).items()), from_file=True)
     try:
         group, rate = _pair(text, "GROUP=RATE, nor a file of bus bandwidths")
-        return ((group, parse_rate(rate)),)
+        return GroupRates(((group, parse_rate(rate)),), from_file=False)
     except ConfigError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def rates_by_group(given: tuple[GroupRates, ...], name: str) -> dict[str, float]:
+    """Return the bus bandwidth of each group; a typed one goes before a file's, for all operations of its group."""
+    typed, filed = (
+        once_each(tuple(pair for each in given if each.from_file is from_file for pair in each.rates), name)
+        for from_file in (False, True)
+    )
+    replaced = {key.casefold() for key in typed}
+    kept = {
+        key: rate for key, rate in filed.items() if not replaced & {key.casefold(), key.partition(".")[0].casefold()}
+    }
+    return {**kept, **typed}
 
 
 def rank_factor(text: str) -> tuple[int, float]:

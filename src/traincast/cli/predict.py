@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from traincast.cli.announced import announced
-from traincast.cli.job_options import job_of, job_options, recorded_job
+from traincast.cli.job_options import job_of, job_options, naming_unknown_flags, recorded_job
 from traincast.cli.run_options import given_fields, output_options, recorded_run, run_fields, run_options
 from traincast.cli.terminal import console, print_json, print_line, progress
 from traincast.errors import ConfigError
@@ -53,7 +53,7 @@ def command(
             changed_options(record.options, **given_fields(run_fields(values))),
             allow_oom or record.allow_oom,
         )
-    with announced(quiet=quiet), progress("predicting", quiet=quiet or as_json):
+    with naming_unknown_flags(draft), announced(quiet=quiet), progress("predicting", quiet=quiet or as_json):
         result = api.predict(draft, options=options, allow_oom=allow_oom)
         written = write_directory(result, out) if out else []
     if as_json:

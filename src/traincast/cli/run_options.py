@@ -1,7 +1,6 @@
 """The options of every command that simulates a step: what the network does, who is slow, what comes out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +15,7 @@ from traincast.cli.options import (
     group_rates,
     once_each,
     rank_factor,
+    rates_by_group,
     slowdown_by_class,
 )
 from traincast.spec.options import NETWORKS, OVERLAP_CLASSES
@@ -107,7 +107,7 @@ def run_values(values: Mapping[str, Any]) -> dict[str, Any]:
     others = {name: value for name, value in values.items() if name not in ("busbw", "slow", "overlap_slowdown")}
     return {
         **others,
-        "busbw_bytes_per_s": once_each(tuple(chain(*values["busbw"])), "--busbw"),
+        "busbw_bytes_per_s": rates_by_group(values["busbw"], "--busbw"),
         "compute_slowdown": once_each(values["slow"], "--slow"),
         "overlap_slowdown": slowdown_by_class(values["overlap_slowdown"], "--overlap-slowdown"),
     }
