@@ -33,7 +33,7 @@ _EXCEPTION = re.compile(r"error: (?:internal error.*?: )?([A-Za-z]*(?:Error|Exce
 # "neither inf nor train": a mode of NeuSight's measurements.
 _NOT_FINITE = re.compile(r"(?<![\w./-])[+-]?(?:inf|nan)(?![\w./-]| nor\b)")
 _WITH_UNIT = re.compile(
-    r"(?<![\w'\"])[+-]?(?:inf|nan) ?(?:%|x\b|[mun]?s\b|[KMGTPE]i?B\b|B/s)|(?:^|(?<=\s))[+-]inf(?=\s|$)", re.MULTILINE
+    r"(?<![\w'\"])[+-]?(?:inf|nan) ?(?:%|x\b|[mun]?s\b|[KMGTPE]i?B\b|B/s)|(?:^|(?<=\s))[+-]inf(?=\s\s|$)", re.MULTILINE
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 ANNOUNCED = "announced"
