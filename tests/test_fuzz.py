@@ -9,7 +9,7 @@ import pytest
 
 from fuzz import Maker, Tally
 from fuzzing import judge as judging
-from fuzzing.arguments import COMMANDS
+from fuzzing.arguments import COMMANDS, FORMS, options_of
 from fuzzing.case import Case
 from fuzzing.judge import Verdict, judge
 from fuzzing.pool import Limits, run_cases
@@ -156,3 +156,7 @@ def test_the_shortest_case_of_a_failure_is_kept(tmp_path):
     (kept,) = tmp_path.iterdir()
     assert (kept / "w.txt").read_bytes() == case.files["w.txt"]
     assert (kept / "command.sh").read_text().startswith("traincast ")
+
+
+def test_the_forms_of_values_are_those_of_options():
+    assert set(FORMS) <= {option.metavar for command in COMMANDS for option in options_of(command)}

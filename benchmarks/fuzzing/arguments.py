@@ -12,12 +12,14 @@ COMMANDS = tuple(cli.list_commands(click.Context(cli)))
 """Every subcommand."""
 _WRITES = ("--out",)
 """Options that name what is written: they stay inside the folder of the case."""
-_FORMS = {
-    "GROUP=RATE": ("tp={}GB/s", "dp={}", "{}=300GB/s", "{}"),
+FORMS = {
+    "GROUP[.OP]=RATE|FILE": ("tp={}GB/s", "dp={}", "dp.all_reduce={}", "{}=300GB/s", "{}"),
     "RANK=FACTOR": ("0={}", "{}=1.5", "{}"),
     "[CLASS=]X[,...]": ("{}", "memory={}", "{}=0.1"),
     "GROUP=SHARE,...": ("tp={}", "{}=0.5"),
-    "X,X,...": ("1,{}", "{}"),
+    "X,X,...|TRACES": ("1,{}", "{}"),
+    "N|all|auto": ("{}",),
+    "A,B": ("mlp,{}", "{}"),
     "SIZE": ("{}", "{}MiB", "{}TiB"),
     "SIZE|FROM..TO": ("{}", "{}MiB", "1KiB..{}MiB", "{}..{}"),
     "FIRST:LAST": ("{}:{}", "a:{}"),
@@ -74,7 +76,7 @@ def _ahead(arguments: tuple[str, ...], given: tuple[str, ...]) -> tuple[str, ...
 def _value_of(option: click.Option, rng: random.Random) -> str:
     if isinstance(option.type, click.Choice) and rng.random() < 0.8:
         return str(rng.choice(list(option.type.choices)))
-    forms = _FORMS.get(str(option.metavar), ("{}",))
+    forms = FORMS.get(str(option.metavar), ("{}",))
     if str(option.metavar).startswith("NAME") and rng.random() < 0.5:
         return rng.choice(_NAMES)
     numeric = option.metavar in ("N", "X", "K") or forms != ("{}",)

@@ -10,7 +10,7 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.spec.attention_kernels import check_kernel, kernel_instead
 from traincast.spec.feasible import check_gpu, check_sharding
 from traincast.spec.gpus import GpuSpec
-from traincast.spec.job import JobRequest
+from traincast.spec.job import EIGHT_BIT, JobRequest
 from traincast.spec.notes import Note
 from traincast.spec.optimizer_types import OptimizerTypes, optimizer_types
 from traincast.spec.parallel import Parallel
@@ -23,8 +23,6 @@ T = TypeVar("T")
 DEFAULT_LORA_RANK = 16
 """Rank of adapters where none is given. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
 
-EIGHT_BIT = ("fp8", "fp8_block", "mxfp8", "nvfp4")
-"""Precisions whose weights can be gathered in 8 bits."""
 _NO_BF16 = ("pascal", "volta", "turing")
 
 

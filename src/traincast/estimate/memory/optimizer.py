@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from traincast.estimate.memory.habits import Habits
 from traincast.estimate.memory.parameters import RankParameters
-from traincast.spec.job import Job
+from traincast.spec.job import EIGHT_BIT, Job
 
 MASTER_BYTES = 4
 """Sharded parameters are kept in fp32, which is their own master copy (PyTorch FSDP2, MixedPrecisionPolicy)."""
@@ -12,7 +12,6 @@ MASTER_BYTES = 4
 LAYERS_GATHERED = 2
 """Layers whose sharded parameters are whole at a time: one in use and the next one (PyTorch FSDP2 prefetch)."""
 
-_EIGHT_BITS = ("fp8", "fp8_block", "mxfp8", "nvfp4")
 _COPIES_BYTES = {"fp8": 2.0, "fp8_block": 2.0, "mxfp8": 2.0, "nvfp4": 1.125}
 """Per matrix element: one copy for each of the two products that use it, scales included (Transformer Engine)."""
 
@@ -33,7 +32,7 @@ class States(NamedTuple):
 
 def is_eight_bit(precision: str) -> bool:
     """Say whether large products read 8-bit or narrower values."""
-    return precision in _EIGHT_BITS
+    return precision in EIGHT_BIT
 
 
 def parameter_bytes(precision: str) -> int:

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from traincast.spec.job import EIGHT_BIT
 from traincast.workload.build.kernels import Counted, Kernels
 from traincast.workload.build.slice import Slice
 from traincast.workload.calls import OperatorCall
 from traincast.workload.words import Group, Operation
-
-_FP8_LIKE = ("fp8", "fp8_block", "mxfp8", "nvfp4")
 
 
 UNFUSED_EXPERT_PASSES = 5
@@ -213,7 +212,7 @@ def _between(part: Slice, work: LayerWork) -> None:
     if not part.job.stack.fused_elementwise:
         # Dropout and bias as kernels of their own.
         work.kernels.alike("elementwise", (tokens, model.hidden), dtype, count=2)
-    if part.linear_dtype in _FP8_LIKE:
+    if part.linear_dtype in EIGHT_BIT:
         width = 2 * model.hidden + part.heads * model.attention.head_dim
         work.kernels.alike("cast", (part.norm_tokens * width,), part.linear_dtype)
 
@@ -222,7 +221,7 @@ def _mlp(part: Slice, work: LayerWork) -> None:
     model = part.job.model
     width = -(-model.ffn_hidden // part.job.parallel.tp)
     _feed_forward(part, work, part.tokens, width)
-    if part.linear_dtype in _FP8_LIKE:
+    if part.linear_dtype in EIGHT_BIT:
         work.kernels.alike("cast", (part.tokens * width,), part.linear_dtype)
 
 
@@ -265,7 +264,7 @@ def _experts(part: Slice, work: LayerWork) -> None:
         if model.linear_bias and not job.stack.fused_expert_bias:
             work.kernels.alike("elementwise", (busiest, inputs * width), part.core_dtype, count=UNFUSED_EXPERT_PASSES)
     work.kernels.grouped(groups, busiest, model.hidden, width, dtype, trained=trained)
-    if part.linear_dtype in _FP8_LIKE:
+    if part.linear_dtype in EIGHT_BIT:
         work.kernels.alike("cast", (busiest * (model.hidden + width),), dtype)
     _shared_experts(part, work, experts.shared_ffn_hidden)
     size = routed * model.hidden * part.element_bytes
