@@ -10,7 +10,6 @@ from traincast.workload.build.slice import Slice
 from traincast.workload.calls import OperatorCall
 from traincast.workload.words import Group, Operation
 
-
 UNFUSED_EXPERT_PASSES = 5
 """Passes over both halves of an expert's input where bias and gated activation are kernels of their own: bias, split,
 clamp, shift and product (gpt-oss, openai/gpt-oss, gpt_oss/torch/model.py, swiglu)."""
