@@ -228,7 +228,7 @@ def test_modules_and_types_are_said_alike_in_flags_job_files_and_pasted(call, tm
 
 def test_a_wrong_module_lists_the_known_ones(call):
     code, out, err = call("predict", *SMALL, "--recompute-modules", "mpl")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "known: core_attn, mla_up_proj, layernorm, mlp, moe, moe_act, shared_experts" in err
 
 

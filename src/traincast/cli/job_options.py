@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -150,9 +151,10 @@ def _check_name(context: click.Context, option: click.Parameter, value: str | No
     return Name((*SCHEDULES, *added)).convert(value, option, context)
 
 
-def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    """Split names at commas and blanks."""
-    return None if value is None else tuple(value.replace(",", " ").split())
+def _names(context: click.Context, option: click.Parameter, value: str | None, known: Name) -> tuple[str, ...] | None:
+    """Split names at commas and blanks; refuse one that is none of the known ones."""
+    words = None if value is None else value.replace(",", " ").split()
+    return None if words is None else tuple(known.convert(word, option, context) for word in words)
 
 
 def _option(flag: JobFlag) -> Callable[[F], F]:
@@ -173,9 +175,9 @@ def _option(flag: JobFlag) -> Callable[[F], F]:
             *flag.names, flag.field, metavar="NAME", callback=_check_name, help=f"{flag.help[:-1]}: {known}."
         )
     if flag.kind == "names":
-        known = ", ".join(flag.choices)
+        split, known = partial(_names, known=Name(flag.choices)), ", ".join(flag.choices)
         return click.option(
-            *flag.names, flag.field, metavar="A,B", callback=_names, help=f"{flag.help[:-1]}; known: {known}."
+            *flag.names, flag.field, metavar="A,B", callback=split, help=f"{flag.help[:-1]}; known: {known}."
         )
     metavar = {"text": "NAME|FILE", "count": "N", "tokens": "N", "number": "X"}.get(flag.kind)
     return click.option(*flag.names, flag.field, type=kinds[flag.kind], metavar=metavar, help=flag.help)
