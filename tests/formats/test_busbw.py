@@ -7,7 +7,7 @@ from support import ALONE, rich_rows, write_aicb
 from traincast import api
 from traincast.errors import FormatError
 from traincast.formats.busbw import looks_like_busbw
-from traincast.spec.options import OPERATION_NAMES
+from traincast.spec.options import OPERATIONS
 from traincast.workload.words import Operation
 
 FILE = """\
@@ -109,4 +109,4 @@ def test_rates_over_which_nothing_is_priced_are_one_warning(tmp_path):
 
 
 def test_the_names_of_operations_are_those_of_the_workload():
-    assert {*OPERATION_NAMES} == {each.name.lower() for each in Operation if each is not Operation.NONE}
+    assert {*OPERATIONS} == {each.name.lower() for each in Operation if each is not Operation.NONE}
