@@ -92,13 +92,13 @@ def test_pasted_flags(call):
     assert "parallelism.tensor_parallel_degree: is 0; it must be a whole number from 1" in err
 
 
-def test_a_packed_file_that_unfolds_to_gigabytes(call, tmp_path):
+def test_a_packed_file_that_expands_to_gigabytes(call, tmp_path):
     path = tmp_path / "bomb.csv"
     # Members of a gzip file follow each other: 16 MiB each, 640 MiB in all.
     path.write_bytes(gzip.compress(b"a" * 2**24) * 40)
     code, out, err = call("validate", path)
     assert (code, out) == (1, "")
-    assert "unfolds to more than 64 MiB, the limit" in err
+    assert "expands to more than 64 MiB, the limit" in err
 
 
 def test_a_large_file_in_one_microbatch(call, tmp_path):
