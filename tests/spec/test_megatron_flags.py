@@ -119,6 +119,19 @@ def test_groups_of_node_limited_routing():
 )
 def test_only_the_flex_dispatcher_sends_a_token_to_a_node_once(flags, once):
     assert job(DEEPSEEK, flags)[0].stack.deduplicated_dispatch is once
+    warned = draft_like("megatron", shlex.split(f"{DEEPSEEK} {flags}")).warnings
+    assert [note.code for note in warned] == (["flag-not-modelled"] if "allgather" in flags else [])
+
+
+def test_a_back_end_of_the_flex_dispatcher_needs_it():
+    backend, flex = "--moe-flex-dispatcher-backend deepep", "--moe-token-dispatcher-type flex"
+    assert job(DEEPSEEK, backend)[1]["flag-unused"].endswith(f"it needs {flex}")
+    assert "flag-unused" not in job(DEEPSEEK, f"{flex} {backend}")[1]
+
+
+def test_the_dispatcher_counts_where_the_flags_leave_the_model_open():
+    assert draft_like("megatron", ["--moe-token-dispatcher-type", "flex"]).fields["deduplicated_dispatch"] is True
+    assert "deduplicated_dispatch" not in draft_like("megatron", ["--bf16"]).fields
 
 
 def test_experts_are_split_as_the_rest_unless_a_flag_says_otherwise():
@@ -132,6 +145,7 @@ def test_experts_are_split_as_the_rest_unless_a_flag_says_otherwise():
     [
         "--moe-expert-capacity-factor 1.5",
         "--moe-router-topk 4",
+        "--moe-token-dispatcher-type flex",
         "--kv-lora-rank 256",
         "--fp8-recipe blockwise",
         "--recompute-modules mlp",
@@ -160,6 +174,7 @@ def test_flags_that_have_what_they_need_are_not_said_to_be_unused():
         ("--overlap-param-gather --overlap-grad-reduce", "--overlap-param-gather: needs --use-distributed-optimizer"),
         ("--use-distributed-optimizer --overlap-param-gather", "--overlap-param-gather: needs --overlap-grad-reduce"),
         ("--num-distributed-optimizer-instances 2", "instances: needs --use-distributed-optimizer"),
+        ("--moe-enable-deepep", "--moe-enable-deepep: needs --moe-token-dispatcher-type flex"),
         ("--recompute-activations --recompute-num-layers 2", "needs --recompute-granularity full, not selective"),
     ],
 )

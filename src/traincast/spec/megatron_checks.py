@@ -13,9 +13,23 @@ from traincast.spec.notes import Note
 from traincast.spec.pasted import Pasted
 
 _EXPERTS = (
-    "moe-router-topk moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-layer-freq moe-expert-capacity-factor"
+    "moe-router-topk moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-layer-freq moe-expert-capacity-factor "
+    "moe-router-num-groups moe-router-group-topk moe-router-topk-limited-devices moe-token-dispatcher-type"
 )
 _RECOMPUTE = "recompute-method recompute-num-layers"
+DISPATCHER = "moe-token-dispatcher-type"
+"""Flag of how tokens travel to their experts."""
+
+
+def sends_once_to_a_node(pasted: Pasted) -> bool:
+    """Return whether a token is sent to a node once, whatever the number of its experts there.
+
+    Sources: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py (alltoall permutes a copy for each expert;
+    flex is DeepEP or HybridEP); DeepSeek-AI, DeepEP (forwards within a node what came over the network).
+    """
+    return DISPATCHER in pasted and pasted.text(DISPATCHER) == "flex"
+
+
 _NEEDS: tuple[tuple[str, Callable[[Pasted], bool], str], ...] = (
     (_EXPERTS, lambda pasted: "num-experts" in pasted, "--num-experts"),
     (
@@ -28,6 +42,7 @@ _NEEDS: tuple[tuple[str, Callable[[Pasted], bool], str], ...] = (
     ("fp4-recipe", lambda pasted: "fp4-format" in pasted or "fp4" in pasted, "--fp4-format"),
     (_RECOMPUTE, lambda pasted: granularity(pasted) == "full", "--recompute-granularity full"),
     ("recompute-modules", lambda pasted: granularity(pasted) == "selective", "--recompute-granularity selective"),
+    ("moe-flex-dispatcher-backend", sends_once_to_a_node, f"--{DISPATCHER} flex"),
     ("grad-reduce-in-bf16", lambda pasted: pasted.is_on("bf16"), "--bf16"),
 )
 """Flags, what must hold for them to have an effect, and what that is called."""
@@ -54,6 +69,8 @@ def check_combinations(pasted: Pasted, fields: Mapping[str, Any], described: boo
         raise ConfigError(f"cannot stand beside --bf16; give one of them (in {pasted.shown})", "--fp16")
     _check_distributed_optimizer(pasted, fields["zero"])
     _check_types(pasted, fields["zero"])
+    if pasted.is_on("moe-enable-deepep") and not sends_once_to_a_node(pasted):
+        raise ConfigError(f"needs --{DISPATCHER} flex (in {pasted.shown})", "--moe-enable-deepep")
     if granularity(pasted) == "selective":
         for flag in ("recompute-method", "recompute-num-layers"):
             if flag in pasted:

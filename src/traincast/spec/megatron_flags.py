@@ -16,7 +16,7 @@ from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
 from traincast.spec.job import SHARP_GROUPS
 from traincast.spec.launch import launch_notes, read_launch
-from traincast.spec.megatron_checks import check_combinations, gradient_bytes
+from traincast.spec.megatron_checks import DISPATCHER, check_combinations, gradient_bytes, sends_once_to_a_node
 from traincast.spec.megatron_layout import layers_of_layout, moe_layers
 from traincast.spec.megatron_recompute import recompute_fields
 from traincast.spec.model import Model
@@ -113,7 +113,9 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     if "num-experts" in pasted:
         # Source: arguments.py, validate_args: experts are split as the rest unless the flag says otherwise.
         fields.setdefault("etp", fields["tp"])
-        fields["deduplicated_dispatch"] = _deduplicates(pasted)
+    if "num-experts" in pasted or ("num-layers" not in pasted and DISPATCHER in pasted):
+        # The flags may leave the model to --model, and still say how its tokens travel.
+        fields["deduplicated_dispatch"] = sends_once_to_a_node(pasted)
     model = _model(pasted, notes)
     _pipeline(pasted, fields, model)
     fields["precision"] = _precision(pasted)
@@ -284,16 +286,6 @@ def _expert_groups(pasted: Pasted) -> dict[str, int]:
         missing = next(name for name in names if name not in given)
         raise ConfigError(f"needs --{missing} (in {SHOWN})", f"--{given[0]}")
     return {"groups": pasted.count(names[0], 1), "group_topk": pasted.count(names[1], 1)} if given else {}
-
-
-def _deduplicates(pasted: Pasted) -> bool:
-    """Return whether a token is sent to a node once, whatever the number of its experts there.
-
-    Sources: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py (alltoall permutes a copy for each expert;
-    flex is DeepEP or HybridEP); DeepSeek-AI, DeepEP (forwards within a node what came over the network).
-    """
-    dispatcher = "moe-token-dispatcher-type"
-    return pasted.is_on("moe-enable-deepep") or (dispatcher in pasted and pasted.text(dispatcher) == "flex")
 
 
 def _pipeline(pasted: Pasted, fields: dict[str, Any], model: Model | None) -> None:
