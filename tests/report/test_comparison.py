@@ -4,6 +4,8 @@ import json
 import re
 from dataclasses import replace
 
+import pytest
+
 from traincast.analysis.comparison import Difference, Side, compare
 from traincast.report.json import comparison_to_dict, encode
 from traincast.report.terminal import print_comparison, print_result
@@ -39,6 +41,27 @@ def test_both_sides_with_their_difference(shown):
     assert re.search(r"^  host_gap +0\.000 +0\.000 +0\.000 +-$", "\n".join(lines), re.MULTILINE)
     assert re.search(r"^     1 +2,500\.000 +2,500\.000 +0\.000 +0\.00 %$", "\n".join(lines), re.MULTILINE)
     assert "Parts of each rank" not in output and "Only in" not in output
+
+
+def test_a_share_of_next_to_nothing_is_not_shown(shown):
+    a = {"breakdown_s": {"compute": 2.99, "exposed_tp": 0.0025, "exposed_dp": 0.004, "bubble": 0.0035}}
+    b = {"breakdown_s": {"compute": 2.99, "exposed_tp": 0.0005, "exposed_dp": 0.008, "bubble": 0.0350}}
+    comparison = compare(side("a", **a), side("b", **b))
+    output = shown(print_comparison, comparison)
+    # Less than a thousandth of the 3 s, and ten times as long: only the seconds.
+    assert re.search(r"^  exposed tp +2\.500 +0\.500 +-2\.000 +-$", output, re.MULTILINE)
+    assert re.search(r"^  bubble +3\.500 +35\.000 +\+31\.500 +-$", output, re.MULTILINE)
+    assert re.search(r"^  exposed dp +4\.000 +8\.000 +\+4\.000 +\+100\.00 %$", output, re.MULTILINE)
+    assert comparison_to_dict(comparison)["breakdown_s"]["exposed_tp"]["relative"] == pytest.approx(-0.8)
+    # A sum over 2 ranks is held against both their steps.
+    parts = [{rank: {"get_batch": each} for rank in (0, 1)} for each in (0.0029, 0.0001)]
+    sums = compare(side("a", part_s=parts[0]), side("b", part_s=parts[1]))
+    assert re.search(r"^  get_batch +5\.800 +0\.200 +-5\.600 +-$", shown(print_comparison, sums), re.MULTILINE)
+
+
+def test_a_step_many_times_as_long_has_no_percentage(shown):
+    output = shown(print_comparison, compare(side("a"), side("b", 20.0)))
+    assert output.splitlines()[0].rstrip() == "Step A 3 s, B 60 s: B is 57 s longer"
 
 
 def test_ranks_shows_the_parts_of_each(shown):

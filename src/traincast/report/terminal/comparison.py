@@ -12,6 +12,9 @@ from traincast.report.terminal.runs import ALIKE, hidden_runs, legend, shorten
 from traincast.report.terminal.utilisation import utilisation
 from traincast.units import format_time
 
+_LEAST_BASE = 1e-3
+_MOST_RATIO = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -23,26 +26,42 @@ class Columns:
         Headings of the two sides.
     unit : TimeUnit
         Unit of the times.
+    step_s : float
+        The longer of the two steps.
     """
 
     a: str
     b: str
     unit: TimeUnit
+    step_s: float
 
     @classmethod
     def of(cls, comparison: Comparison, a: str, b: str) -> "Columns":
         """Return the columns in a unit finer than that of the steps, because differences are small."""
-        return cls(a, b, TimeUnit.of(max(comparison.step.a_s, comparison.step.b_s) / 100))
+        step_s = max(comparison.step.a_s, comparison.step.b_s)
+        return cls(a, b, TimeUnit.of(step_s / 100), step_s)
 
     @property
     def headings(self) -> list[str]:
         """Headings of the four columns."""
         return [self.a, self.b, "difference", " "]
 
-    def cells(self, difference: Difference) -> list[str]:
-        """Return the four cells of a line."""
+    def cells(self, difference: Difference, ranks: int = 1) -> list[str]:
+        """Return the four cells of a line; of a sum over several ranks with their number."""
         times = [self.unit.text(time_s) for time_s in (difference.a_s, difference.b_s)]
-        return [*times, signed(self.unit.text(difference.difference_s)), signed_percent(difference.relative)]
+        share = share_that_matters(difference, self.step_s * ranks)
+        return [*times, signed(self.unit.text(difference.difference_s)), signed_percent(share)]
+
+
+def share_that_matters(difference: Difference, whole_s: float) -> float | None:
+    """Return a difference as a share of side a, where that says something; None where it does not.
+
+    A share of what is less than a thousandth of the whole says nothing of the step, nor does one of what became ten
+    times as long; the difference in seconds does.
+    """
+    if difference.a_s < _LEAST_BASE * whole_s or difference.b_s >= _MOST_RATIO * difference.a_s:
+        return None
+    return difference.relative
 
 
 def view(comparison: Comparison, *, ranks: bool) -> Iterator[RenderableType]:
@@ -95,7 +114,8 @@ def parts(comparison: Comparison, columns: Columns, sides: str = "") -> Iterator
     for name, rows in zip(names, (own, waits), strict=True):
         if rows:
             yield heading(f"{sides}: {name}, {where}" if sides else f"{name[0].upper()}{name[1:]}, {where}")
-            lines = [(part, *columns.cells(difference)) for part, difference in rows.items()]
+            ranks = len(comparison.ends)
+            lines = [(part, *columns.cells(difference, ranks)) for part, difference in rows.items()]
             yield table(("part", *columns.headings), lines, labels=("part",))
 
 
@@ -117,7 +137,8 @@ def _headline(step: Difference) -> str:
     told = f"Step A {format_time(step.a_s)}, B {format_time(step.b_s)}"
     if step.difference_s == 0:
         return f"{told}: the same"
-    share = f" ({signed_percent(step.relative)})" if step.relative is not None else ""
+    relative = share_that_matters(step, max(step.a_s, step.b_s))
+    share = f" ({signed_percent(relative)})" if relative is not None else ""
     return (
         f"{told}: B is {format_time(abs(step.difference_s))} {'longer' if step.difference_s > 0 else 'shorter'}{share}"
     )
