@@ -5,6 +5,7 @@ from statistics import median
 
 import numpy as np
 
+from traincast.errors import FormatError
 from traincast.estimate.collectives.measured import TABLE
 from traincast.estimate.overlap import OVERLAP_SLOWDOWN, classes_present
 from traincast.simulation.run import Run, hashes_flows
@@ -15,6 +16,7 @@ from traincast.spec.parallel import Parallel
 from traincast.units import counted, format_size
 from traincast.workload.program import Program
 from traincast.workload.words import Group
+from traincast.workload.workload import Workload
 
 
 def shared_links(done: Run) -> tuple[Note, ...]:
@@ -68,6 +70,24 @@ def without_peers(program: Program, parallel: Parallel) -> tuple[Note, ...]:
         )
         notes.append(Note("group-of-one", text, program.place(int(row_N[mine[0]]))[2:-1] or None))
     return tuple(notes)
+
+
+def check_time(done: Run, workload: Workload, cluster: Cluster) -> None:
+    """Refuse a step in which nothing takes time; of communication on a cluster where it is free that is the answer.
+
+    Raises
+    ------
+    FormatError
+        With the input, why nothing takes time, and what to give.
+    """
+    if done.timeline.step_s > 0 or (cluster.ideal and done.prices.communications):
+        return
+    dropped = without_peers(done.program, workload.parallel)
+    if dropped:
+        why = "; ".join(note.text for note in dropped)
+    else:
+        why = "it has no computation with a time, and no communication that carries bytes"
+    raise FormatError(f"nothing in this step takes time: {why}", workload.inputs[0].path if workload.inputs else "step")
 
 
 _REMEDY = "give --gpus or a degree if the run had more ranks"

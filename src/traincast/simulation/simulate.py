@@ -15,6 +15,7 @@ from traincast.estimate.price import PricedCommunication
 from traincast.fabric.node_use import place_job
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.remarks import (
+    check_time,
     measured_tables,
     overlap,
     seeds_spread,
@@ -69,6 +70,7 @@ def simulate_workload(workload: Workload, cluster: Cluster, options: SimulateOpt
     )
     workload = replace(workload, assumptions=(*workload.assumptions, *notes))
     done = run_workload(workload, plan, cluster, options, engine)
+    check_time(done, workload, cluster)
     return account(done, workload, plan, cluster, options, engine)
 
 

@@ -196,8 +196,14 @@ def test_a_test_of_a_collective_runs_every_size(tmp_path):
     assert "world-absent" in codes(result)
     assert {each.ranks for each in run(written(tmp_path, text), "h100", gpus=64).collectives} == {64}
     alone = text.replace("dp_group", "pp_group").replace(OLD_HEADER, OLD_HEADER)
-    (note,) = [note for note in run(written(tmp_path, alone), "h100").warnings if note.code == "group-of-one"]
-    assert "40 communications over pp (600 KiB in all on rank 0)" in note.text
+    with pytest.raises(FormatError) as caught:
+        run(written(tmp_path, alone), "h100")
+    assert "nothing in this step takes time: 40 communications over pp (600 KiB in all on rank 0)" in str(caught.value)
+    assert "(pp 1); give --gpus or a degree" in str(caught.value)
+    with pytest.raises(FormatError, match="nothing in this step takes time"):
+        run(written(tmp_path, alone), "ideal")
+    # Communication with peers is free there: nothing is the answer.
+    assert run(written(tmp_path, text), "ideal").iteration_time_s == 0
 
 
 LOG = [*INIT]
