@@ -104,6 +104,40 @@ def test_what_has_no_effect_is_said():
     assert "cp-kind-unused" not in codes(resolve_job(replace(DENSE, cp_kind="ring", cp=2)))
 
 
+@pytest.mark.parametrize("field", ["first_stage_layers", "last_stage_layers"])
+def test_layers_of_an_end_need_a_pipeline(field):
+    with pytest.raises(ConfigError, match=f"{field}: has a meaning only with pp above 1"):
+        resolve_job(replace(DENSE, pp=1, **{field: 4}))
+
+
+ONE_GPU = replace(DENSE, model=load_model("llama3-8b"), gpus=1, tp=1, pp=1)
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "fields"),
+    [
+        (ONE_GPU, {"schedule": "interleaved"}, {"schedule"}),
+        (ONE_GPU, {"schedule": "gpipe"}, set()),
+        (ONE_GPU, {"overlap_tp": True, "overlap_p2p": True}, {"overlap-tp", "overlap-p2p"}),
+        (ONE_GPU, {"overlap_grad_reduce": True}, {"overlap-grad-reduce"}),
+        (ONE_GPU, {"overlap_tp": False, "overlap_p2p": False, "overlap_grad_reduce": False, "zero": 0}, set()),
+        (ONE_GPU, {"zero": 3, "overlap_param_gather": True}, {"zero", "overlap-param-gather"}),
+        (ONE_GPU, {"embedding_as_layer": True, "head_as_layer": True}, {"embedding-as-layer", "head-as-layer"}),
+        (ONE_GPU, {"deduplicated_dispatch": True}, {"deduplicated-dispatch"}),
+        (ONE_GPU, {"deduplicated_dispatch": False}, set()),
+        (SPARSE, {"deduplicated_dispatch": True}, {"deduplicated-dispatch"}),
+        (SPARSE, {"deduplicated_dispatch": True, "ep": 8}, set()),
+        # Experts that are not split over tp have replicas of their own.
+        (SPARSE, {"gpus": 4, "etp": 1, "overlap_grad_reduce": True}, set()),
+        (DENSE, {"overlap_tp": True, "overlap_p2p": True, "overlap_grad_reduce": True, "zero": 1, "vpp": 2}, set()),
+        (DENSE, {"schedule": "interleaved"}, set()),
+    ],
+)
+def test_what_is_turned_on_where_it_means_nothing_is_said(base, change, fields):
+    found = codes(resolve_job(replace(base, **change)))
+    assert {code for code in found if code.endswith("-unused")} == {f"{field}-unused" for field in fields}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

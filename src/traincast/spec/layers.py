@@ -107,7 +107,8 @@ def counted_ends(split: Split, *, embedding: bool, head: bool) -> tuple[tuple[in
 def _given_ends(split: Split) -> tuple[tuple[int, ...], str]:
     """Split with the first or last stage given, the other layers evenly over the stages between."""
     if split.pp == 1:
-        raise ConfigError("has a meaning only with pp above 1", "first_stage_layers")
+        named = "last_stage_layers" if split.first is None else "first_stage_layers"
+        raise ConfigError("has a meaning only with pp above 1", named)
     ends = [each for each in (split.first, split.last) if each is not None]
     middle, stages = split.layers - sum(ends), split.pp - len(ends)
     if min(ends) < 1 or middle < 0 or (stages == 0 and middle) or (stages and (middle % stages or not middle)):

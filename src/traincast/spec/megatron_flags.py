@@ -101,7 +101,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     judged = judge(pasted.given(), table, strict=strict)
     notes = [*judged.notes, *launch_notes(launch)]
     notes.append(Note("assumed-stack", f"stack is not given: {_STACK}, for pasted Megatron-LM flags; give --stack"))
-    fields: dict[str, Any] = {"stack": _STACK, "cuda_graphs": False, "overlap_p2p": True}
+    fields: dict[str, Any] = {"stack": _STACK, "cuda_graphs": False}
     fields |= dict.fromkeys(_SWITCHES.values(), False)
     fields |= {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
     fields |= {field: pasted.count(flag, 1) for flag, field in _COUNTS.items() if flag in pasted}
@@ -313,7 +313,9 @@ def _pipeline(pasted: Pasted, fields: dict[str, Any], model: Model | None) -> No
 def _finish(pasted: Pasted, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what follows from the GPUs: one microbatch on every replica, and the sharding group."""
     dp = max(1, given["gpus"] // (given["tp"] * given["pp"] * given["cp"]))
-    found = {"global_batch": given.get("micro_batch", 1) * dp}
+    found: dict[str, Any] = {"global_batch": given.get("micro_batch", 1) * dp}
+    if given["pp"] > 1:
+        found["overlap_p2p"] = True
     if given.get("zero") and "num-distributed-optimizer-instances" in pasted:
         instances = pasted.count("num-distributed-optimizer-instances", 1)
         if dp * given["cp"] % instances:

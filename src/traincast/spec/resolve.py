@@ -32,6 +32,7 @@ from traincast.spec.optimizer_types import MAIN_GRADIENT_TYPES
 from traincast.spec.parallel import Parallel
 from traincast.spec.stack import Stack
 from traincast.spec.stacks import load_stack, stack_of_year
+from traincast.spec.unused import unused_fields
 from traincast.units import counted
 
 
@@ -79,6 +80,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     again = decide_recompute(request, decided, max(pipeline.layers_Q))
     precision = decide_precision(request, decided, gpu)
     reshard = decide_reshard(request, decided, parallel, zero)
+    decided.notes += unused_fields(request, parallel, zero)
     return Job(
         model=request.model,
         parallel=parallel,
