@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from traincast.analysis.comparison import Comparison, Side
 from traincast.analysis.comparison import compare as compare_sides
+from traincast.calibrate.recognise import bus_bandwidths as read_bus_bandwidths
 from traincast.calibrate.recognise import describe, workload_format
 from traincast.errors import ConfigError, FormatError
 from traincast.estimate.collective_table import CollectiveTable, collective_table, doubling, members_on
@@ -18,7 +19,6 @@ from traincast.estimate.simai.total import simai_sum
 from traincast.fabric.node_use import with_used_gpus
 from traincast.files import read_bytes, read_head
 from traincast.formats.aicb.grammar import load
-from traincast.formats.busbw import read_busbw
 from traincast.formats.contract import Inspection
 from traincast.formats.echo.loads import read_with_traced_loads
 from traincast.formats.open import expand_inputs, identify, refuse_meaningless
@@ -140,7 +140,7 @@ def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None
 
 def bus_bandwidths(path: StrPath) -> dict[str, float]:
     """Read SimAI's ``busbw.yaml`` for `SimulateOptions.busbw_bytes_per_s` (see `traincast.formats.busbw`)."""
-    return read_busbw(Path(path))
+    return read_bus_bandwidths(Path(path))
 
 
 def simulate(

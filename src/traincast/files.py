@@ -30,6 +30,8 @@ MOST_DEPTH = 32
 _GZIP = b"\x1f\x8b"
 """How a gzip file begins (RFC 1952, section 2.3.1)."""
 _CHUNK = 2**20
+_LONG_NUMBER = re.compile(r"\d[\d_]{4299}")
+"""A number longer than Python reads (sys.int_info.default_max_str_digits)."""
 _PART = r"""(?:(?<![\w-])[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _DEEP_KEY = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')){{{MOST_DEPTH},}}")
 
@@ -193,7 +195,9 @@ def parse_toml(text: str, shown: str) -> dict[str, Any]:
         line_of = re.search(r"at line (\d+)", str(error))
         raise FormatError(f"is not TOML: {error}", shown, int(line_of[1]) if line_of else None) from error
     except ValueError as error:
-        raise FormatError("is not TOML that can be read: a number or date is out of range", shown) from error
+        long = _LONG_NUMBER.search(text)
+        place = None if long is None else text.count("\n", 0, long.start()) + 1
+        raise FormatError("is not TOML that can be read: a number or date is out of range", shown, place) from error
 
 
 def read_json(path: Path) -> object:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,52 @@ def test_no_workload_is_taken_for_something_else(path):
 def test_other_files_stay_unknown(tmp_path, content, ending):
     path = tmp_path / f"file{ending}"
     path.write_text(content)
-    assert recognise(path) is None
+    if ending == ".toml" and content not in ("", "[1]"):
+        with pytest.raises(FormatError, match="TOML"):
+            recognise(path)
+    else:
+        assert recognise(path) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "what"),
+    [
+        (f"[inter]\nbandwidth_bytes_per_s = {'9' * 5000}\n", 2, "a number or date is out of range"),
+        (f"[fabric]\n\n{'.'.join('a' * 60)} = 1\n", 3, "a dotted key has more than 32 parts"),
+        ("[inter]\nbandwidth = = 3\n", 2, "is not TOML: Invalid value"),
+    ],
+)
+def test_a_toml_file_that_cannot_be_read_says_where(tmp_path, content, line, what):
+    path = tmp_path / "cluster.toml"
+    path.write_text(content)
+    for read in (api.inspect, api.simulate):
+        with pytest.raises(FormatError, match=re.escape(what)) as caught:
+            read(path)
+        assert caught.value.line == line
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("run.log", LOG, "log of nccl-tests"),
+        ("ata_ratio.csv", "size,1node,2node\n1,0.1,0.2\n", "SimAI's shares of the bus bandwidth"),
+        ("job.toml", '[model]\nname = "x"\n', "description of a job"),
+    ],
+)
+def test_a_file_that_holds_no_bus_bandwidths_is_named_for_what_it_is(tmp_path, name, content, what):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(FormatError, match=f"holds no bus bandwidths: {what}"):
+        api.bus_bandwidths(path)
+
+
+def test_a_workload_or_unknown_file_as_bus_bandwidths(tmp_path):
+    workload = next(iter(EXAMPLES.glob("aicb*.txt")))
+    with pytest.raises(FormatError, match=r"no bus bandwidths: AICB/SimAI workload; traincast simulate takes it"):
+        api.bus_bandwidths(workload)
+    (tmp_path / "x.yaml").write_text("title\nhello: 3\n")
+    with pytest.raises(FormatError, match=r"x\.yaml:2: 'hello: 3' stands in no section"):
+        api.bus_bandwidths(tmp_path / "x.yaml")
 
 
 def test_timings_of_a_log_that_were_cut_short_are_counted_apart(tmp_path):

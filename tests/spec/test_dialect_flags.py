@@ -11,7 +11,7 @@ import traincast.spec
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.spec.dialect_flags import NOT_MODELLED, READ, REFUSED, flag_table, judge
 from traincast.spec.draft import Draft
-from traincast.spec.like import LIKES, draft_like
+from traincast.spec.like import LIKES, draft_like, likely_framework
 
 SOURCE = Path(traincast.spec.__file__).parent
 SMALL = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 128 --world-size 8"
@@ -136,6 +136,30 @@ def test_an_unknown_flag_is_a_warning_with_its_values_and_an_error_where_that_is
     with pytest.raises(ConfigError, match="is not a known"):
         draft(flags, like, strict=True)
     assert draft("--bf16" if like == "megatron" else "", like, strict=True)
+
+
+def test_all_unknown_flags_are_named_where_they_are_refused():
+    with pytest.raises(ConfigError) as caught:
+        draft("--frobnicate 3 --bf16 --use-distributed-optimiser", strict=True)
+    assert str(caught.value) == (
+        "--frobnicate 3: is not a known flag of Megatron-LM; --use-distributed-optimiser is not a known flag of "
+        "Megatron-LM; did you mean --use-distributed-optimizer?; leave them out, or leave out --strict"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "like"),
+    [
+        ("torchrun --nproc_per_node=8 --nnodes 2 -m torchtitan.train", "torchtitan"),
+        ("--job.config_file=llama.toml --training.seq_len 8192", "torchtitan"),
+        ("--training.batch_size 4", "torchtitan"),
+        ("torchrun --nproc_per_node=8 pretrain_gpt.py --num-layers 4", "megatron"),
+        ("python Megatron-LM/pretrain_gpt.py --data-path torchtitan.bin", "megatron"),
+        ("torchrun --nproc_per_node=8 train.py", "megatron"),
+    ],
+)
+def test_a_line_tells_its_framework(line, like):
+    assert likely_framework(shlex.split(line)) == like
 
 
 def test_a_value_is_neither_swallowed_nor_lost():

@@ -365,7 +365,7 @@ def test_a_missing_key_is_one_clear_error(write, key):
         ({"hidden_size": "4096"}, "hidden_size: is '4096'; it must be a whole number"),
         ({"hidden_size": 4096.5}, "hidden_size: is 4096.5; it must be a whole number from 0 to"),
         ({"hidden_size": True}, "hidden_size: is True"),
-        ({"num_hidden_layers": 0}, "layers: is 0; it must be a whole number from 1 to"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: is 0; it must be a whole number from 1 to"),
         ({"num_attention_heads": 31, "num_key_value_heads": 31}, "4096 do not divide into 31 heads"),
         ({"num_attention_heads": 0}, "4096 do not divide into 0 heads"),
         ({"num_key_value_heads": 5}, "32 heads do not share 5 key/value heads evenly"),
@@ -378,7 +378,10 @@ def test_a_missing_key_is_one_clear_error(write, key):
             {"model_type": "mistral", "sliding_window": 8, "layer_types": ["full_attention"]},
             "layer_types: has 1 entries for 32 layers",
         ),
-        ({"num_hidden_layers": 10**9}, "layers: is 1000000000; it must be a whole number from 1 to 16,384 layers"),
+        (
+            {"num_hidden_layers": 10**9},
+            "num_hidden_layers: is 1000000000; it must be a whole number from 1 to 16,384 layers",
+        ),
         ({"model_type": "qwen3_moe", "mlp_only_layers": [5]}, "mlp_only_layers: is [5]; dense layers that are not"),
         ({"model_type": "mpt", "attn_config": 3}, "attn_config: is 3; it must be an object"),
         ({"model_type": "opt", "ffn_dim": 4, "word_embed_proj_dim": 512}, "projected embeddings are not described"),
@@ -393,6 +396,16 @@ def test_a_wrong_value_is_one_message_with_its_key(write, change, said):
         load_model(path)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_value_out_of_range_is_named_by_the_key_of_the_file(write):
+    path = write(CONFIGS["deepseek-v3"] | {"num_nextn_predict_layers": 10**9})
+    with pytest.raises(ConfigError, match=r"^num_nextn_predict_layers: is 1000000000; it must be") as error:
+        load_model(path)
+    assert error.value.field == "num_nextn_predict_layers"
+    inner = write({"model_type": "llava", "text_config": LLAMA | {"num_hidden_layers": 10**9}}, "inner.json")
+    with pytest.raises(ConfigError, match=r"^text_config\.num_hidden_layers: is 1000000000"):
+        load_model(inner)
 
 
 def test_a_file_that_is_no_model(write):

@@ -12,9 +12,9 @@ from traincast.calibrate.tables import read_table
 from traincast.errors import FormatError
 from traincast.fabric.inspect import inspect_file
 from traincast.files import parse_json, parse_toml, read_head, read_text, unpacked_head
-from traincast.formats.busbw import looks_like_busbw
+from traincast.formats.busbw import looks_like_busbw, read_busbw
 from traincast.formats.contract import Format, Inspection
-from traincast.formats.open import identify_run
+from traincast.formats.open import identify, identify_run
 from traincast.spec.job_file import SECTIONS
 
 _MOST_BYTES = 1 << 16
@@ -71,7 +71,7 @@ def recognise(path: Path) -> Known | None:
     Raises
     ------
     FormatError
-        If a log of nccl-tests, or a table of measurements, cannot be read as one; with the line.
+        If a log of nccl-tests, a table of measurements or a file named ``.toml`` cannot be read as one; with the line.
     """
     try:
         data = unpacked_head(read_head(path, _MOST_BYTES), _MOST_BYTES)
@@ -116,6 +116,30 @@ def workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
         if known is None:
             raise
     raise FormatError(f"is no workload: {known.what}; {known.taken_by}", str(paths[0]))
+
+
+def bus_bandwidths(path: Path) -> dict[str, float]:
+    """Return the bus bandwidths of a file (`read_busbw`); of another file the error says what it is."""
+    try:
+        return read_busbw(path)
+    except FormatError:
+        known = _known_otherwise(path)
+        if known is None or known.name == "busbw":
+            raise
+    raise FormatError(f"holds no bus bandwidths: {known.what}; {known.taken_by}", str(path))
+
+
+def _known_otherwise(path: Path) -> Known | None:
+    """Tell what a file is, a workload or not; None where nothing knows it."""
+    try:
+        form = identify(path)
+        # A network has no options of a workload.
+        return Known(form.name, form.title, f"traincast {'simulate' if form.options else 'inspect'} takes it")
+    except FormatError:
+        try:
+            return recognise(path)
+        except FormatError:
+            return None
 
 
 def _nccl_log(path: Path, head: str) -> Known | None:
@@ -201,10 +225,7 @@ _TELLERS: tuple[Callable[[Path, str], Known | None], ...] = (
 
 def _toml(path: Path) -> Known | None:
     """Tell a job from a model; a cluster file is known to `traincast.fabric`."""
-    try:
-        document = parse_toml(read_text(path, encoding="utf-8-sig"), str(path))
-    except FormatError:
-        return None
+    document = parse_toml(read_text(path, encoding="utf-8-sig"), str(path))
     if isinstance(document.get("model"), Mapping) or set(document) & set(SECTIONS):
         return Known("job", "description of a job", "traincast predict takes it")
     if {"layers", "hidden"} <= set(document) or "attention" in document:

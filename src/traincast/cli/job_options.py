@@ -14,7 +14,7 @@ from traincast.errors import ConfigError, TraincastError
 from traincast.spec.draft import Draft
 from traincast.spec.job_file import read_job_file
 from traincast.spec.job_flags import JOB_FLAGS, SCHEDULES, JobFlag
-from traincast.spec.like import LIKES, draft_like
+from traincast.spec.like import LIKES, draft_like, likely_framework
 
 if TYPE_CHECKING:
     from traincast.spec.record import RunRecord
@@ -137,7 +137,8 @@ def _gathered(
     if like is not None:
         return draft_like(like, words, strict=strict).under(said)
     if len(words) > 1 or any(word.startswith("-") for word in words):
-        raise click.UsageError(f"{' '.join(words[:3])!r} is not one job file; for pasted flags give --like megatron")
+        like = likely_framework(words)
+        raise click.UsageError(f"{' '.join(words[:3])!r} is not one job file; for pasted flags give --like {like}")
     if not words:
         return said
     return read_job_file(words[0]).under(said)

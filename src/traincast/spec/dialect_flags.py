@@ -175,10 +175,11 @@ def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -
     Raises
     ------
     ConfigError
-        If a flag makes a job that cannot be described, or is unknown and `strict` is set.
+        If a flag makes a job that cannot be described, or some are unknown and `strict` is set; all of them are named.
     """
     by_effect: dict[str, list[str]] = {}
     warnings = []
+    unknown = []
     for name, values in flags.items():
         known, shown = table.find(name), table.shown(name)
         effect = UNKNOWN if known is None else known.effect_of(values)
@@ -195,9 +196,12 @@ def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -
             text = f"is not a known {'flag' if table.prefix else 'setting'} of {table.says}"
             near = nearest(name, [each for each in table.flags if not each.endswith("*")])
             meant = f"; did you mean {table.shown(near[0])}?" if near else ""
-            if strict:
-                raise ConfigError(f"{text}{meant or '; leave it out, or leave out --strict'}", written)
+            unknown.append((written, f"{text}{meant}"))
             warnings.append(Note("flag-unknown", f"{written} {text} and is not modelled{meant}"))
+    if strict and unknown:
+        (first, text), *others = unknown
+        more = "".join(f"; {written} {each}" for written, each in others)
+        raise ConfigError(f"{text}{more}; leave {'them' if others else 'it'} out, or leave out --strict", first)
     return Judgement(tuple(_grouped(by_effect)), tuple(warnings))
 
 

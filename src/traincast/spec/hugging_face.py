@@ -8,7 +8,7 @@ that published files lean on.
 from pathlib import Path
 from typing import Any
 
-from traincast.errors import FormatError
+from traincast.errors import ConfigError, FormatError
 from traincast.files import read_json
 from traincast.spec.hugging_face_config import Config
 from traincast.spec.hugging_face_families import FAMILIES, PLAIN, unknown_family
@@ -57,7 +57,21 @@ def read_config(path: Path) -> Model:
     for part in (head, *family.parts):
         table = merged(table, part(config, family))
     table |= {"name": _name(document, path), "source": shown}
-    return model_from_table(table, shown, tuple(config.notes))
+    try:
+        return model_from_table(table, shown, tuple(config.notes))
+    except ConfigError as error:
+        raise _in_words_of_the_file(error, table, config) from None
+
+
+def _in_words_of_the_file(error: ConfigError, table: dict[str, Any], config: Config) -> ConfigError:
+    """Return the error of a model's field as one of the file's key, where one key that was read has its value."""
+    value: Any = table
+    for part in (error.field or "").split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    keys = [key for key, number in config.taken.items() if number == value]
+    if error.field is None or len(keys) != 1:
+        return error
+    return ConfigError(str(error).removeprefix(f"{error.field}: "), keys[0])
 
 
 def _parse(path: Path) -> dict[str, Any]:

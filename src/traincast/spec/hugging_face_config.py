@@ -24,6 +24,8 @@ class Config:
     def __init__(self, values: Mapping[str, Any], prefix: str, shown: str) -> None:
         self.values, self.prefix, self.shown = values, prefix, shown
         self.notes: list[Note] = []
+        self.taken: dict[str, int] = {}
+        """Numbers that were read, by the path of their key in the file."""
 
     def has(self, *keys: str) -> bool:
         """Return whether one of the keys is there and not null."""
@@ -41,7 +43,8 @@ class Config:
             raw = self.values.get(key)
             if raw is None:
                 continue
-            return self._checked(raw, key)
+            self.taken[f"{self.prefix}{key}"] = number = self._checked(raw, key)
+            return number
         if default is None:
             also = f" (or {', '.join(keys[1:])})" if len(keys) > 1 else ""
             raise self.error(f"is missing{also}; is this the config.json of a language model?", keys[0])
@@ -91,12 +94,12 @@ class Config:
             raise self.error(str(error), key) from None
 
     def inner(self, key: str) -> "Config":
-        """Return the object under a key, an empty one where it is missing; notes go to the same list."""
+        """Return the object under a key, an empty one where it is missing; what is kept is kept together."""
         raw = self.values.get(key)
         if raw is not None and not isinstance(raw, dict):
             raise self.error(f"is {quoted(raw)}; it must be an object", key)
         config = Config(raw or {}, f"{self.prefix}{key}.", self.shown)
-        config.notes = self.notes
+        config.notes, config.taken = self.notes, self.taken
         return config
 
     def note(self, code: str, text: str, key: str | None = None) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from traincast.registry import known_name
+from traincast.spec.dialect_flags import flag_table
 from traincast.spec.draft import Draft
 from traincast.spec.megatron_flags import draft_of_megatron
 from traincast.spec.torchtitan_flags import draft_of_torchtitan
@@ -12,6 +13,18 @@ LIKES: dict[str, Callable[..., Draft]] = {
     "torchtitan": draft_of_torchtitan,
 }
 """Name to the reader of its command line."""
+
+
+def likely_framework(words: Sequence[str]) -> str:
+    """Return the framework whose flags a pasted line has most of; one that its script is named after goes before."""
+
+    def evidence(name: str) -> tuple[bool, int]:
+        table = flag_table(name)
+        flags = [word.lstrip("-").partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
+        known = sum(table.find(table.spellings.get(flag, (flag,))[0]) is not None for flag in flags)
+        return any(name in word.lower() for word in words if not word.startswith("-")), known
+
+    return max(LIKES, key=evidence)
 
 
 def draft_like(name: str, words: Sequence[str], *, strict: bool = False) -> Draft:
