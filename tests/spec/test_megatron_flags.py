@@ -134,6 +134,16 @@ def test_the_dispatcher_counts_where_the_flags_leave_the_model_open():
     assert "deduplicated_dispatch" not in draft_like("megatron", ["--bf16"]).fields
 
 
+def test_flags_of_a_model_that_is_left_open_are_said_to_have_no_effect():
+    words = ["--hidden-size", "512", "--swiglu", "--bf16", "--moe-router-topk", "3"]
+    found = draft_like("megatron", words)
+    (note,) = [note for note in found.notes if note.code == "model-flags-unused"]
+    assert note.text.endswith("without effect are --hidden-size, --swiglu, --moe-router-topk")
+    plain = draft_like("megatron", ["--bf16"])
+    assert (found.model, found.fields) == (None, plain.fields)
+    assert "model-flags-unused" not in {note.code for note in plain.notes} | set(job(LLAMA3_8B)[1])
+
+
 def test_experts_are_split_as_the_rest_unless_a_flag_says_otherwise():
     split = "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 1 --expert-model-parallel-size 8"
     assert job(DEEPSEEK, split)[0].parallel.expert_tp == 4

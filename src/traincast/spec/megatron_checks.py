@@ -16,6 +16,17 @@ _EXPERTS = (
     "moe-router-topk moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-layer-freq moe-expert-capacity-factor "
     "moe-router-num-groups moe-router-group-topk moe-router-topk-limited-devices moe-token-dispatcher-type"
 )
+_ATTENTION = "q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim"
+_OF_MODEL = (
+    "hidden-size ffn-hidden-size num-attention-heads group-query-attention num-query-groups kv-channels swiglu "
+    "quick-geglu vocab-size untie-embeddings-and-output-weights normalization disable-bias-linear add-qkv-bias "
+    "qk-layernorm mtp-num-layers window-size window-attn-skip-freq multi-latent-attention position-embedding-type "
+    "use-rotary-position-embeddings no-position-embedding max-position-embeddings "
+    "moe-router-topk moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-layer-freq "
+    "moe-expert-capacity-factor moe-router-num-groups moe-router-group-topk moe-router-topk-limited-devices "
+    f"{_ATTENTION}"
+)
+"""Flags that describe the model, and nothing where --num-layers leaves it to another option."""
 _RECOMPUTE = "recompute-method recompute-num-layers"
 DISPATCHER = "moe-token-dispatcher-type"
 """Flag of how tokens travel to their experts."""
@@ -33,7 +44,7 @@ def sends_once_to_a_node(pasted: Pasted) -> bool:
 _NEEDS: tuple[tuple[str, Callable[[Pasted], bool], str], ...] = (
     (_EXPERTS, lambda pasted: "num-experts" in pasted, "--num-experts"),
     (
-        "q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim",
+        _ATTENTION,
         lambda pasted: pasted.is_on("multi-latent-attention"),
         "--multi-latent-attention",
     ),
@@ -75,6 +86,10 @@ def check_combinations(pasted: Pasted, fields: Mapping[str, Any], described: boo
         for flag in ("recompute-method", "recompute-num-layers"):
             if flag in pasted:
                 raise ConfigError(f"needs --recompute-granularity full, not selective (in {pasted.shown})", f"--{flag}")
+    unread = [] if described else [f"--{flag}" for flag in _OF_MODEL.split() if flag in pasted]
+    if unread:
+        text = f"without --num-layers the flags do not describe the model; without effect are {', '.join(unread)}"
+        yield Note("model-flags-unused", text)
     for flags, holds, needed in _NEEDS:
         about_model = needed in ("--num-experts", "--multi-latent-attention", "--group-query-attention")
         if (about_model and not described) or holds(pasted):
