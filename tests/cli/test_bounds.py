@@ -74,7 +74,10 @@ def test_a_model_of_a_billion_layers(call, tmp_path):
         **{"qk_nope_head_dim": 32, "num_nextn_predict_layers": 1000000000},
         **{"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
     }
-    for change, said in (({}, "mtp_layers: is 1000000000"), ({"vocab_size": 1e308}, "vocab_size: is 1e+308")):
+    for change, said in (
+        ({}, "num_nextn_predict_layers: is 1000000000"),
+        ({"vocab_size": 1e308}, "vocab_size: is 1e+308"),
+    ):
         path.write_text(json.dumps(config | change))
         code, out, err = call("models", path)
         assert (code, out) == (1, "")

@@ -110,6 +110,13 @@ def test_layers_of_an_end_need_a_pipeline(field):
         resolve_job(replace(DENSE, pp=1, **{field: 4}))
 
 
+def test_the_busiest_expert_rank_has_at_most_all_tokens():
+    for ep, most in ((None, 1.0), (1, 1.0), (4, 4.0)):
+        assert resolve_job(replace(SPARSE, ep=ep, expert_imbalance=most)).expert_imbalance == most
+        with pytest.raises(ConfigError, match=f"expert_imbalance: is {most + 0.5:g}; one of ep {ep or 1} has at most"):
+            resolve_job(replace(SPARSE, ep=ep, expert_imbalance=most + 0.5))
+
+
 ONE_GPU = replace(DENSE, model=load_model("llama3-8b"), gpus=1, tp=1, pp=1)
 
 

@@ -113,6 +113,21 @@ def check_model(model: Model, *, tp: int, ep: int, etp: int) -> None:
         raise InfeasibleError(f"etp {etp} does not divide the width {model.experts.ffn_hidden} of an expert")
 
 
+def check_imbalance(busiest: float, ep: int) -> None:
+    """Refuse more tokens for the busiest of the expert ranks than there are.
+
+    Raises
+    ------
+    ConfigError
+        With the field.
+    """
+    if busiest > ep:
+        raise ConfigError(
+            f"is {busiest:g}; one of ep {ep} has at most all tokens, {ep} x the mean (give less, or another ep)",
+            "expert_imbalance",
+        )
+
+
 def check_pipeline(request: JobRequest, pp: int) -> None:
     """Refuse virtual stages without a pipeline, and schedules that contradict them.
 

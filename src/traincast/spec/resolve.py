@@ -24,7 +24,7 @@ from traincast.spec.decide import (
     decide_sharding,
     padded_vocab,
 )
-from traincast.spec.feasible import check_choices, check_model, check_pipeline, near_batches
+from traincast.spec.feasible import check_choices, check_imbalance, check_model, check_pipeline, near_batches
 from traincast.spec.gpus import gpu_of_cluster
 from traincast.spec.job import Job, JobRequest
 from traincast.spec.layers import Split, even_split, split_layers
@@ -183,6 +183,7 @@ def _expert_degrees(request: JobRequest, decided: Decisions, tp: int, replicas: 
     if ep is None:
         decided.note("assumed-ep", "ep is not given: 1, every rank holds all experts")
         ep = 1
+    check_imbalance(request.expert_imbalance, ep)
     if request.etp is not None:
         return ep, request.etp
     etp = tp if decided.stack.expert_tp else 1

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from traincast.errors import ConfigError, ProgramError
+from traincast.spec.feasible import check_imbalance
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.units import counted
@@ -67,11 +68,7 @@ def expert_loads(options: LayoutOptions, ep: int) -> ExpertLoads | None:
         mean = math.fsum(share_E) / ep
         return None if min(given) == max(given) else tuple(share / mean for share in share_E)
     busiest = options.expert_imbalance or 1.0
-    if busiest > ep:
-        raise ConfigError(
-            f"is {busiest:g}; one of ep {ep} has at most all tokens, {ep} x the mean (give less, or another ep)",
-            "expert_imbalance",
-        )
+    check_imbalance(busiest, ep)
     return None if busiest == 1 else (busiest, *[(ep - busiest) / (ep - 1)] * (ep - 1))
 
 

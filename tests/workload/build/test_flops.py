@@ -144,5 +144,7 @@ def test_capacity_drops_tokens_and_imbalance_adds_work():
     # More room than tokens takes no more of them.
     roomy = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, capacity_factor=2.0))
     assert total_flops(job_of(roomy), "forward", families=routed) == pytest.approx(balanced)
-    uneven = job_of(TINY_EXPERTS, expert_imbalance=1.5)
-    assert total_flops(uneven, "forward", families=routed) == pytest.approx(1.5 * balanced)
+    spread = {"gpus": 2, "ep": 2}
+    even, uneven = (job_of(TINY_EXPERTS, **spread, expert_imbalance=factor) for factor in (1.0, 1.5))
+    more = total_flops(uneven, "forward", families=routed) / total_flops(even, "forward", families=routed)
+    assert more == pytest.approx(1.5)
