@@ -13,7 +13,7 @@ from traincast.calibrate.kinds.training_runs import predict
 from traincast.calibrate.runs.evaluate import forecast_runs
 from traincast.calibrate.runs.rows import read_runs
 from traincast.calibrate.tables import read_table
-from traincast.errors import ConfigError, FormatError
+from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.report.accuracy import predictions_csv, validation_to_dict
 from traincast.simulation.interval import Z
@@ -225,6 +225,10 @@ def test_no_column_but_three_is_required(dropped, tmp_path):
         writer.writerows(rows)
     if dropped in ("model", "gpu", "num_gpus"):
         with pytest.raises(FormatError, match="holds no measurements of a known kind"):
+            traincast.validate(path)
+        return
+    if dropped in ("seq_len", "global_batch"):
+        with pytest.raises(CalibrationError, match=f"no row can be used: .*{dropped}.*; 2 more rows cannot either"):
             traincast.validate(path)
         return
     found = traincast.validate(path)

@@ -12,10 +12,11 @@ from traincast.calibrate.contract import KINDS, Kind, Predictions, Request
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.statistics import Statistics, relative_errors, statistics
 from traincast.calibrate.tables import Table, read_table
-from traincast.errors import ConfigError, FormatError
+from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.names import known_names
 from traincast.progress import announce
 from traincast.spec.notes import Note
+from traincast.units import counted
 
 ANNOUNCED_ROWS = 10_000
 """Rows from which predicting them may take seconds: whole models take half a millisecond each."""
@@ -164,6 +165,8 @@ def validate(
         If the file cannot be read, or is of no known kind.
     ConfigError
         If the kind has no such grouping or cannot leave it out, or the cluster is wrong.
+    CalibrationError
+        If no row can be used; the message gives the reason of the first.
     """
     table = read_table(Path(path))
     of = _kind_of(table) if kind is None else KINDS.get(kind)
@@ -173,6 +176,10 @@ def validate(
     if table.size > ANNOUNCED_ROWS:
         announce(f"predicting {table.size:,} rows")
     found = of.predict(table, Request(cluster=cluster, progress=progress))
+    if not found.ids and found.skipped:
+        first, more = found.skipped[0], len(found.skipped) - 1
+        others = f"; {counted(more, 'more row')} cannot either" if more else ""
+        raise CalibrationError(f"no row can be used: {first.reason} ({first.id}){others}")
     return Validation(
         path=table.path,
         kind=of.name,

@@ -7,7 +7,6 @@ import click
 from traincast.cli.announced import announced
 from traincast.cli.options import group_name
 from traincast.cli.terminal import console, counted, print_json, print_line
-from traincast.errors import CalibrationError
 
 
 @click.command(name="validate")
@@ -46,10 +45,6 @@ def command(
     chosen = [name.strip() for name in by.split(",")] if by is not None else []
     with announced(quiet=False), counted("predicting", quiet=as_json) as tell:
         validation = api.validate(file, cluster, chosen, leave_out, kind=kind, progress=tell)
-    if not validation.total.evaluated and validation.skipped:
-        first, *others = validation.skipped
-        more = f"; {len(others)} more rows cannot either" if others else ""
-        raise CalibrationError(f"no row can be used: {first.reason} ({first.id}){more}")
     if out is not None:
         write_whole(out, predictions_csv(validation))
     if as_json:
