@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from traincast.analysis.comparison import Comparison, Side
 from traincast.analysis.comparison import compare as compare_sides
-from traincast.calibrate.recognise import bus_bandwidths as read_bus_bandwidths
-from traincast.calibrate.recognise import describe, workload_format
 from traincast.errors import ConfigError, FormatError
 from traincast.estimate.collective_table import CollectiveTable, collective_table, doubling, members_on
 from traincast.estimate.simai.machine import simai_machine
@@ -19,9 +17,9 @@ from traincast.estimate.simai.total import simai_sum
 from traincast.fabric.node_use import with_used_gpus
 from traincast.files import read_bytes, read_head
 from traincast.formats.aicb.grammar import load
-from traincast.formats.contract import Inspection
+from traincast.formats.contract import Format, Inspection
 from traincast.formats.echo.loads import read_with_traced_loads
-from traincast.formats.open import expand_inputs, identify, refuse_meaningless
+from traincast.formats.open import expand_inputs, identify, identify_run, refuse_meaningless
 from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
 from traincast.simulation.runs import DEFAULT_CLUSTER, run_job_of, run_workload_of
@@ -68,6 +66,8 @@ def inspect(path: StrPath) -> Inspection:
     FormatError
         If no format knows the file, or it is damaged, or there are several.
     """
+    from traincast.calibrate.recognise import describe
+
     file, *others = expand(path)
     if others:
         raise FormatError(f"stands for {1 + len(others)} files; inspect them one by one", str(path))
@@ -88,6 +88,8 @@ def inspect_all(files: StrPath | Sequence[StrPath]) -> Iterator[Inspection]:
         If a file cannot be read; where it stands in a folder that was given, with a pattern to
         choose the others.
     """
+    from traincast.calibrate.recognise import describe
+
     given = _paths(files)
     for path in expand(given):
         yield describe(path, given)
@@ -132,14 +134,26 @@ def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None
     """
     given = _paths(files)
     paths = expand(given)
-    form = workload_format(paths, given)
+    form = _workload_format(paths, given)
     chosen = layout or LayoutOptions()
     refuse_meaningless(form, chosen)
     return replace(read_with_traced_loads(form, paths, chosen), layout=chosen)
 
 
+def _workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
+    """Return the format of a run's files; what else a file may be is only looked for where it has none."""
+    try:
+        return identify_run(paths, given)
+    except FormatError:
+        from traincast.calibrate.recognise import workload_format
+
+        return workload_format(paths, given)
+
+
 def bus_bandwidths(path: StrPath) -> dict[str, float]:
     """Read SimAI's ``busbw.yaml`` for `SimulateOptions.busbw_bytes_per_s` (see `traincast.formats.busbw`)."""
+    from traincast.calibrate.recognise import bus_bandwidths as read_bus_bandwidths
+
     return read_bus_bandwidths(Path(path))
 
 

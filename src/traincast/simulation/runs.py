@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from traincast.errors import FormatError
-from traincast.simulation.forecast import forecast
 from traincast.simulation.result import Result
 from traincast.simulation.simulate import simulate_workload
 from traincast.spec.cluster import Cluster
@@ -61,6 +60,9 @@ def run_job_of(
     TraincastError
         If the job cannot be described or cannot run.
     """
+    # What forecasts need is not loaded to simulate a file.
+    from traincast.simulation.forecast import forecast
+
     draft = job if isinstance(job, Draft) else Draft()
     named = cluster or draft.cluster or options.cluster
     found, cluster_inputs = _cluster(named)
