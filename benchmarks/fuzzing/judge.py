@@ -43,6 +43,8 @@ FINE = (*EXITS.values(), ANNOUNCED)
 _ANNOUNCEMENT = re.compile(
     r"^(?:(?:scheduling|simulating|predicting) .*[0-9].*|[0-9]+% done, about [0-9]+ s left)\n", re.MULTILINE
 )
+_WAITING = 4
+"""A case may take so many times its time of the processor; the pool's patience is longer."""
 _SOURCE = f"{os.sep}traincast{os.sep}"
 
 
@@ -114,9 +116,10 @@ def judge(case: Case, folder: Path, limit_s: float) -> Verdict:
 def _run(arguments: tuple[str, ...], limit_s: float) -> _Ran:
     ran, out, err = _Ran(), io.BytesIO(), io.BytesIO()
     with _captured(out, err):
-        # Time of the processor, so that a busy machine fails nothing; who sleeps is ended by the pool.
-        previous = signal.signal(signal.SIGPROF, _time_up)
+        # Time of the processor, so that a busy machine fails nothing; who waits for processes of its own uses none.
+        previous = signal.signal(signal.SIGPROF, _time_up), signal.signal(signal.SIGALRM, _time_up)
         signal.setitimer(signal.ITIMER_PROF, limit_s)
+        signal.setitimer(signal.ITIMER_REAL, _WAITING * limit_s)
         try:
             main(list(arguments))
         except SystemExit as stop:
@@ -125,7 +128,9 @@ def _run(arguments: tuple[str, ...], limit_s: float) -> _Ran:
             ran.escaped = error
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, previous)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGPROF, previous[0])
+            signal.signal(signal.SIGALRM, previous[1])
     ran.out, ran.err = (each.getvalue().decode("utf-8", "surrogateescape") for each in (out, err))
     return ran
 
@@ -210,9 +215,10 @@ def _printed(case: Case, ran: _Ran) -> _Found:
 
 def _not_finite(case: Case, text: str) -> re.Match[str] | None:
     """Find an infinity or NaN that is printed as a number; words that the input has may come back as they are."""
-    given = [content.decode("utf-8", "replace") for content in case.files.values()] + list(case.arguments)
-    echo = any("inf" in each.lower() or "nan" in each.lower() for each in given)
-    return (_WITH_UNIT if echo or "--json" in case.arguments else _NOT_FINITE).search(text)
+    given = "\n".join([content.decode("utf-8", "replace") for content in case.files.values()] + list(case.arguments))
+    echo = re.search("inf|nan", given, re.IGNORECASE)
+    pattern = _WITH_UNIT if echo or "--json" in case.arguments else _NOT_FINITE
+    return next((match for match in pattern.finditer(text) if match[0] not in given), None)
 
 
 def _json(case: Case, out: str) -> _Found:

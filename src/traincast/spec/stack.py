@@ -61,6 +61,8 @@ class Stack:
     """Time of all computation over that of the operator models; 1 where nothing is known."""
     grad_reduce_bytes: int = 4
     """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
+    gradient_placeholders: bool = False
+    """Whether products that add to the main gradients themselves leave an unused tensor of each shape of weight."""
     fsdp: bool = False
     """Whether parameters are sharded over the data parallel ranks (ZeRO-3) where the job does not say."""
     pipelined_fsdp: bool = False

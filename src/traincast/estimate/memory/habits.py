@@ -9,6 +9,10 @@ _FIRST_YEAR_OF_EARLY_WEIGHTS = 2025
 of April 2025; token_dispatcher.py unpermutes without weights); torchtitan multiplies the experts' inputs
 (score_before_experts)."""
 
+_FUSED_LOGIT_BYTES = 4
+"""A fused loss has logits and their gradient in 16 bits. That both are there together was chosen with SimuMax's runs in
+view (docs/memory.md); Transformer Engine until 2.17 writes the one over the other (triton/cross_entropy.py)."""
+
 _LAST_YEAR_OF_DROPOUT = 2022
 """GPT-3 and BLOOM train with dropout, Llama (Touvron et al. 2023, arXiv 2302.13971) and its successors without."""
 
@@ -38,6 +42,9 @@ class Habits:
         Whether the output projection keeps a transposed copy of the attention's output.
     expert_output_copy : bool
         Whether the experts' outputs are kept, for the gradient of the router weights that multiply them.
+    gradient_placeholders : bool
+        Whether weight gradients that products add to the main gradients themselves leave PyTorch an unused tensor of
+        each shape of weight, in 16 bits.
     stage_output_copy : bool
         Whether a pipeline stage keeps its output, which the next one holds as its input, until its backward pass.
     weight_copies : bool
@@ -55,6 +62,7 @@ class Habits:
     activation_copy: bool = False
     core_output_copy: bool = False
     expert_output_copy: bool = False
+    gradient_placeholders: bool = False
     stage_output_copy: bool = False
     weight_copies: bool = True
     buffer_bytes: float = 0.0
@@ -108,4 +116,6 @@ def habits_of(stack: Stack, zero: int) -> Habits:
     # What the loss and 8-bit products keep is the framework's, whatever is sharded.
     if stack.fsdp:
         return replace(found, main_gradient_bytes=0, logit_bytes=14, weight_copies=False)
+    if stack.gradient_placeholders:
+        found = replace(found, gradient_placeholders=zero < 3, logit_bytes=_FUSED_LOGIT_BYTES)
     return replace(found, main_gradient_bytes=0) if zero == 3 else found

@@ -4,7 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from traincast.schedules.plan import SchedulePlan
-from traincast.spec.counts import LayerParameters, adapter_parameters, layer_parameters, parameters
+from traincast.spec.counts import (
+    LayerParameters,
+    adapter_parameters,
+    attention_matrices,
+    layer_parameters,
+    parameters,
+)
 from traincast.spec.job import Job
 
 
@@ -91,6 +97,41 @@ def trained(job: Job, held: RankParameters) -> RankParameters:
     return RankParameters(
         dense=share * held.dense, experts=share * held.experts, ends=0.0, largest_layer=share * held.largest_layer
     )
+
+
+def one_of_each_matrix(job: Job, plan: SchedulePlan, stage: int) -> float:
+    """Return the elements on one rank of a stage's matrices, where those of one shape count once.
+
+    Experts are matrices of their own. The embedding is a table, and a router's weights are not fused.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    plan : SchedulePlan
+        Says which virtual stages the stage holds.
+    stage : int
+        The stage.
+    """
+    model, tp = job.model, job.parallel.tp
+    up = 2 if model.gated else 1
+    shapes: set[tuple[int, int, int]] = set()
+
+    def add_feed_forward(inner: int, parts: int) -> None:
+        shapes.update({(model.hidden, up * inner, parts), (inner, model.hidden, parts)} if inner else ())
+
+    layers = layers_of(job)
+    for _, virtual_stage in held_by(plan, stage):
+        for layer in layers[virtual_stage]:
+            shapes.update((rows, columns, tp) for rows, columns in attention_matrices(model))
+            if model.experts is not None and model.has_experts(layer):
+                add_feed_forward(model.experts.ffn_hidden, job.parallel.expert_tp)
+                add_feed_forward(model.experts.shared_ffn_hidden, tp)
+            else:
+                add_feed_forward(model.ffn_hidden, tp)
+        if virtual_stage == len(layers) - 1:
+            shapes.add((model.hidden, job.padded_vocab, tp))
+    return sum(rows * columns / parts for rows, columns, parts in shapes)
 
 
 def _sharded(job: Job, layer: LayerParameters) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from traincast.estimate.memory.activations import LayerBytes, LayerModel
 from traincast.estimate.memory.habits import Habits, habits_of
 from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.optimizer import parameter_bytes, states
-from traincast.estimate.memory.parameters import held_by, layers_of, rank_parameters, trained
+from traincast.estimate.memory.parameters import held_by, layers_of, one_of_each_matrix, rank_parameters, trained
 from traincast.schedules.plan import SchedulePlan
 from traincast.spec.job import Job
 
@@ -92,6 +92,8 @@ def _stage(job: Job, plan: SchedulePlan, stage: int, habits: Habits, model: Laye
     beyond = state.step_gradients - sum(activations.values())
     if beyond > 0:
         other["fp32 gradients of the step"] = beyond
+    if habits.gradient_placeholders and job.task != "lora":
+        other["unused weight gradients"] = parameter_bytes(job.precision) * one_of_each_matrix(job, plan, stage)
     if state.gathered:
         other["gathered layers"] = state.gathered
     lasting = {"parameters": state.parameters, "gradients": state.gradients, "optimizer": state.optimizer}
@@ -187,9 +189,13 @@ def _chunk(job: Job, virtual_stage: int, habits: Habits, model: LayerModel, save
     forward = max((layer.forward for layer in layers), default=0.0)
     backward = max((*_groups_again(layers[:again], job.recompute_group), *_modules_again(layers[again:])), default=0.0)
     if virtual_stage == len(job.layers_Q) - 1:
-        forward = max(forward, (habits.logit_bytes - habits.saved_logit_bytes) * _logits(job, model))
-        # The logits' gradient in the products' type, beside the softmax that it is made from.
-        backward = max(backward, parameter_bytes(job.precision) * _logits(job, model))
+        logits, saved_logits = (each * _logits(job, model) for each in (habits.logit_bytes, habits.saved_logit_bytes))
+        forward = max(forward, logits - saved_logits)
+        # The layers' backward passes begin when the logits are gone.
+        backward = max(backward - saved_logits, 0.0)
+        if logits > saved_logits:
+            # The logits' gradient in the products' type, beside the softmax that it is made from.
+            backward = max(backward, parameter_bytes(job.precision) * _logits(job, model))
     # Weight gradients read the products' inputs; what only the inputs' gradients need (norm inputs, inner
     # activations, scores) is about half.
     return ChunkBytes(saved=saved, for_weights=saved / 2, forward=forward, backward=backward)
