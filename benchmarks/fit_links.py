@@ -19,8 +19,8 @@ import numpy as np
 from traincast.calibrate.collectives import read_collectives
 from traincast.calibrate.fit import Fit, Residual, fit_links, from_others, predictor, residuals
 from traincast.calibrate.measurements import CollectiveMeasurements
-from traincast.spec.cluster import Cluster
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import load_cluster
 
 MEASURED = {
     "a100": "a100_sxm",

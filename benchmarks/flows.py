@@ -17,8 +17,8 @@ from traincast.fabric.contract import build_fabric
 from traincast.fabric.flows import finish_times, rates
 from traincast.fabric.graph import FabricGraph
 from traincast.fabric.patterns import flows_of
-from traincast.spec.clusters import load_cluster
-from traincast.spec.fabric import FabricSpec
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.fabric import FabricSpec
 
 T = TypeVar("T")
 GIB = 2**30

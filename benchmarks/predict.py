@@ -13,9 +13,9 @@ import statistics
 import sys
 import time
 
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.simulation.forecast import forecast
-from traincast.spec.cluster import Cluster
-from traincast.spec.clusters import load_cluster
 from traincast.spec.job import Job, JobRequest
 from traincast.spec.models import load_model
 from traincast.spec.resolve import resolve_job

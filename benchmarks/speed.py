@@ -21,7 +21,7 @@ from traincast.engine.graph import Graph, build_graph
 from traincast.engine.reference import Times, run_reference
 from traincast.estimate.collectives import price_many
 from traincast.fabric.placement import Placement
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "aicb_gpt_405b_1024gpu.txt"

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from traincast.hardware.clusters import load_cluster
 from traincast.simulation.predict import plan_of_job
-from traincast.spec.clusters import load_cluster
 from traincast.spec.job import JobRequest
 from traincast.spec.model import Attention, Experts, Latent, Model
 from traincast.spec.models import load_model

@@ -16,7 +16,7 @@ from traincast.estimate.operators.constants import load_constants
 from traincast.files import MOST_DEPTH, parse_json, parse_toml, read_bytes, read_text, unpacked
 from traincast.formats.contract import FORMATS
 from traincast.formats.open import identify
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.spec.job_file import read_job_file
 from traincast.spec.like import draft_like
 from traincast.spec.models import load_model

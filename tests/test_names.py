@@ -8,13 +8,13 @@ from click.testing import CliRunner
 from traincast import api
 from traincast.cli.main import cli
 from traincast.errors import ConfigError, UnknownNameError
+from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.fabric import KINDS, fabric_from_table
+from traincast.hardware.gpus import gpu_names, load_gpu
 from traincast.names import find_name, known_names, nearest, plain
 from traincast.report.contract import REPORTS
 from traincast.schedules.plan import SCHEDULES
-from traincast.spec.clusters import cluster_names, load_cluster
 from traincast.spec.dtypes import DTYPE_BYTES, bytes_per_element
-from traincast.spec.fabric import KINDS, fabric_from_table
-from traincast.spec.gpus import gpu_names, load_gpu
 from traincast.spec.job import PRECISIONS
 from traincast.spec.models import find_model, model_names
 from traincast.spec.operators import OPERATOR_SIZES

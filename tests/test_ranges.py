@@ -11,10 +11,10 @@ import pytest
 
 from traincast.cli.main import cli
 from traincast.errors import ConfigError, FormatError, InfeasibleError
+from traincast.hardware.cluster import Cluster, Gpu, Link
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.fabric import FabricSpec, fabric_from_table
 from traincast.ranges import LARGEST_WHOLE, RANGES, is_number, plain_number, quoted, range_of
-from traincast.spec.cluster import Cluster, Gpu, Link
-from traincast.spec.clusters import load_cluster
-from traincast.spec.fabric import FabricSpec, fabric_from_table
 from traincast.spec.job import JobRequest
 from traincast.spec.job_file import SECTIONS, read_job_file
 from traincast.spec.like import draft_like

@@ -20,10 +20,10 @@ from traincast.fabric.contract import build_fabric
 from traincast.fabric.patterns import PATTERNS, flow_count, flows_of
 from traincast.formats.building import wait_op
 from traincast.formats.values import MOST_LINES
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.progress import advanced, announce, listening
 from traincast.simulation import run as simulation_run
-from traincast.spec.cluster import Cluster
-from traincast.spec.clusters import load_cluster
 from traincast.spec.parallel import MAX_SLOTS, MAX_WORLD_SIZE, Parallel
 from traincast.workload.ops import Op, table_of
 from traincast.workload.words import Kind, Phase, Stream

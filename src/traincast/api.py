@@ -20,14 +20,14 @@ from traincast.formats.aicb.grammar import load
 from traincast.formats.contract import Format, Inspection
 from traincast.formats.echo.loads import read_with_traced_loads
 from traincast.formats.open import expand_inputs, identify, identify_run, refuse_meaningless
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.gpus import load_gpu
 from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
 from traincast.simulation.runs import DEFAULT_CLUSTER, run_job_of, run_workload_of
 from traincast.simulation.sides import measured_side, simulated_side
-from traincast.spec.cluster import Cluster
-from traincast.spec.clusters import cluster_names, load_cluster
 from traincast.spec.draft import Draft
-from traincast.spec.gpus import load_gpu
 from traincast.spec.job import Job, JobRequest
 from traincast.spec.job_file import read_job_file
 from traincast.spec.model import Model

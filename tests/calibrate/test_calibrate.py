@@ -11,8 +11,8 @@ from traincast import api
 from traincast.calibrate.collectives import read_collectives
 from traincast.calibrate.prices import price_measured
 from traincast.errors import CalibrationError, ConfigError
+from traincast.hardware.clusters import load_cluster
 from traincast.report.accuracy import calibration_to_dict
-from traincast.spec.clusters import load_cluster
 
 SIZES = [2**size for size in range(10, 31, 2)]
 

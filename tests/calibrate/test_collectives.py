@@ -5,7 +5,7 @@ import pytest
 from traincast.calibrate.collectives import read_collectives
 from traincast.calibrate.measurements import CollectiveMeasurements
 from traincast.errors import FormatError
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 
 
 def read(tmp_path, text):

@@ -12,7 +12,7 @@ from traincast.errors import ConfigError
 from traincast.estimate.collective_table import spread
 from traincast.estimate.collectives import price_collective
 from traincast.fabric.placement import Placement
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation
 
 H100 = load_cluster("h100")

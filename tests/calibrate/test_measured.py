@@ -13,9 +13,9 @@ from traincast import api
 from traincast.calibrate.collectives import read_collectives
 from traincast.calibrate.measured import measured_tables, never_falling
 from traincast.calibrate.profile import cluster_toml
-from traincast.spec.cluster import Measured
-from traincast.spec.clusters import load_cluster
-from traincast.spec.measured import MeasuredTable
+from traincast.hardware.cluster import Measured
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.measured import MeasuredTable
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "aicb_scaled_512gpu.txt"
 

@@ -29,7 +29,7 @@ from traincast.estimate.operators import (
     work_of,
 )
 from traincast.estimate.operators.constants import load_constants
-from traincast.spec.gpus import load_gpu
+from traincast.hardware.gpus import load_gpu
 from traincast.spec.parallel import Parallel
 
 H100 = load_gpu("h100")

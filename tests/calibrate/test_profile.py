@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from traincast.calibrate.profile import cluster_toml
-from traincast.spec.cluster import Measured
-from traincast.spec.clusters import cluster_names, load_cluster
-from traincast.spec.measured import MeasuredTable
+from traincast.hardware.cluster import Measured
+from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.measured import MeasuredTable
 
 
 @pytest.mark.parametrize("name", cluster_names())

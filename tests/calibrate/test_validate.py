@@ -10,7 +10,7 @@ from traincast.calibrate.presets import preset_named_in
 from traincast.errors import ConfigError, FormatError
 from traincast.estimate.collectives import price_collective
 from traincast.fabric.placement import Placement
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation
 
 SIZES = (1024, 2**17, 2**21, 2**28)

@@ -13,7 +13,7 @@ from aicb_runs import header_of, write_text
 from support import row, write_aicb
 from traincast import __version__, api
 from traincast.cli.main import cli
-from traincast.spec.clusters import cluster_names
+from traincast.hardware.clusters import cluster_names
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MS = 1_000_000

@@ -8,7 +8,7 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.collective_table import doubling, members_on, spread
 from traincast.estimate.collectives import price_collective
 from traincast.fabric.placement import Placement
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation, operation_named
 
 

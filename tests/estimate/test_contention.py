@@ -7,8 +7,8 @@ import pytest
 from support import HandMade, collective
 from traincast.errors import ConfigError
 from traincast.estimate.contention import SharedNetwork
-from traincast.spec.clusters import load_cluster
-from traincast.spec.fabric import FabricSpec
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.fabric import FabricSpec
 from traincast.spec.parallel import Parallel
 from traincast.workload.groups import rank_groups
 from traincast.workload.words import Group, Operation

@@ -12,8 +12,8 @@ from traincast.errors import ProgramError, UnknownNameError
 from traincast.fabric.contention import network_factor
 from traincast.fabric.contract import build_fabric
 from traincast.fabric.patterns import PATTERNS, flows_of
-from traincast.spec.clusters import load_cluster
-from traincast.spec.fabric import FabricSpec
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.fabric import FabricSpec
 
 H100 = load_cluster("h100")
 WORLD = 64

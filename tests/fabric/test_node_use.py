@@ -14,9 +14,9 @@ from traincast.fabric.contention import network_factor
 from traincast.fabric.contract import build_fabric
 from traincast.fabric.node_use import gpus_used_per_node, place_job, with_used_gpus
 from traincast.fabric.placement import gpu_of, locations, placement_of
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.fabric import FabricSpec
 from traincast.simulation.forecast import forecast
-from traincast.spec.clusters import load_cluster
-from traincast.spec.fabric import FabricSpec
 from traincast.spec.job import JobRequest
 from traincast.spec.models import load_model
 from traincast.spec.options import SimulateOptions

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from traincast.errors import ProgramError
 from traincast.fabric.placement import Placement, locations, placement_of
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 
 WHERE = locations(load_cluster("h100"), 20)
 

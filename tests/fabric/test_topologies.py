@@ -7,8 +7,8 @@ import pytest
 
 from traincast.errors import ConfigError, ProgramError
 from traincast.fabric.contract import TOPOLOGIES, build_fabric
-from traincast.spec.clusters import load_cluster
-from traincast.spec.fabric import KINDS, FabricSpec
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.fabric import KINDS, FabricSpec
 
 H100 = load_cluster("h100")
 WORLD = 128

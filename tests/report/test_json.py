@@ -6,6 +6,7 @@ import pytest
 
 from traincast.errors import FormatError, TraincastError
 from traincast.formats.contract import Inspection, Total
+from traincast.hardware.cluster import Cluster, Gpu, Link
 from traincast.report.json import (
     RESULT_KEYS,
     clusters_to_dict,
@@ -16,7 +17,6 @@ from traincast.report.json import (
     to_json,
 )
 from traincast.simulation.result import Result
-from traincast.spec.cluster import Cluster, Gpu, Link
 from traincast.spec.notes import Note
 
 CONTRACT = [

@@ -13,7 +13,7 @@ from support import HandMade, collective, layouts, rich_rows, row, write_aicb, w
 from traincast.errors import ConfigError
 from traincast.estimate.collectives.price import price_collective
 from traincast.fabric.placement import Placement
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.spec.parallel import Parallel
 from traincast.workload.words import Group, Kind, Operation
 

@@ -8,12 +8,12 @@ import pytest
 from job_parts import TINY, TINY_EXPERTS, job_of
 from traincast import api
 from traincast.errors import ConfigError, InfeasibleError
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.gpus import gpu_of_cluster
 from traincast.report.json import result_to_dict
 from traincast.simulation.forecast import forecast
 from traincast.simulation.rates import Rates, above_peak
-from traincast.spec.clusters import load_cluster
 from traincast.spec.counts import adapter_parameters, model_flops_per_step, token_flops
-from traincast.spec.gpus import gpu_of_cluster
 from traincast.spec.job import JobRequest
 from traincast.spec.models import load_model
 from traincast.spec.options import SimulateOptions

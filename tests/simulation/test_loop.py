@@ -17,8 +17,8 @@ from traincast.errors import ConfigError
 from traincast.estimate.collectives.price import price_collective
 from traincast.estimate.overlap import OVERLAP_SLOWDOWN, slowdowns
 from traincast.fabric.placement import Placement
+from traincast.hardware.clusters import load_cluster
 from traincast.simulation.loop import MAX_ROUNDS, SETTLED
-from traincast.spec.clusters import load_cluster
 from traincast.spec.parallel import Parallel
 from traincast.workload.words import Group, Kind, Operation, OverlapClass, Stream
 

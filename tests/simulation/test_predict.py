@@ -11,11 +11,11 @@ from job_parts import TINY, TINY_EXPERTS, job_of
 from support import ALONE
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import CostFactors
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.gpus import gpu_of_cluster
 from traincast.simulation.predict import prepare_job, run_job
 from traincast.simulation.run import run_workload
-from traincast.spec.clusters import load_cluster
 from traincast.spec.counts import model_flops_per_step
-from traincast.spec.gpus import gpu_of_cluster
 from traincast.spec.options import SimulateOptions
 from traincast.workload.words import Kind
 

@@ -12,10 +12,10 @@ from echo_runs import MoeRun
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, job_of
 from traincast import api
 from traincast.errors import ConfigError, FormatError, TraincastError
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import cluster_from_table, cluster_names, load_cluster
 from traincast.report.json import result_from_json, to_json
 from traincast.simulation.runs import record_of
-from traincast.spec.cluster import Cluster
-from traincast.spec.clusters import cluster_from_table, cluster_names, load_cluster
 from traincast.spec.job import JobRequest
 from traincast.spec.like import draft_like
 from traincast.spec.models import load_model

@@ -9,11 +9,11 @@ from job_parts import TINY_EXPERTS, job_of
 from support import ALONE, write_cluster
 from traincast.estimate.factors import CostFactors, Factor, FactorTable, keys_of, shipped_factors
 from traincast.estimate.priors import prior_deviation
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.gpus import load_gpu
 from traincast.simulation.interval import LEVEL, TRANSFERS, UNEXPLAINED, UNSEEN_COMPUTE, Z, deviation, interval
 from traincast.simulation.predict import run_job
 from traincast.simulation.sensitivity import sensitivities
-from traincast.spec.clusters import load_cluster
-from traincast.spec.gpus import load_gpu
 from traincast.spec.options import SimulateOptions
 
 H100 = load_cluster("h100")

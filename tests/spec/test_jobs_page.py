@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from traincast.spec.attention_kernels import RUNS_ON
-from traincast.spec.stack import ATTENTION_KERNELS
+from traincast.hardware.attention_kernels import ATTENTION_KERNELS, RUNS_ON
 from traincast.spec.stacks import stack_names
 
 PAGE = Path(__file__).parents[2] / "docs" / "jobs.md"

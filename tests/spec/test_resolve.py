@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traincast.errors import ConfigError, InfeasibleError, TraincastError, UnknownNameError
-from traincast.spec.gpu_clusters import cluster_for
+from traincast.hardware.gpu_clusters import cluster_for
 from traincast.spec.job import JobRequest
 from traincast.spec.models import load_model
 from traincast.spec.resolve import resolve_job

@@ -5,7 +5,8 @@ from dataclasses import fields
 import pytest
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
-from traincast.spec.stack import ATTENTION_KERNELS, RECOMPUTE, Stack
+from traincast.hardware.attention_kernels import ATTENTION_KERNELS
+from traincast.spec.stack import RECOMPUTE, Stack
 from traincast.spec.stacks import DEFAULT_STACK, load_stack, stack_names, stack_of_year
 
 _REQUIRED = """

@@ -10,7 +10,7 @@ from support import layouts, rich_rows, row, write_aicb, write_cluster
 from traincast.api import read
 from traincast.fabric.node_use import place_job
 from traincast.fabric.placement import locations
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.spec.options import make_options
 from traincast.workload.fold import fold, unfolded
 from traincast.workload.groups import rank_groups

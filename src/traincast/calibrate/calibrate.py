@@ -17,7 +17,7 @@ from traincast.calibrate.prices import price_measured
 from traincast.calibrate.profile import cluster_toml
 from traincast.calibrate.statistics import Statistics, statistics
 from traincast.errors import CalibrationError
-from traincast.spec.cluster import Cluster, Measured
+from traincast.hardware.cluster import Cluster, Measured
 
 _WORSE = 0.01
 """How much larger the median error of a band must be, as a fraction, to be told."""

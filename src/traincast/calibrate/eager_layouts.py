@@ -24,10 +24,10 @@ from traincast.calibrate.eager_graphs import (
 )
 from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls
 from traincast.estimate.operators.host import host_floor_s
+from traincast.hardware.gpu_clusters import cluster_for
+from traincast.hardware.gpus import GpuSpec
 from traincast.simulation.simulate import simulate_workload
 from traincast.spec.dtypes import bytes_per_element
-from traincast.spec.gpu_clusters import cluster_for
-from traincast.spec.gpus import GpuSpec
 from traincast.spec.options import SimulateOptions
 from traincast.spec.parallel import Parallel
 from traincast.workload.ops import Op, OpTableBuilder

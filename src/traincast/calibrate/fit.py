@@ -37,7 +37,7 @@ from traincast.estimate.collective_table import spread
 from traincast.estimate.collectives.contract import Curve, Traffic, curve, evaluate
 from traincast.estimate.collectives.price import candidates
 from traincast.fabric.placement import Placement
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 from traincast.workload.words import Operation
 
 __all__ = ["INTER", "INTRA", "Fit", "Residual", "fit_links", "from_others", "predictor", "residuals", "with_constants"]

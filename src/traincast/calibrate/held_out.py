@@ -9,7 +9,7 @@ from dataclasses import replace
 from traincast.calibrate.fit import fit_links, from_others
 from traincast.calibrate.measurements import CollectiveMeasurements
 from traincast.errors import CalibrationError, ConfigError
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 
 Unseen = tuple[list[int], Cluster | str]
 """Rows with the cluster that predicts them, or why there is none."""

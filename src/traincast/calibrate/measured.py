@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from traincast.calibrate.measurements import CollectiveMeasurements, FloatArray
-from traincast.spec.measured import MeasuredTable
+from traincast.hardware.measured import MeasuredTable
 
 _LEAST_SIZES = 2
 """With fewer sizes there is no line between them."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.estimate.collective_table import spread
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 
 __all__ = ["CollectiveMeasurements", "FloatArray", "IntArray", "Skipped", "spread"]
 

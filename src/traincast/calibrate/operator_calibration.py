@@ -16,7 +16,7 @@ from traincast.calibrate.tables import Table, read_table
 from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorConstants, shipped_constants
 from traincast.estimate.operators.constants import write_constants
-from traincast.spec.gpus import GpuSpec
+from traincast.hardware.gpus import GpuSpec
 
 RESIDUAL_HEADINGS = (
     *("family", "dtype", "rows", "base", "median", "p90"),

@@ -7,7 +7,7 @@ import numpy as np
 
 from traincast.estimate.operators.constants import ANY, FamilyConstants, OperatorConstants
 from traincast.estimate.operators.corrections import Correction
-from traincast.spec.gpus import GpuSpec
+from traincast.hardware.gpus import GpuSpec
 
 _NUMBERS = ("compute", "memory", "floor_s", "k_fill", "wave", "edge", "unhidden", "unaligned", "event_s")
 

@@ -20,7 +20,7 @@ from traincast.estimate.operators import FamilyConstants, OperatorCall, Operator
 from traincast.estimate.operators.corrections import LIMIT, Correction, corners
 from traincast.estimate.operators.price import machine_for
 from traincast.estimate.operators.roofline import Machine, WorkColumns, columns_of, least_s, roofline
-from traincast.spec.gpus import GpuSpec
+from traincast.hardware.gpus import GpuSpec
 
 Key = tuple[str, str, str]
 """GPU, name of the constants, element type."""

@@ -15,7 +15,7 @@ from traincast.estimate.operators import (
     shipped_constants,
     work_of,
 )
-from traincast.spec.gpus import GpuSpec
+from traincast.hardware.gpus import GpuSpec
 
 
 def price_measurements(

@@ -19,7 +19,7 @@ from traincast.calibrate.operator_measurements import OperatorMeasurements
 from traincast.estimate.operators import FamilyConstants, OperatorCall, OperatorConstants, work_of
 from traincast.estimate.operators.constants import ANY
 from traincast.estimate.operators.corrections import Correction
-from traincast.spec.gpus import GpuSpec
+from traincast.hardware.gpus import GpuSpec
 
 NODES = {"bmm": (6, 7, 7, 7, 1), "gemm fp32": (9, 10, 10, 2), "gemm": (7, 8, 8, 1), "attention": (6, 8, 4)}
 """Nodes of the correction per size; others by their number of sizes."""

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from traincast.calibrate.measurements import CollectiveMeasurements, spread
 from traincast.estimate.collectives import Price, price_collective
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 from traincast.workload.words import operation_named
 
 _spread = lru_cache(maxsize=None)(spread)

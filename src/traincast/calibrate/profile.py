@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 from traincast.errors import CalibrationError
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 
 _NOT_WRITTEN = ("name", "sources")
 """The name is that of the file, and sources stand beside their numbers."""

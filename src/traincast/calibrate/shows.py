@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traincast.calibrate.measurements import CollectiveMeasurements
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 from traincast.units import format_rate
 
 INTRA = (

@@ -9,8 +9,8 @@ from traincast.estimate.collectives.contract import bus_factor
 from traincast.estimate.collectives.measured import table_of
 from traincast.estimate.contention import one_group
 from traincast.fabric.placement import Placement
-from traincast.spec.cluster import Cluster
-from traincast.spec.measured import MeasuredTable
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.measured import MeasuredTable
 from traincast.spec.notes import Note
 from traincast.spec.parallel import MAX_WORLD_SIZE
 from traincast.units import counted, format_size

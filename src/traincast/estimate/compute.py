@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from traincast.estimate.factors import CostFactors
 from traincast.estimate.operators.contract import OperatorTime
 from traincast.estimate.operators.price import price_operator
-from traincast.spec.gpus import GpuSpec
+from traincast.hardware.gpus import GpuSpec
 from traincast.workload.calls import OperatorCall
 from traincast.workload.ops import OpTable
 from traincast.workload.words import OverlapClass, Provenance

@@ -15,7 +15,7 @@ from traincast.fabric.contention import FloatArray, link_use, meeting, network_f
 from traincast.fabric.contract import build_fabric, through_fabric
 from traincast.fabric.graph import FabricGraph
 from traincast.fabric.placement import Placement, gpu_of
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 from traincast.spec.notes import Note
 from traincast.units import counted, format_rate
 from traincast.workload.groups import GroupTable

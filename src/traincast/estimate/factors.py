@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 
-from traincast.spec.gpus import GpuSpec
+from traincast.hardware.gpus import GpuSpec
 from traincast.spec.job import Job
 
 Key = tuple[str, str, str]

@@ -12,9 +12,9 @@ from traincast.estimate.operators import (
 )
 from traincast.estimate.operators.calls import BYTES_OF_DTYPE
 from traincast.estimate.operators.constants import load_constants
+from traincast.hardware.gpus import load_gpu
 from traincast.names import find_name
 from traincast.registry import known_name
-from traincast.spec.gpus import load_gpu
 from traincast.spec.notes import Note
 from traincast.spec.operators import OPERATOR_SIZES, operator_shape
 

@@ -16,7 +16,7 @@ import numpy as np
 from traincast.errors import ProgramError
 from traincast.estimate.collectives.price import Price, price_collective, price_message
 from traincast.fabric.placement import Placement, placement_of
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Program
 from traincast.workload.words import Group, Kind, Operation, Provenance

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from traincast.fabric.graph import padded
 from traincast.fabric.hashing import UintArray, choose
-from traincast.spec.network import Network
+from traincast.hardware.network import Network
 
 IntArray = npt.NDArray[np.int64]
 Ends = tuple[IntArray, IntArray, float]

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from traincast.fabric.graph import FabricGraph
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.fabric import FabricSpec
 from traincast.registry import Registry
-from traincast.spec.cluster import Cluster
-from traincast.spec.fabric import FabricSpec
 
 Topology = Callable[[Cluster, FabricSpec, int], FabricGraph]
 """The plug-in: cluster, fabric and world size -> a graph that holds at least that many GPUs."""

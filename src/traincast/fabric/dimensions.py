@@ -16,8 +16,7 @@ import numpy.typing as npt
 from traincast.fabric.graph import FabricGraph, padded
 from traincast.fabric.hashing import UintArray
 from traincast.fabric.work import check_links
-from traincast.spec.dimensions import Dimension
-from traincast.spec.network import Network
+from traincast.hardware.network import Dimension, Network
 
 IntArray = npt.NDArray[np.int64]
 Columns = list[tuple[npt.NDArray[np.bool_], npt.ArrayLike]]

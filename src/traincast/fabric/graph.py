@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from traincast.errors import ProgramError
 from traincast.fabric.hashing import UintArray, mixed
-from traincast.spec.network import Network
+from traincast.hardware.network import Network
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -15,11 +15,10 @@ from traincast.formats.contract import Inspection
 from traincast.formats.open import identify
 from traincast.formats.topology import read_topology
 from traincast.formats.topology.facts import network_layout
-from traincast.spec.cluster import Cluster
-from traincast.spec.clusters import cluster_names, load_cluster
-from traincast.spec.dimensions import Dimension, bisection_bytes_per_s
-from traincast.spec.fabric import FabricSpec
-from traincast.spec.network import Network
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.fabric import FabricSpec
+from traincast.hardware.network import Dimension, Network, bisection_bytes_per_s
 from traincast.units import format_rate
 
 COUNTED_GPUS = 1024

@@ -10,7 +10,7 @@ from dataclasses import replace
 from traincast.errors import ConfigError
 from traincast.fabric.contract import build_fabric
 from traincast.fabric.placement import gpu_of
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 from traincast.spec.notes import Note
 from traincast.spec.options import check_gpus_used
 from traincast.spec.parallel import Parallel

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.errors import ProgramError
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 
 NODE = 0
 """Level of location that is the node."""

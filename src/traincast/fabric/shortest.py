@@ -15,7 +15,7 @@ from traincast.errors import ProgramError
 from traincast.fabric.graph import FabricGraph
 from traincast.fabric.hashing import UintArray, choose
 from traincast.fabric.work import check_topology
-from traincast.spec.network import Network
+from traincast.hardware.network import Network
 
 IntArray = npt.NDArray[np.int64]
 

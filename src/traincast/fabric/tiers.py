@@ -7,8 +7,8 @@ from traincast.errors import ConfigError
 from traincast.fabric.clos import Clos
 from traincast.fabric.graph import FabricGraph
 from traincast.fabric.work import check_links
-from traincast.spec.cluster import Cluster
-from traincast.spec.fabric import FabricSpec
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.fabric import FabricSpec
 
 
 def clos_fabric(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
     from traincast.estimate.simai.report import SimaiReport
     from traincast.formats.contract import Inspection
-    from traincast.spec.cluster import Cluster
+    from traincast.hardware.cluster import Cluster
     from traincast.spec.model import Model
 
 RESULT_SCHEMA = "traincast.result/1"

@@ -6,6 +6,8 @@ from typing import Any
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.gpus import GpuSpec, gpu_of_cluster
 from traincast.progress import advanced
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.interval import interval
@@ -13,8 +15,6 @@ from traincast.simulation.predict import plan_of_job, run_job
 from traincast.simulation.rates import above_peak, rates_of
 from traincast.simulation.result import JobFacts, Peak, Result
 from traincast.simulation.simulate import account
-from traincast.spec.cluster import Cluster
-from traincast.spec.gpus import GpuSpec, gpu_of_cluster
 from traincast.spec.job import Job
 from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions

@@ -14,8 +14,8 @@ import numpy as np
 from traincast.engine.graph import Graph
 from traincast.engine.run import run
 from traincast.estimate.contention import SharedNetwork
+from traincast.hardware.cluster import Cluster
 from traincast.simulation.beside import ComputeBesideTransfers, KindsBesideEachOther
-from traincast.spec.cluster import Cluster
 from traincast.workload.ops import FloatArray
 from traincast.workload.program import Timeline
 from traincast.workload.words import Group

@@ -8,10 +8,10 @@ import numpy as np
 from traincast.estimate.compute import PricedCompute, price_compute
 from traincast.estimate.factors import CostFactors, shipped_factors, with_factors
 from traincast.fabric.node_use import place_job
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.gpus import GpuSpec, gpu_of_cluster
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.run import Run, checked_plan, run_workload
-from traincast.spec.cluster import Cluster
-from traincast.spec.gpus import GpuSpec, gpu_of_cluster
 from traincast.spec.job import Job
 from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from traincast.errors import FormatError
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.simulation.result import Result
 from traincast.simulation.simulate import simulate_workload
-from traincast.spec.cluster import Cluster
-from traincast.spec.clusters import cluster_names, load_cluster
 from traincast.spec.draft import Draft
 from traincast.spec.inputs import DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
 from traincast.spec.job import Job, JobRequest

@@ -13,6 +13,8 @@ from traincast.estimate.compute import price_compute
 from traincast.estimate.factors import CostFactors
 from traincast.estimate.price import PricedCommunication
 from traincast.fabric.node_use import place_job
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.gpus import gpu_of_cluster
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.remarks import (
     check_time,
@@ -26,8 +28,6 @@ from traincast.simulation.remarks import (
 )
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
 from traincast.simulation.run import Run, plan_of, run_workload, steps_of_other_seeds
-from traincast.spec.cluster import Cluster
-from traincast.spec.gpus import gpu_of_cluster
 from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
 from traincast.spec.parallel import Parallel

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.spec.attention_kernels import check_kernel, kernel_instead
+from traincast.hardware.attention_kernels import check_kernel, kernel_instead
+from traincast.hardware.gpus import GpuSpec
 from traincast.spec.feasible import check_gpu, check_sharding
-from traincast.spec.gpus import GpuSpec
 from traincast.spec.job import EIGHT_BIT, JobRequest
 from traincast.spec.notes import Note
 from traincast.spec.optimizer_types import OptimizerTypes, optimizer_types

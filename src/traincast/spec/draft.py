@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from traincast.errors import ConfigError
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 from traincast.spec.inputs import InputFile
 from traincast.spec.job import JobRequest
 from traincast.spec.job_flags import job_flag_of

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError
+from traincast.hardware.measured import OPERATIONS
 from traincast.names import find_name, known_names
 from traincast.ranges import RANGES, checked_field
 from traincast.spec.dtypes import bytes_per_element
-from traincast.spec.measured import OPERATIONS
 from traincast.units import counted
 
 GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from traincast.errors import ConfigError, FormatError
-from traincast.spec.cluster import Cluster
-from traincast.spec.clusters import cluster_from_table
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import cluster_from_table
 from traincast.spec.draft import Draft
 from traincast.spec.inputs import InputFile
 from traincast.spec.job import Job, JobRequest

@@ -8,7 +8,8 @@ job's assumptions. Every rule that a combination may break is checked here or in
 from dataclasses import dataclass, replace
 
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.gpus import gpu_of_cluster
 from traincast.spec.decide import (
     Decisions,
     decide_attention_kernel,
@@ -25,7 +26,6 @@ from traincast.spec.decide import (
     padded_vocab,
 )
 from traincast.spec.feasible import check_choices, check_imbalance, check_model, check_pipeline, near_batches
-from traincast.spec.gpus import gpu_of_cluster
 from traincast.spec.job import Job, JobRequest
 from traincast.spec.layers import Split, even_split, split_layers
 from traincast.spec.optimizer_types import MAIN_GRADIENT_TYPES

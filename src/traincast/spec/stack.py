@@ -6,9 +6,6 @@ A stack says which kernels run and what overlaps; its few numbers are physical a
 
 from dataclasses import dataclass
 
-ATTENTION_KERNELS = ("unfused", "fa1", "fa2", "fa3", "cudnn", "triton")
-"""Generations of attention kernels; ``unfused`` writes the score matrix to memory."""
-
 RECOMPUTE = ("none", "selective", "full")
 """What the backward pass recomputes: nothing, parts of each layer (the attention core unless others are named),
 or whole layers."""

@@ -9,7 +9,7 @@ from traincast.calibrate.runs.evaluate import forecast_run, forecast_runs
 from traincast.calibrate.runs.fit import factors_of, fit_factors, sample_of
 from traincast.calibrate.runs.run import RunRow
 from traincast.estimate.factors import Factor, FactorTable
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.spec.job import JobRequest
 from traincast.spec.models import load_model
 

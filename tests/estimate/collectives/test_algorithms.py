@@ -6,7 +6,7 @@ import pytest
 from traincast.estimate.collectives import ALGORITHMS, transfer_time_s
 from traincast.estimate.collectives.contract import bus_factor
 from traincast.fabric.placement import Placement
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation
 
 PLACEMENTS = [(2,), (3,), (8,), (1, 1), (1,) * 7, (4, 2), (8, 8), (8, 1), (8, 7, 3), (8,) * 128]

@@ -11,7 +11,7 @@ from measured_tables import EXCERPTS
 from traincast.calibrate.collectives import read_collectives
 from traincast.estimate.collectives import price_collective
 from traincast.fabric.placement import Placement
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation
 
 ROOT = Path(__file__).parents[3]

@@ -10,9 +10,9 @@ from support import row
 from traincast import api
 from traincast.errors import FormatError, InfeasibleError
 from traincast.formats.aicb.inspection import inspect_file
+from traincast.hardware.clusters import load_cluster
 from traincast.simulation.predict import run_job
 from traincast.simulation.remarks import without_peers
-from traincast.spec.clusters import load_cluster
 from traincast.spec.options import SimulateOptions
 from traincast.workload.words import Group
 

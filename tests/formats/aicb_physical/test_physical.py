@@ -13,8 +13,8 @@ from traincast.errors import FormatError, InfeasibleError, TraincastError
 from traincast.estimate.operators.price import price_operator
 from traincast.formats.aicb_physical.grammar import parse
 from traincast.formats.contract import FORMATS
-from traincast.spec.clusters import load_cluster
-from traincast.spec.gpus import gpu_of_cluster
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.gpus import gpu_of_cluster
 from traincast.workload.calls import OperatorCall
 
 HEADER = "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"

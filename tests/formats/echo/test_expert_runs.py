@@ -12,7 +12,7 @@ from traincast.cli.main import cli
 from traincast.errors import ConfigError, FormatError, ProgramError
 from traincast.estimate.collectives import price_collective
 from traincast.fabric.placement import Placement
-from traincast.spec.clusters import load_cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation
 
 SAMPLES = Path(__file__).parents[4] / "shared" / "samples"

@@ -10,8 +10,8 @@ from traincast.errors import ConfigError, FormatError, ProgramError
 from traincast.fabric.contention import network_factor
 from traincast.fabric.contract import build_fabric
 from traincast.formats.open import identify
-from traincast.spec.clusters import load_cluster
-from traincast.spec.fabric import FabricSpec
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.fabric import FabricSpec
 
 H100 = load_cluster("h100")
 YAML = """# two tiers

@@ -8,10 +8,10 @@ import pytest
 
 from job_parts import TINY_EXPERTS, exchanged, job_of
 from traincast.errors import ConfigError
+from traincast.hardware.clusters import load_cluster
 from traincast.schedules.plan import SCHEDULES
 from traincast.simulation.forecast import forecast
 from traincast.simulation.predict import plan_of_job
-from traincast.spec.clusters import load_cluster
 from traincast.workload.build.residency import residency
 from traincast.workload.build.stage import stages_of
 from traincast.workload.words import Group, Operation

@@ -14,8 +14,8 @@ from traincast.calibrate.presets import preset_named_in
 from traincast.calibrate.prices import price_measured
 from traincast.calibrate.tables import Table
 from traincast.estimate.collectives import Price
-from traincast.spec.cluster import Cluster
-from traincast.spec.clusters import cluster_names, load_cluster
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.spec.notes import Note
 
 

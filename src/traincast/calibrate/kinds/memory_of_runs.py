@@ -19,8 +19,8 @@ from traincast.calibrate.tables import Table
 from traincast.errors import ConfigError, InfeasibleError, TraincastError
 from traincast.estimate.memory import StageMemory, fits, stage_memory
 from traincast.estimate.memory.uncertainty import REFUSED_ABOVE
+from traincast.hardware.gpus import gpu_of_cluster
 from traincast.schedules.plan import SCHEDULES
-from traincast.spec.gpus import gpu_of_cluster
 from traincast.spec.notes import Note
 from traincast.units import format_share
 

@@ -11,10 +11,10 @@ from traincast.calibrate.runs.jobs import job_of_run
 from traincast.calibrate.runs.run import RunRow
 from traincast.errors import TraincastError
 from traincast.estimate.factors import FactorTable
+from traincast.hardware.gpus import gpu_of_cluster
 from traincast.simulation.interval import deviation
 from traincast.simulation.predict import run_job
 from traincast.simulation.sensitivity import sensitivities
-from traincast.spec.gpus import gpu_of_cluster
 
 _CHUNK = 8
 """Runs that a worker takes at a time."""

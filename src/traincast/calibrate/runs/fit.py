@@ -17,7 +17,7 @@ from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.runs.solve import FloatArray, solve
 from traincast.estimate.factors import Factor, FactorTable, Key, keys_of
 from traincast.estimate.priors import prior_deviation, prior_mean
-from traincast.spec.gpus import load_gpu
+from traincast.hardware.gpus import load_gpu
 
 ROUNDS = 4
 """Simulations of all runs; the fourth changes forecasts by less than 1 %."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from traincast.calibrate.tables import Row
 from traincast.files import parse_toml
-from traincast.spec.gpus import find_gpu
+from traincast.hardware.gpus import find_gpu
 from traincast.spec.stacks import DEFAULT_STACK, load_stack, stack_of_year
 
 _FILE = "data/runs/frameworks.toml"

@@ -11,9 +11,9 @@ from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.runs.run import RunRow, gpu_family
 from traincast.calibrate.tables import Row
 from traincast.errors import FormatError
-from traincast.spec.cluster import Cluster
-from traincast.spec.gpu_clusters import cluster_for
-from traincast.spec.gpus import load_gpu
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.gpu_clusters import cluster_for
+from traincast.hardware.gpus import load_gpu
 from traincast.spec.job import JobRequest
 from traincast.spec.model_columns import model_from_columns
 

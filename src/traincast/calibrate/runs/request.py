@@ -10,7 +10,7 @@ from typing import Any
 from traincast.calibrate.runs.frameworks import stack_of, year_of
 from traincast.calibrate.tables import Row
 from traincast.errors import ConfigError
-from traincast.spec.gpus import load_gpu
+from traincast.hardware.gpus import load_gpu
 from traincast.spec.job import JobRequest
 from traincast.spec.model import Model
 from traincast.spec.notes import Note

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traincast.calibrate.runs.remarks import Remark
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 from traincast.spec.job import JobRequest
 from traincast.spec.notes import Note
 

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from traincast.calibrate.tables import Row
+from traincast.hardware.gpus import load_gpu
 from traincast.spec.counts import token_flops
-from traincast.spec.gpus import load_gpu
 from traincast.spec.model import Model
 
 

@@ -32,8 +32,8 @@ from traincast.estimate.collectives.inside import STRAIGHT, halves_rate, rate_in
 from traincast.estimate.collectives.shape import shape_of
 from traincast.estimate.collectives.tuning import switch_efficiency
 from traincast.fabric.placement import Placement
+from traincast.hardware.cluster import Cluster
 from traincast.registry import Registry
-from traincast.spec.cluster import Cluster
 from traincast.workload.words import Operation
 
 FloatArray = npt.NDArray[np.float64]

@@ -8,7 +8,7 @@ one or two per dimension that the group spans.
 from math import ceil, isqrt
 
 from traincast.fabric.placement import Placement
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 
 STRAIGHT = ("mesh", "torus")
 """Kinds of links that lead from rank to rank without a switch."""

@@ -13,7 +13,7 @@ from traincast.estimate.collectives.contract import Curve, FloatArray, curve, ev
 from traincast.estimate.collectives.measured import Form, table_of, table_times_s
 from traincast.estimate.collectives.price import candidates, form_s
 from traincast.fabric.placement import Placement
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 from traincast.workload.words import Operation
 
 IntArray = npt.NDArray[np.int64]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from traincast.errors import UnknownNameError
 from traincast.fabric.placement import Placement
-from traincast.spec.cluster import Cluster
+from traincast.hardware.cluster import Cluster
 from traincast.workload.words import Operation
 
 PROTOCOLS = ("LL", "LL128", "Simple")

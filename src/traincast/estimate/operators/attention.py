@@ -18,9 +18,9 @@ writes, dropout reads and writes).
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.operators.calls import direction, element_bytes, number, only_options, option, sizes
 from traincast.estimate.operators.contract import FAMILIES, OperatorCall, Tiling, Work
-from traincast.spec import attention_kernels
-from traincast.spec.gpus import GpuSpec
-from traincast.spec.stack import ATTENTION_KERNELS
+from traincast.hardware import attention_kernels
+from traincast.hardware.attention_kernels import ATTENTION_KERNELS
+from traincast.hardware.gpus import GpuSpec
 
 KERNELS = ("auto", "fa1", "fa2", "fa3", "cudnn", "triton", "fallback")
 """Generations of fused attention kernels; ``fallback``: what runs where none of them takes the head size."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from traincast.errors import FormatError, UnknownNameError
 from traincast.estimate.operators.corrections import Correction, shipped_corrections
 from traincast.files import read_text
-from traincast.spec.gpus import GpuSpec
+from traincast.hardware.gpus import GpuSpec
 
 _Key = tuple[str, str, str]
 

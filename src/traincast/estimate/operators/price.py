@@ -12,8 +12,8 @@ from traincast.estimate.operators.constants import FamilyConstants, OperatorCons
 from traincast.estimate.operators.contract import FAMILIES, FloatArray, OperatorCall, OperatorTime, Work
 from traincast.estimate.operators.corrections import Correction
 from traincast.estimate.operators.roofline import Machine, Parts, WorkColumns, columns_of, least_s, roofline, tile_of
+from traincast.hardware.gpus import PEAK_OF_DTYPE, GpuSpec
 from traincast.spec.feasible import check_gpu
-from traincast.spec.gpus import PEAK_OF_DTYPE, GpuSpec
 
 _KEPT = 65536
 """Prices that are remembered; a forecast has a few hundred distinct ones."""

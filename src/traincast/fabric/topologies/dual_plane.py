@@ -6,8 +6,8 @@ Source: Qian et al., Alibaba HPN: A Data Center Network for Large Language Model
 from traincast.fabric.contract import TOPOLOGIES
 from traincast.fabric.graph import FabricGraph
 from traincast.fabric.tiers import clos_fabric
-from traincast.spec.cluster import Cluster
-from traincast.spec.fabric import FabricSpec
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.fabric import FabricSpec
 
 
 @TOPOLOGIES.register("dual-plane")

@@ -9,9 +9,9 @@ from traincast.fabric.graph import FabricGraph
 from traincast.fabric.limits import limited
 from traincast.fabric.shortest import shortest_fabric
 from traincast.formats.topology import read_topology
-from traincast.spec.cluster import Cluster
-from traincast.spec.fabric import FabricSpec
-from traincast.spec.network import Network
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.fabric import FabricSpec
+from traincast.hardware.network import Network
 
 
 @TOPOLOGIES.register("file")

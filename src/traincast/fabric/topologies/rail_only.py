@@ -6,8 +6,8 @@ Source: Wang et al., Rail-only: A Low-Cost High-Performance Network for Training
 from traincast.fabric.contract import TOPOLOGIES
 from traincast.fabric.graph import FabricGraph
 from traincast.fabric.tiers import clos_fabric
-from traincast.spec.cluster import Cluster
-from traincast.spec.fabric import FabricSpec
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.fabric import FabricSpec
 
 
 @TOPOLOGIES.register("rail-only")

@@ -6,9 +6,9 @@ from traincast.errors import ConfigError
 from traincast.fabric.contract import TOPOLOGIES
 from traincast.fabric.dimensions import dimensions_fabric
 from traincast.fabric.graph import FabricGraph
-from traincast.spec.cluster import Cluster
-from traincast.spec.dimensions import Dimension
-from traincast.spec.fabric import FabricSpec
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.fabric import FabricSpec
+from traincast.hardware.network import Dimension
 
 
 @TOPOLOGIES.register("torus")

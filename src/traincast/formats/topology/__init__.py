@@ -11,8 +11,7 @@ from traincast.errors import FormatError
 from traincast.formats.contract import FORMATS, Inspection, Sniff
 from traincast.formats.topology import astra, simai
 from traincast.formats.topology.facts import inspect_dimensions, inspect_network
-from traincast.spec.dimensions import Dimension
-from traincast.spec.network import Network
+from traincast.hardware.network import Dimension, Network
 from traincast.spec.options import LayoutOptions
 
 

@@ -19,7 +19,7 @@ from traincast.errors import FormatError
 from traincast.formats.contract import Sniff
 from traincast.formats.topology.simai import load_text
 from traincast.formats.values import number, shown
-from traincast.spec.dimensions import SHAPES, Dimension
+from traincast.hardware.network import SHAPES, Dimension
 
 GB = 2**30
 """What that simulator means by a gigabyte."""

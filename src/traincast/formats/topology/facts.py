@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from traincast.formats.contract import Inspection
-from traincast.spec.dimensions import Dimension, bisection_bytes_per_s
-from traincast.spec.network import Network
+from traincast.hardware.network import Dimension, Network, bisection_bytes_per_s
 from traincast.spec.notes import Note
 from traincast.units import format_rate
 

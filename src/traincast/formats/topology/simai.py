@@ -16,7 +16,7 @@ from traincast.errors import ConfigError, FormatError
 from traincast.files import MOST_BYTES, read_text
 from traincast.formats.contract import Sniff
 from traincast.formats.values import shown
-from traincast.spec.network import Network
+from traincast.hardware.network import Network
 from traincast.units import parse_rate
 
 _HEADER = "vertices, GPUs per node, NVSwitches, other switches, links, GPU type"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from traincast.estimate.operator_price import OperatorPrice
     from traincast.estimate.simai.report import SimaiReport
     from traincast.formats.contract import Inspection
+    from traincast.hardware.cluster import Cluster
     from traincast.simulation.result import Result
-    from traincast.spec.cluster import Cluster
     from traincast.spec.model import Model
 
 

@@ -5,9 +5,9 @@ from dataclasses import fields
 
 from rich.console import RenderableType
 
+from traincast.hardware.cluster import Cluster, Gpu, Link
+from traincast.hardware.fabric import FabricSpec
 from traincast.report.terminal.parts import hanging, heading, indented, table, text
-from traincast.spec.cluster import Cluster, Gpu, Link
-from traincast.spec.fabric import FabricSpec
 from traincast.units import GIGA, format_decimal_size, format_rate, format_size, format_time
 
 _KILO = 1000

@@ -3,8 +3,8 @@
 import pytest
 
 from traincast.errors import ConfigError
-from traincast.spec.clusters import load_cluster
-from traincast.spec.fabric import FabricSpec
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.fabric import FabricSpec
 
 
 def load(tmp_path, text, base="h100"):

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from traincast.errors import ConfigError
-from traincast.spec.cluster import Cluster, Gpu, Link
-from traincast.spec.clusters import cluster_names, load_cluster
-from traincast.spec.gpus import GpuSpec, find_gpu, load_gpu
+from traincast.hardware.cluster import Cluster, Gpu, Link
+from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.gpus import GpuSpec, find_gpu, load_gpu
 
 NVLINK_SHARE = 0.72
 """What a collective gets of a datasheet's scale-up rate: 326 of 450 GB/s on H100, 634 of 900 on GB200
@@ -30,7 +30,7 @@ def cluster_for(
     Parameters
     ----------
     gpu_name : str
-        Any spelling that `traincast.spec.gpus.load_gpu` knows.
+        Any spelling that `traincast.hardware.gpus.load_gpu` knows.
     gpus_per_node : int, optional
         GPUs in one machine; where the part's scale-up domain spans machines (GB200 NVL72), the
         domain counts, not the machine.

@@ -3,9 +3,9 @@
 import pytest
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.spec.cluster import Gpu
-from traincast.spec.clusters import cluster_names, load_cluster
-from traincast.spec.gpus import PEAK_OF_DTYPE, find_gpu, gpu_names, gpu_of_cluster, load_gpu
+from traincast.hardware.cluster import Gpu
+from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.gpus import PEAK_OF_DTYPE, find_gpu, gpu_names, gpu_of_cluster, load_gpu
 from traincast.spec.operators import OPERATOR_SIZES, operator_shape
 
 SPELLINGS = {

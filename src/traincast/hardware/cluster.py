@@ -1,14 +1,14 @@
 """The cluster: GPUs, nodes, links, and what a message costs on each level.
 
 The unit of every number is in its name, and a cluster file uses the same names
-(`traincast.spec.clusters`).
+(`traincast.hardware.clusters`).
 """
 
 from dataclasses import dataclass
 
 from traincast.errors import ConfigError
-from traincast.spec.fabric import FabricSpec
-from traincast.spec.measured import MeasuredTable
+from traincast.hardware.fabric import FabricSpec
+from traincast.hardware.measured import MeasuredTable
 
 INTRA_KINDS = ("mesh", "nvswitch", "pcie", "torus")
 """What the links inside a node can be said to be made of; a price differs by it."""

@@ -7,10 +7,10 @@ import pytest
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.estimate.collectives.inside import STRAIGHT, rate_inside
 from traincast.estimate.collectives.tuning import tables
-from traincast.spec.cluster import NCCL_ROWS, Gpu, Link
-from traincast.spec.clusters import cluster_names, load_cluster
-from traincast.spec.gpu_clusters import cluster_for
-from traincast.spec.gpus import find_gpu, gpu_names, gpu_of_cluster, load_gpu
+from traincast.hardware.cluster import NCCL_ROWS, Gpu, Link
+from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.gpu_clusters import cluster_for
+from traincast.hardware.gpus import find_gpu, gpu_names, gpu_of_cluster, load_gpu
 
 COMPLETE = """
 description = "two GPUs and a cable"
@@ -244,6 +244,6 @@ def test_a_missing_file_and_a_binary_one_are_format_errors(tmp_path):
 
 
 def test_loading_a_cluster_does_not_import_numpy():
-    code = "import sys, traincast.spec.clusters as c; c.load_cluster('h100'); print('numpy' in sys.modules)"
+    code = "import sys, traincast.hardware.clusters as c; c.load_cluster('h100'); print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

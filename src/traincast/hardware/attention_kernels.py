@@ -1,12 +1,14 @@
 """Which generation of GPUs runs which attention kernel, and which one a framework takes instead.
 
-Architectures are those of `traincast.spec.gpus`. A vendor that is not NVIDIA has its own kernels under their own
+Architectures are those of `traincast.hardware.gpus`. A vendor that is not NVIDIA has its own kernels under their own
 names; what stands here for it is the generation that its fused kernel is like.
 """
 
 from traincast.errors import InfeasibleError
-from traincast.spec.gpus import GpuSpec
-from traincast.spec.stack import ATTENTION_KERNELS
+from traincast.hardware.gpus import GpuSpec
+
+ATTENTION_KERNELS = ("unfused", "fa1", "fa2", "fa3", "cudnn", "triton")
+"""Generations of attention kernels; ``unfused`` writes the score matrix to memory."""
 
 _AMD = ("cdna2", "cdna3", "cdna4")
 
@@ -50,7 +52,7 @@ def runs_kernel(kernel: str, gpu: GpuSpec) -> bool:
     Parameters
     ----------
     kernel : str
-        One of `traincast.spec.stack.ATTENTION_KERNELS`.
+        One of `ATTENTION_KERNELS`.
     gpu : GpuSpec
         The GPU.
     """

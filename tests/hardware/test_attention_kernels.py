@@ -4,13 +4,19 @@ import pytest
 
 from job_parts import job_of
 from traincast.errors import InfeasibleError
-from traincast.spec.attention_kernels import RUNS_ON, TITLES, check_kernel, kernel_instead, runs_kernel
-from traincast.spec.gpu_clusters import cluster_for
-from traincast.spec.gpus import GpuSpec, gpu_names, load_gpu
+from traincast.hardware.attention_kernels import (
+    ATTENTION_KERNELS,
+    RUNS_ON,
+    TITLES,
+    check_kernel,
+    kernel_instead,
+    runs_kernel,
+)
+from traincast.hardware.gpu_clusters import cluster_for
+from traincast.hardware.gpus import GpuSpec, gpu_names, load_gpu
 from traincast.spec.job import JobRequest
 from traincast.spec.models import load_model
 from traincast.spec.resolve import resolve_job
-from traincast.spec.stack import ATTENTION_KERNELS
 
 GPUS = [load_gpu(name) for name in gpu_names()]
 

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.spec.cluster import Gpu
+from traincast.hardware.cluster import Gpu
 
 PEAK_OF_DTYPE = {
     "bf16": "bf16",

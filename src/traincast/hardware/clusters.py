@@ -1,6 +1,6 @@
 """Load a cluster: a preset by its name, or a TOML file that may build on a preset.
 
-A file has the fields of `traincast.spec.cluster` under their own names. A value is a
+A file has the fields of `traincast.hardware.cluster` under their own names. A value is a
 number in SI units, a text with its unit, or either of them with its source::
 
     base = "h100"                       # everything else is as in this preset
@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, TypeVar, get_args
 
 from traincast.errors import ConfigError
 from traincast.files import parse_toml, read_toml
+from traincast.hardware.cluster import INTER_KINDS, INTRA_KINDS, Cluster, Gpu, Link, Measured
+from traincast.hardware.fabric import fabric_from_table
+from traincast.hardware.gpus import with_architecture
+from traincast.hardware.measured import measured_tables_from
 from traincast.names import find_name, known_names
 from traincast.ranges import RANGES, quoted, range_of
 from traincast.registry import known_name
-from traincast.spec.cluster import INTER_KINDS, INTRA_KINDS, Cluster, Gpu, Link, Measured
-from traincast.spec.fabric import fabric_from_table
-from traincast.spec.gpus import with_architecture
-from traincast.spec.measured import measured_tables_from
 from traincast.units import parse_rate, parse_size, parse_time
 
 T = TypeVar("T", bound=Cluster | Gpu | Link)

@@ -1,0 +1,1 @@
+"""What a job runs on: GPUs with their datasheets and capabilities, nodes, links, networks and clusters; their files."""
