@@ -17,9 +17,9 @@ from traincast.files import MOST_DEPTH, parse_json, parse_toml, read_bytes, read
 from traincast.formats.contract import FORMATS
 from traincast.formats.open import identify
 from traincast.hardware.clusters import load_cluster
+from traincast.model.load import load_model
 from traincast.spec.job_file import read_job_file
 from traincast.spec.like import draft_like
-from traincast.spec.models import load_model
 from traincast.spec.options import LayoutOptions
 from traincast.spec.stacks import load_stack
 

@@ -14,12 +14,12 @@ from traincast.errors import ConfigError, FormatError, InfeasibleError
 from traincast.hardware.cluster import Cluster, Gpu, Link
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec, fabric_from_table
+from traincast.model.load import load_model
+from traincast.model.model import Attention, Experts, Latent, Model
 from traincast.ranges import LARGEST_WHOLE, RANGES, is_number, plain_number, quoted, range_of
 from traincast.spec.job import JobRequest
 from traincast.spec.job_file import SECTIONS, read_job_file
 from traincast.spec.like import draft_like
-from traincast.spec.model import Attention, Experts, Latent, Model
-from traincast.spec.models import load_model
 from traincast.spec.options import LayoutOptions, make_options
 from traincast.spec.stack import Stack
 from traincast.spec.stacks import load_stack

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from traincast.analysis.comparison import Comparison, Side
 from traincast.analysis.comparison import compare as compare_sides
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.estimate.collective_table import CollectiveTable, collective_table, doubling, members_on
 from traincast.estimate.simai.machine import simai_machine
@@ -23,6 +24,8 @@ from traincast.formats.open import expand_inputs, identify, identify_run, refuse
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.hardware.gpus import load_gpu
+from traincast.model.load import load_model, model_names
+from traincast.model.model import Model
 from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
 from traincast.simulation.runs import DEFAULT_CLUSTER, run_job_of, run_workload_of
@@ -30,9 +33,6 @@ from traincast.simulation.sides import measured_side, simulated_side
 from traincast.spec.draft import Draft
 from traincast.spec.job import Job, JobRequest
 from traincast.spec.job_file import read_job_file
-from traincast.spec.model import Model
-from traincast.spec.models import load_model, model_names
-from traincast.spec.notes import Note
 from traincast.spec.options import LayoutOptions, SimulateOptions, make_options
 from traincast.spec.simai import SimaiOverlap
 from traincast.workload.words import operation_named

@@ -3,8 +3,8 @@
 import json
 import re
 
-from traincast.spec.counts import model_flops_per_token, parameters
-from traincast.spec.models import load_model, model_names
+from traincast.model.counts import model_flops_per_token, parameters
+from traincast.model.load import load_model, model_names
 
 
 def test_every_built_in_model_is_listed_with_its_parameters(call):

@@ -14,8 +14,8 @@ from traincast.hardware.attention_kernels import (
 )
 from traincast.hardware.gpu_clusters import cluster_for
 from traincast.hardware.gpus import GpuSpec, gpu_names, load_gpu
+from traincast.model.load import load_model
 from traincast.spec.job import JobRequest
-from traincast.spec.models import load_model
 from traincast.spec.resolve import resolve_job
 
 GPUS = [load_gpu(name) for name in gpu_names()]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from traincast.diagnostics import Note
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
 from traincast.spec.inputs import InputFile
-from traincast.spec.notes import Note
 from traincast.workload.ops import Op, OpTableBuilder
 from traincast.workload.program import GroupInstance, Program, Timeline
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream

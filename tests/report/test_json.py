@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from traincast.diagnostics import Note
 from traincast.errors import FormatError, TraincastError
 from traincast.formats.contract import Inspection, Total
 from traincast.hardware.cluster import Cluster, Gpu, Link
@@ -17,7 +18,6 @@ from traincast.report.json import (
     to_json,
 )
 from traincast.simulation.result import Result
-from traincast.spec.notes import Note
 
 CONTRACT = [
     "schema",

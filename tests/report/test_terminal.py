@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from traincast.diagnostics import Note
 from traincast.formats.contract import Inspection, Total
 from traincast.hardware.cluster import Cluster, Gpu, Link
 from traincast.hardware.fabric import FabricSpec
 from traincast.report.terminal import print_cluster_numbers, print_clusters, print_inspections, print_result
 from traincast.simulation.result import BREAKDOWN_KEYS, RankResult
-from traincast.spec.notes import Note
 
 LINK = Link(bandwidth_bytes_per_s=360e9, base_latency_s=3.5e-6, hop_latency_s=2e-7)
 CLUSTER = Cluster(

@@ -10,12 +10,12 @@ from traincast import api
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpus import gpu_of_cluster
+from traincast.model.counts import adapter_parameters, model_flops_per_step, token_flops
+from traincast.model.load import load_model
 from traincast.report.json import result_to_dict
 from traincast.simulation.forecast import forecast
 from traincast.simulation.rates import Rates, above_peak
-from traincast.spec.counts import adapter_parameters, model_flops_per_step, token_flops
 from traincast.spec.job import JobRequest
-from traincast.spec.models import load_model
 from traincast.spec.options import SimulateOptions
 
 H100 = load_cluster("h100")

@@ -13,9 +13,9 @@ from traincast.errors import InfeasibleError
 from traincast.estimate.factors import CostFactors
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpus import gpu_of_cluster
+from traincast.model.counts import model_flops_per_step
 from traincast.simulation.predict import prepare_job, run_job
 from traincast.simulation.run import run_workload
-from traincast.spec.counts import model_flops_per_step
 from traincast.spec.options import SimulateOptions
 from traincast.workload.words import Kind
 

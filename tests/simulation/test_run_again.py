@@ -14,11 +14,11 @@ from traincast import api
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table, cluster_names, load_cluster
+from traincast.model.load import load_model
 from traincast.report.json import result_from_json, to_json
 from traincast.simulation.runs import record_of
 from traincast.spec.job import JobRequest
 from traincast.spec.like import draft_like
-from traincast.spec.models import load_model
 from traincast.spec.options import LayoutOptions, SimulateOptions, changed_options
 from traincast.spec.record import record_to_table
 

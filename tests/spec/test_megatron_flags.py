@@ -5,11 +5,11 @@ import shlex
 import pytest
 
 from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
-from traincast.spec.counts import parameters
+from traincast.model.counts import parameters
+from traincast.model.load import load_model
 from traincast.spec.draft import Draft
 from traincast.spec.like import draft_like
 from traincast.spec.megatron_layout import layers_of_layout, moe_layers
-from traincast.spec.models import load_model
 from traincast.spec.resolve import resolve_job
 
 LLAMA3_8B = """

@@ -5,9 +5,9 @@ import pytest
 
 from measured_tables import WHOLE
 from traincast.errors import ConfigError
+from traincast.model.load import load_model
+from traincast.model.recompute import RECOMPUTE_MODULES, modules_of
 from traincast.spec.like import draft_like
-from traincast.spec.models import load_model
-from traincast.spec.recompute import RECOMPUTE_MODULES, modules_of
 from traincast.spec.resolve import resolve_job
 
 EXPERTS = """

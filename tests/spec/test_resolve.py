@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from traincast.errors import ConfigError, InfeasibleError, TraincastError, UnknownNameError
 from traincast.hardware.gpu_clusters import cluster_for
+from traincast.model.load import load_model
 from traincast.spec.job import JobRequest
-from traincast.spec.models import load_model
 from traincast.spec.resolve import resolve_job
 
 DENSE = JobRequest(model=load_model("llama3-70b"), gpus=64, seq_length=8192, global_batch=128, tp=4, pp=4)

@@ -6,7 +6,8 @@ import pytest
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
-from traincast.spec.stack import RECOMPUTE, Stack
+from traincast.model.recompute import RECOMPUTE
+from traincast.spec.stack import Stack
 from traincast.spec.stacks import DEFAULT_STACK, load_stack, stack_names, stack_of_year
 
 _REQUIRED = """

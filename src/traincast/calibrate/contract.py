@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.tables import Table
+from traincast.diagnostics import Note
 from traincast.registry import Registry
-from traincast.spec.notes import Note
 
 FloatArray = npt.NDArray[np.float64]
 Labels = tuple[str | int | float | None, ...]

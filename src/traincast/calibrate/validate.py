@@ -12,10 +12,10 @@ from traincast.calibrate.contract import KINDS, Kind, Predictions, Request
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.statistics import Statistics, relative_errors, statistics
 from traincast.calibrate.tables import Table, read_table
+from traincast.diagnostics import Note
 from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.names import known_names
 from traincast.progress import announce
-from traincast.spec.notes import Note
 from traincast.units import counted
 
 ANNOUNCED_ROWS = 10_000

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.collectives import price_collective
 from traincast.estimate.collectives.contract import bus_factor
@@ -11,7 +12,6 @@ from traincast.estimate.contention import one_group
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.measured import MeasuredTable
-from traincast.spec.notes import Note
 from traincast.spec.parallel import MAX_WORLD_SIZE
 from traincast.units import counted, format_size
 from traincast.workload.words import Operation

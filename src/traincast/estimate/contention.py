@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from traincast.diagnostics import Note
 from traincast.fabric.contention import FloatArray, link_use, meeting, network_factor
 from traincast.fabric.contract import build_fabric, through_fabric
 from traincast.fabric.graph import FabricGraph
 from traincast.fabric.placement import Placement, gpu_of
 from traincast.hardware.cluster import Cluster
-from traincast.spec.notes import Note
 from traincast.units import counted, format_rate
 from traincast.workload.groups import GroupTable
 from traincast.workload.ops import IntArray, OpTable

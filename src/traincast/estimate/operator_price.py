@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from traincast.diagnostics import Note
 from traincast.estimate.operators import (
     OperatorCall,
     OperatorConstants,
@@ -15,7 +16,6 @@ from traincast.estimate.operators.constants import load_constants
 from traincast.hardware.gpus import load_gpu
 from traincast.names import find_name
 from traincast.registry import known_name
-from traincast.spec.notes import Note
 from traincast.spec.operators import OPERATOR_SIZES, operator_shape
 
 DEFAULT_GPU = "h100"

@@ -7,11 +7,11 @@ of 6), filling it would split such groups over nodes unevenly; real jobs leave G
 
 from dataclasses import replace
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.fabric.contract import build_fabric
 from traincast.fabric.placement import gpu_of
 from traincast.hardware.cluster import Cluster
-from traincast.spec.notes import Note
 from traincast.spec.options import check_gpus_used
 from traincast.spec.parallel import Parallel
 from traincast.units import counted

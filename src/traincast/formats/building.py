@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from traincast.spec.notes import Note
+from traincast.diagnostics import Note
 from traincast.workload.ops import IntArray, Op
 from traincast.workload.words import Kind, Phase, Stream
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from traincast.diagnostics import Note
 from traincast.registry import Registry
-from traincast.spec.notes import Note
 from traincast.spec.options import LayoutOptions
 from traincast.workload.workload import Workload
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from traincast.spec.notes import Note
+from traincast.diagnostics import Note
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
+from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.report.checks import check_numbers, check_whole
 from traincast.report.contract import file_report
@@ -22,14 +23,13 @@ from traincast.simulation.result import (
     Result,
 )
 from traincast.spec.inputs import InputFile
-from traincast.spec.notes import Note
 
 if TYPE_CHECKING:
     from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
     from traincast.estimate.simai.report import SimaiReport
     from traincast.formats.contract import Inspection
     from traincast.hardware.cluster import Cluster
-    from traincast.spec.model import Model
+    from traincast.model.model import Model
 
 RESULT_SCHEMA = "traincast.result/1"
 COMPARISON_SCHEMA = "traincast.comparison/1"
@@ -163,7 +163,7 @@ def models_to_dict(models: Iterable["Model"], seq_length: int) -> dict[str, Plai
     seq_length : int
         Tokens of a sequence, for the FLOPs.
     """
-    from traincast.spec.counts import model_flops_per_token, parameters, token_flops
+    from traincast.model.counts import model_flops_per_token, parameters, token_flops
 
     described: list[Plain] = []
     for index, model in enumerate(models):

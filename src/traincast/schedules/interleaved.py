@@ -7,10 +7,10 @@ here the order is that of the next multiple of P without the microbatches that d
 from collections.abc import Iterator
 from dataclasses import replace
 
+from traincast.diagnostics import Note
 from traincast.schedules.one_f_one_b import one_f_one_b
 from traincast.schedules.order import looped_placement, require_counts, weave
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
-from traincast.spec.notes import Note
 
 _Slots = tuple[tuple[Slot, ...], ...]
 

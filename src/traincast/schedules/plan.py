@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from traincast.diagnostics import Note
 from traincast.registry import Registry
-from traincast.spec.notes import Note
 
 
 class SlotKind(IntEnum):

@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from typing import Any
 
+from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
@@ -16,7 +17,6 @@ from traincast.simulation.rates import above_peak, rates_of
 from traincast.simulation.result import JobFacts, Peak, Result
 from traincast.simulation.simulate import account
 from traincast.spec.job import Job
-from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
 
 

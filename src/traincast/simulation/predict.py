@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from traincast.diagnostics import Note
 from traincast.estimate.compute import PricedCompute, price_compute
 from traincast.estimate.factors import CostFactors, shipped_factors, with_factors
 from traincast.fabric.node_use import place_job
@@ -13,7 +14,6 @@ from traincast.hardware.gpus import GpuSpec, gpu_of_cluster
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.run import Run, checked_plan, run_workload
 from traincast.spec.job import Job
-from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
 from traincast.workload.build.build import build_workload
 from traincast.workload.build.emit import GAPS

@@ -8,11 +8,11 @@ MFU counts the model's FLOPs, causal attention half, and nothing twice; HFU adds
 
 from dataclasses import dataclass
 
+from traincast.diagnostics import Note
 from traincast.hardware.gpus import PEAK_OF_DTYPE, GpuSpec
+from traincast.model.counts import hardware_flops_per_token, model_flops_per_step
 from traincast.simulation.predict import JobRun
-from traincast.spec.counts import hardware_flops_per_token, model_flops_per_step
 from traincast.spec.job import Job
-from traincast.spec.notes import Note
 from traincast.units import format_share
 
 

@@ -5,12 +5,12 @@ from statistics import median
 
 import numpy as np
 
+from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.estimate.collectives.measured import TABLE
 from traincast.estimate.overlap import OVERLAP_SLOWDOWN, classes_present
 from traincast.hardware.cluster import Cluster
 from traincast.simulation.run import Run, hashes_flows
-from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
 from traincast.spec.parallel import Parallel
 from traincast.units import counted, format_size

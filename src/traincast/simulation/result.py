@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from traincast.diagnostics import Note
 from traincast.spec.inputs import InputFile
-from traincast.spec.notes import Note
 from traincast.spec.optimizer_types import PLAIN, OptimizerTypes
 
 if TYPE_CHECKING:

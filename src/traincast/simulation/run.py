@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traincast.diagnostics import Note
 from traincast.engine.graph import Graph, build_graph
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
 from traincast.estimate.contention import Contention, SharedNetwork
@@ -20,7 +21,6 @@ from traincast.schedules.check import check_plan
 from traincast.schedules.plan import SCHEDULES, SchedulePlan
 from traincast.simulation.beside import ComputeBesideTransfers, KindsBesideEachOther
 from traincast.simulation.loop import Loop, Settled
-from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
 from traincast.units import counted, format_size
 from traincast.workload.expand import expand

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.model.load import model_names
 from traincast.simulation.result import Result
 from traincast.simulation.simulate import simulate_workload
 from traincast.spec.draft import Draft
 from traincast.spec.inputs import DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
 from traincast.spec.job import Job, JobRequest
-from traincast.spec.models import model_names
-from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
 from traincast.spec.record import RunRecord, record_from_table, record_to_table
 from traincast.spec.resolve import resolve_job

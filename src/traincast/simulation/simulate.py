@@ -8,6 +8,7 @@ from traincast import __version__
 from traincast.analysis.breakdown import rank_breakdown
 from traincast.analysis.parts import Spent, step_parts
 from traincast.analysis.stragglers import find_stragglers
+from traincast.diagnostics import Note
 from traincast.engine.run import run
 from traincast.estimate.compute import price_compute
 from traincast.estimate.factors import CostFactors
@@ -28,7 +29,6 @@ from traincast.simulation.remarks import (
 )
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
 from traincast.simulation.run import Run, plan_of, run_workload, steps_of_other_seeds
-from traincast.spec.notes import Note
 from traincast.spec.options import SimulateOptions
 from traincast.spec.parallel import Parallel
 from traincast.units import counted

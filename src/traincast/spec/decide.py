@@ -6,15 +6,15 @@ Each function returns what the request says, or the default of the stack with a 
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import check_kernel, kernel_instead
 from traincast.hardware.gpus import GpuSpec
+from traincast.model.recompute import DEFAULT_MODULES, modules_of
 from traincast.spec.feasible import check_gpu, check_sharding
 from traincast.spec.job import EIGHT_BIT, JobRequest
-from traincast.spec.notes import Note
 from traincast.spec.optimizer_types import OptimizerTypes, optimizer_types
 from traincast.spec.parallel import Parallel
-from traincast.spec.recompute import DEFAULT_MODULES, modules_of
 from traincast.spec.stack import Stack
 from traincast.units import counted
 
@@ -30,7 +30,7 @@ class Recompute(NamedTuple):
     """What the backward pass recomputes."""
 
     recompute: str
-    """One of `traincast.spec.stack.RECOMPUTE`."""
+    """One of `traincast.model.recompute.RECOMPUTE`."""
     recompute_layers: int | None
     """Layers of a virtual stage, with ``full``; None: all."""
     recompute_group: int = 1

@@ -13,10 +13,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.names import nearest
 from traincast.ranges import brief, quoted
-from traincast.spec.notes import Note
 
 READ, NO_EFFECT, SMALL_EFFECT = "read", "no_effect", "small_effect"
 NOT_MODELLED, REFUSED, UNKNOWN = "not_modelled", "refused", "unknown"

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster
+from traincast.model.load import load_model
+from traincast.model.model import Model
 from traincast.spec.inputs import InputFile
 from traincast.spec.job import JobRequest
 from traincast.spec.job_flags import job_flag_of
-from traincast.spec.model import Model
-from traincast.spec.models import load_model
-from traincast.spec.notes import Note
 
 REQUIRED = ("gpus", "seq_length", "global_batch")
 

@@ -6,15 +6,16 @@ from typing import Any
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.hardware.gpus import GpuSpec
+from traincast.model.counts import TASKS
+from traincast.model.model import Model
+from traincast.model.recompute import RECOMPUTE, spelled_modules
 from traincast.names import find_name
 from traincast.ranges import check_given
 from traincast.registry import known_name
-from traincast.spec.job import CP_KINDS, PRECISIONS, SHARP_GROUPS, TASKS, JobRequest
+from traincast.spec.job import CP_KINDS, PRECISIONS, SHARP_GROUPS, JobRequest
 from traincast.spec.job_flags import SCHEDULES
-from traincast.spec.model import Model
 from traincast.spec.optimizer_types import TYPE_CHOICES, check_types
-from traincast.spec.recompute import spelled_modules
-from traincast.spec.stack import RECOMPUTE, RECOMPUTE_METHODS
+from traincast.spec.stack import RECOMPUTE_METHODS
 
 _CHOICES = (
     ("precision", "precision", PRECISIONS),

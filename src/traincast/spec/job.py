@@ -6,15 +6,12 @@ decides the rest by stack and year and returns a `Job`, with every decision amon
 
 from dataclasses import dataclass
 
-from traincast.spec.model import Model
-from traincast.spec.notes import Note
+from traincast.diagnostics import Note
+from traincast.model.model import Model
+from traincast.model.recompute import DEFAULT_MODULES
 from traincast.spec.optimizer_types import PLAIN, OptimizerTypes
 from traincast.spec.parallel import Parallel
-from traincast.spec.recompute import DEFAULT_MODULES
 from traincast.spec.stack import Stack
-
-TASKS = ("pretrain", "sft", "lora")
-"""What is trained: everything, everything on packed dialogues, or low-rank adapters beside frozen weights."""
 
 PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8_block", "mxfp8", "nvfp4")
 """Types of the inputs of the large matrix products: fp8 is scaled per tensor, fp8_block per 128 x 128 block,
@@ -73,7 +70,7 @@ class JobRequest:
     """With recompute ``full`` what `recompute_layers` counts: ``block``, as above, or ``uniform``, the layers of each
     group that keeps its first input alone, all of them recomputed."""
     recompute_modules: tuple[str, ...] | None = None
-    """Parts of a layer that are recomputed, with recompute ``selective`` (`traincast.spec.recompute`)."""
+    """Parts of a layer that are recomputed, with recompute ``selective`` (`traincast.model.recompute`)."""
     precision: str | None = None
     attention_kernel: str | None = None
     cuda_graphs: bool | None = None

@@ -30,14 +30,14 @@ from typing import Any, get_args
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import read_toml
+from traincast.model.load import builtin_table, find_model, model_names
+from traincast.model.model import Model
+from traincast.model.table import merged, model_from_table
 from traincast.names import known_names
 from traincast.ranges import quoted, range_of
 from traincast.spec.draft import Draft
 from traincast.spec.inputs import input_of
 from traincast.spec.job import JobRequest
-from traincast.spec.model import Model
-from traincast.spec.model_table import merged, model_from_table
-from traincast.spec.models import builtin_table, find_model, model_names
 from traincast.units import parse_tokens
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {

@@ -6,10 +6,11 @@ Source of the aliases: Megatron-LM, megatron/training/arguments.py.
 from typing import NamedTuple
 
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
-from traincast.spec.job import CP_KINDS, PRECISIONS, SHARP_GROUPS, TASKS
+from traincast.model.counts import TASKS
+from traincast.model.recompute import RECOMPUTE, RECOMPUTE_MODULES
+from traincast.spec.job import CP_KINDS, PRECISIONS, SHARP_GROUPS
 from traincast.spec.optimizer_types import TYPE_CHOICES
-from traincast.spec.recompute import RECOMPUTE_MODULES
-from traincast.spec.stack import RECOMPUTE, RECOMPUTE_METHODS
+from traincast.spec.stack import RECOMPUTE_METHODS
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 """Schedules that are built in, as the command line offers them beside those of plug-ins."""

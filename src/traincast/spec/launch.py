@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from traincast.diagnostics import Note
 from traincast.ranges import brief, count_of, quoted
-from traincast.spec.notes import Note
 from traincast.spec.shell import Commands, expanded, has_variable, read_commands, replaced
 
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))

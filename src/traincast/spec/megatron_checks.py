@@ -7,9 +7,9 @@ Source: Megatron-LM, megatron/training/arguments.py (validate_args) and megatron
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.spec.megatron_recompute import granularity
-from traincast.spec.notes import Note
 from traincast.spec.pasted import Pasted
 
 _EXPERTS = (

@@ -10,7 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
+from traincast.model.model import Model
+from traincast.model.table import model_from_table
 from traincast.ranges import count_of, quoted
 from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
@@ -19,9 +22,6 @@ from traincast.spec.launch import launch_notes, read_launch
 from traincast.spec.megatron_checks import DISPATCHER, check_combinations, gradient_bytes, sends_once_to_a_node
 from traincast.spec.megatron_layout import layers_of_layout, moe_layers
 from traincast.spec.megatron_recompute import recompute_fields
-from traincast.spec.model import Model
-from traincast.spec.model_table import model_from_table
-from traincast.spec.notes import Note
 from traincast.spec.optimizer_types import TYPE_CHOICES
 from traincast.spec.pasted import Pasted, split_flags
 

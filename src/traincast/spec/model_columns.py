@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from traincast.errors import ConfigError
-from traincast.spec.counts import parameters
-from traincast.spec.model import Model
-from traincast.spec.model_table import merged, model_from_table
-from traincast.spec.models import builtin_table, family_table, find_model
+from traincast.model.counts import parameters
+from traincast.model.load import builtin_table, family_table, find_model
+from traincast.model.model import Model
+from traincast.model.table import merged, model_from_table
 
 _NOT_DESCRIBED: tuple[tuple[str, str], ...] = (
     (

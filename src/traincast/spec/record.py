@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table
+from traincast.model.table import model_from_table
 from traincast.spec.draft import Draft
 from traincast.spec.inputs import InputFile
 from traincast.spec.job import Job, JobRequest
 from traincast.spec.job_file import SECTIONS, draft_of_table
-from traincast.spec.model_table import model_from_table
-from traincast.spec.notes import Note
 from traincast.spec.options import LayoutOptions, SimulateOptions, make_options
 from traincast.spec.stack import Stack
 from traincast.spec.stacks import stack_from_table

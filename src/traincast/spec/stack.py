@@ -6,10 +6,6 @@ A stack says which kernels run and what overlaps; its few numbers are physical a
 
 from dataclasses import dataclass
 
-RECOMPUTE = ("none", "selective", "full")
-"""What the backward pass recomputes: nothing, parts of each layer (the attention core unless others are named),
-or whole layers."""
-
 RECOMPUTE_METHODS = ("block", "uniform")
 """Which layers ``full`` recomputes where a number is given: so many of each virtual stage one by one, or all in groups
 of so many (Megatron-LM, --recompute-method)."""
@@ -40,7 +36,7 @@ class Stack:
     interleave: bool
     """Whether a pipeline is interleaved where the layers allow it and the job does not say."""
     recompute: str
-    """Default of `RECOMPUTE`."""
+    """Default of `traincast.model.recompute.RECOMPUTE`."""
     host_layer_s: float
     """Least time in which the host launches the kernels of one layer's forward pass (backward: 1.6 x)."""
     host_expert_s: float

@@ -19,11 +19,12 @@ from typing import Any
 from traincast.errors import ConfigError
 from traincast.files import parse_toml, read_toml
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
+from traincast.model.recompute import RECOMPUTE
 from traincast.names import find_name, known_names
 from traincast.ranges import checked_field, quoted
 from traincast.registry import known_name
 from traincast.spec.job import CP_KINDS
-from traincast.spec.stack import RECOMPUTE, UNEVEN_SPLITS, Stack
+from traincast.spec.stack import UNEVEN_SPLITS, Stack
 from traincast.units import parse_time
 
 DEFAULT_STACK = "megatron-core-2025"

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.files import read_toml
+from traincast.model.load import find_model, model_names
 from traincast.names import find_name, known_names, nearest
 from traincast.ranges import RANGES, checked_field, count_of, is_number, plain_number, quoted
 from traincast.spec.dialect_flags import flag_table, judge
 from traincast.spec.draft import Draft
 from traincast.spec.inputs import InputFile, input_of
 from traincast.spec.launch import Launch, launch_notes, read_launch
-from traincast.spec.models import find_model, model_names
-from traincast.spec.notes import Note
 from traincast.spec.pasted import Pasted, split_flags
 from traincast.units import counted, parse_tokens
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from traincast.diagnostics import Note
 from traincast.spec.job import JobRequest
-from traincast.spec.notes import Note
 from traincast.spec.parallel import Parallel
 
 

@@ -6,8 +6,8 @@ Letters: T template operations, P stages, Q virtual stages in model order, M mic
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from traincast.diagnostics import Note
 from traincast.spec.inputs import InputFile
-from traincast.spec.notes import Note
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.workload.ops import FloatArray, IntArray, OpTable

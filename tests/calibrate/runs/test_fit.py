@@ -10,8 +10,8 @@ from traincast.calibrate.runs.fit import factors_of, fit_factors, sample_of
 from traincast.calibrate.runs.run import RunRow
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.hardware.clusters import load_cluster
+from traincast.model.load import load_model
 from traincast.spec.job import JobRequest
-from traincast.spec.models import load_model
 
 LAYOUTS = (
     {"gpus": 8, "tp": 8},

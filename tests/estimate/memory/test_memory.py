@@ -10,10 +10,10 @@ from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.habits import habits_of
 from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.uncertainty import memory_deviation
+from traincast.model.counts import parameters
+from traincast.model.load import load_model
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
-from traincast.spec.counts import parameters
 from traincast.spec.job import Job, JobRequest
-from traincast.spec.models import load_model
 from traincast.spec.resolve import resolve_job
 from traincast.spec.stacks import load_stack
 

@@ -8,8 +8,8 @@ from job_parts import TINY, TINY_ALL, job_of
 from traincast.estimate.memory import fits, stage_memory
 from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.habits import habits_of
+from traincast.model.recompute import RECOMPUTE_MODULES
 from traincast.simulation.predict import plan_of_job
-from traincast.spec.recompute import RECOMPUTE_MODULES
 
 LAYOUT = {"gpus": 8, "tp": 2, "ep": 2, "etp": 1, "sequence_parallel": True, "pp": 2}
 DENSE, EXPERTS = 0, 2

@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from job_parts import TINY, TINY_ALL, TINY_LATENT, calls_of, exchanged, job_of, total_flops, workload_of
-from traincast.spec.counts import hardware_flops_per_token, model_flops_per_token
-from traincast.spec.recompute import RECOMPUTE_MODULES, available_modules
+from traincast.model.counts import hardware_flops_per_token, model_flops_per_token
+from traincast.model.recompute import RECOMPUTE_MODULES, available_modules
 from traincast.workload.words import Group, Operation, Phase
 
 LAYOUT = {"gpus": 8, "tp": 2, "ep": 2, "etp": 1, "sequence_parallel": True}

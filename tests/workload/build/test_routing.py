@@ -7,7 +7,7 @@ import pytest
 
 from job_parts import job_of
 from traincast.errors import ConfigError
-from traincast.spec.model import Experts
+from traincast.model.model import Experts
 from traincast.workload.build.routing import expected_nodes
 from traincast.workload.build.slice import Slice
 

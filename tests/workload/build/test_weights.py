@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of
-from traincast.spec.counts import adapter_parameters, parameters
+from traincast.model.counts import adapter_parameters, parameters
 from traincast.workload.build.stage import stages_of
 from traincast.workload.build.state import StateExchange
 from traincast.workload.words import Group, Operation

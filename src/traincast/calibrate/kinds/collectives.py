@@ -13,10 +13,10 @@ from traincast.calibrate.measurements import CollectiveMeasurements, Skipped
 from traincast.calibrate.presets import preset_named_in
 from traincast.calibrate.prices import price_measured
 from traincast.calibrate.tables import Table
+from traincast.diagnostics import Note
 from traincast.estimate.collectives import Price
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
-from traincast.spec.notes import Note
 
 
 def predict(table: Table, request: Request) -> Predictions:

@@ -16,12 +16,12 @@ from traincast.calibrate.runs.nanotron import is_nanotron
 from traincast.calibrate.runs.rows import assumed_stacks, is_runs_table, read_runs
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.tables import Table
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError, TraincastError
 from traincast.estimate.memory import StageMemory, fits, stage_memory
 from traincast.estimate.memory.uncertainty import REFUSED_ABOVE
 from traincast.hardware.gpus import gpu_of_cluster
 from traincast.schedules.plan import SCHEDULES
-from traincast.spec.notes import Note
 from traincast.units import format_share
 
 ONE_DEVIATION = 0.68

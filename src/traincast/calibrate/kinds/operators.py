@@ -12,9 +12,9 @@ from traincast.calibrate.operator_measurements import OperatorMeasurements, hold
 from traincast.calibrate.operator_prices import price_measurements, rows_of_gpus
 from traincast.calibrate.operator_recipe import LONG_S, held_out_rows, without_held_out
 from traincast.calibrate.tables import Table
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.estimate.operators import OperatorCall, shipped_constants, work_of
-from traincast.spec.notes import Note
 
 _BANDS_S = (1e-4, 1e-3, 1e-2)
 _LENGTHS = ("up to 0.1 ms", "over 0.1 ms")

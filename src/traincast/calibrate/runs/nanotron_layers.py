@@ -2,8 +2,8 @@
 
 from itertools import accumulate
 
-from traincast.spec.counts import attention_matrices
-from traincast.spec.model import Model
+from traincast.model.counts import attention_matrices
+from traincast.model.model import Model
 
 
 def nanotron_layers(model: Model, pp: int) -> tuple[int, ...] | None:

@@ -9,11 +9,11 @@ from typing import Any
 
 from traincast.calibrate.runs.frameworks import stack_of, year_of
 from traincast.calibrate.tables import Row
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.hardware.gpus import load_gpu
+from traincast.model.model import Model
 from traincast.spec.job import JobRequest
-from traincast.spec.model import Model
-from traincast.spec.notes import Note
 
 ASSUMED_STACK = "unknown-framework"
 """Code of the note that the row's framework does not tell its stack."""

@@ -17,12 +17,12 @@ from traincast.calibrate.runs.request import ASSUMED_STACK, request_of
 from traincast.calibrate.runs.run import RunRow, gpu_family, precision_class
 from traincast.calibrate.runs.steps import measured_step_s
 from traincast.calibrate.tables import Row, Table
+from traincast.diagnostics import Note
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu_clusters import cluster_for
 from traincast.hardware.gpus import load_gpu
 from traincast.spec.job import JobRequest
 from traincast.spec.model_columns import model_from_columns
-from traincast.spec.notes import Note
 from traincast.units import counted
 
 COLUMNS = ("model", "gpu", "num_gpus")

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traincast.calibrate.runs.remarks import Remark
+from traincast.diagnostics import Note
 from traincast.hardware.cluster import Cluster
 from traincast.spec.job import JobRequest
-from traincast.spec.notes import Note
 
 GROUPINGS = ("source", "family", "model", "gpu", "precision", "moe", "task", "stack", "layout")
 """Every run has a group in each of them; ``family`` is (source, model, GPU family, precision)."""

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from traincast.calibrate.tables import Row
 from traincast.hardware.gpus import load_gpu
-from traincast.spec.counts import token_flops
-from traincast.spec.model import Model
+from traincast.model.counts import token_flops
+from traincast.model.model import Model
 
 
 class FlopCount(NamedTuple):

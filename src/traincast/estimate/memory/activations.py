@@ -11,8 +11,8 @@ from functools import cache
 
 from traincast.estimate.memory.habits import Habits
 from traincast.estimate.memory.optimizer import is_eight_bit, parameter_bytes
+from traincast.model.model import Attention, Experts, Latent
 from traincast.spec.job import Job
-from traincast.spec.model import Attention, Experts, Latent
 
 _MASK_BYTES = 1
 _SUM_BYTES = 4
@@ -191,7 +191,7 @@ def dropped_tensors(job: Job, *, with_experts: bool) -> tuple[tuple[str, ...], t
     """Return the tensors that recomputed modules do not save, those of attention and those of what follows.
 
     The backward pass has those of one half there again at a time. What is kept in their place is saved anyway:
-    `traincast.spec.recompute` says why.
+    `traincast.model.recompute` says why.
     """
     modules = job.recomputed_modules
     attention: dict[str, tuple[str, ...]] = {

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from traincast.schedules.plan import SchedulePlan
-from traincast.spec.counts import (
+from traincast.model.counts import (
     LayerParameters,
     adapter_parameters,
     attention_matrices,
     layer_parameters,
     parameters,
 )
+from traincast.schedules.plan import SchedulePlan
 from traincast.spec.job import Job
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from traincast.diagnostics import Note
 from traincast.estimate.simai.machine import SimaiMachine
 from traincast.estimate.simai.price import SimaiLayout
-from traincast.spec.notes import Note
 from traincast.spec.simai import SimaiOverlap
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from traincast.diagnostics import Note
 from traincast.formats.aicb.meaning import group_of, positions_as_written
 from traincast.formats.aicb.rows import AicbFile, Cell, Column
 from traincast.formats.aicb.structure import Block, Structure
-from traincast.spec.notes import Note
 from traincast.units import counted
 from traincast.workload.words import Group
 

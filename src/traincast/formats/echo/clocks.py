@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from traincast.diagnostics import Note
 from traincast.formats.echo.ends import Ends, matched_ends
 from traincast.formats.echo.files import Run
 from traincast.formats.echo.hosts import Hosts, clock_ahead_s, find_hosts
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.vocabulary import MESSAGES
-from traincast.spec.notes import Note
 
 _SAME_CLOCK_S = 60.0
 _WORTH_SAYING_S = 0.001

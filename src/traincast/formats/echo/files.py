@@ -10,12 +10,12 @@ from glob import escape
 from itertools import pairwise, takewhile
 from pathlib import Path
 
+from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.formats.echo.grammar import load
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.names import FileName, parse_name
 from traincast.formats.open import expand_inputs
-from traincast.spec.notes import Note
 from traincast.units import format_time
 
 SAME_RUN = timedelta(seconds=30)

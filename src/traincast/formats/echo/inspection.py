@@ -3,13 +3,13 @@
 from collections import Counter
 from pathlib import Path
 
+from traincast.diagnostics import Note
 from traincast.formats.contract import Inspection
 from traincast.formats.echo.facts import shape_facts
 from traincast.formats.echo.files import RankTrace, read_trace
 from traincast.formats.echo.generation import generation
 from traincast.formats.echo.oddities import oddities
 from traincast.formats.echo.totals import totals
-from traincast.spec.notes import Note
 
 
 def inspect_file(path: Path) -> Inspection:

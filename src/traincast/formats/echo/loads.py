@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.formats.building import Notebook
 from traincast.formats.contract import Format
@@ -14,7 +15,6 @@ from traincast.formats.echo.layout import Traced, decide_layouts
 from traincast.formats.echo.read import only_run
 from traincast.formats.open import expand_inputs, identify_run
 from traincast.spec.inputs import LOADS, input_of
-from traincast.spec.notes import Note
 from traincast.spec.options import LayoutOptions
 from traincast.units import counted
 from traincast.workload.experts import ExpertLoads, describe, expert_rank_W

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from traincast.diagnostics import Note
 from traincast.formats.echo.clocks import fused_pairs
 from traincast.formats.echo.lines import SubOp, TraceOp
 from traincast.formats.echo.vocabulary import (
@@ -16,7 +17,6 @@ from traincast.formats.echo.vocabulary import (
 )
 from traincast.formats.remarks import Remarks
 from traincast.formats.values import shown
-from traincast.spec.notes import Note
 from traincast.units import format_time
 
 

@@ -4,9 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from traincast.diagnostics import Note
 from traincast.formats.neusight.layers import milliseconds
 from traincast.formats.neusight.rows import GRADIENT_SUFFIX, NeusightFile
-from traincast.spec.notes import Note
 from traincast.units import counted
 
 GRAVE = {"process-time"}

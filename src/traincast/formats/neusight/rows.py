@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from traincast.spec.notes import Note
+from traincast.diagnostics import Note
 from traincast.workload.words import Group, Operation
 
 

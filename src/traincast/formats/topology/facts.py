@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from traincast.diagnostics import Note
 from traincast.formats.contract import Inspection
 from traincast.hardware.network import Dimension, Network, bisection_bytes_per_s
-from traincast.spec.notes import Note
 from traincast.units import format_rate
 
 _SHOWN = 8

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from traincast.estimate.simai.report import SimaiReport
     from traincast.formats.contract import Inspection
     from traincast.hardware.cluster import Cluster
+    from traincast.model.model import Model
     from traincast.simulation.result import Result
-    from traincast.spec.model import Model
 
 
 def print_result(result: "Result", console: "Console") -> None:

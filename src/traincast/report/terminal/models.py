@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 
+from traincast.model.counts import model_flops_per_token, parameters, token_flops
+from traincast.model.model import Attention, Model
 from traincast.report.terminal.parts import heading, indented, notes, table, text
-from traincast.spec.counts import model_flops_per_token, parameters, token_flops
-from traincast.spec.model import Attention, Model
 from traincast.units import GIGA, counted
 
 _MEGA = 1e6

@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from traincast.diagnostics import Note
 from traincast.report.plain import shown
-from traincast.spec.notes import Note
 from traincast.units import parse_time
 
 _SHOWN_PER_CODE = 3

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from traincast.diagnostics import Note
 from traincast.schedules.plan import SchedulePlan
 from traincast.spec.job import Job
-from traincast.spec.notes import Note
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.kernels import Counted
 from traincast.workload.build.layer import Exchange

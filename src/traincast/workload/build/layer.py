@@ -45,7 +45,7 @@ class LayerWork:
 
     @contextmanager
     def within(self, *modules: str) -> Iterator[None]:
-        """Count what is added meanwhile as parts of modules (`traincast.spec.recompute`), too."""
+        """Count what is added meanwhile as parts of modules (`traincast.model.recompute`), too."""
         calls, exchanges = len(self.kernels.forward), len(self.forward)
         yield
         for name in modules:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from traincast.model.model import Experts
 from traincast.spec.job import Job
-from traincast.spec.model import Experts
 from traincast.workload.build.routing import expected_nodes
 
 ACTIVATION_BYTES = 2

@@ -6,8 +6,8 @@ types that are not in it (baichuan, chatglm, grok-1, internlm, kimi_k2) the code
 
 from typing import Any
 
-from traincast.spec.hugging_face_config import Config
-from traincast.spec.hugging_face_parts import (
+from traincast.model.hugging_face.config import Config
+from traincast.model.hugging_face.parts import (
     Family,
     Table,
     biases,

@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 
 from traincast.errors import ConfigError, FormatError
-from traincast.spec.counts import parameters
-from traincast.spec.hugging_face import read_config
-from traincast.spec.models import load_model
+from traincast.model.counts import parameters
+from traincast.model.hugging_face.read import read_config
+from traincast.model.load import load_model
 
 LLAMA = {
     "model_type": "llama",

@@ -5,9 +5,9 @@ from importlib import resources
 import pytest
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
-from traincast.spec.model import Attention, Experts, Latent, Model
-from traincast.spec.model_table import merged, model_from_table
-from traincast.spec.models import builtin_table, family_table, find_model, load_model, model_names
+from traincast.model.load import builtin_table, family_table, find_model, load_model, model_names
+from traincast.model.model import Attention, Experts, Latent, Model
+from traincast.model.table import merged, model_from_table
 
 COMPLETE = """
 layers = 2

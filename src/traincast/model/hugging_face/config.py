@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.ranges import RANGES, quoted
-from traincast.spec.notes import Note
 
 
 class Config:

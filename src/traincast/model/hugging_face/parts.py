@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from traincast.spec.hugging_face_config import Config
+from traincast.model.hugging_face.config import Config
 
 Table = dict[str, Any]
 

@@ -1,14 +1,14 @@
 """The model: the shape of every layer, and nothing about how it is run.
 
 A transformer is a list of layers; each has an attention and a feed-forward part of one of a few kinds.
-Counts of parameters and FLOPs are in `traincast.spec.counts`.
+Counts of parameters and FLOPs are in `traincast.model.counts`.
 """
 
 from dataclasses import dataclass
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.ranges import check_given
-from traincast.spec.notes import Note
 
 NORMS = ("rms", "layer")
 """Kinds of normalisation; ``layer`` has a bias."""

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from traincast.errors import ConfigError
-from traincast.spec.job import TASKS
-from traincast.spec.model import Model
-from traincast.spec.recompute import DEFAULT_MODULES
-from traincast.spec.stack import RECOMPUTE
+from traincast.model.model import Model
+from traincast.model.recompute import DEFAULT_MODULES, RECOMPUTE
+
+TASKS = ("pretrain", "sft", "lora")
+"""What is trained: everything, everything on packed dialogues, or low-rank adapters beside frozen weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +310,7 @@ def model_flops_per_token(model: Model, seq_length: int, task: str = "pretrain")
     seq_length : int
         Tokens of a sequence.
     task : str
-        One of `traincast.spec.job.TASKS`.
+        One of `traincast.model.counts.TASKS`.
 
     Returns
     -------
@@ -352,13 +353,13 @@ def hardware_flops_per_token(
     seq_length : int
         Tokens of a sequence.
     recompute : str
-        One of `traincast.spec.stack.RECOMPUTE`.
+        One of `traincast.model.recompute.RECOMPUTE`.
     task : str
-        One of `traincast.spec.job.TASKS`.
+        One of `traincast.model.counts.TASKS`.
     recompute_share : float
         Share of the layers that recompute, 0 to 1.
     modules : sequence of str
-        What ``selective`` recomputes, of `traincast.spec.recompute.RECOMPUTE_MODULES`.
+        What ``selective`` recomputes, of `traincast.model.recompute.RECOMPUTE_MODULES`.
 
     Returns
     -------

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any, TypeVar, get_args
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError
+from traincast.model.model import NORMS, Attention, Experts, Latent, Model
 from traincast.names import known_names
 from traincast.ranges import checked_field, quoted
-from traincast.spec.model import NORMS, Attention, Experts, Latent, Model
-from traincast.spec.notes import Note
 
 T = TypeVar("T", bound=Model | Attention | Experts | Latent)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast.errors import ConfigError
-from traincast.spec.counts import (
+from traincast.model.counts import (
     adapter_parameters,
     attention_matrices,
     hardware_flops_per_token,
@@ -17,8 +17,8 @@ from traincast.spec.counts import (
     parameters,
     token_flops,
 )
-from traincast.spec.model import Attention, Experts, Latent, Model
-from traincast.spec.models import load_model, model_names
+from traincast.model.load import load_model, model_names
+from traincast.model.model import Attention, Experts, Latent, Model
 
 # Billions of parameters as the models' papers and pages print them (Hugging Face: the tensors of the weights).
 PUBLISHED = {

@@ -27,8 +27,12 @@ megatron/core/models/gpt/gpt_layer_specs.py (which layernorms are fused).
 from collections.abc import Sequence
 
 from traincast.errors import ConfigError
+from traincast.model.model import Model
 from traincast.registry import known_name
-from traincast.spec.model import Model
+
+RECOMPUTE = ("none", "selective", "full")
+"""What the backward pass recomputes: nothing, parts of each layer (the attention core unless others are named),
+or whole layers."""
 
 RECOMPUTE_MODULES = ("core_attn", "mla_up_proj", "layernorm", "mlp", "moe", "moe_act", "shared_experts")
 """Parts of a layer that can be recomputed by themselves."""

@@ -1,7 +1,7 @@
 """Read the ``config.json`` of a model on Hugging Face, without its library.
 
 What a file leaves out is what the model's class in huggingface/transformers takes for it
-(``src/transformers/models/*/configuration_*.py``); `traincast.spec.hugging_face_families` has those of them
+(``src/transformers/models/*/configuration_*.py``); `traincast.model.hugging_face.families` has those of them
 that published files lean on.
 """
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from traincast.errors import ConfigError, FormatError
 from traincast.files import read_json
-from traincast.spec.hugging_face_config import Config
-from traincast.spec.hugging_face_families import FAMILIES, PLAIN, unknown_family
-from traincast.spec.hugging_face_parts import Family, head
-from traincast.spec.hugging_face_refused import refuse_undescribed
-from traincast.spec.model import Model
-from traincast.spec.model_table import merged, model_from_table
+from traincast.model.hugging_face.config import Config
+from traincast.model.hugging_face.families import FAMILIES, PLAIN, unknown_family
+from traincast.model.hugging_face.parts import Family, head
+from traincast.model.hugging_face.refused import refuse_undescribed
+from traincast.model.model import Model
+from traincast.model.table import merged, model_from_table
 
 _NESTED = ("text_config", "llm_config", "language_config")
 """Keys under which a model of text and images has its language model."""

@@ -8,8 +8,8 @@ the ``config.json`` of the named models.
 import re
 
 from traincast.errors import ConfigError
+from traincast.model.hugging_face.config import Config
 from traincast.ranges import quoted
-from traincast.spec.hugging_face_config import Config
 
 _HYBRID = "hybrids of attention and state-space or linear attention layers are not described"
 _SPARSE = "attention to keys that an indexer chooses is not described"

@@ -1,6 +1,6 @@
 """Load a model: a built-in one by its name, a Hugging Face ``config.json``, or a TOML file.
 
-A TOML file has the fields of `traincast.spec.model` under their own names, and may build on a built-in
+A TOML file has the fields of `traincast.model.model` under their own names, and may build on a built-in
 model::
 
     base = "llama3-8b"             # everything else is as in this one
@@ -20,9 +20,9 @@ from typing import Any
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.files import parse_toml, read_toml
-from traincast.spec.hugging_face import read_config
-from traincast.spec.model import Model
-from traincast.spec.model_table import merged, model_from_table
+from traincast.model.hugging_face.read import read_config
+from traincast.model.model import Model
+from traincast.model.table import merged, model_from_table
 
 
 def model_names() -> list[str]:
@@ -46,7 +46,7 @@ def find_model(name: str) -> str | None:
 
 
 def builtin_table(name: str) -> dict[str, Any]:
-    """Return the values of a built-in model as `traincast.spec.model_table.model_from_table` takes them.
+    """Return the values of a built-in model as `traincast.model.table.model_from_table` takes them.
 
     Raises
     ------

@@ -1,0 +1,1 @@
+"""Read the ``config.json`` of a model of Hugging Face."""
