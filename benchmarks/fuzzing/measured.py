@@ -27,9 +27,6 @@ MEASURED = {
     "kernels": "gpu,kernel,peak_tflops,description,efficiency\n"
     'A100-PCIe,matmul,312,"b=1, m=4096, k=5120, n=1536, layout=TN, accumulate=False, out_dtype=bf16",0.78\n'
     'A100-PCIe,matmul,312,"b=1, m=4096, k=1536, n=5120, layout=NN, accumulate=False, out_dtype=bf16",0.73\n',
-    "eager": "model,mode,seq,batch,gpu,gpus,option,dtype,measured_ms\n"
-    "bert_large,inf,512,8,NVIDIA_A100-PCIE-40GB,1,fusion,fp32,174.7\n"
-    "gpt2_large,train,1024,4,NVIDIA_A100-PCIE-40GB,1,,fp32,900.5\n",
     "runs": "id,source,model,params_b,layers,hidden,ffn_hidden,heads,kv_heads,head_dim,vocab,experts,topk,moe_ffn,"
     "seq_len,global_batch,micro_batch,gpu,num_gpus,gpus_per_node,tp,pp,vpp,cp,ep,dp,zero_or_fsdp,sequence_parallel,recompute,"
     "precision,framework,interconnect,measured_metric,measured_value,notes,x_iter_time_s,x_peak_mem_gib,x_task\n"

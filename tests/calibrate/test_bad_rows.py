@@ -23,7 +23,6 @@ NUMBER = {
     "attention": "seq",
     "experts": "tokens",
     "kernels": "efficiency",
-    "eager": "batch",
     "runs": "global_batch",
     "memory": "global_batch",
     "sweep": "tp",

@@ -135,7 +135,7 @@ def validate(
     by: Sequence[str] = (),
     leave_out: str | None = None,
     *,
-    kind: str | None = None,
+    kind: str | Kind | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
     """Predict every measurement in a file and say how far off the predictions are.
@@ -150,8 +150,8 @@ def validate(
         Groupings to show, two at once as ``"gpu+op"``; all that the kind has by default.
     leave_out : str, optional
         A grouping: the constants are fitted again without each of its groups, and predict it.
-    kind : str, optional
-        Name in `KINDS` of what to predict, where a file holds several things; its columns say by default.
+    kind : str or Kind, optional
+        What to predict, or its name in `KINDS`, where a file holds several things; its columns say by default.
     progress : callable, optional
         Told how many rows are predicted, and of how many.
 
@@ -169,7 +169,7 @@ def validate(
         If no row can be used; the message gives the reason of the first.
     """
     table = read_table(Path(path))
-    of = _kind_of(table) if kind is None else KINDS.get(kind)
+    of = _kind_of(table) if kind is None else KINDS.get(kind) if isinstance(kind, str) else kind
     chosen = _groupings(of, by)
     if leave_out is not None and leave_out not in of.leaves_out:
         raise ConfigError(f"{of.title} cannot leave out {leave_out!r}; {known_names(leave_out, of.leaves_out)}", "cv")

@@ -12,7 +12,7 @@ protocol adds to the hops, the fill is what a pipeline of big chunks costs befor
 flows. They stand for NCCL's switch from LL over LL128 to Simple without its jumps, so time
 never falls with size. Source of the form: it follows all-reduces of 2 to 128 A100 with 4 %
 median error, where alpha-beta alone is off by 20 % (nccl-tests logs in
-github.com/NetX-lab/Echo; `benchmarks/fit_links.py`).
+github.com/NetX-lab/Echo; `studies/fit_links.py`).
 
 Over PCIe there are only two protocols, LL of twice the bytes and Simple of longer steps::
 

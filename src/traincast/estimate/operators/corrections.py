@@ -4,7 +4,7 @@ A correction is a coarse grid over the logarithms of a call's sizes. Each node h
 logarithm of measured over predicted time, smoothed over its neighbours; between nodes it is
 interpolated linearly. It stays within a factor of 2, and fades to nothing over one octave outside
 the measured range. Shipped grids: `data/operators/corrections.csv`, made by
-`benchmarks/fit_operators.py`.
+`studies/fit_operators.py`.
 """
 
 import base64

@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from traincast.calibrate.contract import KINDS, Grouping, Kind, Labels, Predictions, Request
-from traincast.calibrate.eager_graphs import MODELS, accumulation_calls, backward_calls, forward_calls
-from traincast.calibrate.eager_layouts import layout_named, layout_time_s, misfit
-from traincast.calibrate.eager_switch import SWITCH_MODELS, switch_backward, switch_forward
+from eager.graphs import MODELS, accumulation_calls, backward_calls, forward_calls
+from eager.layouts import layout_named, layout_time_s, misfit
+from eager.switch import SWITCH_MODELS, switch_backward, switch_forward
+from traincast.calibrate.contract import Grouping, Kind, Labels, Predictions, Request
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.operator_defaults import without_gpu
 from traincast.calibrate.tables import Row, Table
@@ -71,7 +71,7 @@ def predict(table: Table, request: Request) -> Predictions:
 def _set(row: Row) -> str:
     """Return the table of NeuSight's paper that a row stands in.
 
-    Its tables of one GPU have NVIDIA's but T4 and P4 (arXiv 2407.13853; research/op_latency.md, section 2).
+    Its tables of one GPU have NVIDIA's but T4 and P4 (arXiv 2407.13853, section 6).
     """
     if layout_named(row.cells.get("option", "")) is not None:
         return "several GPUs"
@@ -171,14 +171,13 @@ def _launched_s(
     return max(float(price_calls(calls, gpu, constants).sum()), host_floor_s(len(calls), backward=backward))
 
 
-KINDS.register("eager_runs")(
-    Kind(
-        name="eager_runs",
-        title="whole models run eagerly in fp32",
-        quantity="time_s",
-        fits=holds_eager_runs,
-        predict=predict,
-        by=(*_BY, "set"),
-        leaves_out=("gpu",),
-    )
+KIND = Kind(
+    name="eager_runs",
+    title="whole models run eagerly in fp32",
+    quantity="time_s",
+    fits=holds_eager_runs,
+    predict=predict,
+    by=(*_BY, "set"),
+    leaves_out=("gpu",),
 )
+"""What `traincast.calibrate.validate` needs to know of these files."""

@@ -1,6 +1,6 @@
 """Fit the operators' constants and corrections to measured kernels, and print what was held out.
 
-    python benchmarks/fit_operators.py [--data DIR] [--write] [--held-out] [--unseen]
+    python studies/fit_operators.py [--data DIR] [--write] [--held-out] [--unseen]
 
 Reads the kernel tables of the shared data (see data/README.md there), fits the roofline per GPU,
 family and element type, then a grid to what the roofline leaves. `--held-out` first fits without a
@@ -134,7 +134,11 @@ def _unseen(
         f"  with 20 timings {_figures(with_20, rest.time_s_N)}  {tuned.grid_of}",
         flush=True,
     )
-    return tuple(float(np.mean(np.abs(a / b - 1))) for a, b in ((without, test.time_s_N), (with_20, rest.time_s_N)))
+    return _mean_error(without, test.time_s_N), _mean_error(with_20, rest.time_s_N)
+
+
+def _mean_error(predicted: np.ndarray, measured: np.ndarray) -> float:
+    return float(np.mean(np.abs(predicted / measured - 1)))
 
 
 def _anchors(sample: Sample) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Fit the factors of end-to-end runs (`traincast.estimate.factors`) to published training runs.
 
-    python benchmarks/fit_runs.py --data DIR [--rounds 4] [--warm] [--write]
+    python studies/fit_runs.py --data DIR [--rounds 4] [--warm] [--write]
 
 DIR holds ``measured_training_runs.csv``. Only pretraining runs whose whole layout was published are fitted
 to. With ``--write`` the factors go to `src/traincast/data/training/factors.csv`; without it, the errors of

@@ -1,6 +1,6 @@
 """Write what `traincast validate` prints into docs/ACCURACY.md.
 
-    python benchmarks/accuracy.py --data DIR [--only TEXT]
+    python studies/accuracy.py --data DIR [--only TEXT]
 
 DIR holds the measured files. Each block of the page that follows a line such as
 ``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there.
@@ -17,7 +17,7 @@ from pathlib import Path
 from traincast import __version__
 
 PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
-STAMP = re.compile(r"(`python benchmarks/accuracy\.py`, ).*\.$", re.MULTILINE)
+STAMP = re.compile(r"`python \w+/accuracy\.py`, .*\.$", re.MULTILINE)
 BLOCK = re.compile(r"(<!-- (validate [^\n]*) -->\n```text\n).*?(```\n)", re.DOTALL)
 
 
@@ -35,8 +35,8 @@ def printed(command: str, folder: Path) -> str:
 
 
 def stamp() -> str:
-    """Return the day and the version that wrote the page."""
-    return f"{datetime.now(UTC).date().isoformat()}, traincast {__version__}"
+    """Return what wrote the page: this script, the day and the version."""
+    return f"`python studies/accuracy.py`, {datetime.now(UTC).date().isoformat()}, traincast {__version__}."
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
     page = BLOCK.sub(
         lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}" if given.only in found[2] else found[0], page
     )
-    PAGE.write_text(STAMP.sub(lambda found: f"{found[1]}{stamp()}.", page), encoding="utf-8")
+    PAGE.write_text(STAMP.sub(stamp(), page), encoding="utf-8")
     return 0
 
 

@@ -11,7 +11,7 @@ by a boolean index, for which the host waits.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from traincast.calibrate.eager_graphs import DTYPE, product, product_gradient
+from eager.graphs import DTYPE, product, product_gradient
 from traincast.estimate.operators import OperatorCall
 
 _NORM_INPUTS = (1, 1, 1)

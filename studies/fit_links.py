@@ -1,6 +1,6 @@
 """Fit the links of the presets to measured collectives, and print constants and residuals.
 
-    python benchmarks/fit_links.py [--data DIR]
+    python studies/fit_links.py [--data DIR]
 
 Constants inside a node come from `nccl_intranode_measured.csv` (all-reduce, all-gather,
 reduce-scatter, all-to-all over 2 to 8 GPUs), those between nodes and the preset a100-azure

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from traincast.calibrate.eager_graphs import (
+from eager.graphs import (
     DTYPE,
     EagerLayer,
     EagerModel,
