@@ -1,0 +1,202 @@
+"""The one place where the tables ask the product.
+
+One layer is what a model of two layers has more than a model of one: whatever is built, merged or split on the way,
+that difference is what a step gains by a layer.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from job_parts import slots, workload_of
+from traincast.estimate.memory import stage_memory
+from traincast.hardware.clusters import load_cluster
+from traincast.model.counts import layer_parameters
+from traincast.model.load import load_model
+from traincast.simulation.predict import plan_of_job
+from traincast.spec.job import JobRequest
+from traincast.spec.resolve import resolve_job
+from traincast.workload.words import Group, Kind, Operation, Phase
+
+PARTS = {
+    "norm inputs": "layernorm inputs",
+    "queries, keys, values": "queries, keys, values",
+    "attention sums": "softmax",
+    "attention scores": "softmax",
+    "feed-forward inputs": "MLP inputs",
+    "feed-forward inner": "MLP activations",
+    "expert inner": "expert up outputs",
+}
+"""The product's names of what is kept, where the tables have others."""
+
+STATE_GROUPS = ("dp", "edp", "shard", "replica")
+"""Groups over which gradients and parameters are exchanged, once for a virtual stage and not for each layer."""
+
+PASSES = {
+    (Phase.FORWARD, "forward"): "forward",
+    (Phase.BACKWARD, "dgrad"): "input gradient",
+    (Phase.BACKWARD, "backward"): "input gradient",
+    # Kernels whose backward pass is as their forward pass.
+    (Phase.BACKWARD, "forward"): "input gradient",
+    (Phase.WEIGHT_GRADIENT, "wgrad"): "weight gradient",
+    (Phase.RECOMPUTE, "forward"): "recompute",
+}
+
+
+def model_of(name, layers, *, dense=False):
+    """Return a model of so many layers of one kind, none of which predict further tokens."""
+    model = replace(load_model(name), layers=layers, mtp_layers=0)
+    if model.experts is None:
+        return model
+    return replace(model, experts=replace(model.experts, first_dense_layers=layers if dense else 0))
+
+
+def job_of(case, layers=1, **changes):
+    """Return the decided job of a case, of one microbatch on one stage unless told otherwise."""
+    fields = {"gpus": 1, "vpp": 1, "micro_batch": 1, "recompute": "none", "cluster": "h100"} | case.fields | changes
+    cluster = load_cluster(fields.pop("cluster"))
+    model = fields.pop("model", None) or model_of(case.model, layers, dense=case.dense)
+    share = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
+    fields.setdefault("global_batch", fields["gpus"] // share * fields["micro_batch"])
+    return resolve_job(JobRequest(model=model, **fields), cluster)
+
+
+def _more(of_job, case, **changes):
+    """Return what two layers have more than one."""
+    fewer, more = (of_job(job_of(case, layers, **changes)) for layers in (1, 2))
+    found = {}
+    for name in more | fewer:
+        counts = Counter(more.get(name, Counter()))
+        counts.subtract(fewer.get(name, Counter()))
+        found[name] = {key: round(count, 6) for key, count in counts.items() if abs(count) > 1e-6}
+    return found
+
+
+def _kind(call):
+    options = dict(call.options)
+    if call.family == "activation":
+        return options["kind"]
+    words = ["causal"] if call.causal else []
+    words += [f"window {call.window}"] if call.window else []
+    return " ".join([*words, call.family.replace("_", " ")])
+
+
+def _kernels(job):
+    workload, found = workload_of(job), {}
+    ops = workload.ops
+    for which in ("forward", "backward"):
+        for row in slots(workload, which):
+            for call, count in ops.calls_T[row] or ():
+                phase = Phase(int(ops.phase_T[row]))
+                name = PASSES.get((phase, call.direction), f"{phase.name} {call.direction}")
+                found.setdefault(name, Counter())[_kind(call), call.shape, call.dtype] += count
+    return found
+
+
+def kernels(case, **changes):
+    """Return how often a layer runs each kernel (kind, sizes, type of its inputs), by pass."""
+    return {name: counts for name, counts in _more(_kernels, case, **changes).items() if counts}
+
+
+def attention_kernel(case):
+    """Return the generation of the attention kernel that a layer runs."""
+    calls = [
+        call for row in workload_of(job_of(case)).ops.calls_T for call, _ in row or () if "attention" in call.family
+    ]
+    (found,) = {dict(call.options).get("kernel", "unfused") for call in calls}
+    return found
+
+
+def _exchanges(job, gpus_per_node=8):
+    workload, found = workload_of(job, gpus_per_node), {}
+    ops = workload.ops
+    for which in ("start", "forward", "backward", "end"):
+        for row in slots(workload, which):
+            if ops.kind_T[row] == Kind.COLLECTIVE:
+                phase = Phase(int(ops.phase_T[row]))
+                name = which if phase is not Phase.RECOMPUTE else "recompute"
+                group = Group(int(ops.group_T[row])).name.lower()
+                key = group, Operation(int(ops.operation_T[row])).name.lower(), int(ops.size_bytes_T[row])
+                found.setdefault(name, Counter())[key] += float(ops.repeats_T[row])
+    return found
+
+
+def exchanges(case, *, gpus_per_node=8, **changes):
+    """Return how often a layer does each exchange of its activations (group, operation, bytes), by pass."""
+
+    def of_layer(job):
+        found = _exchanges(job, gpus_per_node)
+        return {
+            name: Counter({key: count for key, count in counts.items() if key[0] not in STATE_GROUPS})
+            for name, counts in found.items()
+        }
+
+    return {name: counts for name, counts in _more(of_layer, case, **changes).items() if counts}
+
+
+def state_bytes(case, **changes):
+    """Return the bytes of gradients and parameters that a layer adds to a step's exchanges, by (group, operation)."""
+
+    def of_state(job):
+        total = Counter()
+        for counts in _exchanges(job).values():
+            for (group, operation, size), often in counts.items():
+                if group in STATE_GROUPS:
+                    total[group, operation] += size * often
+        return {"step": total}
+
+    return _more(of_state, case, **changes)["step"]
+
+
+def memory(case, layers=1, stage=0, **changes):
+    """Return the memory of one stage of a job: its parts, and all its terms."""
+    job = job_of(case, layers, **changes)
+    found = stage_memory(job, plan_of_job(job))[stage]
+    parts = {name: getattr(found, name) for name in ("parameters", "gradients", "optimizer", "activations", "peak")}
+    return {"parts": Counter(parts), "terms": Counter(dict(found.terms))}
+
+
+def _terms(job):
+    (stage,) = stage_memory(job, plan_of_job(job))
+    return {"terms": Counter(dict(stage.terms))}
+
+
+def saved(case, **changes):
+    """Return the bytes that a layer keeps of one microbatch, by part."""
+    lasting = ("parameters", "gradients", "optimizer", "passing activations", "allocator slack", "gathered layers")
+    lasting += ("unused weight gradients", "fp32 gradients of the step", "8-bit copies of weights")
+    found = Counter()
+    for name, size in _more(_terms, case, **changes)["terms"].items():
+        if name not in lasting:
+            found[PARTS.get(name, name)] += size
+    return found
+
+
+def states(case, **changes):
+    """Return the bytes of parameters, gradients and optimizer that a layer adds to a rank."""
+    found = _more(_terms, case, **changes)["terms"]
+    names = ("parameters", "gradients", "optimizer", "8-bit copies of weights")
+    return {name: found[name] for name in names if name in found}
+
+
+def parameters(case):
+    """Return the parameters of a layer of the whole model, as the model is counted."""
+    return layer_parameters(model_of(case.model, 1, dense=case.dense), 0).total
+
+
+def held_in_memory(case):
+    """Return the elements of a layer that one rank keeps, by the bytes of its 16-bit parameters."""
+    return states(case, zero=0)["parameters"] / 2
+
+
+def held_in_workload(case):
+    """Return the elements of a layer that one rank's optimizer updates where nothing is sharded."""
+
+    def updated(job):
+        workload, found = workload_of(job), Counter()
+        for row in slots(workload, "end"):
+            for call, count in workload.ops.calls_T[row] or ():
+                if call.family == "optimizer":
+                    found["elements"] += call.shape[0] * count
+        return {"end": found}
+
+    return _more(updated, case, zero=0)["end"]["elements"]

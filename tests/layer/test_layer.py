@@ -1,0 +1,57 @@
+"""One layer is what the tables say, no less and no more: its kernels, exchanges, saved tensors and parameters."""
+
+import pytest
+
+from layer import product
+from layer.cases import CASES, name_of
+from layer.rows import exchange_counts, expected, kernel_counts, right, tensor_sums
+
+each_case = pytest.mark.parametrize("case", CASES, ids=name_of)
+
+
+def filled(counts):
+    """Return the passes in which anything runs."""
+    return {name: dict(found) for name, found in counts.items() if found}
+
+
+@each_case
+def test_kernels(case):
+    assert filled(product.kernels(case)) == filled(kernel_counts(expected(case.kernels)))
+
+
+@each_case
+def test_exchanges(case):
+    found = product.exchanges(case, gpus_per_node=8)
+    assert filled(found) == filled(exchange_counts(expected(case.exchanges)))
+
+
+@each_case
+def test_saved_tensors(case):
+    assert product.saved(case) == pytest.approx(dict(tensor_sums(expected(case.tensors))), rel=1e-12)
+
+
+@each_case
+def test_parameters_of_the_model(case):
+    assert product.parameters(case) == sum(row.elements for row in case.weights)
+
+
+@each_case
+@pytest.mark.parametrize(
+    ("place", "count"), [("memory", product.held_in_memory), ("workload", product.held_in_workload)]
+)
+def test_parameters_of_a_rank(case, place, count):
+    lacking, _ = case.lacks.get(place, (0, ""))
+    assert count(case) == sum(row.held for row in case.weights) - lacking
+
+
+@each_case
+def test_known_deviations_are_some(case):
+    """A row is marked only where the product has another one, and says why."""
+    for rows, counted in (
+        (case.kernels, kernel_counts),
+        (case.exchanges, exchange_counts),
+        (case.tensors, tensor_sums),
+    ):
+        if rows != tuple(expected(rows)):
+            assert counted(expected(rows)) != counted(right(rows))
+    assert all(elements and cause for elements, cause in case.lacks.values())

@@ -1,0 +1,74 @@
+"""The tables themselves, against totals that papers and checkpoints print."""
+
+import pytest
+
+from layer.cases import CASES, case_of, name_of
+from layer.rows import right
+
+
+def forward_flops(case):
+    """Return the FLOPs of the GEMMs and of the attention core of a rank's forward pass; of a causal mask half."""
+    total = 0
+    for row in right(case.kernels):
+        if "gemm" in row.kind:
+            m, n, k = row.sizes[:3]
+            total += 2 * m * n * k * row.forward
+        elif "attention" in row.kind:
+            batch, queries, keys, heads, _, query, value = row.sizes
+            total += 2 * batch * queries * keys * heads * (query + value) // (2 if "causal" in row.kind else 1)
+    return total
+
+
+def kept(case):
+    return sum(row.size_bytes for row in right(case.tensors))
+
+
+def elements(case):
+    return sum(row.elements for row in case.weights)
+
+
+def test_flops_of_gpt3():
+    """Narayanan et al., arXiv 2104.04473, appendix: 24 B s h^2 + 4 B s^2 h forward, of which the mask leaves half."""
+    case = case_of("gpt3-175b", "alone")
+    assert forward_flops(case) == 24 * 2048 * 12288**2 + 4 * 2048**2 * 12288 // 2
+    assert 8 * forward_flops(case_of("gpt3-175b", "tp 8")) == forward_flops(case)
+
+
+@pytest.mark.parametrize("name", ["cp 4 ring", "cp 4 all-gather", "cp 4 Ulysses"])
+@pytest.mark.parametrize("model", ["gpt3-175b", "llama3-70b"])
+def test_context_parallel_ranks_share_the_work(model, name):
+    assert 4 * forward_flops(case_of(model, name)) == forward_flops(case_of(model, "alone"))
+
+
+def test_activations_of_gpt3():
+    """Korthikanti et al., arXiv 2205.05198, equations 1, 2 and 4."""
+    sbh, pairs = 2048 * 12288, 5 * 96 * 2048 / 12288
+    assert kept(case_of("gpt3-175b", "alone")) == sbh * (34 + pairs)
+    assert kept(case_of("gpt3-175b", "tp 8")) == sbh * (10 + 24 / 8 + pairs / 8)
+    assert kept(case_of("gpt3-175b", "tp 8 sp")) == sbh / 8 * (34 + pairs)
+
+
+def test_parameters_of_whole_models():
+    """Brown et al., table 2.1 (175.0 billion); the checkpoint of Llama 3 70B (70,553,706,496)."""
+    h = 12288
+    gpt3 = 96 * elements(case_of("gpt3-175b", "alone")) + (50257 + 2048) * h + 2 * h
+    assert gpt3 == pytest.approx(175.0e9, rel=0.003)
+    assert elements(case_of("gpt3-175b", "alone")) == 12 * h**2 + 13 * h
+    assert 80 * elements(case_of("llama3-70b", "alone")) + 2 * 128256 * 8192 + 8192 == 70_553_706_496
+
+
+def test_splitting_the_sequence_sends_as_many_bytes_forward():
+    """An all-reduce is a reduce-scatter and an all-gather: arXiv 2205.05198, section 4.2.2."""
+    for model in ("gpt3-175b", "llama3-70b"):
+        whole, split = (
+            sum((2 if "reduce" in row.operation and "all" in row.operation else 1) * row.size_bytes * row.forward
+                for row in case_of(model, name).exchanges)
+            for name in ("tp 8", "tp 8 sp")
+        )  # fmt: skip
+        assert whole == split
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_ranks_hold_no_less_than_the_model(case):
+    ranks = case.fields.get("tp", 1)
+    assert all(row.elements <= row.held * ranks for row in case.weights if not row.expert)
