@@ -66,7 +66,7 @@ class Format(Protocol):
     """Fields of `LayoutOptions` that mean something to it; the user may set no other one."""
 
     def sniff(self, path: Path, head: str) -> Sniff:
-        """Tell from the first 64 KiB (as text, undecodable bytes replaced) how sure it is."""
+        """Tell from the first 64 KiB (text without a byte-order mark, undecodable bytes replaced) how sure it is."""
 
     def inspect(self, path: Path) -> Inspection:
         """Describe the file. Raises FormatError with the line of the first thing that cannot be read."""

@@ -124,8 +124,8 @@ def identify(path: Path, given: Sequence[Path] = ()) -> Format:
     FormatError
         If the file cannot be read, or no format knows it; the message lists what was tried.
     """
-    head = read_head(path, _HEAD_BYTES).decode("utf-8", errors="replace")
-    if not head.strip("\0 \t\r\n\ufeff"):
+    head = read_head(path, _HEAD_BYTES).decode("utf-8-sig", errors="replace")
+    if not head.strip("\0 \t\r\n"):
         raise FormatError(f"the file is empty{_advice(path, given)}", str(path), 1)
     tried = [(form.sniff(path, head), form) for form in FORMATS.entries()]
     best, form = max(tried, key=lambda item: item[0].confidence)

@@ -1,0 +1,280 @@
+"""Every registered format keeps these promises; a new one is tested by registering and by samples of its own.
+
+A sample is a file, or a folder of the files of one run, in ``samples/NAME/``, NAME being that of the format; the
+examples that users see count as well. Samples are small: every one is damaged in many ways.
+"""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support import expanded
+from traincast import api
+from traincast.errors import ConfigError, FormatError, TraincastError
+from traincast.formats.contract import FORMATS
+from traincast.formats.open import expand_inputs, identify, refuse_meaningless
+from traincast.spec.options import LayoutOptions
+from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Provenance, Stream
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples"
+OF_EXAMPLES = {"aicb": ("aicb_*",), "echo": ("megatron_*",), "neusight": ("neusight_*",)}
+FORMS = FORMATS.entries()
+SURE, DOUBT = 0.5, 0.25
+"""A format is surer than the one of its own files, and less sure than the other of those of all others."""
+
+
+def _own(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.iterdir() if not each.name.startswith(".")) if folder.is_dir() else []
+
+
+def _samples(name: str) -> list[Path]:
+    """Return the runs of a format, each a file or a folder."""
+    of_examples = [path for pattern in OF_EXAMPLES.get(name, ()) for path in sorted(EXAMPLES.glob(pattern))]
+    return [*_own(HERE / "samples" / name), *of_examples]
+
+
+RUNS = [(form, path) for form in FORMS for path in _samples(form.name)]
+WORKLOADS = [(form, path) for form, path in RUNS if form.options]
+SMALL = [(form, path) for form, path in RUNS if path.parent != EXAMPLES]
+FILES = [(form, file) for form, path in RUNS for file in expand_inputs([path])]
+
+
+def _named(cases):
+    return {"argvalues": cases, "ids": [f"{form.name}:{path.name}" for form, path in cases]}
+
+
+def digest(value: object) -> str:
+    """Return a digest of everything that a result of reading holds, arrays by their bytes."""
+    if isinstance(value, np.ndarray):
+        text = f"{value.dtype}{value.shape}{value.tobytes().hex()}"
+    elif is_dataclass(value):
+        text = ",".join(f"{each.name}={digest(getattr(value, each.name))}" for each in fields(value))
+    elif isinstance(value, dict):
+        text = ",".join(f"{digest(key)}:{digest(item)}" for key, item in value.items())
+    elif isinstance(value, list | tuple):
+        text = ",".join(digest(item) for item in value)
+    else:
+        text = repr(sorted(value) if isinstance(value, frozenset) else value)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_a_format_says_what_it_is(form):
+    assert FORMATS.get(form.name) is form
+    assert re.fullmatch(r"[a-z][a-z0-9-]*", form.name)
+    assert form.title.strip()
+    assert form.options <= {each.name for each in fields(LayoutOptions)}
+    assert _samples(form.name), f"put a file of the format into tests/conformance/samples/{form.name}/"
+
+
+def test_every_folder_of_samples_is_of_a_format():
+    assert {folder.name for folder in _own(HERE / "samples")} <= {form.name for form in FORMS}
+
+
+@pytest.mark.parametrize(("form", "path"), **_named(FILES))
+def test_a_file_is_told_by_its_own_format_and_no_other(form, path, tmp_path):
+    head = path.read_text()[:65536]
+    for text in (head, head.replace("\n", "\r\n"), "\n" + head):
+        sure = {each.name: each.sniff(path, text) for each in FORMS}
+        assert sure.pop(form.name).confidence >= SURE or text[0] == "\n", text[:40]
+        for name, other in sure.items():
+            assert 0 <= other.confidence < DOUBT, (name, other.reason)
+            assert other.reason
+    assert identify(path) is form
+    copy = tmp_path / path.name
+    copy.write_text(head, encoding="utf-8-sig")
+    assert identify(copy) is form
+
+
+@pytest.mark.parametrize(("form", "path"), **_named(FILES))
+def test_a_file_is_described(form, path):
+    found = form.inspect(path)
+    assert (found.format, found.path) == (form.name, str(path))
+    assert 0 < found.confidence <= 1
+    assert found.generation
+    assert sum(found.counts.values()) > 0
+    for total in found.totals:
+        assert total.count > 0 or not total.size_bytes
+        assert total.time_s is None or 0 <= total.time_s < np.inf
+    for note in found.oddities:
+        assert note.code and note.text and (note.place or "").startswith(str(path)), note
+    assert digest(form.inspect(path)) == digest(found)
+
+
+@pytest.mark.parametrize(("form", "path"), **_named(WORKLOADS))
+def test_what_is_read_is_a_sound_workload(form, path):
+    workload = api.read(path)
+    assert digest(workload) == digest(api.read(path))
+    ops, parallel = workload.ops, workload.parallel
+    files = expand_inputs([path])
+    assert [each.path for each in workload.inputs] == [str(file) for file in files]
+    assert all(each.format == form.name for each in workload.inputs)
+    # Who points at what.
+    for rows in workload.segments:
+        assert len(rows) and rows.min() >= 0 and rows.max() < len(ops)
+    stages, virtual = parallel.pp, parallel.pp * parallel.vpp
+    for template in workload.templates:
+        assert template.forward_QM.shape == template.backward_QM.shape == (virtual, parallel.microbatches)
+        per_stage = (template.start_P, template.after_forward_P, template.end_P)
+        assert all(numbers.shape == (stages,) for numbers in per_stage)
+        for numbers in (template.forward_QM, template.backward_QM, *per_stage, template.before_recv_DQM):
+            assert numbers is None or (numbers.min() >= -1 and numbers.max() < len(workload.segments))
+    assert workload.template_W.shape == (parallel.world_size,)
+    assert 0 <= workload.template_W.min() <= workload.template_W.max() < len(workload.templates)
+    assert workload.message_bytes_Q.shape == (virtual,)
+    assert workload.message_bytes_Q.min() >= 0
+    # What the operations say.
+    for row in range(len(ops)):
+        kind, group, stream = Kind(ops.kind_T[row]), Group(ops.group_T[row]), Stream(ops.stream_T[row])
+        case = (ops.name_T[row], kind.name, ops.line_T[row])
+        known = not np.isnan(ops.duration_s_T[row])
+        assert not known or 0 <= ops.duration_s_T[row] < np.inf, case
+        if kind is Kind.COLLECTIVE:
+            assert stream is STREAM_OF_GROUP[group], case
+            assert Operation(ops.operation_T[row]) is not Operation.NONE, case
+            assert known or ops.size_bytes_T[row] >= 0, case
+        else:
+            assert group is Group.NONE, case
+            assert known or ops.calls_T[row], case
+        assert (Stream(ops.waits_for_T[row]) is not Stream.NONE) == (kind is Kind.WAIT), case
+        assert ops.blocking_T[row] or kind is not Kind.WAIT, case
+        # A time that was written has a place; a place is in one of the files.
+        if Provenance(ops.provenance_T[row]) is Provenance.FILE:
+            assert known and ops.line_T[row] >= (0 if path.suffix == ".json" else 1), case
+            assert 0 <= ops.file_T[row] < len(files), case
+    for note in (*workload.assumptions, *workload.warnings):
+        assert note.code and note.text.strip() == note.text and "\n" not in note.text, note
+    expanded(workload)  # Whoever meets in it can meet.
+
+
+@pytest.mark.parametrize(("form", "path"), **_named([(form, path) for form, path in SMALL if form.options]))
+def test_what_is_read_runs(form, path):  # noqa: ARG001
+    result = api.simulate(path, engine="reference", cluster="h100")
+    assert 0 < result.iteration_time_s < np.inf
+    assert sum(result.breakdown_s.values()) == pytest.approx(result.iteration_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("form", "path"), **_named([(form, path) for form, path in RUNS if not form.options]))
+def test_what_is_no_workload_is_refused_as_one(form, path):
+    with pytest.raises(FormatError, match=re.escape(str(path))):
+        form.read([path], LayoutOptions())
+
+
+_DIGEST = """
+import sys
+sys.path[:0] = sys.argv[1].split(":")
+from test_formats import SMALL, digest
+from traincast import api
+print(digest([digest(api.read(path)) for form, path in SMALL if form.options]))
+"""
+
+
+def test_reading_does_not_depend_on_the_hash_seed():
+    room = f"{HERE}:{HERE.parent}"
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", _DIGEST, room],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(printed) == 1
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.options], ids=lambda form: form.name)
+def test_an_option_without_meaning_is_refused(form):
+    values = {"stage_roles": "as-written", "overlap_grad_reduce": True, "forward_only": True, "comm": "model"}
+    for option in fields(LayoutOptions):
+        given = LayoutOptions()
+        object.__setattr__(given, option.name, values.get(option.name, 2))
+        if option.name in form.options:
+            refuse_meaningless(form, given)
+        else:
+            with pytest.raises(ConfigError, match="has no meaning"):
+                refuse_meaningless(form, given)
+
+
+# --- damage
+
+
+def _damages(data: bytes):
+    """Yield a name and a damaged copy, again and again: cut, changed in a line, changed in a word."""
+    for tenth in range(1, 10):
+        yield f"cut at {tenth} tenths", data[: len(data) * tenth // 10]
+    lines = data.split(b"\n")
+    places = sorted({0, 1, min(2, len(lines) - 1), len(lines) // 2, max(0, len(lines) - 2)})
+    for place in places:
+        before, line, after = lines[:place], lines[place], lines[place + 1 :]
+        yield f"without line {place + 1}", b"\n".join([*before, *after])
+        yield f"line {place + 1} twice", b"\n".join([*before, line, line, *after])
+        for what in (b"what is this", b"\xff\xfe\x00", b"", b"[", b'{"a": 1}', b",,,,,,,,,,,", b"\t" * 11):
+            yield f"line {place + 1} is {what!r}", b"\n".join([*before, what, *after])
+        words = list(re.finditer(rb"[0-9]+(?:\.[0-9]+)?", line))
+        for word in words[:: max(1, len(words) // 4)]:
+            for what in (b"-1", b"1e999", b"nan", b"9" * 60, b"", b"x", b"1.5"):
+                changed = line[: word.start()] + what + line[word.end() :]
+                yield f"{word[0]!r} of line {place + 1} is {what!r}", b"\n".join([*before, changed, *after])
+
+
+_PLACED = re.compile(r"entry \[\d+\]|column \w+|the list '\w+'|the object |at byte \d+|the file is empty")
+"""How a message speaks of a place that is no line: an entry or column of JSON, a list, what is missing as a whole."""
+
+
+def _judge(error: TraincastError, path: Path, lines: int, case: str) -> None:
+    text = str(error)
+    assert text.isprintable(), case
+    assert len(text) < 1500, case
+    if not isinstance(error, FormatError):
+        assert str(path.parent) in text, (case, text)
+        return
+    assert Path(error.path).parent == path.parent, (case, text)
+    if error.line is None:
+        assert _PLACED.search(error.message), (case, text)
+    else:
+        assert 1 <= error.line <= lines, (case, text)
+
+
+@pytest.mark.parametrize(("form", "path"), **_named(SMALL))
+def test_a_damaged_file_is_read_or_refused_with_a_place(form, path, tmp_path):
+    files = expand_inputs([path])
+    for file in files:
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    victim = tmp_path / files[-1].name
+    copies = [tmp_path / file.name for file in files]
+    refused = 0
+    for case, damaged in _damages(files[-1].read_bytes()):
+        victim.write_bytes(damaged)
+        lines = damaged.count(b"\n") + damaged.count(b"\r") + 1
+        head = damaged[:65536].decode("utf-8", errors="replace")
+        assert 0 <= form.sniff(victim, head).confidence <= 1, case
+        for act, of in ((form.inspect, victim), (partial(form.read, options=LayoutOptions()), copies)):
+            if of is copies and not form.options:
+                continue  # A network, which `read` refuses whatever is in it.
+            try:
+                act(of)
+            except TraincastError as error:
+                _judge(error, victim, lines, case)
+                refused += 1
+    assert refused > 20, "damage is hardly noticed"
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if hasattr(form, "write")])
+def test_what_a_format_writes_it_reads_back(form, tmp_path):
+    for sample in _samples(form.name):
+        workload = api.read(sample)
+        again = api.read(form.write(workload, tmp_path / sample.name))
+        for each in fields(workload):
+            if each.name not in ("name", "inputs", "assumptions", "warnings"):
+                assert digest(getattr(again, each.name)) == digest(getattr(workload, each.name)), each.name
