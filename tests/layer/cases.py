@@ -1,8 +1,8 @@
 """All tables together."""
 
-from layer import gpt3_175b, llama3_70b
+from layer import deepseek_v3, gpt3_175b, llama3_70b, mixtral_8x7b
 
-CASES = (*gpt3_175b.CASES, *llama3_70b.CASES)
+CASES = (*gpt3_175b.CASES, *llama3_70b.CASES, *mixtral_8x7b.CASES, *deepseek_v3.CASES)
 
 
 def name_of(case):
@@ -10,7 +10,7 @@ def name_of(case):
     return f"{case.model}: {case.name}"
 
 
-def case_of(model, name, *, dense=False):
+def case_of(model, name):
     """Return the case of that name."""
-    (found,) = (each for each in CASES if (each.model, each.name, each.dense) == (model, name, dense))
+    (found,) = (each for each in CASES if (each.model, each.name) == (model, name))
     return found

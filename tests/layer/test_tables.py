@@ -19,6 +19,13 @@ def forward_flops(case):
     return total
 
 
+def routed_flops(case):
+    """Return the FLOPs of the routed experts of a rank's forward pass."""
+    rows = [row for row in right(case.kernels) if "expert" in row.what or row.kind == "grouped gemm"]
+    products = [row.sizes[:3] for row in rows if "gemm" in row.kind and "shared" not in row.what]
+    return sum(m * n * k for m, n, k in products)
+
+
 def kept(case):
     return sum(row.size_bytes for row in right(case.tensors))
 
@@ -49,12 +56,39 @@ def test_activations_of_gpt3():
 
 
 def test_parameters_of_whole_models():
-    """Brown et al., table 2.1 (175.0 billion); the checkpoint of Llama 3 70B (70,553,706,496)."""
+    """What is printed, or what the published checkpoints hold.
+
+    Brown et al., table 2.1: 175.0 billion. Checkpoints on Hugging Face: Llama 3 70B, Mixtral 8x7B, and DeepSeek-V3
+    without the layer that predicts a further token and without the 58 router biases, which no gradient trains.
+    """
     h = 12288
     gpt3 = 96 * elements(case_of("gpt3-175b", "alone")) + (50257 + 2048) * h + 2 * h
     assert gpt3 == pytest.approx(175.0e9, rel=0.003)
     assert elements(case_of("gpt3-175b", "alone")) == 12 * h**2 + 13 * h
     assert 80 * elements(case_of("llama3-70b", "alone")) + 2 * 128256 * 8192 + 8192 == 70_553_706_496
+    assert 32 * elements(case_of("mixtral-8x7b", "alone")) + 2 * 32000 * 4096 + 4096 == 46_702_792_704
+    dense, moe = (elements(case_of("deepseek-v3", name)) for name in ("dense alone", "alone"))
+    assert 3 * dense + 58 * moe + 2 * 129280 * 7168 + 7168 == 671_026_419_200 - 58 * 256
+
+
+def test_active_parameters_of_deepseek():
+    """arXiv 2412.19437, section 4.2: 37 billion are activated for each token."""
+    dense, moe = (case_of("deepseek-v3", name) for name in ("dense alone", "alone"))
+    active = 3 * elements(dense) + 129280 * 7168 * 2 + 7168
+    for row in moe.weights:
+        active += 58 * (row.elements * 8 // 256 if row.expert else row.elements)
+    assert active == pytest.approx(37e9, rel=0.02)
+
+
+def test_experts_of_all_ranks_do_the_work_of_one():
+    """Whatever splits them, all tokens meet 2 of 8, or 8 of 256."""
+    for model in ("mixtral-8x7b", "deepseek-v3"):
+        whole = routed_flops(case_of(model, "alone"))
+        for case in CASES:
+            if case.model == model and "dense" not in case.name and "imbalance" not in case.name:
+                # A stage's ranks hold dp microbatches at once, of which tp and cp ranks share one.
+                share = case.fields.get("tp", 1) * case.fields.get("cp", 1)
+                assert share * routed_flops(case) == whole, case.name
 
 
 def test_splitting_the_sequence_sends_as_many_bytes_forward():
@@ -70,5 +104,6 @@ def test_splitting_the_sequence_sends_as_many_bytes_forward():
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_ranks_hold_no_less_than_the_model(case):
-    ranks = case.fields.get("tp", 1)
-    assert all(row.elements <= row.held * ranks for row in case.weights if not row.expert)
+    tp, ep, etp = (case.fields.get(key, 1) for key in ("tp", "ep", "etp"))
+    for row in case.weights:
+        assert row.held <= row.elements <= row.held * (ep * etp if row.expert else tp)
