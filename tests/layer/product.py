@@ -174,7 +174,7 @@ def saved(case, **changes):
 def states(case, **changes):
     """Return the bytes of parameters, gradients and optimizer that a layer adds to a rank."""
     found = _more(_terms, case, **changes)["terms"]
-    names = ("parameters", "gradients", "optimizer", "8-bit copies of weights")
+    names = ("parameters", "gradients", "optimizer", "8-bit copies of weights", "gathered layers")
     return {name: found[name] for name in names if name in found}
 
 
@@ -190,8 +190,13 @@ def held_in_memory(case):
 
 def held_in_workload(case):
     """Return the elements of a layer that one rank's optimizer updates where nothing is sharded."""
+    return updated(case, zero=0)
 
-    def updated(job):
+
+def updated(case, **changes):
+    """Return the parameters of a layer that one rank's optimizer updates."""
+
+    def of_step(job):
         workload, found = workload_of(job), Counter()
         for row in slots(workload, "end"):
             for call, count in workload.ops.calls_T[row] or ():
@@ -199,4 +204,4 @@ def held_in_workload(case):
                     found["elements"] += call.shape[0] * count
         return {"end": found}
 
-    return _more(updated, case, zero=0)["end"]["elements"]
+    return _more(of_step, case, **changes)["end"]["elements"]
