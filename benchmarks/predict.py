@@ -2,8 +2,8 @@
 
     python benchmarks/predict.py [--profile] [--limit 0.3]
 
-The case is that of issue 5: 16 stages of 64 microbatches (GPT-3 175B, TP 8, 2,048 GPUs), with and without
-virtual stages; simulation, memory and interval included. Ends with 1 where the first case is above the limit.
+The first case has 16 stages of 64 microbatches (GPT-3 175B, TP 8, 2,048 GPUs), with and without
+virtual stages; simulation, memory and interval included. Ends with 1 where it is above the limit.
 """
 
 import argparse

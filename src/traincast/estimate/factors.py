@@ -47,7 +47,7 @@ SAME_CHIP = {
     "A800-SXM-80GB": "A100-SXM-80GB",
     "A100-SXM-40GB": "A100-SXM-80GB",
 }
-"""GPUs of one chip that differ in memory or links alone (accuracy prototype, section 5, trap 8)."""
+"""GPUs of one chip that differ in memory or links alone (docs/measured.md)."""
 
 
 def chip_of(gpu: GpuSpec) -> str:

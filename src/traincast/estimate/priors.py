@@ -18,11 +18,10 @@ PRIORS = {
     "transfer": {"all": 0.20, "stack": 0.25},
 }
 """By the first word of the class and the level. ``gemm``: two measurements of a product differ by 10 % between
-libraries (research: op_latency, section 3). ``grouped_gemm`` and ``attention``: kernel generations differ by more
-than that (accuracy prototype, section 2). ``compute``: clocks fall by 15 to 25 % in long runs (measured runs
-notes, section 2), and framework constants have a deviation of .125 together (accuracy prototype). ``host``:
+libraries. ``grouped_gemm`` and ``attention``: kernel generations differ by more than that. ``compute``: clocks
+fall by 15 to 25 % in long runs, and framework constants have a deviation of .125 together. ``host``:
 layers take .25 to 1.2 ms to launch. ``transfer``: bus bandwidths of the presets are fitted to measured
-collectives within 10 to 15 %."""
+collectives within 10 to 15 %. Evidence: docs/measured.md."""
 
 
 MEANS = {
@@ -34,8 +33,8 @@ MEANS = {
     "grouped_gemm mxfp8": 0.78,
 }
 """Factors expected over all GPUs where that is not 1. Products in 8 bits: training runs sustain .71 of the peak of an
-H100 where the tables of inference kernels, which scale their inputs as they go, show .55 (accuracy prototype,
-section 2: "those tables are a wrong prior for training")."""
+H100 where the tables of inference kernels, which scale their inputs as they go, show .55
+(docs/measured.md)."""
 
 
 def prior_mean(key: Key) -> float:

@@ -1,6 +1,8 @@
 """Prices: never faster than the peaks, monotone, explained; which constants stand in for which."""
 
+import re
 from dataclasses import replace
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -205,6 +207,19 @@ def test_constants_and_corrections_round_trip(tmp_path):
     assert read_constants(write_constants(rows[:1]))[0].family == rows[0].family
     grids = list(shipped_constants().corrections)
     assert write_corrections(read_corrections(write_corrections(grids))) == write_corrections(grids)
+
+
+def test_shipped_corrections_are_whole_percent_that_a_person_can_read():
+    text = (resources.files("traincast") / "data" / "operators" / "corrections.csv").read_text(encoding="ascii")
+    grids = read_corrections(text)
+    assert write_corrections(grids) == text
+    for grid in grids:
+        assert len(grid.log_factor_V) == np.prod([count for *_, count in grid.axes])
+        percent_V = np.rint(grid.log_factor_V * 100)
+        np.testing.assert_array_equal(percent_V * 0.01, grid.log_factor_V)
+    values = re.sub(r"(?m)^[A-Za-z].*$", "", text)
+    assert set(values) <= set('0123456789- \n"')
+    assert max(map(len, text.splitlines())) <= 120
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def _weights(rows: Iterable[RunRow]) -> FloatArray:
     """Return the weight of each row: one configuration at many scales or releases is no more than its square root.
 
     Rows of a configuration share their errors, so that twice as many do not say twice as much
-    (research: accuracy prototype, section 5, trap 14).
+    (docs/measured.md, noise).
     """
     names = [_configuration(row) for row in rows]
     count = Counter(names)

@@ -18,7 +18,7 @@ from traincast.spec.job import JobRequest
 from traincast.spec.model_columns import model_from_columns
 
 ENVELOPE_MFU = 0.20
-"""Runs below it are noise of the sweep: its repeats differ by up to 60 x (research/accuracy_prototype.md, 4)."""
+"""Runs below it are noise of the sweep: its repeats differ by up to 60 x (docs/measured.md, noise)."""
 
 _COLUMNS = {"zero_stage", "grad_accum", "status", "mfu_pct"}
 _NEEDED = ("model", "gpu", "num_gpus", "seq_len", "global_batch", "micro_batch", "tp", "pp")

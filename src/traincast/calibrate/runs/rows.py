@@ -1,7 +1,7 @@
 """Published training runs as jobs with a measured step: one `RunRow` per row, or the reason why there is none.
 
 Columns are read by name in any order; what they leave out follows the rules of `traincast.calibrate.runs.request`,
-each use of one listed among the row's notes. Source of the rules: research/accuracy_prototype.md, section 5.
+each use of one listed among the row's notes. The rules are listed in docs/jobs.md, published runs as jobs.
 """
 
 from collections import Counter

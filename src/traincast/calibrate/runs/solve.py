@@ -12,7 +12,7 @@ FloatArray = npt.NDArray[np.float64]
 
 NOISE = 0.05
 """Deviation of a measured step from a perfect model: repeats with equal columns differ by 1 % in the median and
-7 to 10 % at the 90th percentile (research: accuracy prototype, section 4)."""
+7 to 10 % at the 90th percentile (docs/measured.md, noise)."""
 
 _ROUNDS = 50
 _TURN = 1.5

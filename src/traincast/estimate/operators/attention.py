@@ -29,7 +29,7 @@ DIAGONAL = 64
 ALIGNED = 8
 """Heads of another size cannot be loaded 16 bytes at a time."""
 MISALIGNED_SHARE = 1 / 3.4
-"""Rate of a misaligned head size: order of magnitude, from 6 training runs (research/accuracy_prototype.md, 2)."""
+"""Rate of a misaligned head size: order of magnitude, from 6 training runs (docs/measured.md)."""
 
 
 def check_kernel(call: OperatorCall, gpu: GpuSpec) -> None:

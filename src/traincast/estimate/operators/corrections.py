@@ -1,16 +1,14 @@
 """Level 0: what measurements of the same GPU, family and dtype say beyond the roofline.
 
 A correction is a coarse grid over the logarithms of a call's sizes. Each node holds the
-logarithm of measured over predicted time, smoothed over its neighbours; between nodes it is
+logarithm of measured over predicted time in whole percent, smoothed over its neighbours; between nodes it is
 interpolated linearly. It stays within a factor of 2, and fades to nothing over one octave outside
 the measured range. Shipped grids: `data/operators/corrections.csv`, made by
 `studies/fit_operators.py`.
 """
 
-import base64
 import csv
 import io
-import zlib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -112,7 +110,7 @@ def read_corrections(text: str) -> list[Correction]:
             family=row["family"],
             dtype=row["dtype"],
             axes=tuple(_axis(axis) for axis in row["axes"].split()),
-            log_factor_V=_unpacked(row["values"]),
+            log_factor_V=np.array(row["percent"].split(), np.float64) * STEP,
             rows=int(row["rows"]),
         )
         for row in csv.DictReader(io.StringIO(text))
@@ -120,15 +118,17 @@ def read_corrections(text: str) -> list[Correction]:
 
 
 def write_corrections(corrections: list[Correction]) -> str:
-    """Return corrections as CSV: axes ``first:last:nodes``, values as base64 of zlib of signed bytes in percent."""
+    """Return corrections as CSV that a person can read.
+
+    Axes are ``first:last:nodes``. The last cell holds the values in whole percent (100 times the logarithm) over
+    several lines: each line goes along the last axis that has several nodes, blank lines part the planes.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["gpu", "family", "dtype", "rows", "axes", "values"])
+    writer.writerow(["gpu", "family", "dtype", "rows", "axes", "percent"])
     for each in corrections:
         axes = " ".join(f"{first:g}:{last:g}:{count}" for first, last, count in each.axes)
-        packed = np.clip(np.rint(each.log_factor_V / STEP), -100, 100).astype(np.int8).tobytes()
-        values = base64.b64encode(zlib.compress(packed, 9)).decode()
-        writer.writerow([each.gpu, each.family, each.dtype, each.rows, axes, values])
+        writer.writerow([each.gpu, each.family, each.dtype, each.rows, axes, _percent(each)])
     return stream.getvalue()
 
 
@@ -137,5 +137,11 @@ def _axis(text: str) -> tuple[float, float, int]:
     return float(first), float(last), int(count)
 
 
-def _unpacked(values: str) -> FloatArray:
-    return np.frombuffer(zlib.decompress(base64.b64decode(values)), np.int8).astype(np.float64) * STEP
+def _percent(correction: Correction) -> str:
+    """Return the values as lines of whole percent."""
+    percent_V = np.clip(np.rint(correction.log_factor_V / STEP), -100, 100).astype(np.int64)
+    counts = [count for *_, count in correction.axes if count > 1] or [1]
+    width, plane = counts[-1], counts[-2] if len(counts) > 2 else len(percent_V)
+    lines = [" ".join(f"{value:3}" for value in line) for line in percent_V.reshape(-1, width).tolist()]
+    planes = ("\n".join(lines[start : start + plane]) for start in range(0, len(lines), plane))
+    return "\n" + "\n\n".join(planes) + "\n"

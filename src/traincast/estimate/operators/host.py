@@ -45,7 +45,7 @@ GRAPH_LAUNCH_S = HostConstant(
 
 DEVICE_FLOOR_S = HostConstant(
     3e-6,
-    "fits of three constants to bf16 products of five GPUs: 3 to 4 us (research/op_latency.md, section 4); "
+    "fits of three constants to bf16 products of five GPUs: 3 to 4 us (docs/measured.md, kernels); "
     "timings with CUDA events show 20 to 60 us, which is the timing and no part of a step",
 )
 """Seconds that a kernel takes on the device however little it does."""

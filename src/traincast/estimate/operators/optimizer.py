@@ -5,7 +5,7 @@ Options: ``kind`` ``adam`` or ``sgd``; ``bytes_per_parameter`` in the place of t
 
 Adam on 16-bit or narrower weights reads and writes two fp32 moments (16 bytes) and the fp32
 weight (8), reads the fp32 gradient (4) and writes the weight in 16 bits (2): 30 bytes per parameter;
-Megatron runs fit 27 (research/accuracy_prototype.md, section 2). SGD keeps one moment.
+Megatron runs fit 27 (docs/measured.md). SGD keeps one moment.
 """
 
 from traincast.estimate.operators.calls import GRAD_BYTES, direction, number, only_options, option, result_bytes, sizes

@@ -21,7 +21,8 @@ _SILENT_COLUMNS = {
     "DISTRIBUTED_INFERENCE": (Column.WEIGHT_GRAD,),
     "MICRO": (Column.FORWARD, Column.INPUT_GRAD),
 }
-"""Columns whose communication a policy does not run (research: SimAI's state machines)."""
+"""Columns whose communication a policy does not run (the state machines of astra-sim/workload/Workload.cc,
+aliyun/SimAI)."""
 
 
 @dataclass(slots=True)
