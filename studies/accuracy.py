@@ -1,9 +1,9 @@
 """Write what `traincast validate` prints into docs/ACCURACY.md.
 
-    python studies/accuracy.py --data DIR [--only TEXT]
+    python studies/accuracy.py [--data DIR] [--only TEXT]
 
-DIR holds the measured files. Each block of the page that follows a line such as
-``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there.
+DIR holds the measured files, packed or not; `studies/data` by default. Each block of the page that follows a
+line such as ``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there.
 """
 
 import argparse
@@ -11,9 +11,11 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+from datafiles import DATA, unpack
 from traincast import __version__
 
 PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
@@ -42,14 +44,17 @@ def stamp() -> str:
 def main() -> int:
     """Rewrite the page; return the exit code."""
     parser = argparse.ArgumentParser(description="write what validate prints into docs/ACCURACY.md")
-    parser.add_argument("--data", type=Path, required=True, help="folder of the measured files")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the measured files")
     parser.add_argument("--only", default="", metavar="TEXT", help="rewrite only blocks whose command holds this text")
     given = parser.parse_args()
-    folder: Path = given.data
     page = PAGE.read_text(encoding="utf-8")
-    page = BLOCK.sub(
-        lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}" if given.only in found[2] else found[0], page
-    )
+    with tempfile.TemporaryDirectory() as unpacked:
+        folder = Path(unpacked)
+        unpack(sorted({found[2].split()[1] for found in BLOCK.finditer(page)}), folder, given.data)
+        page = BLOCK.sub(
+            lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}" if given.only in found[2] else found[0],
+            page,
+        )
     PAGE.write_text(STAMP.sub(stamp(), page), encoding="utf-8")
     return 0
 

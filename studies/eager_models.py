@@ -1,9 +1,9 @@
 """Hold whole models that PyTorch ran eagerly in fp32 against the costs of their kernels.
 
-    python studies/eager_models.py FILE [--by A,B] [--cv gpu]
+    python studies/eager_models.py [--data DIR] [--by A,B] [--cv gpu]
 
-FILE is `neusight_e2e_labels.csv`: what NeuSight (arXiv 2407.13853) measured on 11 GPUs. Its models are written out
-kernel by kernel in `eager/`, because the file says only their names.
+DIR holds `neusight_e2e_labels.csv` (`studies/data` by default): what NeuSight (arXiv 2407.13853) measured
+on 11 GPUs. Its models are written out kernel by kernel in `eager/`, because the file says only their names.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from datafiles import DATA, table_path
 from eager.predict import KIND
 from traincast.calibrate.validate import validate
 from traincast.errors import TraincastError
@@ -21,14 +22,15 @@ from traincast.report.terminal import print_validation
 def main() -> int:
     """Predict every label and print the errors; return the exit code."""
     parser = argparse.ArgumentParser(description="hold eager fp32 models against the costs of their kernels")
-    parser.add_argument("file", type=Path, help="neusight_e2e_labels.csv")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with neusight_e2e_labels.csv")
     parser.add_argument("--by", default="", metavar="A,B", help=f"groups to show: {', '.join(KIND.by)}")
     parser.add_argument("--cv", choices=KIND.leaves_out, help="also predict each group by what the others tell")
     given = parser.parse_args()
     by = [name.strip() for name in given.by.split(",") if name.strip()]
     try:
-        print_validation(validate(given.file, by=by, leave_out=given.cv, kind=KIND), Console())
-    except TraincastError as error:
+        path = table_path("neusight_e2e_labels.csv", given.data)
+        print_validation(validate(path, by=by, leave_out=given.cv, kind=KIND), Console())
+    except (FileNotFoundError, TraincastError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

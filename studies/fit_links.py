@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from datafiles import DATA, table_path
 from traincast.calibrate.collectives import read_collectives
 from traincast.calibrate.fit import Fit, Residual, fit_links, from_others, predictor, residuals
 from traincast.calibrate.measurements import CollectiveMeasurements
@@ -36,6 +37,7 @@ MEASURED = {
 ERRATIC = {"l40s": "l40s"}
 """Fitted too, and neither held to the others nor learnt from: the same timing differs by up to 70 %."""
 AZURE = "a100-azure"
+ONE_NODE, MANY_NODES = "nccl_intranode_measured.csv", "nccl_allreduce_a100_azure.csv"
 
 
 def of_gpu(table: CollectiveMeasurements, gpu: str) -> CollectiveMeasurements:
@@ -82,13 +84,13 @@ def show(title: str, found: Sequence[Residual], constants: Mapping[str, float] |
 def main() -> int:
     """Fit and print; return the exit code."""
     parser = argparse.ArgumentParser(description="fit link constants to measured collectives")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the measured CSV files")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the measured CSV files")
     folder: Path = parser.parse_args().data
-    one_node, many_nodes = folder / "nccl_intranode_measured.csv", folder / "nccl_allreduce_a100_azure.csv"
-    for file in (one_node, many_nodes):
-        if not file.is_file():
-            print(f"{file} is missing; say with --data where the measured collectives are", file=sys.stderr)
-            return 1
+    try:
+        one_node, many_nodes = (table_path(name, folder) for name in (ONE_NODE, MANY_NODES))
+    except FileNotFoundError as error:
+        print(error, file=sys.stderr)
+        return 1
     table, azure = read_collectives([one_node]).measurements, read_collectives([many_nodes]).measurements
     fits = {name: fit_links(of_gpu(table, gpu), load_cluster(name)) for name, gpu in MEASURED.items()}
     for name, fit in fits.items():

@@ -2,7 +2,7 @@
 
     python studies/fit_operators.py [--data DIR] [--write] [--held-out] [--unseen]
 
-Reads the kernel tables of the shared data (see data/README.md there), fits the roofline per GPU,
+Reads the kernel tables of `studies/data` (its README says whose they are), fits the roofline per GPU,
 family and element type, then a grid to what the roofline leaves. `--held-out` first fits without a
 fifth of the shapes (chosen by a hash of the shape) and prints the errors on these; `--write`
 replaces `src/traincast/data/operators/{constants,corrections}.csv` by a fit to all rows.
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import traincast
+from datafiles import DATA, table_path
 from traincast.calibrate.operator_defaults import defaults
 from traincast.calibrate.operator_fit import Key, Sample, predict, samples_of
 from traincast.calibrate.operator_measurements import operators_of
@@ -36,14 +37,14 @@ AICONFIGURATOR = "ai-dynamo/aiconfigurator (Apache-2.0)"
 NEUSIGHT = "sitar-lab/NeuSight (MIT, Copyright (c) 2025 Georgia Institute of Technology and Microsoft Corporation)"
 SIMUMAX = "MooreThreads/SimuMax (Apache-2.0)"
 FILES = {
-    "gemm_latency_measured.csv.gz": AICONFIGURATOR,
-    "attention_fwd_latency_measured.csv.gz": AICONFIGURATOR,
-    "moe_fwd_latency_measured.csv.gz": AICONFIGURATOR,
+    "gemm_latency_measured.csv": AICONFIGURATOR,
+    "attention_fwd_latency_measured.csv": AICONFIGURATOR,
+    "moe_fwd_latency_measured.csv": AICONFIGURATOR,
     "op_latency_measured.csv": NEUSIGHT,
     "training_kernel_efficiency_measured.csv": SIMUMAX,
 }
 GROUPED_SHARE = 0.63
-"""Rate of grouped over plain products in training runs (research/accuracy_prototype.md, section 2)."""
+"""Rate of grouped over plain products in training runs (docs/measured.md)."""
 PART_OF_500_WATT = "H100-96GB-HBM2e-500W"
 FUSED_NORM_SHARE = 0.75
 """Share of the memory rate that the fused norms of training stacks sustain."""
@@ -69,7 +70,7 @@ ESTIMATES = (
 def samples(folder: Path) -> Iterator[tuple[Key, Sample, str]]:
     """Yield every sample of every table with its source."""
     for name, source in FILES.items():
-        measured = operators_of(read_table(folder / name))
+        measured = operators_of(read_table(table_path(name, folder)))
         kept = [
             row
             for row, (gpu, calls) in enumerate(zip(measured.gpu, measured.calls, strict=True))
@@ -164,7 +165,7 @@ def derived(rows: list[FamilyConstants]) -> Iterator[FamilyConstants]:
                 rows=0,
                 median_error=None,
                 p90_error=None,
-                source=f"its gemm x {GROUPED_SHARE}: training runs (research/accuracy_prototype.md, section 2)",
+                source=f"its gemm x {GROUPED_SHARE}: training runs (docs/measured.md)",
                 confidence="medium",
             )
     for gpu, family, compute, source in ESTIMATES:
@@ -193,7 +194,7 @@ def _part_of_500_watt(by_key: dict[Key, FamilyConstants]) -> Iterator[FamilyCons
                 rows=0,
                 median_error=None,
                 p90_error=None,
-                source="H100-SXM-80GB x 0.53 / 0.71: training runs of both (research/accuracy_prototype.md, section 2)",
+                source="H100-SXM-80GB x 0.53 / 0.71: training runs of both (docs/measured.md)",
                 confidence="medium",
             )
 
@@ -201,14 +202,16 @@ def _part_of_500_watt(by_key: dict[Key, FamilyConstants]) -> Iterator[FamilyCons
 def main() -> int:
     """Fit, print and perhaps write; return the exit code."""
     parser = argparse.ArgumentParser(description="fit operator constants to measured kernels")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the measured CSV files")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the measured CSV files")
     parser.add_argument("--write", action="store_true", help="replace the shipped constants and corrections")
     parser.add_argument("--held-out", action="store_true", help="print the errors on a fifth of the shapes left out")
     parser.add_argument("--unseen", action="store_true", help="print the errors on each GPU from the others' constants")
     given = parser.parse_args()
-    missing = next((name for name in FILES if not (given.data / name).is_file()), None)
-    if missing is not None:
-        print(f"{given.data / missing} is missing; say with --data where the measured kernels are", file=sys.stderr)
+    try:
+        for name in FILES:
+            table_path(name, given.data)
+    except FileNotFoundError as error:
+        print(error, file=sys.stderr)
         return 1
     rows: list[FamilyConstants] = []
     corrections: list[Correction] = []

@@ -1,10 +1,11 @@
 """Fit the factors of end-to-end runs (`traincast.estimate.factors`) to published training runs.
 
-    python studies/fit_runs.py --data DIR [--rounds 4] [--warm] [--write]
+    python studies/fit_runs.py [--data DIR] [--rounds 4] [--warm] [--write]
 
-DIR holds ``measured_training_runs.csv``. Only pretraining runs whose whole layout was published are fitted
-to. With ``--write`` the factors go to `src/traincast/data/training/factors.csv`; without it, the errors of
-each round are printed and nothing is changed. Each round simulates every run: some minutes on two cores.
+DIR holds ``measured_training_runs.csv``; `studies/data` by default. Only pretraining runs whose whole
+layout was published are fitted to. With ``--write`` the factors go to `src/traincast/data/training/factors.csv`;
+without it, the errors of each round are printed and nothing is changed. Each round simulates every run: some
+minutes on two cores.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from datafiles import DATA, table_path
 from traincast.calibrate.kinds.training_runs import is_fitted
 from traincast.calibrate.runs.evaluate import Forecast
 from traincast.calibrate.runs.fit import fit_factors
@@ -29,12 +31,12 @@ FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "
 def main() -> None:
     """Fit, print, and write where asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with measured_training_runs.csv")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with measured_training_runs.csv")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--warm", action="store_true", help="start from the shipped factors: fewer rounds, same end")
     parser.add_argument("--write", action="store_true", help="replace the shipped factors")
     given = parser.parse_args()
-    runs = read_runs(read_table(given.data / "measured_training_runs.csv"))
+    runs = read_runs(read_table(table_path("measured_training_runs.csv", given.data)))
     rows = [row for row in runs.rows if row.measured_s is not None and is_fitted(row)]
     begin = time.perf_counter()
 

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 import traincast
-from measured_tables import each_folder
+from datafiles import table_path
 from traincast.calibrate.contract import Request
 from traincast.calibrate.kinds.memory_of_runs import ONE_DEVIATION, has_memory, holds_memory, memory_of_run, predict
 from traincast.calibrate.runs.nanotron_layers import nanotron_layers
@@ -113,10 +113,17 @@ def test_nanotron_fills_early_stages_first():
     assert nanotron_layers(model, 16) is None
 
 
-@each_folder
-@pytest.mark.parametrize("name", ["measured_training_runs.csv", "nanotron_ultrascale_h100.csv"])
-def test_published_memory_is_met(name, folder):
-    found = predict(read_table(folder / name), Request())
+RUNS, SWEEP = "measured_training_runs.csv", "nanotron_ultrascale_h100.csv"
+
+
+@pytest.fixture(scope="module")
+def published():
+    return {name: predict(read_table(table_path(name)), Request()) for name in (RUNS, SWEEP)}
+
+
+@pytest.mark.parametrize("name", [RUNS, SWEEP])
+def test_published_memory_is_met(name, published):
+    found = published[name]
     assert np.median(np.abs(found.predicted / found.measured - 1)) <= 0.10
     counts = {
         note.code: [int(number) for number in re.findall(r"\b(\d+) (?:runs|are)", note.text)] for note in found.notes
@@ -129,10 +136,6 @@ def test_published_memory_is_met(name, folder):
         assert called >= 0.7 * crashed
 
 
-@each_folder
-def test_the_deviation_that_chances_follow_from_is_that_of_published_runs(folder):
-    names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv")
-    found = [predict(read_table(folder / name), Request()) for name in names]
-    errors = np.concatenate([np.abs(np.log(each.measured / each.predicted)) for each in found])
-    # Of fewer rows the quantile is less sure.
+def test_the_deviation_that_chances_follow_from_is_that_of_published_runs(published):
+    errors = np.concatenate([np.abs(np.log(each.measured / each.predicted)) for each in published.values()])
     assert memory_deviation() == pytest.approx(np.quantile(errors, ONE_DEVIATION), abs=max(0.01, 1 / errors.size**0.5))

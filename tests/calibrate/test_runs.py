@@ -2,7 +2,7 @@
 
 import pytest
 
-from measured_tables import EXCERPTS, each_folder
+from datafiles import table_path
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.runs.frameworks import _table, stack_of, year_of
 from traincast.calibrate.runs.nanotron import fastest_siblings, nanotron_run
@@ -389,10 +389,9 @@ def test_the_fastest_sibling_stands_for_its_layout():
     assert {run.id for run in fastest_siblings(runs, 0.05)} == {"b", "c"}
 
 
-@each_folder
-def test_the_published_runs_are_covered(folder):
-    runs = read_runs(read_table(folder / "measured_training_runs.csv"))
-    assert runs.full_layout > (150 if folder == EXCERPTS else 850)
+def test_the_published_runs_are_covered():
+    runs = read_runs(read_table(table_path("measured_training_runs.csv")))
+    assert runs.full_layout > 850
     assert runs.coverage >= 0.95
     resolved = 0
     for run in (each for each in runs.rows if each.full_layout):
@@ -402,14 +401,13 @@ def test_the_published_runs_are_covered(folder):
             continue
         resolved += 1
     assert resolved / runs.full_layout >= 0.95
-    assert len(weak_scaling_pairs(runs.rows)) > (0 if folder == EXCERPTS else 50)
-    assert len(precision_pairs(runs.rows)) > (0 if folder == EXCERPTS else 50)
+    assert len(weak_scaling_pairs(runs.rows)) > 50
+    assert len(precision_pairs(runs.rows)) > 50
 
 
-@each_folder
-def test_the_sweep_of_nanotron_is_covered(folder):
-    runs = read_runs(read_table(folder / "nanotron_ultrascale_h100.csv"))
-    assert len(runs.rows) + len(runs.skipped) == (327 if folder == EXCERPTS else 2599)
+def test_the_sweep_of_nanotron_is_covered():
+    runs = read_runs(read_table(table_path("nanotron_ultrascale_h100.csv")))
+    assert len(runs.rows) + len(runs.skipped) == 2599
     refused = 0
     for run in (each for each in runs.rows if each.outcome == "ok"):
         try:
@@ -417,4 +415,4 @@ def test_the_sweep_of_nanotron_is_covered(folder):
         except TraincastError:
             refused += 1
     assert refused <= 0.01 * sum(each.outcome == "ok" for each in runs.rows)
-    assert len(fastest_siblings(runs.rows)) > (10 if folder == EXCERPTS else 100)
+    assert len(fastest_siblings(runs.rows)) > 100

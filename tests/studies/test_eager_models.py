@@ -3,6 +3,7 @@
 import pytest
 
 import eager_models
+from datafiles import table_path
 from eager.graphs import MODELS, EagerLayer, backward_calls, by_megatron, forward_calls
 from eager.layouts import layout_time_s
 from eager.predict import KIND
@@ -169,9 +170,18 @@ def test_a_switch_transformer_has_the_products_of_its_layers():
 
 def test_the_script_prints_the_errors_or_what_is_wrong(tmp_path, capsys, monkeypatch):
     path = labels(tmp_path, "gpt2_large,inf,1024,4,NVIDIA_A100-PCIE-40GB,1,,fp32,535.8")
-    monkeypatch.setattr("sys.argv", ["eager_models.py", str(path), "--by", "model"])
+    monkeypatch.setattr("sys.argv", ["eager_models.py", "--data", str(tmp_path), "--by", "model"])
+    path.rename(tmp_path / "neusight_e2e_labels.csv")
     assert eager_models.main() == 0
     assert "gpt2_large" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", ["eager_models.py", str(tmp_path / "none.csv")])
+    (tmp_path / "neusight_e2e_labels.csv").unlink()
     assert eager_models.main() == 1
-    assert "none.csv" in capsys.readouterr().err
+    assert "neusight_e2e_labels.csv is missing" in capsys.readouterr().err
+
+
+def test_the_labels_are_met_as_the_page_says():
+    """docs/operators.md, how good."""
+    found = validate(table_path("neusight_e2e_labels.csv"), kind=KIND, by=["set"])
+    means = {group.name: (group.figures.rows, group.figures.mean_abs_error) for group in found.groups}
+    assert means["one GPU, in NeuSight's paper"] == (72, pytest.approx(0.073, abs=0.002))
+    assert means["several GPUs"] == (11, pytest.approx(0.073, abs=0.002))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fit_links
-from measured_tables import EXCERPTS
+from datafiles import table_path
 from traincast.calibrate.collectives import read_collectives
 from traincast.hardware.clusters import load_cluster
 
@@ -17,12 +17,12 @@ OPERATIONS = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
 
 @pytest.fixture(scope="module")
 def one_node():
-    return read_collectives([EXCERPTS / "nccl_intranode_measured.csv"]).measurements
+    return read_collectives([table_path("nccl_intranode_measured.csv")]).measurements
 
 
 @pytest.fixture(scope="module")
 def azure():
-    return read_collectives([EXCERPTS / "nccl_allreduce_a100_azure.csv"]).measurements
+    return read_collectives([table_path("nccl_allreduce_a100_azure.csv")]).measurements
 
 
 def test_one_node_within_8_percent_for_every_gpu_and_operation(one_node):
