@@ -1,8 +1,8 @@
 """All tables together."""
 
-from layer import deepseek_v3, gpt3_175b, llama3_70b, mixtral_8x7b
+from layer import deepseek_v3, gpt3_175b, llama3_70b, mixtral_8x7b, others
 
-CASES = (*gpt3_175b.CASES, *llama3_70b.CASES, *mixtral_8x7b.CASES, *deepseek_v3.CASES)
+CASES = (*gpt3_175b.CASES, *llama3_70b.CASES, *mixtral_8x7b.CASES, *deepseek_v3.CASES, *others.CASES)
 
 
 def name_of(case):

@@ -42,9 +42,14 @@ PASSES = {
 }
 
 
-def model_of(name, layers, *, dense=False):
-    """Return a model of so many layers of one kind, none of which predict further tokens."""
+def model_of(name, layers, *, dense=False, window_period=None):
+    """Return a model of so many layers of one kind, none of which predict further tokens.
+
+    Where windows are on some layers only, `window_period` 1 puts them on all.
+    """
     model = replace(load_model(name), layers=layers, mtp_layers=0)
+    if window_period is not None:
+        model = replace(model, attention=replace(model.attention, window_period=window_period))
     if model.experts is None:
         return model
     return replace(model, experts=replace(model.experts, first_dense_layers=layers if dense else 0))
@@ -54,7 +59,8 @@ def job_of(case, layers=1, **changes):
     """Return the decided job of a case, of one microbatch on one stage unless told otherwise."""
     fields = {"gpus": 1, "vpp": 1, "micro_batch": 1, "recompute": "none", "cluster": "h100"} | case.fields | changes
     cluster = load_cluster(fields.pop("cluster"))
-    model = fields.pop("model", None) or model_of(case.model, layers, dense=case.dense)
+    period = fields.pop("window_period", None)
+    model = fields.pop("model", None) or model_of(case.model, layers, dense=case.dense, window_period=period)
     share = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
     fields.setdefault("global_batch", fields["gpus"] // share * fields["micro_batch"])
     return resolve_job(JobRequest(model=model, **fields), cluster)

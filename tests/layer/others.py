@@ -1,0 +1,247 @@
+"""Layers that the four models do not show: norms of queries and keys, windows and biases (Qwen3, gpt-oss), adapters,
+8-bit GEMMs, kernels that are not fused.
+
+Sources: Qwen3-30B-A3B: arXiv 2505.09388, table 2 (and its ``config.json``); its norms are over a head's 128.
+gpt-oss-20b: arXiv 2508.10925, section 2, and openai/gpt-oss, gpt_oss/torch/model.py (a window of 128 on every other
+layer, a sink for each head, biases everywhere, ``swiglu`` as bias, split, clamp, shift and product). 8-bit GEMMs:
+Transformer Engine, pytorch/module/linear.py and layernorm_linear.py (inputs are cast once and kept in 8 bits for the
+weight gradient; norms, attention, router and head stay in 16 bits). Adapters: Hu et al., arXiv 2106.09685, section
+4.2. nanotron: its models/llama.py.
+"""
+
+from layer import llama3_70b, mixtral_8x7b
+from layer.llama3_70b import EIGHTH, attention, split, tensors, weights
+from layer.rows import Case, Deviation, Exchange, Kernel, Tensor, Weight, gemm, grouped, pointwise
+
+QWEN = Case(
+    "ep 8",
+    "qwen3-30b-a3b",
+    {"seq_length": 4096, "stack": "megatron-core-2025", "zero": 0, "gpus": 8, "ep": 8},
+    (
+        pointwise("RMSNorms", "norm", 4096, 2048, count=2),
+        gemm("queries, keys, values", 4096, (32 + 2 * 4) * 128, 2048),
+        pointwise("RMSNorms of the heads of queries and keys", "norm", 4096 * (32 + 4), 128),
+        pointwise("rotary embedding", "rotary", 4096, 32 + 4, 128),
+        Kernel("attention core", "causal attention", (1, 4096, 4096, 32, 4, 128, 128)),
+        gemm("attention output", 4096, 2048, 32 * 128),
+        gemm("router", 4096, 128, 2048),
+        pointwise("softmax and the 8 of 128", "route", 4096, 2048, 128, 8),
+        pointwise("tokens into the order of experts, and back", "permute", 4096, 2048, 8, count=2),
+        grouped("gate and up", 32768, 2 * 768, 2048, 16),
+        pointwise("SwiGLU", "swiglu", 32768, 768),
+        grouped("down", 32768, 2048, 768, 16),
+        pointwise("residual sums", "elementwise", 4096, 2048, count=2),
+    ),
+    (Exchange("dispatch and combine", "ep", "all_to_all", 4096 * 8 * 2048 * 2, 2, 2),),
+    (
+        Tensor("inputs of both RMSNorms", "layernorm inputs", 2 * 2 * 4096 * 2048),
+        Tensor("input of queries, keys, values", "attention inputs", 2 * 4096 * 2048),
+        Deviation(
+            (
+                Tensor("queries, keys, values", "queries, keys, values", 2 * 4096 * (32 + 8) * 128),
+                Tensor("queries and keys before their norms", "queries, keys, values", 2 * 4096 * (32 + 4) * 128),
+            ),
+            (Tensor("queries, keys, values", "queries, keys, values", 2 * 4096 * (32 + 8) * 128),),
+            "memory leaves out the inputs of the norms of queries and keys",
+        ),
+        Tensor("log of the softmax's sum", "softmax", 4 * 4096 * 32),
+        Tensor("input of the attention output projection", "attention outputs", 2 * 4096 * 32 * 128),
+        Tensor("input of the router and of the permutation", "MLP inputs", 2 * 4096 * 2048),
+        Tensor("router logits and probabilities, fp32", "routing", 2 * 4 * 4096 * 128),
+        Tensor("tokens of its experts, in their order", "expert inputs", 2 * 32768 * 2048),
+        Tensor("gate and up", "expert up outputs", 2 * 32768 * 2 * 768),
+        Tensor("input of down", "expert activations", 2 * 32768 * 768),
+    ),
+    (
+        Weight("queries, keys, values", 10_485_760, 10_485_760),
+        Weight("attention output", 8_388_608, 8_388_608),
+        Weight("norms of queries and keys", 256, 256),
+        Weight("router", 262_144, 262_144),
+        Weight("128 experts of 3 matrices", 603_979_776, 75_497_472, expert=True),
+        Weight("RMSNorms", 4_096, 4_096),
+    ),
+    lacks={"workload": (256, "the workload's count leaves out the norms of queries and keys")},
+)
+
+
+def gpt_oss(name, kind, **fields):
+    """A layer of gpt-oss-20b on four ranks of experts, with a window or without."""
+    return Case(
+        name,
+        "gpt-oss-20b",
+        {"seq_length": 4096, "stack": "megatron-core-2025", "zero": 0, "gpus": 4, "ep": 4, **fields},
+        (
+            pointwise("RMSNorms", "norm", 4096, 2880, count=2),
+            gemm("queries, keys, values", 4096, (64 + 2 * 8) * 64, 2880),
+            pointwise("rotary embedding", "rotary", 4096, 64 + 8, 64),
+            Kernel("attention core", kind, (1, 4096, 4096, 64, 8, 64, 64)),
+            gemm("attention output", 4096, 2880, 64 * 64),
+            gemm("router", 4096, 32, 2880),
+            pointwise("softmax and the 4 of 32", "route", 4096, 2880, 32, 4),
+            pointwise("tokens into the order of experts, and back", "permute", 4096, 2880, 4, count=2),
+            grouped("gate and up", 16384, 2 * 2880, 2880, 8),
+            pointwise("SwiGLU", "swiglu", 16384, 2880),
+            pointwise("bias, split, clamp, shift and product", "elementwise", 16384, 2 * 2880, count=5),
+            grouped("down", 16384, 2880, 2880, 8),
+            pointwise("residual sums", "elementwise", 4096, 2880, count=2),
+        ),
+        (Exchange("dispatch and combine", "ep", "all_to_all", 4096 * 4 * 2880 * 2, 2, 2),),
+        (
+            Tensor("inputs of both RMSNorms", "layernorm inputs", 2 * 2 * 4096 * 2880),
+            Tensor("input of queries, keys, values", "attention inputs", 2 * 4096 * 2880),
+            Tensor("queries, keys, values", "queries, keys, values", 2 * 4096 * (64 + 16) * 64),
+            Tensor("log of the softmax's sum", "softmax", 4 * 4096 * 64),
+            Tensor("input of the attention output projection", "attention outputs", 2 * 4096 * 64 * 64),
+            Tensor("input of the router and of the permutation", "MLP inputs", 2 * 4096 * 2880),
+            Tensor("router logits and probabilities, fp32", "routing", 2 * 4 * 4096 * 32),
+            Tensor("tokens of its experts, in their order", "expert inputs", 2 * 16384 * 2880),
+            Tensor("gate and up", "expert up outputs", 2 * 16384 * 2 * 2880),
+            Tensor("input of down", "expert activations", 2 * 16384 * 2880),
+        ),
+        (
+            Weight("queries, keys, values", 2880 * 5120, 2880 * 5120),
+            Weight("their bias", 5120, 5120),
+            Weight("attention output", 4096 * 2880, 4096 * 2880),
+            Weight("its bias", 2880, 2880),
+            Weight("a sink for each head", 64, 64),
+            Weight("router", 32 * 2880, 32 * 2880),
+            Weight("its bias", 32, 32),
+            Weight("32 experts of 2 matrices", 32 * 2880 * 8640, 8 * 2880 * 8640, expert=True),
+            Weight("their biases", 32 * 8640, 8 * 8640, expert=True),
+            Weight("RMSNorms", 2 * 2880, 2 * 2880),
+        ),
+        lacks={
+            "model": (64 + 32, "sinks and the router's bias are not counted"),
+            "memory": (64 + 32, "sinks and the router's bias are not counted"),
+            "workload": (5120 + 2880 + 64 + 32 + 8 * 8640, "the workload's count has GEMMs and two RMSNorms alone"),
+        },
+    )
+
+
+def eight_bits(rows, casts):
+    """Rows with GEMMs of 8-bit inputs, and the casts of these."""
+    found = [row._replace(dtype="fp8") if row.kind == "gemm" else row for row in rows]
+    return (*found, *casts)
+
+
+def cast(what, elements):
+    """A cast to 8 bits; in the backward pass, of the gradient that comes back there."""
+    return Kernel(what, "cast", (elements,), 1, 1, 0, "fp8")
+
+
+def kept_in_eight_bits(found, copy):
+    """Tensors with the inputs of GEMMs kept in 8 bits; that of the attention output beside what attention keeps."""
+    inputs = ("input of queries, keys, values", "input of gate and up", "input of down")
+    halved = tuple(row._replace(size_bytes=row.size_bytes / 2) if row.what in inputs else row for row in found)
+    beside = Tensor("8-bit input of the attention output projection", "attention outputs", copy)
+    return (*halved, Deviation((beside,), (), "memory keeps the attention's output in 16 bits alone"))
+
+
+ALL_HEADS = attention(1, 8192, 8192, 64, 8, 128, 128)
+ONE_EIGHTH = attention(1, 8192, 8192, 8, 1, 128, 128)
+UNREAD = ("input of gate and up", "input of down")
+FROZEN = tuple(row._replace(weight=0) for row in llama3_70b.kernels(ALL_HEADS))
+
+LLAMA = (
+    Case(
+        "8-bit GEMMs",
+        "llama3-70b",
+        llama3_70b.CORE | {"precision": "fp8"},
+        eight_bits(
+            llama3_70b.kernels(ALL_HEADS),
+            (
+                cast("inputs of queries, keys, values, of the output and of gate and up", 3 * 8192 * 8192),
+                cast("input of down", 8192 * 28672),
+            ),
+        ),
+        (),
+        kept_in_eight_bits(tensors(), 8192 * 8192),
+        weights(),
+    ),
+    Case(
+        "8-bit GEMMs, tp 8 sp",
+        "llama3-70b",
+        llama3_70b.CORE | {"precision": "fp8", "gpus": 8, "tp": 8, "sequence_parallel": True},
+        eight_bits(
+            llama3_70b.kernels(ONE_EIGHTH, rows=1024, **EIGHTH),
+            (
+                Deviation(
+                    (
+                        cast(
+                            "inputs of queries, keys, values and of gate and up, before they are gathered",
+                            2 * 1024 * 8192,
+                        ),
+                        cast("input of the output, a rank's heads of all tokens", 8192 * 8 * 128),
+                    ),
+                    (cast("all three", 1024 * (2 * 8192 + 8 * 128)),),
+                    "the workload casts a rank's heads of its own tokens alone",
+                ),
+                cast("input of down", 8192 * 3584),
+            ),
+        ),
+        split(),
+        kept_in_eight_bits(tensors(rows=1024, **EIGHTH), 8192 * 8 * 128),
+        weights(8),
+    ),
+    Case(
+        "adapters of rank 16",
+        "llama3-70b",
+        llama3_70b.CORE | {"task": "lora", "lora_rank": 16},
+        (
+            *FROZEN,
+            gemm("queries, keys, values: down", 8192, 16, 8192),
+            gemm("queries, keys, values: up", 8192, 10240, 16),
+            pointwise("sum with queries, keys, values", "elementwise", 8192, 10240),
+            gemm("attention output: down", 8192, 16, 8192),
+            gemm("attention output: up", 8192, 8192, 16),
+            pointwise("sum with the attention output", "elementwise", 8192, 8192),
+        ),
+        (),
+        (
+            *(row for row in tensors() if row.what not in UNREAD),
+            # PyTorch and Transformer Engine keep the input of a GEMM for the gradient of its weight alone.
+            Deviation(
+                (Tensor("inputs of both adapters' second matrices", "attention outputs", 2 * 2 * 8192 * 16),),
+                tuple(row for row in tensors() if row.what in UNREAD),
+                "memory keeps inputs of frozen GEMMs, and none of the adapters' own",
+            ),
+        ),
+    ),
+    Case(
+        "nanotron",
+        "llama3-70b",
+        {"seq_length": 8192, "stack": "nanotron-2024", "zero": 0},
+        (
+            *llama3_70b.kernels(ALL_HEADS),
+            pointwise("sums and copies that are not fused", "elementwise", 8192, 8192, count=2),
+        ),
+        (),
+        (
+            *tensors(),
+            Tensor("the gate's output", "MLP activations", 2 * 8192 * 28672),
+            Tensor("a transposed copy of the attention's output", "attention outputs", 2 * 8192 * 8192),
+        ),
+        weights(),
+    ),
+)
+
+MIXTRAL_2024 = Case(
+    "in Megatron Core of 2024, which keeps the experts' outputs",
+    "mixtral-8x7b",
+    mixtral_8x7b.CORE | {"stack": "megatron-core-2024", "gpus": 8, "ep": 8},
+    mixtral_8x7b.kernels(mixtral_8x7b.ALL_HEADS, experts=1),
+    mixtral_8x7b.dispatch(4096),
+    (
+        *mixtral_8x7b.tensors(),
+        Tensor("experts' outputs, which router weights multiply", "expert outputs", 2 * 8192 * 4096),
+    ),
+    mixtral_8x7b.weights(ep=8),
+)
+
+CASES = (
+    QWEN,
+    gpt_oss("whole attention", "causal attention"),
+    gpt_oss("a window of 128", "causal window 128 attention", window_period=1),
+    *LLAMA,
+    MIXTRAL_2024,
+)
