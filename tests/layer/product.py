@@ -31,6 +31,9 @@ PARTS = {
 STATE_GROUPS = ("dp", "edp", "shard", "replica")
 """Groups over which gradients and parameters are exchanged, once for a virtual stage and not for each layer."""
 
+ENDS = {"BACKWARD wgrad": "weight gradient", "WEIGHT_GRADIENT backward": "input gradient"}
+"""Passes of the head's weight gradient and of the embedding's gradient, as the product has them."""
+
 PASSES = {
     (Phase.FORWARD, "forward"): "forward",
     (Phase.BACKWARD, "dgrad"): "input gradient",
@@ -42,25 +45,29 @@ PASSES = {
 }
 
 
-def model_of(name, layers, *, dense=False, window_period=None):
+def model_of(name, layers, *, dense=False, window_period=None, mixed=False):
     """Return a model of so many layers of one kind, none of which predict further tokens.
 
-    Where windows are on some layers only, `window_period` 1 puts them on all.
+    Where windows are on some layers only, `window_period` 1 puts them on all. A mixed model has one layer of the other
+    kind, too.
     """
+    layers += int(mixed)
     model = replace(load_model(name), layers=layers, mtp_layers=0)
     if window_period is not None:
         model = replace(model, attention=replace(model.attention, window_period=window_period))
     if model.experts is None:
         return model
-    return replace(model, experts=replace(model.experts, first_dense_layers=layers if dense else 0))
+    return replace(
+        model, experts=replace(model.experts, first_dense_layers=layers - int(mixed) if dense else int(mixed))
+    )
 
 
 def job_of(case, layers=1, **changes):
     """Return the decided job of a case, of one microbatch on one stage unless told otherwise."""
     fields = {"gpus": 1, "vpp": 1, "micro_batch": 1, "recompute": "none", "cluster": "h100"} | case.fields | changes
     cluster = load_cluster(fields.pop("cluster"))
-    period = fields.pop("window_period", None)
-    model = fields.pop("model", None) or model_of(case.model, layers, dense=case.dense, window_period=period)
+    kinds = {name: fields.pop(name) for name in ("window_period", "mixed") if name in fields}
+    model = fields.pop("model", None) or model_of(case.model, layers, dense=case.dense, **kinds)
     share = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
     fields.setdefault("global_batch", fields["gpus"] // share * fields["micro_batch"])
     return resolve_job(JobRequest(model=model, **fields), cluster)
@@ -101,6 +108,51 @@ def _kernels(job):
 def kernels(case, **changes):
     """Return how often a layer runs each kernel (kind, sizes, type of its inputs), by pass."""
     return {name: counts for name, counts in _more(_kernels, case, **changes).items() if counts}
+
+
+def recomputed(case, layers, **changes):
+    """Return how often all layers of a job run each kernel again."""
+    return dict(_kernels(job_of(case, layers, **changes)).get("recompute", {}))
+
+
+def _less(of_job, case, **changes):
+    """Return what a model has beside its layers: twice what it has with one layer, less what it has with two."""
+    layer, one = _more(of_job, case, **changes), of_job(job_of(case, 1, **changes))
+    found = {}
+    for name, counts in one.items():
+        rest = {key: round(count - layer.get(name, {}).get(key, 0), 6) for key, count in counts.items()}
+        found[name] = {key: count for key, count in rest.items() if count}
+    return found
+
+
+def ends(case, **changes):
+    """Return kernels and exchanges of one microbatch beside its layers: embedding, head and loss, by pass."""
+    found = {}
+    for name, counts in _less(_kernels, case, **changes).items():
+        found.setdefault(ENDS.get(name, name), {}).update(counts)
+    exchanged = _less(_exchanges, case, **changes)
+    return found, {name: exchanged.get(name, {}) for name in ("forward", "backward")}
+
+
+def step_ends(case, **changes):
+    """Return what is exchanged once a step, beside the gradients and parameters of layers."""
+    found = _less(_exchanges, case, **changes).get("end", {})
+    return {key: often for key, often in found.items() if key[0] not in STATE_GROUPS}
+
+
+def of_further_token(case):
+    """Return how often each kernel runs for a layer that predicts a further token, by pass."""
+    model = model_of(case.model, 1)
+    with_it, without = (_kernels(job_of(case, model=replace(model, mtp_layers=each))) for each in (1, 0))
+    found = {}
+    for name, counts in with_it.items():
+        more = Counter(counts)
+        more.subtract(without.get(name, {}))
+        kept = found.setdefault(ENDS.get(name, name), {})
+        for key, often in more.items():
+            if often:
+                kept[key] = kept.get(key, 0) + often
+    return {name: counts for name, counts in found.items() if counts}
 
 
 def attention_kernel(case):
@@ -154,11 +206,20 @@ def state_bytes(case, **changes):
 
 
 def memory(case, layers=1, stage=0, **changes):
-    """Return the memory of one stage of a job: its parts, and all its terms."""
+    """Return all terms of the memory of one stage of a job, and how many microbatches are in flight there."""
     job = job_of(case, layers, **changes)
-    found = stage_memory(job, plan_of_job(job))[stage]
-    parts = {name: getattr(found, name) for name in ("parameters", "gradients", "optimizer", "activations", "peak")}
-    return {"parts": Counter(parts), "terms": Counter(dict(found.terms))}
+    found, flights = Counter(), {1}
+    for name, size in stage_memory(job, plan_of_job(job))[stage].terms:
+        part, _, number = name.partition(" x ")
+        found[PARTS.get(part, part)] += size
+        flights.add(int(number.split()[0]) if number else 1)
+    return found, max(flights)
+
+
+def peak(case, layers=1, stage=0, **changes):
+    """Return the memory of one stage of a job as it is reported."""
+    job = job_of(case, layers, **changes)
+    return stage_memory(job, plan_of_job(job))[stage]
 
 
 def _terms(job):
