@@ -45,11 +45,11 @@ PASSES = {
 }
 
 
-def model_of(name, layers, *, dense=False, window_period=None, mixed=False):
+def model_of(name, layers, *, dense=False, window_period=None, mixed=False, capacity=None):
     """Return a model of so many layers of one kind, none of which predict further tokens.
 
     Where windows are on some layers only, `window_period` 1 puts them on all. A mixed model has one layer of the other
-    kind, too.
+    kind, too. `capacity` is what an expert takes over the mean.
     """
     layers += int(mixed)
     model = replace(load_model(name), layers=layers, mtp_layers=0)
@@ -57,16 +57,15 @@ def model_of(name, layers, *, dense=False, window_period=None, mixed=False):
         model = replace(model, attention=replace(model.attention, window_period=window_period))
     if model.experts is None:
         return model
-    return replace(
-        model, experts=replace(model.experts, first_dense_layers=layers - int(mixed) if dense else int(mixed))
-    )
+    first = layers - int(mixed) if dense else int(mixed)
+    return replace(model, experts=replace(model.experts, capacity_factor=capacity, first_dense_layers=first))
 
 
 def job_of(case, layers=1, **changes):
     """Return the decided job of a case, of one microbatch on one stage unless told otherwise."""
     fields = {"gpus": 1, "vpp": 1, "micro_batch": 1, "recompute": "none", "cluster": "h100"} | case.fields | changes
     cluster = load_cluster(fields.pop("cluster"))
-    kinds = {name: fields.pop(name) for name in ("window_period", "mixed") if name in fields}
+    kinds = {name: fields.pop(name) for name in ("window_period", "mixed", "capacity") if name in fields}
     model = fields.pop("model", None) or model_of(case.model, layers, dense=case.dense, **kinds)
     share = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
     fields.setdefault("global_batch", fields["gpus"] // share * fields["micro_batch"])
@@ -214,6 +213,11 @@ def memory(case, layers=1, stage=0, **changes):
         found[PARTS.get(part, part)] += size
         flights.add(int(number.split()[0]) if number else 1)
     return found, max(flights)
+
+
+def with_further_token(case, **changes):
+    """Return the terms of a model of one layer and another one that predicts a further token."""
+    return memory(case, model=replace(model_of(case.model, 1), mtp_layers=1), **changes)[0]
 
 
 def peak(case, layers=1, stage=0, **changes):
