@@ -15,7 +15,7 @@ from traincast.model.load import load_model
 from traincast.simulation.predict import plan_of_job
 from traincast.spec.job import JobRequest
 from traincast.spec.resolve import resolve_job
-from traincast.workload.words import Group, Kind, Operation, Phase
+from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 PARTS = {
     "norm inputs": "layernorm inputs",
@@ -276,3 +276,55 @@ def updated(case, **changes):
         return {"end": found}
 
     return _more(of_step, case, **changes)["end"]["elements"]
+
+
+WORDS = {
+    "embedding forward": "embedding",
+    "embedding backward": "embedding",
+    "layers forward": "layers",
+    "layers backward": "layers",
+    "layers weight gradient": "weight gradients",
+    "layers recompute": "recompute",
+    "modules recompute": "recompute",
+    "head forward": "head",
+    "head backward": "head",
+    "step overhead": "host",
+    "p2p hand-over": "host",
+    "launches of layers": "host",
+    "launches of experts": "host for experts",
+}
+
+
+def program(case, layers=2, **changes):
+    """Return what a rank of each virtual stage runs, in order: the slots of every microbatch, and the ends of a step.
+
+    ``launch`` goes before what the rank does not wait for; a number after it says how often an exchange runs, or the
+    microseconds that the host needs.
+    """
+    job = job_of(case, layers, **changes)
+    workload = workload_of(job)
+    ops, template = workload.ops, workload.templates[0]
+
+    def word(row):
+        kind, launched = Kind(int(ops.kind_T[row])), "" if ops.blocking_T[row] else "launch "
+        if kind is Kind.WAIT:
+            return f"wait {Stream(int(ops.waits_for_T[row])).name.lower()}"
+        if kind is Kind.COLLECTIVE:
+            group, operation = Group(int(ops.group_T[row])).name, Operation(int(ops.operation_T[row])).name
+            return f"{launched}{group} {operation} {float(ops.repeats_T[row]):.4g}".lower()
+        if kind is Kind.GAP:
+            return f"{launched}{WORDS[ops.name_T[row]]} {float(ops.duration_s_T[row]) * 1e6:.4g}"
+        return WORDS.get(ops.name_T[row], ops.name_T[row])
+
+    def words(segment):
+        return [word(row) for row in workload.segments[segment].tolist()] if segment >= 0 else []
+
+    found = {
+        name: [[words(segment) for segment in row] for row in held.tolist()]
+        for name, held in (("forward", template.forward_QM), ("backward", template.backward_QM))
+    }
+    for name, held in (("start", template.start_P), ("end", template.end_P)):
+        found[name] = [words(segment) for segment in held.tolist()]
+    before = template.before_recv_DQM
+    found["before a message"] = [] if before is None else words(before.ravel().tolist()[0])
+    return found
