@@ -22,8 +22,8 @@ from eager.graphs import (
 )
 from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls
 from traincast.estimate.operators.host import host_floor_s
+from traincast.hardware.gpu import Gpu
 from traincast.hardware.gpu_clusters import cluster_for
-from traincast.hardware.gpus import GpuSpec
 from traincast.simulation.simulate import simulate_workload
 from traincast.spec.dtypes import bytes_per_element
 from traincast.spec.options import SimulateOptions
@@ -57,7 +57,7 @@ def misfit(model: EagerModel, batch: int, parallel: Parallel) -> str | None:
 
 
 def layout_time_s(
-    model: EagerModel, batch: int, seq: int, gpu: GpuSpec, parallel: Parallel, constants: OperatorConstants
+    model: EagerModel, batch: int, seq: int, gpu: Gpu, parallel: Parallel, constants: OperatorConstants
 ) -> float:
     """Return the seconds of forward and backward over a layout, simulated on the cluster that the GPU stands in.
 
@@ -67,7 +67,7 @@ def layout_time_s(
         The model as one GPU runs it.
     batch, seq : int
         Sequences of the whole step, and tokens in each.
-    gpu : GpuSpec
+    gpu : Gpu
         The accelerator.
     parallel : Parallel
         The layout.
@@ -81,7 +81,7 @@ def layout_time_s(
     return simulate_workload(step.workload(), cluster, SimulateOptions()).iteration_time_s
 
 
-def _priced(gpu: GpuSpec, constants: OperatorConstants) -> Callable[[list[OperatorCall], bool], float]:
+def _priced(gpu: Gpu, constants: OperatorConstants) -> Callable[[list[OperatorCall], bool], float]:
     """Return the function from kernels to their seconds, no less than the host needs to launch them."""
 
     def duration_s(calls: list[OperatorCall], backward: bool) -> float:

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from traincast.diagnostics import Note
 from traincast.formats.contract import Inspection, Total
-from traincast.hardware.cluster import Cluster, Gpu, Link
+from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.fabric import FabricSpec
+from traincast.hardware.gpu import Gpu
 from traincast.report.terminal import print_cluster_numbers, print_clusters, print_inspections, print_result
 from traincast.simulation.result import BREAKDOWN_KEYS, RankResult
 
