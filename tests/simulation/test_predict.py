@@ -100,8 +100,8 @@ def test_smaller_microbatches_fill_the_pipeline():
 @pytest.mark.parametrize("layout", [{}, {"gpus": 8, "tp": 2, "pp": 4}, {"gpus": 4, "zero": 3}])
 def test_a_faster_gpu_is_never_slower(layout):
     job, gpu = job_of(BIG, **layout), H100.gpu
-    faster = replace(gpu, hbm_bytes_per_s=1.5 * gpu.hbm_bytes_per_s,
-                     peaks_flops_per_s=tuple((name, 1.5 * peak) for name, peak in gpu.peaks_flops_per_s))  # fmt: skip
+    rates = ("hbm_bytes_per_s", "bf16_dense_flops_per_s", "fp16_dense_flops_per_s", "fp32_dense_flops_per_s")
+    faster = replace(gpu, **{name: 1.5 * getattr(gpu, name) for name in rates})
     found = []
     for each in (gpu, faster):
         plan, workload, _ = prepare_job(job, each, NOTHING_LEARNT)
