@@ -6,11 +6,12 @@ that difference is what a step gains by a layer.
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 from job_parts import slots, workload_of
 from traincast.estimate.memory import stage_memory
 from traincast.hardware.clusters import load_cluster
-from traincast.model.counts import layer_parameters
+from traincast.model.counts import adapter_parameters, layer_parameters
 from traincast.model.load import load_model
 from traincast.simulation.predict import plan_of_job
 from traincast.spec.job import JobRequest
@@ -61,10 +62,13 @@ def model_of(name, layers, *, dense=False, window_period=None, mixed=False, capa
     return replace(model, experts=replace(model.experts, capacity_factor=capacity, first_dense_layers=first))
 
 
+_cluster = cache(load_cluster)
+
+
 def job_of(case, layers=1, **changes):
     """Return the decided job of a case, of one microbatch on one stage unless told otherwise."""
     fields = {"gpus": 1, "vpp": 1, "micro_batch": 1, "recompute": "none", "cluster": "h100"} | case.fields | changes
-    cluster = load_cluster(fields.pop("cluster"))
+    cluster = _cluster(fields.pop("cluster"))
     kinds = {name: fields.pop(name) for name in ("window_period", "mixed", "capacity") if name in fields}
     model = fields.pop("model", None) or model_of(case.model, layers, dense=case.dense, **kinds)
     share = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
@@ -328,3 +332,16 @@ def program(case, layers=2, **changes):
     before = template.before_recv_DQM
     found["before a message"] = [] if before is None else words(before.ravel().tolist()[0])
     return found
+
+
+def adapters(name, rank, *, mlp):
+    """Return the parameters of low-rank adapters beside the projections of a whole model."""
+    return adapter_parameters(load_model(name), rank, mlp=mlp)
+
+
+def bytes_of_a_step(case, **changes):
+    """Return the bytes that the optimizer's kernel moves for each parameter; None where it is Adam in fp32."""
+    workload = workload_of(job_of(case, **changes))
+    calls = [call for row in slots(workload, "end") for call, _ in workload.ops.calls_T[row] or ()]
+    (found,) = (dict(call.options).get("bytes_per_parameter") for call in calls if call.family == "optimizer")
+    return None if found is None else float(found)
