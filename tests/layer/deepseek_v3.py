@@ -140,15 +140,6 @@ def expert_weights(tp=1, ep=1, etp=1):
     )
 
 
-def lacks(tp):
-    """What the product's counts of a rank lack."""
-    narrow = 11_010_048 + 4_128_768 + 2_048
-    found = {"workload": (2_048, "the workload's count leaves out the norms of compressed vectors")}
-    if tp > 1:
-        found["memory"] = (narrow * (tp - 1) // tp, "memory divides the down-projections and their norms by tp")
-    return found
-
-
 HIDDEN_STATE = 4096 * 7168 * 2
 """58,720,256 bytes of a microbatch of one sequence."""
 QUERIES, KEYS_VALUES, POSITION = 4096 * 1536 * 2, 4096 * 512 * 2, 4096 * 64 * 2
@@ -222,7 +213,6 @@ def dense(name, fields, core, *, exchanges=(), tokens=4096, rows=4096, heads=128
         (*latent_tensors(tokens=tokens, rows=rows, heads=heads), *mlp_tensors(tokens, ffn)),
         (*attention_weights(tp), *mlp_weights(tp)),
         dense=True,
-        lacks=lacks(tp),
     )
 
 
@@ -257,7 +247,6 @@ def moe(
             *expert_tensors(rows=rows, routed=routed, tokens=tokens, ffn=ffn, shared=shared),
         ),
         (*attention_weights(tp), *expert_weights(tp, ep, etp)),
-        lacks=lacks(tp),
     )
 
 

@@ -119,12 +119,6 @@ ULYSSES = (
 )
 
 NO_BIASES = "the workload's count has two weights of a layernorm and the GEMMs alone"
-LACKS_ALONE = {"workload": ((9 + 2) * 12288, NO_BIASES)}
-LACKS_SPLIT = {
-    "memory": (2 * 12288 * 7 // 8, "it divides the biases of the attention output and of MLP down by tp, too"),
-    "workload": (7 * 12288 // 8 + 4 * 12288, NO_BIASES),
-}
-
 UNFUSED = "causal unfused attention"
 
 CASES = (
@@ -136,7 +130,6 @@ CASES = (
         (),
         tensors(2048, 1, 1),
         weights(),
-        lacks=LACKS_ALONE,
     ),
     Case(
         "tp 8",
@@ -146,7 +139,6 @@ CASES = (
         WHOLE,
         tensors(2048, 8, 1),
         weights(8),
-        lacks=LACKS_SPLIT,
     ),
     Case(
         "tp 8 sp",
@@ -156,7 +148,6 @@ CASES = (
         SPLIT,
         tensors(2048, 8, 8),
         weights(8),
-        lacks=LACKS_SPLIT,
     ),
     Case(
         "cp 4 ring",
@@ -167,7 +158,6 @@ CASES = (
         RING,
         fused_tensors(512),
         weights(),
-        lacks=LACKS_ALONE,
     ),
     Case(
         "cp 4 all-gather",
@@ -177,7 +167,6 @@ CASES = (
         RING,
         fused_tensors(512),
         weights(),
-        lacks=LACKS_ALONE,
     ),
     Case(
         "cp 4 Ulysses",
@@ -188,6 +177,5 @@ CASES = (
         ULYSSES,
         fused_tensors(512),
         weights(),
-        lacks=LACKS_ALONE,
     ),
 )

@@ -93,7 +93,7 @@ def ring(kv_heads=8):
     )
 
 
-def case(name, fields, core, *, exchanges=(), kv_copies=1, lacks=None, **share):
+def case(name, fields, core, *, exchanges=(), kv_copies=1, **share):
     """One layout, with the shares of a rank."""
     tensor_share = {key: share[key] for key in ("tokens", "rows", "heads", "kv_heads", "ffn") if key in share}
     tp = fields.get("tp", 1)
@@ -105,7 +105,6 @@ def case(name, fields, core, *, exchanges=(), kv_copies=1, lacks=None, **share):
         exchanges,
         tensors(**tensor_share),
         weights(tp, kv_copies),
-        lacks=lacks or {},
     )
 
 
@@ -146,7 +145,6 @@ CASES = (
         kv_heads=1,
         ffn=1792,
         kv_copies=2,
-        lacks={"memory": (16_777_216 // 16, "it divides keys and values by tp beyond the key/value heads")},
     ),
     case(
         "cp 4 ring",

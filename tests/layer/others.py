@@ -60,7 +60,6 @@ QWEN = Case(
         Weight("128 experts of 3 matrices", 603_979_776, 75_497_472, expert=True),
         Weight("RMSNorms", 4_096, 4_096),
     ),
-    lacks={"workload": (256, "the workload's count leaves out the norms of queries and keys")},
 )
 
 
@@ -110,11 +109,6 @@ def gpt_oss(name, kind, **fields):
             Weight("their biases", 32 * 8640, 8 * 8640, expert=True),
             Weight("RMSNorms", 2 * 2880, 2 * 2880),
         ),
-        lacks={
-            "model": (64 + 32, "sinks and the router's bias are not counted"),
-            "memory": (64 + 32, "sinks and the router's bias are not counted"),
-            "workload": (5120 + 2880 + 64 + 32 + 8 * 8640, "the workload's count has GEMMs and two RMSNorms alone"),
-        },
     )
 
 
@@ -150,7 +144,9 @@ LLAMA = (
         eight_bits(
             llama3_70b.kernels(ALL_HEADS),
             (
-                cast("inputs of queries, keys, values, of the output and of gate and up", 3 * 8192 * 8192),
+                cast("input of queries, keys, values", 8192 * 8192),
+                cast("input of the output", 8192 * 8192),
+                cast("input of gate and up", 8192 * 8192),
                 cast("input of down", 8192 * 28672),
             ),
         ),
@@ -165,17 +161,9 @@ LLAMA = (
         eight_bits(
             llama3_70b.kernels(ONE_EIGHTH, rows=1024, **EIGHTH),
             (
-                Deviation(
-                    (
-                        cast(
-                            "inputs of queries, keys, values and of gate and up, before they are gathered",
-                            2 * 1024 * 8192,
-                        ),
-                        cast("input of the output, a rank's heads of all tokens", 8192 * 8 * 128),
-                    ),
-                    (cast("all three", 1024 * (2 * 8192 + 8 * 128)),),
-                    "the workload casts a rank's heads of its own tokens alone",
-                ),
+                cast("input of queries, keys, values, before it is gathered", 1024 * 8192),
+                cast("input of the output, a rank's heads of all tokens", 8192 * 8 * 128),
+                cast("input of gate and up, before it is gathered", 1024 * 8192),
                 cast("input of down", 8192 * 3584),
             ),
         ),

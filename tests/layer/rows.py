@@ -71,8 +71,6 @@ class Case(NamedTuple):
     tensors: tuple = ()
     weights: tuple = ()
     dense: bool = False
-    lacks: Mapping[str, tuple[int, str]] = {}
-    """Elements on a rank that one of the product's counts (``memory``, ``workload``) is known to lack, and why."""
 
 
 def gemm(what, m, n, k, dtype="bf16"):

@@ -77,13 +77,13 @@ def test_frozen_ends_have_no_gradients_of_weights():
 def test_a_layer_that_predicts_a_further_token():
     """One more layer with experts, its projection of two hidden states, and the head and loss again.
 
-    The product leaves out the norms of both inputs, and the embedding of the next token.
+    The product leaves out the embedding of the next token.
     """
     case = case_of("deepseek-v3", "alone")
     more = (
         *expected(case.kernels),
         Kernel("projection", "gemm", (4096, 7168, 2 * 7168), 1, 1, 1),
-        pointwise("final RMSNorm", "norm", 4096, 7168),
+        pointwise("RMSNorms of both inputs, and the final one", "norm", 4096, 7168, count=3),
         gemm("LM head", 4096, 129_280, 7168),
         pointwise("cross-entropy", "cross entropy", 4096, 129_280),
     )

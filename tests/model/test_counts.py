@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast.errors import ConfigError
+from traincast.model.blocks.part import mean_keys
+from traincast.model.blocks.share import Share
 from traincast.model.counts import (
     adapter_parameters,
-    attention_matrices,
     hardware_flops_per_token,
     layer_flops,
     layer_parameters,
-    mean_keys,
     model_flops_per_step,
     model_flops_per_token,
     parameters,
@@ -19,6 +19,7 @@ from traincast.model.counts import (
 )
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Attention, Experts, Latent, Model
+from traincast.model.structure import layer_blocks, parts_of
 
 # Billions of parameters as the models' papers and pages print them (Hugging Face: the tensors of the weights).
 PUBLISHED = {
@@ -210,18 +211,24 @@ def test_a_window_never_costs_more(seq_length, window):
         assert costs[0] == costs[2]
 
 
+def matrices(model):
+    """Return the inputs and outputs of the matrices of the attention of a layer."""
+    parts = parts_of(layer_blocks(model, 0)[:1], Share(model=model, seq_length=8))
+    return {(gemm.k, gemm.n) for part in parts for gemm in part.gemms}
+
+
 def test_latent_attention_by_hand():
     latent = Latent(q_rank=6, kv_rank=5, rope_head_dim=2, nope_head_dim=3, v_head_dim=4)
     attention = Attention(heads=2, kv_heads=2, head_dim=5, latent=latent)
     model = Model(name="x", layers=1, hidden=10, attention=attention, ffn_hidden=20, gated=True, vocab=7)
-    assert attention_matrices(model) == ((10, 6), (6, 10), (10, 7), (5, 14), (8, 10))
+    assert matrices(model) == {(10, 6), (6, 10), (10, 7), (5, 14), (8, 10)}
     weights = 60 + 60 + 70 + 70 + 80
     assert layer_parameters(model, 0).attention == weights + 6 + 5
     flops = layer_flops(model, 0, 8)
     assert flops.attention_projections == 2 * weights
     assert flops.attention_core == 2 * 2 * (5 + 4) * 4
     direct = replace(model, attention=replace(attention, latent=replace(latent, q_rank=None)))
-    assert attention_matrices(direct)[0] == (10, 10)
+    assert matrices(direct) == {(10, 10), (10, 7), (5, 14), (8, 10)}
 
 
 def test_experts_by_hand():

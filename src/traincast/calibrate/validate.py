@@ -14,7 +14,6 @@ from traincast.calibrate.statistics import Statistics, relative_errors, statisti
 from traincast.calibrate.tables import Table, read_table
 from traincast.diagnostics import Note
 from traincast.errors import CalibrationError, ConfigError, FormatError
-from traincast.hardware.cluster import Cluster
 from traincast.names import known_names
 from traincast.progress import announce
 from traincast.units import counted
@@ -132,7 +131,7 @@ class Validation:
 
 def validate(
     path: str | PathLike[str],
-    cluster: str | PathLike[str] | Cluster | None = None,
+    cluster: str | None = None,
     by: Sequence[str] = (),
     leave_out: str | None = None,
     *,
@@ -145,7 +144,7 @@ def validate(
     ----------
     path : path
         A CSV file, or a log of nccl-tests; its columns say of what kind it is.
-    cluster : str, path or Cluster, optional
+    cluster : str, optional
         Preset or TOML file that all rows ran on; by default each row says its own.
     by : sequence of str, optional
         Groupings to show, two at once as ``"gpu+op"``; all that the kind has by default.

@@ -1,4 +1,4 @@
-"""Counts of a model: its parameters by part and by layer, and the FLOPs of training it.
+"""Counts of a model: its parameters by part and by layer, and the FLOPs of training it: sums over its blocks' parts.
 
 Matrix products are counted at two FLOPs a multiply-add; norms, activations, softmax, biases and the
 embedding's look-up are not counted. Of causal attention only the half is counted that the mask leaves.
@@ -6,15 +6,33 @@ Source: Narayanan et al. 2021, arXiv 2104.04473, appendix (without its recomputa
 attention that the mask removes); Hoffmann et al. 2022, arXiv 2203.15556, appendix F.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 
 from traincast.errors import ConfigError
+from traincast.model.blocks.part import Part
+from traincast.model.blocks.share import Share
 from traincast.model.model import Model
 from traincast.model.recompute import DEFAULT_MODULES, RECOMPUTE
+from traincast.model.structure import (
+    Blocks,
+    first_blocks,
+    last_blocks,
+    layer_blocks,
+    layer_kinds,
+    mtp_layer,
+    parts_of,
+)
 
 TASKS = ("pretrain", "sft", "lora")
 """What is trained: everything, everything on packed dialogues, or low-rank adapters beside frozen weights."""
+
+_FLOPS = {"attention": "attention_projections"}
+"""Entries of a count of FLOPs that are called otherwise than those of parameters."""
+
+_OF_LAYERS = ("attention", "attention_core", "mlp", "router", "experts", "shared_experts", "norms")
+"""Entries of a count that layers have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +160,7 @@ def layer_parameters(model: Model, layer: int) -> LayerParameters:
     """
     if not 0 <= layer < model.layers:
         raise ConfigError(f"{model.name} has no layer {layer}; it has {model.layers}", "layer")
-    return _layer_parameters(model, model.has_experts(layer))
+    return _layer_parameters(model, layer_blocks(model, layer))
 
 
 def parameters(model: Model, vocab: int | None = None) -> Parameters:
@@ -163,25 +181,29 @@ def parameters(model: Model, vocab: int | None = None) -> Parameters:
     entries = model.vocab if vocab is None else vocab
     if entries < 1:
         raise ConfigError(f"is {entries}; it must be at least 1", "vocab")
-    with_experts = sum(model.has_experts(layer) for layer in range(model.layers))
-    layers = _layer_parameters(model, True).times(with_experts) if with_experts else LayerParameters()
-    layers = layers.plus(_layer_parameters(model, False).times(model.layers - with_experts))
+    share = Share(model=model, seq_length=1, vocab=entries)
+    layers = LayerParameters()
+    for blocks, count in layer_kinds(model, range(model.layers)).items():
+        layers = layers.plus(_layer_parameters(model, blocks).times(count))
+    ends: Counter[str] = Counter()
+    for part in parts_of((*first_blocks(), *last_blocks(model, with_embedding=True)), share):
+        ends[part.counts_as] += part.elements
     return Parameters(
-        embedding=entries * model.hidden,
-        positions=model.learned_positions * model.hidden,
+        embedding=ends["embedding"],
+        positions=ends["positions"],
         layers=layers,
-        final_norm=_norm(model),
-        head=0 if model.tied_embeddings else entries * model.hidden,
-        other=model.other_params,
-        mtp=_layer_parameters(model, model.experts is not None).times(model.mtp_layers),
-        mtp_projections=model.mtp_layers * (2 * model.hidden**2 + 3 * _norm(model)),
+        final_norm=ends["final_norm"],
+        head=ends["head"],
+        other=ends["other"],
+        mtp=_layer_parameters(model, mtp_layer(model)).times(model.mtp_layers),
+        mtp_projections=model.mtp_layers * _joins(model),
     )
 
 
 def adapter_parameters(model: Model, rank: int, *, mlp: bool = True) -> int:
     """Return the parameters of low-rank adapters beside the projections of every layer.
 
-    Queries, keys and values share one adapter, as do the two matrices of a gated feed-forward part; experts
+    Queries, keys and values share one adapter, as do the two matrices of a gated MLP; experts
     and latent attention have one for each matrix. Source: Hu et al. 2021, arXiv 2106.09685, section 4.1, with
     the fused matrices of NeMo (``nemo/collections/llm/peft/lora.py``: linear_qkv, linear_proj, linear_fc1,
     linear_fc2).
@@ -193,57 +215,14 @@ def adapter_parameters(model: Model, rank: int, *, mlp: bool = True) -> int:
     rank : int
         Width of the adapters.
     mlp : bool
-        Whether the feed-forward parts have adapters beside the attention.
+        Whether MLPs and experts have adapters beside the attention.
     """
-    attention = sum(rows + columns for rows, columns in attention_matrices(model))
-    total = model.layers * attention
-    for layer in range(model.layers if mlp else 0):
-        widths = [(1, model.ffn_hidden)]
-        if model.experts is not None and model.has_experts(layer):
-            widths = [(model.experts.experts, model.experts.ffn_hidden), (1, model.experts.shared_ffn_hidden)]
-        total += sum(count * (2 * model.hidden + (_up_matrices(model) + 1) * width) for count, width in widths if width)
+    adapted = ("attention", *(("mlp", "experts", "shared_experts") if mlp else ()))
+    total = 0
+    for blocks, count in layer_kinds(model, range(model.layers)).items():
+        gemms = [gemm for part in _parts(model, blocks) if part.counts_as in adapted for gemm in part.gemms]
+        total += count * sum(gemm.groups * (gemm.n + gemm.k) for gemm in gemms)
     return rank * total
-
-
-def attention_matrices(model: Model) -> tuple[tuple[int, int], ...]:
-    """Return the (rows, columns) of the matrices of one layer's attention, inputs first.
-
-    Two where heads are plain (fused queries, keys and values; output), four or five with latent attention.
-    """
-    attention, hidden = model.attention, model.hidden
-    latent = attention.latent
-    if latent is None:
-        width = attention.heads * attention.head_dim
-        return ((hidden, width + 2 * attention.kv_heads * attention.head_dim), (width, hidden))
-    queries = attention.heads * (latent.nope_head_dim + latent.rope_head_dim)
-    down = ((hidden, queries),) if latent.q_rank is None else ((hidden, latent.q_rank), (latent.q_rank, queries))
-    return (
-        *down,
-        (hidden, latent.kv_rank + latent.rope_head_dim),
-        (latent.kv_rank, attention.heads * (latent.nope_head_dim + latent.v_head_dim)),
-        (attention.heads * latent.v_head_dim, hidden),
-    )
-
-
-def mean_keys(seq_length: int, window: int, *, causal: bool) -> float:
-    """Return the keys that a query meets, on average over a sequence.
-
-    Half of the sequence where attention is causal; w (1 - w / 2s) with a window of w. Without a mask a
-    window goes to both sides.
-
-    Parameters
-    ----------
-    seq_length : int
-        Tokens of the sequence.
-    window : int
-        Tokens a query sees back; 0: all.
-    causal : bool
-        Whether a query meets earlier keys only.
-    """
-    reach = min(window, seq_length) if window else seq_length
-    if causal:
-        return reach * (1 - reach / (2 * seq_length))
-    return float(min(2 * reach, seq_length)) if window else float(seq_length)
 
 
 def layer_flops(model: Model, layer: int, seq_length: int) -> TokenFlops:
@@ -260,7 +239,7 @@ def layer_flops(model: Model, layer: int, seq_length: int) -> TokenFlops:
     """
     if not 0 <= layer < model.layers:
         raise ConfigError(f"{model.name} has no layer {layer}; it has {model.layers}", "layer")
-    return _layer_flops(model, model.has_experts(layer), model.window_of(layer), seq_length)
+    return _flops_of(parts_of(layer_blocks(model, layer), _whole(model, seq_length)), seq_length)
 
 
 def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> TokenFlops:
@@ -287,12 +266,10 @@ def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> Toke
     """
     if seq_length < 1:
         raise ConfigError(f"is {seq_length}; it must be at least 1", "seq_length")
-    head = 2.0 * model.hidden * (model.vocab if vocab is None else vocab)
-    total = TokenFlops(head=(1 + model.mtp_layers) * head, mtp_projections=4.0 * model.hidden**2 * model.mtp_layers)
-    for layer in range(model.layers):
-        total = total.plus(layer_flops(model, layer, seq_length))
-    for _ in range(model.mtp_layers):
-        total = total.plus(_layer_flops(model, model.experts is not None, 0, seq_length))
+    share = _whole(model, seq_length, vocab)
+    total = TokenFlops()
+    for blocks, count in _all_blocks(model):
+        total = total.plus(_flops_of(parts_of(blocks, share), seq_length, count))
     return total
 
 
@@ -375,87 +352,64 @@ def hardware_flops_per_token(
         raise ConfigError(f"is {recompute!r}; it must be one of {', '.join(RECOMPUTE)}", "recompute")
     if not 0 <= recompute_share <= 1:
         raise ConfigError(f"is {recompute_share}; it must be a share from 0 to 1", "recompute_share")
-    flops = token_flops(model, seq_length)
     again = {
         "none": 0.0,
-        "selective": sum(_module_flops(model, flops, module) for module in modules),
-        "full": flops.forward - flops.head - flops.mtp_projections,
+        "selective": sum(_module_flops(model, seq_length, module) for module in modules),
+        "full": _module_flops(model, seq_length, None),
     }[recompute]
     return model_flops_per_token(model, seq_length, task) + recompute_share * again
 
 
-def _module_flops(model: Model, flops: TokenFlops, module: str) -> float:
-    """Return the FLOPs for one token of a part of all layers; pointwise work counts none."""
-    latent = model.attention.latent
-    if module == "mla_up_proj" and latent is not None:
-        queries = (latent.q_rank or model.hidden) * (latent.nope_head_dim + latent.rope_head_dim)
-        keys_values = latent.kv_rank * (latent.nope_head_dim + latent.v_head_dim)
-        return 2.0 * (model.layers + model.mtp_layers) * model.attention.heads * (queries + keys_values)
-    return {
-        "core_attn": flops.attention_core,
-        "mlp": flops.mlp,
-        "moe": flops.router + flops.experts + flops.shared_experts,
-        "shared_experts": flops.shared_experts,
-    }.get(module, 0.0)
+def _module_flops(model: Model, seq_length: int, module: str | None) -> float:
+    """Return the FLOPs for one token of a module of all layers, or of whole layers; pointwise work counts none."""
+    share, total = _whole(model, seq_length), 0.0
+    for blocks, count in _all_blocks(model):
+        for part in parts_of(blocks, share):
+            if (part.counts_as in _OF_LAYERS) if module is None else (module in part.modules):
+                total += count * part.flops / seq_length
+    return total
 
 
-def _layer_parameters(model: Model, with_experts: bool) -> LayerParameters:
-    attention, latent = model.attention, model.attention.latent
-    projections = sum(rows * columns for rows, columns in attention_matrices(model))
-    if latent is not None:
-        projections += latent.kv_rank + (latent.q_rank or 0)
-    if attention.qkv_bias:
-        projections += (attention.heads + 2 * attention.kv_heads) * attention.head_dim
-    if attention.qk_norm:
-        projections += 2 * attention.head_dim
-    if model.linear_bias:
-        projections += model.hidden
-    norms = model.norms_per_layer * _norm(model)
-    if not with_experts or model.experts is None:
-        return LayerParameters(attention=projections, mlp=_ffn(model, model.ffn_hidden), norms=norms)
-    experts = model.experts
-    one = _ffn(model, experts.ffn_hidden)
-    return LayerParameters(
-        attention=projections,
-        router=model.hidden * experts.experts,
-        experts=experts.experts * one,
-        active_experts=experts.topk * one,
-        shared_experts=_ffn(model, experts.shared_ffn_hidden) if experts.shared_ffn_hidden else 0,
-        norms=norms,
-    )
+def _all_blocks(model: Model) -> Iterator[tuple[Blocks, int]]:
+    """Yield all blocks of a model that compute, each kind of layer once, and how often they are there."""
+    yield from layer_kinds(model, range(model.layers)).items()
+    yield last_blocks(model, with_embedding=False), 1
+    if model.mtp_layers:
+        yield mtp_layer(model), model.mtp_layers
 
 
-def _layer_flops(model: Model, with_experts: bool, window: int, seq_length: int) -> TokenFlops:
-    attention, latent = model.attention, model.attention.latent
-    keys = mean_keys(seq_length, window, causal=attention.causal)
-    key_and_value = 2 * attention.head_dim
-    if latent is not None:
-        key_and_value = latent.nope_head_dim + latent.rope_head_dim + latent.v_head_dim
-    projections = 2.0 * sum(rows * columns for rows, columns in attention_matrices(model))
-    core = 2.0 * attention.heads * key_and_value * keys
-    per_width = 2.0 * (_up_matrices(model) + 1) * model.hidden
-    experts = model.experts
-    if not with_experts or experts is None:
-        return TokenFlops(attention_projections=projections, attention_core=core, mlp=per_width * model.ffn_hidden)
-    return TokenFlops(
-        attention_projections=projections,
-        attention_core=core,
-        router=2.0 * model.hidden * experts.experts,
-        experts=per_width * experts.topk * experts.ffn_hidden,
-        shared_experts=per_width * experts.shared_ffn_hidden,
-    )
+def _whole(model: Model, seq_length: int, vocab: int | None = None) -> Share:
+    """Return one sequence of a model on one rank; no token is dropped, whatever experts have room for."""
+    experts = None if model.experts is None else replace(model.experts, capacity_factor=None)
+    return Share(model=replace(model, experts=experts), seq_length=seq_length, vocab=vocab or model.vocab)
 
 
-def _up_matrices(model: Model) -> int:
-    return 2 if model.gated else 1
+def _flops_of(parts: list[Part], tokens: int, count: int = 1) -> TokenFlops:
+    """Return the FLOPs of some parts for one of their tokens."""
+    found: Counter[str] = Counter()
+    for part in parts:
+        kind = _FLOPS.get(part.counts_as, part.counts_as)
+        if part.flops:
+            found[kind] += count * part.flops / tokens
+    return TokenFlops(**found)
 
 
-def _ffn(model: Model, width: int) -> int:
-    """Return the parameters of a feed-forward part with that inner width."""
-    up = _up_matrices(model)
-    biases = up * width + model.hidden if model.linear_bias else 0
-    return (up + 1) * model.hidden * width + biases
+def _parts(model: Model, blocks: Blocks) -> list[Part]:
+    return parts_of(blocks, Share(model=model, seq_length=1))
 
 
-def _norm(model: Model) -> int:
-    return model.hidden * (2 if model.norm == "layer" else 1)
+def _layer_parameters(model: Model, blocks: Blocks) -> LayerParameters:
+    """Return the parameters of a layer; what joins one for further tokens to the model is not among them."""
+    found: Counter[str] = Counter()
+    for part in _parts(model, blocks):
+        kind = "attention" if part.counts_as == "attention_core" else part.counts_as
+        if kind in _OF_LAYERS:
+            found[kind] += part.elements
+    if model.experts is not None:
+        found["active_experts"] = found["experts"] // model.experts.experts * model.experts.topk
+    return LayerParameters(**found)
+
+
+def _joins(model: Model) -> int:
+    """Return the parameters that join one layer for further tokens to the model, with its last norm."""
+    return sum(part.elements for part in _parts(model, mtp_layer(model)) if part.counts_as not in _OF_LAYERS)

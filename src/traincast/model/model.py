@@ -61,6 +61,10 @@ class Attention:
     causal: bool = True
     qkv_bias: bool = False
     qk_norm: bool = False
+    qk_norm_whole: bool = False
+    """Whether the norms of queries and keys have a scale for every head (OLMo 2), not one for all heads."""
+    sinks: bool = False
+    """Whether every head has a learned logit that takes a part of the softmax and attends to nothing (gpt-oss)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,10 @@ class Experts:
     """Groups that the experts form, equal and consecutive; 1: routing is not limited to some of them."""
     group_topk: int = 1
     """Groups that the experts of a token are in (node-limited routing)."""
+    router_bias: bool = False
+    """Whether the router has a bias for each expert: of its GEMM (gpt-oss), or of the choice alone (DeepSeek-V3)."""
+    shared_gate: bool = False
+    """Whether the shared experts' output is multiplied by a gate of its own (Qwen1.5-MoE)."""
 
     def check_groups(self) -> None:
         """Refuse groups that do not divide the experts, or are too few for those of a token.

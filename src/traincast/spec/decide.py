@@ -9,10 +9,11 @@ from typing import NamedTuple, TypeVar
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import check_kernel, kernel_instead
-from traincast.hardware.gpu import Gpu
+from traincast.hardware.gpus import GpuSpec
+from traincast.model.blocks.share import EIGHT_BIT
 from traincast.model.recompute import DEFAULT_MODULES, modules_of
 from traincast.spec.feasible import check_gpu, check_sharding
-from traincast.spec.job import EIGHT_BIT, JobRequest
+from traincast.spec.job import JobRequest
 from traincast.spec.optimizer_types import OptimizerTypes, optimizer_types
 from traincast.spec.parallel import Parallel
 from traincast.spec.stack import Stack
@@ -22,6 +23,8 @@ T = TypeVar("T")
 
 DEFAULT_LORA_RANK = 16
 """Rank of adapters where none is given. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
+
+_NO_BF16 = ("pascal", "volta", "turing")
 
 
 class Recompute(NamedTuple):
@@ -245,7 +248,7 @@ def decide_optimizer(request: JobRequest, decided: Decisions, parallel: Parallel
     return types
 
 
-def decide_precision(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> str:
+def decide_precision(request: JobRequest, decided: Decisions, gpu: GpuSpec | None) -> str:
     """Return the type of the products: bf16, or fp16 on GPUs before Ampere, where none is given.
 
     Raises
@@ -255,13 +258,13 @@ def decide_precision(request: JobRequest, decided: Decisions, gpu: Gpu | None) -
     """
     precision = request.precision
     if precision is None:
-        precision = "bf16" if gpu is None or gpu.generation.bf16 else "fp16"
+        precision = "fp16" if gpu is not None and gpu.architecture in _NO_BF16 else "bf16"
         decided.note("assumed-precision", f"precision is not given: {precision}")
     check_gpu(precision, gpu)
     return precision
 
 
-def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> str:
+def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: GpuSpec | None) -> str:
     """Decide the attention kernel: the stack's, as far as the GPU runs it.
 
     Raises

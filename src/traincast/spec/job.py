@@ -17,9 +17,6 @@ PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8_block", "mxfp8", "nvfp
 """Types of the inputs of the large matrix products: fp8 is scaled per tensor, fp8_block per 128 x 128 block,
 mxfp8 and nvfp4 per 32 and 16 values (the head and attention stay in bf16)."""
 
-EIGHT_BIT = ("fp8", "fp8_block", "mxfp8", "nvfp4")
-"""Those of 8 bits or less, whose weights can be kept and gathered in 8."""
-
 SHARP_GROUPS = ("dp", "dp_replica")
 """Groups whose collectives the switches of the network may reduce: one of them, as in Megatron-LM."""
 

@@ -10,7 +10,7 @@ from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.habits import habits_of
 from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.uncertainty import memory_deviation
-from traincast.model.counts import parameters
+from traincast.model.counts import adapter_parameters, parameters
 from traincast.model.load import load_model
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
 from traincast.spec.job import Job, JobRequest
@@ -160,7 +160,7 @@ def test_tied_embeddings_are_kept_once_on_one_stage_and_twice_on_two():
 def test_lora_trains_little_and_keeps_the_frozen_weights():
     full, lora = job_of(gpus=8, tp=1, pp=1, zero=0), job_of(gpus=8, tp=1, pp=1, zero=0, task="lora", lora_rank=16)
     (all_of_it,), (adapters,) = memory_of(full), memory_of(lora)
-    assert adapters.parameters == all_of_it.parameters
+    assert adapters.parameters == all_of_it.parameters + 2 * adapter_parameters(lora.model, 16, mlp=False)
     assert 0 < adapters.optimizer < 0.02 * all_of_it.optimizer
 
 

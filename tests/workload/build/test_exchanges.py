@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of, workload_of
+from traincast.spec.rank_share import rank_share
 from traincast.workload.build.emit import Emitter
-from traincast.workload.build.slice import Slice
 from traincast.workload.build.stage import stages_of
-from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.words import Group, Operation
 
 GATHER, SCATTER, REDUCE = Operation.ALL_GATHER, Operation.REDUCE_SCATTER, Operation.ALL_REDUCE
@@ -58,7 +57,7 @@ def test_tensor_transfers_hide_only_inside_one_domain(gpus, tp, ranks_per_node, 
     """Kernels that overlap them write to the memory of their peers; a group that crosses nodes shows all of it."""
     wide = replace(TINY, hidden=768, attention=replace(TINY.attention, heads=48, kv_heads=48), ffn_hidden=2304)
     job = job_of(wide, gpus=gpus, tp=tp, overlap_tp=True, global_batch=64 if gpus == 64 else 48, seq_length=3072)
-    emit = Emitter(Slice(job, ranks_per_node), WorkloadBuilder("w", job.parallel, job.schedule))
+    emit = Emitter(job, rank_share(job, ranks_per_node))
     assert emit.unhidden(Group.TP) == (job.stack.unhidden_tp if hidden else 1.0)
     notes = [note.code for note in workload_of(job, ranks_per_node).assumptions]
     assert ("overlap-tp-across-nodes" in notes) is not hidden
@@ -151,7 +150,7 @@ OVERLAPS = [(reduce, gather) for reduce in (False, True) for gather in (False, T
 
 def _state(job):
     weights = [stage.weights() for stage in stages_of(job, 8)]
-    return sum(each.dense for each in weights), sum(each.expert for each in weights)
+    return sum(each.dense for each in weights), sum(each.experts for each in weights)
 
 
 @pytest.mark.parametrize(("overlap_grad_reduce", "overlap_param_gather"), OVERLAPS)

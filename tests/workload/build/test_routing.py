@@ -8,8 +8,7 @@ import pytest
 from job_parts import job_of
 from traincast.errors import ConfigError
 from traincast.model.model import Experts
-from traincast.workload.build.routing import expected_nodes
-from traincast.workload.build.slice import Slice
+from traincast.model.routing import expected_nodes, nodes_of_token
 
 
 def counted_out(node_of_expert, topk, groups, group_topk):
@@ -56,8 +55,8 @@ def test_the_built_in_model_is_limited():
     job = job_of("deepseek-v3", gpus=128, ep=64, pp=2, vpp=1, global_batch=64, seq_length=4096)
     experts = job.model.experts
     assert (experts.groups, experts.group_topk) == (8, 4)
-    assert Slice(job, 8).nodes_of_token(experts) <= 4
-    assert Slice(job, 64).nodes_of_token(experts) is None
+    assert nodes_of_token(experts, job.parallel.ep, job.parallel.expert_tp, 8) <= 4
+    assert nodes_of_token(experts, job.parallel.ep, job.parallel.expert_tp, 64) is None
 
 
 @pytest.mark.parametrize(

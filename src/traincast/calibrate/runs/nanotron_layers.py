@@ -2,8 +2,9 @@
 
 from itertools import accumulate
 
-from traincast.model.counts import attention_matrices
+from traincast.model.blocks.share import Share
 from traincast.model.model import Model
+from traincast.model.structure import layer_blocks, parts_of
 
 
 def nanotron_layers(model: Model, pp: int) -> tuple[int, ...] | None:
@@ -28,9 +29,8 @@ def nanotron_layers(model: Model, pp: int) -> tuple[int, ...] | None:
     -----
     Source: nanotron, src/nanotron/models/base.py (build_model) and models/llama.py (get_block_compute_costs).
     """
-    up = 2 if model.gated else 1
-    layer = sum(rows * columns for rows, columns in attention_matrices(model))
-    layer += (up + 1) * model.hidden * model.ffn_hidden
+    parts = parts_of(layer_blocks(model, 0), Share(model=model, seq_length=1))
+    layer = sum(gemm.elements for part in parts for gemm in part.gemms)
     # Embedding, layers, final norm, head, cast to fp32 and loss; those without products cost nothing.
     costs = [0, *[layer] * model.layers, 0, model.vocab * model.hidden, 0, 0]
     total = sum(costs)

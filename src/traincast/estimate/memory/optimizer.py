@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from traincast.estimate.memory.habits import Habits
 from traincast.estimate.memory.parameters import RankParameters
-from traincast.spec.job import EIGHT_BIT, Job
+from traincast.spec.job import Job
 
 MASTER_BYTES = 4
 """Sharded parameters are kept in fp32, which is their own master copy (PyTorch FSDP2, MixedPrecisionPolicy)."""
@@ -28,11 +28,6 @@ class States(NamedTuple):
     """8-bit copies of weights."""
     step_gradients: float
     """Gradients in fp32 that are there in the optimizer's step alone, when activations are not."""
-
-
-def is_eight_bit(precision: str) -> bool:
-    """Say whether large products read 8-bit or narrower values."""
-    return precision in EIGHT_BIT
 
 
 def parameter_bytes(precision: str) -> int:

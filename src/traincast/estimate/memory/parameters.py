@@ -3,15 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from traincast.model.counts import (
-    LayerParameters,
-    adapter_parameters,
-    attention_matrices,
-    layer_parameters,
-    parameters,
-)
+from traincast.model.elements import Elements, elements_of
+from traincast.model.structure import Blocks, first_blocks, last_blocks, layer_kinds, mtp_layer, parts_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.spec.job import Job
+from traincast.spec.rank_share import rank_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +54,10 @@ def held_by(plan: SchedulePlan, stage: int) -> Iterator[tuple[int, int]]:
                 yield copy, virtual_stage
 
 
-def rank_parameters(job: Job, plan: SchedulePlan, stage: int) -> RankParameters:
-    """Return the elements on one rank of a stage.
+def rank_parameters(job: Job, plan: SchedulePlan, stage: int) -> tuple[RankParameters, RankParameters]:
+    """Return the elements on one rank of a stage, and those of them that are trained.
 
-    Matrices are divided by tp, experts by ep x etp; norms and routers are on every rank. A tied head on another
+    Sums over the parts of the blocks that the stage holds, each split as its block says. A tied head on another
     stage than the embedding is a copy of it. Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3.
 
     Parameters
@@ -73,29 +69,25 @@ def rank_parameters(job: Job, plan: SchedulePlan, stage: int) -> RankParameters:
     stage : int
         The stage.
     """
-    layers, last = layers_of(job), len(job.layers_Q) - 1
-    dense = experts = ends = largest = 0.0
-    for copy, virtual_stage in held_by(plan, stage):
-        for layer in layers[virtual_stage]:
-            one_dense, one_experts = _sharded(job, layer_parameters(job.model, layer))
-            dense, experts = dense + one_dense, experts + one_experts
-            largest = max(largest, one_dense + one_experts)
-        tied_here = (copy, 0) in set(held_by(plan, stage))
-        ends += _ends(job, first=virtual_stage == 0, last=virtual_stage == last, tied_here=tied_here)
-        if virtual_stage == last:
-            one_dense, one_experts = _mtp(job)
-            dense, experts = dense + one_dense, experts + one_experts
-    return RankParameters(dense=dense + ends, experts=experts, ends=ends, largest_layer=largest)
-
-
-def trained(job: Job, held: RankParameters) -> RankParameters:
-    """Return those of the elements that are trained: all, or the low-rank adapters beside frozen ones."""
-    if job.task != "lora":
-        return held
-    model = job.model
-    share = adapter_parameters(model, job.lora_rank, mlp=False) / max(parameters(model).total, 1)
-    return RankParameters(
-        dense=share * held.dense, experts=share * held.experts, ends=0.0, largest_layer=share * held.largest_layer
+    share, of_blocks = rank_share(job), {}
+    total = ends = Elements()
+    largest = trained_largest = 0.0
+    for blocks, count, is_end in _blocks_of(job, plan, stage):
+        if blocks not in of_blocks:
+            of_blocks[blocks] = elements_of(parts_of(blocks, share), trains_weights=share.trains_weights)
+        found = of_blocks[blocks]
+        total = total + found * count
+        if is_end:
+            ends = ends + found * count
+        else:
+            largest = max(largest, found.total)
+            trained_largest = max(trained_largest, found.trained_dense + found.trained_experts)
+    held = RankParameters(dense=total.dense, experts=total.experts, ends=ends.total, largest_layer=largest)
+    return held, RankParameters(
+        dense=total.trained_dense,
+        experts=total.trained_experts,
+        ends=ends.trained_dense,
+        largest_layer=trained_largest,
     )
 
 
@@ -113,46 +105,21 @@ def one_of_each_matrix(job: Job, plan: SchedulePlan, stage: int) -> float:
     stage : int
         The stage.
     """
-    model, tp = job.model, job.parallel.tp
-    up = 2 if model.gated else 1
-    shapes: set[tuple[int, int, int]] = set()
+    share = rank_share(job)
+    kinds = dict.fromkeys(blocks for blocks, _, _ in _blocks_of(job, plan, stage))
+    parts = [part for blocks in kinds for part in parts_of(blocks, share) if part.counts_as != "router"]
+    return float(sum(n * k for n, k in {(gemm.n, gemm.k) for part in parts for gemm in part.gemms}))
 
-    def add_feed_forward(inner: int, parts: int) -> None:
-        shapes.update({(model.hidden, up * inner, parts), (inner, model.hidden, parts)} if inner else ())
 
-    layers = layers_of(job)
-    for _, virtual_stage in held_by(plan, stage):
-        for layer in layers[virtual_stage]:
-            shapes.update((rows, columns, tp) for rows, columns in attention_matrices(model))
-            if model.experts is not None and model.has_experts(layer):
-                add_feed_forward(model.experts.ffn_hidden, job.parallel.expert_tp)
-                add_feed_forward(model.experts.shared_ffn_hidden, tp)
-            else:
-                add_feed_forward(model.ffn_hidden, tp)
+def _blocks_of(job: Job, plan: SchedulePlan, stage: int) -> Iterator[tuple[Blocks, int, bool]]:
+    """Yield the blocks that a stage holds, how often, and whether they are ends of the model, not layers."""
+    model, layers, held = job.model, layers_of(job), tuple(held_by(plan, stage))
+    for copy, virtual_stage in held:
+        for blocks, count in layer_kinds(model, layers[virtual_stage]).items():
+            yield blocks, count, False
+        if virtual_stage == 0:
+            yield first_blocks(), 1, True
         if virtual_stage == len(layers) - 1:
-            shapes.add((model.hidden, job.padded_vocab, tp))
-    return sum(rows * columns / parts for rows, columns, parts in shapes)
-
-
-def _sharded(job: Job, layer: LayerParameters) -> tuple[float, float]:
-    parallel = job.parallel
-    split = (layer.attention + layer.mlp + layer.shared_experts) / parallel.tp
-    return split + layer.norms + layer.router, layer.experts / (parallel.ep * parallel.expert_tp)
-
-
-def _ends(job: Job, *, first: bool, last: bool, tied_here: bool) -> float:
-    model = job.model
-    counts = parameters(model, job.padded_vocab)
-    total = 0.0
-    if first:
-        total += counts.embedding / job.parallel.tp + counts.positions
-    if last:
-        head = 0 if model.tied_embeddings and tied_here else counts.embedding
-        total += head / job.parallel.tp + counts.final_norm + counts.other
-    return total
-
-
-def _mtp(job: Job) -> tuple[float, float]:
-    counts = parameters(job.model)
-    dense, experts = _sharded(job, counts.mtp)
-    return dense + counts.mtp_projections / job.parallel.tp, experts
+            yield last_blocks(model, with_embedding=(copy, 0) in held), 1, True
+            if model.mtp_layers:
+                yield mtp_layer(model), model.mtp_layers, False

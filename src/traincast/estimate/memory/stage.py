@@ -7,7 +7,7 @@ from traincast.estimate.memory.activations import LayerBytes, LayerModel
 from traincast.estimate.memory.habits import Habits, habits_of
 from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.optimizer import parameter_bytes, states
-from traincast.estimate.memory.parameters import held_by, layers_of, one_of_each_matrix, rank_parameters, trained
+from traincast.estimate.memory.parameters import held_by, layers_of, one_of_each_matrix, rank_parameters
 from traincast.schedules.plan import SchedulePlan
 from traincast.spec.job import Job
 
@@ -82,10 +82,10 @@ def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:
 
 
 def _stage(job: Job, plan: SchedulePlan, stage: int, habits: Habits, model: LayerModel) -> StageMemory:
-    held = rank_parameters(job, plan, stage)
-    state = states(job, habits, held, trained(job, held))
+    held, trained = rank_parameters(job, plan, stage)
+    state = states(job, habits, held, trained)
     activations = _activations(job, plan, stage, habits, model)
-    other = _other(job, plan, habits)
+    other = _other(job, plan, habits, model)
     if state.copies:
         other["8-bit copies of weights"] = state.copies
     # The step makes them when activations are gone: the larger of both counts.
@@ -157,30 +157,23 @@ def _parts(job: Job, virtual_stage: int, habits: Habits, model: LayerModel) -> d
         for name, size in layer.saved.items():
             add(name, size)
     if virtual_stage == len(job.layers_Q) - 1:
-        for name, size in _head(job, habits, model).items():
+        for name, size in model.head().items():
             add(name, size)
+        add("prediction layers", job.model.mtp_layers * _mtp_layer(job, model))
     elif habits.stage_output_copy:
-        add("stage outputs", model.width * model.tokens * job.model.hidden / model.sequence_tp)
+        add("stage outputs", model.share.norm_bytes)
     return found
 
 
-def _head(job: Job, habits: Habits, model: LayerModel) -> dict[str, float]:
-    heads = 1 + job.model.mtp_layers
-    found = {
-        "head inputs": heads * 2 * model.width * model.tokens * job.model.hidden / model.sequence_tp,
-        "logits": heads * habits.saved_logit_bytes * _logits(job, model),
-    }
-    if job.model.mtp_layers:
-        extra = model.of_kind(job.model.experts is not None)
-        found["prediction layers"] = job.model.mtp_layers * (
-            extra.input_bytes if job.recompute == "full" else sum(extra.saved.values())
-        )
-    return found
+def _mtp_layer(job: Job, model: LayerModel) -> float:
+    """Return what a layer for further tokens, which is like the last one, saves without its ends."""
+    extra = model.layer(job.model.layers - 1)
+    return extra.input_bytes if job.recompute == "full" else sum(extra.saved.values())
 
 
-def _logits(job: Job, model: LayerModel) -> float:
+def _logits(model: LayerModel) -> float:
     """Return the logits of one microbatch on a rank."""
-    return model.tokens * job.padded_vocab / job.parallel.tp
+    return float(model.share.tokens * model.share.table_rows)
 
 
 def _chunk(job: Job, virtual_stage: int, habits: Habits, model: LayerModel, saved: float) -> ChunkBytes:
@@ -189,13 +182,13 @@ def _chunk(job: Job, virtual_stage: int, habits: Habits, model: LayerModel, save
     forward = max((layer.forward for layer in layers), default=0.0)
     backward = max((*_groups_again(layers[:again], job.recompute_group), *_modules_again(layers[again:])), default=0.0)
     if virtual_stage == len(job.layers_Q) - 1:
-        logits, saved_logits = (each * _logits(job, model) for each in (habits.logit_bytes, habits.saved_logit_bytes))
+        logits, saved_logits = (each * _logits(model) for each in (habits.logit_bytes, habits.saved_logit_bytes))
         forward = max(forward, logits - saved_logits)
         # The layers' backward passes begin when the logits are gone.
         backward = max(backward - saved_logits, 0.0)
         if logits > saved_logits:
             # The logits' gradient in the products' type, beside the softmax that it is made from.
-            backward = max(backward, parameter_bytes(job.precision) * _logits(job, model))
+            backward = max(backward, parameter_bytes(job.precision) * _logits(model))
     # Weight gradients read the products' inputs; what only the inputs' gradients need (norm inputs, inner
     # activations, scores) is about half.
     return ChunkBytes(saved=saved, for_weights=saved / 2, forward=forward, backward=backward)
@@ -218,7 +211,7 @@ def _modules_again(layers: list[LayerBytes]) -> Iterator[float]:
         yield layer.backward + layer.recomputed
 
 
-def _other(job: Job, plan: SchedulePlan, habits: Habits) -> dict[str, float]:
+def _other(job: Job, plan: SchedulePlan, habits: Habits, model: LayerModel) -> dict[str, float]:
     parallel = job.parallel
     degrees = (parallel.tp, parallel.cp, parallel.dp, parallel.pp, parallel.ep)
     groups = sum(degree > 1 for degree in degrees)
@@ -226,8 +219,7 @@ def _other(job: Job, plan: SchedulePlan, habits: Habits) -> dict[str, float]:
     groups += groups > 1
     found = {"cuda context": CONTEXT_BYTES, "nccl buffers": groups * COMMUNICATOR_BYTES}
     if len(plan.slots) > 1:
-        tokens = job.micro_batch * job.seq_length / parallel.cp / (parallel.tp if job.sequence_parallel else 1)
-        found["pipeline messages"] = 4 * parameter_bytes(job.precision) * tokens * job.model.hidden
+        found["pipeline messages"] = 4 * model.share.norm_bytes
     if habits.buffer_bytes:
         found["communication buckets"] = habits.buffer_bytes
     return found

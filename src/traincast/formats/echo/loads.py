@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from traincast.diagnostics import Note, Notebook
+from traincast.diagnostics import Note
 from traincast.errors import FormatError
+from traincast.formats.building import Notebook
 from traincast.formats.contract import Format
 from traincast.formats.echo.experts import ExpertLayer, expert_layers, over_routed
 from traincast.formats.echo.layout import Traced, decide_layouts

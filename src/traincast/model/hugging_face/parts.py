@@ -115,7 +115,8 @@ def _pattern(config: Config, local: list[bool], key: str) -> Table:
 def query_norm(config: Config, _: Family) -> Table:
     """Read whether queries and keys are normalised."""
     keys = [key for key in ("use_qk_norm", "qk_layernorm") if config.has(key)]
-    return {"attention": {"qk_norm": any(config.flag(key, default=False) for key in keys)}}
+    normalised = any(config.flag(key, default=False) for key in keys)
+    return {"attention": {"qk_norm": normalised, "qk_norm_whole": normalised}}
 
 
 def latent(config: Config, _: Family) -> Table:
@@ -156,7 +157,8 @@ def sparse_experts(config: Config, _: Family) -> Table:
         "first_dense_layers": len(dense),
         "period": step,
     }
-    return {"experts": experts}
+    # A gate of its own multiplies what the shared experts give (Transformers, modeling_qwen2_moe.py).
+    return {"experts": {**experts, "shared_gate": experts["shared_ffn_hidden"] > 0}}
 
 
 def routed_experts(config: Config, _: Family) -> Table:

@@ -6,15 +6,14 @@ transfer), which blocks. What the computation is too short for shows as exposed 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from traincast.model.blocks.share import Share
 from traincast.spec.job import Job
-from traincast.workload.build.kernels import Counted
-from traincast.workload.build.layer import Exchange
-from traincast.workload.build.slice import Slice
-from traincast.workload.builder import Rows, WorkloadBuilder, collective_op, compute_op, host_op
+from traincast.workload.build.kernels import Counted, Exchange
 from traincast.workload.calls import OperatorCall
-from traincast.workload.words import Group, Phase, Stream
+from traincast.workload.ops import Op, OpTableBuilder
+from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Phase, Stream
 
 GAPS = {
     "step overhead": "fixed",
@@ -47,61 +46,83 @@ class Host:
 
 @dataclass(slots=True)
 class Emitter:
-    """Adds operations to a workload and returns their rows."""
+    """Adds operations to a table and returns their rows."""
 
-    held: Slice
-    """What a rank holds, and how many ranks share its node."""
-    builder: WorkloadBuilder
+    job: Job
+    """The job whose work it is."""
+    share: Share
+    """What a rank has of it, and how many ranks share its node."""
+    builder: OpTableBuilder = field(default_factory=OpTableBuilder)
 
-    @property
-    def job(self) -> Job:
-        """The job whose work it is."""
-        return self.held.job
-
-    def compute(self, name: str, phase: Phase, calls: Iterable[Counted]) -> Rows:
+    def compute(self, name: str, phase: Phase, calls: Iterable[Counted]) -> list[int]:
         """Add one operation for all calls that run one after the other; nothing for none."""
         merged = _merged(calls)
-        return self.builder.add(compute_op(name, phase, calls=merged, part=name)) if merged else []
+        if not merged:
+            return []
+        return [self.builder.add(Op(name=name, part=name, kind=Kind.COMPUTE, phase=phase, calls=merged))]
 
-    def gap(self, name: str, duration_s: float) -> Rows:
+    def gap(self, name: str, duration_s: float) -> list[int]:
         """Add host time for which the GPU waits, if there is any; `name` is one of `GAPS`."""
-        return self.builder.add(host_op(name, Phase.STEP, duration_s, part=name)) if duration_s > 0 else []
+        if duration_s <= 0:
+            return []
+        return [self.builder.add(Op(name=name, part=name, kind=Kind.GAP, phase=Phase.STEP, duration_s=duration_s))]
 
-    def hosted(self, host: Host, phase: Phase, rows: Rows) -> Rows:
+    def hosted(self, host: Host, phase: Phase, rows: list[int]) -> list[int]:
         """Let the host launch some operations while they run: they last at least as long as that takes."""
         launches = [
-            host_op(name, phase, seconds, launches=True, part="host launches")
+            self.builder.add(
+                Op(
+                    name=name,
+                    part="host launches",
+                    kind=Kind.GAP,
+                    phase=phase,
+                    blocking=False,
+                    stream=Stream.HOST,
+                    duration_s=seconds,
+                )
+            )
             for name, seconds in (("launches of layers", host.layers_s), ("launches of experts", host.experts_s))
             if seconds > 0
         ]
-        return self.builder.overlapped(self.builder.add(*launches), rows) if rows else rows
+        return [*launches, *rows, self.wait(Stream.HOST)] if launches and rows else rows
 
     def exchange(
         self, each: Exchange, phase: Phase, *, share: float = 1.0, blocking: bool = True, suffix: str = ""
-    ) -> Rows:
+    ) -> list[int]:
         """Add a share of an exchange; nothing for an empty one."""
         if each.size_bytes <= 0 or each.count * share <= 0:
             return []
-        part, repeats = f"{each.group.name.lower()} {each.operation.name.lower()}", each.count * share
-        name, group, operation, size_bytes = part + suffix, each.group, each.operation, each.size_bytes
-        return self.builder.add(
-            collective_op(name, phase, group, operation, size_bytes, blocking=blocking, repeats=repeats, part=part)
+        part = f"{each.group.name.lower()} {each.operation.name.lower()}"
+        op = Op(
+            name=part + suffix,
+            part=part,
+            kind=Kind.COLLECTIVE,
+            phase=phase,
+            blocking=blocking,
+            stream=STREAM_OF_GROUP[each.group],
+            group=each.group,
+            operation=each.operation,
+            size_bytes=each.size_bytes,
+            repeats=each.count * share,
         )
+        return [self.builder.add(op)]
 
     def wait(self, stream: Stream) -> int:
         """Add a wait for all that was launched on a stream."""
-        (row,) = self.builder.wait(stream)
-        return row
+        name = f"wait_{stream.name.lower()}"
+        op = Op(name=name, kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)
+        return self.builder.add(op)
 
-    def overlapped(self, exchanges: list[Exchange], phase: Phase, compute: Rows) -> Rows:
+    def overlapped(self, exchanges: list[Exchange], phase: Phase, compute: list[int]) -> list[int]:
         """Put exchanges around the computation that they may hide behind."""
-        before: Rows = []
-        after: Rows = []
+        before: list[int] = []
+        after: list[int] = []
         for each in exchanges:
             share = self.unhidden(each.group)
             before += self.exchange(each, phase, share=1 - share, blocking=False)
             after += self.exchange(each, phase, share=share, suffix=UNHIDDEN if share < 1 else "")
-        return [*self.builder.overlapped(before, compute), *after]
+        streams = dict.fromkeys(STREAM_OF_GROUP[each.group] for each in exchanges if self.unhidden(each.group) < 1)
+        return [*before, *compute, *(self.wait(stream) for stream in streams), *after]
 
     def unhidden(self, group: Group) -> float:
         """Return the share of a group's exchanges that cannot be hidden."""
@@ -123,7 +144,9 @@ class Emitter:
         torch/distributed/_symmetric_memory (async TP: every rank maps the memory of all others).
         """
         parallel = self.job.parallel
-        return self.held.in_one_node(parallel.tp if group is Group.TP else parallel.expert_tp)
+        span = parallel.tp if group is Group.TP else parallel.expert_tp
+        ranks = self.share.execution.ranks_per_node
+        return parallel.world_size <= ranks or ranks % span == 0
 
 
 def _merged(calls: Iterable[Counted]) -> tuple[Counted, ...]:

@@ -1,67 +1,113 @@
-"""The operator calls of the parts of a layer, forward and backward.
+"""The operator calls of the parts of a model, forward and backward.
 
-The backward pass of a matrix product is two products of its own: dgrad turns the gradient of the
-output into that of the input, wgrad into that of the weight, which it adds to the gradient buffer.
+The backward pass of a GEMM is two GEMMs of its own: dgrad turns the gradient of the output into that of the input,
+wgrad into that of the weight, which it adds to the gradient buffer.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from traincast.model.blocks.part import Exchange as PartExchange
+from traincast.model.blocks.part import Gemm, Kernel, Part
 from traincast.workload.calls import OperatorCall
+from traincast.workload.words import Group, Operation
 
 Counted = tuple[OperatorCall, float]
 """A call and how often it runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A communication that is done so many times in a pass."""
+
+    group: Group
+    operation: Operation
+    size_bytes: int
+    count: float = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardWork:
+    """What a module of a layer runs and exchanges in the forward pass."""
+
+    calls: list[Counted] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+
+
 @dataclass(slots=True)
-class Kernels:
-    """Collects the calls of both passes; a backward pass lists its calls in no particular order."""
+class Work:
+    """What some parts run and exchange in each pass; a backward pass lists its calls in no particular order."""
 
     forward: list[Counted] = field(default_factory=list)
     backward: list[Counted] = field(default_factory=list)
     weight: list[Counted] = field(default_factory=list)
     """Weight gradients."""
-    dense_elements: int = 0
-    """Elements of the weights that every replica holds."""
-    expert_elements: int = 0
-    """Elements of the weights of experts."""
-    trained_elements: int = 0
-    """Of the dense ones, those that are trained."""
+    forward_exchanges: list[Exchange] = field(default_factory=list)
+    backward_exchanges: list[Exchange] = field(default_factory=list)
+    modules: dict[str, ForwardWork] = field(default_factory=dict)
+    """The share of the forward pass of each module that can be recomputed by itself; one may hold another."""
 
-    def linear(self, m: int, n: int, k: int, dtype: str, *, trained: bool = True) -> None:
-        """Add a product of m tokens with a weight of k inputs and n outputs."""
-        self._product(OperatorCall(family="gemm", shape=(m, n, k), dtype=dtype), trained)
-        self.dense_elements += n * k
-        self.trained_elements += n * k if trained else 0
+    def add(self, part: Part, *, trained: bool) -> None:
+        """Add a part; `trained` says whether its weights are."""
+        calls = [*map(_gemm, part.gemms), *map(_kernel, part.kernels)]
+        runs = [(call, count) for call, count in calls if min(call.shape) > 0]
+        exchanges = _exchanges(part.forward)
+        self.forward += runs
+        self.forward_exchanges += exchanges
+        self.backward_exchanges += _exchanges(part.backward)
+        for name in part.modules:
+            module = self.modules.setdefault(name, ForwardWork())
+            module.calls.extend(runs)
+            module.exchanges.extend(exchanges)
+        products = [(call, count) for call, count in map(_gemm, part.gemms) if min(call.shape) > 0]
+        self.backward += [(replace(call, direction="dgrad"), count) for call, count in products]
+        self.weight += [(replace(call, direction="wgrad"), count) for call, count in products if trained]
+        for kernel in part.kernels:
+            call, count = _kernel(kernel)
+            if min(call.shape) > 0:
+                again = call if kernel.backward_alike else replace(call, direction="backward")
+                self.backward.append((again, count))
 
-    def grouped(self, groups: int, m: int, n: int, k: int, dtype: str, *, trained: bool = True) -> None:
-        """Add one product for each of several experts; m tokens for all of them together.
 
-        One expert alone is a plain product.
-        """
-        grouped = OperatorCall(family="grouped_gemm", shape=(m, n, k, groups), dtype=dtype)
-        self._product(grouped if groups > 1 else replace(grouped, family="gemm", shape=(m, n, k)), trained)
-        self.expert_elements += groups * n * k
+def work_of(parts: Iterable[Part], *, trains_weights: bool) -> Work:
+    """Return the work of some parts.
 
-    def _product(self, call: OperatorCall, trained: bool) -> None:
-        if min(call.shape) <= 0:
-            return
-        self.forward.append((call, 1))
-        self.backward.append((replace(call, direction="dgrad"), 1))
-        if trained:
-            self.weight.append((replace(call, direction="wgrad"), 1))
+    Parameters
+    ----------
+    parts : iterable of Part
+        The parts, of numbers.
+    trains_weights : bool
+        Whether all weights are trained, not adapters alone.
+    """
+    work = Work()
+    for part in parts:
+        work.add(part, trained=trains_weights or part.adapter)
+    return work
 
-    def simple(self, family: str, shape: tuple[int, ...], dtype: str, count: float = 1, **options: str) -> None:
-        """Add an operator that has a backward pass of its own and no weight to speak of."""
-        self.both(OperatorCall(family=family, shape=shape, dtype=dtype, options=tuple(options.items())), count)
 
-    def both(self, call: OperatorCall, count: float = 1) -> None:
-        """Add a call and its backward pass; nothing for an empty shape."""
-        if min(call.shape) > 0:
-            self.forward.append((call, count))
-            self.backward.append((replace(call, direction="backward"), count))
+def _gemm(gemm: Gemm) -> Counted:
+    """Return the forward call of a GEMM; one expert alone is a plain one."""
+    shape = (gemm.m, gemm.n, gemm.k)
+    if gemm.groups > 1:
+        return OperatorCall(family="grouped_gemm", shape=(*shape, gemm.groups), dtype=gemm.dtype), 1
+    return OperatorCall(family="gemm", shape=shape, dtype=gemm.dtype), 1
 
-    def alike(self, family: str, shape: tuple[int, ...], dtype: str, count: float = 1) -> None:
-        """Add an operator whose backward pass costs what its forward pass does."""
-        if min(shape) > 0:
-            for calls in (self.forward, self.backward):
-                calls.append((OperatorCall(family=family, shape=shape, dtype=dtype), count))
+
+def _kernel(kernel: Kernel) -> Counted:
+    call = OperatorCall(
+        family=kernel.family,
+        shape=kernel.shape,
+        dtype=kernel.dtype,
+        causal=kernel.causal,
+        window=kernel.window,
+        options=kernel.options,
+    )
+    return call, kernel.count
+
+
+def _exchanges(exchanges: Iterable[PartExchange]) -> list[Exchange]:
+    return [
+        Exchange(Group[each.group.upper()], Operation[each.operation.upper()], each.size_bytes, each.count)
+        for each in exchanges
+        if each.size_bytes > 0
+    ]

@@ -7,14 +7,24 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from traincast.model.blocks.experts import MoeMlp
+from traincast.model.blocks.share import Share
+from traincast.model.elements import Elements, elements_of
+from traincast.model.structure import (
+    MTP_ENDS,
+    Blocks,
+    first_blocks,
+    last_blocks,
+    layer_blocks,
+    layer_kinds,
+    parts_of,
+)
 from traincast.spec.job import Job
+from traincast.spec.rank_share import rank_share
 from traincast.workload.build.emit import Emitter, Host
-from traincast.workload.build.ends import embedding, embedding_exchange, head_rows, times
-from traincast.workload.build.kernels import Counted
-from traincast.workload.build.layer import Exchange, LayerKind, LayerWork, layer_work, trains_weights
-from traincast.workload.build.slice import Slice
-from traincast.workload.build.weights import NONE, Weights, layer_weights, projection_weights, table_weights
-from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
+from traincast.workload.build.ends import embedding, exchanged, head_rows, merged, times
+from traincast.workload.build.kernels import Counted, Exchange, Work, work_of
+from traincast.workload.words import STREAM_OF_GROUP, Phase
 
 BACKWARD_HOST = 1.6
 """Host time of a layer's backward pass over its forward: two products for each one, and autograd's own
@@ -37,10 +47,10 @@ class StageWork:
 
     job: Job
     index: int
-    kinds: tuple[tuple[LayerKind, int], ...]
-    held: Slice
-    """What a rank holds of a layer."""
-    works: Mapping[LayerKind, LayerWork]
+    kinds: tuple[tuple[Blocks, int], ...]
+    share: Share
+    """What a rank has of a layer and a microbatch."""
+    works: Mapping[Blocks, Work]
     """What a layer of each kind does; the same for all stages."""
 
     @property
@@ -58,44 +68,49 @@ class StageWork:
         """Layers of all kinds."""
         return sum(count for _, count in self.kinds)
 
-    def work(self, kind: LayerKind) -> LayerWork:
+    def work(self, kind: Blocks) -> Work:
         """Return what a layer of a kind does."""
         return self.works[kind]
 
     def host(self) -> Host:
         """Return what the host needs to launch a forward pass."""
         stack = self.job.stack
-        experts = sum(count for kind, count in self.kinds if kind.experts)
+        experts = sum(count for kind, count in self.kinds if any(isinstance(block, MoeMlp) for block in kind))
         waits = self.job.model.experts is not None and self.job.model.experts.capacity_factor is None
         experts_s = stack.host_expert_s * experts * (1.0 if waits else UNSYNCHRONISED)
         seconds = Host(stack.host_layer_s * self.layers, experts_s)
         return seconds * GRAPH_HOST if self.job.cuda_graphs else seconds
 
-    def weights(self) -> Weights:
+    def weights(self) -> Elements:
         """Return the weights that a rank holds of it."""
-        total = NONE
-        for kind, count in self.kinds:
-            total = total + layer_weights(self.held, self.work(kind)) * count
-        tables = int(self.first) + int(self.last)
-        if len(self.job.layers_Q) == 1 and self.job.model.tied_embeddings:
-            tables = 1
+        model = self.job.model
+        held = [*self.kinds]
+        if self.first:
+            held.append((first_blocks(), 1))
         if self.last:
-            total = total + projection_weights(self.held, self.job.model.mtp_layers)
-        return total + table_weights(self.held, tables)
+            held.append((last_blocks(model, with_embedding=self.job.parallel.pp == 1), 1))
+            held.append((MTP_ENDS, model.mtp_layers))
+        total = Elements()
+        for blocks, count in held:
+            of_blocks = elements_of(parts_of(blocks, self.share), trains_weights=self.share.trains_weights)
+            total = total + of_blocks * count
+        return total
 
 
 def stages_of(job: Job, ranks_per_node: int) -> tuple[StageWork, ...]:
     """Return every virtual stage of a job, in model order, [Q]."""
-    held = Slice(job, ranks_per_node)
-    kinds = [LayerKind(job.model.has_experts(i), job.model.window_of(i)) for i in range(job.model.layers)]
-    works = {kind: layer_work(held, kind) for kind in dict.fromkeys(kinds)}
+    share, model = rank_share(job, ranks_per_node), job.model
+    works = {
+        blocks: work_of(parts_of(blocks, share), trains_weights=share.trains_weights)
+        for blocks in layer_kinds(model, range(model.layers))
+    }
     stages, begin = [], 0
     for index, layers in enumerate(job.layers_Q):
-        of_stage = Counter(kinds[begin : begin + layers])
-        if index == len(job.layers_Q) - 1 and job.model.mtp_layers:
+        of_stage = Counter(layer_kinds(model, range(begin, begin + layers)))
+        if index == len(job.layers_Q) - 1 and model.mtp_layers:
             # Layers that predict further tokens follow the last one and are like it.
-            of_stage[kinds[-1]] += job.model.mtp_layers
-        stages.append(StageWork(job, index, tuple(of_stage.items()), held, works))
+            of_stage[layer_blocks(model, model.layers - 1)] += model.mtp_layers
+        stages.append(StageWork(job, index, tuple(of_stage.items()), share, works))
         begin += layers
     return tuple(stages)
 
@@ -145,15 +160,16 @@ def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather
     if gather and not gather.begins:
         rows += [*arrived, *launched]
     if stage.first:
-        rows += emit.compute("embedding forward", Phase.FORWARD, embedding(stage.held).forward)
-        rows += embedding_exchange(emit, stage.held, backward=False)
+        lookup = embedding(emit)
+        rows += emit.compute("embedding forward", Phase.FORWARD, lookup.forward)
+        rows += [row for each in lookup.forward_exchanges for row in emit.exchange(each, Phase.FORWARD)]
     calls, exchanges, host = _forward(stage)
     layers = emit.compute("layers forward", Phase.FORWARD, calls)
     rows += emit.hosted(host, Phase.FORWARD, emit.overlapped([*exchanges, *beside], Phase.FORWARD, layers))
     if gather and gather.begins:
         rows += [*arrived, *launched]
     if stage.last:
-        rows += head_rows(emit, stage.held, backward=False)
+        rows += head_rows(emit, backward=False)
     return rows
 
 
@@ -177,16 +193,16 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
     """
     rows: list[int] = []
     if stage.last:
-        rows += head_rows(emit, stage.held, backward=True)
+        rows += head_rows(emit, backward=True)
     calls: list[Counted] = []
     weights: list[Counted] = []
     exchanges: list[Exchange] = []
     for kind, count in stage.kinds:
         work = stage.work(kind)
-        calls += times(work.kernels.backward, count)
-        weights += times(work.kernels.weight, count)
-        exchanges += _exchanged(work.backward, count)
-    exchanges = _merged(exchanges)
+        calls += times(work.backward, count)
+        weights += times(work.weight, count)
+        exchanges += exchanged(work.backward_exchanges, count)
+    exchanges = merged(exchanges)
     rows += _recomputed(emit, stage)
     # All layers but the one that is computed last have their gradients before the pass ends.
     early = 1 - 1 / max(1, stage.layers)
@@ -196,9 +212,10 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
     compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights)
     passed = emit.overlapped([*exchanges, *beside], Phase.BACKWARD, compute)
     rows += emit.hosted(stage.host() * BACKWARD_HOST, Phase.BACKWARD, passed)
-    if stage.first and trains_weights(stage.held):
-        rows += embedding_exchange(emit, stage.held, backward=True)
-        rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, embedding(stage.held).backward)
+    if stage.first and stage.share.trains_weights:
+        lookup = embedding(emit)
+        rows += [row for each in lookup.backward_exchanges for row in emit.exchange(each, Phase.WEIGHT_GRADIENT)]
+        rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, lookup.backward)
     for each in reduced:
         rows += emit.exchange(each, Phase.WEIGHT_GRADIENT, share=1 - early, blocking=False)
     return rows
@@ -210,9 +227,9 @@ def _forward(stage: StageWork, share: float = 1.0) -> tuple[list[Counted], list[
     exchanges: list[Exchange] = []
     for kind, count in stage.kinds:
         work = stage.work(kind)
-        calls += times(work.kernels.forward, count * share)
-        exchanges += _exchanged(work.forward, count * share)
-    return calls, _merged(exchanges), stage.host() * share
+        calls += times(work.forward, count * share)
+        exchanges += exchanged(work.forward_exchanges, count * share)
+    return calls, merged(exchanges), stage.host() * share
 
 
 def _recomputed(emit: Emitter, stage: StageWork) -> list[int]:
@@ -244,11 +261,11 @@ def _modules_again(stage: StageWork) -> tuple[list[Counted], list[Exchange], Hos
             if module in work.modules:
                 again = work.modules[module]
                 calls += times(again.calls, count)
-                exchanges += _exchanged(again.exchanges, count)
-                launched += count * _launches(again.calls) / _launches(work.kernels.forward)
+                exchanges += exchanged(again.exchanges, count)
+                launched += count * _launches(again.calls) / _launches(work.forward)
     whole = stage.host()
     routed = whole.experts_s if "moe" in stage.job.recomputed_modules else 0.0
-    return calls, _merged(exchanges), Host(whole.layers_s * launched / max(1, stage.layers), routed)
+    return calls, merged(exchanges), Host(whole.layers_s * launched / max(1, stage.layers), routed)
 
 
 def _launches(calls: list[Counted]) -> float:
@@ -262,16 +279,3 @@ def _recomputed_share(stage: StageWork) -> float:
         return 0.0
     again = stage.layers if job.recompute_layers is None else min(job.recompute_layers, stage.layers)
     return again / stage.layers
-
-
-def _merged(exchanges: list[Exchange]) -> list[Exchange]:
-    """Add up equal exchanges, in the order of their first."""
-    counts: dict[tuple[Group, Operation, int], float] = {}
-    for each in exchanges:
-        key = (each.group, each.operation, each.size_bytes)
-        counts[key] = counts.get(key, 0.0) + each.count
-    return [Exchange(*key, count) for key, count in counts.items()]
-
-
-def _exchanged(exchanges: list[Exchange], count: float) -> list[Exchange]:
-    return [Exchange(each.group, each.operation, each.size_bytes, each.count * count) for each in exchanges]

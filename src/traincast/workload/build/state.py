@@ -7,9 +7,10 @@ gradients after each backward pass).
 
 from dataclasses import dataclass
 
+from traincast.model.elements import Elements
+from traincast.model.numbers import ceil_div
 from traincast.spec.job import Job
-from traincast.workload.build.layer import Exchange
-from traincast.workload.build.weights import Weights
+from traincast.workload.build.kernels import Exchange
 from traincast.workload.words import Group, Operation
 
 PARAMETER_BYTES = 2
@@ -21,7 +22,7 @@ class StateExchange:
     """Exchanges over the replicas of a virtual stage's weights."""
 
     job: Job
-    weights: Weights
+    weights: Elements
 
     def gathered(self) -> list[Exchange]:
         """Return the all-gathers that bring all parameters of the stage to each rank."""
@@ -55,8 +56,8 @@ class StateExchange:
     def _elements(self, *, trained: bool) -> tuple[int, int]:
         weights = self.weights
         if trained:
-            return weights.trained_dense, weights.trained_expert
-        return weights.dense, weights.expert
+            return weights.trained_dense, weights.trained_experts
+        return weights.dense, weights.experts
 
     def _over(self, operation: Operation, dense_bytes: int, expert_bytes: int) -> list[Exchange]:
         """Return one exchange of dense and one of expert weights, where there are any to exchange with."""
@@ -72,8 +73,10 @@ class StateExchange:
 
     def updated(self) -> int:
         """Return the parameters that the optimizer of one rank updates."""
-        dense, expert = self.weights.trained_dense, self.weights.trained_expert
+        dense, expert = self.weights.trained_dense, self.weights.trained_experts
         if self.job.zero == 0:
-            return dense + expert
+            return int(dense + expert)
         parallel = self.job.parallel
-        return -(-dense // max(1, min(self.job.shard, parallel.dp * parallel.cp))) - (-expert // parallel.edp)
+        return int(
+            ceil_div(dense, max(1, min(self.job.shard, parallel.dp * parallel.cp))) + ceil_div(expert, parallel.edp)
+        )

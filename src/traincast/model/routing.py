@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import cache
 from math import comb
 
+from traincast.model.model import Experts
+
 
 @cache
 def expected_nodes(node_of_expert: tuple[int, ...], topk: int, groups: int = 1, group_topk: int = 1) -> float:
@@ -49,3 +51,24 @@ def _choices(held: Sequence[int], chosen: int) -> Counter[int]:
     for own in held:
         ways += Counter({(count + 1, total + own): number for (count, total), number in ways.items() if count < chosen})
     return Counter({total: number for (count, total), number in ways.items() if count == chosen})
+
+
+def nodes_of_token(experts: Experts, ep: int, etp: int, ranks_per_node: int, *, limited: bool = True) -> float | None:
+    """Return the expected nodes that a token's experts are on; None where one node holds all experts.
+
+    Parameters
+    ----------
+    experts : Experts
+        Of the model.
+    ep, etp : int
+        Ranks that share the experts out, and ranks that split each of them.
+    ranks_per_node : int
+        Ranks that reach each other without the network.
+    limited : bool
+        Whether groups limit the routing; else as if there were none.
+    """
+    each = experts.experts // ep
+    node_E = tuple(at // each * etp // ranks_per_node for at in range(experts.experts))
+    if len(set(node_E)) == 1:
+        return None
+    return expected_nodes(node_E, experts.topk, *((experts.groups, experts.group_topk) if limited else (1, 1)))

@@ -1,0 +1,77 @@
+"""Parts that several blocks have: norms, residual sums, casts, adapters."""
+
+from dataclasses import replace
+
+from traincast.model.blocks.part import Gemm, Kernel, Part
+from traincast.model.blocks.share import Share
+from traincast.model.model import Model
+from traincast.model.numbers import Number
+
+_MASK_BYTES = 1
+
+
+def norm_elements(model: Model) -> int:
+    """Return the parameters of a norm over the hidden size."""
+    return model.hidden * (2 if model.norm == "layer" else 1)
+
+
+def norm(
+    share: Share, name: str, *, counts_as: str = "norms", saved: str = "norm inputs", modules: tuple[str, ...] = ()
+) -> Part:
+    """Return a norm over the hidden size, of which every tensor parallel rank has a copy."""
+    return Part(
+        name=name,
+        counts_as=counts_as,
+        vectors=norm_elements(share.model),
+        kernels=(norm_kernel(share, share.norm_tokens, share.model.hidden),),
+        saved={saved: share.norm_bytes},
+        modules=modules,
+    )
+
+
+def norm_kernel(share: Share, rows: Number, width: Number) -> Kernel:
+    """Return a norm over rows of a width."""
+    return Kernel(family="norm", shape=(rows, width), dtype=share.execution.core_dtype)
+
+
+def residual(share: Share, name: str) -> Part:
+    """Return the sum of a block's output and its input, with dropout and bias as kernels of their own if not fused."""
+    execution = share.execution
+    kernel = Kernel(
+        family="elementwise",
+        shape=(share.norm_tokens, share.model.hidden),
+        dtype=execution.core_dtype,
+        count=1 if execution.fused_elementwise else 2,
+        backward_alike=True,
+    )
+    masks = {"dropout masks": _MASK_BYTES * share.norm_tokens * share.model.hidden} if execution.dropout else {}
+    return Part(name=name, counts_as="norms", kernels=(kernel,), saved=masks)
+
+
+def cast(share: Share, elements: Number) -> tuple[Kernel, ...]:
+    """Return the cast of GEMMs' inputs to 8 bits or less, if they are."""
+    if not share.execution.in_eight_bits:
+        return ()
+    return (Kernel(family="cast", shape=(elements,), dtype=share.execution.precision, backward_alike=True),)
+
+
+def adapters(share: Share, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Return the low-rank adapters beside the GEMMs of some parts, if a job has them.
+
+    Two products of rank r beside each frozen one, and the sum of both results; the matrices are fused as those of the
+    model are. Source: Hu et al. 2021, arXiv 2106.09685, sections 4.1 and 4.2 (adapters on attention alone).
+    """
+    rank, dtype = share.execution.lora_rank, share.execution.core_dtype
+    if not rank:
+        return ()
+    return tuple(
+        Part(
+            name=f"{part.name}.adapter",
+            counts_as=part.counts_as,
+            gemms=(replace(gemm, n=rank, dtype=dtype), Gemm(m=gemm.m, n=gemm.n, k=rank, dtype=dtype)),
+            kernels=(Kernel(family="elementwise", shape=(gemm.m, gemm.n), dtype=dtype, backward_alike=True),),
+            adapter=True,
+        )
+        for part in parts
+        for gemm in part.gemms
+    )

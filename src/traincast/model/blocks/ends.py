@@ -1,0 +1,121 @@
+"""What stands before the first layer and after the last one: embedding, LM head, MTP projections."""
+
+from dataclasses import dataclass
+
+from traincast.model.blocks.common import norm, norm_elements, norm_kernel
+from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
+from traincast.model.blocks.share import Share
+from traincast.model.blocks.tensor_parallel import exchange
+from traincast.model.numbers import ceil_div
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """The lookup of the tokens' vectors, a table whose rows are split over tp; learned positions.
+
+    Source: Megatron-LM, megatron/core/tensor_parallel/layers.py (VocabParallelEmbedding).
+    """
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return both tables."""
+        model = share.model
+        lookup = Kernel(
+            family="embedding",
+            shape=(share.tokens, model.hidden, share.vocabulary),
+            dtype=share.execution.core_dtype,
+        )
+        split, whole = share.splits_sequence, (share.tp > 1) & (share.sequence_parallel == 0)
+        tables = (
+            Part(
+                name="embedding.word_embeddings",
+                counts_as="embedding",
+                vectors=share.table_rows * model.hidden,
+                kernels=(lookup,),
+                forward=(*exchange(share, "reduce_scatter", split), *exchange(share, "all_reduce", whole)),
+                backward=exchange(share, "all_gather", split),
+            ),
+        )
+        positions = model.learned_positions * model.hidden
+        if not positions:
+            return tables
+        return (*tables, Part(name="embedding.position_embeddings", counts_as="positions", vectors=positions))
+
+
+@dataclass(frozen=True, slots=True)
+class LmHead:
+    """The final norm, the LM head, whose outputs are split over tp, and the loss over the split vocabulary.
+
+    Source: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py (largest logit, its sum and the target's are
+    reduced: three numbers for each token).
+    """
+
+    shared_table: bool = False
+    """Whether its matrix is held by another block of the same rank."""
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return the norm, the GEMM and the loss."""
+        model, dtype = share.model, share.execution.core_dtype
+        split, whole = share.splits_sequence, (share.tp > 1) & (share.sequence_parallel == 0)
+        again = exchange(share, "all_gather", split) if share.trains_weights else ()
+        gemm = Gemm(
+            m=share.tokens,
+            n=share.table_rows,
+            k=model.hidden,
+            dtype=dtype,
+            elements_of_another=self.shared_table,
+        )
+        loss = Exchange(group="tp", operation="all_reduce", size_bytes=share.tokens * 4 * (share.tp > 1), count=3)
+        logits = share.tokens * share.table_rows
+        return (
+            norm(share, "final_layernorm", counts_as="final_norm", saved="head inputs"),
+            Part(
+                name="output_layer",
+                counts_as="head",
+                gemms=(gemm,),
+                saved={"head inputs": share.norm_bytes, "logits": share.execution.saved_logit_bytes * logits},
+                forward=exchange(share, "all_gather", split),
+                backward=(
+                    *exchange(share, "reduce_scatter", split),
+                    *exchange(share, "all_reduce", whole),
+                    *again,
+                ),
+            ),
+            Part(
+                name="loss",
+                counts_as="head",
+                kernels=(Kernel(family="cross_entropy", shape=(share.tokens, share.table_rows), dtype=dtype),),
+                forward=(loss,),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OtherParameters:
+    """Parameters that are in no block, such as BERT's pooler."""
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return them, without any work."""
+        return (Part(name="other", counts_as="other", vectors=share.model.other_params),)
+
+
+@dataclass(frozen=True, slots=True)
+class MtpProjection:
+    """What joins a layer that predicts a further token to the model.
+
+    A matrix from the hidden state and the next token's embedding together, each with a norm of its own, to the hidden
+    state. Sources: DeepSeek-V3, arXiv 2412.19437, section 2.2; its outputs are split as Megatron-LM does it
+    (megatron/core/transformer/multi_token_prediction.py).
+    """
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return the norms and the projection."""
+        hidden = share.model.hidden
+        gemm = Gemm(m=share.tokens, n=ceil_div(hidden, share.tp), k=2 * hidden, dtype=share.execution.precision)
+        norms = (norm_kernel(share, share.norm_tokens, hidden),)
+        return (
+            *(
+                Part(name=name, counts_as="mtp_projections", vectors=norm_elements(share.model), kernels=norms)
+                for name in ("enorm", "hnorm")
+            ),
+            Part(name="eh_proj", counts_as="mtp_projections", gemms=(gemm,)),
+        )

@@ -1,0 +1,206 @@
+"""The routed and shared experts of a layer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.model.blocks.common import cast, residual
+from traincast.model.blocks.mlp import activation, activations, gemms, mlp_norms, up_matrices
+from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
+from traincast.model.blocks.share import Share
+from traincast.model.blocks.tensor_parallel import around, exchange
+from traincast.model.model import Experts
+from traincast.model.numbers import Number, ceil_div, rounded
+from traincast.model.routing import nodes_of_token
+
+UNFUSED_PASSES = 5
+"""Passes over both halves of an expert's input where bias and gated activation are kernels of their own: bias, split,
+clamp, shift and product (gpt-oss, openai/gpt-oss, gpt_oss/torch/model.py, swiglu)."""
+
+_SCORE_BYTES = 4
+"""Routers compute in fp32; their scores and probabilities are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoeMlp:
+    """The MLP block of a layer with experts.
+
+    Tensor parallel ranks share the tokens out before they are routed, whether norms split the sequence or not. Every
+    rank sends `topk` copies of its tokens to the ranks that hold their experts and receives as many. Source:
+    Megatron-LM, megatron/core/transformer/moe (moe_layer.py, token_dispatcher.py, experts.py, shared_experts.py).
+    """
+
+    experts: Experts
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return the norm, router, exchanges, routed and shared experts, and the residual sum."""
+        return (
+            *mlp_norms(share, "layernorm"),
+            self._router(share),
+            self._dispatch(share),
+            *self._routed(share),
+            *self._shared(share),
+            residual(share, "mlp_bda"),
+        )
+
+    def own_tokens(self, share: Share) -> Number:
+        """Return the tokens that a rank routes."""
+        return ceil_div(share.tokens, share.tp)
+
+    def copies(self, share: Share) -> Number:
+        """Return the copies of its tokens that a rank sends to experts, without those that are dropped."""
+        capacity = self.experts.capacity_factor
+        return rounded(self.own_tokens(share) * (self.experts.topk * (min(capacity, 1.0) if capacity else 1.0)))
+
+    def _router(self, share: Share) -> Part:
+        """Return the router, which every rank has whole."""
+        experts, hidden, dtype = self.experts, share.model.hidden, share.execution.core_dtype
+        own = self.own_tokens(share)
+        return Part(
+            name="mlp.router",
+            counts_as="router",
+            gemms=(Gemm(m=own, n=experts.experts, k=hidden, dtype=dtype),),
+            vectors=experts.experts if experts.router_bias else 0,
+            kernels=(Kernel(family="route", shape=(own, hidden, experts.experts, experts.topk), dtype=dtype),),
+            saved={
+                "feed-forward inputs": share.norm_bytes,
+                "routing": 2 * _SCORE_BYTES * experts.experts * share.norm_tokens,
+            },
+            drops={"feed-forward inputs": ("layernorm",), "routing": ("moe",)},
+            modules=("moe",),
+        )
+
+    def _dispatch(self, share: Share) -> Part:
+        """Return the permutations of the tokens, and their way to the experts and back."""
+        experts, hidden, execution = self.experts, share.model.hidden, share.execution
+        own, copies = self.own_tokens(share), self.copies(share)
+        token_bytes = hidden * execution.element_bytes
+        size = copies * token_bytes
+        if execution.deduplicated_dispatch:
+            # A token crosses to each node of its experts once, not once for each of them.
+            size = rounded(size * _crossings(share, experts) / experts.topk)
+        gathered = copies * token_bytes * share.etp * (share.etp > 1)
+        # Without sequence parallelism every rank needs the tokens of all again after the experts, and their gradients
+        # before.
+        exchanges = (
+            Exchange(group="ep", operation="all_to_all", size_bytes=size * (share.ep > 1), count=2),
+            Exchange(group="etp", operation="all_gather", size_bytes=gathered),
+            Exchange(group="etp", operation="reduce_scatter", size_bytes=gathered),
+            *exchange(share, "all_gather", (share.tp > 1) & (share.sequence_parallel == 0)),
+        )
+        permute = Kernel(family="permute", shape=(own, hidden, experts.topk), dtype=execution.core_dtype, count=2)
+        return Part(
+            name="mlp.token_dispatcher",
+            counts_as="experts",
+            kernels=(permute,),
+            forward=exchanges,
+            backward=exchanges,
+            modules=("moe",),
+        )
+
+    def _routed(self, share: Share) -> tuple[Part, ...]:
+        """Return the experts of a rank, with the tokens of the busiest one; kept are those that it has room for."""
+        experts, model, execution = self.experts, share.model, share.execution
+        up, hidden, dtype = up_matrices(share), model.hidden, execution.precision
+        busiest = rounded(self.copies(share) * share.etp * execution.expert_imbalance)
+        width, groups = ceil_div(experts.ffn_hidden, share.etp), ceil_div(experts.experts, share.ep)
+        kept = self.own_tokens(share) * share.etp * experts.topk * self._room(share)
+        inner = activations(share, kept * width)
+        unfused = model.linear_bias and not execution.fused_expert_bias
+        bias = Kernel(
+            family="elementwise",
+            shape=(busiest, up * width),
+            dtype=execution.core_dtype,
+            count=UNFUSED_PASSES,
+            backward_alike=True,
+        )
+        outputs = {"expert outputs": execution.element_bytes * kept * hidden} if execution.expert_output_copy else {}
+        return (
+            Part(
+                name="mlp.experts.linear_fc1",
+                counts_as="experts",
+                gemms=(Gemm(m=busiest, n=up * width, k=hidden, dtype=dtype, groups=groups),),
+                vectors=groups * up * width if model.linear_bias else 0,
+                kernels=cast(share, busiest * hidden),
+                saved={"expert inputs": execution.input_bytes * kept * hidden},
+                drops={"expert inputs": ("moe",)},
+                modules=("moe",),
+                expert=True,
+            ),
+            Part(
+                name="mlp.experts.activation_func",
+                counts_as="experts",
+                kernels=(activation(share, busiest, width), *((bias,) if unfused else ())),
+                saved={"expert inner": inner.before, "expert activations": inner.after},
+                drops={"expert inner": ("moe",), "expert activations": ("moe", "moe_act")},
+                modules=("moe", "moe_act"),
+                passing_backward=inner.passing + 2 * execution.element_bytes * kept * hidden,
+            ),
+            Part(
+                name="mlp.experts.linear_fc2",
+                counts_as="experts",
+                gemms=(Gemm(m=busiest, n=hidden, k=width, dtype=dtype, groups=groups),),
+                vectors=groups * hidden if model.linear_bias else 0,
+                kernels=cast(share, busiest * width),
+                saved=outputs,
+                drops={"expert outputs": ("moe",)},
+                modules=("moe",),
+                expert=True,
+            ),
+        )
+
+    def _room(self, share: Share) -> float:
+        """Return the copies that the busiest expert rank keeps over the mean: no more than its capacity."""
+        spread, capacity = share.execution.expert_imbalance, self.experts.capacity_factor
+        if capacity is None:
+            return spread
+        return min(spread, capacity) if spread > 1 else capacity
+
+    def _shared(self, share: Share) -> tuple[Part, ...]:
+        """Return the shared experts, which are split and exchanged as a dense MLP is."""
+        if not self.experts.shared_ffn_hidden:
+            return ()
+        width, exchanged, model = ceil_div(self.experts.shared_ffn_hidden, share.tp), around(share), share.model
+        inner = activations(share, share.tokens * width)
+        fc1, fc2 = gemms(share, width)
+        return (
+            Part(
+                name="mlp.shared_experts.linear_fc1",
+                counts_as="shared_experts",
+                gemms=(fc1,),
+                vectors=up_matrices(share) * width if model.linear_bias else 0,
+                kernels=cast(share, share.norm_tokens * model.hidden),
+                forward=exchanged.enter_forward,
+                backward=exchanged.enter_backward,
+                modules=("moe", "shared_experts"),
+            ),
+            Part(
+                name="mlp.shared_experts.activation_func",
+                counts_as="shared_experts",
+                kernels=(activation(share, share.tokens, width),),
+                saved={"shared experts": inner.before + inner.after},
+                drops={"shared experts": ("moe", "shared_experts")},
+                modules=("moe", "shared_experts"),
+            ),
+            Part(
+                name="mlp.shared_experts.linear_fc2",
+                counts_as="shared_experts",
+                gemms=(fc2,),
+                kernels=cast(share, share.tokens * width),
+                vectors=(model.hidden if model.linear_bias else 0) + (model.hidden if self.experts.shared_gate else 0),
+                forward=exchanged.leave_forward,
+                backward=exchanged.leave_backward,
+                modules=("moe", "shared_experts"),
+            ),
+        )
+
+
+def _crossings(share: Share, experts: Experts) -> Number:
+    """Return how often a token is sent: to each node of its experts once, unless one node holds all experts."""
+
+    def of_layout(ep: int, etp: int) -> float:
+        return nodes_of_token(experts, int(ep), int(etp), share.execution.ranks_per_node) or experts.topk
+
+    if isinstance(share.ep, np.ndarray) or isinstance(share.etp, np.ndarray):
+        return np.vectorize(of_layout, otypes=[float])(share.ep, share.etp)
+    return of_layout(share.ep, share.etp)

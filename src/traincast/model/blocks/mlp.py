@@ -1,0 +1,111 @@
+"""The MLP of a dense layer, and the shared experts of others, which are split as it is."""
+
+from dataclasses import dataclass
+
+from traincast.model.blocks.attention import MLP_AND_ATTENTION
+from traincast.model.blocks.common import cast, norm, residual
+from traincast.model.blocks.part import Gemm, Kernel, Part
+from traincast.model.blocks.share import Share
+from traincast.model.blocks.tensor_parallel import around
+from traincast.model.numbers import Number, ceil_div
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """The MLP block of a layer: two or, with a gate, three matrices with an activation function between them.
+
+    The first is split over tp by its outputs, the last by its inputs. Source: Shoeybi et al. 2019, arXiv 1909.08053,
+    section 3.
+    """
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return the norm, both GEMMs, the activation function and the residual sum."""
+        model, execution = share.model, share.execution
+        width, exchanged = ceil_div(model.ffn_hidden, share.tp), around(share)
+        inner = activations(share, share.tokens * width)
+        fc1, fc2 = gemms(share, width)
+        return (
+            *mlp_norms(share, "mlp"),
+            Part(
+                name="mlp.linear_fc1",
+                counts_as="mlp",
+                gemms=(fc1,),
+                vectors=up_matrices(share) * width if model.linear_bias else 0,
+                kernels=cast(share, share.norm_tokens * model.hidden),
+                saved={"feed-forward inputs": share.norm_tokens * model.hidden * execution.input_bytes},
+                drops={"feed-forward inputs": ("mlp",)},
+                forward=exchanged.enter_forward,
+                backward=exchanged.enter_backward,
+                modules=("mlp",),
+            ),
+            Part(
+                name="mlp.activation_func",
+                counts_as="mlp",
+                kernels=(activation(share, share.tokens, width),),
+                saved={"feed-forward inner": inner.before + inner.after},
+                drops={"feed-forward inner": ("mlp",)},
+                passing_backward=inner.passing,
+                modules=("mlp",),
+            ),
+            Part(
+                name="mlp.linear_fc2",
+                counts_as="mlp",
+                gemms=(fc2,),
+                vectors=model.hidden if model.linear_bias else 0,
+                kernels=cast(share, share.tokens * width),
+                forward=exchanged.leave_forward,
+                backward=exchanged.leave_backward,
+                modules=("mlp",),
+            ),
+            residual(share, "mlp_bda"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Bytes around an activation function."""
+
+    before: Number
+    """Its inputs, kept."""
+    after: Number
+    """Its outputs, kept."""
+    passing: Number
+    """Gradients of both, while they pass."""
+
+
+def mlp_norms(share: Share, module: str) -> tuple[Part, ...]:
+    """Return the norms of the MLP's input and, where there are more than two in a layer, its output."""
+    count = share.model.norms_per_layer
+    before = (norm(share, "pre_mlp_layernorm", modules=(module,)),) if count >= MLP_AND_ATTENTION else ()
+    return (*before, *((norm(share, "post_mlp_layernorm"),) if count > MLP_AND_ATTENTION + 1 else ()))
+
+
+def gemms(share: Share, width: Number) -> tuple[Gemm, Gemm]:
+    """Return the two GEMMs of an MLP with that inner width on a rank."""
+    hidden, dtype = share.model.hidden, share.execution.precision
+    return (
+        Gemm(m=share.tokens, n=up_matrices(share) * width, k=hidden, dtype=dtype),
+        Gemm(m=share.tokens, n=hidden, k=width, dtype=dtype),
+    )
+
+
+def up_matrices(share: Share) -> int:
+    """Return how many matrices lead to the inner width: the gate is one."""
+    return 2 if share.model.gated else 1
+
+
+def activation(share: Share, tokens: Number, width: Number) -> Kernel:
+    """Return the activation function."""
+    options = (("kind", "swiglu" if share.model.gated else "gelu"),)
+    return Kernel(family="activation", shape=(tokens, width), dtype=share.execution.core_dtype, options=options)
+
+
+def activations(share: Share, elements: Number) -> Activations:
+    """Return the bytes around an activation function with so many outputs."""
+    up, execution = up_matrices(share), share.execution
+    width, copy = execution.element_bytes, int(share.model.gated and execution.activation_copy)
+    return Activations(
+        before=width * up * elements,
+        after=(width * copy + execution.input_bytes) * elements,
+        passing=width * (up + 1) * elements,
+    )

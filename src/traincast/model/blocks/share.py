@@ -1,0 +1,144 @@
+"""What one rank works on: its share of a layer and of a microbatch.
+
+Degrees, micro batch and sequence are numbers, or arrays that broadcast: one `Share` then stands for many layouts.
+"""
+
+from dataclasses import dataclass, field
+
+from traincast.model.model import Model
+from traincast.model.numbers import Number, ceil_div, choose, larger
+
+EIGHT_BIT = ("fp8", "fp8_block", "mxfp8", "nvfp4")
+"""Precisions of 8 bits or less, whose weights can be kept and gathered in 8."""
+
+FULL_PRECISIONS = ("bf16", "fp16", "fp32", "tf32")
+"""Precisions that attention and the LM head have, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """How the work is done, whatever the layout: the same for all layouts of a `Share`."""
+
+    precision: str = "bf16"
+    """Type of the inputs of the layers' GEMMs; attention and the LM head stay in 16 bits below that."""
+    attention_kernel: str = "fa2"
+    """Generation of the attention kernel; ``unfused`` writes the scores to memory."""
+    cp_kind: str = "ring"
+    """How context parallel ranks exchange keys and values."""
+    lora_rank: int = 0
+    """Width of low-rank adapters, which alone are trained; 0: all weights are."""
+    expert_imbalance: float = 1.0
+    """Tokens of the busiest expert rank over the mean."""
+    ranks_per_node: int = 8
+    """Ranks that reach each other without the network."""
+    fused_elementwise: bool = True
+    """Whether bias and dropout are fused with their neighbours."""
+    fused_expert_bias: bool = False
+    deduplicated_dispatch: bool = False
+    """Whether a token crosses to a node of its experts once."""
+    dropout: bool = False
+    """Whether dropout masks are kept."""
+    activation_copy: bool = False
+    """Whether a gate's output is kept beside its product with the other half."""
+    core_output_copy: bool = False
+    """Whether the output projection keeps a transposed copy of the attention's output."""
+    expert_output_copy: bool = False
+    """Whether the experts' outputs are kept, for the gradient of the router weights that multiply them."""
+    eight_bit_inputs: bool = True
+    """Whether GEMMs in 8 bits keep their inputs in 8."""
+    saved_logit_bytes: int = 4
+    """Bytes per logit that wait for the backward pass."""
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an activation, and of a parameter that GEMMs read: 16 bits in every precision but fp32 and tf32."""
+        return 4 if self.precision in ("fp32", "tf32") else 2
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of an element of a GEMM's input as it is kept for the gradient of its weight."""
+        return 1 if self.in_eight_bits and self.eight_bit_inputs else self.element_bytes
+
+    @property
+    def in_eight_bits(self) -> bool:
+        """Whether the layers' GEMMs read values of 8 bits or less."""
+        return self.precision in EIGHT_BIT
+
+    @property
+    def core_dtype(self) -> str:
+        """Type of attention, LM head and all that stays in 16 bits under fp8 and fp4."""
+        return self.precision if self.precision in FULL_PRECISIONS else "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A rank's share of the work of one microbatch; by default all of a sequence on one rank."""
+
+    model: Model
+    seq_length: Number
+    micro_batch: Number = 1
+    """Sequences of the microbatch."""
+    tp: Number = 1
+    cp: Number = 1
+    ep: Number = 1
+    etp: Number = 1
+    sequence_parallel: Number = False
+    """Whether tensor parallel ranks split the sequence where they do not split the weights."""
+    vocab: Number = 0
+    """Entries of the vocabulary with their padding; 0: those of the model."""
+    execution: Execution = field(default_factory=Execution)
+
+    @property
+    def sequence(self) -> Number:
+        """Tokens of one sequence on a context parallel rank."""
+        return ceil_div(self.seq_length, self.cp)
+
+    @property
+    def tokens(self) -> Number:
+        """Tokens of a microbatch that a tensor parallel group works on."""
+        return self.micro_batch * self.sequence
+
+    @property
+    def splits_sequence(self) -> Number:
+        """Whether norms and residuals of a rank see a part of the tokens of its group."""
+        return self.sequence_parallel & (self.tp > 1)
+
+    @property
+    def norm_tokens(self) -> Number:
+        """Tokens that norms and residuals of one rank see."""
+        return choose(self.splits_sequence, ceil_div(self.tokens, self.tp), self.tokens)
+
+    @property
+    def heads(self) -> Number:
+        """Attention heads of a rank."""
+        return ceil_div(self.model.attention.heads, self.tp)
+
+    @property
+    def kv_heads(self) -> Number:
+        """Key/value heads of a rank; where there are fewer heads than ranks they are copied."""
+        return larger(1, ceil_div(self.model.attention.kv_heads, self.tp))
+
+    @property
+    def table_rows(self) -> Number:
+        """Entries of the vocabulary on a rank."""
+        return ceil_div(self.vocabulary, self.tp)
+
+    @property
+    def vocabulary(self) -> Number:
+        """Entries of the vocabulary with their padding."""
+        return choose(self.vocab == 0, self.model.vocab, self.vocab)
+
+    @property
+    def trains_weights(self) -> bool:
+        """Whether the weights of the model itself are trained, not adapters."""
+        return not self.execution.lora_rank
+
+    @property
+    def activation_bytes(self) -> Number:
+        """Bytes of the hidden state of a microbatch over a tensor parallel group."""
+        return self.tokens * self.model.hidden * self.execution.element_bytes
+
+    @property
+    def norm_bytes(self) -> Number:
+        """Bytes of the hidden state of a microbatch between blocks, on one rank."""
+        return self.norm_tokens * self.model.hidden * self.execution.element_bytes

@@ -1,0 +1,39 @@
+"""Arithmetic that takes numbers and arrays alike: with numbers it stays in Python's own, with arrays it broadcasts."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Number: TypeAlias = Any
+"""A number, or an array of numbers that broadcasts with the others."""
+
+
+def ceil_div(value: Number, parts: Number) -> Number:
+    """Return whole numbers divided, rounded up."""
+    return -(-value // parts)
+
+
+def larger(one: Number, other: Number) -> Number:
+    """Return the larger of two, element by element."""
+    return np.maximum(one, other) if _arrays(one, other) else max(one, other)
+
+
+def smaller(one: Number, other: Number) -> Number:
+    """Return the smaller of two, element by element."""
+    return np.minimum(one, other) if _arrays(one, other) else min(one, other)
+
+
+def choose(condition: Number, one: Number, other: Number) -> Number:
+    """Return `one` where the condition holds, else `other`."""
+    if _arrays(condition):
+        return np.where(condition, one, other)
+    return one if condition else other
+
+
+def rounded(value: Number) -> Number:
+    """Return the nearest whole numbers, halves to the even one."""
+    return np.rint(value).astype(np.int64) if _arrays(value) else round(value)
+
+
+def _arrays(*values: Number) -> bool:
+    return any(isinstance(value, np.ndarray) for value in values)

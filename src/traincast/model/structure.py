@@ -1,0 +1,62 @@
+"""A model as a list of blocks: embedding, the blocks of every layer, head, and layers that predict further tokens."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from traincast.model.blocks.attention import Attention
+from traincast.model.blocks.ends import Embedding, LmHead, MtpProjection, OtherParameters
+from traincast.model.blocks.experts import MoeMlp
+from traincast.model.blocks.latent_attention import LatentAttention
+from traincast.model.blocks.mlp import Mlp
+from traincast.model.blocks.part import Block, Part
+from traincast.model.blocks.share import Share
+from traincast.model.model import Model
+
+Blocks = tuple[Block, ...]
+"""Blocks in the order of the forward pass; layers with equal blocks are alike."""
+
+MTP_ENDS: Blocks = (MtpProjection(), LmHead(shared_table=True))
+"""What stands before and after the layer itself where it predicts a further token."""
+
+
+def layer_blocks(model: Model, layer: int) -> Blocks:
+    """Return the blocks of the layer at that index, from 0."""
+    latent, window = model.attention.latent, model.window_of(layer)
+    attention = Attention(window) if latent is None else LatentAttention(latent, window)
+    experts = model.experts if model.has_experts(layer) else None
+    return attention, Mlp() if experts is None else MoeMlp(experts)
+
+
+def first_blocks() -> Blocks:
+    """Return what stands before the first layer."""
+    return (Embedding(),)
+
+
+def last_blocks(model: Model, *, with_embedding: bool) -> Blocks:
+    """Return what stands after the last layer.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    with_embedding : bool
+        Whether the embedding is on the same rank: a tied head then is the same table, else a copy of it.
+    """
+    head = LmHead(shared_table=model.tied_embeddings and with_embedding)
+    return (head, OtherParameters()) if model.other_params else (head,)
+
+
+def mtp_layer(model: Model) -> Blocks:
+    """Return the blocks of one layer that predicts a further token: like the last layer, on the model's head."""
+    projection, head = MTP_ENDS
+    return (projection, *layer_blocks(model, model.layers - 1), head)
+
+
+def layer_kinds(model: Model, layers: Iterable[int]) -> dict[Blocks, int]:
+    """Return how many of some layers are of each kind, in the order of their first."""
+    return dict(Counter(layer_blocks(model, layer) for layer in layers))
+
+
+def parts_of(blocks: Blocks, share: Share) -> list[Part]:
+    """Return the parts of some blocks for a rank's share."""
+    return [part for block in blocks for part in block.parts(share)]

@@ -1,0 +1,160 @@
+"""Blocks are the one description of a model: every count is a sum over them, of numbers as of arrays."""
+
+from dataclasses import fields, is_dataclass, replace
+
+import numpy as np
+import pytest
+
+from job_parts import job_of
+from traincast.estimate.memory.parameters import rank_parameters
+from traincast.model.blocks.share import Execution, Share
+from traincast.model.counts import parameters
+from traincast.model.load import load_model, model_names
+from traincast.model.numbers import Number
+from traincast.model.structure import first_blocks, last_blocks, layer_kinds, mtp_layer, parts_of
+from traincast.simulation.predict import plan_of_job
+from traincast.workload.build.stage import stages_of
+
+KINDS = ("llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "gemma2-9b", "qwen1.5-moe-a2.7b")
+"""Models that have every block and every part of it among them."""
+
+EXECUTIONS = (
+    Execution(),
+    Execution(precision="fp8", cp_kind="all_gather", deduplicated_dispatch=True, fused_expert_bias=True),
+    Execution(
+        precision="fp16",
+        attention_kernel="unfused",
+        cp_kind="all_to_all",
+        expert_imbalance=1.37,
+        fused_elementwise=False,
+        dropout=True,
+        activation_copy=True,
+        core_output_copy=True,
+        expert_output_copy=True,
+    ),
+    Execution(precision="fp32", lora_rank=16),
+)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_count_of_parameters_is_the_same(name):
+    """What is printed of a model, what memory holds, and what is exchanged and updated: on one rank all is there."""
+    model = load_model(name)
+    job = job_of(model, stack="megatron-core-2025", seq_length=512)
+    counted = parameters(model, job.padded_vocab)
+    (stage,) = stages_of(job, 8)
+    built = stage.weights()
+    held, trained = rank_parameters(job, plan_of_job(job), 0)
+    assert built.total == built.trained_dense + built.trained_experts == counted.trained
+    assert held.total == trained.total == counted.trained
+    experts = counted.layers.experts + counted.mtp.experts
+    assert built.experts == held.experts == experts
+
+
+def all_parts(share):
+    """Return the parts of all blocks of a model, each kind of layer once."""
+    model = share.model
+    blocks = [*first_blocks(), *last_blocks(model, with_embedding=False)]
+    for kind in layer_kinds(model, range(model.layers)):
+        blocks += kind
+    blocks += mtp_layer(model) if model.mtp_layers else ()
+    return parts_of(tuple(blocks), share)
+
+
+def numbers_of(value, path=""):
+    """Yield every number of a part, with where it is."""
+    if is_dataclass(value):
+        for field in fields(value):
+            yield from numbers_of(getattr(value, field.name), f"{path}.{field.name}")
+        for name in ("elements", "flops"):
+            if hasattr(value, name):
+                yield f"{path}.{name}", getattr(value, name)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from numbers_of(each, f"{path}[{name}]")
+    elif isinstance(value, tuple | list):
+        for index, each in enumerate(value):
+            # An exchange that does not take place is left out of numbers, and of no bytes in arrays.
+            yield from numbers_of(each, f"{path}[{index}]")
+    elif isinstance(value, int | float | bool | np.ndarray | np.generic):
+        yield path, value
+
+
+def exchanges_of(part):
+    """Return the bytes of every exchange of both passes, by group and operation."""
+    found = {}
+    for way in ("forward", "backward"):
+        for each in getattr(part, way):
+            key = way, each.group, each.operation
+            found[key] = found.get(key, 0) + each.size_bytes * each.count
+    return found
+
+
+def layouts(model, count, seed):
+    """Return random layouts of a model: degrees that may not divide anything, too."""
+    draw = np.random.default_rng(seed)
+    experts = model.experts.experts if model.experts else 1
+    return [
+        {
+            "seq_length": int(draw.choice([512, 1024, 4096, 5000])),
+            "micro_batch": int(draw.choice([1, 2, 3])),
+            "tp": int(draw.choice([1, 2, 4, 8, 16])),
+            "cp": int(draw.choice([1, 2, 4])),
+            "ep": int(draw.choice([each for each in (1, 2, 4, 8, 16) if experts % each == 0])),
+            "etp": int(draw.choice([1, 2, 4])),
+            "sequence_parallel": bool(draw.integers(2)),
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS, ids=lambda each: f"{each.precision} {each.cp_kind}")
+@pytest.mark.parametrize("name", KINDS)
+def test_arrays_of_layouts_give_what_each_layout_gives(name, execution):
+    model = load_model(name)
+    drawn = layouts(model, 24, KINDS.index(name))
+    whole = Share(
+        model=model,
+        execution=execution,
+        **{key: np.array([layout[key] for layout in drawn]) for key in drawn[0]},
+    )
+    together = all_parts(whole)
+    for index, layout in enumerate(drawn):
+        alone = all_parts(Share(model=model, execution=execution, **layout))
+        assert [part.name for part in together] == [part.name for part in alone]
+        for many, one in zip(together, alone, strict=True):
+            without = [replace(part, forward=(), backward=()) for part in (many, one)]
+            found, expected = (dict(numbers_of(part)) for part in without)
+            assert found.keys() == expected.keys()
+            for path, value in expected.items():
+                assert at(found[path], index) == pytest.approx(value, rel=1e-12), (many.name, path, layout)
+            exchanged, right = exchanges_of(many), exchanges_of(one)
+            for key in exchanged | right:
+                assert at(exchanged.get(key, 0), index) == pytest.approx(right.get(key, 0), rel=1e-12), (key, layout)
+
+
+def at(value: Number, index: int) -> Number:
+    """Return the element of an array, or the number that all layouts share."""
+    return value[index] if isinstance(value, np.ndarray) and value.ndim else value
+
+
+def test_arrays_broadcast():
+    """A table of layouts against sequences: the shape of the result is that of both together."""
+    share = Share(
+        model=load_model("llama3-8b"), seq_length=np.array([2048, 4096, 8192]), tp=np.array([[1], [2], [4], [8]])
+    )
+    flops = sum(part.flops for part in all_parts(share))
+    assert flops.shape == (4, 3)
+    assert np.all(np.diff(flops, axis=0) < 0)
+    assert np.all(np.diff(flops, axis=1) > 0)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_work_of_a_rank_is_a_share_of_the_model(name):
+    """Splitting heads, widths and experts splits GEMMs evenly: what is on every rank is narrow."""
+    model = load_model(name)
+    whole = Share(model=model, seq_length=4096, vocab=2 * model.vocab)
+    split = replace(whole, tp=2, sequence_parallel=True, etp=2)
+    for one, part in zip(all_parts(whole), all_parts(split), strict=True):
+        assert part.flops == pytest.approx(one.flops / 2, rel=1e-12), one.name
+        assert one.elements / 2 <= part.elements <= one.elements, one.name
