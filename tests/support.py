@@ -1,7 +1,6 @@
 """Small workloads for the tests of the core: AICB files, clusters, and workloads made by hand."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
@@ -11,13 +10,14 @@ from traincast.engine.run import run
 from traincast.schedules.plan import SCHEDULES, SchedulePlan
 from traincast.spec.options import OVERLAP_CLASSES
 from traincast.spec.parallel import Parallel
+from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.expand import expand
 from traincast.workload.fold import unfolded
 from traincast.workload.groups import rank_groups
-from traincast.workload.ops import Op, OpTableBuilder
+from traincast.workload.ops import Op
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Stream
-from traincast.workload.workload import Template, Workload
+from traincast.workload.workload import Workload
 
 ALONE = {"overlap_slowdown": dict.fromkeys(OVERLAP_CLASSES, 0.0), "network": "analytical"}
 """Options under which nothing that runs side by side slows anything else down."""
@@ -118,50 +118,29 @@ def wait(stream=Stream.TP):
     return Op(name="wait", kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)
 
 
-@dataclass
 class HandMade:
     """Builds a workload from lists of operations; templates are given one after the other."""
 
-    parallel: Parallel
-    builder: OpTableBuilder = field(default_factory=OpTableBuilder)
-    segments: list = field(default_factory=list)
-    templates: list = field(default_factory=list)
+    def __init__(self, parallel: Parallel):
+        self.parallel = parallel
+        self.builder = WorkloadBuilder("hand-made", parallel, "1f1b")
 
     def segment(self, ops: Sequence[Op]) -> int:
         """Add a segment and return its number; -1 for an empty one."""
-        if not ops:
-            return -1
-        self.segments.append(np.array([self.builder.add(op) for op in ops], dtype=np.int32))
-        return len(self.segments) - 1
+        return self.builder.segment(self.builder.add(*ops))
 
     def template(self, forward=(), backward=(), start=(), after_forward=(), end=()):
         """Add a template whose work is the same in every virtual stage, microbatch and stage."""
-        virtual = self.parallel.pp * self.parallel.vpp
-        once = [np.full(self.parallel.pp, self.segment(ops), np.int32) for ops in (start, after_forward, end)]
-        work = [
-            np.full((virtual, self.parallel.microbatches), self.segment(ops), np.int32) for ops in (forward, backward)
-        ]
-        self.templates.append(Template(**dict(zip(_TEMPLATE_FIELDS, (*work, *once), strict=True))))
+        made = self.builder.template()
+        made.start_P[:], made.after_forward_P[:], made.end_P[:] = map(self.segment, (start, after_forward, end))
+        made.forward_QM[:], made.backward_QM[:] = map(self.segment, (forward, backward))
         return self
 
     def workload(self, template_of_rank=None, *, schedule="1f1b", forward_only=False, message_bytes=8):
         """Return the workload; ranks use the first template unless told otherwise."""
-        world = self.parallel.world_size
-        return Workload(
-            name="hand-made",
-            parallel=self.parallel,
-            schedule=schedule,
-            forward_only=forward_only,
-            ops=self.builder.table(),
-            segments=tuple(self.segments),
-            templates=tuple(self.templates),
-            template_W=np.array(template_of_rank or [0] * world, dtype=np.int32),
-            message_bytes_Q=np.full(self.parallel.pp * self.parallel.vpp, message_bytes, dtype=np.int64),
-            inputs=(),
-        )
-
-
-_TEMPLATE_FIELDS = ("forward_QM", "backward_QM", "start_P", "after_forward_P", "end_P")
+        self.builder.schedule = schedule
+        template_W = None if template_of_rank is None else np.array(template_of_rank, dtype=np.int32)
+        return self.builder.workload(message_bytes, forward_only=forward_only, template_W=template_W)
 
 
 def plan_for(workload: Workload) -> SchedulePlan:

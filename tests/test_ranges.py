@@ -11,9 +11,10 @@ import pytest
 
 from traincast.cli.main import cli
 from traincast.errors import ConfigError, FormatError, InfeasibleError
-from traincast.hardware.cluster import Cluster, Gpu, Link
+from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec, fabric_from_table
+from traincast.hardware.gpu import Gpu
 from traincast.model.load import load_model
 from traincast.model.model import Attention, Experts, Latent, Model
 from traincast.ranges import LARGEST_WHOLE, RANGES, is_number, plain_number, quoted, range_of

@@ -18,13 +18,13 @@ from traincast.fabric import work
 from traincast.fabric.contention import network_factor
 from traincast.fabric.contract import build_fabric
 from traincast.fabric.patterns import PATTERNS, flow_count, flows_of
-from traincast.formats.building import wait_op
 from traincast.formats.values import MOST_LINES
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
 from traincast.progress import advanced, announce, listening
 from traincast.simulation import run as simulation_run
 from traincast.spec.parallel import MAX_SLOTS, MAX_WORLD_SIZE, Parallel
+from traincast.workload.builder import wait_op
 from traincast.workload.ops import Op, table_of
 from traincast.workload.words import Kind, Phase, Stream
 

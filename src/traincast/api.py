@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,8 @@ from traincast.formats.contract import Format, Inspection
 from traincast.formats.echo.loads import read_with_traced_loads
 from traincast.formats.open import expand_inputs, identify, identify_run, refuse_meaningless
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.clusters import cluster_names, load_cluster
-from traincast.hardware.gpus import load_gpu
+from traincast.hardware.clusters import cluster_names, gpu_named, load_cluster
+from traincast.hardware.gpu import Gpu
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
 from traincast.report.json import result_from_json
@@ -204,7 +204,7 @@ def simulate(
 
 def predict(
     job: Job | JobRequest | Draft | StrPath,
-    cluster: str | Cluster | None = None,
+    cluster: StrPath | Cluster | None = None,
     *,
     options: SimulateOptions | None = None,
     allow_oom: bool = False,
@@ -217,8 +217,8 @@ def predict(
     job : JobRequest, Job, Draft, or path
         What is trained and how it is laid out; what is left open is decided by its stack, and every such
         decision is among the assumptions of the result. A path is that of a job file.
-    cluster : str or Cluster, optional
-        Preset or TOML file; by default what the job says, else ``h100``, an assumption.
+    cluster : str, path or Cluster, optional
+        Preset, GPU, TOML file or cluster; by default what the job says, else ``h100``, an assumption.
     options : SimulateOptions, optional
         Pricing overrides, stragglers, what shares links; its layout is not used.
     allow_oom : bool
@@ -273,7 +273,7 @@ def simai(
     if others or form.name != "aicb":
         what = f"{1 + len(others)} files" if others else form.title
         raise ConfigError(f"SimAI's prices are those of one AICB/SimAI workload, but this is {what}", str(path))
-    report = simai_sum(load(path), simai_machine(chosen.cluster or DEFAULT_CLUSTER), chosen.layout, overlap)
+    report = simai_sum(load(path), simai_machine(_name_of(chosen.cluster or DEFAULT_CLUSTER)), chosen.layout, overlap)
     if chosen.cluster:
         return report
     warning = Note(
@@ -313,7 +313,7 @@ def compare(a: StrPath | Result | Workload, b: StrPath | Result | Workload) -> C
 
 def validate(
     path: StrPath,
-    cluster: str | None = None,
+    cluster: StrPath | Cluster | None = None,
     by: Sequence[str] = (),
     leave_out: str | None = None,
     *,
@@ -326,8 +326,8 @@ def validate(
     ----------
     path : path
         A CSV file, whose columns say what was measured, or a log of nccl-tests.
-    cluster : str, optional
-        Preset or TOML file that all rows ran on; by default each row's GPU says its preset.
+    cluster : str, path or Cluster, optional
+        Preset, GPU, TOML file or cluster that all rows ran on; by default each row's GPU says its preset.
     by : sequence of str, optional
         Groupings to show, such as ``("gpu", "op")``, or ``("gpu+op",)`` for both at once; all
         that there are by default.
@@ -357,7 +357,7 @@ def collective(
     sizes: int | tuple[int, int],
     gpus: int | None = None,
     nodes: int | None = None,
-    cluster: str | None = None,
+    cluster: StrPath | Cluster | None = None,
 ) -> CollectiveTable:
     """Return the price of one collective over a range of sizes.
 
@@ -371,8 +371,8 @@ def collective(
         Ranks that take part; those of a full node by default.
     nodes : int, optional
         Nodes they are spread over; the fewest by default.
-    cluster : str, optional
-        Preset or TOML file; the default cluster, as an assumption, where it is not given.
+    cluster : str, path or Cluster, optional
+        Preset, GPU, TOML file or cluster; the default cluster, as an assumption, where it is not given.
 
     Returns
     -------
@@ -393,21 +393,22 @@ def collective(
     first, last = (sizes, sizes) if isinstance(sizes, int) else sizes
     placement = members_on(known.ranks_per_node if gpus is None else gpus, nodes, known.ranks_per_node)
     table = collective_table(operation_named(operation), doubling(first, last), placement, known)
+    table = replace(table, assumptions=(*(Note("cluster-assumed", text) for text in known.assumed), *table.assumptions))
     if cluster is not None:
         return table
     note = Note("cluster-default", f"no cluster was given; taken as {DEFAULT_CLUSTER}")
     return replace(table, assumptions=(note, *table.assumptions))
 
 
-def calibrate(files: StrPath | Sequence[StrPath], cluster: str, *, table: bool = False) -> "Calibration":
+def calibrate(files: StrPath | Sequence[StrPath], cluster: StrPath | Cluster, *, table: bool = False) -> "Calibration":
     """Fit the constants of a cluster to measured collectives.
 
     Parameters
     ----------
     files : path or sequence of paths
         Logs of nccl-tests and CSV files, all of one cluster.
-    cluster : str
-        Preset or TOML file to start from; what the measurements do not show stays as it is there.
+    cluster : str, path or Cluster
+        Preset, GPU, TOML file or cluster to start from; what the measurements do not show stays as it is there.
     table : bool, default False
         Whether the profile keeps the measured times too, as the price of just these groups.
 
@@ -426,7 +427,12 @@ def calibrate(files: StrPath | Sequence[StrPath], cluster: str, *, table: bool =
     return calibrate_cluster(expand(files), load_cluster(cluster), table=table)
 
 
-def operator(family: str, gpu: str | None = None, constants: str | None = None, **described: Any) -> "OperatorPrice":  # noqa: ANN401
+def operator(
+    family: str,
+    gpu: StrPath | Gpu | None = None,
+    constants: str | None = None,
+    **described: Any,  # noqa: ANN401
+) -> "OperatorPrice":
     """Return the price of one operator on a GPU, and why.
 
     Parameters
@@ -434,8 +440,9 @@ def operator(family: str, gpu: str | None = None, constants: str | None = None, 
     family : str
         ``"gemm"``, ``"attention"``, ``"norm"``, ``"grouped_gemm"``, ...: a name of
         `traincast.spec.operators.OPERATOR_SIZES`.
-    gpu : str, optional
-        ``"h100"``, ``"A100-SXM-80GB"``, ...; h100, as an assumption, where it is not given.
+    gpu : str, path or Gpu, optional
+        ``"h100"``, ``"A100-SXM-80GB"``, ..., or a cluster file, of which ``[gpu]`` is read; h100, as an
+        assumption, where it is not given.
     constants : str, optional
         File of ``traincast calibrate --gpu``.
     **described
@@ -465,14 +472,14 @@ def operator(family: str, gpu: str | None = None, constants: str | None = None, 
     return operator_price(family, sizes, gpu=gpu, constants=constants, **chosen)
 
 
-def calibrate_operators(files: StrPath | Sequence[StrPath], gpu: str) -> "OperatorCalibration":
+def calibrate_operators(files: StrPath | Sequence[StrPath], gpu: StrPath | Gpu) -> "OperatorCalibration":
     """Fit the operators' constants of a GPU to measured kernels; about 20 timings per family suffice.
 
     Parameters
     ----------
     files : path or sequence of paths
         CSV files of measured operators.
-    gpu : str
+    gpu : str, path or Gpu
         The accelerator; rows of others are left out.
 
     Returns
@@ -487,7 +494,7 @@ def calibrate_operators(files: StrPath | Sequence[StrPath], gpu: str) -> "Operat
     """
     from traincast.calibrate.operator_calibration import calibrate_operators as fit
 
-    return fit(expand(files), load_gpu(gpu))
+    return fit(expand(files), gpu_named(gpu))
 
 
 def load_result(path: StrPath) -> Result:
@@ -544,6 +551,10 @@ def models(names: Sequence[str] = ()) -> list[Model]:
 
 def _paths(files: StrPath | Sequence[StrPath]) -> list[Path]:
     return [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
+
+
+def _name_of(cluster: StrPath | Cluster) -> str:
+    return cluster.name if isinstance(cluster, Cluster) else fspath(cluster)
 
 
 def _side(given: StrPath | Result | Workload) -> Side:

@@ -1,6 +1,6 @@
 """What is said to the user beside the numbers: an assumption, a warning, an oddity."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +20,76 @@ class Note:
     code: str
     text: str
     place: str | None = None
+
+
+@dataclass(slots=True)
+class Notebook:
+    """Collects what was assumed and what looks wrong while an input is read.
+
+    Parameters
+    ----------
+    path : str
+        File of the places; empty where there is none.
+    """
+
+    path: str = ""
+    assumptions: list[Note] = field(default_factory=list)
+    warnings: list[Note] = field(default_factory=list)
+
+    def assume(self, code: str, text: str, line: int | None = 1) -> None:
+        """Record something that was not in the input."""
+        self.assumptions.append(Note(code, text, self._place(line)))
+
+    def warn(self, code: str, text: str, line: int | None = 1) -> None:
+        """Record something that looks wrong."""
+        self.warnings.append(Note(code, text, self._place(line)))
+
+    def _place(self, line: int | None) -> str | None:
+        return f"{self.path}:{line}" if self.path and line is not None else self.path or None
+
+
+@dataclass(slots=True)
+class _Remark:
+    text: str
+    first: int
+    last: int
+    count: int
+
+
+class Remarks:
+    """Oddities by code and text; a repeated one keeps its first and last line and its count.
+
+    Parameters
+    ----------
+    path : str
+        File of the notes' places.
+    entries : bool
+        Whether places are entries of a list, from 0, and not lines.
+    """
+
+    def __init__(self, path: str, *, entries: bool = False) -> None:
+        self.path, self.entries = path, entries
+        self._found: dict[tuple[str, str], _Remark] = {}
+
+    def add(self, code: str, text: str, line: int, kind: str | None = None) -> None:
+        """Take a remark on a line; those with one code and kind (default: text) are one note."""
+        known = self._found.get((code, text if kind is None else kind))
+        if known is None:
+            self._found[code, text if kind is None else kind] = _Remark(text, line, line, 1)
+        else:
+            known.last = line
+            known.count += 1
+
+    def notes(self) -> tuple[Note, ...]:
+        """Every remark as a note, in the order of the lines."""
+        found = sorted(self._found.items(), key=lambda item: (item[1].first, item[0]))
+        return tuple(Note(code, self._full(remark), self._place(remark.first)) for (code, _), remark in found)
+
+    def _place(self, number: int) -> str:
+        return f"{self.path}[{number}]" if self.entries else f"{self.path}:{number}"
+
+    def _full(self, remark: _Remark) -> str:
+        if remark.count == 1:
+            return remark.text
+        unit = "entry" if self.entries else "line"
+        return f"{remark.text}; {remark.count} times, the last in {unit} {remark.last}"

@@ -163,7 +163,14 @@ RANGES: dict[str, Range] = _table(
         ("degree", 1, 2**31 - 1, "", True, "GPUs, nodes, parallel degrees, microbatches, batches, counts of a file"),
         ("rank", 0, 2**31 - 1, "", True, "a rank, a node"),
         ("node size", 1, 2**16, "GPUs", True, "GPUs of a node"),
-        ("parts", 1, 2**20, "", True, "nodes, switches and planes of a fabric, GPUs of a torus"),
+        (
+            "parts",
+            1,
+            2**20,
+            "",
+            True,
+            "nodes, switches and planes of a fabric, GPUs of a torus, parts of a GPU",
+        ),
         ("queue pairs", 1, 2**10, "", True, "queue pairs of a connection"),
         ("layers", 0, 2**14, "layers", True, "layers, and of which kind they are"),
         ("width", 0, 2**24, "", True, "hidden sizes, heads, head sizes, experts"),
@@ -175,6 +182,7 @@ RANGES: dict[str, Range] = _table(
         ("element bytes", 1, 16, "bytes", True, "bytes of an element"),
         ("rate", 1, 1e18, "bytes/s", False, "links, NICs, memory, bus bandwidths"),
         ("FLOP rate", 1, 1e24, "FLOP/s", False, "peaks"),
+        ("power", 1, 1e6, "W", False, "power limits"),
         ("latency", 0, 1e3, "s", False, "latencies, host times"),
         ("time", 0, 1e9, "s", False, "durations of a file, measured times"),
         ("step time", 0, 1e18, "s", False, "times of a result, which are sums"),
@@ -199,8 +207,8 @@ _KIND_OF_NAME: dict[str, tuple[str, ...]] = {
         *("micro_batch", "global_batch", "batch", "num_gpus", "world_size"),
     ),
     "rank": ("rank",),
-    "node size": ("gpus_per_node", "gpus_used_per_node"),
-    "parts": ("nodes_per_leaf", "leaves_per_pod", "spines", "rails", "planes", "dims"),
+    "node size": ("gpus_per_node", "gpus_used_per_node", "domain"),
+    "parts": ("nodes_per_leaf", "leaves_per_pod", "spines", "rails", "planes", "dims", "sms"),
     "queue pairs": ("queue_pairs",),
     "layers": (
         *("layers", "first_stage_layers", "last_stage_layers", "stage_layers", "recompute_layers"),
@@ -226,6 +234,7 @@ _KIND_OF_NAME: dict[str, tuple[str, ...]] = {
     "seeds": ("network_seeds",),
     "year": ("year",),
     "ZeRO stage": ("zero",),
+    "power": ("tdp_w",),
     "latency": ("host_layer_s", "host_expert_s", "step_fixed_s", "p2p_handover_s"),
 }
 _BY_NAME = {name: RANGES[kind] for kind, names in _KIND_OF_NAME.items() for name in names}

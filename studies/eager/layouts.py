@@ -8,9 +8,7 @@ PyTorch's DistributedDataParallel does (``DDP_impl torch`` in NeuSight's `collec
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass
 
 from eager.graphs import (
     DTYPE,
@@ -24,20 +22,19 @@ from eager.graphs import (
 )
 from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls
 from traincast.estimate.operators.host import host_floor_s
+from traincast.hardware.gpu import Gpu
 from traincast.hardware.gpu_clusters import cluster_for
-from traincast.hardware.gpus import GpuSpec
 from traincast.simulation.simulate import simulate_workload
 from traincast.spec.dtypes import bytes_per_element
 from traincast.spec.options import SimulateOptions
 from traincast.spec.parallel import Parallel
-from traincast.workload.ops import Op, OpTableBuilder
-from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Stream
-from traincast.workload.workload import Template, Workload
+from traincast.workload.builder import Rows, WorkloadBuilder, collective_op, compute_op
+from traincast.workload.words import Group, Operation, Phase, Stream
+from traincast.workload.workload import Workload
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients that are reduced together (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb)."""
 _LAYOUT = re.compile(r"(?P<kind>dp|tp|pp)(?P<ranks>\d{1,4})(?:_(?P<microbatches>\d{1,4}))?")
-Rows = list[int]
 
 
 def layout_named(option: str) -> Parallel | None:
@@ -60,7 +57,7 @@ def misfit(model: EagerModel, batch: int, parallel: Parallel) -> str | None:
 
 
 def layout_time_s(
-    model: EagerModel, batch: int, seq: int, gpu: GpuSpec, parallel: Parallel, constants: OperatorConstants
+    model: EagerModel, batch: int, seq: int, gpu: Gpu, parallel: Parallel, constants: OperatorConstants
 ) -> float:
     """Return the seconds of forward and backward over a layout, simulated on the cluster that the GPU stands in.
 
@@ -70,7 +67,7 @@ def layout_time_s(
         The model as one GPU runs it.
     batch, seq : int
         Sequences of the whole step, and tokens in each.
-    gpu : GpuSpec
+    gpu : Gpu
         The accelerator.
     parallel : Parallel
         The layout.
@@ -78,12 +75,13 @@ def layout_time_s(
         Price the kernels.
     """
     each = batch // (parallel.dp * parallel.microbatches)
-    builder = _Builder(by_megatron(model, parallel.tp), each, seq, parallel, _priced(gpu, constants))
+    builder = WorkloadBuilder(model.kind, parallel, "1f1b")
+    step = _Step(by_megatron(model, parallel.tp), each, seq, parallel, _priced(gpu, constants), builder)
     cluster = cluster_for(gpu.name, gpus_per_node=max(parallel.world_size, 2), gpus=parallel.world_size)
-    return simulate_workload(builder.workload(), cluster, SimulateOptions()).iteration_time_s
+    return simulate_workload(step.workload(), cluster, SimulateOptions()).iteration_time_s
 
 
-def _priced(gpu: GpuSpec, constants: OperatorConstants) -> Callable[[list[OperatorCall], bool], float]:
+def _priced(gpu: Gpu, constants: OperatorConstants) -> Callable[[list[OperatorCall], bool], float]:
     """Return the function from kernels to their seconds, no less than the host needs to launch them."""
 
     def duration_s(calls: list[OperatorCall], backward: bool) -> float:
@@ -93,7 +91,7 @@ def _priced(gpu: GpuSpec, constants: OperatorConstants) -> Callable[[list[Operat
 
 
 @dataclass(slots=True)
-class _Builder:
+class _Step:
     """Makes the operations of every stage."""
 
     model: EagerModel
@@ -101,7 +99,7 @@ class _Builder:
     seq: int
     parallel: Parallel
     duration_s: Callable[[list[OperatorCall], bool], float]
-    table: OpTableBuilder = field(default_factory=OpTableBuilder)
+    builder: WorkloadBuilder
 
     @property
     def tokens(self) -> int:
@@ -113,28 +111,12 @@ class _Builder:
 
     def workload(self) -> Workload:
         """Return the workload of the whole step."""
-        parallel = self.parallel
-        stages = range(parallel.pp)
-        segments = (*map(self._forward, stages), *map(self._backward, stages), self._end())
-        numbers = np.arange(2 * parallel.pp, dtype=np.int32).reshape(2, parallel.pp, 1)
-        forward_QM, backward_QM = np.repeat(numbers, parallel.microbatches, axis=2)
-        none_P = np.full(parallel.pp, -1, np.int32)
-        end_P = np.full(parallel.pp, 2 * parallel.pp, np.int32)
-        template = Template(
-            forward_QM=forward_QM, backward_QM=backward_QM, start_P=none_P, after_forward_P=none_P, end_P=end_P
-        )
-        return Workload(
-            name=self.model.kind,
-            parallel=parallel,
-            schedule="1f1b",
-            forward_only=False,
-            ops=self.table.table(),
-            segments=tuple(np.array(rows, np.int32) for rows in segments),
-            templates=(template,),
-            template_W=np.zeros(parallel.world_size, np.int32),
-            message_bytes_Q=np.full(parallel.pp, self.message_bytes, np.int64),
-            inputs=(),
-        )
+        builder, stages = self.builder, range(self.parallel.pp)
+        template = builder.template()
+        template.forward_QM[:] = [[builder.segment(self._forward(stage))] for stage in stages]
+        template.backward_QM[:] = [[builder.segment(self._backward(stage))] for stage in stages]
+        template.end_P[:] = builder.segment(builder.wait(Stream.DP))
+        return builder.workload(self.message_bytes)
 
     def _forward(self, stage: int) -> Rows:
         layer = EagerLayer(self.model, self.batch, self.seq, tp=self.parallel.tp)
@@ -165,34 +147,22 @@ class _Builder:
         return rows
 
     def _compute(self, name: str, phase: Phase, calls: Iterable[OperatorCall]) -> Rows:
-        duration_s = self.duration_s(list(calls), phase is Phase.BACKWARD)
-        return [self.table.add(Op(name=name, kind=Kind.COMPUTE, phase=phase, duration_s=duration_s))]
+        return self.builder.add(compute_op(name, phase, self.duration_s(list(calls), phase is Phase.BACKWARD)))
 
     def _sum_over_tp(self) -> Rows:
-        return [] if self.parallel.tp == 1 else [self._all_reduce(Group.TP, self.message_bytes, blocking=True)]
+        return [] if self.parallel.tp == 1 else self._all_reduce(Group.TP, self.message_bytes, blocking=True)
 
     def _reduce(self, parameters: int) -> Rows:
         if self.parallel.dp == 1:
             return []
         size_bytes = parameters * bytes_per_element(DTYPE)
         buckets = -(-size_bytes // BUCKET_BYTES)
-        return [self._all_reduce(Group.DP, size_bytes // buckets, blocking=False) for _ in range(buckets)]
+        return [
+            row for _ in range(buckets) for row in self._all_reduce(Group.DP, size_bytes // buckets, blocking=False)
+        ]
 
-    def _all_reduce(self, group: Group, size_bytes: int, *, blocking: bool) -> int:
-        return self.table.add(
-            Op(
-                name=f"all_reduce_{group.name.lower()}",
-                kind=Kind.COLLECTIVE,
-                phase=Phase.BACKWARD if group is Group.DP else Phase.FORWARD,
-                blocking=blocking,
-                stream=STREAM_OF_GROUP[group],
-                group=group,
-                operation=Operation.ALL_REDUCE,
-                size_bytes=size_bytes,
-                dtype=DTYPE,
-            )
+    def _all_reduce(self, group: Group, size_bytes: int, *, blocking: bool) -> Rows:
+        phase, name = Phase.BACKWARD if group is Group.DP else Phase.FORWARD, f"all_reduce_{group.name.lower()}"
+        return self.builder.add(
+            collective_op(name, phase, group, Operation.ALL_REDUCE, size_bytes, blocking=blocking, dtype=DTYPE)
         )
-
-    def _end(self) -> Rows:
-        wait = Op(name="wait_dp", kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=Stream.DP)
-        return [self.table.add(wait)]

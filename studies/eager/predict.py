@@ -18,7 +18,8 @@ from traincast.calibrate.tables import Row, Table
 from traincast.errors import ConfigError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls, shipped_constants
 from traincast.estimate.operators.host import host_floor_s
-from traincast.hardware.gpus import GpuSpec, find_gpu
+from traincast.hardware.gpu import Gpu
+from traincast.hardware.gpus import find_gpu
 from traincast.units import parse_time
 
 _COLUMNS = {"model", "mode", "seq", "batch", "gpu", "measured_ms"}
@@ -137,7 +138,7 @@ def model_time_s(
     model: str,
     batch: int,
     seq: int,
-    gpu: GpuSpec,
+    gpu: Gpu,
     constants: OperatorConstants,
     *,
     training: bool,
@@ -152,9 +153,7 @@ def model_time_s(
     return total
 
 
-def switch_time_s(
-    model: str, batch: int, seq: int, gpu: GpuSpec, constants: OperatorConstants, *, training: bool
-) -> float:
+def switch_time_s(model: str, batch: int, seq: int, gpu: Gpu, constants: OperatorConstants, *, training: bool) -> float:
     """Return the seconds of a Switch Transformer's forward pass, or of forward and backward."""
     shape = SWITCH_MODELS[model]
     segments = switch_forward(shape, batch, seq, training=training)
@@ -165,7 +164,7 @@ def switch_time_s(
 
 
 def _launched_s(
-    calls: Sequence[OperatorCall], gpu: GpuSpec, constants: OperatorConstants, *, backward: bool = False
+    calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorConstants, *, backward: bool = False
 ) -> float:
     """Return the seconds of kernels, no less than the host needs to launch them."""
     return max(float(price_calls(calls, gpu, constants).sum()), host_floor_s(len(calls), backward=backward))

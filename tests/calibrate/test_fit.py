@@ -87,7 +87,7 @@ def test_constants_of_an_unmeasured_gpu_come_from_its_datasheet():
     assert guess.intra.hop_latency_s == pytest.approx(H100.intra.hop_latency_s)
     assert guess.intra.bandwidth_bytes_per_s == pytest.approx(H100.intra.bandwidth_bytes_per_s)
     assert guess.gpu.copy_bytes_per_s == pytest.approx(H100.gpu.copy_bytes_per_s * 4.8 / 3.35)
-    bare = replace(H100, gpu=replace(H100.gpu, link_bytes_per_s=None))
+    bare = replace(H100, gpu=replace(H100.gpu, name="Abacus", link_bytes_per_s=None))
     with pytest.raises(ConfigError, match="link_bytes_per_s"):
         from_others(bare, [H100])
     with pytest.raises(ConfigError):

@@ -290,7 +290,7 @@ def test_defaults_are_the_medians():
 def test_a_few_timings_of_a_slower_twin_take_its_constants_over(tmp_path):
     """A GPU that is a measured one at 0.7 of the speed is known after ten timings, correction and all."""
     donor = load_gpu("h200")
-    twin = replace(donor, name="twin", aliases=(), kin=())
+    twin = replace(donor, name="twin", kin=())
     calls = [OperatorCall(family="gemm", shape=shape, dtype="bf16") for shape in SHAPES]
     times = price_calls(calls, donor) / 0.7
     lines = ["family,shape,dtype,time_s"]

@@ -6,14 +6,14 @@ from job_parts import job_of
 from traincast.errors import InfeasibleError
 from traincast.hardware.attention_kernels import (
     ATTENTION_KERNELS,
-    RUNS_ON,
     TITLES,
     check_kernel,
     kernel_instead,
     runs_kernel,
 )
+from traincast.hardware.gpu import Gpu, generations
 from traincast.hardware.gpu_clusters import cluster_for
-from traincast.hardware.gpus import GpuSpec, gpu_names, load_gpu
+from traincast.hardware.gpus import gpu_names, load_gpu
 from traincast.model.load import load_model
 from traincast.spec.job import JobRequest
 from traincast.spec.resolve import resolve_job
@@ -22,9 +22,10 @@ GPUS = [load_gpu(name) for name in gpu_names()]
 
 
 def test_every_kernel_has_its_row_and_every_row_known_architectures():
-    assert set(RUNS_ON) == set(TITLES) == set(ATTENTION_KERNELS) - {"unfused"}
+    run = {kernel for each in generations().values() for kernel in each.attention}
+    assert run == set(TITLES) == set(ATTENTION_KERNELS) - {"unfused"}
     architectures = {gpu.architecture for gpu in GPUS}
-    assert all(set(row) <= architectures for row in RUNS_ON.values())
+    assert architectures == set(generations())
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
@@ -59,7 +60,7 @@ def test_a_job_on_volta_cannot_ask_for_flash_attention():
 
 
 def test_of_an_unknown_gpu_nothing_is_refused_and_little_is_assumed():
-    unknown = GpuSpec(name="Abacus", hbm_bytes=8e10, hbm_bytes_per_s=2e12)
+    unknown = Gpu(name="Abacus", hbm_bytes=8e10, hbm_bytes_per_s=2e12)
     check_kernel("fa3", unknown)
     assert kernel_instead("cudnn", unknown)[0] == "fa2"
     for kernel in ("unfused", "fa2"):

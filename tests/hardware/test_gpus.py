@@ -1,11 +1,14 @@
 """The accelerators: every spelling of the data files, bounds of the datasheet values, refusals."""
 
+from dataclasses import replace
+
 import pytest
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.hardware.cluster import Gpu
+from traincast.hardware.cluster import INTRA_KINDS
 from traincast.hardware.clusters import cluster_names, load_cluster
-from traincast.hardware.gpus import PEAK_OF_DTYPE, find_gpu, gpu_names, gpu_of_cluster, load_gpu
+from traincast.hardware.gpu import PEAK_OF_DTYPE, Generation, Gpu, generations
+from traincast.hardware.gpus import filled, find_datasheet, find_gpu, gpu_names, load_gpu
 from traincast.spec.operators import OPERATOR_SIZES, operator_shape
 
 SPELLINGS = {
@@ -39,7 +42,7 @@ def test_names_are_distinct_and_found_under_themselves():
 @pytest.mark.parametrize("name", gpu_names())
 def test_a_datasheet_is_plausible(name):
     gpu = load_gpu(name)
-    peaks = dict(gpu.peaks_flops_per_s)
+    peaks = {dtype: gpu.peak_flops_per_s(dtype) for dtype in PEAK_OF_DTYPE if gpu.has_peak(dtype)}
     assert peaks
     assert all(1e12 < peak < 2e16 for peak in peaks.values())
     assert peaks.get("fp8", 1e30) >= peaks.get("bf16", 0)
@@ -48,9 +51,11 @@ def test_a_datasheet_is_plausible(name):
     assert 1e11 < gpu.hbm_bytes_per_s < 1e13
     # A byte of memory takes longer than a byte of arithmetic can use: a slip of a unit shows here.
     assert 5 < max(peaks.values()) / gpu.hbm_bytes_per_s < 3000
-    assert gpu.source
-    assert gpu.confidence in ("high", "medium", "low")
-    assert all(find_gpu(kin) is not None and kin != name for kin in gpu.kin)
+    assert find_datasheet(name).source
+    assert find_datasheet(name).confidence in ("high", "medium", "low")
+    assert gpu.architecture in generations()
+    assert all(other in gpu_names() and other != name for other in (*gpu.kin, *filter(None, [gpu.chip])))
+    assert gpu.link_kind in ("", *INTRA_KINDS)
 
 
 def test_an_unknown_gpu_lists_the_known_ones():
@@ -71,20 +76,40 @@ def test_a_peak_that_is_missing_is_an_error_and_names_those_there():
 @pytest.mark.parametrize("name", cluster_names())
 def test_every_cluster_has_an_accelerator(name):
     gpu = load_cluster(name).gpu
-    spec = gpu_of_cluster(gpu)
-    assert spec.peak_flops_per_s("bf16") == (gpu.bf16_dense_flops_per_s or spec.peak_flops_per_s("bf16"))
-    assert spec.hbm_bytes == (gpu.hbm_bytes or spec.hbm_bytes)
+    assert gpu.peak_flops_per_s("bf16") == load_gpu(gpu.name).bf16_dense_flops_per_s
+    assert (gpu.memory_bytes, gpu.memory_bytes_per_s) == (gpu.hbm_bytes, gpu.hbm_bytes_per_s)
 
 
-def test_what_a_cluster_says_counts():
-    spec = gpu_of_cluster(Gpu(name="H100-SXM-80GB", bf16_dense_flops_per_s=5e14, hbm_bytes_per_s=1e12))
-    assert spec.peak_flops_per_s("bf16") == spec.peak_flops_per_s("fp16") == 5e14
-    assert spec.hbm_bytes_per_s == 1e12
-    assert spec.sms == load_gpu("h100").sms
-    own = gpu_of_cluster(Gpu(name="Abacus", bf16_dense_flops_per_s=1e15, hbm_bytes=10**11, hbm_bytes_per_s=4e12))
-    assert (own.peak_flops_per_s("bf16"), own.sms) == (1e15, None)
-    with pytest.raises(ConfigError, match=r"gpu\.hbm_bytes"):
-        gpu_of_cluster(Gpu(name="Abacus", bf16_dense_flops_per_s=1e15))
+def test_what_is_said_of_a_gpu_goes_before_its_datasheet():
+    gpu = filled(Gpu(name="h100", bf16_dense_flops_per_s=5e14, hbm_bytes_per_s=1e12))
+    assert gpu.peak_flops_per_s("bf16") == gpu.peak_flops_per_s("fp16") == 5e14
+    assert gpu.hbm_bytes_per_s == 1e12
+    assert gpu == replace(
+        load_gpu("h100"), bf16_dense_flops_per_s=5e14, fp16_dense_flops_per_s=5e14, hbm_bytes_per_s=1e12
+    )
+    assert filled(gpu) == gpu
+    both = filled(Gpu(name="h100", bf16_dense_flops_per_s=5e14, fp16_dense_flops_per_s=4e14))
+    assert (both.bf16_dense_flops_per_s, both.fp16_dense_flops_per_s) == (5e14, 4e14)
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_a_datasheet_fills_itself_and_any_cluster(name):
+    assert filled(load_gpu(name)) == filled(Gpu(name=name)) == load_gpu(name)
+    assert replace(load_cluster("h100"), gpu=Gpu(name=name)).gpu == load_gpu(name)
+
+
+def test_of_a_gpu_without_a_datasheet_only_what_is_said_is_known():
+    own = filled(Gpu(name="Abacus", bf16_dense_flops_per_s=1e15, hbm_bytes=10**11, hbm_bytes_per_s=4e12))
+    assert (own.peak_flops_per_s("bf16"), own.peak_flops_per_s("fp16"), own.sms) == (1e15, 1e15, None)
+    assert (own.generation, own.nccl_row, own.vendor) == (Generation(), None, "")
+    blank = Gpu(name="Abacus")
+    for field, ask in (
+        ("hbm_bytes", lambda: blank.memory_bytes),
+        ("hbm_bytes_per_s", lambda: blank.memory_bytes_per_s),
+        ("bf16_dense_flops_per_s", lambda: blank.peak_flops_per_s("fp8")),
+    ):
+        with pytest.raises(ConfigError, match=rf"gpu\.{field}: is not known of 'Abacus'; give it"):
+            ask()
 
 
 def test_shapes_by_name():

@@ -6,16 +6,17 @@ that difference is what a step gains by a layer.
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 from job_parts import slots, workload_of
 from traincast.estimate.memory import stage_memory
 from traincast.hardware.clusters import load_cluster
-from traincast.model.counts import layer_parameters
+from traincast.model.counts import adapter_parameters, layer_parameters
 from traincast.model.load import load_model
 from traincast.simulation.predict import plan_of_job
 from traincast.spec.job import JobRequest
 from traincast.spec.resolve import resolve_job
-from traincast.workload.words import Group, Kind, Operation, Phase
+from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 PARTS = {
     "norm inputs": "layernorm inputs",
@@ -45,11 +46,11 @@ PASSES = {
 }
 
 
-def model_of(name, layers, *, dense=False, window_period=None, mixed=False):
+def model_of(name, layers, *, dense=False, window_period=None, mixed=False, capacity=None):
     """Return a model of so many layers of one kind, none of which predict further tokens.
 
     Where windows are on some layers only, `window_period` 1 puts them on all. A mixed model has one layer of the other
-    kind, too.
+    kind, too. `capacity` is what an expert takes over the mean.
     """
     layers += int(mixed)
     model = replace(load_model(name), layers=layers, mtp_layers=0)
@@ -57,16 +58,18 @@ def model_of(name, layers, *, dense=False, window_period=None, mixed=False):
         model = replace(model, attention=replace(model.attention, window_period=window_period))
     if model.experts is None:
         return model
-    return replace(
-        model, experts=replace(model.experts, first_dense_layers=layers - int(mixed) if dense else int(mixed))
-    )
+    first = layers - int(mixed) if dense else int(mixed)
+    return replace(model, experts=replace(model.experts, capacity_factor=capacity, first_dense_layers=first))
+
+
+_cluster = cache(load_cluster)
 
 
 def job_of(case, layers=1, **changes):
     """Return the decided job of a case, of one microbatch on one stage unless told otherwise."""
     fields = {"gpus": 1, "vpp": 1, "micro_batch": 1, "recompute": "none", "cluster": "h100"} | case.fields | changes
-    cluster = load_cluster(fields.pop("cluster"))
-    kinds = {name: fields.pop(name) for name in ("window_period", "mixed") if name in fields}
+    cluster = _cluster(fields.pop("cluster"))
+    kinds = {name: fields.pop(name) for name in ("window_period", "mixed", "capacity") if name in fields}
     model = fields.pop("model", None) or model_of(case.model, layers, dense=case.dense, **kinds)
     share = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
     fields.setdefault("global_batch", fields["gpus"] // share * fields["micro_batch"])
@@ -216,6 +219,11 @@ def memory(case, layers=1, stage=0, **changes):
     return found, max(flights)
 
 
+def with_further_token(case, **changes):
+    """Return the terms of a model of one layer and another one that predicts a further token."""
+    return memory(case, model=replace(model_of(case.model, 1), mtp_layers=1), **changes)[0]
+
+
 def peak(case, layers=1, stage=0, **changes):
     """Return the memory of one stage of a job as it is reported."""
     job = job_of(case, layers, **changes)
@@ -272,3 +280,68 @@ def updated(case, **changes):
         return {"end": found}
 
     return _more(of_step, case, **changes)["end"]["elements"]
+
+
+WORDS = {
+    "embedding forward": "embedding",
+    "embedding backward": "embedding",
+    "layers forward": "layers",
+    "layers backward": "layers",
+    "layers weight gradient": "weight gradients",
+    "layers recompute": "recompute",
+    "modules recompute": "recompute",
+    "head forward": "head",
+    "head backward": "head",
+    "step overhead": "host",
+    "p2p hand-over": "host",
+    "launches of layers": "host",
+    "launches of experts": "host for experts",
+}
+
+
+def program(case, layers=2, **changes):
+    """Return what a rank of each virtual stage runs, in order: the slots of every microbatch, and the ends of a step.
+
+    ``launch`` goes before what the rank does not wait for; a number after it says how often an exchange runs, or the
+    microseconds that the host needs.
+    """
+    job = job_of(case, layers, **changes)
+    workload = workload_of(job)
+    ops, template = workload.ops, workload.templates[0]
+
+    def word(row):
+        kind, launched = Kind(int(ops.kind_T[row])), "" if ops.blocking_T[row] else "launch "
+        if kind is Kind.WAIT:
+            return f"wait {Stream(int(ops.waits_for_T[row])).name.lower()}"
+        if kind is Kind.COLLECTIVE:
+            group, operation = Group(int(ops.group_T[row])).name, Operation(int(ops.operation_T[row])).name
+            return f"{launched}{group} {operation} {float(ops.repeats_T[row]):.4g}".lower()
+        if kind is Kind.GAP:
+            return f"{launched}{WORDS[ops.name_T[row]]} {float(ops.duration_s_T[row]) * 1e6:.4g}"
+        return WORDS.get(ops.name_T[row], ops.name_T[row])
+
+    def words(segment):
+        return [word(row) for row in workload.segments[segment].tolist()] if segment >= 0 else []
+
+    found = {
+        name: [[words(segment) for segment in row] for row in held.tolist()]
+        for name, held in (("forward", template.forward_QM), ("backward", template.backward_QM))
+    }
+    for name, held in (("start", template.start_P), ("end", template.end_P)):
+        found[name] = [words(segment) for segment in held.tolist()]
+    before = template.before_recv_DQM
+    found["before a message"] = [] if before is None else words(before.ravel().tolist()[0])
+    return found
+
+
+def adapters(name, rank, *, mlp):
+    """Return the parameters of low-rank adapters beside the projections of a whole model."""
+    return adapter_parameters(load_model(name), rank, mlp=mlp)
+
+
+def bytes_of_a_step(case, **changes):
+    """Return the bytes that the optimizer's kernel moves for each parameter; None where it is Adam in fp32."""
+    workload = workload_of(job_of(case, **changes))
+    calls = [call for row in slots(workload, "end") for call, _ in workload.ops.calls_T[row] or ()]
+    (found,) = (dict(call.options).get("bytes_per_parameter") for call in calls if call.family == "optimizer")
+    return None if found is None else float(found)

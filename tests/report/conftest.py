@@ -10,7 +10,7 @@ from rich.console import Console
 from traincast.diagnostics import Note
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
 from traincast.spec.inputs import InputFile
-from traincast.workload.ops import Op, OpTableBuilder
+from traincast.workload.ops import Op, table_of
 from traincast.workload.program import GroupInstance, Program, Timeline
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
 
@@ -66,9 +66,6 @@ RUNS = [
 
 def make_program(ranks=(0, 2)):
     """The two hand-made ranks, or more of them: even ones like rank 0, odd ones like rank 2."""
-    builder = OpTableBuilder()
-    for op in OPS:
-        builder.add(op)
     by_rank = [[run for run in RUNS if run[0] == rank] for rank in (0, 2)]
     runs, pointers = [], [0]
     for position, rank in enumerate(ranks):
@@ -78,7 +75,7 @@ def make_program(ranks=(0, 2)):
     times = table[:, 5:] * TICK_S
     empty = np.zeros(0, dtype=np.int32)
     program = Program(
-        ops=builder.table(),
+        ops=table_of(OPS),
         rank_N=table[:, 0],
         row_N=table[:, 1],
         microbatch_N=table[:, 2],

@@ -7,7 +7,8 @@ import pytest
 from traincast.diagnostics import Note
 from traincast.errors import FormatError, TraincastError
 from traincast.formats.contract import Inspection, Total
-from traincast.hardware.cluster import Cluster, Gpu, Link
+from traincast.hardware.cluster import Cluster, Link
+from traincast.hardware.gpu import Gpu
 from traincast.report.json import (
     RESULT_KEYS,
     clusters_to_dict,

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from traincast.diagnostics import Note
 from traincast.formats.contract import Inspection, Total
-from traincast.hardware.cluster import Cluster, Gpu, Link
+from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.fabric import FabricSpec
+from traincast.hardware.gpu import Gpu
 from traincast.report.terminal import print_cluster_numbers, print_clusters, print_inspections, print_result
 from traincast.simulation.result import BREAKDOWN_KEYS, RankResult
 
@@ -179,7 +180,7 @@ def test_inspection(shown):
 def test_clusters(shown):
     output = plain_and_narrow(shown(print_clusters, [CLUSTER]))
     assert output.startswith("h100: DGX H100")
-    assert "8 x H100 SXM (989 TFLOP/s bf16, 80 GB, 3.35 TB/s) per node" in output
+    assert "8 x H100-SXM-80GB (989 TFLOP/s bf16, 80 GB, 3.35 TB/s) per node" in output
     assert re.search(r"inside a node +360 GB/s +3\.5 us +200 ns", output)
     assert output.splitlines()[-1] == "traincast clusters NAME... shows every number with its source"
     both = plain_and_narrow(shown(print_clusters, [CLUSTER, replace(CLUSTER, name="free", ideal=True)]))

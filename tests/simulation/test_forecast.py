@@ -9,7 +9,6 @@ from job_parts import TINY, TINY_EXPERTS, job_of
 from traincast import api
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
-from traincast.hardware.gpus import gpu_of_cluster
 from traincast.model.counts import adapter_parameters, model_flops_per_step, token_flops
 from traincast.model.load import load_model
 from traincast.report.json import result_to_dict
@@ -38,7 +37,7 @@ def test_rates_are_the_step_in_other_words(layout):
     flops = model_flops_per_step(job.model, job.seq_length, job.global_batch)
     assert result.tokens_per_s_per_gpu * step_s * world == pytest.approx(job.global_batch * job.seq_length)
     assert result.tflops_per_gpu * 1e12 * step_s * world == pytest.approx(flops)
-    peak = gpu_of_cluster(H100.gpu).peak_flops_per_s("bf16")
+    peak = H100.gpu.peak_flops_per_s("bf16")
     assert result.mfu == pytest.approx(result.tflops_per_gpu * 1e12 / peak)
     assert result.hfu == pytest.approx(result.mfu)
     assert (result.mfu_peak.dtype, result.mfu_peak.flops_per_s) == ("bf16", peak)
@@ -61,7 +60,7 @@ def test_rates_are_the_step_in_other_words(layout):
 def test_mfu_is_of_the_peak_of_the_jobs_precision(precision, cluster, dtype):
     """In fp8, 88 % of the bf16 peak are 44 % of what the GPU can do."""
     cluster = load_cluster(cluster)
-    gpu = gpu_of_cluster(cluster.gpu)
+    gpu = cluster.gpu
     result = forecast(job_of(precision=precision, cluster=cluster.name, recompute="full"), cluster)
     assert (result.mfu_peak.dtype, result.mfu_peak.flops_per_s) == (dtype, gpu.peak_flops_per_s(precision))
     assert result.mfu * result.mfu_peak.flops_per_s == pytest.approx(result.tflops_per_gpu * 1e12)

@@ -12,7 +12,6 @@ from support import ALONE
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import CostFactors
 from traincast.hardware.clusters import load_cluster
-from traincast.hardware.gpus import gpu_of_cluster
 from traincast.model.counts import model_flops_per_step
 from traincast.simulation.predict import prepare_job, run_job
 from traincast.simulation.run import run_workload
@@ -100,9 +99,9 @@ def test_smaller_microbatches_fill_the_pipeline():
 
 @pytest.mark.parametrize("layout", [{}, {"gpus": 8, "tp": 2, "pp": 4}, {"gpus": 4, "zero": 3}])
 def test_a_faster_gpu_is_never_slower(layout):
-    job, gpu = job_of(BIG, **layout), gpu_of_cluster(H100.gpu)
-    faster = replace(gpu, hbm_bytes_per_s=1.5 * gpu.hbm_bytes_per_s,
-                     peaks_flops_per_s=tuple((name, 1.5 * peak) for name, peak in gpu.peaks_flops_per_s))  # fmt: skip
+    job, gpu = job_of(BIG, **layout), H100.gpu
+    rates = ("hbm_bytes_per_s", "bf16_dense_flops_per_s", "fp16_dense_flops_per_s", "fp32_dense_flops_per_s")
+    faster = replace(gpu, **{name: 1.5 * getattr(gpu, name) for name in rates})
     found = []
     for each in (gpu, faster):
         plan, workload, _ = prepare_job(job, each, NOTHING_LEARNT)
@@ -114,7 +113,7 @@ def test_a_faster_gpu_is_never_slower(layout):
 @pytest.mark.parametrize("layout", [{}, {"gpus": 8, "tp": 4, "pp": 2}, {"gpus": 16, "tp": 2, "cp": 2, "zero": 3}])
 def test_no_step_is_shorter_than_its_flops_at_the_peak(layout, cluster):
     job = job_of(BIG, **layout, seq_length=4096)
-    peak = gpu_of_cluster(H100.gpu).peak_flops_per_s("bf16") * job.parallel.world_size
+    peak = H100.gpu.peak_flops_per_s("bf16") * job.parallel.world_size
     bound = model_flops_per_step(job.model, job.seq_length, job.global_batch) / peak
     assert step_s(job, load_cluster(cluster)) > bound
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.tables import Table
 from traincast.diagnostics import Note
+from traincast.hardware.cluster import Cluster
 from traincast.registry import Registry
 
 FloatArray = npt.NDArray[np.float64]
@@ -115,7 +117,7 @@ class Request:
 
     Parameters
     ----------
-    cluster : str, optional
+    cluster : str, path or Cluster, optional
         Cluster of all rows; each row's own by default.
     leave_out : str, optional
         A grouping: each of its groups is to be predicted by constants fitted to the others.
@@ -125,7 +127,7 @@ class Request:
         `Predictions.kept` of the same table, where it has been predicted already.
     """
 
-    cluster: str | None = None
+    cluster: str | PathLike[str] | Cluster | None = None
     leave_out: str | None = None
     progress: Callable[[int, int], None] | None = None
     kept: object = None

@@ -16,7 +16,7 @@ from traincast.calibrate.tables import Table, read_table
 from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorConstants, shipped_constants
 from traincast.estimate.operators.constants import write_constants
-from traincast.hardware.gpus import GpuSpec
+from traincast.hardware.gpu import Gpu
 
 RESIDUAL_HEADINGS = (
     *("family", "dtype", "rows", "base", "median", "p90"),
@@ -60,7 +60,7 @@ class OperatorCalibration:
     ----------
     files : tuple of str
         What was read.
-    gpu : GpuSpec
+    gpu : Gpu
         The accelerator.
     constants : tuple of FamilyConstants
         One per family and element type.
@@ -71,7 +71,7 @@ class OperatorCalibration:
     """
 
     files: tuple[str, ...]
-    gpu: GpuSpec
+    gpu: Gpu
     constants: tuple[FamilyConstants, ...]
     residuals: tuple[FamilyResiduals, ...]
     skipped: tuple[Skipped, ...]
@@ -86,7 +86,7 @@ class OperatorCalibration:
 
 
 def calibrate_operators(
-    paths: Sequence[str | PathLike[str]], gpu: GpuSpec, base: OperatorConstants | None = None
+    paths: Sequence[str | PathLike[str]], gpu: Gpu, base: OperatorConstants | None = None
 ) -> OperatorCalibration:
     """Fit the constants of a GPU to measured operators.
 
@@ -95,7 +95,7 @@ def calibrate_operators(
     paths : sequence of paths
         CSV files as `operators_of` reads them; about 20 timings per family suffice. Large shapes
         tell the sustained rates, small ones the rest.
-    gpu : GpuSpec
+    gpu : Gpu
         The accelerator; rows of others are left out, rows that say none are its own.
     base : OperatorConstants, optional
         What the fit starts from and is pulled towards, and measured GPUs to be like (`operator_transfer`);
@@ -171,7 +171,7 @@ def _held_out(sample: Sample, start: FamilyConstants, known: OperatorConstants, 
     return statistics(predicted_N, sample.time_s_N)
 
 
-def _start(known: OperatorConstants, gpu: GpuSpec, family: str, dtype: str) -> FamilyConstants:
+def _start(known: OperatorConstants, gpu: Gpu, family: str, dtype: str) -> FamilyConstants:
     """Return the constants that stand nearest, as those of this GPU."""
     general = tuple(family.rsplit("_", cut)[0] for cut in range(family.count("_") + 1))
     found = known.find(gpu, (*general, "gemm"), dtype)
@@ -183,7 +183,7 @@ def _has_events(table: Table) -> bool:
     return "op" in table.columns
 
 
-def _own(measured: OperatorMeasurements, gpu: GpuSpec, skipped: list[Skipped]) -> OperatorMeasurements:
+def _own(measured: OperatorMeasurements, gpu: Gpu, skipped: list[Skipped]) -> OperatorMeasurements:
     """Return the rows of one GPU; note the others."""
     skipped += measured.skipped
     rows = [row for row, found in enumerate(measured.gpu) if found.name == gpu.name]

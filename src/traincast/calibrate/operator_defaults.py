@@ -7,7 +7,7 @@ import numpy as np
 
 from traincast.estimate.operators.constants import ANY, FamilyConstants, OperatorConstants
 from traincast.estimate.operators.corrections import Correction
-from traincast.hardware.gpus import GpuSpec
+from traincast.hardware.gpu import Gpu
 
 _NUMBERS = ("compute", "memory", "floor_s", "k_fill", "wave", "edge", "unhidden", "unaligned", "event_s")
 
@@ -34,7 +34,7 @@ def defaults(rows: Sequence[FamilyConstants]) -> Iterator[FamilyConstants]:
             yield FamilyConstants(gpu=ANY, family=family, dtype=ANY, source=source, **medians)
 
 
-def without_gpu(constants: OperatorConstants, gpu: GpuSpec) -> OperatorConstants:
+def without_gpu(constants: OperatorConstants, gpu: Gpu) -> OperatorConstants:
     """Return constants as they would be had a GPU never been measured.
 
     Its rows and corrections are gone, and the medians are taken over the others.
@@ -43,5 +43,5 @@ def without_gpu(constants: OperatorConstants, gpu: GpuSpec) -> OperatorConstants
     return OperatorConstants((*others, *defaults(others)), tuple(_of_others(constants, gpu)))
 
 
-def _of_others(constants: OperatorConstants, gpu: GpuSpec) -> Iterator[Correction]:
+def _of_others(constants: OperatorConstants, gpu: Gpu) -> Iterator[Correction]:
     return (grid for grid in constants.corrections if grid.gpu != gpu.name)

@@ -20,7 +20,7 @@ from traincast.estimate.operators import FamilyConstants, OperatorCall, Operator
 from traincast.estimate.operators.corrections import LIMIT, Correction, corners
 from traincast.estimate.operators.price import machine_for
 from traincast.estimate.operators.roofline import Machine, WorkColumns, columns_of, least_s, roofline
-from traincast.hardware.gpus import GpuSpec
+from traincast.hardware.gpu import Gpu
 
 Key = tuple[str, str, str]
 """GPU, name of the constants, element type."""
@@ -117,7 +117,7 @@ def samples_of(measured: OperatorMeasurements, constants: OperatorConstants) -> 
         Price the rest.
     """
     rows_of: dict[Key, list[int]] = {}
-    gpus: dict[Key, GpuSpec] = {}
+    gpus: dict[Key, Gpu] = {}
     for row, (gpu, calls) in enumerate(zip(measured.gpu, measured.calls, strict=True)):
         call = main_call(calls)
         work = work_of(call)
@@ -129,7 +129,7 @@ def samples_of(measured: OperatorMeasurements, constants: OperatorConstants) -> 
     return {key: _sample(measured, rows, gpus[key], constants) for key, rows in rows_of.items()}
 
 
-def key_of(gpu: GpuSpec, calls: Sequence[OperatorCall]) -> Key:
+def key_of(gpu: Gpu, calls: Sequence[OperatorCall]) -> Key:
     """Return the sample that a measurement belongs to."""
     call = main_call(calls)
     return gpu.name, (*work_of(call).constants, "")[0], call.dtype
@@ -140,7 +140,7 @@ def main_call(calls: Sequence[OperatorCall]) -> OperatorCall:
     return next((call for call in calls if work_of(call).tiling is not None), calls[0])
 
 
-def _sample(measured: OperatorMeasurements, rows: Sequence[int], gpu: GpuSpec, constants: OperatorConstants) -> Sample:
+def _sample(measured: OperatorMeasurements, rows: Sequence[int], gpu: Gpu, constants: OperatorConstants) -> Sample:
     family = main_call(measured.calls[rows[0]]).family
     calls: list[OperatorCall] = []
     others: list[OperatorCall] = []

@@ -22,7 +22,8 @@ from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.tables import Row, Table
 from traincast.errors import FormatError, TraincastError
 from traincast.estimate.operators import OperatorCall
-from traincast.hardware.gpus import GpuSpec, find_gpu
+from traincast.hardware.gpu import Gpu
+from traincast.hardware.gpus import find_gpu
 from traincast.units import parse_time
 
 TIME_COLUMNS = {"time_s": "1s", "ms": "1ms", "time_ms": "1ms", "us": "1us", "time_us": "1us"}
@@ -48,7 +49,7 @@ class OperatorMeasurements:
 
     Parameters
     ----------
-    gpu : tuple of GpuSpec
+    gpu : tuple of Gpu
         Where it ran.
     calls : tuple of tuples of OperatorCall
         What one timing covers, one after the other.
@@ -62,7 +63,7 @@ class OperatorMeasurements:
         Rows that cannot be used, and why.
     """
 
-    gpu: tuple[GpuSpec, ...]
+    gpu: tuple[Gpu, ...]
     calls: tuple[Calls, ...]
     time_s: FloatArray
     ids: tuple[str, ...]
@@ -119,14 +120,14 @@ def holds_operators(columns: Sequence[str]) -> bool:
     return any(fits(columns) for fits, _ in _READERS)
 
 
-def operators_of(table: Table, gpu: GpuSpec | None = None) -> OperatorMeasurements:
+def operators_of(table: Table, gpu: Gpu | None = None) -> OperatorMeasurements:
     """Return the measured operators of a table.
 
     Parameters
     ----------
     table : Table
         Of one of the kinds above.
-    gpu : GpuSpec, optional
+    gpu : Gpu, optional
         Where rows ran that do not say it.
 
     Returns
@@ -160,7 +161,7 @@ def _has_time(columns: Sequence[str]) -> bool:
     return bool(set(columns) & set(TIME_COLUMNS))
 
 
-def _gpu(row: Row, default: GpuSpec | None = None) -> GpuSpec:
+def _gpu(row: Row, default: Gpu | None = None) -> Gpu:
     if "gpu" not in row.cells:
         if default is not None:
             return default

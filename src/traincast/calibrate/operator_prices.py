@@ -15,7 +15,7 @@ from traincast.estimate.operators import (
     shipped_constants,
     work_of,
 )
-from traincast.hardware.gpus import GpuSpec
+from traincast.hardware.gpu import Gpu
 
 
 def price_measurements(
@@ -52,20 +52,20 @@ def price_measurements(
     return predicted_N, reasons
 
 
-def rows_of_gpus(measured: OperatorMeasurements) -> dict[GpuSpec, list[int]]:
+def rows_of_gpus(measured: OperatorMeasurements) -> dict[Gpu, list[int]]:
     """Return the rows of each GPU."""
-    found: dict[GpuSpec, list[int]] = {}
+    found: dict[Gpu, list[int]] = {}
     for row, gpu in enumerate(measured.gpu):
         found.setdefault(gpu, []).append(row)
     return found
 
 
-def row_of_constants(call: OperatorCall, gpu: GpuSpec, constants: OperatorConstants) -> FamilyConstants:
+def row_of_constants(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> FamilyConstants:
     """Return the constants that price a call."""
     return constants.find(gpu, work_of(call).constants, call.dtype)
 
 
-def _reason(calls: Sequence[OperatorCall], gpu: GpuSpec) -> str | None:
+def _reason(calls: Sequence[OperatorCall], gpu: Gpu) -> str | None:
     for call in calls:
         work = work_of(call)
         if work.tiling is not None and not gpu.has_peak(call.dtype):
@@ -73,7 +73,7 @@ def _reason(calls: Sequence[OperatorCall], gpu: GpuSpec) -> str | None:
     return None
 
 
-def _prices(rows: Sequence[Sequence[OperatorCall]], gpu: GpuSpec, constants: OperatorConstants) -> FloatArray:
+def _prices(rows: Sequence[Sequence[OperatorCall]], gpu: Gpu, constants: OperatorConstants) -> FloatArray:
     flat = [call for calls in rows for call in calls]
     owner = np.repeat(np.arange(len(rows)), [len(calls) for calls in rows])
     times = price_calls(flat, gpu, constants)
@@ -84,7 +84,7 @@ def _prices(rows: Sequence[Sequence[OperatorCall]], gpu: GpuSpec, constants: Ope
     return total
 
 
-def _event_s(call: OperatorCall, gpu: GpuSpec, constants: OperatorConstants) -> float:
+def _event_s(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> float:
     try:
         return row_of_constants(call, gpu, constants).event_s
     except ConfigError:

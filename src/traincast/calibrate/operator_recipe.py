@@ -19,7 +19,7 @@ from traincast.calibrate.operator_measurements import OperatorMeasurements
 from traincast.estimate.operators import FamilyConstants, OperatorCall, OperatorConstants, work_of
 from traincast.estimate.operators.constants import ANY
 from traincast.estimate.operators.corrections import Correction
-from traincast.hardware.gpus import GpuSpec
+from traincast.hardware.gpu import Gpu
 
 NODES = {"bmm": (6, 7, 7, 7, 1), "gemm fp32": (9, 10, 10, 2), "gemm": (7, 8, 8, 1), "attention": (6, 8, 4)}
 """Nodes of the correction per size; others by their number of sizes."""
@@ -32,7 +32,7 @@ FEWEST_LEFT = 20
 _FIFTHS = 5
 
 
-def usual(call: OperatorCall, gpu: GpuSpec, time_s: float) -> bool:
+def usual(call: OperatorCall, gpu: Gpu, time_s: float) -> bool:
     """Say whether a measured attention kernel is of the kind that training uses.
 
     Left out: windows that the kernel does not exploit, head sizes it falls back for, and a second

@@ -14,6 +14,7 @@ from traincast.calibrate.statistics import Statistics, relative_errors, statisti
 from traincast.calibrate.tables import Table, read_table
 from traincast.diagnostics import Note
 from traincast.errors import CalibrationError, ConfigError, FormatError
+from traincast.hardware.cluster import Cluster
 from traincast.names import known_names
 from traincast.progress import announce
 from traincast.units import counted
@@ -131,7 +132,7 @@ class Validation:
 
 def validate(
     path: str | PathLike[str],
-    cluster: str | None = None,
+    cluster: str | PathLike[str] | Cluster | None = None,
     by: Sequence[str] = (),
     leave_out: str | None = None,
     *,
@@ -144,7 +145,7 @@ def validate(
     ----------
     path : path
         A CSV file, or a log of nccl-tests; its columns say of what kind it is.
-    cluster : str, optional
+    cluster : str, path or Cluster, optional
         Preset or TOML file that all rows ran on; by default each row says its own.
     by : sequence of str, optional
         Groupings to show, two at once as ``"gpu+op"``; all that the kind has by default.

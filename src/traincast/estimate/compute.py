@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from traincast.estimate.factors import CostFactors
 from traincast.estimate.operators.contract import OperatorTime
 from traincast.estimate.operators.price import price_operator
-from traincast.hardware.gpus import GpuSpec
+from traincast.hardware.gpu import Gpu
 from traincast.workload.calls import OperatorCall
 from traincast.workload.ops import OpTable
 from traincast.workload.words import OverlapClass, Provenance
@@ -40,14 +40,14 @@ class PricedCompute:
     """Seconds by class of work of each template operation; empty where it was not priced here."""
 
 
-def price_compute(ops: OpTable, gpu: GpuSpec, factors: CostFactors, compute_factor: float = 1.0) -> PricedCompute:
+def price_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: float = 1.0) -> PricedCompute:
     """Price the computations of a table that carry operator calls.
 
     Parameters
     ----------
     ops : OpTable
         Template operations.
-    gpu : GpuSpec
+    gpu : Gpu
         What runs them.
     factors : CostFactors
         Factors on classes of work.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 
-from traincast.hardware.gpus import GpuSpec
+from traincast.hardware.gpu import Gpu
 from traincast.spec.job import Job
 
 Key = tuple[str, str, str]
@@ -41,21 +41,12 @@ _LEVELS = {
 (``gemm bf16``)."""
 
 
-SAME_CHIP = {
-    "H200-SXM-141GB": "H100-SXM-80GB",
-    "H800-SXM-80GB": "H100-SXM-80GB",
-    "A800-SXM-80GB": "A100-SXM-80GB",
-    "A100-SXM-40GB": "A100-SXM-80GB",
-}
-"""GPUs of one chip that differ in memory or links alone (docs/measured.md)."""
-
-
-def chip_of(gpu: GpuSpec) -> str:
+def chip_of(gpu: Gpu) -> str:
     """Return the name under which a GPU's chip has its factors."""
-    return SAME_CHIP.get(gpu.name, gpu.name)
+    return gpu.chip or gpu.name
 
 
-def keys_of(cost_class: str, gpu: GpuSpec, stack: str) -> tuple[Key, ...]:
+def keys_of(cost_class: str, gpu: Gpu, stack: str) -> tuple[Key, ...]:
     """Return the keys of all factors that scale a class of work on a GPU under a stack."""
     names = {"all": "*", "architecture": gpu.architecture or "*", "chip": chip_of(gpu), "stack": stack}
     levels = _LEVELS.get(cost_class) or _LEVELS[cost_class.split(" ", maxsplit=1)[0]]
@@ -102,7 +93,7 @@ class FactorTable:
         """Return a table; a later factor of a key counts."""
         return cls({each.key: each for each in factors})
 
-    def for_job(self, gpu: GpuSpec, stack: str) -> CostFactors:
+    def for_job(self, gpu: Gpu, stack: str) -> CostFactors:
         """Return the factors of one GPU and one stack."""
         chosen: dict[str, float] = {}
         for cost_class in {key[2] for key in self.factors}:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 
 from traincast.diagnostics import Note
 from traincast.estimate.operators import (
@@ -13,7 +14,8 @@ from traincast.estimate.operators import (
 )
 from traincast.estimate.operators.calls import BYTES_OF_DTYPE
 from traincast.estimate.operators.constants import load_constants
-from traincast.hardware.gpus import load_gpu
+from traincast.hardware.clusters import gpu_named
+from traincast.hardware.gpu import Gpu
 from traincast.names import find_name
 from traincast.registry import known_name
 from traincast.spec.operators import OPERATOR_SIZES, operator_shape
@@ -47,7 +49,7 @@ def operator_price(
     family: str,
     sizes: Mapping[str, int],
     *,
-    gpu: str | None = None,
+    gpu: str | PathLike[str] | Gpu | None = None,
     dtype: str = "bf16",
     direction: str = "forward",
     causal: bool = False,
@@ -63,8 +65,9 @@ def operator_price(
         ``gemm``, ``attention``, ``norm``, ...
     sizes : mapping
         Its sizes by name (`traincast.spec.operators`).
-    gpu : str, optional
-        The accelerator; h100, as an assumption, where it is not given.
+    gpu : str, path or Gpu, optional
+        The accelerator: its name, a cluster file with its ``[gpu]``, or itself; h100, as an assumption, where it is
+        not given.
     dtype, direction, causal, window, options
         As of `OperatorCall`.
     constants : str, optional
@@ -89,7 +92,7 @@ def operator_price(
         window=window,
         options=tuple(sorted((options or {}).items())),
     )
-    spec = load_gpu(gpu or DEFAULT_GPU)
+    spec = gpu_named(gpu or DEFAULT_GPU)
     known: OperatorConstants = shipped_constants()
     if constants is not None:
         known = known.with_rows(tuple(load_constants(constants)))

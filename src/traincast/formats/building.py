@@ -1,32 +1,11 @@
-"""What every format needs to build a workload: a notebook, segments, a wait."""
+"""What every format needs to build a workload: segments, a warning."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from traincast.diagnostics import Note
-from traincast.workload.ops import IntArray, Op
-from traincast.workload.words import Kind, Phase, Stream
-
-
-@dataclass(slots=True)
-class Notebook:
-    """Collects what was assumed and what looks wrong while a file is read."""
-
-    path: str
-    assumptions: list[Note] = field(default_factory=list)
-    warnings: list[Note] = field(default_factory=list)
-
-    def assume(self, code: str, text: str, line: int | None = 1) -> None:
-        """Record something that was not in the input."""
-        self.assumptions.append(Note(code, text, self._place(line)))
-
-    def warn(self, code: str, text: str, line: int | None = 1) -> None:
-        """Record something that looks wrong."""
-        self.warnings.append(Note(code, text, self._place(line)))
-
-    def _place(self, line: int | None) -> str:
-        return self.path if line is None else f"{self.path}:{line}"
+from traincast.diagnostics import Notebook
+from traincast.workload.ops import IntArray
 
 
 @dataclass(slots=True)
@@ -41,11 +20,6 @@ class Segments:
             return -1
         self.rows.append(np.array(rows, dtype=np.int32))
         return len(self.rows) - 1
-
-
-def wait_op(stream: Stream) -> Op:
-    """Return a wait for everything launched on a stream."""
-    return Op(name=f"wait_{stream.name.lower()}", kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)
 
 
 def warn_single_microbatch(notes: Notebook, stages: int, virtual: int, microbatches: int, line: int | None = 1) -> None:

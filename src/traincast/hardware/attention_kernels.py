@@ -1,31 +1,20 @@
-"""Which generation of GPUs runs which attention kernel, and which one a framework takes instead.
+"""Which GPU runs which attention kernel, and which one a framework takes instead.
 
-Architectures are those of `traincast.hardware.gpus`. A vendor that is not NVIDIA has its own kernels under their own
-names; what stands here for it is the generation that its fused kernel is like.
-"""
-
-from traincast.errors import InfeasibleError
-from traincast.hardware.gpus import GpuSpec
-
-ATTENTION_KERNELS = ("unfused", "fa1", "fa2", "fa3", "cudnn", "triton")
-"""Generations of attention kernels; ``unfused`` writes the score matrix to memory."""
-
-_AMD = ("cdna2", "cdna3", "cdna4")
-
-RUNS_ON: dict[str, tuple[str, ...]] = {
-    "fa1": ("turing", "ampere", "ada", "hopper"),
-    "fa2": ("ampere", "ada", "hopper", "blackwell", *_AMD, "tpu", "trainium", "gaudi", "ascend"),
-    "fa3": ("hopper",),
-    "cudnn": ("ampere", "ada", "hopper", "blackwell"),
-    "triton": ("ampere", "ada", "hopper", "blackwell", *_AMD),
-}
-"""Architectures that run each fused kernel; ``unfused`` runs everywhere.
+What each generation runs is a column of `data/gpus/generations.csv`. A vendor that is not NVIDIA has its own kernels
+under their own names; what stands there for it is the generation that its fused kernel is like: Pallas (TPU), NKI
+(Trainium), FusedSDPA (Gaudi) and CANN (Ascend).
 
 Sources: README of Dao-AILab/flash-attention (1.x: Turing to Hopper; 2: Ampere to Hopper, later Blackwell, and CDNA 2 to
 4 through ROCm; 3: Hopper, whose asynchronous matrix instructions it is written in); NVIDIA cuDNN, scaled dot product
 attention (compute capability 8.0 and above); the Triton kernel of flash-attention and AOTriton (Ampere and above,
-CDNA 2 to 4). One fused kernel of the vendor each: Pallas (TPU), NKI (Trainium), FusedSDPA (Gaudi), CANN (Ascend).
+CDNA 2 to 4); Transformer Engine, attention backends (flash attention goes before cuDNN below Hopper).
 """
+
+from traincast.errors import InfeasibleError
+from traincast.hardware.gpu import Gpu, generations
+
+ATTENTION_KERNELS = ("unfused", "fa1", "fa2", "fa3", "cudnn", "triton")
+"""Generations of attention kernels; ``unfused`` writes the score matrix to memory."""
 
 TITLES = {
     "fa1": "flash attention 1",
@@ -36,30 +25,26 @@ TITLES = {
 }
 """Fused kernels as messages name them."""
 
-_TAKEN_INSTEAD = {("cudnn", "ampere"): "fa2", ("cudnn", "ada"): "fa2"}
-"""Kernels that run, but that frameworks pass over. Source: Transformer Engine, attention backends: flash attention
-goes before cuDNN below Hopper."""
-
-_NEXT_BEST = ("fa2", "fa1", "unfused")
-"""What frameworks fall back to where a kernel does not run, in this order."""
+_NEXT_BEST = ("fa2", "fa1")
+"""What frameworks fall back to where a kernel does not run, in this order; then none."""
 
 _OF_MOST = ("fa1", "fa2", "triton")
 
 
-def runs_kernel(kernel: str, gpu: GpuSpec) -> bool:
+def runs_kernel(kernel: str, gpu: Gpu) -> bool:
     """Say whether a GPU is known to run an attention kernel.
 
     Parameters
     ----------
     kernel : str
         One of `ATTENTION_KERNELS`.
-    gpu : GpuSpec
+    gpu : Gpu
         The GPU.
     """
-    return kernel == "unfused" or gpu.architecture in RUNS_ON[kernel]
+    return kernel == "unfused" or kernel in gpu.generation.attention
 
 
-def check_kernel(kernel: str, gpu: GpuSpec) -> None:
+def check_kernel(kernel: str, gpu: Gpu) -> None:
     """Refuse an attention kernel that a GPU has none of; where its architecture is not known, nothing is refused.
 
     Raises
@@ -69,14 +54,14 @@ def check_kernel(kernel: str, gpu: GpuSpec) -> None:
     """
     if not gpu.architecture or runs_kernel(kernel, gpu):
         return
-    needed = [name.upper() if name in (*_AMD, "tpu") else name.capitalize() for name in RUNS_ON[kernel]]
+    needed = [each.title for each in generations().values() if kernel in each.attention]
     runs = [each for each in ATTENTION_KERNELS if runs_kernel(each, gpu)]
     raise InfeasibleError(
         f"{TITLES[kernel]} needs {_either(needed)}; {gpu.name} is {gpu.architecture}: use {_either(runs)}"
     )
 
 
-def kernel_instead(kernel: str, gpu: GpuSpec) -> tuple[str, str | None]:
+def kernel_instead(kernel: str, gpu: Gpu) -> tuple[str, str | None]:
     """Return the kernel that a framework runs on a GPU where it would take `kernel`, and why it is another one.
 
     Returns
@@ -84,15 +69,14 @@ def kernel_instead(kernel: str, gpu: GpuSpec) -> tuple[str, str | None]:
     str, str or None
         The kernel, and the reason; None where it is the same.
     """
-    instead = _TAKEN_INSTEAD.get((kernel, gpu.architecture))
-    if instead is not None:
-        return instead, f"frameworks take it before {kernel} on {gpu.architecture}"
+    found = next((each for each in _NEXT_BEST if runs_kernel(each, gpu)), "unfused")
+    if kernel in gpu.generation.passed_over:
+        return found, f"frameworks take it before {kernel} on {gpu.architecture}"
     if runs_kernel(kernel, gpu):
         return kernel, None
     if not gpu.architecture:
         # A chip that nobody knows is taken to run what most chips run, and not the kernels of a single vendor.
         return (kernel, None) if kernel in _OF_MOST else ("fa2", f"nothing says that {kernel} runs on {gpu.name}")
-    found = next(each for each in _NEXT_BEST if runs_kernel(each, gpu))
     return found, f"{kernel} does not run on {gpu.architecture}"
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from traincast.errors import ConfigError
 from traincast.hardware.fabric import FabricSpec
+from traincast.hardware.gpu import Gpu
+from traincast.hardware.gpus import filled
 from traincast.hardware.measured import MeasuredTable
 
 INTRA_KINDS = ("mesh", "nvswitch", "pcie", "torus")
@@ -15,42 +17,6 @@ INTRA_KINDS = ("mesh", "nvswitch", "pcie", "torus")
 
 INTER_KINDS = ("ethernet", "infiniband")
 """What the network between nodes can be said to be; only the switches of InfiniBand reduce (SHARP)."""
-
-NCCL_ROWS = {
-    "pascal": "volta",
-    "volta": "volta",
-    "turing": "volta",
-    "ampere": "ampere",
-    "ada": "ampere",
-    "hopper": "hopper",
-    "blackwell": "blackwell",
-}
-"""Architecture of a GPU to the row of NCCL's tuning tables. NCCL chooses it by compute capability: below 8.0 Volta,
-below 9.0 Ampere (Ada is 8.9), below 10.0 Hopper, else Blackwell. Source: NVIDIA/nccl, src/graph/tuning.cc."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """One accelerator, by its datasheet."""
-
-    name: str
-    architecture: str | None = None
-    """Generation of its chip in lower case, as its datasheet says: ``"ada"``, ``"hopper"``, ``"cdna3"``."""
-    bf16_dense_flops_per_s: float | None = None
-    """Dense bf16 peak, FLOP per second."""
-    hbm_bytes: int | None = None
-    """Size of the GPU's memory."""
-    hbm_bytes_per_s: float | None = None
-    """Peak rate of the GPU's memory."""
-    link_bytes_per_s: float | None = None
-    """Datasheet rate of all its scale-up links together, per direction."""
-    copy_bytes_per_s: float | None = None
-    """Rate at which a collective puts a rank's own share in its place; None: at no cost."""
-
-    @property
-    def nccl_row(self) -> str | None:
-        """Row of NCCL's tuning tables that NCCL takes for its architecture; None: NCCL does not run on it."""
-        return NCCL_ROWS.get(self.architecture or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +71,7 @@ class Cluster:
     name: str
     description: str
     gpu: Gpu
+    """What it is given, filled with the datasheet of that name."""
     gpus_per_node: int
     intra: Link
     """Links inside a node (NVLink)."""
@@ -123,11 +90,14 @@ class Cluster:
     """Whether the switches between nodes reduce for every group (NCCL_COLLNET_ENABLE=1 on InfiniBand with SHARP)."""
     gpus_used_per_node: int | None = None
     """GPUs of each node that a job uses; None: as its groups need it (`traincast.fabric.node_use`)."""
+    assumed: tuple[str, ...] = ()
+    """What nobody said of it and was taken instead, in sentences; results repeat it among their assumptions."""
     sources: tuple[tuple[str, str], ...] = ()
     """(number, where it comes from), for every number above."""
 
     def __post_init__(self) -> None:
-        """Refuse to use more GPUs of a node than it has."""
+        """Fill in the datasheet of the GPU; refuse to use more GPUs of a node than it has."""
+        object.__setattr__(self, "gpu", filled(self.gpu))
         if self.gpus_used_per_node is not None and not 1 <= self.gpus_used_per_node <= self.gpus_per_node:
             raise ConfigError(
                 f"is {self.gpus_used_per_node}; a node of {self.name} has {self.gpus_per_node} GPUs",

@@ -1,4 +1,4 @@
-"""Load a cluster: a preset by its name, or a TOML file that may build on a preset.
+"""Load a cluster: a preset by its name, a TOML file that may build on a preset, or that of a GPU by its datasheet.
 
 A file has the fields of `traincast.hardware.cluster` under their own names. A value is a
 number in SI units, a text with its unit, or either of them with its source::
@@ -8,20 +8,26 @@ number in SI units, a text with its unit, or either of them with its source::
     [inter]
     bandwidth_bytes_per_s = "200Gb/s"
     hop_latency_s = { value = 9e-6, source = "our nccl-tests of May" }
+
+A file that says neither a base nor links describes a GPU in ``[gpu]``, and its links follow from the datasheet.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, replace
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import parse_toml, read_toml
-from traincast.hardware.cluster import INTER_KINDS, INTRA_KINDS, Cluster, Gpu, Link, Measured
+from traincast.hardware.cluster import INTER_KINDS, INTRA_KINDS, Cluster, Link, Measured
 from traincast.hardware.fabric import fabric_from_table
-from traincast.hardware.gpus import with_architecture
+from traincast.hardware.from_datasheet import cluster_from_datasheet
+from traincast.hardware.gpu import Gpu
+from traincast.hardware.gpus import filled, find_datasheet, gpu_names, said_of
 from traincast.hardware.measured import measured_tables_from
 from traincast.names import find_name, known_names
 from traincast.ranges import RANGES, quoted, range_of
@@ -31,7 +37,9 @@ from traincast.units import parse_rate, parse_size, parse_time
 T = TypeVar("T", bound=Cluster | Gpu | Link)
 
 _SECTIONS: dict[str, type[Gpu] | type[Link]] = {"gpu": Gpu, "intra": Link, "inter": Link}
-_LINK_KINDS = {"intra": INTRA_KINDS, "inter": INTER_KINDS}
+_LINK_KINDS = {"intra.kind": INTRA_KINDS, "inter.kind": INTER_KINDS, "gpu.link_kind": INTRA_KINDS}
+_OF_DATASHEETS = ("bf16_dense_flops_per_s", "hbm_bytes", "hbm_bytes_per_s", "link_bytes_per_s")
+"""What a GPU without a datasheet takes from the GPU of the base that its file builds on."""
 _UNITS: tuple[tuple[str, Callable[[str], float]], ...] = (
     ("_bytes_per_s", parse_rate),
     ("_bytes", parse_size),
@@ -52,13 +60,14 @@ def cluster_names() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in _presets().iterdir() if file.name.endswith(".toml"))
 
 
-def load_cluster(name_or_path: str) -> Cluster:
-    """Return a preset, or the cluster that a TOML file describes.
+def load_cluster(given: str | PathLike[str] | Cluster) -> Cluster:
+    """Return a preset, the cluster that a TOML file describes, or that of a GPU.
 
     Parameters
     ----------
-    name_or_path : str
-        A name in `cluster_names`, or the path of a TOML file.
+    given : str, path or Cluster
+        A name in `cluster_names`, the path of a TOML file, or the name of a GPU: its preset, or a cluster built from
+        its datasheet. A cluster is returned as it is.
 
     Returns
     -------
@@ -73,9 +82,41 @@ def load_cluster(name_or_path: str) -> Cluster:
         If a key is unknown or missing, a value of the wrong type or not a positive number, or
         the architecture of the GPU not that of its datasheet.
     UnknownNameError
-        If it is neither a file nor the name of a preset, or its architecture is not known.
+        If it is neither a file nor the name of a preset or a GPU, or its architecture is not known.
     """
-    return _cluster_of(_read(_find(name_or_path), name_or_path), name_or_path)
+    if isinstance(given, Cluster):
+        return given
+    name = fspath(given)
+    path, preset = Path(name), find_name(name, cluster_names())
+    if name != preset and (path.suffix == ".toml" or path.is_file()):
+        return _cluster_of(_read(path, name), name)
+    return _cluster_of_gpu(name) if preset is None else _preset(preset)
+
+
+def gpu_named(given: str | PathLike[str] | Gpu) -> Gpu:
+    """Return a GPU by any spelling of its name, or that of a cluster file, which needs to say nothing but ``[gpu]``.
+
+    Raises
+    ------
+    FormatError, ConfigError
+        As `load_cluster`, of a file.
+    UnknownNameError
+        If nothing is known of it; the message lists the known names.
+    """
+    if isinstance(given, Gpu):
+        return given
+    name = fspath(given)
+    sheet, path = find_datasheet(name), Path(name)
+    if sheet is not None:
+        return sheet.gpu
+    if path.suffix != ".toml" and not path.is_file():
+        raise UnknownNameError("GPU", name, gpu_names())
+    return filled(_build(Gpu, "gpu.", _read(path, name), name), name)
+
+
+def preset_of(gpu: Gpu) -> str | None:
+    """Return the name of the preset whose GPU is this very part; None where there is none."""
+    return next((name for name in cluster_names() if _preset(name).gpu.name == gpu.name), None)
 
 
 def cluster_from_table(table: Mapping[str, Any], shown: str) -> Cluster:
@@ -102,22 +143,51 @@ def cluster_from_table(table: Mapping[str, Any], shown: str) -> Cluster:
 def _cluster_of(values: dict[str, _Value], shown: str) -> Cluster:
     """Return the cluster that checked values make up."""
     measured = values.pop("measured", None)
-    cluster = _build(Cluster, "", values, shown)
-    cluster = replace(cluster, gpu=with_architecture(cluster.gpu, shown))
+    gpu = filled(_build(Gpu, "gpu.", values, shown), shown)
+    said = {path: value.source for path, value in values.items() if value.source}
+    links = any(path.startswith(("intra.", "inter.")) for path in values)
+    cluster = _build(Cluster, "", values, shown) if links or not gpu.link_bytes_per_s else _unlinked(gpu, values, shown)
     if measured is not None:
         cluster = replace(cluster, measured=Measured(tables=measured.value, intra=cluster.intra, inter=cluster.inter))
-    return replace(cluster, sources=tuple((field, value.source) for field, value in values.items() if value.source))
+    sheet = find_datasheet(gpu.name)
+    sources = {} if sheet is None else {f"gpu.{name}": sheet.shown for name in _numbers(sheet.gpu)}
+    return replace(cluster, sources=tuple(({**sources, **dict(cluster.sources), **said}).items()))
+
+
+def _unlinked(gpu: Gpu, values: Mapping[str, _Value], shown: str) -> Cluster:
+    """Return the cluster of a file that says a GPU and no links."""
+    own = {path: value.value for path, value in values.items() if "." not in path}
+    cluster = cluster_from_datasheet(gpu, f"datasheet in {shown}", _preset, own.get("gpus_per_node"))
+    return replace(cluster, **own)
+
+
+def _cluster_of_gpu(name: str) -> Cluster:
+    """Return the preset of a GPU by any spelling of its name, or else a cluster built from its datasheet."""
+    sheet = find_datasheet(name)
+    if sheet is None:
+        raise UnknownNameError("cluster", name, cluster_names())
+    preset = preset_of(sheet.gpu)
+    if preset is None:
+        cluster = cluster_from_datasheet(
+            sheet.gpu, f"datasheet of {sheet.gpu.name} ({sheet.confidence} confidence)", _preset
+        )
+        sources = {f"gpu.{each}": sheet.shown for each in _numbers(sheet.gpu)} | dict(cluster.sources)
+        return replace(cluster, sources=tuple(sources.items()))
+    cluster = _preset(preset)
+    return replace(cluster, assumed=(*cluster.assumed, f"{name} is the GPU of the preset {preset}, which is taken"))
+
+
+def _numbers(gpu: Gpu) -> list[str]:
+    return [name for name, value in said_of(gpu).items() if isinstance(value, int | float)]
 
 
 def _presets() -> Traversable:
     return resources.files("traincast") / "data" / "clusters"
 
 
-def _find(name_or_path: str) -> Traversable:
-    path = Path(name_or_path)
-    if name_or_path not in cluster_names() and (path.suffix == ".toml" or path.is_file()):
-        return path
-    return _presets() / f"{known_name('cluster', name_or_path, cluster_names())}.toml"
+@cache
+def _preset(name: str) -> Cluster:
+    return _cluster_of(_read(_presets() / f"{name}.toml", name), name)
 
 
 def _read(file: Traversable, shown: str) -> dict[str, _Value]:
@@ -128,7 +198,12 @@ def _read(file: Traversable, shown: str) -> dict[str, _Value]:
         base = known_name("base cluster", str(base), cluster_names())
     values = {} if base is None else _read(_presets() / f"{base}.toml", base)
     values["name"] = _Value(file.name.removesuffix(".toml"), None)
-    return values | _values(document, shown, values)
+    found = _values(document, shown, values)
+    if base is not None and find_datasheet(str(found["gpu.name"].value)) is None:
+        sheet = _preset(base).gpu
+        taken = {f"gpu.{name}": _Value(getattr(sheet, name), f"as in {base}") for name in _OF_DATASHEETS}
+        found = taken | found
+    return found
 
 
 def _values(document: dict[str, Any], shown: str, base: Mapping[str, _Value] | None = None) -> dict[str, _Value]:
@@ -139,8 +214,8 @@ def _values(document: dict[str, Any], shown: str, base: Mapping[str, _Value] | N
         if not isinstance(table, dict):
             raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", section)
         values |= _checked(kind, f"{section}.", table, shown)
-        place, kinds = f"{section}.kind", _LINK_KINDS.get(section)
-        if kinds is not None and place in values:
+    for place, kinds in _LINK_KINDS.items():
+        if place in values:
             values[place] = values[place]._replace(value=_link_kind(str(values[place].value), kinds, place, shown))
     if "fabric" in document:
         values["fabric"] = _Value(fabric_from_table(document.pop("fabric"), shown), f"set in {shown}")
@@ -179,6 +254,10 @@ def _value(field: "Field[Any]", raw: object, shown: str) -> _Value:
             raise ConfigError('must be a value, or { value = ..., source = "..." }')
         source = raw.get("source", source)
         raw = raw["value"]
+    if get_origin(field.type) is tuple:
+        if not isinstance(raw, list) or not all(isinstance(each, str) for each in raw):
+            raise ConfigError(f"is {quoted(raw)}; it must be a list of texts")
+        return _Value(tuple(raw), None)
     types = get_args(field.type) or (field.type,)
     for plain in (str, bool):
         if plain in types:

@@ -8,7 +8,7 @@ from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.gpus import GpuSpec, gpu_of_cluster
+from traincast.hardware.gpu import Gpu
 from traincast.progress import advanced
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.interval import interval
@@ -59,7 +59,7 @@ def forecast(
     """
     table = factors or shipped_factors()
     options = options or SimulateOptions()
-    gpu, plan = gpu_of_cluster(cluster.gpu), plan_of_job(job)
+    gpu, plan = cluster.gpu, plan_of_job(job)
     warnings = _warnings(job, plan, gpu, cluster.gpus_per_node, allow_oom=allow_oom)
     done = run_job(job, cluster, options, table.for_job(gpu, job.stack.name), engine)
     result = account(done.run, done.workload, done.plan, done.cluster, options, engine)
@@ -68,7 +68,7 @@ def forecast(
     return replace(
         result,
         interval=interval(done, table),
-        memory_bytes=tuple(_memory(each, usable_bytes(gpu.hbm_bytes)) for each in stage_memory(job, plan)),
+        memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes)) for each in stage_memory(job, plan)),
         warnings=result.warnings + warnings + above_peak(rates),
         tokens_per_s_per_gpu=rates.tokens_per_s,
         tflops_per_gpu=rates.flops_per_s / 1e12,
@@ -81,10 +81,10 @@ def forecast(
     )
 
 
-def _warnings(job: Job, plan: SchedulePlan, gpu: GpuSpec, gpus_per_node: int, *, allow_oom: bool) -> tuple[Note, ...]:
+def _warnings(job: Job, plan: SchedulePlan, gpu: Gpu, gpus_per_node: int, *, allow_oom: bool) -> tuple[Note, ...]:
     """Return what looks wrong with a job before it runs; refuse one that is very unlikely to fit into memory."""
     found = []
-    verdict = fits(job, plan, gpu.hbm_bytes, gpus_per_node)
+    verdict = fits(job, plan, gpu.memory_bytes, gpus_per_node)
     if verdict.refused and not allow_oom:
         raise InfeasibleError(f"{verdict.text}; --allow-oom simulates all the same")
     if verdict.doubtful:

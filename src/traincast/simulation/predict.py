@@ -10,7 +10,7 @@ from traincast.estimate.compute import PricedCompute, price_compute
 from traincast.estimate.factors import CostFactors, shipped_factors, with_factors
 from traincast.fabric.node_use import place_job
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.gpus import GpuSpec, gpu_of_cluster
+from traincast.hardware.gpu import Gpu
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.run import Run, checked_plan, run_workload
 from traincast.spec.job import Job
@@ -32,7 +32,7 @@ class JobRun:
     job: Job
     cluster: Cluster
     """What it runs on, with the GPUs of a node that it uses."""
-    gpu: GpuSpec
+    gpu: Gpu
     factors: CostFactors
     plan: SchedulePlan
     workload: Workload
@@ -54,7 +54,7 @@ _plan = lru_cache(maxsize=64)(checked_plan)
 
 
 def prepare_job(
-    job: Job, gpu: GpuSpec, factors: CostFactors, ranks_per_node: int = 8
+    job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int = 8
 ) -> tuple[SchedulePlan, Workload, PricedCompute]:
     """Build and price a job's work without running it.
 
@@ -142,7 +142,7 @@ def run_job(
     TraincastError
         If the job cannot run.
     """
-    gpu = gpu_of_cluster(cluster.gpu)
+    gpu = cluster.gpu
     if factors is None:
         factors = shipped_factors().for_job(gpu, job.stack.name)
     options = options or SimulateOptions()

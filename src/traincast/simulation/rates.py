@@ -9,7 +9,7 @@ MFU counts the model's FLOPs, causal attention half, and nothing twice; HFU adds
 from dataclasses import dataclass
 
 from traincast.diagnostics import Note
-from traincast.hardware.gpus import PEAK_OF_DTYPE, GpuSpec
+from traincast.hardware.gpu import PEAK_OF_DTYPE, Gpu
 from traincast.model.counts import hardware_flops_per_token, model_flops_per_step
 from traincast.simulation.predict import JobRun
 from traincast.spec.job import Job
@@ -111,11 +111,11 @@ def _shares(mfu: float, hfu: float) -> str:
     return f"MFU {format_share(mfu)} and HFU {format_share(hfu)}"
 
 
-def _half(gpu: GpuSpec) -> str:
+def _half(gpu: Gpu) -> str:
     return "bf16" if gpu.has_peak("bf16") else "fp16"
 
 
-def _peak_dtype(precision: str, gpu: GpuSpec) -> str:
+def _peak_dtype(precision: str, gpu: Gpu) -> str:
     """Return the name of the peak that limits GEMMs of a precision; the 16-bit one where none is known for it."""
     return PEAK_OF_DTYPE[precision] if gpu.has_peak(precision) else _half(gpu)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from os import PathLike, fspath
 from pathlib import Path
 
 from traincast.diagnostics import Note
@@ -27,7 +28,7 @@ DEFAULT_CLUSTER = "h100"
 def run_job_of(
     job: Draft | JobRequest | Job,
     options: SimulateOptions,
-    cluster: str | Cluster | None = None,
+    cluster: str | PathLike[str] | Cluster | None = None,
     *,
     cluster_assumed: bool = False,
     allow_oom: bool = False,
@@ -41,7 +42,7 @@ def run_job_of(
         The job.
     options : SimulateOptions
         Of the simulation.
-    cluster : str or Cluster, optional
+    cluster : str, path or Cluster, optional
         What it runs on; that of the draft, then that of the options by default.
     cluster_assumed : bool
         Whether nobody named that cluster.
@@ -177,12 +178,12 @@ def unchanged_files(inputs: Sequence[InputFile], shown: str = "result.json") -> 
     return [Path(each.path) for each in files if each.format != LOADS]
 
 
-def _cluster(named: str | Cluster | None) -> tuple[Cluster, tuple[InputFile, ...]]:
+def _cluster(named: str | PathLike[str] | Cluster | None) -> tuple[Cluster, tuple[InputFile, ...]]:
     """Return a cluster, and the files that describe it."""
     if isinstance(named, Cluster):
         return named, ()
     found = load_cluster(named or DEFAULT_CLUSTER)
-    files = () if named is None else named_file(named, cluster_names(), "cluster")
+    files = () if named is None else named_file(fspath(named), cluster_names(), "cluster")
     topology = found.fabric.file if found.fabric is not None else None
     return found, (*files, *(() if topology is None else named_file(topology, (), "topology")))
 
@@ -197,7 +198,10 @@ def _with_own_stack(request: JobRequest) -> tuple[JobRequest, tuple[InputFile, .
 
 def _recorded(result: Result, record: RunRecord) -> Result:
     """Return a result with what it was made from, and what is said where nobody named a cluster."""
-    result = replace(result, run=record_to_table(record), inputs=record.inputs)
+    assumed = tuple(Note("cluster-assumed", text) for text in record.cluster.assumed)
+    result = replace(
+        result, run=record_to_table(record), inputs=record.inputs, assumptions=(*assumed, *result.assumptions)
+    )
     return _with_default_cluster(result, record.cluster.name) if record.cluster_assumed else result
 
 

@@ -15,7 +15,6 @@ from traincast.estimate.factors import CostFactors
 from traincast.estimate.price import PricedCommunication
 from traincast.fabric.node_use import place_job
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.gpus import gpu_of_cluster
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.remarks import (
     check_time,
@@ -79,7 +78,7 @@ def _with_compute(workload: Workload, cluster: Cluster) -> Workload:
     calls = sum(calls is not None for calls in workload.ops.calls_T)
     if not calls:
         return workload
-    priced = price_compute(workload.ops, gpu_of_cluster(cluster.gpu), CostFactors())
+    priced = price_compute(workload.ops, cluster.gpu, CostFactors())
     text = (
         f"{counted(calls, 'distinct computation has', 'distinct computations have')} a shape and no time; priced as "
         f"kernels alone on {cluster.gpu.name}, without what a framework adds"

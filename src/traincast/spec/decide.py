@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import check_kernel, kernel_instead
-from traincast.hardware.gpus import GpuSpec
+from traincast.hardware.gpu import Gpu
 from traincast.model.blocks.share import EIGHT_BIT
 from traincast.model.recompute import DEFAULT_MODULES, modules_of
 from traincast.spec.feasible import check_gpu, check_sharding
@@ -23,8 +23,6 @@ T = TypeVar("T")
 
 DEFAULT_LORA_RANK = 16
 """Rank of adapters where none is given. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
-
-_NO_BF16 = ("pascal", "volta", "turing")
 
 
 class Recompute(NamedTuple):
@@ -248,7 +246,7 @@ def decide_optimizer(request: JobRequest, decided: Decisions, parallel: Parallel
     return types
 
 
-def decide_precision(request: JobRequest, decided: Decisions, gpu: GpuSpec | None) -> str:
+def decide_precision(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> str:
     """Return the type of the products: bf16, or fp16 on GPUs before Ampere, where none is given.
 
     Raises
@@ -258,13 +256,13 @@ def decide_precision(request: JobRequest, decided: Decisions, gpu: GpuSpec | Non
     """
     precision = request.precision
     if precision is None:
-        precision = "fp16" if gpu is not None and gpu.architecture in _NO_BF16 else "bf16"
+        precision = "bf16" if gpu is None or gpu.generation.bf16 else "fp16"
         decided.note("assumed-precision", f"precision is not given: {precision}")
     check_gpu(precision, gpu)
     return precision
 
 
-def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: GpuSpec | None) -> str:
+def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> str:
     """Decide the attention kernel: the stack's, as far as the GPU runs it.
 
     Raises

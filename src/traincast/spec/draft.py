@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
@@ -49,7 +50,7 @@ class Draft:
     """
 
     model: Model | str | None = None
-    cluster: str | Cluster | None = None
+    cluster: str | PathLike[str] | Cluster | None = None
     cluster_assumed: bool = False
     fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     notes: tuple[Note, ...] = ()

@@ -5,7 +5,7 @@ from typing import Any
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
-from traincast.hardware.gpus import GpuSpec
+from traincast.hardware.gpu import Gpu
 from traincast.model.counts import TASKS
 from traincast.model.model import Model
 from traincast.model.recompute import RECOMPUTE, spelled_modules
@@ -46,9 +46,6 @@ _COUNTS = (
     "first_stage_layers",
     "last_stage_layers",
 )
-_NO_BF16 = ("pascal", "volta", "turing")
-_SCALED_BLOCKS = ("blackwell", "cdna4")
-"""Architectures whose matrix units take scales of small blocks (MX formats, NVFP4)."""
 
 
 def check_choices(request: JobRequest) -> JobRequest:
@@ -176,7 +173,7 @@ def check_sharding(request: JobRequest, zero: int, replicas: int) -> None:
         )
 
 
-def check_gpu(precision: str, gpu: GpuSpec | None) -> None:
+def check_gpu(precision: str, gpu: Gpu | None) -> None:
     """Refuse types that the GPU's matrix units do not have.
 
     Raises
@@ -187,11 +184,11 @@ def check_gpu(precision: str, gpu: GpuSpec | None) -> None:
     if gpu is None:
         return
     missing = ""
-    if precision == "bf16" and gpu.architecture in _NO_BF16:
+    if precision == "bf16" and not gpu.generation.bf16:
         missing = "use fp16"
     elif precision in ("fp8", "fp8_block") and not gpu.has_peak("fp8"):
         missing = "use bf16"
-    elif precision in ("mxfp8", "nvfp4") and gpu.architecture not in _SCALED_BLOCKS:
+    elif precision in ("mxfp8", "nvfp4") and precision not in gpu.generation.scaled_blocks:
         missing = "use fp8" if gpu.has_peak("fp8") else "use bf16"
     elif precision == "nvfp4" and not gpu.has_peak("nvfp4"):
         missing = "use mxfp8"

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError
+from traincast.hardware.cluster import Cluster
 from traincast.hardware.measured import OPERATIONS
 from traincast.names import find_name, known_names
 from traincast.ranges import RANGES, checked_field
@@ -120,8 +122,8 @@ class SimulateOptions:
     """Everything `simulate` can be told."""
 
     layout: LayoutOptions = field(default_factory=LayoutOptions)
-    cluster: str | None = None
-    """Name of a preset or path of a TOML; None is ``h100``, an assumption."""
+    cluster: str | PathLike[str] | Cluster | None = None
+    """A cluster, or the name of a preset or of a GPU, or the path of a TOML; None is ``h100``, an assumption."""
     busbw_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     """Bus bandwidth that overrides the model, per group (``tp``) or group and operation (``tp.all_reduce``), which
     goes before that of the group."""

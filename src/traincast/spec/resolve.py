@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.gpus import gpu_of_cluster
 from traincast.spec.decide import (
     Decisions,
     decide_attention_kernel,
@@ -72,7 +71,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     """
     request = check_choices(request)
     decided = _start(request)
-    gpu = None if cluster is None else gpu_of_cluster(cluster.gpu)
+    gpu = None if cluster is None else cluster.gpu
     parallel, pipeline, micro_batch = _layout(request, decided)
     zero, shard = decide_sharding(request, decided, parallel)
     if zero and shard < parallel.dp * parallel.cp:

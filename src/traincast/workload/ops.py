@@ -6,7 +6,7 @@ Letter: T template operations. A template operation is written once and run many
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -123,22 +123,6 @@ class OpTable:
             old, new = getattr(self, column.name), getattr(more, column.name)
             columns[column.name] = old + new if isinstance(old, tuple) else np.concatenate([old, new])
         return OpTable(**columns)
-
-
-@dataclass(slots=True)
-class OpTableBuilder:
-    """Collects operations and gives each its row number."""
-
-    ops: list[Op] = field(default_factory=list)
-
-    def add(self, op: Op) -> int:
-        """Append an operation and return its row."""
-        self.ops.append(op)
-        return len(self.ops) - 1
-
-    def table(self) -> OpTable:
-        """Return the collected operations as columns."""
-        return table_of(self.ops)
 
 
 _INTEGER_WIDTH = {

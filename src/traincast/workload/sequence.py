@@ -20,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 
 from traincast.schedules.plan import SchedulePlan, Slot, SlotKind
+from traincast.workload.builder import wait_op
 from traincast.workload.messages import Message, incoming, outgoing
-from traincast.workload.ops import IntArray, Op, OpTable, OpTableBuilder
+from traincast.workload.ops import IntArray, Op, OpTable
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
 from traincast.workload.workload import Template, Workload
 
@@ -53,7 +54,7 @@ class SequenceBuilder:
     workload: Workload
     plan: SchedulePlan
     segments: list[IntArray] = field(init=False)
-    _extra: OpTableBuilder = field(init=False, default_factory=OpTableBuilder)
+    _extra: list[Op] = field(init=False, default_factory=list)
     _single: dict[tuple[object, ...], int] = field(init=False, default_factory=dict)
     _split: dict[tuple[int, SlotKind], int] = field(init=False, default_factory=dict)
     _messages: dict[tuple[object, ...], Message | None] = field(init=False, default_factory=dict)
@@ -63,7 +64,7 @@ class SequenceBuilder:
 
     def table(self) -> OpTable:
         """Return the workload's operations followed by those that were added."""
-        return self.workload.ops.extended(self._extra.ops)
+        return self.workload.ops.extended(self._extra)
 
     def sequence(self, template: Template, stage: int) -> Sequence:
         """Lay out what a rank of a stage does in a step."""
@@ -191,20 +192,16 @@ class SequenceBuilder:
 
     def _wait(self, stream: Stream, slot: Slot) -> Piece:
         if (stream,) not in self._single:
-            self._single[stream,] = self._add_wait(stream)
+            self._single[stream,] = self._segment_of(wait_op(stream))
         return Piece(self._single[stream,], slot.virtual_stage, slot.microbatch)
-
-    def _add_wait(self, stream: Stream) -> int:
-        op = Op(name=f"wait_{stream.name.lower()}", kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)
-        return self._segment_of(op)
 
     def _segment_of(self, op: Op) -> int:
         """Return the one-operation segment of an added operation, adding it the first time."""
         key = (op.name, op.stream, op.blocking, op.size_bytes, op.duration_s)
         if key not in self._single:
-            row = len(self.workload.ops) + self._extra.add(op)
             self._single[key] = len(self.segments)
-            self.segments.append(np.array([row], dtype=np.int32))
+            self.segments.append(np.array([len(self.workload.ops) + len(self._extra)], dtype=np.int32))
+            self._extra.append(op)
         return self._single[key]
 
 

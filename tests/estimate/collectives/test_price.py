@@ -10,8 +10,9 @@ from traincast.estimate.collectives import ALGORITHMS, Traffic, price_collective
 from traincast.estimate.collectives.inside import rate_inside
 from traincast.estimate.collectives.tuning import SWITCH_RANKS, switch_efficiency
 from traincast.fabric.placement import Placement
-from traincast.hardware.cluster import Cluster, Gpu, Link
+from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.gpu import Gpu
 from traincast.workload.words import Operation
 
 ROUND = Cluster(

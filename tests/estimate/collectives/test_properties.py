@@ -13,8 +13,9 @@ from traincast.estimate.collectives.inside import one_link, rate_inside
 from traincast.estimate.collectives.shape import fitted
 from traincast.estimate.collectives.tuning import IN_SWITCH, PROTOCOLS, nccl_times_us, tables, versions
 from traincast.fabric.placement import Placement
-from traincast.hardware.cluster import Cluster, Gpu, Link
+from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.gpu import Gpu
 from traincast.workload.words import Operation
 
 REAL = [load_cluster(name) for name in cluster_names() if name != "ideal"]

@@ -14,7 +14,6 @@ from traincast.estimate.operators.price import price_operator
 from traincast.formats.aicb_physical.grammar import parse
 from traincast.formats.contract import FORMATS
 from traincast.hardware.clusters import load_cluster
-from traincast.hardware.gpus import gpu_of_cluster
 from traincast.workload.calls import OperatorCall
 
 HEADER = "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"
@@ -239,7 +238,7 @@ def test_products_are_priced_on_the_gpu(tmp_path):
         END,
     ]
     result = run(written(tmp_path, text_of(rows)), "h100")
-    gpu = gpu_of_cluster(load_cluster("h100").gpu)
+    gpu = load_cluster("h100").gpu
     shapes = ((2048, 2048, 1024), (2048, 1024, 2048))
     calls = [OperatorCall(family="gemm", shape=shape, dtype="bf16") for shape in shapes]
     assert result.iteration_time_s == pytest.approx(sum(price_operator(call, gpu).time_s for call in calls))

@@ -39,6 +39,7 @@ def test_a_full_run_is_extrapolated_too():
     result = simulate(FULL_RUN, dp=2)
     assert result.parallel["world_size"] == 16
     assert {each.ranks for each in result.collectives if each.group == "dp"} == {2}
+    assert "measured-otherwise" in codes(result)
 
 
 def test_other_degrees_keep_times_and_say_so():

@@ -3,8 +3,8 @@
 import pytest
 
 from neusight_files import GPT2_LARGE, bert_rows, node, opt_rows, pipeline_rows, row, text_of
+from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
-from traincast.formats.building import Notebook
 from traincast.formats.neusight.grammar import load, parse
 from traincast.formats.neusight.layers import MAX_ROWS, arrange, find_layers, forward_s
 from traincast.spec.options import LayoutOptions

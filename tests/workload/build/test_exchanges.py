@@ -9,6 +9,7 @@ from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of, worklo
 from traincast.spec.rank_share import rank_share
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.stage import stages_of
+from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.words import Group, Operation
 
 GATHER, SCATTER, REDUCE = Operation.ALL_GATHER, Operation.REDUCE_SCATTER, Operation.ALL_REDUCE
@@ -57,7 +58,8 @@ def test_tensor_transfers_hide_only_inside_one_domain(gpus, tp, ranks_per_node, 
     """Kernels that overlap them write to the memory of their peers; a group that crosses nodes shows all of it."""
     wide = replace(TINY, hidden=768, attention=replace(TINY.attention, heads=48, kv_heads=48), ffn_hidden=2304)
     job = job_of(wide, gpus=gpus, tp=tp, overlap_tp=True, global_batch=64 if gpus == 64 else 48, seq_length=3072)
-    emit = Emitter(job, rank_share(job, ranks_per_node))
+    builder = WorkloadBuilder("w", job.parallel, job.schedule)
+    emit = Emitter(job, rank_share(job, ranks_per_node), builder)
     assert emit.unhidden(Group.TP) == (job.stack.unhidden_tp if hidden else 1.0)
     notes = [note.code for note in workload_of(job, ranks_per_node).assumptions]
     assert ("overlap-tp-across-nodes" in notes) is not hidden

@@ -1,6 +1,7 @@
 """Measured collectives, against the prices of the cluster they ran on."""
 
 from dataclasses import replace
+from os import PathLike
 from pathlib import PurePath
 
 import numpy as np
@@ -57,7 +58,7 @@ def predict(table: Table, request: Request) -> Predictions:
 
 
 def _clusters(
-    measured: CollectiveMeasurements, path: str, given: str | None
+    measured: CollectiveMeasurements, path: str, given: str | PathLike[str] | Cluster | None
 ) -> tuple[list[Cluster | None], tuple[Note, ...]]:
     """Return the cluster of each row, None where nobody knows, and what was assumed for it."""
     if given is not None:

@@ -20,7 +20,6 @@ from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError, TraincastError
 from traincast.estimate.memory import StageMemory, fits, stage_memory
 from traincast.estimate.memory.uncertainty import REFUSED_ABOVE
-from traincast.hardware.gpus import gpu_of_cluster
 from traincast.schedules.plan import SCHEDULES
 from traincast.units import format_share
 
@@ -97,7 +96,7 @@ def memory_of_run(run: RunRow) -> RunMemory:
     plan = SCHEDULES.get(job.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
     stages = stage_memory(job, plan)
     printed = stages[0] if source == "nanotron" else max(stages, key=lambda stage: stage.peak)
-    verdict = fits(job, plan, gpu_of_cluster(run.cluster.gpu).hbm_bytes, run.cluster.gpus_per_node)
+    verdict = fits(job, plan, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)
     return RunMemory(printed, meaning, verdict.fits, verdict.refused, "" if verdict.fits else verdict.text)
 
 

@@ -11,7 +11,6 @@ from traincast.calibrate.runs.jobs import job_of_run
 from traincast.calibrate.runs.run import RunRow
 from traincast.errors import TraincastError
 from traincast.estimate.factors import FactorTable
-from traincast.hardware.gpus import gpu_of_cluster
 from traincast.simulation.interval import deviation
 from traincast.simulation.predict import run_job
 from traincast.simulation.sensitivity import sensitivities
@@ -38,7 +37,7 @@ def forecast_run(row: RunRow, factors: FactorTable, engine: str = "auto") -> For
     """Forecast one run."""
     try:
         job = job_of_run(row)
-        gpu = gpu_of_cluster(row.cluster.gpu)
+        gpu = row.cluster.gpu
         done = run_job(job, row.cluster, factors=factors.for_job(gpu, job.stack.name), engine=engine)
     except TraincastError as error:
         return Forecast(step_s=None, reason=str(error))

@@ -20,7 +20,7 @@ from traincast.estimate.operators.calls import direction, element_bytes, number,
 from traincast.estimate.operators.contract import FAMILIES, OperatorCall, Tiling, Work
 from traincast.hardware import attention_kernels
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
-from traincast.hardware.gpus import GpuSpec
+from traincast.hardware.gpu import Gpu
 
 KERNELS = ("auto", "fa1", "fa2", "fa3", "cudnn", "triton", "fallback")
 """Generations of fused attention kernels; ``fallback``: what runs where none of them takes the head size."""
@@ -32,14 +32,14 @@ MISALIGNED_SHARE = 1 / 3.4
 """Rate of a misaligned head size: order of magnitude, from 6 training runs (docs/measured.md)."""
 
 
-def check_kernel(call: OperatorCall, gpu: GpuSpec) -> None:
+def check_kernel(call: OperatorCall, gpu: Gpu) -> None:
     """Refuse an attention kernel that a GPU cannot run, by the rule that jobs are refused by.
 
     Parameters
     ----------
     call : OperatorCall
         Any operator; only attention with an option ``kernel`` can be refused.
-    gpu : GpuSpec
+    gpu : Gpu
         The accelerator.
 
     Raises

@@ -10,7 +10,7 @@ from pathlib import Path
 from traincast.errors import FormatError, UnknownNameError
 from traincast.estimate.operators.corrections import Correction, shipped_corrections
 from traincast.files import read_text
-from traincast.hardware.gpus import GpuSpec
+from traincast.hardware.gpu import Gpu
 
 _Key = tuple[str, str, str]
 
@@ -120,12 +120,12 @@ class OperatorConstants:
         keys = ((row.grid_of, row.family, dtype) for dtype in (row.dtype, ANY))
         return next((self._grid_by_key[key] for key in keys if key in self._grid_by_key), None)
 
-    def find(self, gpu: GpuSpec, families: tuple[str, ...], dtype: str) -> FamilyConstants:
+    def find(self, gpu: Gpu, families: tuple[str, ...], dtype: str) -> FamilyConstants:
         """Return the constants of a family on a GPU; of what stands nearest where it has none.
 
         Parameters
         ----------
-        gpu : GpuSpec
+        gpu : Gpu
             The accelerator.
         families : tuple of str
             Names of the family, the most special first (``attention_fa3``, ``attention``).

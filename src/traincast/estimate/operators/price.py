@@ -12,7 +12,7 @@ from traincast.estimate.operators.constants import FamilyConstants, OperatorCons
 from traincast.estimate.operators.contract import FAMILIES, FloatArray, OperatorCall, OperatorTime, Work
 from traincast.estimate.operators.corrections import Correction
 from traincast.estimate.operators.roofline import Machine, Parts, WorkColumns, columns_of, least_s, roofline, tile_of
-from traincast.hardware.gpus import PEAK_OF_DTYPE, GpuSpec
+from traincast.hardware.gpu import PEAK_OF_DTYPE, Gpu
 from traincast.spec.feasible import check_gpu
 
 _KEPT = 65536
@@ -20,14 +20,14 @@ _KEPT = 65536
 _RANK = ("low", "medium", "high")
 
 
-def price_operator(call: OperatorCall, gpu: GpuSpec, constants: OperatorConstants | None = None) -> OperatorTime:
+def price_operator(call: OperatorCall, gpu: Gpu, constants: OperatorConstants | None = None) -> OperatorTime:
     """Return the time of an operator on a GPU, and why.
 
     Parameters
     ----------
     call : OperatorCall
         The operator.
-    gpu : GpuSpec
+    gpu : Gpu
         The accelerator.
     constants : OperatorConstants, optional
         What it sustains; the shipped constants by default.
@@ -47,14 +47,14 @@ def price_operator(call: OperatorCall, gpu: GpuSpec, constants: OperatorConstant
     return _remembered(call, gpu, None) if constants is None else _price(call, gpu, constants)
 
 
-def price_calls(calls: Sequence[OperatorCall], gpu: GpuSpec, constants: OperatorConstants | None = None) -> FloatArray:
+def price_calls(calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorConstants | None = None) -> FloatArray:
     """Return the seconds of many operators, computed as columns; each distinct call is priced once.
 
     Parameters
     ----------
     calls : sequence of OperatorCall
         The operators.
-    gpu : GpuSpec
+    gpu : Gpu
         The accelerator.
     constants : OperatorConstants, optional
         What it sustains; the shipped constants by default.
@@ -110,11 +110,11 @@ def work_of(call: OperatorCall) -> Work:
 
 
 @lru_cache(maxsize=_KEPT)
-def _remembered(call: OperatorCall, gpu: GpuSpec, _: None) -> OperatorTime:
+def _remembered(call: OperatorCall, gpu: Gpu, _: None) -> OperatorTime:
     return _price(call, gpu, shipped_constants())
 
 
-def _price(call: OperatorCall, gpu: GpuSpec, constants: OperatorConstants) -> OperatorTime:
+def _price(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> OperatorTime:
     work = work_of(call)
     check_kernel(call, gpu)
     if work.parts:
@@ -137,7 +137,7 @@ def _corrected(
     return np.maximum(time_N * factor_N, least_s(columns, machine)), factor_N
 
 
-def machine_for(gpu: GpuSpec, dtype: str, work: Work) -> Machine:
+def machine_for(gpu: Gpu, dtype: str, work: Work) -> Machine:
     """Return what the roofline needs of a GPU for some work; a peak of 0 where only memory can bind.
 
     Raises
@@ -148,13 +148,13 @@ def machine_for(gpu: GpuSpec, dtype: str, work: Work) -> Machine:
     """
     asked = work.compute_dtype or dtype
     if work.tiling is None and not gpu.has_peak(asked):
-        return Machine(0.0, gpu.hbm_bytes_per_s, gpu.sms)
+        return Machine(0.0, gpu.memory_bytes_per_s, gpu.sms)
     if work.tiling is not None and asked in PEAK_OF_DTYPE:
         _check_products(asked, gpu)
-    return Machine(gpu.peak_flops_per_s(asked), gpu.hbm_bytes_per_s, gpu.sms)
+    return Machine(gpu.peak_flops_per_s(asked), gpu.memory_bytes_per_s, gpu.sms)
 
 
-def _check_products(dtype: str, gpu: GpuSpec) -> None:
+def _check_products(dtype: str, gpu: Gpu) -> None:
     """Refuse products of a type by the rule that jobs are refused by: a peak of 8 bits takes no scales of blocks."""
     if gpu.has_peak(dtype):
         why = _refusal(dtype, gpu)
@@ -166,7 +166,7 @@ def _check_products(dtype: str, gpu: GpuSpec) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _refusal(dtype: str, gpu: GpuSpec) -> str:
+def _refusal(dtype: str, gpu: Gpu) -> str:
     try:
         check_gpu(dtype, gpu)
     except InfeasibleError as error:

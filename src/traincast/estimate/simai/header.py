@@ -1,10 +1,10 @@
 """What SimAI reads from the first line, and what of it stops SimAI."""
 
+from traincast.diagnostics import Remarks
 from traincast.errors import ConfigError
 from traincast.estimate.simai.price import SimaiLayout
 from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.formats.aicb.structure import structure
-from traincast.formats.remarks import Remarks
 from traincast.spec.options import LayoutOptions
 from traincast.units import counted
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from traincast.diagnostics import Remarks
 from traincast.estimate.simai.header import RAISES_SMALL, layout_of, message_bytes
 from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, single
 from traincast.estimate.simai.price import Price, SimaiLayout, group_of, price
 from traincast.estimate.simai.report import SimaiReport, SimaiRow
 from traincast.formats.aicb.rows import AicbFile, Cell, Column, Row
-from traincast.formats.remarks import Remarks
 from traincast.spec.options import LayoutOptions
 from traincast.spec.simai import SimaiOverlap
 from traincast.units import GIGA, counted

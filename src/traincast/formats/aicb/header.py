@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from traincast.diagnostics import Remarks
 from traincast.errors import FormatError
 from traincast.formats.aicb.rows import Header
 from traincast.formats.aicb.values import size_bytes, whole
-from traincast.formats.remarks import Remarks
 from traincast.formats.values import number, shown
 from traincast.units import counted
 

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from math import gcd
 
+from traincast.diagnostics import Notebook
 from traincast.errors import InfeasibleError
 from traincast.formats.aicb.meaning import Positions, gathers_parameters, group_of, positions_of
 from traincast.formats.aicb.rows import AicbFile, Column, Header
 from traincast.formats.aicb.structure import Structure
-from traincast.formats.building import Notebook, warn_single_microbatch
+from traincast.formats.building import warn_single_microbatch
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.units import counted

@@ -6,121 +6,88 @@ and its communication, which runs beside what follows on the stream of its group
 Source: SimAI, astra-sim/workload/Workload.cc (iterate_hybrid_parallel_Transformer_fwd_in_bckwd).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from traincast.formats.aicb.meaning import USUAL, Positions, group_of, is_expert, overlap_class_of
+from traincast.formats.aicb.meaning import USUAL, Positions, group_of, is_expert, overlap_class_of, runs
 from traincast.formats.aicb.rows import AicbFile, Column, Row
-from traincast.formats.building import Notebook, wait_op
+from traincast.formats.aicb.structure import OnceCell
 from traincast.units import counted
-from traincast.workload.ops import Op, OpTableBuilder
-from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Provenance, Stream
-
-_SILENT_COLUMNS = {
-    "DATA": (Column.FORWARD, Column.INPUT_GRAD),
-    "MODEL": (Column.WEIGHT_GRAD,),
-    "DISTRIBUTED_INFERENCE": (Column.WEIGHT_GRAD,),
-    "MICRO": (Column.FORWARD, Column.INPUT_GRAD),
-}
-"""Columns whose communication a policy does not run (the state machines of astra-sim/workload/Workload.cc,
-aliyun/SimAI)."""
+from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
+from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
 
 
 @dataclass(slots=True)
 class RowLowering:
     """Turns cells of rows into template operations."""
 
+    builder: WorkloadBuilder
     file: AicbFile
-    notes: Notebook
     positions: Positions = USUAL
     """What the columns of the file stand for."""
-    builder: OpTableBuilder = field(default_factory=OpTableBuilder)
-    zero_sizes: set[tuple[int, Column]] = field(default_factory=set)
-    """Lines and columns of communications of 0 bytes, which take no time."""
-    expert_rows: list[int] = field(default_factory=list)
-    """Template rows of computations that grow with the tokens of a rank's experts."""
     inside_experts: frozenset[int] = frozenset()
     """Rows of the file between a dispatch to experts and its combine."""
-    token_rows: list[int] = field(default_factory=list)
-    """Template rows of communications that carry the tokens of a rank's experts among its own tp ranks."""
+    zero_sizes: set[tuple[int, Column]] = field(default_factory=set)
+    """Lines and columns of communications of 0 bytes, which take no time."""
+    expert_rows: Rows = field(default_factory=list)
+    """Computations that grow with the tokens of a rank's experts."""
+    token_rows: Rows = field(default_factory=list)
+    """Communications that carry the tokens of a rank's experts among its own tp ranks."""
     unused: set[tuple[int, Column]] = field(default_factory=set)
     """Lines and columns of communications that their policy never runs."""
 
-    def cell(self, row: int, column: Column, phase: Phase, *, layer: int = -1, blocking: bool = True) -> list[int]:
-        """Add the computation and the communication of a cell; return their template rows."""
+    def cell(self, row: int, column: Column, phase: Phase, *, layer: int = -1, blocking: bool = True) -> Rows:
+        """Add the computation and the communication of a cell."""
         return self.compute(row, column, phase, layer) + self.communication(row, column, phase, layer, blocking)
 
-    def compute(self, row: int, column: Column, phase: Phase, layer: int = -1) -> list[int]:
+    def compute(self, row: int, column: Column, phase: Phase, layer: int = -1) -> Rows:
         """Add the computation of a cell, if it takes any time."""
         source = self.file.rows[row]
         duration_s = source.cell(column).compute_s
         if duration_s == 0:
             return []
-        op = Op(
-            name=source.name,
-            kind=Kind.COMPUTE,
-            phase=phase,
-            duration_s=duration_s,
-            provenance=Provenance.FILE,
-            file=0,
-            line=source.line,
-            layer=layer,
-            overlap_class=overlap_class_of(source.name),
+        overlap_class, place = overlap_class_of(source.name), Place(0, source.line)
+        added = self.builder.add(
+            compute_op(source.name, phase, duration_s, overlap_class=overlap_class, place=place, layer=layer)
         )
-        added = self.builder.add(op)
         if is_expert(source.name):
-            self.expert_rows.append(added)
-        return [added]
+            self.expert_rows += added
+        return added
 
-    def communication(
-        self, row: int, column: Column, phase: Phase, layer: int = -1, blocking: bool = True
-    ) -> list[int]:
+    def communication(self, row: int, column: Column, phase: Phase, layer: int = -1, blocking: bool = True) -> Rows:
         """Add the communication of a cell, if it has one."""
         source = self.file.rows[row]
         cell = source.cell(column)
         if cell.operation is Operation.NONE:
             return []
-        if not self.runs(source, column):
+        if not runs(self.file, source, column):
             self.unused.add((source.line, column))
             return []
         if cell.size_bytes == 0:
             self.zero_sizes.add((source.line, column))
             return []
-        group = self.group(source, column)
-        added = self.collective(source, cell.operation, group, cell.size_bytes, phase, layer, blocking)
-        if row in self.inside_experts and group in (Group.TP, Group.ETP):
-            self.token_rows.append(added)
-        return [added]
+        added = self.collective(source, column, phase, cell.size_bytes, layer, blocking)
+        if row in self.inside_experts and self.group(source, column) in (Group.TP, Group.ETP):
+            self.token_rows += added
+        return added
 
     def collective(
-        self,
-        source: Row,
-        operation: Operation,
-        group: Group,
-        size_bytes: int,
-        phase: Phase,
-        layer: int = -1,
-        blocking: bool = True,
-    ) -> int:
-        """Add one collective and return its template row."""
-        op = Op(
-            name=source.name,
-            kind=Kind.COLLECTIVE,
-            phase=phase,
-            blocking=blocking,
-            stream=STREAM_OF_GROUP[group],
-            file=0,
-            line=source.line,
-            layer=layer,
-            group=group,
-            operation=operation,
-            size_bytes=size_bytes,
-            process_s=source.process_s,
+        self, source: Row, column: Column, phase: Phase, size_bytes: int, layer: int = -1, blocking: bool = True
+    ) -> Rows:
+        """Add the collective of a cell, or so many bytes of it."""
+        return self.builder.add(
+            collective_op(
+                source.name,
+                phase,
+                self.group(source, column),
+                source.cell(column).operation,
+                size_bytes,
+                blocking=blocking,
+                process_s=source.process_s,
+                place=Place(0, source.line),
+                layer=layer,
+            )
         )
-        return self.builder.add(op)
-
-    def runs(self, source: Row, column: Column) -> bool:
-        """Tell whether the policy of a row runs the communication of a column."""
-        return column not in _SILENT_COLUMNS.get(source.policy or self.file.header.policy, ())
 
     def group(self, source: Row, column: Column) -> Group:
         """Return the group of a cell under the file's policy."""
@@ -128,14 +95,10 @@ class RowLowering:
         policy = source.policy or self.file.header.policy
         return Group.DP if policy.startswith("HYBRID_DLRM") and group is Group.TP else group
 
-    def wait(self, stream: Stream) -> int:
-        """Add a wait for everything launched on a stream and return its template row."""
-        return self.builder.add(wait_op(stream))
-
     def say_what_was_left_out(self) -> None:
         """Note the communications that take no time, so that none is zero in silence."""
         if self.zero_sizes:
-            self.notes.assume(
+            self.builder.notes.assume(
                 "zero-size",
                 f"{_communications(len(self.zero_sizes), 'of 0 bytes takes', 'of 0 bytes take')} no time "
                 "(AICB writes 0 for what it takes as overlapped)",
@@ -147,7 +110,7 @@ class RowLowering:
             ignoring = (
                 f"policies {' and '.join(sorted(policies))} do" if len(policies) > 1 else f"policy {min(policies)} does"
             )
-            self.notes.warn(
+            self.builder.notes.warn(
                 "policy-ignores",
                 f"{ignoring} not run {_communications(len(self.unused), 'that is', 'that are')} written",
                 min(self.unused)[0],
@@ -165,14 +128,14 @@ class LayerRows:
     row_layer: tuple[tuple[int, int], ...]
 
 
-def forward_rows(lowering: RowLowering, work: LayerRows) -> list[int]:
+def forward_rows(lowering: RowLowering, work: LayerRows) -> Rows:
     """Lower the forward pass of some rows, in their order."""
     return [
         op for row, layer in work.row_layer for op in lowering.cell(row, Column.FORWARD, Phase.FORWARD, layer=layer)
     ]
 
 
-def backward_rows(lowering: RowLowering, work: LayerRows, buckets: dict[int, list[int]] | None = None) -> list[int]:
+def backward_rows(lowering: RowLowering, work: LayerRows, buckets: dict[int, Rows] | None = None) -> Rows:
     """Lower the backward pass of some rows, in reverse, with recomputation where the header asks for it.
 
     Parameters
@@ -186,11 +149,10 @@ def backward_rows(lowering: RowLowering, work: LayerRows, buckets: dict[int, lis
 
     Returns
     -------
-    list of int
-        Template rows in program order.
+    Rows
     """
     initiates = set(lowering.file.header.checkpoint_initiates)
-    ops: list[int] = []
+    ops: Rows = []
     for place in range(len(work.row_layer) - 1, -1, -1):
         row, layer = work.row_layer[place]
         if row in initiates:
@@ -203,7 +165,7 @@ def backward_rows(lowering: RowLowering, work: LayerRows, buckets: dict[int, lis
     return ops
 
 
-def _recompute(lowering: RowLowering, work: LayerRows, place: int) -> list[int]:
+def _recompute(lowering: RowLowering, work: LayerRows, place: int) -> Rows:
     """Lower the forward rows from the nearest checkpoint at or before a row up to, not including, that row."""
     checkpoints = set(lowering.file.header.checkpoints)
     begin = place
@@ -214,3 +176,38 @@ def _recompute(lowering: RowLowering, work: LayerRows, place: int) -> list[int]:
         for row, layer in work.row_layer[begin:place]
         for op in lowering.cell(row, Column.FORWARD, Phase.RECOMPUTE, layer=layer)
     ]
+
+
+def lower_cells(
+    lowering: RowLowering,
+    cells: Iterable[OnceCell],
+    *,
+    overlapped: OnceCell | None = None,
+    silent: frozenset[int] = frozenset(),
+) -> Rows:
+    """Lower once-per-step cells, each blocking.
+
+    Parameters
+    ----------
+    lowering : RowLowering
+        Receives the operations.
+    cells : iterable of OnceCell
+        In their order.
+    overlapped : OnceCell, optional
+        The gradient reduction that was launched during the backward pass; only waited for here.
+    silent : frozenset of int
+        Rows whose communication does not concern this stage.
+
+    Returns
+    -------
+    Rows
+    """
+    ops: Rows = []
+    for cell in cells:
+        ops += lowering.compute(cell.row, cell.column, Phase.STEP)
+        if cell == overlapped:
+            group = lowering.group(lowering.file.rows[cell.row], cell.column)
+            ops += lowering.builder.wait(STREAM_OF_GROUP[group])
+        elif cell.row not in silent:
+            ops += lowering.communication(cell.row, cell.column, Phase.STEP)
+    return ops

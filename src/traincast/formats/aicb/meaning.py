@@ -207,3 +207,18 @@ def group_of(row_name: str, column: Column, cell: Cell, positions: Positions = U
     if row_name in _GROUP_OF_ROW:
         return _GROUP_OF_ROW[row_name]
     return (USUAL if is_once(row_name) else positions).of(column)
+
+
+_SILENT_COLUMNS = {
+    "DATA": (Column.FORWARD, Column.INPUT_GRAD),
+    "MODEL": (Column.WEIGHT_GRAD,),
+    "DISTRIBUTED_INFERENCE": (Column.WEIGHT_GRAD,),
+    "MICRO": (Column.FORWARD, Column.INPUT_GRAD),
+}
+"""Columns whose communication a policy does not run. Source: aliyun/SimAI, the state machines of
+``astra-sim/workload/Workload.cc``."""
+
+
+def runs(file: AicbFile, row: Row, column: Column) -> bool:
+    """Tell whether the policy of a row runs the communication of a column."""
+    return column not in _SILENT_COLUMNS.get(row.policy or file.header.policy, ())

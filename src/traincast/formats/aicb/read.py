@@ -1,34 +1,26 @@
-"""Read an AICB file into the intermediate form.
-
-Letters: P stages, Q virtual stages in model order, M microbatches.
-"""
+"""Read an AICB file into the intermediate form."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
+from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
 from traincast.files import read_bytes
-from traincast.formats.aicb.experts import decide_loads, stretched_rows
 from traincast.formats.aicb.grammar import parse
 from traincast.formats.aicb.layout import Layout, decide_layout
-from traincast.formats.aicb.lower import LayerRows, RowLowering, backward_rows, forward_rows
+from traincast.formats.aicb.lower import RowLowering
 from traincast.formats.aicb.meaning import group_of
 from traincast.formats.aicb.oddities import structural_oddities
 from traincast.formats.aicb.rows import AicbFile, Column
-from traincast.formats.aicb.step import OnceCell, StepRows, lower_cells, order_step_rows
-from traincast.formats.aicb.structure import Block, Structure, rows_inside_experts, structure
-from traincast.formats.building import Notebook, Segments
+from traincast.formats.aicb.structure import StepRows, Structure, order_step_rows, rows_inside_experts, structure
+from traincast.formats.aicb.template import TemplateWriter, rows_of_blocks
 from traincast.spec.inputs import input_of
-from traincast.spec.options import LayoutOptions, StageRoles
+from traincast.spec.options import LayoutOptions
 from traincast.units import GIGA, counted
-from traincast.workload.experts import with_expert_loads
-from traincast.workload.ops import IntArray
-from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase, Stream
-from traincast.workload.workload import Template, Workload
+from traincast.workload.builder import Rows, WorkloadBuilder
+from traincast.workload.experts import ExpertLoads, describe, expert_loads, with_expert_loads
+from traincast.workload.words import Group, Operation
+from traincast.workload.workload import Workload
 
 _GRAVE = {"placeholder-compute", "embedding-norm-repeated", "row-count", "unknown-key"}
 """Oddities of the file that change the forecast, and so are warnings of a simulation."""
@@ -46,162 +38,29 @@ def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
     parts = structure(file)
     notes = Notebook(str(path))
     layout = decide_layout(file, parts, options, notes)
-    lowering = RowLowering(file, notes, layout.positions, inside_experts=rows_inside_experts(file, parts))
-    steps = order_step_rows(lowering, parts)
+    builder = WorkloadBuilder(path.name, layout.parallel, layout.schedule, notes, (input_of(path, name, data),))
+    lowering = RowLowering(builder, file, layout.positions, rows_inside_experts(file, parts))
+    steps = order_step_rows(file, parts)
     _refuse_embedding_rows_in_blocks(file, parts, layout)
-    template, segments = _Lowerer(parts, layout, options, lowering, steps).template()
+    TemplateWriter(parts, layout, options, lowering, steps).write()
     message_bytes = _message_bytes(file, parts, layout, options, notes)
     lowering.say_what_was_left_out()
-    loads = decide_loads(lowering, options, layout.parallel, notes)
+    loads = _decide_loads(lowering, options)
     if layout.forward_only:
         _say_what_is_not_forward(file, steps, notes)
     if options.overlap_grad_reduce and (layout.forward_only or steps.gradient is None):
         why = "the run is forward only" if layout.forward_only else "no row of the file reduces gradients"
         notes.warn("overlap-unused", f"the gradient reduction cannot overlap with anything: {why}", None)
     notes.warnings += [note for note in (*file.oddities, *structural_oddities(file, parts)) if note.code in _GRAVE]
-    workload = Workload(
-        name=path.name,
-        parallel=layout.parallel,
-        schedule=layout.schedule,
-        forward_only=layout.forward_only,
-        ops=lowering.builder.table(),
-        segments=tuple(segments.rows),
-        templates=(template,),
-        template_W=np.zeros(layout.parallel.world_size, dtype=np.int32),
-        message_bytes_Q=np.full(layout.parallel.pp * layout.parallel.vpp, message_bytes, dtype=np.int64),
-        inputs=(input_of(path, name, data),),
-        assumptions=tuple(notes.assumptions),
-        warnings=tuple(notes.warnings),
-    )
-    return workload if loads is None else with_expert_loads(workload, loads, stretched_rows(lowering, layout.parallel))
-
-
-@dataclass(slots=True)
-class _Lowerer:
-    """Builds the template that every rank shares."""
-
-    parts: Structure
-    layout: Layout
-    options: LayoutOptions
-    lowering: RowLowering
-    steps: StepRows
-
-    def template(self) -> tuple[Template, Segments]:
-        """Return the template and its segments."""
-        segments = Segments()
-        stages = range(self.layout.parallel.pp)
-        forward_QM, backward_QM = self._work(segments)
-        template = Template(
-            forward_QM=forward_QM,
-            backward_QM=backward_QM,
-            start_P=_per_stage(segments, lambda _: lower_cells(self.lowering, self.steps.start), stages),
-            after_forward_P=_per_stage(segments, self._after_forward, stages),
-            end_P=_per_stage(segments, self._end, stages),
-        )
-        return template, segments
-
-    @property
-    def _overlapped(self) -> OnceCell | None:
-        """The gradient reduction, if it is to run beside the last backward."""
-        wanted = self.options.overlap_grad_reduce and not self.layout.forward_only
-        return self.steps.gradient if wanted and self._last_layers else None
-
-    @property
-    def _last_layers(self) -> int:
-        """Layers of the last microbatch, beside whose backward the gradients are reduced."""
-        blocks = self.parts.blocks
-        return len(blocks[min(self.layout.parallel.microbatches, len(blocks)) - 1].layers) if blocks else 0
-
-    @property
-    def _as_written(self) -> bool:
-        return self.options.stage_roles is StageRoles.AS_WRITTEN
-
-    def _work(self, segments: Segments) -> tuple[IntArray, IntArray]:
-        """Lower every virtual stage of every block; repeat the last block for further microbatches."""
-        parallel = self.layout.parallel
-        virtual, microbatches = parallel.pp * parallel.vpp, parallel.microbatches
-        forward_QM = np.full((virtual, microbatches), -1, dtype=np.int32)
-        backward_QM = forward_QM.copy()
-        blocks = len(self.parts.blocks)
-        lowered: dict[tuple[int, tuple[tuple[int, int], ...], bool], tuple[int, int]] = {}
-        for microbatch in range(microbatches):
-            block = min(microbatch, blocks - 1)
-            last = self._overlapped is not None and microbatch == microbatches - 1
-            for q in range(virtual) if blocks else ():
-                work = self._rows_of(self.parts.blocks[block], q)
-                key = (block, work.row_layer, last)
-                if key not in lowered:
-                    buckets = self._buckets(work) if last else None
-                    backward = [] if self.layout.forward_only else backward_rows(self.lowering, work, buckets)
-                    lowered[key] = segments.add(forward_rows(self.lowering, work)), segments.add(backward)
-                forward_QM[q, microbatch], backward_QM[q, microbatch] = lowered[key]
-        return forward_QM, backward_QM
-
-    def _rows_of(self, block: Block, q: int) -> LayerRows:
-        """Return the rows of a virtual stage: its share of the layers, and what its role adds."""
-        parallel = self.layout.parallel
-        chunk = q // parallel.pp
-        first = chunk == 0 if self._as_written else q == 0
-        last = chunk == parallel.vpp - 1 if self._as_written else q == parallel.pp * parallel.vpp - 1
-        begin, end = _share(len(block.layers), parallel.vpp, chunk)
-        rows = [(row, -1) for row in block.embedding] if first else []
-        rows += [(row, layer) for layer in range(begin, end) for row in block.layers[layer]]
-        rows += [(row, len(block.layers)) for row in block.final] if last else []
-        return LayerRows(tuple(rows))
-
-    def _buckets(self, work: LayerRows) -> dict[int, list[int]]:
-        """Split the gradient reduce-scatter evenly over the layers of a stage, one bucket each."""
-        gradient, layers = self._overlapped, self._last_layers
-        if gradient is None:
-            return {}
-        source = self.lowering.file.rows[gradient.row]
-        size_bytes = source.weight_grad.size_bytes
-        buckets: dict[int, list[int]] = {}
-        for layer in sorted({layer for _, layer in work.row_layer if 0 <= layer < layers}):
-            # Dealt byte by byte, so that no bucket grows where the whole shrinks.
-            bucket = (size_bytes + layer) // layers
-            if bucket:
-                operation, phase = source.weight_grad.operation, Phase.WEIGHT_GRADIENT
-                group = self.lowering.group(source, gradient.column)
-                buckets[layer] = [
-                    self.lowering.collective(source, operation, group, bucket, phase, layer, blocking=False)
-                ]
-        return buckets
-
-    def _after_forward(self, stage: int) -> list[int]:
-        if stage != self.layout.parallel.pp - 1 and not self._as_written:
-            return []
-        cells = [cell for cell in self.steps.after_forward if self._runs(cell.column)]
-        return lower_cells(self.lowering, cells)
-
-    def _end(self, stage: int) -> list[int]:
-        """Lower what follows the last backward: first of all, wait for what still runs beside it."""
-        if self.layout.forward_only:
-            return []
-        middle = 0 < stage < self.layout.parallel.pp - 1
-        outside = self.steps.embedding if middle else frozenset()
-        cells = [cell for cell in self.steps.end if self._as_written or cell.row not in outside]
-        waits = [self.lowering.wait(stream) for stream in self._asynchronous_streams()]
-        return waits + lower_cells(self.lowering, cells, overlapped=self._overlapped, silent=outside)
-
-    def _runs(self, column: Column) -> bool:
-        return column is Column.FORWARD or not self.layout.forward_only
-
-    def _asynchronous_streams(self) -> list[Stream]:
-        """Return the streams on which rows of the microbatches reduce weight gradients."""
-        groups = {
-            self.lowering.group(self.lowering.file.rows[row], Column.WEIGHT_GRAD)
-            for row in _rows_of_blocks(self.parts)
-            if self.lowering.file.rows[row].weight_grad.operation is not Operation.NONE
-        }
-        return [STREAM_OF_GROUP[group] for group in sorted(groups)]
+    workload = builder.workload(message_bytes, forward_only=layout.forward_only)
+    return workload if loads is None else with_expert_loads(workload, loads, _stretched_rows(lowering))
 
 
 def _refuse_embedding_rows_in_blocks(file: AicbFile, parts: Structure, layout: Layout) -> None:
     """Refuse rows that meet the first and last stage where every stage of a pipeline would run them."""
     if layout.parallel.pp == 1:
         return
-    for row in _rows_of_blocks(parts):
+    for row in rows_of_blocks(parts):
         source = file.rows[row]
         for column in Column:
             if group_of(source.name, column, source.cell(column)) is Group.EMB:
@@ -211,13 +70,6 @@ def _refuse_embedding_rows_in_blocks(file: AicbFile, parts: Structure, layout: L
                     file.path,
                     source.line,
                 )
-
-
-def _rows_of_blocks(parts: Structure) -> Iterator[int]:
-    """Yield the rows of every microbatch in their order."""
-    for block in parts.blocks:
-        for rows in (block.embedding, *block.layers, block.final):
-            yield from rows
 
 
 def _say_what_is_not_forward(file: AicbFile, steps: StepRows, notes: Notebook) -> None:
@@ -237,20 +89,6 @@ def _say_what_is_not_forward(file: AicbFile, steps: StepRows, notes: Notebook) -
             f"pass and the optimizer {'is' if len(lines) == 1 else 'are'} not run",
             lines[0],
         )
-
-
-def _per_stage(segments: Segments, lower: Callable[[int], list[int]], stages: range) -> IntArray:
-    """Lower the first, a middle and the last stage; all middle ones share one segment."""
-    lowered = {stage: segments.add(lower(stage)) for stage in sorted({stages[0], stages[len(stages) // 2], stages[-1]})}
-    middle = lowered[stages[len(stages) // 2]]
-    return np.array([lowered.get(stage, middle) for stage in stages], dtype=np.int32)
-
-
-def _share(count: int, parts: int, part: int) -> tuple[int, int]:
-    """Return the range of a part when `count` items are dealt evenly, the first parts getting the rest."""
-    size, rest = divmod(count, parts)
-    begin = part * size + min(part, rest)
-    return begin, begin + size + (part < rest)
 
 
 def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: LayoutOptions, notes: Notebook) -> int:
@@ -300,3 +138,61 @@ def _activation(file: AicbFile, parts: Structure, layout: Layout) -> tuple[int, 
         return 0, Operation.NONE, 1
     (size, operation), _ = seen.most_common(1)[0]
     return size, operation, line_of[size, operation]
+
+
+def _decide_loads(lowering: RowLowering, options: LayoutOptions) -> ExpertLoads | None:
+    """Return the loads of the expert ranks of a file, None where all are equal.
+
+    Says what is assumed, and warns where there is nothing, or only half of it, to stretch.
+    """
+    notes, parallel = lowering.builder.notes, lowering.builder.parallel
+    given = [name for name in ("expert_imbalance", "expert_loads") if getattr(options, name) is not None]
+    if not given:
+        return None
+    exchanges = any(op.group is Group.EP and op.operation is Operation.ALL_TO_ALL for op in lowering.builder.ops)
+    if not (exchanges or lowering.expert_rows):
+        flag = given[0].replace("_", "-")
+        notes.warn(f"{flag}-unused", f"--{flag} changes nothing: no row of the file is of experts", None)
+        return None
+    loads = expert_loads(options, parallel.ep)
+    if loads is None:
+        return None
+    notes.assume("expert-loads", f"{describe(loads)}, in every layer and microbatch; {_what_stretches(lowering)}", None)
+    if not lowering.expert_rows:
+        notes.warn(
+            "expert-compute-unknown",
+            "no row of the file is named as the experts' computation (moe, expert), so only the all-to-alls over ep "
+            "are stretched by their loads",
+            None,
+        )
+    if not exchanges:
+        notes.warn(
+            "expert-exchange-unknown",
+            "no row of the file is an all-to-all over ep, so only the experts' computations are stretched by their "
+            "loads",
+            None,
+        )
+    return loads
+
+
+def _stretched_rows(lowering: RowLowering) -> Rows:
+    """Return the template rows that stretch with a rank's load: computations, and what their tp ranks exchange.
+
+    The tp ranks of an expert get the same tokens only where the expert is split over as many (`etp`).
+    """
+    parallel = lowering.builder.parallel
+    return lowering.expert_rows + (lowering.token_rows if parallel.expert_tp == parallel.tp else [])
+
+
+def _what_stretches(lowering: RowLowering) -> str:
+    parallel = lowering.builder.parallel
+    computed, exchanged = "the computations of expert rows", "the all-to-alls over ep"
+    inside = "the tp communications between dispatch and combine"
+    if not lowering.token_rows:
+        return f"{computed} and {exchanged} are stretched"
+    if parallel.expert_tp == parallel.tp:
+        return f"{computed}, {inside} and {exchanged} are stretched"
+    return (
+        f"{computed} and {exchanged} are stretched; {inside} are not, because an expert is on etp "
+        f"{parallel.expert_tp} ranks and not on tp {parallel.tp}"
+    )

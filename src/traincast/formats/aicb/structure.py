@@ -1,14 +1,24 @@
-"""Split the rows of an AICB file into once-per-step rows, microbatches and their layers."""
+"""Split the rows of an AICB file into microbatches with their layers, and into what is done once per step.
+
+Of the once-per-step rows ``norm`` precedes the first forward; ``cross_entropy*`` follows the last forward on the
+last stage. After the last backward come, in this order: the gradient reduce-scatter (dp, edp), the layer-norm and
+embedding all-reduces, the parameter update, the optimizer's flags, and the parameter gather. This is the order of
+Megatron-LM's finalize_model_grads and distributed optimizer step.
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
 
-from traincast.formats.aicb.meaning import is_closing, is_expert, is_once
-from traincast.formats.aicb.rows import AicbFile
+from traincast.formats.aicb.meaning import is_closing, is_expert, is_once, runs
+from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.workload.words import Group, Operation
 
 _ATTENTION = ("attention", "attn")
 _FEED_FORWARD = ("mlp", "moe", "ffn", "expert")
+_BACKWARD = (Column.INPUT_GRAD, Column.WEIGHT_GRAD)
+_ALL = (Column.FORWARD, *_BACKWARD)
+_GRADIENT_ROWS = ("grad_param_comm", "grad_param", "grad_norm")
+_REDUCE, _SHARED, _UPDATE, _OPTIMIZER, _GATHER = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +177,80 @@ def _period(names: list[str]) -> int:
         border[place] = length + (names[place] == names[length])
     period = len(names) - border[-1]
     return period if len(names) % period == 0 and period < len(names) else 1
+
+
+@dataclass(frozen=True, slots=True)
+class OnceCell:
+    """One column of a once-per-step row."""
+
+    row: int
+    column: Column
+
+
+@dataclass(slots=True)
+class StepRows:
+    """Once-per-step cells in the order they run."""
+
+    start: list[OnceCell]
+    after_forward: list[OnceCell]
+    end: list[OnceCell]
+    embedding: frozenset[int]
+    """Rows that only the first and last stage run."""
+    gradient: OnceCell | None
+    """The dense gradient reduce-scatter, which may overlap with the last backward."""
+
+
+def order_step_rows(file: AicbFile, parts: Structure) -> StepRows:
+    """Sort the once-per-step rows of a file into the parts of the step.
+
+    Parameters
+    ----------
+    file : AicbFile
+        The file.
+    parts : Structure
+        Its once-per-step rows.
+
+    Returns
+    -------
+    StepRows
+    """
+    rows = file.rows
+    once = [*parts.leading, *parts.embedding_norm[:1], *parts.trailing]
+    steps = StepRows([], [], [], frozenset(row for row in once if rows[row].name.startswith("embedding_")), None)
+    end: list[tuple[int, OnceCell]] = []
+    for row in once:
+        name = rows[row].name
+        if name.startswith("cross_entropy"):
+            steps.after_forward += [OnceCell(row, column) for column in _ALL]
+        elif name == "norm":
+            steps.start.append(OnceCell(row, Column.FORWARD))
+            end += [(_REDUCE, OnceCell(row, column)) for column in _BACKWARD]
+        else:
+            end += [(_part(file, row, column), OnceCell(row, column)) for column in _ALL]
+        if name in _GRADIENT_ROWS and _communicates(file, row, Column.WEIGHT_GRAD):
+            steps.gradient = OnceCell(row, Column.WEIGHT_GRAD)
+    steps.end = [cell for _, cell in sorted(end, key=lambda item: item[0])]
+    return steps
+
+
+def _communicates(file: AicbFile, row: int, column: Column) -> bool:
+    source = file.rows[row]
+    cell = source.cell(column)
+    return cell.operation is not Operation.NONE and cell.size_bytes > 0 and runs(file, source, column)
+
+
+def _part(file: AicbFile, row: int, column: Column) -> int:
+    """Return the part of the closing work that a cell belongs to."""
+    source = file.rows[row]
+    name = source.name
+    if name == "grad_norm":
+        return {Column.FORWARD: _GATHER, Column.INPUT_GRAD: _UPDATE, Column.WEIGHT_GRAD: _REDUCE}[column]
+    if name == "grad_gather":
+        return _GATHER
+    if name.startswith("moe_grad_norm"):
+        return _GATHER if source.weight_grad.operation is Operation.ALL_GATHER else _REDUCE
+    if name == "layernorm" or name.startswith("embedding_"):
+        return _SHARED
+    if name == "grad_param_compute":
+        return _UPDATE
+    return _OPTIMIZER if name.startswith("optimizer") else _REDUCE

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from traincast.diagnostics import Notebook
 from traincast.errors import FormatError, InfeasibleError
 from traincast.formats.aicb_physical.rows import PhysicalFile, PhysicalRow
 from traincast.formats.aicb_physical.steps import Steps
-from traincast.formats.building import Notebook, warn_single_microbatch
+from traincast.formats.building import warn_single_microbatch
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.units import counted

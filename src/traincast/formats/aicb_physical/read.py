@@ -8,22 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
+from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
 from traincast.files import read_bytes
 from traincast.formats.aicb_physical.grammar import parse
 from traincast.formats.aicb_physical.layout import Layout, decide_layout
 from traincast.formats.aicb_physical.rows import PhysicalFile, PhysicalRow
 from traincast.formats.aicb_physical.steps import Passes, Steps, steps_of
-from traincast.formats.building import Notebook, Segments
 from traincast.spec.inputs import input_of
 from traincast.spec.options import LayoutOptions
 from traincast.units import counted, format_size, format_time
+from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
 from traincast.workload.calls import OperatorCall
-from traincast.workload.ops import IntArray, Op, OpTableBuilder
-from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, OverlapClass, Phase, Provenance
-from traincast.workload.workload import MeasuredRun, Template, Workload
+from traincast.workload.words import Group, Operation, OverlapClass, Phase
+from traincast.workload.workload import MeasuredRun, Workload
 
 _DTYPE = "bf16"
 """Type of the GEMMs: AICB counts two bytes an element."""
@@ -37,27 +35,16 @@ def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
     steps = steps_of(file)
     notes = Notebook(str(path))
     layout = decide_layout(file, steps, options, notes)
-    measured = _takes_times(file, steps, options)
-    lowering = _Lowering(layout, measured)
-    template, segments = lowering.template(steps.passes)
-    forward_only = bool(steps.passes[0].forward) and not steps.passes[0].backward
+    builder = WorkloadBuilder(path.name, layout.parallel, layout.schedule, notes, (input_of(path, name, data),))
+    lowering = _Lowering(builder, layout.as_written, _takes_times(file, steps, options))
+    lowering.lay_out(steps.passes)
     message_bytes = _message_bytes(steps, layout, options, notes)
     _say(steps, layout, lowering, notes)
-    times = measured and steps.measured_s is not None
-    return Workload(
-        name=path.name,
-        parallel=layout.parallel,
-        schedule=layout.schedule,
-        forward_only=forward_only,
-        ops=lowering.builder.table(),
-        segments=tuple(segments.rows),
-        templates=(template,),
-        template_W=np.zeros(layout.parallel.world_size, dtype=np.int32),
-        message_bytes_Q=np.full(layout.parallel.pp, message_bytes, dtype=np.int64),
-        inputs=(input_of(path, name, data),),
-        assumptions=tuple(notes.assumptions),
-        warnings=tuple(notes.warnings),
-        measured=MeasuredRun(steps.measured_s, {0: steps.measured_s}, {}) if times and steps.measured_s else None,
+    step_s = steps.measured_s if lowering.measured else None
+    return builder.workload(
+        message_bytes,
+        forward_only=bool(steps.passes[0].forward) and not steps.passes[0].backward,
+        measured=MeasuredRun(step_s, {0: step_s}, {}) if step_s else None,
     )
 
 
@@ -65,43 +52,34 @@ def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
 class _Lowering:
     """Turns the rows of every stage into template operations; equal passes are one segment."""
 
-    layout: Layout
+    builder: WorkloadBuilder
+    as_written: frozenset[Group]
+    """Groups for which the times of the file hold."""
     measured: bool
     """Whether the times of the file are taken where they hold."""
-    builder: OpTableBuilder = field(default_factory=OpTableBuilder)
     zero_sizes: set[int] = field(default_factory=set)
     """Lines of communications of 0 bytes."""
     _known: dict[tuple[object, ...], int] = field(default_factory=dict)
 
-    def template(self, passes: Sequence[Passes]) -> tuple[Template, Segments]:
-        """Return the template of every rank, and its segments."""
-        segments = Segments()
-        parallel = self.layout.parallel
-        stages = [passes[min(stage, len(passes) - 1)] for stage in range(parallel.pp)]
-        forward_QM = np.full((parallel.pp, parallel.microbatches), -1, dtype=np.int32)
-        backward_QM = forward_QM.copy()
-        start_P, end_P = np.full(parallel.pp, -1, dtype=np.int32), np.full(parallel.pp, -1, dtype=np.int32)
-        for stage, found in enumerate(stages):
+    def lay_out(self, passes: Sequence[Passes]) -> None:
+        """Write the template of every rank."""
+        template, parallel = self.builder.template(), self.builder.parallel
+        for stage in range(parallel.pp):
+            found = passes[min(stage, len(passes) - 1)]
             for microbatch in range(parallel.microbatches):
                 for table, rows, phase in (
-                    (forward_QM, found.forward, Phase.FORWARD),
-                    (backward_QM, found.backward, Phase.BACKWARD),
+                    (template.forward_QM, found.forward, Phase.FORWARD),
+                    (template.backward_QM, found.backward, Phase.BACKWARD),
                 ):
                     if rows:
-                        work = rows[min(microbatch, len(rows) - 1)]
-                        table[stage, microbatch] = self._segment(segments, work, phase, stage)
-            start_P[stage] = self._segment(segments, found.start, Phase.STEP, stage)
-            end_P[stage] = self._segment(segments, found.end, Phase.STEP, stage)
-        nothing: IntArray = np.full(parallel.pp, -1, dtype=np.int32)
-        template = Template(
-            forward_QM=forward_QM, backward_QM=backward_QM, start_P=start_P, after_forward_P=nothing, end_P=end_P
-        )
-        return template, segments
+                        table[stage, microbatch] = self._segment(rows[min(microbatch, len(rows) - 1)], phase, stage)
+            template.start_P[stage] = self._segment(found.start, Phase.STEP, stage)
+            template.end_P[stage] = self._segment(found.end, Phase.STEP, stage)
 
-    def _segment(self, segments: Segments, rows: Sequence[PhysicalRow], phase: Phase, stage: int) -> int:
+    def _segment(self, rows: Sequence[PhysicalRow], phase: Phase, stage: int) -> int:
         """Return the segment of some rows; those that say the same have one."""
         # Between the first and the last stage nobody holds an embedding to agree on.
-        middle = 0 < stage < self.layout.parallel.pp - 1
+        middle = 0 < stage < self.builder.parallel.pp - 1
         kept = [row for row in rows if not (middle and row.group is Group.EMB)]
         key = (
             phase,
@@ -111,58 +89,32 @@ class _Lowering:
             ),
         )
         if key not in self._known:
-            self._known[key] = segments.add([each for row in kept for each in self._lower(row, phase)])
+            self._known[key] = self.builder.segment([each for row in kept for each in self._lower(row, phase)])
         return self._known[key]
 
     def _time_s(self, row: PhysicalRow) -> float | None:
         """Return the time of a row, where the file's times are taken and hold for its group."""
-        holds = row.group is Group.NONE or row.group in self.layout.as_written
+        holds = row.group is Group.NONE or row.group in self.as_written
         return row.time_s if self.measured and holds else None
 
-    def _lower(self, row: PhysicalRow, phase: Phase) -> list[int]:
-        time_s = self._time_s(row)
-        provenance = Provenance.UNKNOWN if time_s is None else Provenance.FILE
+    def _lower(self, row: PhysicalRow, phase: Phase) -> Rows:
+        time_s, place = self._time_s(row), Place(0, row.line)
         name = row.stage.partition(".")[2] or row.stage or row.kind
         if row.product is not None:
             batch, m, n, k = row.product
             shape = (m, n, k) if batch == 1 else (batch, m, n, k)
-            call = OperatorCall(family="gemm", shape=shape, dtype=_DTYPE)
-            return [
-                self.builder.add(
-                    Op(
-                        name=name,
-                        kind=Kind.COMPUTE,
-                        phase=phase,
-                        duration_s=time_s,
-                        provenance=provenance,
-                        file=0,
-                        line=row.line,
-                        calls=None if time_s is not None else ((call, float(row.count)),),
-                        overlap_class=OverlapClass.COMPUTE_BOUND,
-                    )
-                )
-            ]
+            calls = ((OperatorCall(family="gemm", shape=shape, dtype=_DTYPE), float(row.count)),)
+            bound = OverlapClass.COMPUTE_BOUND
+            if time_s is None:
+                return self.builder.add(compute_op(name, phase, calls=calls, overlap_class=bound, place=place))
+            return self.builder.add(compute_op(name, phase, time_s, overlap_class=bound, place=place))
         if row.size_bytes == 0 and time_s is None:
             self.zero_sizes.add(row.line)
             return []
-        return [
-            self.builder.add(
-                Op(
-                    name=name,
-                    kind=Kind.COLLECTIVE,
-                    phase=phase,
-                    duration_s=time_s,
-                    provenance=provenance,
-                    stream=STREAM_OF_GROUP[row.group],
-                    file=0,
-                    line=row.line,
-                    group=row.group,
-                    operation=row.operation,
-                    size_bytes=row.size_bytes,
-                    repeats=float(row.count),
-                )
-            )
-        ]
+        repeats = float(row.count)
+        return self.builder.add(
+            collective_op(name, phase, row.group, row.operation, row.size_bytes, time_s, repeats=repeats, place=place)
+        )
 
 
 def _takes_times(file: PhysicalFile, steps: Steps, options: LayoutOptions) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from traincast.formats.building import Notebook
+from traincast.diagnostics import Notebook
 from traincast.formats.echo.lines import TraceOp
 
 _VOCABULARIES = {"GPT-2": 50257, "Llama 2": 32000, "Llama 3": 128256, "Qwen 2": 151936, "Mistral": 32768}

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 
+from traincast.diagnostics import Notebook
 from traincast.errors import FormatError, InfeasibleError
-from traincast.formats.building import Notebook
 from traincast.formats.echo import evidence
 from traincast.formats.echo.facts import experts_of
 from traincast.formats.echo.files import RankTrace

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, Notebook
 from traincast.errors import FormatError
-from traincast.formats.building import Notebook
 from traincast.formats.contract import Format
 from traincast.formats.echo.experts import ExpertLayer, expert_layers, over_routed
 from traincast.formats.echo.layout import Traced, decide_layouts

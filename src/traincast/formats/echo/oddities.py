@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, Remarks
 from traincast.formats.echo.clocks import fused_pairs
 from traincast.formats.echo.lines import SubOp, TraceOp
 from traincast.formats.echo.vocabulary import (
@@ -15,7 +15,6 @@ from traincast.formats.echo.vocabulary import (
     MESSAGES,
     WORK,
 )
-from traincast.formats.remarks import Remarks
 from traincast.formats.values import shown
 from traincast.units import format_time
 

@@ -15,8 +15,9 @@ from traincast.formats.echo.meetings import OPTIMIZER, Meetings
 from traincast.formats.echo.totals import size_bytes_of
 from traincast.formats.echo.values import resolved_s
 from traincast.formats.echo.vocabulary import COLLECTIVES, OVERLAP_CLASSES
+from traincast.workload.builder import Place, collective_op, compute_op, host_op, wait_op
 from traincast.workload.ops import Op
-from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, OverlapClass, Phase, Provenance
+from traincast.workload.words import Group, Operation, OverlapClass, Phase
 
 _PHASES = {
     "get_batch": Phase.FORWARD,
@@ -160,10 +161,9 @@ class Pieces:
             return [*local, replace(made, loads=loads, received_bytes=received_bytes, unequal=sub.is_v_form)]
         own_s = self.meetings.own_s(op, sub, rank) if known else sub.duration_s or 0.0
         transfer_s = self.meetings.hidden_transfer_s(sub.call) if self._believes(group) else None
-        stream = STREAM_OF_GROUP[group]
         launch = _communication(name, op, file, phase, group, sub.comm, size_bytes, transfer_s, blocking=False)
         launch = replace(launch, received_bytes=section.received_bytes, unequal=sub.is_v_form)
-        wait = replace(make_op(f"wait_{name}", Kind.WAIT, phase, op, file, duration_s=0.0), waits_for=stream)
+        wait = wait_op(launch.stream, name=f"wait_{name}", phase=phase, place=Place(file, op.line), part=op.op)
         return [launch, *_between(op, phase, file, own_s), wait]
 
 
@@ -197,13 +197,13 @@ def _between(op: TraceOp, phase: Phase, file: int, duration_s: float) -> list[Op
     if duration_s <= 0:
         return []
     if op.op in _HOST:
-        return [make_op(op.op, Kind.GAP, phase, op, file, duration_s=duration_s)]
+        return [host_op(op.op, phase, duration_s, place=Place(file, op.line), part=op.op)]
     return [_compute(op, phase, file, duration_s)]
 
 
 def _compute(op: TraceOp, phase: Phase, file: int, duration_s: float) -> Op:
-    made = make_op(op.op, Kind.COMPUTE, phase, op, file, duration_s=duration_s)
-    return replace(made, overlap_class=OVERLAP_CLASSES.get(op.op, OverlapClass.UNKNOWN))
+    overlap_class = OVERLAP_CLASSES.get(op.op, OverlapClass.UNKNOWN)
+    return compute_op(op.op, phase, duration_s, overlap_class=overlap_class, place=Place(file, op.line), part=op.op)
 
 
 def _communication(
@@ -224,26 +224,5 @@ def _communication(
             op.line,
         )
     known_s = None if duration_s is None else resolved_s(duration_s, op.timestamp_s)
-    made = make_op(name, Kind.COLLECTIVE, phase, op, file, duration_s=known_s)
-    return replace(
-        made,
-        blocking=blocking,
-        stream=STREAM_OF_GROUP[group],
-        group=group,
-        operation=operation,
-        size_bytes=size_bytes,
-    )
-
-
-def make_op(name: str, kind: Kind, phase: Phase, op: TraceOp, file: int, *, duration_s: float | None) -> Op:
-    """Return a template operation that is a piece of a traced one."""
-    return Op(
-        name=name,
-        kind=kind,
-        phase=phase,
-        duration_s=duration_s,
-        provenance=Provenance.UNKNOWN if duration_s is None else Provenance.FILE,
-        file=file,
-        line=op.line,
-        part=op.op,
-    )
+    place = Place(file, op.line)
+    return collective_op(name, phase, group, operation, size_bytes, known_s, blocking=blocking, place=place, part=op.op)

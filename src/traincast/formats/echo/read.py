@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError, FormatError
-from traincast.formats.building import Notebook, Segments
 from traincast.formats.echo.clocks import Alignment, align
 from traincast.formats.echo.experts import ExpertScaling, received_over_mean
 from traincast.formats.echo.files import RankTrace, Run, pattern_of, read_runs
@@ -32,11 +32,12 @@ from traincast.spec.inputs import input_of
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.units import counted
+from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.experts import ExpertLoads, load_of_rank
 from traincast.workload.groups import GroupTable, rank_groups
-from traincast.workload.ops import FloatArray, IntArray, Op, OpTableBuilder
+from traincast.workload.ops import FloatArray, IntArray, Op
 from traincast.workload.words import Group
-from traincast.workload.workload import MeasuredRun, Template, Workload
+from traincast.workload.workload import MeasuredRun, Workload
 
 _SHOWN_RUNS = 8
 
@@ -53,7 +54,10 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
     layouts = decide_layouts(traced, options, notes)
     alignment = align(run, layouts.traced.world_size, layouts.traced.pp)
     notes.assumptions += alignment.notes
-    return _Builder(traced, layouts, alignment, options, notes).workload(name)
+    name_of_run = traces[traced.first_rank].path.name
+    inputs = tuple(input_of(trace.path, name) for trace in traces.values())
+    builder = WorkloadBuilder(name_of_run, layouts.target, options.schedule or "1f1b", notes, inputs)
+    return _Replay(traced, layouts, alignment, options, builder).workload()
 
 
 def only_run(paths: Sequence[Path]) -> Run:
@@ -85,16 +89,14 @@ def _refuse_plans(traces: Mapping[int, RankTrace]) -> None:
 
 
 @dataclass(slots=True)
-class _Builder:
-    """Builds the workload of one run."""
+class _Replay:
+    """Makes the workload of one run."""
 
     traced: Traced
     layouts: Layouts
     alignment: Alignment
     options: LayoutOptions
-    notes: Notebook
-    ops: OpTableBuilder = field(init=False, default_factory=OpTableBuilder)
-    segments: Segments = field(init=False, default_factory=Segments)
+    builder: WorkloadBuilder
     meetings: Meetings = field(init=False)
     messages: Messages = field(init=False)
     _sources: list[int] = field(init=False, default_factory=list)
@@ -111,14 +113,18 @@ class _Builder:
                 self.meetings.add(op, rank, self.alignment.offset_s[rank])
         self.meetings.settle(ops)
 
-    def workload(self, name: str) -> Workload:
+    @property
+    def notes(self) -> Notebook:
+        """What was assumed and what looks wrong."""
+        return self.builder.notes
+
+    def workload(self) -> Workload:
         """Return the workload."""
         parallel = self.layouts.target
         loads = chosen_loads(self.traced, self.options, parallel.ep)
         load_W = np.ones(parallel.world_size) if loads is None else load_of_rank(parallel, loads)
         stages = self._stages(np.unique(load_W).tolist(), loads)
         numbers: dict[tuple[int, tuple[int, int], float], int] = {}
-        templates: list[Template] = []
         template_W = np.zeros(parallel.world_size, dtype=np.int32)
         for rank, load in enumerate(load_W.tolist()):
             stage = rank // parallel.ranks_per_stage
@@ -126,24 +132,15 @@ class _Builder:
             self._sources.append(source[1])
             key = stage, source, load
             if key not in numbers:
-                numbers[key] = len(templates)
-                templates.append(self._template(stages[load].work(stage, source), stage, source[1]))
+                numbers[key] = len(numbers)
+                self._template(stages[load].work(stage, source), stage, source[1])
             template_W[rank] = numbers[key]
         say_what_was_read(self.traced, self.layouts, self.options, loads, self.notes)
-        return Workload(
-            name=self.traced.traces[self.traced.first_rank].path.name,
-            parallel=parallel,
-            schedule=self.options.schedule or "1f1b",
-            forward_only=False,
-            ops=self.ops.table(),
-            segments=tuple(self.segments.rows),
-            templates=tuple(templates),
+        message_bytes, measured = self._message_bytes(), self._measured_run()
+        return self.builder.workload(
+            message_bytes,
             template_W=template_W,
-            message_bytes_Q=np.full(parallel.pp, self._message_bytes(), dtype=np.int64),
-            inputs=tuple(input_of(trace.path, name) for trace in self.traced.traces.values()),
-            assumptions=tuple(self.notes.assumptions),
-            warnings=tuple(self.notes.warnings),
-            measured=self._measured_run(),
+            measured=measured,
             compute_is_in_situ=not self.traced.profile,
             expert_load_W=self._traced_load_W() if loads is None else load_W,
         )
@@ -222,34 +219,26 @@ class _Builder:
             )
         return work
 
-    def _template(self, work: RankWork, stage: int, rank: int) -> Template:
+    def _template(self, work: RankWork, stage: int, rank: int) -> None:
         """Write a rank's work down as a template; microbatches beyond the traced ones repeat the last."""
-        parallel = self.layouts.target
-        empty_QM = np.full((parallel.pp, parallel.microbatches), -1, dtype=np.int32)
-        forward_QM, backward_QM = empty_QM, empty_QM.copy()
-        for kind, table in ((SlotKind.F, forward_QM), (SlotKind.BW, backward_QM)):
+        microbatches = self.layouts.target.microbatches
+        written: dict[SlotKind, list[int]] = {}
+        for kind in (SlotKind.F, SlotKind.BW):
             batches = [work.slots[key] for key in sorted(work.slots) if key[0] is kind]
-            if batches:
-                written = [self._segment(_without_buckets(batch)) for batch in batches]
-                last = len(written) - 1
-                table[stage] = [written[min(microbatch, last)] for microbatch in range(parallel.microbatches)]
-                table[stage, -1] = self._segment(batches[-1])
-        nothing = np.full(parallel.pp, -1, dtype=np.int32)
-        start_P, end_P = nothing.copy(), nothing.copy()
-        start_P[stage], end_P[stage] = self._segment(work.start), self._segment(work.end)
-        return Template(
-            forward_QM=forward_QM,
-            backward_QM=backward_QM,
-            start_P=start_P,
-            after_forward_P=nothing,
-            end_P=end_P,
+            each = [self._segment(_without_buckets(batch)) for batch in batches] or [-1]
+            last = self._segment(batches[-1]) if batches else -1
+            written[kind] = [each[min(at, len(each) - 1)] for at in range(microbatches - 1)] + [last]
+        start, end = self._segment(work.start), self._segment(work.end)
+        template = self.builder.template(
             before_recv_DQM=self._before_recv(work, stage),
             message_s_DQM=self.messages.transfer_s_DQM(rank) if self._measured else None,
         )
+        template.forward_QM[stage], template.backward_QM[stage] = written[SlotKind.F], written[SlotKind.BW]
+        template.start_P[stage], template.end_P[stage] = start, end
 
     def _before_recv(self, work: RankWork, stage: int) -> IntArray:
         parallel = self.layouts.target
-        before_DQM = np.full((2, parallel.pp, parallel.microbatches), -1, dtype=np.int32)
+        before_DQM = self.builder.nothing(2, parallel.pp, parallel.microbatches)
         for (forward, batch), gap in work.before_recv.items():
             boundary, last = stage - 1 if forward else stage, self.traced.microbatches - 1
             same = slice(batch, parallel.microbatches if batch == last else batch + 1)
@@ -257,7 +246,7 @@ class _Builder:
         return before_DQM
 
     def _segment(self, ops: list[Op]) -> int:
-        return self.segments.add([self.ops.add(op) for op in ops])
+        return self.builder.segment(self.builder.add(*ops))
 
     def _message_bytes(self) -> int:
         """Return the bytes of a message between stages: as traced, else the largest exchange inside a forward."""

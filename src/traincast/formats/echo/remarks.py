@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from traincast.formats.building import Notebook, warn_single_microbatch
+from traincast.diagnostics import Notebook
+from traincast.formats.building import warn_single_microbatch
 from traincast.formats.echo.experts import ExpertLayer, expert_layers, received_over_mean
 from traincast.formats.echo.layout import Layouts, Traced
 from traincast.formats.echo.oddities import oddities

@@ -4,16 +4,17 @@ The result is what a rank does before its first microbatch, in the forward and b
 and at the end of the step, with the host's gaps between traced operations kept as gaps.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.meetings import OPTIMIZER
-from traincast.formats.echo.pieces import Pieces, make_op
+from traincast.formats.echo.pieces import Pieces
 from traincast.formats.echo.values import resolved_s
 from traincast.formats.echo.vocabulary import MESSAGES
 from traincast.schedules.plan import SlotKind
+from traincast.workload.builder import Place, host_op, wait_op
 from traincast.workload.ops import Op
-from traincast.workload.words import Kind, Phase, Stream
+from traincast.workload.words import Phase, Stream
 
 BUCKET = "ddp_grad_comm"
 """Operation that is one gradient bucket, launched while a backward runs (traces of 2026)."""
@@ -99,9 +100,7 @@ class Splitter:
             target = self.work.end
         launches = self._take_buckets() if op.op == "backward_step" else []
         if op.op == OPTIMIZER and any(each.part == BUCKET for slot in self.work.slots.values() for each in slot):
-            target.append(
-                replace(make_op("wait_dp", Kind.WAIT, Phase.STEP, op, self.file, duration_s=0.0), waits_for=Stream.DP)
-            )
+            target.append(wait_op(Stream.DP, place=Place(self.file, op.line), part=op.op))
         target.extend(gap + self.pieces.of(op, self.rank, self.file, launches))
         return target
 
@@ -116,7 +115,7 @@ class Splitter:
         gap_s = resolved_s(op.start_s - self.offset_s - now_s, op.start_s)
         if gap_s <= 0:
             return []
-        return [replace(make_op("host_gap", Kind.GAP, Phase.STEP, op, self.file, duration_s=gap_s), part=None)]
+        return [host_op("host_gap", Phase.STEP, gap_s, place=Place(self.file, op.line))]
 
     def _unknown_gaps(self, ops: tuple[TraceOp, ...]) -> set[int]:
         """Return the operations before which a message was awaited that the trace leaves out.

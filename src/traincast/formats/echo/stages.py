@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from traincast.formats.building import Notebook
+from traincast.diagnostics import Notebook
 from traincast.formats.echo.layout import Layouts, Traced
 from traincast.formats.echo.split import RankWork
 from traincast.schedules.plan import SlotKind
+from traincast.workload.builder import compute_op
 from traincast.workload.ops import Op
 from traincast.workload.words import Group, Kind, OverlapClass, Phase, Provenance
 
@@ -191,14 +192,13 @@ def _with_head(work: RankWork, head_s: float) -> RankWork:
     """Add the head's and loss's work to every forward (a third) and backward (two thirds)."""
     if head_s <= 0:
         return work
-    forward = Op(
-        name="head_and_loss",
-        kind=Kind.COMPUTE,
-        phase=Phase.FORWARD,
-        duration_s=head_s * _FORWARD_SHARE,
-        provenance=Provenance.ASSUMED,
-        part="forward_step",
+    forward = compute_op(
+        "head_and_loss",
+        Phase.FORWARD,
+        head_s * _FORWARD_SHARE,
         overlap_class=OverlapClass.COMPUTE_BOUND,
+        assumed=True,
+        part="forward_step",
     )
     backward = replace(forward, phase=Phase.BACKWARD, duration_s=head_s * (1 - _FORWARD_SHARE), part="backward_step")
     slots = {slot: [*ops, forward] if slot[0] is SlotKind.F else [backward, *ops] for slot, ops in work.slots.items()}

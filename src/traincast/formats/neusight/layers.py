@@ -9,8 +9,8 @@ import math
 import re
 from dataclasses import dataclass
 
+from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
-from traincast.formats.building import Notebook
 from traincast.formats.neusight.rows import GRADIENT_SUFFIX, NeusightFile
 from traincast.formats.neusight.values import MILLISECONDS_PER_SECOND
 from traincast.spec.options import LayoutOptions

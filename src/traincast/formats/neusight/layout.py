@@ -1,7 +1,8 @@
 """Decide the layout of a NeuSight file: what the user says, then what its communications show."""
 
+from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.formats.building import Notebook, warn_single_microbatch
+from traincast.formats.building import warn_single_microbatch
 from traincast.formats.neusight.rows import NeusightFile
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from traincast.formats.neusight.meaning import overlap_class_of
-from traincast.formats.neusight.rows import Cell, Column, NeusightFile, Row
+from traincast.formats.neusight.rows import Column, NeusightFile, Row
 from traincast.spec.dtypes import bytes_per_element
-from traincast.workload.ops import Op, OpTableBuilder
-from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Phase, Provenance, Stream
+from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
+from traincast.workload.words import Group, Phase
 
 _PHASE_OF_COLUMN = {
     Column.FORWARD: Phase.FORWARD,
@@ -27,6 +27,8 @@ class RowLowering:
 
     Parameters
     ----------
+    builder : WorkloadBuilder
+        Receives the operations.
     file : NeusightFile
         Where the rows are.
     dtype : str
@@ -35,16 +37,14 @@ class RowLowering:
         Whether the file lacks the backward pass, and each operator's is taken as twice its forward.
     """
 
+    builder: WorkloadBuilder
     file: NeusightFile
     dtype: str
     estimate_backward: bool
-    builder: OpTableBuilder = field(default_factory=OpTableBuilder)
     reductions: set[int] = field(default_factory=set)
     """Template rows that reduce gradients over dp."""
-    asynchronous: set[Stream] = field(default_factory=set)
-    """Streams on which something was launched that nobody has waited for."""
 
-    def forward(self, work: Sequence[tuple[int, int]]) -> list[int]:
+    def forward(self, work: Sequence[tuple[int, int]]) -> Rows:
         """Lower the forward pass of rows, given with their layers; return template rows in program order."""
         ops = []
         for index, layer in work:
@@ -53,7 +53,7 @@ class RowLowering:
             ops += self._communicate(row, Column.FORWARD, layer)
         return ops
 
-    def backward(self, work: Sequence[tuple[int, int]]) -> list[int]:
+    def backward(self, work: Sequence[tuple[int, int]]) -> Rows:
         """Lower the backward pass of rows, last row first; return template rows in program order."""
         ops = []
         for index, layer in reversed(work):
@@ -70,54 +70,39 @@ class RowLowering:
             ops += self._communicate(row, Column.WEIGHT_GRAD, layer)
         return ops
 
-    def _compute(self, row: Row, phase: Phase, duration_s: float, layer: int) -> list[int]:
+    def _compute(self, row: Row, phase: Phase, duration_s: float, layer: int) -> Rows:
         if duration_s == 0:
             return []
         assumed = self.estimate_backward and phase is not Phase.FORWARD
-        op = Op(
-            name=row.name,
-            kind=Kind.COMPUTE,
-            phase=phase,
-            duration_s=duration_s,
-            provenance=Provenance.ASSUMED if assumed else Provenance.FILE,
-            file=0,
-            line=self._line(row),
-            layer=layer,
-            overlap_class=overlap_class_of(row.name),
+        overlap_class, place = overlap_class_of(row.name), self._place(row)
+        return self.builder.add(
+            compute_op(
+                row.name, phase, duration_s, overlap_class=overlap_class, assumed=assumed, place=place, layer=layer
+            )
         )
-        return [self.builder.add(op)]
 
-    def _communicate(self, row: Row, column: Column, layer: int) -> list[int]:
+    def _communicate(self, row: Row, column: Column, layer: int) -> Rows:
         """Add the collective of a cell; messages between stages come with the pipeline schedule."""
         cell = row.cell(column)
         if cell.group in (Group.NONE, Group.PP) or cell.elements == 0:
             return []
-        stream = STREAM_OF_GROUP[cell.group]
-        op = Op(
-            name=row.name,
-            kind=Kind.COLLECTIVE,
-            phase=_PHASE_OF_COLUMN[column],
-            blocking=not cell.asynchronous,
-            stream=stream,
-            file=0,
-            line=self._line(row),
-            layer=layer,
-            group=cell.group,
-            operation=cell.operation,
-            size_bytes=self.size_bytes(cell),
-            dtype=self.dtype,
-            process_s=row.process_s,
+        added = self.builder.add(
+            collective_op(
+                row.name,
+                _PHASE_OF_COLUMN[column],
+                cell.group,
+                cell.operation,
+                cell.elements * bytes_per_element(self.dtype),
+                blocking=not cell.asynchronous,
+                dtype=self.dtype,
+                process_s=row.process_s,
+                place=self._place(row),
+                layer=layer,
+            )
         )
-        index = self.builder.add(op)
-        if cell.asynchronous:
-            self.asynchronous.add(stream)
         if column is not Column.FORWARD and cell.group is Group.DP:
-            self.reductions.add(index)
-        return [index]
+            self.reductions.update(added)
+        return added
 
-    def size_bytes(self, cell: Cell) -> int:
-        """Return the bytes of a cell's communication."""
-        return cell.elements * bytes_per_element(self.dtype)
-
-    def _line(self, row: Row) -> int:
-        return 0 if self.file.entries else row.number
+    def _place(self, row: Row) -> Place:
+        return Place(0, 0 if self.file.entries else row.number)

@@ -6,10 +6,8 @@ Letters: P stages, Q virtual stages in model order (here the stages), M microbat
 import math
 from pathlib import Path
 
-import numpy as np
-
+from traincast.diagnostics import Notebook
 from traincast.files import read_bytes
-from traincast.formats.building import Notebook, Segments, wait_op
 from traincast.formats.neusight.grammar import parse
 from traincast.formats.neusight.layers import arrange, milliseconds
 from traincast.formats.neusight.layout import decide_layout
@@ -21,9 +19,9 @@ from traincast.spec.inputs import input_of
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.units import counted, format_size
-from traincast.workload.ops import IntArray
+from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.words import Group
-from traincast.workload.workload import Template, Workload
+from traincast.workload.workload import Workload
 
 NEUSIGHT_DTYPE = "fp32"
 """Type of the elements where the user says none; NeuSight forecasts no other."""
@@ -39,25 +37,14 @@ def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
     work = arrange(file, options, notes)
     parallel = decide_layout(file, options, notes)
     dtype = _dtype(file, work, options, notes)
-    lowering = RowLowering(file, dtype, _estimates_backward(file, work, options, notes))
-    template, segments = _template(lowering, _stages(file, work), parallel, options.forward_only)
+    builder = WorkloadBuilder(path.name, parallel, options.schedule or "1f1b", notes, (input_of(path, name, data),))
+    lowering = RowLowering(builder, file, dtype, _estimates_backward(file, work, options, notes))
+    _lay_out(lowering, _stages(file, work), options.forward_only)
     _say_what_is_left_out(file, work, parallel, options, notes)
     grave = GRAVE if options.forward_only else GRAVE | GRAVE_GRADIENTS
     notes.warnings += [note for note in (*file.oddities, *structural_oddities(file)) if note.code in grave]
-    return Workload(
-        name=path.name,
-        parallel=parallel,
-        schedule=options.schedule or "1f1b",
-        forward_only=options.forward_only,
-        ops=lowering.builder.table(),
-        segments=tuple(segments.rows),
-        templates=(template,),
-        template_W=np.zeros(parallel.world_size, dtype=np.int32),
-        message_bytes_Q=_message_bytes(file, bytes_per_element(dtype), notes),
-        inputs=(input_of(path, name, data),),
-        assumptions=tuple(notes.assumptions),
-        warnings=tuple(notes.warnings),
-    )
+    message_bytes = _message_bytes(file, bytes_per_element(dtype), notes)
+    return builder.workload(message_bytes, forward_only=options.forward_only)
 
 
 def _dtype(file: NeusightFile, work: _Work, options: LayoutOptions, notes: Notebook) -> str:
@@ -102,28 +89,19 @@ def _stages(file: NeusightFile, work: _Work) -> list[_Work]:
     return stages
 
 
-def _template(
-    lowering: RowLowering, stages: list[_Work], parallel: Parallel, forward_only: bool
-) -> tuple[Template, Segments]:
-    """Lower the stages; gradients are reduced in the last microbatch only."""
-    segments = Segments()
-    forward_QM = np.full((parallel.pp, parallel.microbatches), -1, dtype=np.int32)
-    backward_QM, end_P = forward_QM.copy(), np.full(parallel.pp, -1, dtype=np.int32)
+def _lay_out(lowering: RowLowering, stages: list[_Work], forward_only: bool) -> None:
+    """Write the template of every rank; gradients are reduced in the last microbatch only."""
+    builder = lowering.builder
+    template = builder.template()
     for stage, work in enumerate(stages):
-        lowering.asynchronous.clear()
-        forward_QM[stage] = segments.add(lowering.forward(work))
-        if not forward_only:
-            backward = lowering.backward(work)
-            backward_QM[stage, -1] = segments.add(backward)
-            if parallel.microbatches > 1:
-                backward_QM[stage, :-1] = segments.add([op for op in backward if op not in lowering.reductions])
-        waits = [lowering.builder.add(wait_op(stream)) for stream in sorted(lowering.asynchronous)]
-        end_P[stage] = segments.add(waits)
-    nothing_P = np.full(parallel.pp, -1, dtype=np.int32)
-    template = Template(
-        forward_QM=forward_QM, backward_QM=backward_QM, start_P=nothing_P, after_forward_P=nothing_P, end_P=end_P
-    )
-    return template, segments
+        forward = lowering.forward(work)
+        backward = [] if forward_only else lowering.backward(work)
+        template.forward_QM[stage] = builder.segment(forward)
+        template.backward_QM[stage, -1] = builder.segment(backward)
+        if builder.parallel.microbatches > 1:
+            others = [row for row in backward if row not in lowering.reductions]
+            template.backward_QM[stage, :-1] = builder.segment(others)
+        template.end_P[stage] = builder.segment(builder.drained([*forward, *backward]))
 
 
 def _say_what_is_left_out(
@@ -151,7 +129,7 @@ def _say_what_is_left_out(
         notes.assume("reduced-once", text, None)
 
 
-def _message_bytes(file: NeusightFile, element_bytes: int, notes: Notebook) -> IntArray:
+def _message_bytes(file: NeusightFile, element_bytes: int, notes: Notebook) -> list[int]:
     """Return the bytes of the message that leaves each stage."""
     sizes = []
     for index, row in enumerate(file.rows):
@@ -163,4 +141,4 @@ def _message_bytes(file: NeusightFile, element_bytes: int, notes: Notebook) -> I
             text = f"SENDRECV has two sizes, forward and backward; the larger one, {size}, is taken for both"
             notes.warn("message-sizes-differ", text, file.line(index))
         sizes.append(max(written) * element_bytes)
-    return np.array([*sizes, 0], dtype=np.int64)
+    return [*sizes, 0]

@@ -5,8 +5,9 @@ from dataclasses import fields
 
 from rich.console import RenderableType
 
-from traincast.hardware.cluster import Cluster, Gpu, Link
+from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.fabric import FabricSpec
+from traincast.hardware.gpu import Gpu
 from traincast.report.terminal.parts import hanging, heading, indented, table, text
 from traincast.units import GIGA, format_decimal_size, format_rate, format_size, format_time
 
@@ -63,7 +64,7 @@ def _fields(cluster: Cluster) -> Iterator[tuple[str, object]]:
     for name, part in parts:
         for each in fields(part) if part is not None else ():
             value = getattr(part, each.name)
-            if value is not None and not (name == "fabric" and value == each.default):
+            if value is not None and not (name in ("gpu", "fabric") and value == each.default):
                 yield f"{name}.{each.name}", value
     for known in cluster.measured.tables if cluster.measured else ():
         first, last = (format_size(known.size_bytes[end]) for end in (0, -1))
@@ -75,7 +76,7 @@ def _quantity(name: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return ", ".join(f"{each:g}" for each in value)
+        return ", ".join(each if isinstance(each, str) else f"{each:g}" for each in value)
     if not isinstance(value, int | float):
         return str(value)
     for ending, form in _FORMS:

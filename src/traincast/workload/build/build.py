@@ -4,7 +4,7 @@ Letters: P stages, Q virtual stages in model order, M microbatches, D directions
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,11 @@ from traincast.workload.build.kernels import Counted, Exchange
 from traincast.workload.build.residency import Residency, residency
 from traincast.workload.build.stage import Gather, StageWork, backward_rows, forward_rows, stages_of
 from traincast.workload.build.state import StateExchange
+from traincast.workload.builder import Rows, WorkloadBuilder
 from traincast.workload.calls import OperatorCall
 from traincast.workload.ops import IntArray
 from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
-from traincast.workload.workload import Template, Workload
+from traincast.workload.workload import Workload
 
 NORM_BYTES = 4
 """The gradient norm is one 32-bit number, reduced over all ranks that hold a part of the model."""
@@ -47,22 +48,11 @@ def build_workload(job: Job, plan: SchedulePlan, ranks_per_node: int = 8) -> Wor
         Computations carry the operators they run and have no duration yet; communications have sizes.
     """
     share = rank_share(job, ranks_per_node)
-    builder = _Builder(job, plan, Emitter(job, share), stages_of(job, ranks_per_node))
-    template = builder.template()
-    message = share.activation_bytes // (job.parallel.tp if share.splits_sequence else 1)
-    return Workload(
-        name=job.model.name,
-        parallel=job.parallel,
-        schedule=job.schedule,
-        forward_only=False,
-        ops=builder.emit.builder.table(),
-        segments=tuple(builder.segments),
-        templates=(template,),
-        template_W=np.zeros(job.parallel.world_size, dtype=np.int32),
-        message_bytes_Q=np.full(len(job.layers_Q), message, dtype=np.int64),
-        inputs=(),
-        assumptions=(*job.assumptions, *_overlap_notes(builder.emit), *_routing_notes(job, share)),
-    )
+    builder = WorkloadBuilder(job.model.name, job.parallel, job.schedule)
+    emit = Emitter(job, share, builder)
+    _StepWriter(job, plan, emit, stages_of(job, ranks_per_node)).write()
+    builder.notes.assumptions += [*job.assumptions, *_overlap_notes(emit), *_routing_notes(job, share)]
+    return builder.workload(share.activation_bytes // (job.parallel.tp if share.splits_sequence else 1))
 
 
 def _overlap_notes(emit: Emitter) -> tuple[Note, ...]:
@@ -99,33 +89,28 @@ def _routing_notes(job: Job, share: Share) -> tuple[Note, ...]:
 
 
 @dataclass(slots=True)
-class _Builder:
+class _StepWriter:
+    """Writes the template that every rank shares."""
+
     job: Job
     plan: SchedulePlan
     emit: Emitter
     stages: tuple[StageWork, ...]
-    segments: list[IntArray] = field(default_factory=list)
     _followed: Residency | None = None
 
-    def template(self) -> Template:
-        job, count = self.job, self.job.parallel.microbatches
-        forward = np.array([self._forward(stage, count) for stage in self.stages], dtype=np.int32)
-        backward = np.array([self._backward(stage, count) for stage in self.stages], dtype=np.int32)
-        start_P, end_P = self._starts(), self._ends()
-        return Template(
-            forward_QM=forward,
-            backward_QM=backward,
-            start_P=start_P,
-            after_forward_P=np.full(job.parallel.pp, -1, dtype=np.int32),
-            end_P=end_P,
-            before_recv_DQM=self._handover(),
-        )
+    def write(self) -> None:
+        """Add the template, with the segments of every stage."""
+        count, pp = self.job.parallel.microbatches, range(self.job.parallel.pp)
+        forward = [self._forward(stage, count) for stage in self.stages]
+        backward = [self._backward(stage, count) for stage in self.stages]
+        starts = [self._segment(self._start_rows(stage)) for stage in pp]
+        ends = [self._segment(self._end_rows(stage)) for stage in pp]
+        template = self.emit.builder.template(before_recv_DQM=self._handover())
+        template.forward_QM[:], template.backward_QM[:] = forward, backward
+        template.start_P[:], template.end_P[:] = starts, ends
 
-    def _segment(self, rows: list[int]) -> int:
-        if not rows:
-            return -1
-        self.segments.append(np.array(rows, dtype=np.int32))
-        return len(self.segments) - 1
+    def _segment(self, rows: Rows) -> int:
+        return self.emit.builder.segment(rows)
 
     def _state(self, stage: StageWork) -> StateExchange:
         return StateExchange(self.job, stage.weights())
@@ -209,9 +194,6 @@ class _Builder:
     def _of_rank(self, stage: int) -> list[StageWork]:
         return [each for each, holder in zip(self.stages, self.plan.placement[0], strict=True) if holder == stage]
 
-    def _starts(self) -> IntArray:
-        return np.array([self._segment(self._start_rows(stage)) for stage in range(self.job.parallel.pp)], np.int32)
-
     def _start_rows(self, stage: int) -> list[int]:
         """Return what precedes the first forward pass: the host's work, and the gather of its parameters.
 
@@ -226,9 +208,6 @@ class _Builder:
             for each in self._state(first).gathered():
                 rows += self.emit.exchange(each, Phase.STEP, share=1 - share, blocking=False)
         return rows
-
-    def _ends(self) -> IntArray:
-        return np.array([self._segment(self._end_rows(stage)) for stage in range(self.job.parallel.pp)], dtype=np.int32)
 
     def _end_rows(self, stage: int) -> list[int]:
         """Return what follows the last backward pass: rest of the reduction, norm, update, parameter gather."""

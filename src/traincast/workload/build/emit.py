@@ -6,14 +6,14 @@ transfer), which blocks. What the computation is too short for shows as exposed 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from traincast.model.blocks.share import Share
 from traincast.spec.job import Job
 from traincast.workload.build.kernels import Counted, Exchange
+from traincast.workload.builder import Rows, WorkloadBuilder, collective_op, compute_op, host_op
 from traincast.workload.calls import OperatorCall
-from traincast.workload.ops import Op, OpTableBuilder
-from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Phase, Stream
+from traincast.workload.words import Group, Phase, Stream
 
 GAPS = {
     "step overhead": "fixed",
@@ -46,83 +46,58 @@ class Host:
 
 @dataclass(slots=True)
 class Emitter:
-    """Adds operations to a table and returns their rows."""
+    """Adds operations to a workload and returns their rows."""
 
     job: Job
     """The job whose work it is."""
     share: Share
     """What a rank has of it, and how many ranks share its node."""
-    builder: OpTableBuilder = field(default_factory=OpTableBuilder)
+    builder: WorkloadBuilder
 
-    def compute(self, name: str, phase: Phase, calls: Iterable[Counted]) -> list[int]:
+    def compute(self, name: str, phase: Phase, calls: Iterable[Counted]) -> Rows:
         """Add one operation for all calls that run one after the other; nothing for none."""
         merged = _merged(calls)
-        if not merged:
-            return []
-        return [self.builder.add(Op(name=name, part=name, kind=Kind.COMPUTE, phase=phase, calls=merged))]
+        return self.builder.add(compute_op(name, phase, calls=merged, part=name)) if merged else []
 
-    def gap(self, name: str, duration_s: float) -> list[int]:
+    def gap(self, name: str, duration_s: float) -> Rows:
         """Add host time for which the GPU waits, if there is any; `name` is one of `GAPS`."""
-        if duration_s <= 0:
-            return []
-        return [self.builder.add(Op(name=name, part=name, kind=Kind.GAP, phase=Phase.STEP, duration_s=duration_s))]
+        return self.builder.add(host_op(name, Phase.STEP, duration_s, part=name)) if duration_s > 0 else []
 
-    def hosted(self, host: Host, phase: Phase, rows: list[int]) -> list[int]:
+    def hosted(self, host: Host, phase: Phase, rows: Rows) -> Rows:
         """Let the host launch some operations while they run: they last at least as long as that takes."""
         launches = [
-            self.builder.add(
-                Op(
-                    name=name,
-                    part="host launches",
-                    kind=Kind.GAP,
-                    phase=phase,
-                    blocking=False,
-                    stream=Stream.HOST,
-                    duration_s=seconds,
-                )
-            )
+            host_op(name, phase, seconds, launches=True, part="host launches")
             for name, seconds in (("launches of layers", host.layers_s), ("launches of experts", host.experts_s))
             if seconds > 0
         ]
-        return [*launches, *rows, self.wait(Stream.HOST)] if launches and rows else rows
+        return self.builder.overlapped(self.builder.add(*launches), rows) if rows else rows
 
     def exchange(
         self, each: Exchange, phase: Phase, *, share: float = 1.0, blocking: bool = True, suffix: str = ""
-    ) -> list[int]:
+    ) -> Rows:
         """Add a share of an exchange; nothing for an empty one."""
         if each.size_bytes <= 0 or each.count * share <= 0:
             return []
-        part = f"{each.group.name.lower()} {each.operation.name.lower()}"
-        op = Op(
-            name=part + suffix,
-            part=part,
-            kind=Kind.COLLECTIVE,
-            phase=phase,
-            blocking=blocking,
-            stream=STREAM_OF_GROUP[each.group],
-            group=each.group,
-            operation=each.operation,
-            size_bytes=each.size_bytes,
-            repeats=each.count * share,
+        part, repeats = f"{each.group.name.lower()} {each.operation.name.lower()}", each.count * share
+        name, group, operation, size_bytes = part + suffix, each.group, each.operation, each.size_bytes
+        return self.builder.add(
+            collective_op(name, phase, group, operation, size_bytes, blocking=blocking, repeats=repeats, part=part)
         )
-        return [self.builder.add(op)]
 
     def wait(self, stream: Stream) -> int:
         """Add a wait for all that was launched on a stream."""
-        name = f"wait_{stream.name.lower()}"
-        op = Op(name=name, kind=Kind.WAIT, phase=Phase.STEP, duration_s=0.0, waits_for=stream)
-        return self.builder.add(op)
+        (row,) = self.builder.wait(stream)
+        return row
 
-    def overlapped(self, exchanges: list[Exchange], phase: Phase, compute: list[int]) -> list[int]:
+    def overlapped(self, exchanges: list[Exchange], phase: Phase, compute: Rows) -> Rows:
         """Put exchanges around the computation that they may hide behind."""
-        before: list[int] = []
-        after: list[int] = []
+        before: Rows = []
+        after: Rows = []
         for each in exchanges:
             share = self.unhidden(each.group)
             before += self.exchange(each, phase, share=1 - share, blocking=False)
             after += self.exchange(each, phase, share=share, suffix=UNHIDDEN if share < 1 else "")
-        streams = dict.fromkeys(STREAM_OF_GROUP[each.group] for each in exchanges if self.unhidden(each.group) < 1)
-        return [*before, *compute, *(self.wait(stream) for stream in streams), *after]
+        return [*self.builder.overlapped(before, compute), *after]
 
     def unhidden(self, group: Group) -> float:
         """Return the share of a group's exchanges that cannot be hidden."""

@@ -1,0 +1,235 @@
+"""The GPU: one class for what its datasheet says and what its generation can do.
+
+The fields have the names of the columns of `data/gpus/gpus.csv` and of the keys of ``[gpu]`` in a cluster file; what a
+whole generation shares stands in `data/gpus/generations.csv`.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+from typing import Any, TypeVar, get_origin
+
+import msgspec
+
+from traincast.errors import ConfigError, UnknownNameError
+
+T = TypeVar("T")
+
+FOLDER = resources.files("traincast") / "data" / "gpus"
+"""Where the tables of GPUs and generations are."""
+
+PEAK_OF_DTYPE = {
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "tf32": "tf32",
+    "fp32": "fp32",
+    "fp8": "fp8",
+    "fp8_block": "fp8",
+    "mxfp8": "fp8",
+    "int8": "fp8",
+    "nvfp4": "fp4",
+    "mxfp4": "fp4",
+    "fp4": "fp4",
+}
+"""Element type of a GEMM to the peak that limits it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What all GPUs of one generation share, a row of `data/gpus/generations.csv`.
+
+    Parameters
+    ----------
+    name : str
+        In lower case, as the column ``architecture`` of a GPU names it: ``"hopper"``; empty: not known.
+    title : str
+        As messages write it.
+    vendor : str
+        Maker.
+    nccl_row : str or None
+        Row of NCCL's tuning tables that NCCL takes for it; None: NCCL does not run on it. It goes by compute
+        capability: below 8.0 Volta, below 9.0 Ampere (Ada is 8.9), below 10.0 Hopper, else Blackwell. Source:
+        NVIDIA/nccl, src/graph/tuning.cc.
+    attention : tuple of str
+        Fused attention kernels that it runs (`traincast.hardware.attention_kernels`).
+    passed_over : tuple of str
+        Those of them that frameworks pass over for flash attention.
+    bf16 : bool
+        Whether its matrix units take bf16.
+    scaled_blocks : tuple of str
+        Precisions with a scale for each small block that its matrix units take: ``mxfp8``, ``nvfp4``.
+    source : str
+        Where this is from.
+    """
+
+    name: str = ""
+    title: str = ""
+    vendor: str = ""
+    nccl_row: str | None = None
+    attention: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
+    bf16: bool = True
+    scaled_blocks: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One accelerator: the values of its datasheet; None or empty where nothing says them.
+
+    A `traincast.hardware.cluster.Cluster` fills in what the datasheet of that name says (`traincast.hardware.gpus`).
+    """
+
+    name: str
+    """Name of its datasheet, or of its own."""
+    architecture: str = ""
+    """Name of its `Generation`."""
+    chip: str = ""
+    """GPU with the same chip, where they differ in memory or links alone; empty: itself."""
+    kin: tuple[str, ...] = ()
+    """GPUs with the same chip or the next to it, whose measured kernel efficiencies hold where this one has none; the
+    nearest first."""
+    sms: int | None = None
+    """Streaming multiprocessors (AMD: compute units)."""
+    l2_bytes: int | None = None
+    """Last-level cache on the chip."""
+    bf16_dense_flops_per_s: float | None = None
+    """Dense bf16 peak, FLOP per second; of the same form the next ones."""
+    fp16_dense_flops_per_s: float | None = None
+    tf32_dense_flops_per_s: float | None = None
+    fp32_dense_flops_per_s: float | None = None
+    """Of the vector units, or of the matrix units where these take fp32 (AMD)."""
+    fp8_dense_flops_per_s: float | None = None
+    fp4_dense_flops_per_s: float | None = None
+    hbm_bytes: int | None = None
+    """Size of its memory."""
+    hbm_bytes_per_s: float | None = None
+    """Peak rate of its memory."""
+    link: str = ""
+    """Its scale-up link, in words."""
+    link_kind: str = ""
+    """What the links inside a node are made of, of `traincast.hardware.cluster.INTRA_KINDS`; empty: none of them."""
+    link_bytes_per_s: float | None = None
+    """Rate of all its scale-up links together, per direction."""
+    domain: int | None = None
+    """GPUs that usual systems connect by these links."""
+    host_bytes_per_s: float | None = None
+    """Rate of its link to the host, per direction."""
+    nic_bytes_per_s: float | None = None
+    """Usual share of a network card."""
+    tdp_w: float | None = None
+    """Power limit."""
+    copy_bytes_per_s: float | None = None
+    """Rate at which a collective puts a rank's own share in its place; None: at no cost."""
+
+    @property
+    def generation(self) -> Generation:
+        """What its generation can do; where the architecture is not known, an empty one."""
+        return generations().get(self.architecture, _UNKNOWN)
+
+    @property
+    def vendor(self) -> str:
+        """Its maker; empty where the architecture is not known."""
+        return self.generation.vendor
+
+    @property
+    def nccl_row(self) -> str | None:
+        """Row of NCCL's tuning tables that NCCL takes for it; None: NCCL does not run on it."""
+        return self.generation.nccl_row
+
+    @property
+    def memory_bytes(self) -> int:
+        """Size of its memory.
+
+        Raises
+        ------
+        ConfigError
+            If nothing says it.
+        """
+        if self.hbm_bytes is None:
+            raise self._unknown("hbm_bytes")
+        return self.hbm_bytes
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """Peak rate of its memory.
+
+        Raises
+        ------
+        ConfigError
+            If nothing says it.
+        """
+        if self.hbm_bytes_per_s is None:
+            raise self._unknown("hbm_bytes_per_s")
+        return self.hbm_bytes_per_s
+
+    def peak_flops_per_s(self, dtype: str) -> float:
+        """Return the dense peak for GEMMs of an element type.
+
+        Parameters
+        ----------
+        dtype : str
+            Key of `PEAK_OF_DTYPE`.
+
+        Returns
+        -------
+        float
+            FLOP per second.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such type.
+        ConfigError
+            If the accelerator has none for it; the message lists those it has.
+        """
+        if dtype not in PEAK_OF_DTYPE:
+            raise UnknownNameError("dtype of a matrix product", dtype, PEAK_OF_DTYPE)
+        peak = self._peak(dtype)
+        if peak is None:
+            known = ", ".join(name for name in PEAK_OF_DTYPE if self.has_peak(name))
+            if not known:
+                raise self._unknown("bf16_dense_flops_per_s")
+            raise ConfigError(f"{self.name} has no known peak for {dtype}; it has one for {known}", "dtype")
+        return peak
+
+    def has_peak(self, dtype: str) -> bool:
+        """Say whether a dense peak of that element type is known."""
+        return dtype in PEAK_OF_DTYPE and self._peak(dtype) is not None
+
+    def _peak(self, dtype: str) -> float | None:
+        peak: float | None = getattr(self, f"{PEAK_OF_DTYPE[dtype]}_dense_flops_per_s")
+        return peak
+
+    def _unknown(self, field: str) -> ConfigError:
+        return ConfigError(
+            f"is not known of {self.name!r}; give it in [gpu] of the cluster file, or a gpu.name with a datasheet",
+            f"gpu.{field}",
+        )
+
+
+_UNKNOWN = Generation()
+
+
+@cache
+def generations() -> Mapping[str, Generation]:
+    """Return the known generations by name, in the order of the data file."""
+    return {each.name: each for each in (from_row(row, Generation) for row in data_rows("generations.csv"))}
+
+
+def data_rows(name: str) -> Iterable[dict[str, str]]:
+    """Return the rows of a table of `FOLDER` by column."""
+    return csv.DictReader(io.StringIO((FOLDER / name).read_text(encoding="utf-8")))
+
+
+def from_row(row: Mapping[str, str], kind: type[T]) -> T:
+    """Return the dataclass that a row of a table describes; an empty cell is not said, lists are parted by ``;``."""
+    lists = {each.name for each in fields(kind) if get_origin(each.type) is tuple}  # type: ignore[arg-type]
+    said: dict[str, Any] = {
+        column: tuple(cell.split(";")) if column in lists else cell for column, cell in row.items() if cell
+    }
+    said |= {column: cell == "yes" for column, cell in said.items() if cell in ("yes", "no")}
+    return msgspec.convert(said, kind, strict=False)

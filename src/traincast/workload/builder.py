@@ -1,0 +1,386 @@
+"""The one way to make a workload, for files and for models.
+
+A workload is made from the inside out:
+
+1. **operations**: `compute_op`, `collective_op`, `host_op` and `wait_op` make them, and `WorkloadBuilder.add`
+   writes them down; each has a row from then on. What a duration comes from follows from what is given: one that
+   has a place in a file was written there, one that has none is unknown unless it is said to be assumed.
+2. **asynchronous pairs**: what is launched (``blocking=False``) runs on the stream of its group beside what follows,
+   until something waits for that stream: `WorkloadBuilder.overlapped` puts both around what hides it, and
+   `WorkloadBuilder.drained` waits for whatever some rows leave running.
+3. **segments**: rows in program order, the pieces that are repeated (`WorkloadBuilder.segment`).
+4. **templates**: which segment a rank runs at each virtual stage and microbatch (`WorkloadBuilder.template`);
+   messages between stages come with the pipeline schedule and need their sizes alone.
+5. **the workload** with all that was assumed (`WorkloadBuilder.workload`).
+
+Letters: P stages, Q virtual stages in model order, M microbatches, D directions, W ranks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from traincast.diagnostics import Notebook
+from traincast.errors import ProgramError
+from traincast.spec.inputs import InputFile
+from traincast.spec.parallel import Parallel
+from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import FloatArray, IntArray, Op, table_of
+from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream
+from traincast.workload.workload import MeasuredRun, Template, Workload
+
+Rows = list[int]
+"""Rows of the table of operations, in program order."""
+
+
+class Place(NamedTuple):
+    """Where the input says something."""
+
+    file: int = -1
+    """Index of the input file, -1 for none."""
+    line: int = 0
+    """1-based line in it, 0 for none."""
+
+
+NOWHERE = Place()
+"""What no file says."""
+
+
+def compute_op(
+    name: str,
+    phase: Phase,
+    duration_s: float | None = None,
+    *,
+    calls: tuple[tuple[OperatorCall, float], ...] | None = None,
+    overlap_class: OverlapClass = OverlapClass.UNKNOWN,
+    assumed: bool = False,
+    place: Place = NOWHERE,
+    layer: int = -1,
+    part: str | None = None,
+) -> Op:
+    """Return a computation.
+
+    Parameters
+    ----------
+    name : str
+        What computes.
+    phase : Phase
+        Part of the step.
+    duration_s : float, optional
+        Seconds; None where `calls` are to be priced.
+    calls : tuple of (OperatorCall, float), optional
+        What it runs, and how often.
+    overlap_class : OverlapClass
+        How it slows down while it overlaps with communication.
+    assumed : bool
+        Whether the duration is supposed, not written.
+    place : Place
+        Where the input says it.
+    layer : int
+        Layer it belongs to, -1 for none.
+    part : str, optional
+        Part of the input that it is a piece of.
+    """
+    return Op(
+        name=name,
+        kind=Kind.COMPUTE,
+        phase=phase,
+        duration_s=duration_s,
+        provenance=_provenance(duration_s, place, assumed=assumed),
+        file=place.file,
+        line=place.line,
+        layer=layer,
+        part=part,
+        calls=calls,
+        overlap_class=overlap_class,
+    )
+
+
+def collective_op(
+    name: str,
+    phase: Phase,
+    group: Group,
+    operation: Operation,
+    size_bytes: int | None,
+    duration_s: float | None = None,
+    *,
+    blocking: bool = True,
+    repeats: float = 1.0,
+    dtype: str | None = None,
+    process_s: float = 0.0,
+    loads: tuple[float, ...] | None = None,
+    received_bytes: int | None = None,
+    unequal: bool = False,
+    place: Place = NOWHERE,
+    layer: int = -1,
+    part: str | None = None,
+) -> Op:
+    """Return a communication over a group; it runs on the stream of the group's kind.
+
+    Parameters
+    ----------
+    name : str
+        What communicates.
+    phase : Phase
+        Part of the step.
+    group : Group
+        Kind of the group.
+    operation : Operation
+        What its members do; it says which bytes `size_bytes` are.
+    size_bytes : int, optional
+        Bytes; None where only the duration is known.
+    duration_s : float, optional
+        Seconds of the transfer without waiting; None where it is to be priced.
+    blocking : bool
+        Whether what follows waits for its end; False: it is launched, and something waits for its stream later.
+    repeats : float
+        Equal ones, one after the other; a share of one where it is split.
+    dtype, process_s, loads, received_bytes, unequal
+        As in `Op`.
+    place, layer, part
+        As in `compute_op`.
+    """
+    return Op(
+        name=name,
+        kind=Kind.COLLECTIVE,
+        phase=phase,
+        blocking=blocking,
+        stream=STREAM_OF_GROUP[group],
+        duration_s=duration_s,
+        provenance=_provenance(duration_s, place),
+        file=place.file,
+        line=place.line,
+        layer=layer,
+        part=part,
+        group=group,
+        operation=operation,
+        size_bytes=size_bytes,
+        received_bytes=received_bytes,
+        unequal=unequal,
+        dtype=dtype,
+        loads=loads,
+        process_s=process_s,
+        repeats=repeats,
+    )
+
+
+def host_op(
+    name: str,
+    phase: Phase,
+    duration_s: float,
+    *,
+    launches: bool = False,
+    place: Place = NOWHERE,
+    part: str | None = None,
+) -> Op:
+    """Return work of the host: the GPU is idle meanwhile, unless the host only launches what follows.
+
+    Parameters
+    ----------
+    name : str
+        What the host does.
+    phase : Phase
+        Part of the step.
+    duration_s : float
+        Seconds.
+    launches : bool
+        Whether it runs on the stream of the host, beside what it launches (`WorkloadBuilder.overlapped`).
+    place, part
+        As in `compute_op`.
+    """
+    return Op(
+        name=name,
+        kind=Kind.GAP,
+        phase=phase,
+        blocking=not launches,
+        stream=Stream.HOST if launches else Stream.COMPUTE,
+        duration_s=duration_s,
+        provenance=_provenance(duration_s, place),
+        file=place.file,
+        line=place.line,
+        part=part,
+    )
+
+
+def wait_op(
+    stream: Stream,
+    *,
+    name: str | None = None,
+    phase: Phase = Phase.STEP,
+    place: Place = NOWHERE,
+    part: str | None = None,
+) -> Op:
+    """Return a wait for everything that was launched on a stream; it takes no time of its own.
+
+    Parameters
+    ----------
+    stream : Stream
+        What it waits for.
+    name : str, optional
+        By default ``wait_`` and the name of the stream.
+    phase, place, part
+        As in `compute_op`.
+    """
+    return Op(
+        name=name or f"wait_{stream.name.lower()}",
+        kind=Kind.WAIT,
+        phase=phase,
+        duration_s=0.0,
+        provenance=_provenance(0.0, place),
+        file=place.file,
+        line=place.line,
+        part=part,
+        waits_for=stream,
+    )
+
+
+def _provenance(duration_s: float | None, place: Place, *, assumed: bool = False) -> Provenance:
+    if assumed:
+        return Provenance.ASSUMED
+    return Provenance.UNKNOWN if duration_s is None or place.file < 0 else Provenance.FILE
+
+
+@dataclass(slots=True)
+class WorkloadBuilder:
+    """Makes one workload.
+
+    Parameters
+    ----------
+    name : str
+        Of the workload.
+    parallel : Parallel
+        Its layout.
+    schedule : str
+        Its pipeline schedule.
+    notes : Notebook
+        What was assumed and what looks wrong; whoever makes the workload writes into it.
+    inputs : tuple of InputFile
+        What it is read from; `Place.file` counts them.
+    """
+
+    name: str
+    parallel: Parallel
+    schedule: str
+    notes: Notebook = field(default_factory=Notebook)
+    inputs: tuple[InputFile, ...] = ()
+    ops: list[Op] = field(init=False, default_factory=list)
+    segments: list[IntArray] = field(init=False, default_factory=list)
+    templates: list[Template] = field(init=False, default_factory=list)
+
+    @property
+    def virtual_stages(self) -> int:
+        """Virtual stages of all pipeline stages."""
+        return self.parallel.pp * self.parallel.vpp
+
+    def add(self, *ops: Op) -> Rows:
+        """Write operations down and return their rows."""
+        self.ops += ops
+        return list(range(len(self.ops) - len(ops), len(self.ops)))
+
+    def wait(self, *streams: Stream) -> Rows:
+        """Wait for everything that was launched on each of some streams."""
+        return self.add(*(wait_op(stream) for stream in streams))
+
+    def overlapped(self, launched: Rows, hiding: Rows) -> Rows:
+        """Return an asynchronous pair around what may hide it: launches, the work, a wait for each stream."""
+        return [*launched, *hiding, *self.drained(launched)]
+
+    def drained(self, rows: Rows) -> Rows:
+        """Wait for what some rows launch and nothing in them waits for, in the order of the launches."""
+        running: dict[Stream, None] = {}
+        for op in (self.ops[row] for row in rows):
+            if op.kind is Kind.WAIT:
+                running.pop(op.waits_for, None)
+            elif not op.blocking:
+                running[op.stream] = None
+        return self.wait(*running)
+
+    def segment(self, rows: Sequence[int]) -> int:
+        """Make a segment of some rows and return its number; of none it is -1."""
+        if not rows:
+            return -1
+        self.segments.append(np.array(rows, dtype=np.int32))
+        return len(self.segments) - 1
+
+    def template(self, *, message_s_DQM: FloatArray | None = None, before_recv_DQM: IntArray | None = None) -> Template:
+        """Add a template in which nothing runs; whoever asks for it writes numbers of segments into its arrays."""
+        made = Template(
+            forward_QM=self.nothing(self.virtual_stages, self.parallel.microbatches),
+            backward_QM=self.nothing(self.virtual_stages, self.parallel.microbatches),
+            start_P=self.nothing(self.parallel.pp),
+            after_forward_P=self.nothing(self.parallel.pp),
+            end_P=self.nothing(self.parallel.pp),
+            message_s_DQM=message_s_DQM,
+            before_recv_DQM=before_recv_DQM,
+        )
+        self.templates.append(made)
+        return made
+
+    @staticmethod
+    def nothing(*shape: int) -> IntArray:
+        """Return an array of numbers of segments in which nothing runs yet."""
+        return np.full(shape, -1, dtype=np.int32)
+
+    def workload(
+        self,
+        message_bytes: int | Sequence[int],
+        *,
+        forward_only: bool = False,
+        template_W: IntArray | None = None,
+        measured: MeasuredRun | None = None,
+        expert_load_W: FloatArray | None = None,
+        compute_is_in_situ: bool = False,
+    ) -> Workload:
+        """Return the workload.
+
+        Parameters
+        ----------
+        message_bytes : int or sequence of int
+            Bytes of the activation that leaves a virtual stage: the same for all, or one for each.
+        forward_only : bool
+            Whether the backward pass does not run.
+        template_W : int array [W], optional
+            Template of each rank; by default the first one for all.
+        measured, expert_load_W, compute_is_in_situ
+            As in `Workload`.
+
+        Raises
+        ------
+        ProgramError
+            If a template points at a segment, or a rank at a template, that was not made.
+        """
+        self._check(template_W)
+        sizes = [message_bytes] * self.virtual_stages if isinstance(message_bytes, int) else message_bytes
+        world = self.parallel.world_size
+        return Workload(
+            name=self.name,
+            parallel=self.parallel,
+            schedule=self.schedule,
+            forward_only=forward_only,
+            ops=table_of(self.ops),
+            segments=tuple(self.segments),
+            templates=tuple(self.templates),
+            template_W=np.zeros(world, dtype=np.int32) if template_W is None else template_W,
+            message_bytes_Q=np.array(sizes, dtype=np.int64),
+            inputs=self.inputs,
+            assumptions=tuple(self.notes.assumptions),
+            warnings=tuple(self.notes.warnings),
+            measured=measured,
+            expert_load_W=expert_load_W,
+            compute_is_in_situ=compute_is_in_situ,
+        )
+
+    def _check(self, template_W: IntArray | None) -> None:
+        last = max((int(rows.max()) for rows in self.segments), default=-1)
+        if last >= len(self.ops):
+            raise ProgramError(f"{self.name}: a segment has row {last}, but there are {len(self.ops)} operations")
+        for template in self.templates:
+            numbers = (template.forward_QM, template.backward_QM, template.start_P, template.after_forward_P)
+            number = max(int(each.max()) for each in (*numbers, template.end_P))
+            if number >= len(self.segments):
+                raise ProgramError(f"{self.name}: a template has segment {number} of {len(self.segments)}")
+        highest = 0 if template_W is None else int(template_W.max())
+        if highest >= len(self.templates):
+            raise ProgramError(f"{self.name}: a rank has template {highest} of {len(self.templates)}")

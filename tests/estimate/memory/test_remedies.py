@@ -1,0 +1,160 @@
+"""What would free memory: which changes are proposed for a job, and what each frees."""
+
+import pytest
+
+from traincast.estimate.memory import fits, stage_memory
+from traincast.model.load import load_model
+from traincast.simulation.predict import plan_of_job
+from traincast.spec.job import JobRequest
+from traincast.spec.resolve import resolve_job
+
+# Model, fields of the job, and by the name of each change the fields that a user would write for it.
+JOBS = {
+    "a pipeline": (
+        "llama3-70b",
+        {"gpus": 64, "tp": 4, "pp": 2, "micro_batch": 2, "zero": 1},
+        {
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute full": {"recompute": "full"},
+            "micro batch 1": {"micro_batch": 1},
+            "tp 8": {"tp": 8},
+            "pp 4": {"pp": 4},
+        },
+    ),
+    "one stage, nothing sharded": (
+        "llama3-8b",
+        {"gpus": 16, "tp": 2, "zero": 0},
+        {
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute full": {"recompute": "full"},
+            "zero 1": {"zero": 1},
+            "zero 2": {"zero": 2},
+            "zero 3": {"zero": 3},
+            "tp 4": {"tp": 4},
+            "pp 2": {"pp": 2},
+        },
+    ),
+    "a pipeline whose optimizer is not sharded": (
+        "llama3-8b",
+        {"gpus": 16, "tp": 2, "pp": 2, "zero": 0},
+        {
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute full": {"recompute": "full"},
+            "zero 1": {"zero": 1},
+            "tp 4": {"tp": 4},
+            "pp 4": {"pp": 4},
+        },
+    ),
+    "an interleaved pipeline": (
+        "llama3-70b",
+        {"gpus": 32, "tp": 8, "pp": 4, "vpp": 5, "zero": 0},
+        {
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute full": {"recompute": "full"},
+            "vpp 1": {"vpp": 1},
+        },
+    ),
+    "long sequences": (
+        "llama3-70b",
+        {"gpus": 32, "tp": 8, "seq_length": 32768, "global_batch": 32, "zero": 1},
+        {
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute full": {"recompute": "full"},
+            "zero 2": {"zero": 2},
+            "zero 3": {"zero": 3},
+            "pp 2": {"pp": 2},
+            "cp 2": {"cp": 2},
+        },
+    ),
+    "all recomputed": (
+        "llama3-8b",
+        {"gpus": 8, "tp": 8, "recompute": "full", "micro_batch": 4},
+        {"micro batch 1": {"micro_batch": 1}},
+    ),
+    "some layers recomputed": (
+        "llama3-8b",
+        {"gpus": 8, "tp": 8, "recompute": "full", "recompute_layers": 10},
+        {"recompute full": {"recompute": "full", "recompute_layers": None}},
+    ),
+    "attention that is not fused": (
+        "gpt3-6.7b",
+        {"gpus": 8, "tp": 8, "stack": "megatron-2021", "recompute": "none", "seq_length": 2048, "zero": 0},
+        {"recompute selective": {"recompute": "selective"}, "recompute full": {"recompute": "full"}},
+    ),
+    "FSDP, whose framework knows no modules": (
+        "llama3-8b",
+        {"gpus": 8, "tp": 8, "stack": "torchtitan-2025", "recompute": "none"},
+        {"recompute full": {"recompute": "full"}},
+    ),
+    "experts": (
+        "mixtral-8x7b",
+        {"gpus": 16, "tp": 1, "ep": 4, "zero": 1, "seq_length": 4096},
+        {
+            "recompute layernorm": {"recompute": "selective", "recompute_modules": ("layernorm",)},
+            "recompute moe": {"recompute": "selective", "recompute_modules": ("moe",)},
+            "recompute moe_act": {"recompute": "selective", "recompute_modules": ("moe_act",)},
+            "recompute layernorm moe_act": {
+                "recompute": "selective",
+                "recompute_modules": ("layernorm", "moe_act"),
+            },
+            "recompute full": {"recompute": "full"},
+            "zero 2": {"zero": 2},
+            "zero 3": {"zero": 3},
+            "tp 2": {"tp": 2},
+            "pp 2": {"pp": 2},
+            "ep 8": {"ep": 8},
+        },
+    ),
+    "experts with a module recomputed": (
+        "mixtral-8x7b",
+        {
+            **{"gpus": 8, "tp": 1, "ep": 8, "zero": 3, "seq_length": 4096},
+            **{"recompute": "selective", "recompute_modules": ("moe",)},
+        },
+        {
+            "recompute layernorm": {"recompute_modules": ("layernorm", "moe")},
+            "recompute moe_act": {"recompute_modules": ("moe", "moe_act")},
+            "recompute layernorm moe_act": {"recompute_modules": ("layernorm", "moe", "moe_act")},
+            "recompute full": {"recompute": "full", "recompute_modules": None},
+            "tp 2": {"tp": 2},
+        },
+    ),
+    "latent attention": (
+        "deepseek-v3",
+        {"gpus": 256, "tp": 8, "pp": 1, "ep": 256, "etp": 1, "zero": 3, "seq_length": 4096},
+        {
+            "recompute mla_up_proj": {"recompute": "selective", "recompute_modules": ("mla_up_proj",)},
+            "recompute layernorm": {"recompute": "selective", "recompute_modules": ("layernorm",)},
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute moe": {"recompute": "selective", "recompute_modules": ("moe",)},
+            "recompute moe_act": {"recompute": "selective", "recompute_modules": ("moe_act",)},
+            "recompute shared_experts": {"recompute": "selective", "recompute_modules": ("shared_experts",)},
+            "recompute mla_up_proj layernorm moe_act": {
+                "recompute": "selective",
+                "recompute_modules": ("mla_up_proj", "layernorm", "moe_act"),
+            },
+            "recompute full": {"recompute": "full"},
+        },
+    ),
+}
+
+
+def job_of(model, fields):
+    # A vocabulary that every tp divides, so that none pads it further.
+    usual = {"seq_length": 8192, "global_batch": 64, "stack": "megatron-core-2025", "vpp": 1, "vocab_multiple": 1}
+    given = {name: value for name, value in (usual | {"recompute": "none"} | fields).items() if value is not None}
+    return resolve_job(JobRequest(model=load_model(model), **given))
+
+
+def peak_of(job):
+    return max(stage.peak for stage in stage_memory(job, plan_of_job(job)))
+
+
+@pytest.mark.parametrize("name", list(JOBS))
+def test_remedies_are_the_changes_that_free_memory_and_say_how_much(name):
+    model, fields, changes = JOBS[name]
+    job = job_of(model, fields)
+    found = dict(fits(job, plan_of_job(job), 1e9).remedies)
+    expected = {change: peak_of(job) - peak_of(job_of(model, fields | more)) for change, more in changes.items()}
+    assert found == pytest.approx({change: saved for change, saved in expected.items() if saved > 0})
+    assert list(found.values()) == sorted(found.values(), reverse=True)

@@ -1,0 +1,264 @@
+"""What a stage needs beside one layer's tensors and state: microbatches in flight, what passes, head, frameworks.
+
+Llama 3 70B in sequences of 8,192: a hidden state has 67,108,864 elements, logits 1,050,673,152 (padded as the
+framework does). Sources are those of the product's memory page (docs/memory.md) and of each test.
+"""
+
+import pytest
+
+from layer import product
+from layer.cases import case_of
+
+GIB = 2**30
+HIDDEN = 8192 * 8192
+LOGITS = 8192 * 128_256
+TABLE = 128_256 * 8192
+
+LLAMA = case_of("llama3-70b", "alone")
+PIPELINE = {"gpus": 2, "pp": 2, "global_batch": 4}
+"""Two stages, four microbatches."""
+
+
+def of(case, layers=1, stage=0, **changes):
+    return product.memory(case, layers, stage, **changes)[0]
+
+
+def test_one_forward_one_backward_holds_what_is_left_of_the_pipeline():
+    """Min(p, m) microbatches on the first stage (Korthikanti et al., arXiv 2205.05198, section 4.2.3)."""
+    one, _ = product.memory(LLAMA, 4)
+    for stage, flights in ((0, 2), (1, 1)):
+        found, counted = product.memory(LLAMA, 4, stage, **PIPELINE)
+        assert counted == flights
+        assert found["MLP activations"] == flights * one["MLP activations"] / 2
+        assert found["layernorm inputs"] == flights * one["layernorm inputs"] / 2
+
+
+@pytest.mark.parametrize(
+    ("case", "backward"),
+    [
+        # The hidden state's gradient, and the gradients of gate, up and their product.
+        (LLAMA, 2 * HIDDEN + 2 * 3 * 8192 * 28672),
+        # With sequence parallelism the gathered input, too; of the MLP an eighth.
+        (case_of("llama3-70b", "tp 8"), 2 * HIDDEN + 2 * 3 * 8192 * 3584),
+        (case_of("llama3-70b", "tp 8 sp"), 2 * 2 * HIDDEN + 2 * 3 * 8192 * 3584),
+        # GELU: gradients of its input and output.
+        (case_of("gpt3-175b", "alone"), 2 * 2048 * 12288 + 2 * 2 * 2048 * 49152),
+        # Keys and values of three other ranks with their gradients are more than the MLP's.
+        (case_of("gpt3-175b", "cp 4 all-gather"), 2 * 512 * 12288 + 2 * (3 * 2 * 2 * 512 * 12288)),
+        # Of a ring two other ranks' are there at a time: as much as the MLP's, 100,663,296 bytes.
+        (case_of("gpt3-175b", "cp 4 ring"), 2 * 512 * 12288 + 2 * (2 * 2 * 2 * 512 * 12288)),
+        (case_of("gpt3-175b", "cp 4 Ulysses"), 2 * 512 * 12288 + 2 * 2 * 512 * 49152),
+        # The rows of experts come in and go out, with gradients.
+        (case_of("mixtral-8x7b", "ep 8"), 2 * 4096 * 4096 + 2 * 3 * 8192 * 14336 + 2 * 2 * 8192 * 4096),
+        (
+            case_of("mixtral-8x7b", "tp 2 sp, ep 2 etp 2"),
+            2 * 2 * 4096 * 4096 + 2 * 3 * 8192 * 7168 + 2 * 2 * 8192 * 4096,
+        ),
+    ],
+)
+def test_what_passes_in_the_backward_pass(case, backward):
+    """On a stage without head."""
+    ranks = {"gpus": 2 * case.fields.get("gpus", 1), "pp": 2}
+    assert of(case, 2, **ranks)["passing activations"] == backward
+
+
+@pytest.mark.parametrize(
+    ("case", "forward"),
+    [
+        (LLAMA, 2 * HIDDEN),
+        (case_of("llama3-70b", "tp 8 sp"), 2 * 2 * HIDDEN),
+        (case_of("gpt3-175b", "cp 4 Ulysses"), 2 * 512 * 12288),
+        # Keys and values of three other ranks, or of two on a ring.
+        (case_of("gpt3-175b", "cp 4 all-gather"), 2 * 512 * 12288 + 3 * 2 * 2 * 512 * 12288),
+        (case_of("gpt3-175b", "cp 4 ring"), 2 * 512 * 12288 + 2 * 2 * 2 * 512 * 12288),
+        (case_of("llama3-70b", "cp 4 ring"), 2 * 2048 * 8192 + 2 * 2 * 2 * 2048 * 8 * 128),
+        (case_of("llama3-70b", "cp 4 all-gather"), 2 * 2048 * 8192 + 3 * 2 * 2 * 2048 * 8 * 128),
+        # Of two ranks there is one other.
+        (LLAMA._replace(fields={**LLAMA.fields, "gpus": 2, "cp": 2}), 2 * 4096 * 8192 + 2 * 2 * 4096 * 8 * 128),
+    ],
+)
+def test_what_passes_in_the_forward_pass(case, forward):
+    """Where a head's logits, which are gone before the layers' backward passes, are more than these need."""
+    assert of(case, stack="megatron-core-2025")["passing activations"] == forward
+
+
+@pytest.mark.parametrize(
+    ("stack", "logit_bytes", "padded"),
+    [
+        # Logits and their gradient in 16 bits: Transformer Engine's fused cross-entropy.
+        ("megatron-core-2025", 4, 128_256),
+        # Logits in 16 bits, an fp32 copy that becomes the softmax: megatron/core/tensor_parallel/cross_entropy.py.
+        ("megatron-core-2024", 6, 128_256),
+        # nanotron: logits in 16 bits, in fp32, and a shifted fp32 copy.
+        ("nanotron-2024", 10, 128_256),
+        # PyTorch: logits in 16 bits, and in fp32 the log-softmax, its gradient and the logits' gradient.
+        ("torchtitan-2025", 14, 128_256),
+    ],
+)
+def test_logits(stack, logit_bytes, padded):
+    found = of(LLAMA, stack=stack)
+    assert found["logits"] == 4 * 8192 * padded
+    assert found["logits"] + found["passing activations"] == max(logit_bytes * 8192 * padded, 4 * LOGITS + 2 * HIDDEN)
+
+
+def test_head_inputs_and_logits_are_divided():
+    assert of(LLAMA)["head inputs"] == 2 * 2 * HIDDEN
+    split = of(case_of("llama3-70b", "tp 8 sp"))
+    assert split["head inputs"] == 2 * 2 * HIDDEN / 8
+    assert split["logits"] == 4 * 8192 * 129_024 / 8
+    whole = of(case_of("llama3-70b", "tp 8"))
+    assert whole["head inputs"] == 2 * 2 * HIDDEN
+    first, last = (of(LLAMA, 4, stage, **PIPELINE) for stage in (0, 1))
+    assert (first["logits"], first["head inputs"]) == (0, 0)
+    assert (last["logits"], last["head inputs"]) == (4 * LOGITS, 2 * 2 * HIDDEN)
+
+
+def test_a_layer_that_predicts_a_further_token_keeps_a_layer_and_a_head():
+    case = case_of("deepseek-v3", "ep 8")
+    plain = of(case)
+    found = product.with_further_token(case)
+    assert found["logits"] == 2 * plain["logits"] == 2 * 4 * 4096 * 129_280
+    assert found["head inputs"] == 2 * plain["head inputs"]
+    assert found["prediction layers"] == sum(product.saved(case).values())
+    again = product.with_further_token(case, recompute="full")
+    assert again["prediction layers"] == 2 * 4096 * 7168
+
+
+def test_outside_the_allocator():
+    """CUDA context, and a communicator for each kind of group, with one more for the gradients' norm."""
+    assert of(LLAMA)["cuda context"] == 0.5 * GIB
+    assert of(LLAMA)["nccl buffers"] == 0
+    for fields, groups in (
+        ({"gpus": 2}, 1),
+        ({"gpus": 2, "tp": 2}, 1),
+        ({"gpus": 4, "tp": 2}, 3),
+        ({"gpus": 8, "tp": 2, "pp": 2}, 4),
+        ({"gpus": 16, "tp": 2, "pp": 2, "cp": 2}, 5),
+    ):
+        found = of(LLAMA, 2, **fields)
+        assert found["nccl buffers"] == pytest.approx(groups * 0.3 * GIB)
+    experts = of(case_of("mixtral-8x7b", "tp 2 sp, ep 4 etp 1"))
+    assert experts["nccl buffers"] == pytest.approx(4 * 0.3 * GIB)
+
+
+def test_messages_between_stages():
+    """Two each way: the one that is used and the one on its way."""
+    assert of(LLAMA, 2)["pipeline messages"] == 0
+    assert of(LLAMA, 2, **PIPELINE)["pipeline messages"] == 4 * 2 * HIDDEN
+    for case, share in ((case_of("llama3-70b", "tp 8 sp"), 8), (case_of("llama3-70b", "tp 8"), 1)):
+        assert of(case, 2, gpus=16, pp=2)["pipeline messages"] == 4 * 2 * HIDDEN / share
+    assert of(case_of("llama3-70b", "cp 4 ring"), 2, gpus=8, pp=2)["pipeline messages"] == 4 * 2 * HIDDEN / 4
+
+
+def test_buckets_and_waiting_outputs_of_deepspeed():
+    """Two buckets of 5e8 elements; outputs wait in ``pipe_buffers`` (DeepSpeed, runtime/pipe/engine.py)."""
+    found = of(LLAMA, 2, **PIPELINE, stack="megatron-deepspeed-2022")
+    assert found["communication buckets"] == 2 * 5e8 * 2
+    assert found["stage outputs"] == 2 * 2 * HIDDEN
+    last = of(LLAMA, 2, 1, **PIPELINE, stack="megatron-deepspeed-2022")
+    assert (last["stage outputs"], last["communication buckets"]) == (0, 2e9)
+    plain = of(LLAMA, 2, **PIPELINE)
+    assert (plain["communication buckets"], plain["stage outputs"]) == (0, 0)
+
+
+def test_slack_is_4_percent_of_what_the_allocator_has():
+    stage = product.peak(LLAMA, 2, **PIPELINE)
+    found = of(LLAMA, 2, **PIPELINE)
+    outside = 0.5 * GIB + 0.3 * GIB
+    assert found["allocator slack"] == pytest.approx(0.04 * (sum(found.values()) - found["allocator slack"] - outside))
+    assert stage.peak == pytest.approx(sum(found.values()))
+    assert stage.reserved == pytest.approx(stage.peak - outside)
+    assert stage.allocated == pytest.approx(stage.reserved - found["allocator slack"])
+
+
+def test_whole_layers_of_sharded_parameters():
+    """Two layers, and embedding and head with the root (FSDP2); gradients of the larger of a layer and the root."""
+    layer, ends = 855_654_400, 2 * TABLE + 8192
+    for grad_bytes in (2, 4):
+        found = of(LLAMA, 4, gpus=8, zero=3, grad_reduce_bytes=grad_bytes)
+        assert found["gathered layers"] == 2 * (2 * layer + ends) + grad_bytes * max(layer, ends)
+    for layers in (2, 3):
+        kept = of(LLAMA, layers, gpus=8, zero=3, reshard_after_forward=False, grad_reduce_bytes=4)
+        assert kept["gathered layers"] == 2 * (layers * layer + ends) + 4 * max(layer, ends)
+
+
+def test_whole_stages_under_the_pipeline_schedules_of_pytorch():
+    """Parameters and their gradients are whole from the first to the last pass (FSDPParam, PipelineStage)."""
+    layer = 855_654_400
+    fields = {"gpus": 8, "pp": 2, "global_batch": 16, "zero": 3, "stack": "torchtitan-2025", "grad_reduce_bytes": 4}
+    found = of(LLAMA, 4, **fields)
+    held = 2 * layer + TABLE
+    assert found["gathered layers"] == 2 * held
+    assert found["gradients"] == 4 * held
+    assert found["parameters"] == 4 * held / 4
+    assert found["optimizer"] == 8 * held / 4
+
+
+@pytest.mark.parametrize(("precision", "copy"), [("fp8", 2), ("fp8_block", 2), ("mxfp8", 2), ("nvfp4", 1.125)])
+def test_8_bit_copies_of_weights_outlive_a_microbatch_in_transformer_engine_alone(precision, copy):
+    """One for each of the two GEMMs that read a weight, with scales; FSDP2 casts what it gathered and frees it."""
+    cluster = {"precision": precision, "cluster": "b200", "gpus": 8}
+    found = of(LLAMA, 3, zero=1, **cluster)
+    assert found["8-bit copies of weights"] == copy * 3 * 855_654_400
+    for zero, stack in ((3, "torchtitan-2025"), (1, "torchtitan-2025"), (0, "fms-fsdp-2024")):
+        assert of(LLAMA, 3, zero=zero, stack=stack, **cluster)["8-bit copies of weights"] == 0
+    assert of(LLAMA, 3, zero=1, gpus=8)["8-bit copies of weights"] == 0
+
+
+def test_gradients_are_copied_to_fp32_for_the_step():
+    """The larger of the activations and the copy counts; sharded with the optimizer; not where it reads 16 bits."""
+    short = {"seq_length": 64, "gpus": 8, "grad_reduce_bytes": 2}
+    everything = 3 * 855_654_400 + 2 * TABLE + 8192
+    for zero, ranks in ((0, 1), (1, 8)):
+        found = of(LLAMA, 3, **short, zero=zero)
+        names = ("logits", "head inputs", "passing activations", "stage outputs")
+        activations = sum(found[name] for name in names) + sum(product.saved(LLAMA, **short).values()) * 3
+        assert found["fp32 gradients of the step"] == pytest.approx(4 * everything / ranks - activations)
+    assert of(LLAMA, 3, **short, zero=1, exp_avg_dtype="bf16")["fp32 gradients of the step"] == 0
+    assert of(LLAMA, 3, **short | {"grad_reduce_bytes": 4}, zero=1)["fp32 gradients of the step"] == 0
+    assert of(LLAMA, 3, **short, zero=3)["fp32 gradients of the step"] == 0
+    assert of(LLAMA, 3, gpus=8, zero=1, grad_reduce_bytes=2)["fp32 gradients of the step"] == 0
+
+
+def test_gradients_of_nanotron_are_there_twice():
+    """An fp32 accumulator beside the 16-bit buckets of DDP (optim/gradient_accumulator.py)."""
+    found = of(LLAMA, 2, stack="nanotron-2024")
+    assert found["gradients"] == (4 + 2) * (2 * 855_654_400 + 2 * TABLE + 8192)
+
+
+def test_unused_weight_gradients_of_transformer_engine():
+    """One 16-bit tensor of each shape of weight (get_dummy_wgrad, pytorch/module/base.py); embedding, router none."""
+    assert of(LLAMA, 3)["unused weight gradients"] == 2 * (855_638_016 + TABLE)
+    split = of(case_of("llama3-70b", "tp 8 sp"), 3)
+    assert split["unused weight gradients"] == 2 * (855_638_016 + 129_024 * 8192) / 8
+    experts = of(case_of("mixtral-8x7b", "tp 2 sp, ep 2 etp 2"), 3)
+    # Attention and head over tp, one expert's two shapes over etp. Output and 16-bit LM head are no shape of others.
+    attention, expert, head = 25_165_824 + 16_777_216, 3 * 4096 * 14336, 32_000 * 4096
+    assert experts["unused weight gradients"] == 2 * (attention + expert + head) / 2
+    for fields in ({"zero": 3, "gpus": 2}, {"stack": "megatron-core-2024"}, {"task": "lora"}):
+        assert of(LLAMA, 3, **fields)["unused weight gradients"] == 0
+
+
+def test_capacity_and_imbalance_of_experts():
+    """Rows of the busiest expert rank: the mean times the imbalance, at most its capacity."""
+    case = case_of("mixtral-8x7b", "ep 8")
+    rows = 2 * 8192 * 14336
+    for capacity, imbalance, factor in (
+        (None, 1.0, 1.0),
+        (None, 1.5, 1.5),
+        (2.0, 1.0, 2.0),
+        (0.5, 1.0, 0.5),
+        (2.0, 1.5, 1.5),
+        (1.25, 1.5, 1.25),
+    ):
+        found = product.saved(case, capacity=capacity, expert_imbalance=imbalance)
+        assert found["expert activations"] == pytest.approx(factor * rows)
+        assert found["routing"] == 2 * 4 * 4096 * 8
+
+
+def test_layers_of_both_kinds():
+    """The first three layers of DeepSeek-V3 are dense: a stage keeps each layer's own tensors."""
+    dense, experts = (product.saved(case_of("deepseek-v3", name)) for name in ("dense alone", "alone"))
+    found = of(case_of("deepseek-v3", "alone"), 4, mixed=True)
+    for part in set(dense) | set(experts):
+        assert found[part] == dense.get(part, 0) + 4 * experts.get(part, 0)

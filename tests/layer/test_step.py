@@ -1,0 +1,262 @@
+"""In which order a rank runs the parts of a step, and what it launches without waiting for it.
+
+Sources: gradients are reduced while the backward pass of the last microbatch runs, all but those of the layer that is
+computed last; updated parameters are gathered while the forward pass of the first microbatch runs, all but those of
+its first layer, and of each following virtual stage while the one before it runs: Megatron-LM,
+megatron/core/distributed (overlap_grad_reduce, overlap_param_gather) and pipeline_parallel/schedules.py
+(``param_sync_func``). ZeRO 2 reduces after every microbatch: arXiv 1910.02054, section 7. FSDP gathers in each pass and
+reduces after it (arXiv 2304.11277, section 3); under PyTorch's pipeline schedules it keeps parameters and gradients
+whole and reduces after the last microbatch (torch/distributed/pipelining/stage.py). The shares that no framework hides
+are those of its table (``unhidden_*``).
+"""
+
+import pytest
+
+from layer import product
+from layer.cases import case_of
+
+LLAMA = case_of("llama3-70b", "alone")
+SPLIT = case_of("llama3-70b", "tp 8 sp")
+MOE = case_of("deepseek-v3", "tp 2 sp, ep 8 etp 1")
+
+FORWARD = ["embedding", "launch host 600", "layers", "wait host", "head"]
+BACKWARD = ["head", "launch host 960", "layers", "weight gradients", "wait host", "embedding"]
+START = ["host 1e+04"]
+END = ["world all_reduce 1", "optimizer"]
+
+
+def reduced(operation, often=0.5):
+    """The backward pass that reduces half of the gradients of two layers beside it, and half after it."""
+    exchange = f"launch dp {operation} {often:g}"
+    return [BACKWARD[0], exchange, *BACKWARD[1:], exchange]
+
+
+STEPS = {
+    "nothing sharded, nothing overlapped": (
+        {"zero": 0, "overlap_grad_reduce": False},
+        {
+            "start": [START],
+            "forward": [[FORWARD] * 3],
+            "backward": [[BACKWARD] * 3],
+            "end": [["wait dp", "dp all_reduce 1", *END]],
+        },
+    ),
+    "nothing sharded": (
+        {"zero": 0},
+        {
+            "start": [START],
+            "forward": [[FORWARD] * 3],
+            "backward": [[BACKWARD, BACKWARD, reduced("all_reduce")]],
+            "end": [["wait dp", *END]],
+        },
+    ),
+    "the optimizer sharded": (
+        {"zero": 1},
+        {
+            "start": [[*START, "dp all_gather 0.5", "launch dp all_gather 0.5"]],
+            "forward": [[[*FORWARD[:-1], "wait dp", "head"], FORWARD, FORWARD]],
+            "backward": [[BACKWARD, BACKWARD, reduced("reduce_scatter")]],
+            "end": [["wait dp", *END]],
+        },
+    ),
+    "the optimizer sharded, parameters gathered after the update": (
+        {"zero": 1, "overlap_param_gather": False},
+        {
+            "start": [START],
+            "forward": [[FORWARD] * 3],
+            "backward": [[BACKWARD, BACKWARD, reduced("reduce_scatter")]],
+            "end": [["wait dp", *END, "dp all_gather 1"]],
+        },
+    ),
+    "the optimizer sharded, nothing overlapped": (
+        {"zero": 1, "overlap_param_gather": False, "overlap_grad_reduce": False},
+        {
+            "start": [START],
+            "forward": [[FORWARD] * 3],
+            "backward": [[BACKWARD] * 3],
+            "end": [["wait dp", "dp reduce_scatter 1", *END, "dp all_gather 1"]],
+        },
+    ),
+    "gradients sharded": (
+        {"zero": 2},
+        {
+            "start": [[*START, "dp all_gather 0.5", "launch dp all_gather 0.5"]],
+            "forward": [[[*FORWARD[:-1], "wait dp", "head"], FORWARD, FORWARD]],
+            "backward": [[reduced("reduce_scatter")] * 3],
+            "end": [["wait dp", *END]],
+        },
+    ),
+    "parameters sharded": (
+        {"zero": 3},
+        {
+            "start": [START],
+            "forward": [
+                [
+                    [
+                        *("embedding", "launch host 600", "launch dp all_gather 0.46", "layers", "wait dp"),
+                        *("dp all_gather 0.54", "wait host", "head"),
+                    ]
+                ]
+                * 3
+            ],
+            "backward": [
+                [
+                    [
+                        *("head", "launch host 960", "launch dp all_gather 0.46", "launch dp reduce_scatter 0.46"),
+                        *("layers", "weight gradients", "wait dp", "dp all_gather 0.54", "dp reduce_scatter 0.54"),
+                        *("wait host", "embedding"),
+                    ]
+                ]
+                * 3
+            ],
+            "end": [["wait dp", *END]],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(STEPS))
+def test_steps_of_two_replicas(name):
+    """Two layers on each of two ranks, and three microbatches."""
+    fields, expected = STEPS[name]
+    found = product.program(LLAMA, gpus=2, global_batch=6, **fields)
+    assert {part: found[part] for part in expected} == expected
+    assert found["before a message"] == ["host 20"]
+
+
+def test_hybrid_shards_sum_over_their_copies_in_the_last_backward_pass():
+    found = product.program(LLAMA, gpus=8, zero=3, shard=4, global_batch=16)
+    usual, last = found["backward"][0]
+    sums = "launch replica all_reduce 0.5"
+    assert [word for word in usual if "replica" in word] == []
+    assert [word for word in last if word != sums] == usual
+    assert (last[1], last[-1]) == (sums, sums)
+    assert found["end"] == [["wait shard", "wait replica", *END]]
+    one = product.program(LLAMA, gpus=8, zero=1, shard=4, global_batch=8)["backward"][0][0]
+    assert [word for word in one if "launch" in word and "host" not in word] == [
+        "launch shard reduce_scatter 0.5",
+        "launch replica all_reduce 0.5",
+    ] * 2
+
+
+def test_virtual_stages_gather_updated_parameters_one_ahead():
+    found = product.program(LLAMA, 4, gpus=4, pp=2, vpp=2, zero=1, global_batch=8)
+    layers = ["launch host 300", "layers", "wait host"]
+    assert found["start"] == [[*START, "dp all_gather 1"]] * 2
+    ahead, arrived = ["wait dp", "launch dp all_gather 1"], ["wait dp"]
+    assert found["forward"] == [
+        [["embedding", *layers, *ahead], *[["embedding", *layers]] * 3],
+        [[*layers, *ahead], *[layers] * 3],
+        [[*arrived, *layers], *[layers] * 3],
+        [[*arrived, *layers, "head"], *[[*layers, "head"]] * 3],
+    ]
+    passed = ["launch host 480", "layers", "weight gradients", "wait host"]
+    reduced_last = "launch dp reduce_scatter 1"
+    assert found["backward"] == [
+        [*[[*passed, "embedding"]] * 3, [*passed, "embedding", reduced_last]],
+        [*[passed] * 3, [*passed, reduced_last]],
+        [*[passed] * 3, [*passed, reduced_last]],
+        [*[["head", *passed]] * 3, ["head", *passed, reduced_last]],
+    ]
+    assert found["end"] == [["wait dp", *END]] * 2
+    assert found["before a message"] == []
+
+
+def test_pipelined_fsdp_gathers_first_and_reduces_last():
+    fields = {"gpus": 4, "pp": 2, "vpp": 2, "zero": 3, "global_batch": 8, "stack": "torchtitan-2025"}
+    found = product.program(LLAMA, 4, **fields)
+    gathers = [[sum("all_gather" in word for word in words) for words in row] for row in found["forward"]]
+    # A share is launched, the rest not hidden.
+    assert gathers == [[2, 0, 0, 0]] * 4
+    assert not [word for row in found["backward"] for words in row for word in words if "all_gather" in word]
+    reduces = [[words.count("dp reduce_scatter 1") for words in row] for row in found["backward"]]
+    # What a rank computes last is reduced when the step ends.
+    assert reduces == [[0] * 4, [0] * 4, [0, 0, 0, 1], [0, 0, 0, 1]]
+    assert found["end"] == [["wait dp", "dp reduce_scatter 1", *END]] * 2
+
+
+def test_tensor_parallel_transfers_are_hidden_but_for_a_share():
+    """0.34 of four exchanges of two layers, and of eight and four in the backward pass; the ends' are not hidden."""
+    found = product.program(SPLIT, recompute="full")
+    forward = [
+        *("launch tp all_gather 2.64", "launch tp reduce_scatter 2.64", "layers", "wait tp"),
+        *("tp all_gather 1.36", "tp reduce_scatter 1.36", "wait host"),
+    ]
+    again = ["launch host 600", *forward[:2], "recompute", *forward[3:]]
+    assert found["forward"][0][0] == [
+        *("embedding", "tp reduce_scatter 1", "launch host 600", *forward, "head"),
+        *("tp all_gather 1", "tp all_reduce 3"),
+    ]
+    assert found["backward"][0][0] == [
+        *("head", "tp reduce_scatter 1", "tp all_gather 1", *again),
+        *("launch host 960", "launch tp all_gather 5.28", "launch tp reduce_scatter 2.64"),
+        *("layers", "weight gradients", "wait tp", "tp all_gather 2.72", "tp reduce_scatter 1.36"),
+        *("wait host", "tp all_gather 1", "embedding"),
+    ]
+    plain = product.program(SPLIT, overlap_tp=False)["forward"][0][0]
+    assert plain[2:6] == ["launch host 600", "layers", "tp all_gather 4", "tp reduce_scatter 4"]
+
+
+def test_experts_are_waited_for_and_their_host_has_time_of_its_own():
+    """0.64 of four all-to-alls of two layers stay in sight."""
+    (forward,) = product.program(MOE)["forward"][0]
+    assert [word for word in forward if "ep " in word] == ["launch ep all_to_all 1.44", "ep all_to_all 2.56"]
+    assert forward.index("wait ep") < forward.index("ep all_to_all 2.56")
+    assert [word for word in forward if "host" in word] == [
+        *("launch host 600", "launch host for experts 4000", "wait host"),
+    ]
+    (backward,) = product.program(MOE)["backward"][0]
+    assert {"launch host 960", "launch host for experts 6400"} < set(backward)
+
+
+def test_context_parallel_transfers_are_hidden_but_for_a_share():
+    """0.28 of one exchange in each of two layers."""
+    case = case_of("llama3-70b", "cp 4 ring")
+    (forward,) = product.program(case)["forward"][0]
+    assert [word for word in forward if "cp" in word] == ["launch cp all_gather 1.44", "wait cp", "cp all_gather 0.56"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "host"),
+    [
+        ({}, {600.0, 4000.0}),
+        # A graph's launches take 0.3 of the time.
+        ({"cuda_graphs": True}, {180.0, 1200.0}),
+        # Where experts take a fixed number of tokens, the host does not wait for their counts.
+        ({"capacity": 1.0}, {600.0, 1200.0}),
+        # One layer of two is dense.
+        ({"mixed": True, "layers": 1}, {600.0, 2000.0}),
+    ],
+)
+def test_time_of_the_host(fields, host):
+    (forward,) = product.program(case_of("deepseek-v3", "ep 8"), **fields)["forward"][0]
+    assert {float(word.split()[-1]) for word in forward if word.startswith("launch host")} == host
+
+
+@pytest.mark.parametrize(
+    ("modules", "again"),
+    [
+        # Layers' launches are taken as equally long: of 21 kernels, so many run again.
+        (("core_attn",), {"launch host": 600 * 1 / 21}),
+        (("moe_act",), {"launch host": 600 * 1 / 21}),
+        (("mla_up_proj", "layernorm"), {"launch host": 600 * 5 / 21}),
+        (("moe",), {"launch host": 600 * 10 / 21, "launch host for experts": 4000}),
+    ],
+)
+def test_time_of_the_host_for_modules_that_run_again(modules, again):
+    case = case_of("deepseek-v3", "ep 8")
+    (backward,) = product.program(case, recompute="selective", recompute_modules=modules)["backward"][0]
+    before = backward[: backward.index("recompute")]
+    found = {word.rpartition(" ")[0]: float(word.split()[-1]) for word in before if word.startswith("launch host")}
+    assert found == pytest.approx(again, rel=1e-3)
+
+
+def test_stages_of_nanotron_hand_over():
+    found = product.program(LLAMA, stack="nanotron-2024", gpus=2, pp=2, global_batch=2)
+    assert found["before a message"] == ["host 6000"]
+    assert found["start"] == [["host 1.5e+04"]] * 2
+    assert found["end"] == [END] * 2
+
+
+def test_a_single_rank_has_no_norm_to_sum():
+    assert product.program(LLAMA)["end"] == [["optimizer"]]
