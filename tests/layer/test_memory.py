@@ -262,3 +262,63 @@ def test_layers_of_both_kinds():
     found = of(case_of("deepseek-v3", "alone"), 4, mixed=True)
     for part in set(dense) | set(experts):
         assert found[part] == dense.get(part, 0) + 4 * experts.get(part, 0)
+
+
+def parameters(case, layers=1, stage=0, **changes):
+    """Return the elements that a rank of a stage keeps in 16 bits."""
+    return of(case, layers, stage, zero=0, **changes)["parameters"] / 2
+
+
+def beside(case, layers, stage=0, **changes):
+    """Return those of them beside its layers."""
+    stages = changes.get("pp", 1)
+    return parameters(case, layers, stage, **changes) - layers // stages * product.held_in_memory(case)
+
+
+def test_parameters_of_embedding_and_head():
+    """Tables over tp; norms and positions on every rank; what is tied is a copy on another stage."""
+    assert beside(LLAMA, 2) == 2 * TABLE + 8192
+    assert [beside(LLAMA, 4, stage, **PIPELINE) for stage in (0, 1)] == [TABLE, TABLE + 8192]
+    assert beside(case_of("llama3-70b", "tp 8"), 2) == 2 * 129_024 * 8192 / 8 + 8192
+    gpt3 = case_of("gpt3-175b", "tp 8")
+    # 50,257 tokens are padded to 51,200, a multiple of 128 x 8; a LayerNorm has weights and biases.
+    table, positions, norm = 51_200 * 12_288 / 8, 2048 * 12_288, 2 * 12_288
+    assert beside(gpt3, 2) == table + positions + norm
+    stages = [beside(gpt3, 4, stage, gpus=16, pp=2) for stage in (0, 1)]
+    assert stages == [table + positions, table + norm]
+
+
+def test_parameters_of_a_layer_that_predicts_a_further_token():
+    """One layer with experts, a projection of two hidden states, and three norms (arXiv 2412.19437, section 2.2)."""
+    case = case_of("deepseek-v3", "ep 8")
+    more = product.with_further_token(case, zero=0)["parameters"] / 2 - parameters(case)
+    assert more == product.held_in_memory(case) + 2 * 7168**2 + 3 * 7168
+
+
+def test_whole_layers_of_experts():
+    """The largest layer counts: one with experts, where a model has dense ones, too."""
+    moe, dense, ends = 11_507_286_016, 583_483_392, 2 * 129_280 * 7168 + 7168
+    case = case_of("deepseek-v3", "alone")
+    for fields in ({}, {"mixed": True}):
+        found = of(case, 2, gpus=8, zero=3, grad_reduce_bytes=4, **fields)
+        assert found["gathered layers"] == 2 * (2 * moe + ends) + 4 * moe
+    assert of(case_of("deepseek-v3", "dense alone"), 2, gpus=8, zero=3, grad_reduce_bytes=4)["gathered layers"] == (
+        2 * (2 * dense + ends) + 4 * ends
+    )
+
+
+def test_whole_parameters_of_8_bits():
+    """FSDP2 gathers linear layers alone in 8 bits, and keeps them so between the passes."""
+    fields = {"gpus": 8, "zero": 3, "precision": "fp8", "param_gather_bytes": 1, "reshard_after_forward": False}
+    found = of(LLAMA, 3, **fields, stack="torchtitan-2025")
+    assert found["gathered layers"] == 3 * 855_654_400 + 2 * (2 * TABLE + 8192) + 4 * (2 * TABLE + 8192)
+
+
+def test_experts_of_hybrid_shards():
+    """Two copies of the state on eight ranks: of an expert's two ranks each has a whole one."""
+    case = case_of("mixtral-8x7b", "ep 4")
+    dense, experts = 41_984_000, 1_409_286_144 / 4
+    found = product.states(case, gpus=8, zero=1, shard=4, grad_reduce_bytes=4, global_batch=8)
+    assert found["optimizer"] == 12 * (dense / 4 + experts)
+    found = product.states(case, gpus=8, zero=1, shard=8, grad_reduce_bytes=4, global_batch=8)
+    assert found["optimizer"] == 12 * (dense / 8 + experts / 2)

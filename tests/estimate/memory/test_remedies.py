@@ -45,6 +45,25 @@ JOBS = {
             "pp 4": {"pp": 4},
         },
     ),
+    "a pipeline of as many microbatches as twice its stages": (
+        "llama3-70b",
+        {"gpus": 64, "tp": 1, "pp": 8, "zero": 1},
+        {
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute full": {"recompute": "full"},
+            "tp 2": {"tp": 2},
+            "pp 16": {"pp": 16},
+        },
+    ),
+    "a pipeline of fewer": (
+        "llama3-70b",
+        {"gpus": 64, "tp": 1, "pp": 8, "zero": 1, "global_batch": 56},
+        {
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute full": {"recompute": "full"},
+            "tp 2": {"tp": 2},
+        },
+    ),
     "an interleaved pipeline": (
         "llama3-70b",
         {"gpus": 32, "tp": 8, "pp": 4, "vpp": 5, "zero": 0},
@@ -137,6 +156,25 @@ JOBS = {
         },
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "gpus_per_node", "more"),
+    [
+        ("llama3-70b", 4, 8, True),
+        ("llama3-70b", 4, 4, False),
+        # Two ranks would share each of 8 key/value heads.
+        ("llama3-70b", 8, 64, False),
+        ("gpt3-6.7b", 8, 64, True),
+        ("gpt3-6.7b", 8, 8, False),
+        # Latent attention has no such heads, but whole ones.
+        ("deepseek-v3", 8, 64, True),
+    ],
+)
+def test_more_tensor_parallelism_stays_in_a_node_and_keeps_key_value_heads_whole(model, tp, gpus_per_node, more):
+    job = job_of(model, {"gpus": 64, "tp": tp, "zero": 0, "seq_length": 2048})
+    found = dict(fits(job, plan_of_job(job), 1e9, gpus_per_node).remedies)
+    assert (f"tp {2 * tp}" in found) is more
 
 
 def job_of(model, fields):
