@@ -11,7 +11,7 @@ from traincast.cli.terminal import console, print_json
 def command(names: tuple[str, ...], as_json: bool) -> None:
     """List the clusters that are known, and where their numbers come from.
 
-    With NAMES (presets or TOML files) print every number of these clusters with its unit and source.
+    With NAMES (presets, GPUs or TOML files) print every number of these clusters with its unit and source.
     """
     from traincast import api
 

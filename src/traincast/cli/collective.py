@@ -20,7 +20,7 @@ from traincast.cli.terminal import console, print_json
 )
 @click.option("--gpus", type=in_range("gpus"), metavar="N", help="Ranks that take part (default: one full node).")
 @click.option("--nodes", type=in_range("nodes"), metavar="K", help="Nodes they are spread over (default: the fewest).")
-@click.option("--cluster", metavar="NAME|FILE", help="Preset or TOML file (default: h100, an assumption).")
+@click.option("--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file (default: h100, an assumption).")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON and nothing else.")
 def command(
     op: str, sizes: tuple[int, int], gpus: int | None, nodes: int | None, cluster: str | None, as_json: bool

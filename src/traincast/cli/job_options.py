@@ -35,7 +35,7 @@ def job_options(function: F) -> F:
         is_flag=True,
         help="Refuse pasted flags that are unknown, and another world size than the launcher's.",
     )(function)
-    function = click.option("--cluster", metavar="NAME|FILE", help="Preset or TOML file.")(function)
+    function = click.option("--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file.")(function)
     function = click.option(
         "--like",
         type=Name(LIKES),

@@ -19,7 +19,7 @@ from traincast.spec.simai import SimaiOverlap
 
 @click.command(name="simulate")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--cluster", metavar="NAME|FILE", help="Preset or TOML file (default: h100, with a warning).")
+@click.option("--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file (default: h100, with a warning).")
 @layout_options
 @click.option("--schedule", metavar="NAME", help="Pipeline schedule: gpipe, 1f1b, interleaved.")
 @click.option(

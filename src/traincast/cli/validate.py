@@ -12,7 +12,7 @@ from traincast.cli.terminal import console, counted, print_json, print_line
 @click.command(name="validate")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--cluster", metavar="NAME|FILE", help="Preset or TOML file that all rows ran on (default: each its own)."
+    "--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file that all rows ran on (default: each its own)."
 )
 @click.option("--by", metavar="A,B", help="Groups to show, such as gpu,op+size (default: each that there is).")
 @click.option(

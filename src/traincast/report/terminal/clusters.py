@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.gpu import Gpu
+from traincast.hardware.gpus import gpu_names
 from traincast.report.terminal.parts import hanging, heading, indented, table, text
 from traincast.units import GIGA, format_decimal_size, format_rate, format_size, format_time
 
@@ -25,6 +26,9 @@ def view(clusters: Sequence[Cluster]) -> Iterator[RenderableType]:
             continue
         rows = [("inside a node", *_link(cluster.intra)), ("between nodes", *_link(cluster.inter))]
         yield table(("links", "rate per GPU", "start", "per hop"), rows, labels=("links",))
+    known = {cluster.gpu.name for cluster in clusters}
+    others = ", ".join(name for name in gpu_names() if name not in known)
+    yield text(f"\nAlso clusters, built from the datasheet of their GPU: {others}")
     yield text("\ntraincast clusters NAME... shows every number with its source", "dim")
 
 
