@@ -36,7 +36,7 @@ class ForwardWork:
 
 @dataclass(slots=True)
 class Work:
-    """What some parts run and exchange in each pass; a backward pass lists its calls in no particular order."""
+    """What some parts run and exchange in each pass; the backward pass meets their exchanges from the last part on."""
 
     forward: list[Counted] = field(default_factory=list)
     backward: list[Counted] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Work:
         exchanges = _exchanges(part.forward)
         self.forward += runs
         self.forward_exchanges += exchanges
-        self.backward_exchanges += _exchanges(part.backward)
+        self.backward_exchanges = _exchanges(part.backward) + self.backward_exchanges
         for name in part.modules:
             module = self.modules.setdefault(name, ForwardWork())
             module.calls.extend(runs)
