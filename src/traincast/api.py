@@ -19,8 +19,7 @@ from traincast.fabric.node_use import with_used_gpus
 from traincast.files import read_bytes, read_head
 from traincast.formats.aicb.grammar import load
 from traincast.formats.contract import Format, Inspection
-from traincast.formats.echo.loads import read_with_traced_loads
-from traincast.formats.open import expand_inputs, identify, identify_run, refuse_meaningless
+from traincast.formats.open import expand_inputs, identify, identify_run, read_run, refuse_meaningless
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, gpu_named, load_cluster
 from traincast.hardware.gpu import Gpu
@@ -137,7 +136,7 @@ def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None
     form = _workload_format(paths, given)
     chosen = layout or LayoutOptions()
     refuse_meaningless(form, chosen)
-    return replace(read_with_traced_loads(form, paths, chosen), layout=chosen)
+    return replace(read_run(form, paths, chosen), layout=chosen)
 
 
 def _workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:

@@ -1,13 +1,15 @@
 """The contract of a format: tell a file, describe it, read it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from traincast.diagnostics import Note
+from traincast.errors import FormatError
 from traincast.registry import Registry
 from traincast.spec.options import LayoutOptions
+from traincast.workload.experts import ExpertLoads
 from traincast.workload.workload import Workload
 
 
@@ -73,6 +75,56 @@ class Format(Protocol):
 
     def read(self, paths: Sequence[Path], options: LayoutOptions) -> Workload:
         """Read files of one run into the intermediate form."""
+
+
+ReadRun = Callable[[Sequence[Path], str, LayoutOptions], Workload]
+"""Reads the files of one run, given the name of their format and what to override of their layout."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class FileFormat:
+    """A format that is made of functions, as all are that come with traincast."""
+
+    name: str
+    title: str
+    options: frozenset[str]
+    looks_like: Callable[[str], Sniff]
+    """Tells from the beginning of a file how sure it is."""
+    describe: Callable[[Path], Inspection]
+    read_run: ReadRun
+    expert_loads: Callable[[Sequence[Path], int | None], tuple[ExpertLoads, Note]] | None = None
+    """Of traces: the tokens that each expert rank of a run got, over the mean, and what is to be said of them."""
+
+    def sniff(self, path: Path, head: str) -> Sniff:  # noqa: ARG002
+        """Tell from the beginning of a file how sure it is."""
+        return self.looks_like(head)
+
+    def inspect(self, path: Path) -> Inspection:
+        """Describe the file."""
+        return self.describe(path)
+
+    def read(self, paths: Sequence[Path], options: LayoutOptions) -> Workload:
+        """Read the files of one run."""
+        return self.read_run(paths, self.name, options)
+
+
+def of_one_file(what: str, read: Callable[[Path, str, LayoutOptions], Workload]) -> ReadRun:
+    """Return the reader of a format in which one file describes a whole run; it refuses several.
+
+    Parameters
+    ----------
+    what : str
+        Such a file, with its article.
+    read : callable
+        Reads it, given the name of the format and the options.
+    """
+
+    def read_run(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
+        if len(paths) != 1:
+            raise FormatError(f"{what} is one file for a whole run; give one file", str(paths[1]))
+        return read(paths[0], name, options)
+
+    return read_run
 
 
 FORMATS: Registry[Format] = Registry("format", "traincast.formats")

@@ -1,8 +1,8 @@
-"""Find the files that are meant, and find out what a file is."""
+"""Find the files that are meant, find out what a file is, and read a run."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from pathlib import Path
@@ -11,7 +11,9 @@ from traincast.errors import ConfigError, FormatError
 from traincast.files import read_head
 from traincast.formats.contract import FORMATS, Format
 from traincast.spec.flags import flag_of
+from traincast.spec.inputs import LOADS, input_of
 from traincast.spec.options import LayoutOptions
+from traincast.workload.workload import Workload
 
 _HEAD_BYTES = 65536
 _SURE_ENOUGH = 0.25
@@ -85,6 +87,43 @@ def identify_run(paths: Sequence[Path], given: Sequence[Path]) -> Format:
             text = f"is of format {form.name}, but {paths[formats.index(usual)]} is {usual.name}{_advice(path, given)}"
             raise FormatError(text, str(path))
     return usual
+
+
+def read_run(form: Format, paths: Sequence[Path], layout: LayoutOptions) -> Workload:
+    """Read a run; where its expert loads are a path, with those of the traces there, which are inputs too.
+
+    Parameters
+    ----------
+    form : Format
+        Format of the run.
+    paths : sequence of Path
+        Its files.
+    layout : LayoutOptions
+        What to override of the files' layout; `expert_loads` may be a path.
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    FormatError
+        If a file cannot be read, or the path is of no traces that show loads.
+    """
+    traces = layout.expert_loads
+    if not isinstance(traces, Path):
+        return form.read(paths, layout)
+    files = expand_inputs([traces])
+    of_traces = identify_run(files, [traces])
+    loads_of = getattr(of_traces, "expert_loads", None)
+    if loads_of is None:
+        raise FormatError(
+            f"is no rank trace, but of format {of_traces.name}; it shows no loads of experts", str(traces)
+        )
+    loads, note = loads_of(files, layout.ep)
+    workload = form.read(paths, replace(layout, expert_loads=loads))
+    read = tuple(input_of(path, LOADS) for path in files)
+    return replace(workload, assumptions=(*workload.assumptions, note), inputs=(*workload.inputs, *read))
 
 
 def _advice(path: Path, given: Sequence[Path]) -> str:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from neusight_files import GPT2_LARGE, bert_rows, json_columns, json_rows, pipeline_rows, tensor_rows, text_of
 from traincast import api
 from traincast.errors import FormatError, TraincastError
-from traincast.formats.neusight import NeusightFormat
+from traincast.formats.contract import FORMATS
 from traincast.formats.neusight.grammar import parse
 from traincast.formats.neusight.table import COLUMNS
 from traincast.spec.options import LayoutOptions
@@ -38,7 +38,7 @@ def path(tmp_path_factory):
 
 def survive(path, data, options):
     path.write_bytes(data)
-    form = NeusightFormat()
+    form = FORMATS.get("neusight")
     for work in (lambda: form.inspect(path), lambda: run(form, path, options)):
         try:
             work()

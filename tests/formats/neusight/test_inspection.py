@@ -20,8 +20,7 @@ from traincast.errors import FormatError
 from traincast.formats.neusight.grammar import parse
 from traincast.formats.neusight.inspection import inspect_file
 from traincast.formats.neusight.oddities import structural_oddities
-from traincast.formats.neusight.recognise import looks_like
-from traincast.formats.neusight.table import COLUMNS
+from traincast.formats.neusight.table import COLUMNS, looks_like
 
 
 @pytest.fixture

@@ -14,12 +14,16 @@ from typing import TypeVar
 from traincast.errors import FormatError
 from traincast.files import read_bytes
 from traincast.formats.aicb_physical.rows import MESSAGES, PhysicalFile, PhysicalRow, Section
+from traincast.formats.contract import Sniff
 from traincast.formats.values import number, shown
 from traincast.workload.words import Group, Operation
 
 HEADER = "comm_type,comm_group,"
 MOST_ROWS = 1_000_000
 """Rows above it are refused: a step has thousands, and every one of them takes memory."""
+
+_HEADER_WITHIN = 4
+"""Lines among which the first header is."""
 
 _COLLECTIVES = {
     "all_reduce": Operation.ALL_REDUCE,
@@ -58,6 +62,14 @@ _STAGE = re.compile(r"pp_stage(\d{1,9})\b")
 _PRODUCT = re.compile(r"\(\((\d{1,12}(?: \d{1,12})*)\) \((\d{1,12}(?: \d{1,12})*)\)\)")
 
 T = TypeVar("T")
+
+
+def looks_like(head: str) -> Sniff:
+    """Tell from the header, which may follow a title."""
+    lines = [line.strip() for line in head.lstrip("\ufeff").splitlines() if line.strip()][:_HEADER_WITHIN]
+    if not any(line.startswith(HEADER) for line in lines):
+        return Sniff(0.0, f"no header begins with {HEADER}")
+    return Sniff(0.95, "a header of AICB's columns")
 
 
 def load(path: Path) -> PhysicalFile:

@@ -3,60 +3,16 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from traincast.diagnostics import Note, Notebook
 from traincast.errors import FormatError
-from traincast.formats.contract import Format
 from traincast.formats.echo.experts import ExpertLayer, expert_layers, over_routed
 from traincast.formats.echo.layout import Traced, decide_layouts
 from traincast.formats.echo.read import only_run
-from traincast.formats.open import expand_inputs, identify_run
-from traincast.spec.inputs import LOADS, input_of
 from traincast.spec.options import LayoutOptions
 from traincast.units import counted
 from traincast.workload.experts import ExpertLoads, describe, expert_rank_W
-from traincast.workload.workload import Workload
-
-NAME = "echo"
-"""Name of the format of rank traces."""
-
-
-def read_with_traced_loads(form: Format, paths: Sequence[Path], layout: LayoutOptions) -> Workload:
-    """Read a workload; where its expert loads are a path, with those of the rank traces there, which are inputs too.
-
-    Parameters
-    ----------
-    form : Format
-        Format of the workload.
-    paths : sequence of Path
-        Its files.
-    layout : LayoutOptions
-        What to override of the files' layout; `expert_loads` may be a path.
-
-    Returns
-    -------
-    Workload
-
-    Raises
-    ------
-    FormatError
-        If a file cannot be read, or the path is of no rank traces that show loads.
-    """
-    traces = layout.expert_loads
-    if not isinstance(traces, Path):
-        return form.read(paths, layout)
-    files = expand_inputs([traces])
-    of_traces = identify_run(files, [traces])
-    if of_traces.name != NAME:
-        raise FormatError(
-            f"is no rank trace, but of format {of_traces.name}; it shows no loads of experts", str(traces)
-        )
-    loads, note = traced_loads(files, layout.ep)
-    workload = form.read(paths, replace(layout, expert_loads=loads))
-    read = tuple(input_of(path, LOADS) for path in files)
-    return replace(workload, assumptions=(*workload.assumptions, note), inputs=(*workload.inputs, *read))
 
 
 def traced_loads(paths: Sequence[Path], ep: int | None = None) -> tuple[ExpertLoads, Note]:

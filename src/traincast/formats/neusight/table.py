@@ -1,10 +1,12 @@
 """Bring both forms of a NeuSight file, tab-separated text and JSON, to the same rows of text."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from traincast.errors import FormatError
+from traincast.formats.contract import Sniff
 from traincast.formats.values import shown
 
 COLUMNS = (
@@ -20,6 +22,9 @@ COLUMNS = (
     "weight_grad_comm_size",
     "process_time",
 )
+
+
+_COLUMN_OBJECT = re.compile(r'\{\s*"name"\s*:\s*[\[{]')
 
 
 class Record(NamedTuple):
@@ -42,6 +47,34 @@ class Table(NamedTuple):
 def is_json(text: str) -> bool:
     """Tell the JSON form from tab-separated text."""
     return text.lstrip("\ufeff \t\r\n")[:1] in ("[", "{")
+
+
+def looks_like(head: str) -> Sniff:
+    """Tell from the beginning of a file how sure it is a NeuSight operator forecast.
+
+    Parameters
+    ----------
+    head : str
+        First part of the file; its last line may be cut.
+
+    Returns
+    -------
+    Sniff
+        Near 1 where all column names are there.
+    """
+    if is_json(head):
+        there = sum(f'"{name}"' in head for name in COLUMNS)
+        if there == 1 and _COLUMN_OBJECT.match(head.lstrip("\ufeff \t\r\n")):
+            return Sniff(0.3, "a JSON object that begins with a list of names")
+    else:
+        # A BOM and empty lines may come first.
+        header = head.removeprefix("\ufeff").lstrip().split("\n", 1)[0].split()
+        there = sum(name in header for name in COLUMNS)
+    if there == len(COLUMNS):
+        return Sniff(0.95, "all columns of a NeuSight operator forecast")
+    if "forward_compute_time" in head and there > 1:
+        return Sniff(0.6, f"{there} of the {len(COLUMNS)} columns of a NeuSight operator forecast")
+    return Sniff(0.0, f"the columns are not {COLUMNS[0]}, {COLUMNS[1]} ...")
 
 
 def read_table(path: str, text: str) -> Table:
