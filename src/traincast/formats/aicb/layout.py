@@ -8,14 +8,11 @@ from traincast.errors import InfeasibleError
 from traincast.formats.aicb.meaning import Positions, gathers_parameters, group_of, positions_of
 from traincast.formats.aicb.rows import AicbFile, Column, Header
 from traincast.formats.aicb.structure import Structure
-from traincast.formats.building import warn_single_microbatch
+from traincast.formats.layout import NODE_RANKS, asked_dp, microbatches_of, replicas, warn_single_microbatch
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.units import counted
 from traincast.workload.words import Group, Operation
-
-MICRO_RANKS = 8
-"""World of a MICRO file, which says none: one node of eight GPUs."""
 
 _ONE_GROUP_POLICIES = {"MICRO", "DATA", "HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"}
 """Policies whose weight gradients are reduced over every rank: dp is the world."""
@@ -60,19 +57,14 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
     degree = {name: _degree(header, name, getattr(options, name), notes) for name in ("tp", "ep", "pp")}
     tp, ep, pp, cp = degree["tp"], degree["ep"], degree["pp"], options.cp or 1
     shares = gathers_parameters(file.rows, tp)
-    world = _world(header, options, (tp, cp, pp, ep), MICRO_RANKS if shares else 1, notes)
+    world = _world(header, options, (tp, cp, pp, ep), NODE_RANKS if shares else 1, notes)
     if header.policy in _ALL_MODEL_POLICIES:
         tp = max(1, world // (cp * pp))
     elif header.policy in _ONE_GROUP_POLICIES:
         if tp > 1:
             notes.warn("tp-unused", f"policy {header.policy} has no tensor parallel group; tp {tp} is not used")
         tp = 1
-    if world % (tp * cp * pp):
-        raise InfeasibleError(
-            f"{notes.path}: {counted(world, 'rank does', 'ranks do')} not divide into "
-            f"tp {tp} x cp {cp} x pp {pp} = {tp * cp * pp}; "
-            f"{world % (tp * cp * pp)} would be left over (change --gpus or a degree)"
-        )
+    dp = replicas(world, {"tp": tp, "cp": cp, "pp": pp}, notes.path)
     _warn_not_rescaled(header, options, _layers(parts), notes)
     positions = _positions(file, tp, world, notes)
     _warn_unused(file, options, tp, positions, notes)
@@ -80,7 +72,7 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
     parallel = Parallel(
         tp=tp,
         cp=cp,
-        dp=world // (tp * cp * pp),
+        dp=dp,
         pp=pp,
         vpp=vpp,
         ep=ep,
@@ -172,19 +164,14 @@ def _world(
     """Return the number of ranks; where nothing says it, the smallest that fits, with a dp of `least_dp` or more."""
     tp, cp, pp, ep = degrees
     if options.dp is not None:
-        world = options.dp * tp * cp * pp
-        if options.gpus not in (None, world):
-            raise InfeasibleError(
-                f"--gpus {options.gpus} contradicts dp {options.dp} x tp {tp} x cp {cp} x pp {pp} = {world}"
-            )
-        return world
+        return tp * cp * pp * (asked_dp(options, {"tp": tp, "cp": cp, "pp": pp}, notes.path) or 1)
     if options.gpus is not None:
         return options.gpus
     if header.all_gpus:
         return header.all_gpus
     if header.policy == "MICRO":
-        notes.assume("world-absent", f"the file says no world size; taken as {MICRO_RANKS} ranks (give --gpus)")
-        return MICRO_RANKS
+        notes.assume("world-absent", f"the file says no world size; taken as {NODE_RANKS} ranks (give --gpus)")
+        return NODE_RANKS
     experts = ep * (options.etp or tp)
     unit = experts // gcd(experts, tp * cp)
     dp = -(-least_dp // unit) * unit
@@ -204,22 +191,7 @@ def _world(
 def _microbatches(header: Header, parts: Structure, options: LayoutOptions, notes: Notebook) -> int:
     blocks = len(parts.blocks)
     if options.microbatches is not None:
-        if options.microbatches < blocks:
-            kept = options.microbatches
-            run = "first of them runs" if kept == 1 else f"first {kept} of them run"
-            notes.assume(
-                "blocks-dropped",
-                f"the file has {blocks} blocks; only the {run}, as microbatches",
-                None,
-            )
-        elif options.microbatches > blocks > 0:
-            notes.assume(
-                "blocks-repeated",
-                f"the file has {counted(blocks, 'block')}; the last one is repeated to make {options.microbatches} "
-                "microbatches",
-                None,
-            )
-        return options.microbatches
+        return microbatches_of(options, blocks, "the file", notes)
     if not header.ga:
         said = "no ga" if header.ga is None else "ga 0"
         notes.assume(

@@ -14,6 +14,7 @@ from traincast.formats.aicb.oddities import structural_oddities
 from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.formats.aicb.structure import StepRows, Structure, order_step_rows, rows_inside_experts, structure
 from traincast.formats.aicb.template import TemplateWriter, rows_of_blocks
+from traincast.formats.layout import known_message_bytes
 from traincast.spec.inputs import input_of
 from traincast.spec.options import LayoutOptions
 from traincast.units import GIGA, counted
@@ -93,14 +94,9 @@ def _say_what_is_not_forward(file: AicbFile, steps: StepRows, notes: Notebook) -
 
 def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: LayoutOptions, notes: Notebook) -> int:
     """Return the bytes of one activation message between stages."""
-    if options.pp_message_bytes is not None:
-        if layout.parallel.pp == 1:
-            notes.assume("pp-comm-unused", "a single stage sends no messages, so their given size is not used", None)
-        return options.pp_message_bytes
-    if file.header.pp_message_bytes:
-        return file.header.pp_message_bytes
-    if layout.parallel.pp == 1:
-        return 0
+    known = known_message_bytes(options, layout.parallel.pp, file.header.pp_message_bytes, notes)
+    if known is not None:
+        return known
     activation, token, line = _activation(file, parts, layout)
     said = "no pp_comm" if file.header.pp_message_bytes is None else "pp_comm 0"
     if not activation:

@@ -4,17 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from traincast.diagnostics import Notebook
-from traincast.errors import FormatError, InfeasibleError
+from traincast.errors import FormatError
 from traincast.formats.aicb_physical.rows import PhysicalFile, PhysicalRow
 from traincast.formats.aicb_physical.steps import Steps
-from traincast.formats.building import warn_single_microbatch
+from traincast.formats.layout import NODE_RANKS, asked_dp, microbatches_of, warn_single_microbatch
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
-from traincast.units import counted
 from traincast.workload.words import Group
-
-MICRO_RANKS = 8
-"""Ranks of a file that says none, a test of a collective: one node of eight GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +57,10 @@ def decide_layout(file: PhysicalFile, steps: Steps, options: LayoutOptions, note
     tp = _degree("tp", options.tp, sizes.get(Group.TP, 1), notes)
     pp = _stages(file, steps, options, sizes, notes)
     written = _written_dp(file, sizes, tp, pp, sections, notes)
-    world = _world(options, tp, pp, written)
-    dp = world // (tp * pp)
+    dp = asked_dp(options, {"tp": tp, "pp": pp}, file.path) or written
     ep = _experts(file, options, sizes, dp, notes)
-    parallel = Parallel(tp=tp, dp=dp, pp=pp, ep=ep, etp=options.etp, microbatches=_microbatches(steps, options, notes))
+    microbatches = microbatches_of(options, max(1, steps.passes[0].microbatches), "the step", notes)
+    parallel = Parallel(tp=tp, dp=dp, pp=pp, ep=ep, etp=options.etp, microbatches=microbatches)
     members = {
         Group.TP: tp,
         Group.DP: dp,
@@ -72,7 +68,7 @@ def decide_layout(file: PhysicalFile, steps: Steps, options: LayoutOptions, note
         Group.EDP: parallel.edp,
         Group.PP: pp,
         Group.EMB: min(2, pp),
-        Group.WORLD: world,
+        Group.WORLD: parallel.world_size,
     }
     schedule = options.schedule or "1f1b"
     if steps.passes[0].microbatches:
@@ -133,25 +129,10 @@ def _written_dp(file: PhysicalFile, sizes: dict[Group, int], tp: int, pp: int, s
     if any(row.group is Group.DP for row in _rows(file)):
         notes.assume(
             "world-absent",
-            f"the file does not say how many ranks a dp group has; taken as {MICRO_RANKS} (give --gpus or --dp)",
+            f"the file does not say how many ranks a dp group has; taken as {NODE_RANKS} (give --gpus or --dp)",
         )
-        return MICRO_RANKS
+        return NODE_RANKS
     return sizes.get(Group.EP, 1) * sizes.get(Group.EDP, 1)
-
-
-def _world(options: LayoutOptions, tp: int, pp: int, dp: int) -> int:
-    """Return the number of ranks; what the user says changes dp."""
-    world = tp * pp * (options.dp or dp)
-    if options.gpus is None:
-        return world
-    if options.dp is not None and options.gpus != world:
-        raise InfeasibleError(f"--gpus {options.gpus} contradicts dp {options.dp} x tp {tp} x pp {pp} = {world}")
-    if options.gpus % (tp * pp):
-        raise InfeasibleError(
-            f"{counted(options.gpus, 'rank does', 'ranks do')} not divide into tp {tp} x pp {pp} = {tp * pp}; "
-            f"{options.gpus % (tp * pp)} would be left over (change --gpus or a degree)"
-        )
-    return options.gpus
 
 
 def _experts(file: PhysicalFile, options: LayoutOptions, sizes: dict[Group, int], dp: int, notes: Notebook) -> int:
@@ -167,19 +148,3 @@ def _experts(file: PhysicalFile, options: LayoutOptions, sizes: dict[Group, int]
         "ep-absent", f"the file does not say how many ranks an ep group has; taken as dp {dp} (give --ep)", first.line
     )
     return dp
-
-
-def _microbatches(steps: Steps, options: LayoutOptions, notes: Notebook) -> int:
-    held = max(1, steps.passes[0].microbatches)
-    chosen = options.microbatches
-    if chosen is None:
-        return held
-    if chosen < held:
-        notes.assume("blocks-dropped", f"the step has {held} microbatches; the first {chosen} of them run", None)
-    elif chosen > held:
-        notes.assume(
-            "blocks-repeated",
-            f"the step has {counted(held, 'microbatch', 'microbatches')}; the last one is repeated to make {chosen}",
-            None,
-        )
-    return chosen

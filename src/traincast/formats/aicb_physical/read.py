@@ -15,6 +15,7 @@ from traincast.formats.aicb_physical.grammar import parse
 from traincast.formats.aicb_physical.layout import Layout, decide_layout
 from traincast.formats.aicb_physical.rows import PhysicalFile, PhysicalRow
 from traincast.formats.aicb_physical.steps import Passes, Steps, steps_of
+from traincast.formats.layout import known_message_bytes
 from traincast.spec.inputs import input_of
 from traincast.spec.options import LayoutOptions
 from traincast.units import counted, format_size, format_time
@@ -129,12 +130,9 @@ def _takes_times(file: PhysicalFile, steps: Steps, options: LayoutOptions) -> bo
 
 def _message_bytes(steps: Steps, layout: Layout, options: LayoutOptions, notes: Notebook) -> int:
     """Return the bytes of one message between stages: the commonest in the file."""
-    if options.pp_message_bytes is not None:
-        if layout.parallel.pp == 1:
-            notes.assume("pp-comm-unused", "a single stage sends no messages, so their given size is not used", None)
-        return options.pp_message_bytes
-    if layout.parallel.pp == 1:
-        return 0
+    known = known_message_bytes(options, layout.parallel.pp, None, notes)
+    if known is not None:
+        return known
     sizes = Counter(row.size_bytes for passes in steps.passes for row in passes.messages)
     if not sizes and not steps.passes[0].microbatches:
         return 0

@@ -15,6 +15,7 @@ from traincast.formats.echo import evidence
 from traincast.formats.echo.facts import experts_of
 from traincast.formats.echo.files import RankTrace
 from traincast.formats.echo.lines import TraceOp
+from traincast.formats.layout import asked_dp, replicas
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
 from traincast.workload.words import Group
@@ -79,13 +80,8 @@ def decide_layouts(traced: Traced, options: LayoutOptions, notes: Notebook) -> L
     original = _traced_layout(traced, options, notes)
     _check_stages(traced, original, notes)
     tp, pp, cp = options.tp or original.tp, options.pp or original.pp, original.cp
-    dp = options.dp or _dp_of_world(options.gpus, tp * cp * pp, notes) or original.dp
+    dp = asked_dp(options, {"tp": tp, "cp": cp, "pp": pp}, notes.path) or original.dp
     target = replace(original, tp=tp, pp=pp, dp=dp, microbatches=options.microbatches or traced.microbatches)
-    if options.gpus not in (None, target.world_size):
-        raise InfeasibleError(
-            f"{notes.path}: --gpus {options.gpus} contradicts tp {tp} x cp {cp} x pp {pp} x dp {dp} = "
-            f"{target.world_size}"
-        )
     _say_what_changed(original, target, notes)
     return Layouts(original, target)
 
@@ -101,7 +97,8 @@ def _traced_layout(traced: Traced, options: LayoutOptions, notes: Notebook) -> P
     if dp is None and per_stage is not None:
         dp = per_stage // (tp * cp)
     if dp is None and traced.profile:
-        dp = options.dp or _dp_of_world(options.gpus, tp * cp * pp, notes)
+        degrees = {"tp": tp, "cp": cp, "pp": pp}
+        dp = options.dp or (None if options.gpus is None else replicas(options.gpus, degrees, notes.path))
     if not dp:
         dp = evidence.dp_of_reduction(traced.ops(traced.first_rank, "dp_allreduce"), options.dp, notes)
     ep = options.ep or name.ep or _ep_of_experts(traced, tp * cp * dp, notes)
@@ -142,16 +139,6 @@ def _pp_of_last_stage(traced: Traced, notes: Notebook) -> int | None:
 def _pp_of_waits(traced: Traced, notes: Notebook) -> int:
     rank = max(traced.traces, key=lambda each: (traced.stage(each) or 0, -each))
     return evidence.pp_of_first_wait(traced.traces[rank].ops, traced.stage(rank) or 0, notes)
-
-
-def _dp_of_world(world: int | None, model_ranks: int, notes: Notebook) -> int | None:
-    if world is None:
-        return None
-    if world % model_ranks:
-        raise InfeasibleError(
-            f"{notes.path}: --gpus {world} does not divide into tp x cp x pp = {model_ranks}; change --gpus or a degree"
-        )
-    return world // model_ranks
 
 
 def _ep_of_experts(traced: Traced, ranks_per_stage: int, notes: Notebook) -> int:

@@ -1,8 +1,8 @@
 """Decide the layout of a NeuSight file: what the user says, then what its communications show."""
 
 from traincast.diagnostics import Notebook
-from traincast.errors import ConfigError, InfeasibleError
-from traincast.formats.building import warn_single_microbatch
+from traincast.errors import ConfigError
+from traincast.formats.layout import asked_dp, warn_single_microbatch
 from traincast.formats.neusight.rows import NeusightFile
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
@@ -35,7 +35,7 @@ def decide_layout(file: NeusightFile, options: LayoutOptions, notes: Notebook) -
     ConfigError
         If the user wants other stages than the file has.
     InfeasibleError
-        If degrees do not make the world.
+        If the GPUs do not divide into the degrees.
     """
     pp = 1 + sum(row.sends for row in file.rows)
     if options.pp not in (None, pp):
@@ -48,11 +48,6 @@ def decide_layout(file: NeusightFile, options: LayoutOptions, notes: Notebook) -
         text = "the file says no number of microbatches; taken as 1, as NeuSight does (give --microbatches)"
         notes.assume("microbatches-absent", text, None)
     tp, dp = _degrees(file, options, pp, notes)
-    if options.gpus is not None and options.gpus != tp * dp * pp:
-        raise InfeasibleError(
-            f"{file.path}: {counted(options.gpus, 'GPU is', 'GPUs are')} not tp {tp} x dp {dp} x pp {pp} = "
-            f"{tp * dp * pp} (change --gpus or a degree)"
-        )
     _warn_not_rescaled(file, options, notes)
     parallel = Parallel(tp=tp, dp=dp, pp=pp, microbatches=options.microbatches or 1)
     warn_single_microbatch(notes, pp, pp, parallel.microbatches, None)
@@ -75,18 +70,17 @@ def _groups(file: NeusightFile) -> set[Group]:
 def _degrees(file: NeusightFile, options: LayoutOptions, pp: int, notes: Notebook) -> tuple[int, int]:
     """Return tp and dp: what the user leaves open follows from the GPUs, else from NeuSight's 4."""
     groups = _groups(file)
-    tp, dp = options.tp, options.dp
+    tp = options.tp
     if tp is None:
         only_tp = Group.TP in groups and Group.DP not in groups
         if only_tp and options.gpus is not None:
-            tp = max(1, options.gpus // (pp * (dp or 1)))
+            tp = max(1, options.gpus // (pp * (options.dp or 1)))
             text = f"the file communicates over tp only, so {counted(options.gpus, 'GPU makes', 'GPUs make')} tp {tp}"
             notes.assume("tp-from-gpus", text, None)
         else:
             tp = _default(Group.TP, groups, notes)
-    if dp is None:
-        dp = _default(Group.DP, groups, notes) if options.gpus is None else max(1, options.gpus // (pp * tp))
-    return tp, dp
+    dp = asked_dp(options, {"tp": tp, "pp": pp}, file.path)
+    return tp, _default(Group.DP, groups, notes) if dp is None else dp
 
 
 def _default(group: Group, groups: set[Group], notes: Notebook) -> int:
