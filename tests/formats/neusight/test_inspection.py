@@ -18,8 +18,7 @@ from neusight_files import (
 from traincast import api
 from traincast.errors import FormatError
 from traincast.formats.neusight.grammar import parse
-from traincast.formats.neusight.inspection import inspect_file
-from traincast.formats.neusight.oddities import structural_oddities
+from traincast.formats.neusight.inspection import inspect_file, structural_oddities
 from traincast.formats.neusight.table import COLUMNS, looks_like
 
 

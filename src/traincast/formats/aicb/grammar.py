@@ -8,8 +8,7 @@ from traincast.diagnostics import Remarks
 from traincast.errors import FormatError
 from traincast.files import read_bytes
 from traincast.formats.aicb.header import POLICIES, parse_header
-from traincast.formats.aicb.rows import AicbFile, Cell, Column, Header, Row
-from traincast.formats.aicb.values import MAX_WHOLE, size_bytes, time_s, token, whole
+from traincast.formats.aicb.rows import MAX_WHOLE, AicbFile, Cell, Column, Header, Row, size_bytes, time_s, token, whole
 from traincast.formats.values import check_lines, number, shown
 from traincast.units import GIGA, counted
 from traincast.workload.words import Operation

@@ -5,8 +5,7 @@ from typing import Any
 
 from traincast.diagnostics import Remarks
 from traincast.errors import FormatError
-from traincast.formats.aicb.rows import Header
-from traincast.formats.aicb.values import size_bytes, whole
+from traincast.formats.aicb.rows import Header, size_bytes, whole
 from traincast.formats.values import number, shown
 from traincast.units import counted
 

@@ -7,10 +7,10 @@ from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
 from traincast.files import read_bytes
 from traincast.formats.aicb.grammar import parse
+from traincast.formats.aicb.inspection import structural_oddities
 from traincast.formats.aicb.layout import Layout, decide_layout
 from traincast.formats.aicb.lower import RowLowering
 from traincast.formats.aicb.meaning import group_of
-from traincast.formats.aicb.oddities import structural_oddities
 from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.formats.aicb.structure import StepRows, Structure, order_step_rows, rows_inside_experts, structure
 from traincast.formats.aicb.template import TemplateWriter, rows_of_blocks

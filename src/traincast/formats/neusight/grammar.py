@@ -7,9 +7,8 @@ from typing import TypeVar
 from traincast.diagnostics import Remarks
 from traincast.errors import FormatError
 from traincast.files import read_bytes
-from traincast.formats.neusight.rows import Cell, Column, NeusightFile, Row
+from traincast.formats.neusight.rows import Cell, Column, NeusightFile, Row, Token, elements, time_s, token
 from traincast.formats.neusight.table import Record, read_table
-from traincast.formats.neusight.values import Token, elements, time_s, token
 from traincast.formats.values import check_lines, shown
 from traincast.workload.words import Group, Operation
 

@@ -3,16 +3,19 @@
 Forward runs the rows in their order, backward in reverse, so that a gradient row, which stands
 before its node, is launched right after the node's backward. A row computes and then
 communicates; what is asynchronous holds nobody back.
+
+A name is that of a node of a traced model: a function with a running number (``addmm_12``, ``softmax``) or
+the path of a module (``transformer_h_0_ln_1``, ``lm_head``). Source: sitar-lab/NeuSight, the operator names
+of its traced graphs, which are those of ``torch.fx``.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traincast.formats.neusight.meaning import overlap_class_of
 from traincast.formats.neusight.rows import Column, NeusightFile, Row
 from traincast.spec.dtypes import bytes_per_element
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
-from traincast.workload.words import Group, Phase
+from traincast.workload.words import Group, OverlapClass, Phase
 
 _PHASE_OF_COLUMN = {
     Column.FORWARD: Phase.FORWARD,
@@ -106,3 +109,24 @@ class RowLowering:
 
     def _place(self, row: Row) -> Place:
         return Place(0, 0 if self.file.entries else row.number)
+
+
+_PRODUCTS = frozenset({"addmm", "baddbmm", "bmm", "dense", "einsum", "head", "linear", "matmul", "mm", "proj"})
+_STREAMS = frozenset(
+    {
+        *("softmax", "norm", "layernorm", "ln", "dropout", "gelu", "relu", "silu", "tanh", "sigmoid", "erf", "rsqrt"),
+        *("add", "sub", "rsub", "mul", "div", "truediv", "pow", "neg", "exp", "mean", "sum", "where", "cat", "to"),
+        *("contiguous", "clone", "type", "float", "embedding", "embeddings", "wte", "wpe", "act"),
+    }
+)
+_ENDINGS = frozenset({"grad", "f"})
+"""Last words that say nothing of the work: a gradient's row, and GPT-2's final norm ``ln_f``."""
+
+
+def overlap_class_of(name: str) -> OverlapClass:
+    """Return the class of an operator by the last telling word of its name; unknown where none is known."""
+    words = [word for word in name.lower().split("_") if word and not word.isdigit() and word not in _ENDINGS]
+    last = words[-1] if words else ""
+    if last in _PRODUCTS:
+        return OverlapClass.COMPUTE_BOUND
+    return OverlapClass.MEMORY_BOUND if last in _STREAMS else OverlapClass.UNKNOWN
