@@ -14,7 +14,7 @@ from traincast.formats.neusight.grammar import parse
 from traincast.formats.neusight.inspection import GRAVE, GRAVE_GRADIENTS, structural_oddities
 from traincast.formats.neusight.layers import arrange, milliseconds
 from traincast.formats.neusight.lower import RowLowering
-from traincast.formats.neusight.rows import NeusightFile
+from traincast.formats.neusight.rows import NEUSIGHT_DTYPE, NeusightFile
 from traincast.spec.dtypes import bytes_per_element
 from traincast.spec.inputs import input_of
 from traincast.spec.options import LayoutOptions
@@ -110,9 +110,6 @@ def _default(group: Group, groups: set[Group], notes: Notebook) -> int:
     )
     return NEUSIGHT_GPUS
 
-
-NEUSIGHT_DTYPE = "fp32"
-"""Type of the elements where the user says none; NeuSight forecasts no other."""
 
 _Work = list[tuple[int, int]]
 

@@ -13,6 +13,9 @@ from traincast.diagnostics import Note
 from traincast.formats.values import number, shown
 from traincast.workload.words import Group, Operation
 
+NEUSIGHT_DTYPE = "fp32"
+"""Type of the elements where the user says none; NeuSight forecasts no other."""
+
 
 class Column(StrEnum):
     """The three parts of a row; each has a compute time, a communication and its size."""
