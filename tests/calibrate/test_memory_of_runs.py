@@ -9,13 +9,13 @@ import traincast
 from datafiles import table_path
 from traincast.calibrate.contract import Request
 from traincast.calibrate.kinds.memory_of_runs import ONE_DEVIATION, has_memory, holds_memory, memory_of_run, predict
-from traincast.calibrate.runs.nanotron_layers import nanotron_layers
+from traincast.calibrate.runs.jobs import layers_by_cost
+from traincast.calibrate.runs.models import model_from_columns
 from traincast.calibrate.runs.rows import read_runs
 from traincast.calibrate.tables import read_table
 from traincast.errors import ConfigError
 from traincast.estimate.memory.uncertainty import memory_deviation
 from traincast.report.terminal import print_validation
-from traincast.spec.model_columns import model_from_columns
 
 HEADER = (
     "id,model,layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gpu,nodes,num_gpus,dp,tp,pp,zero_stage,"
@@ -106,11 +106,11 @@ def test_files_that_also_have_steps_are_left_to_the_kind_of_steps():
 def test_nanotron_fills_early_stages_first():
     cells = dict(zip(HEADER.split(",")[1:9], SMALL.split(",")[:8], strict=True))
     model = model_from_columns({**cells, "model": "llama-1B"})
-    assert nanotron_layers(model, 1) == (16,)
-    split = nanotron_layers(model, 8)
+    assert layers_by_cost(model, 1) == (16,)
+    split = layers_by_cost(model, 8)
     # 67 M elements a layer and 268 M of the head over 8 stages: 2.5 layers each, and the head alone at the end.
     assert split == (3, 3, 2, 3, 2, 3, 0, 0)
-    assert nanotron_layers(model, 16) is None
+    assert layers_by_cost(model, 16) is None
 
 
 RUNS, SWEEP = "measured_training_runs.csv", "nanotron_ultrascale_h100.csv"

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fit_runs import fit_factors
 from traincast.calibrate.runs.evaluate import forecast_run, forecast_runs
-from traincast.calibrate.runs.fit import factors_of, fit_factors, sample_of
+from traincast.calibrate.runs.fit import factors_of, sample_of
 from traincast.calibrate.runs.run import RunRow
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.hardware.clusters import load_cluster

@@ -1,7 +1,7 @@
-"""The memory that published training runs report, against the memory model.
+"""The memory that training runs report, against the memory model.
 
-Sources mean different things by a run's memory: what PyTorch's allocator has given out, what it holds, or what the
-driver shows. Which one is a rule by source.
+A run's memory may be what PyTorch's allocator has given out, what it holds, or what the driver shows
+(``memory_kind``).
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ import numpy as np
 from traincast.calibrate.contract import KINDS, FloatArray, Grouping, Kind, Labels, Predictions, Request
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.runs.jobs import job_of_run
-from traincast.calibrate.runs.nanotron import is_nanotron
-from traincast.calibrate.runs.rows import assumed_stacks, is_runs_table, read_runs
+from traincast.calibrate.runs.rows import assumed_stacks, has_steps, is_runs_table, read_runs
 from traincast.calibrate.runs.run import RunRow
+from traincast.calibrate.runs.schema import common_columns
 from traincast.calibrate.tables import Table
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError, TraincastError
@@ -25,14 +25,6 @@ from traincast.units import format_share
 
 ONE_DEVIATION = 0.68
 """Share of a normal distribution within one standard deviation."""
-
-MEANINGS = (("simumax", "allocated"), ("torchtitan", "reserved"), ("nanotron", "reserved"))
-"""What a source prints, by the start of its name; others print what the driver shows.
-
-Sources: SimuMax, docs/b200 (``max_memory_allocated`` over all ranks); torchtitan, components/metrics.py
-(``max_reserved``); nanotron, helpers.py (log_throughput prints both, of rank 0: its plot agrees better with
-``max_memory_reserved``). That the others print the driver's view is assumed.
-"""
 
 GROUPINGS = ("source", "gpu", "model", "stack")
 
@@ -70,12 +62,12 @@ class RunMemory:
 
 
 def memory_of_run(run: RunRow) -> RunMemory:
-    """Return the memory of a published run.
+    """Return the memory of a measured run.
 
     Parameters
     ----------
     run : RunRow
-        The run; nanotron's are laid out as nanotron does it, and print their first stage.
+        The run.
 
     Returns
     -------
@@ -86,8 +78,7 @@ def memory_of_run(run: RunRow) -> RunMemory:
     TraincastError
         If the run cannot be described.
     """
-    source = run.groups["source"]
-    meaning = next((meaning for start, meaning in MEANINGS if source.startswith(start)), "device")
+    meaning = run.memory_kind
     try:
         job = job_of_run(run)
     except InfeasibleError as error:
@@ -95,7 +86,7 @@ def memory_of_run(run: RunRow) -> RunMemory:
     parallel = job.parallel
     plan = SCHEDULES.get(job.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
     stages = stage_memory(job, plan)
-    printed = stages[0] if source == "nanotron" else max(stages, key=lambda stage: stage.peak)
+    printed = stages[0] if run.first_stage_memory else max(stages, key=lambda stage: stage.peak)
     verdict = fits(job, plan, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)
     return RunMemory(printed, meaning, verdict.fits, verdict.refused, "" if verdict.fits else verdict.text)
 
@@ -105,14 +96,12 @@ def holds_memory(columns: Sequence[str]) -> bool:
 
     Files that have both are of the kind that predicts the step; `validate` takes this kind by its name.
     """
-    timed = {"measured_value", "x_iter_time_s"} & set(columns)
-    return has_memory(columns) and not timed
+    return has_memory(columns) and not has_steps(columns)
 
 
 def has_memory(columns: Sequence[str]) -> bool:
     """Say whether a file with these columns can be held against the memory model."""
-    known = is_nanotron(columns) or is_runs_table(columns)
-    return known and bool({"x_peak_mem_gib", "gpu_mem_gb"} & set(columns))
+    return is_runs_table(columns) and "x_peak_mem_gib" in common_columns(columns)
 
 
 def predict(table: Table, request: Request) -> Predictions:
@@ -121,7 +110,7 @@ def predict(table: Table, request: Request) -> Predictions:
     Parameters
     ----------
     table : Table
-        ``measured_training_runs.csv``, ``nanotron_ultrascale_h100.csv``, or one with their columns.
+        With columns of the common schema, or of a public table that rules bring to it.
     request : Request
         Leaves nothing out: the model has no constant that is fitted to these runs.
 
@@ -131,7 +120,7 @@ def predict(table: Table, request: Request) -> Predictions:
         In bytes; runs without memory are skipped, the counts of feasible ones are notes.
     """
     if request.cluster is not None:
-        raise ConfigError("published runs say their GPU row by row; leave the cluster out", "cluster")
+        raise ConfigError("measured runs say their GPU row by row; leave the cluster out", "cluster")
     runs = read_runs(table)
     skipped = list(runs.skipped)
     kept: list[tuple[RunRow, RunMemory]] = []

@@ -21,7 +21,7 @@ _LENGTHS = ("up to 0.1 ms", "over 0.1 ms")
 _BAND_NAMES = ("up to 0.1 ms", "0.1 to 1 ms", "1 to 10 ms", "over 10 ms")
 _EVENTS = Note(
     "event-time",
-    "timings of NeuSight's tables hold 10 to 70 us of event timing each; that much is added to these predictions",
+    "timings of tables with a column op hold 10 to 70 us of event timing each; that much is added to these predictions",
 )
 
 

@@ -6,20 +6,16 @@ import numpy as np
 
 from traincast.calibrate.contract import KINDS, FloatArray, Grouping, Kind, Labels, Predictions, Ratios, Request
 from traincast.calibrate.measurements import Skipped
+from traincast.calibrate.runs.boards import BOARD, labels_of
 from traincast.calibrate.runs.evaluate import Forecast, forecast_runs
 from traincast.calibrate.runs.fit import factors_of, sample_of
-from traincast.calibrate.runs.nanotron import fastest_siblings, is_nanotron
 from traincast.calibrate.runs.pairs import Pair, precision_pairs, weak_scaling_pairs
-from traincast.calibrate.runs.rows import Runs, assumed_stack, assumed_stacks, is_runs_table, read_runs
+from traincast.calibrate.runs.rows import Runs, assumed_stack, assumed_stacks, has_steps, read_runs
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.tables import Table
 from traincast.errors import ConfigError
 from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.simulation.interval import Z
-
-BOARD = "board"
-"""Grouping by what the accuracy board shows: pretraining runs with a full layout (``dense 16 bit`` ... ``experts``),
-those without, adapters, and of nanotron's sweep the fastest siblings above 20 % MFU (``best``) and all others."""
 
 GROUPINGS = (BOARD, "moe", "precision", "gpu", "stack", "source", "task", "layout")
 LEAVES_OUT = ("family", "source")
@@ -31,7 +27,7 @@ def predict(table: Table, request: Request) -> Predictions:
     Parameters
     ----------
     table : Table
-        ``measured_training_runs.csv``, ``nanotron_ultrascale_h100.csv``, or one with their columns.
+        With columns of the common schema, or of a public table that rules bring to it.
     request : Request
         It can leave out ``family`` (source, model, GPU family and precision) and ``source``: the factors
         are fitted again without each of them in turn.
@@ -81,15 +77,9 @@ def _again(
     return found
 
 
-def fits_steps(columns: Sequence[str]) -> bool:
-    """Say whether a file with these columns holds measured steps of training runs."""
-    timed = {"measured_value", "x_iter_time_s"} & set(columns)
-    return bool(timed) and (is_nanotron(columns) or is_runs_table(columns))
-
-
 def is_fitted(row: RunRow) -> bool:
     """Say whether the shipped factors were fitted to runs like this one: pretraining, with a full layout."""
-    return row.full_layout and row.groups["source"] != "nanotron"
+    return row.full_layout and not row.sweep
 
 
 def _progress(request: Request, rows: int) -> Callable[[int], None] | None:
@@ -115,7 +105,7 @@ def _without_each(
 def _predictions(runs: Runs, rows: Sequence[RunRow], forecasts: Sequence[Forecast], table: Table) -> Predictions:
     predicted = np.array([np.nan if each.step_s is None else each.step_s for each in forecasts], np.float64)
     reasons = [Skipped(row.id, each.reason) for row, each in zip(rows, forecasts, strict=True) if each.step_s is None]
-    labels = _labels(rows)
+    labels = labels_of(rows)
     details: dict[str, Labels] = {
         **{name: labels[name] for name in ("board", "source", "stack")},
         "stack_assumed": tuple("framework not known" if assumed_stack(row) else None for row in rows),
@@ -134,23 +124,6 @@ def _predictions(runs: Runs, rows: Sequence[RunRow], forecasts: Sequence[Forecas
         ratios=_ratios(rows, predicted),
         kept=list(forecasts),
     )
-
-
-def _labels(rows: Sequence[RunRow]) -> dict[str, tuple[str, ...]]:
-    best = {row.id for row in fastest_siblings([row for row in rows if row.groups["source"] == "nanotron"])}
-    labels = {name: tuple(row.groups[name] for row in rows) for name in (*GROUPINGS[1:], "family")}
-    return labels | {BOARD: tuple(_board(row, best) for row in rows)}
-
-
-def _board(row: RunRow, best: set[str]) -> str:
-    if row.groups["source"] == "nanotron":
-        return "best" if row.id in best else "others"
-    if not row.full_layout:
-        return "layout not full" if row.groups["task"] == "pretrain" else row.groups["task"]
-    if row.groups["moe"] == "moe":
-        return "experts"
-    precision = row.groups["precision"]
-    return f"dense {'16 bit' if precision in ('bf16', 'fp16') else precision}"
 
 
 def _configuration(rows: Sequence[RunRow]) -> dict[str, Labels]:
@@ -186,7 +159,7 @@ KINDS.register("training-runs")(
         name="training-runs",
         title="steps of published training runs",
         quantity="step_s",
-        fits=fits_steps,
+        fits=has_steps,
         predict=predict,
         by=(*GROUPINGS, "family"),
         shown=GROUPINGS[:1],

@@ -1,26 +1,24 @@
-"""Fit the factors of end-to-end runs.
+"""What measured runs say of the factors of end-to-end runs.
 
-Simulate all runs, ask each how it answers to every factor, solve for the factors that bring forecasts
-nearest to measurements, and simulate again. A factor that few runs speak for stays near 1.
+Each simulated run is asked how it answers to every factor; then those factors are solved for that bring forecasts
+nearest to measurements. A factor that few runs speak for stays near 1. (`studies/fit_runs.py` simulates again with
+what it finds, until nothing changes.)
 
 Letters: I rows (runs), K factors.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.calibrate.runs.evaluate import Forecast, forecast_runs
+from traincast.calibrate.runs.evaluate import Forecast
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.runs.solve import FloatArray, solve
 from traincast.estimate.factors import Factor, FactorTable, Key, keys_of
 from traincast.estimate.priors import prior_deviation, prior_mean
 from traincast.hardware.gpus import load_gpu
-
-ROUNDS = 4
-"""Simulations of all runs; the fourth changes forecasts by less than 1 %."""
 
 _LEAST_SLOPE = 0.02
 """A factor that moves no run by more than this share of its own change is left alone."""
@@ -40,52 +38,6 @@ class Sample:
         """Return the sample without some of its runs."""
         keep = ~left_out_I
         return Sample(self.keys, self.slope_IK[keep], self.residual_I[keep], self.weight_I[keep], self.current_K)
-
-
-def fit_factors(
-    rows: Sequence[RunRow],
-    rounds: int = ROUNDS,
-    progress: Callable[[int], None] | None = None,
-    *,
-    start: FactorTable | None = None,
-    after_round: Callable[[Sequence[Forecast]], None] | None = None,
-) -> tuple[FactorTable, Sample]:
-    """Return the factors that bring forecasts nearest to measured steps.
-
-    Parameters
-    ----------
-    rows : sequence of RunRow
-        Runs with a measured step.
-    rounds : int
-        Simulations of all runs.
-    progress : callable, optional
-        Told after every simulated run how many are done.
-    start : FactorTable, optional
-        Factors of the first simulation; 1 by default. They change how many rounds are needed, not the end.
-    after_round : callable, optional
-        Told the forecasts of every round.
-
-    Returns
-    -------
-    FactorTable, Sample
-        The factors, and the sample of the last round, from which fits without some runs are solved.
-
-    Raises
-    ------
-    ValueError
-        If there is no round.
-    """
-    table = start or FactorTable()
-    sample = None
-    for _ in range(rounds):
-        forecasts = forecast_runs(rows, [table] * len(rows), progress)
-        if after_round is not None:
-            after_round(forecasts)
-        sample = sample_of(rows, forecasts, table)
-        table = factors_of(sample)
-    if sample is None:
-        raise ValueError("a fit needs at least one round")
-    return table, sample
 
 
 def sample_of(rows: Sequence[RunRow], forecasts: Sequence[Forecast], table: FactorTable) -> Sample:

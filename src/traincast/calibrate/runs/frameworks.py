@@ -9,24 +9,12 @@ from typing import Any
 from traincast.calibrate.tables import Row
 from traincast.files import parse_toml
 from traincast.hardware.gpus import find_gpu
-from traincast.spec.stacks import DEFAULT_STACK, load_stack, stack_of_year
+from traincast.spec.stacks import DEFAULT_STACK, load_stack, stack_names, stack_of_year
 
 _FILE = "data/runs/frameworks.toml"
-_SOURCE_YEARS = (("mlperf-training-v3", 2023), ("mlperf-training-v4", 2024), ("mlperf-training-v5", 2025))
-"""Round of MLPerf Training and its year. Source: github.com/mlcommons, training_results_v3.0 to v5.1."""
-
 _LAG_YEARS = 2
 """Years from a generation of GPUs to the software of runs on it. Median of the published runs whose framework is known:
 3 on Ampere (263 runs), 2 on Hopper (495), 1 on Blackwell (252)."""
-
-_MEGATRON_RELEASES = (
-    (r"megatron[- _]?lm[ ,@(]*v?2\.\d", 2021),
-    (r"megatron[- _]?lm[ ,@(]*v?3\.\d", 2022),
-    (r"core[ _]*[rv]?0\.[1-3](?!\d)", 2023),
-    (r"core[ _]*[rv]?0\.[4-9](?!\d)", 2024),
-    (r"core[ _]*[rv]?0\.1\d", 2025),
-)
-"""Releases of Megatron-LM and Megatron Core, and the years of their stacks. Source: tags of NVIDIA/Megatron-LM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +36,23 @@ class Found:
 def stack_of(row: Row) -> Found:
     """Return the stack of a row; where its framework is not known, that of its GPU's vendor or generation."""
     framework = row.cells.get("framework", "")
-    if row.cells.get("gpu", "").upper().startswith("MI"):
-        return Found("primus-2025")
+    if framework in stack_names():
+        return Found(framework)
     for entry in _table()["framework"]:
-        if re.search(entry["pattern"], framework, re.IGNORECASE):
+        if _is_of(entry, row):
             return _by_year(row) if entry.get("by_year") else Found(_of_entry(entry, row))
     shown = f"framework {framework!r} is not known" if framework else "the framework is not given"
     return _by_vendor(row, shown) or _by_year(row, shown)
+
+
+def by_annotations(stack: str) -> bool:
+    """Say whether a stack lays out by sharding annotations, whose axes are no degrees of parallelism."""
+    return stack in _table()["annotations"]["stacks"]
+
+
+def _is_of(entry: dict[str, Any], row: Row) -> bool:
+    texts = (("framework", entry["pattern"]), *((name, entry.get(name, "")) for name in ("gpu", "notes")))
+    return all(re.search(pattern, row.cells.get(name, ""), re.IGNORECASE) for name, pattern in texts)
 
 
 def release_of(row: Row) -> tuple[int, int] | None:
@@ -66,14 +64,13 @@ def release_of(row: Row) -> tuple[int, int] | None:
 
 
 def year_of(row: Row) -> int | None:
-    """Return the year of a row's software as far as its release, tag, name or source says it."""
+    """Return the year of a row's software as far as its release, tag or name says it, or a column of its own."""
     if (release := release_of(row)) is not None:
         return 2000 + release[0]
     written = re.search(r"(?<!\d)20[12]\d(?!\d)", row.cells.get("framework", ""))
     if written:
         return int(written[0])
-    source = row.cells.get("source", "")
-    return next((year for name, year in _SOURCE_YEARS if source.startswith(name)), None)
+    return row.count("software_year") if "software_year" in row.cells else None
 
 
 def _of_entry(entry: dict[str, Any], row: Row) -> str:
@@ -118,7 +115,8 @@ def _megatron_year(row: Row) -> int | None:
     framework = row.cells.get("framework", "").lower()
     if "megatron" not in framework:
         return None
-    return next((year for pattern, year in _MEGATRON_RELEASES if re.search(pattern, framework)), None)
+    releases: dict[str, int] = _table()["releases"]
+    return next((year for pattern, year in releases.items() if re.search(pattern, framework)), None)
 
 
 @cache

@@ -1,20 +1,10 @@
-"""What a published run says of its network, and what is known of the networks of a few sources."""
+"""What a row of training runs says of its network cards."""
 
 import re
 
 from traincast.calibrate.tables import Row
 
 _GIGABIT = 1e9 / 8
-
-_OF_SOURCE = {
-    "bigscience-bloom-prequel": 6.25e9,
-    "internevo": 6.25e9,
-    "oneflow-dlperf-v100": 1.5625e9,
-    "bigscience-v100": 12.5e9,
-}
-"""Line rate per GPU where a source's column or paper says it. BLOOM: 4 Omni-Path links of 100 Gb/s per node of 8
-(bigscience, train/tr11-176B-ml). InternEvo: 4 x 100 Gb RoCE per node of 8. OneFlow: one 100 Gb/s EDR per node of 8
-(DLPerf). Jean Zay V100: 4 x 100 Gb/s per node of 4."""
 
 _PER_GPU = re.compile(r"(\d+) ?gb/s(?: rdma)? per gpu", re.IGNORECASE)
 _PER_NODE = re.compile(r"(\d+) ?gb(?:/s|ps) (?:per node|node-node)", re.IGNORECASE)
@@ -31,16 +21,15 @@ def nic_bytes_per_s(row: Row) -> float | None:
     Parameters
     ----------
     row : Row
-        With the columns ``source``, ``interconnect`` and ``gpus_per_node``.
+        With the column ``nic_gbit_per_gpu``, or ``interconnect`` (in words) and ``gpus_per_node``.
 
     Returns
     -------
     float or None
         Bytes per second and direction.
     """
-    source = row.cells.get("source", "")
-    if source in _OF_SOURCE:
-        return _OF_SOURCE[source]
+    if "nic_gbit_per_gpu" in row.cells:
+        return row.number("nic_gbit_per_gpu") * _GIGABIT
     text = row.cells.get("interconnect", "")
     per_node = row.count("gpus_per_node") if "gpus_per_node" in row.cells else 8
     if found := _PER_GPU.search(text):

@@ -1,28 +1,29 @@
-"""Published training runs as jobs with a measured step: one `RunRow` per row, or the reason why there is none.
+"""Measured training runs as jobs with a measured step: one `RunRow` per row, or the reason why there is none.
 
-Columns are read by name in any order; what they leave out follows the rules of `traincast.calibrate.runs.request`,
-each use of one listed among the row's notes. The rules are listed in docs/jobs.md, published runs as jobs.
+Columns are read by name in any order; docs/measurements.md describes them, and docs/jobs.md what follows from those
+that are empty.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.runs.nanotron import is_nanotron, nanotron_run
+from traincast.calibrate.runs.models import model_from_columns
 from traincast.calibrate.runs.network import nic_bytes_per_s
-from traincast.calibrate.runs.remarks import remarks
 from traincast.calibrate.runs.request import ASSUMED_STACK, request_of
 from traincast.calibrate.runs.run import RunRow, gpu_family, precision_class
+from traincast.calibrate.runs.schema import common_columns, common_row
 from traincast.calibrate.runs.steps import measured_step_s
 from traincast.calibrate.tables import Row, Table
 from traincast.diagnostics import Note
+from traincast.errors import FormatError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu_clusters import cluster_for
 from traincast.hardware.gpus import load_gpu
 from traincast.spec.job import JobRequest
-from traincast.spec.model_columns import model_from_columns
 from traincast.units import counted
 
 COLUMNS = ("model", "gpu", "num_gpus")
@@ -43,6 +44,8 @@ LAYOUT_COLUMNS = (
 """What a row must fill to have a full layout."""
 
 _STEP_METRICS = ("iter_time_s", "tokens_per_s_per_gpu", "samples_per_s_total", "sequences_per_s_total")
+MEMORY_KINDS = ("allocated", "reserved", "device")
+"""What a printed memory may be; the last where nothing says it."""
 GIB = 2**30
 
 
@@ -89,54 +92,62 @@ def assumed_stacks(runs: Sequence[RunRow]) -> tuple[Note, ...]:
 
 
 def is_runs_table(columns: Sequence[str]) -> bool:
-    """Say whether a file with these columns is one of training runs."""
-    names = set(columns)
-    return set(COLUMNS) <= names and bool({"measured_metric", "x_iter_time_s"} & names)
+    """Say whether a file with these columns is one of training runs: with a step, or with their memory."""
+    names = common_columns(columns)
+    return set(COLUMNS) <= names and bool({"measured_metric", "x_iter_time_s", "x_peak_mem_gib"} & names)
+
+
+def has_steps(columns: Sequence[str]) -> bool:
+    """Say whether a file with these columns holds steps of training runs."""
+    names = common_columns(columns)
+    return set(COLUMNS) <= names and ("x_iter_time_s" in names or {"measured_metric", "measured_value"} <= names)
 
 
 def is_full_layout(row: Row) -> bool:
     """Say whether a row is a pretraining run whose shape, batch, layout and step were all published.
 
-    It is one if its task is pretraining (``x_task``, or no such column), every one of `LAYOUT_COLUMNS` is
-    filled, and a step time can be told without counting FLOP: from ``x_iter_time_s``, or from a time or a
-    rate of samples or tokens.
+    The row is one of the common schema. Its layout is full if its task is pretraining (``x_task``, or no such
+    column), every one of `LAYOUT_COLUMNS` is filled, and a step time can be told without counting FLOP: from
+    ``x_iter_time_s``, or from a time or a rate of samples or tokens.
     """
     cells = row.cells
     rated = "measured_value" in cells and cells.get("measured_metric") in _STEP_METRICS
     measured = "x_iter_time_s" in cells or rated
-    pretrain = cells.get("x_task", "pretrain") == "pretrain" and cells.get("status", "ok") == "ok"
+    pretrain = cells.get("x_task", "pretrain") == "pretrain" and cells.get("outcome", "ok") == "ok"
     return pretrain and measured and all(name in cells for name in LAYOUT_COLUMNS)
 
 
 def read_runs(table: Table) -> Runs:
-    """Turn a table of training runs into jobs with a measured step.
+    """Turn a table of training runs into jobs with what was measured.
 
     Parameters
     ----------
     table : Table
-        With the columns of ``measured_training_runs.csv`` or ``nanotron_ultrascale_h100.csv``.
+        With columns of the common schema, or of a public table that rules bring to it.
 
     Returns
     -------
     Runs
         Every row is in it, as a run or as a skipped one.
     """
-    nanotron = is_nanotron(table.columns)
-    kept, skipped = table.read(nanotron_run if nanotron else run_of)
+    common = replace(table, rows=tuple(common_row(row, table.columns) for row in table.rows))
+    timed = has_steps(table.columns)
+    kept, skipped = common.read(lambda row: _run_of(row, timed=timed))
+    printed = {row.place: row.cells for row in table.rows}
     return Runs(
-        rows=tuple(run for _, run in kept),
+        rows=tuple(replace(run, cells=printed[row.place]) for row, run in kept),
         skipped=skipped,
-        full_layout=sum(map(_counted_as_nanotron if nanotron else is_full_layout, table.rows)),
+        full_layout=sum(map(is_full_layout, common.rows)),
     )
 
 
 def run_of(row: Row) -> RunRow | Skipped:
-    """Turn a row of ``measured_training_runs.csv`` into a job with a measured step.
+    """Turn a row into a job with what was measured.
 
     Parameters
     ----------
     row : Row
-        One row.
+        One row of a table.
 
     Returns
     -------
@@ -147,33 +158,56 @@ def run_of(row: Row) -> RunRow | Skipped:
     TraincastError
         If the row cannot be described: its model or GPU is not known, or a cell is no number.
     """
-    remark = remarks().get(row.id)
-    if remark is not None and remark.status == "exclude":
-        return Skipped(row.id, f"excluded: {remark.reason}")
-    lacking = [name for name in ("seq_len", "global_batch", "num_gpus", "gpu") if name not in row.cells]
+    found = _run_of(common_row(row))
+    return found if isinstance(found, Skipped) else replace(found, cells=row.cells)
+
+
+def _run_of(row: Row, *, timed: bool = True) -> RunRow | Skipped:
+    """Turn a row of the common schema into a job with what was measured; in a table of steps each row needs one."""
+    cells = row.cells
+    if "exclude" in cells:
+        return Skipped(row.id, cells["exclude"])
+    # A sweep is over layouts: a row that does not say its own is none of it.
+    needed = ("seq_len", "global_batch", "num_gpus", "gpu", *(("micro_batch", "tp", "pp") if "sweep" in cells else ()))
+    lacking = [name for name in needed if name not in cells]
     if lacking:
         return Skipped(row.id, f"the columns {', '.join(lacking)} are empty")
-    model = model_from_columns(row.cells)
-    step_s = measured_step_s(row, model)
-    if step_s is None:
+    model = model_from_columns({**cells, "model": cells.get("base_model", cells.get("model", ""))})
+    ran = cells.get("outcome", "ok") == "ok"
+    step_s = measured_step_s(row, model) if ran else None
+    peak_bytes = row.number("x_peak_mem_gib") * GIB if "x_peak_mem_gib" in cells else None
+    if ran and step_s is None and (timed or peak_bytes is None):
         return Skipped(row.id, _without_step(row))
     request, notes = request_of(row, model)
-    gpu = load_gpu(row.cells["gpu"]).name
-    nic = nic_bytes_per_s(row)
-    per_node = row.count("gpus_per_node") if "gpus_per_node" in row.cells else None
-    peak = row.number("x_peak_mem_gib") * GIB if "x_peak_mem_gib" in row.cells else None
+    gpu = load_gpu(cells["gpu"]).name
+    per_node = row.count("gpus_per_node") if "gpus_per_node" in cells else None
     return RunRow(
         id=row.id,
         request=request,
-        cluster=_cluster(gpu, per_node, nic, request.gpus),
+        cluster=_cluster(gpu, per_node, nic_bytes_per_s(row), request.gpus),
         measured_s=step_s,
-        peak_bytes=peak,
+        peak_bytes=peak_bytes,
+        outcome="ok" if ran else cells["outcome"],
         full_layout=is_full_layout(row),
-        remark=remark,
         notes=notes,
         groups=_groups(row, gpu, request),
-        cells=row.cells,
+        cells=cells,
+        **_told(row),
     )
+
+
+def _told(row: Row) -> dict[str, Any]:
+    """Return what a row says of its measurement."""
+    cells = row.cells
+    kind = cells.get("memory_kind", MEMORY_KINDS[-1])
+    if kind not in MEMORY_KINDS:
+        known = ", ".join(MEMORY_KINDS)
+        raise FormatError(f"column memory_kind is {kind!r}; it must be one of {known}", row.path, row.line)
+    return {
+        "memory_kind": kind,
+        "first_stage_memory": cells.get("memory_stage") == "first",
+        **{name: cells.get(name, "") for name in ("sweep", "repeat_of", "stage_layers")},
+    }
 
 
 def _without_step(row: Row) -> str:
@@ -207,7 +241,3 @@ def _groups(row: Row, gpu: str, request: JobRequest) -> Mapping[str, str]:
         "stack": str(request.stack or "unknown"),
         "layout": "full" if is_full_layout(row) else "partial",
     }
-
-
-def _counted_as_nanotron(row: Row) -> bool:
-    return row.cells.get("status", "ok") == "ok" and "x_iter_time_s" in row.cells

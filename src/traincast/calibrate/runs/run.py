@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traincast.calibrate.runs.remarks import Remark
 from traincast.diagnostics import Note
 from traincast.hardware.cluster import Cluster
 from traincast.spec.job import JobRequest
@@ -27,13 +26,21 @@ class RunRow:
     measured_s : float or None
         Measured step; None where the run did not work (`outcome`).
     peak_bytes : float or None
-        Peak of allocated memory per GPU as printed.
+        Peak memory of a GPU as printed.
     outcome : str
         ``ok``, or ``crashed`` for a layout that did not run (mostly for want of memory).
     full_layout : bool
         Whether shape, batch, layout and step were all published (`is_full_layout`).
-    remark : Remark or None
-        Where something is known of this very run.
+    sweep : str
+        The sweep over layouts that it is of; nothing is fitted to those.
+    repeat_of : str
+        Runs with the same text are repeats of one layout, of which the fastest counts.
+    memory_kind : str
+        What `peak_bytes` is: ``allocated`` or ``reserved`` by PyTorch's allocator, or all that the ``device`` holds.
+    first_stage_memory : bool
+        Whether `peak_bytes` is that of the first stage; else of the largest.
+    stage_layers : str
+        Layers of each stage, or ``by-cost``; empty where the framework decides.
     notes : tuple of Note
         Rules that filled in what the columns leave out.
     groups : mapping
@@ -49,7 +56,11 @@ class RunRow:
     peak_bytes: float | None = None
     outcome: str = "ok"
     full_layout: bool = False
-    remark: Remark | None = None
+    sweep: str = ""
+    repeat_of: str = ""
+    memory_kind: str = "device"
+    first_stage_memory: bool = False
+    stage_layers: str = ""
     notes: tuple[Note, ...] = ()
     groups: Mapping[str, str]
     cells: Mapping[str, str]

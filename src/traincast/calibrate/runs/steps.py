@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from traincast.calibrate.tables import Row
+from traincast.errors import FormatError
 from traincast.hardware.gpus import load_gpu
 from traincast.model.counts import token_flops
 from traincast.model.model import Model
@@ -17,20 +18,12 @@ class FlopCount(NamedTuple):
     """Factor for layers computed again inside the count: 4/3, or 1."""
 
 
-_COUNTS = {
-    "bigscience-bloom-prequel": FlopCount(True, 4 / 3),
-    "megatron-sc21-table1": FlopCount(True, 4 / 3),
-    "megatron-sc21-table2": FlopCount(True, 4 / 3),
-    "paper-gpt-neox-20b": FlopCount(True, 4 / 3),
-    "megatron-core-r0.8-table": FlopCount(True, 1.0),
-    "nemo-perf-docs": FlopCount(True, 1.0),
-    "megatron-moe-modelzoo": FlopCount(False, 1.0),
-    "paper-palm-540b": FlopCount(True, 1.0),
-    "paper-opt-175b": FlopCount(True, 1.0),
+FLOP_COUNTS = {
+    "causal": FlopCount(False, 1.0),
+    "full": FlopCount(True, 1.0),
+    "full+recompute": FlopCount(True, 4 / 3),
 }
-"""By source, where only FLOP/s were printed. Sources: the formula of arXiv 2104.04473, eq. 3 (recomputation inside)
-for the runs of 2021-2022; NeMo's and Megatron-LM's count of 2024 (attention in full); Megatron-Core MoE (causal half,
-which reproduces Megatron-Bridge's printed values); PaLM, arXiv 2204.02311, appendix B."""
+"""What the column ``flop_count`` may say."""
 
 
 def measured_step_s(row: Row, model: Model | None) -> float | None:
@@ -39,7 +32,8 @@ def measured_step_s(row: Row, model: Model | None) -> float | None:
     Parameters
     ----------
     row : Row
-        With ``measured_metric`` and ``measured_value``, or ``x_iter_time_s``; any column may be missing.
+        With ``measured_metric`` and ``measured_value``, or ``x_iter_time_s``; any column may be missing. FLOP/s
+        tell a step only beside ``flop_count``.
     model : Model, optional
         Needed where only FLOP/s were printed.
 
@@ -78,9 +72,13 @@ def _samples_and_tokens(row: Row) -> tuple[float, float] | None:
 
 def _from_flops(row: Row, model: Model, tokens: float, metric: str) -> float | None:
     """Divide the source's own count of FLOP by its FLOP per second."""
-    count = _COUNTS.get(row.cells.get("source", ""))
-    if count is None:
+    said = row.cells.get("flop_count")
+    if said is None:
         return None
+    count = FLOP_COUNTS.get(said)
+    if count is None:
+        known = ", ".join(FLOP_COUNTS)
+        raise FormatError(f"column flop_count is {said!r}; it must be one of {known}", row.path, row.line)
     flops = token_flops(model, row.count("seq_len"))
     attention = flops.attention_core * (2 if count.full_attention and model.attention.causal else 1)
     per_token = 3 * ((flops.matrices - flops.head + attention) * count.recompute + flops.head)

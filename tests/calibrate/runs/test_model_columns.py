@@ -1,9 +1,9 @@
 import pytest
 
+from traincast.calibrate.runs.models import model_from_columns
 from traincast.errors import ConfigError
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
-from traincast.spec.model_columns import model_from_columns
 
 GPT = {"model": "gpt-39B", "layers": "48", "hidden": "8192", "ffn_hidden": "32768", "heads": "64", "seq_len": "2048"}
 
