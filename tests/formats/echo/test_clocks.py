@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from traincast.formats.echo.clocks import align, fused_pairs
+from traincast.formats.echo.facts import parse_name
 from traincast.formats.echo.files import RankTrace, Run, read_runs
 from traincast.formats.echo.grammar import parse
-from traincast.formats.echo.names import parse_name
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SEND_LATE_MS = 0.35

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from traincast.errors import FormatError
 from traincast.formats.echo.clocks import fused_pairs
 from traincast.formats.echo.facts import shape_facts
-from traincast.formats.echo.generation import generation, looks_like
 from traincast.formats.echo.grammar import parse
+from traincast.formats.echo.inspection import generation, looks_like, oddities
 from traincast.formats.echo.lines import format_line
-from traincast.formats.echo.oddities import oddities
 from traincast.formats.echo.totals import totals
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -5,10 +5,17 @@ from pathlib import Path
 import pytest
 
 from traincast.errors import FormatError
-from traincast.formats.echo.generation import BUCKETS, PLAN, PROFILE, REAL_RUN, generation, looks_like
 from traincast.formats.echo.grammar import parse
-from traincast.formats.echo.inspection import inspect_file
-from traincast.formats.echo.oddities import oddities
+from traincast.formats.echo.inspection import (
+    BUCKETS,
+    PLAN,
+    PROFILE,
+    REAL_RUN,
+    generation,
+    inspect_file,
+    looks_like,
+    oddities,
+)
 from traincast.formats.echo.totals import pure_compute_s, totals
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from traincast.errors import FormatError
+from traincast.formats.echo.facts import parse_name
 from traincast.formats.echo.files import group_runs, read_runs, read_trace
-from traincast.formats.echo.names import parse_name
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PP4 = EXAMPLES / "megatron_pp4_tp2"

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from traincast.diagnostics import Note
-from traincast.formats.echo.ends import Ends, matched_ends
 from traincast.formats.echo.files import Run
-from traincast.formats.echo.hosts import Hosts, clock_ahead_s, find_hosts
+from traincast.formats.echo.hosts import Ends, Hosts, clock_ahead_s, find_hosts, matched_ends
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.vocabulary import MESSAGES
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
+from traincast.formats.echo.facts import FileName, parse_name
 from traincast.formats.echo.grammar import load
 from traincast.formats.echo.lines import TraceOp
-from traincast.formats.echo.names import FileName, parse_name
 from traincast.formats.open import expand_inputs
-from traincast.units import format_time
+from traincast.units import counted, format_time
 
 SAME_RUN = timedelta(seconds=30)
 """Files of one prefix whose stamps follow each other within it are one run; nodes differ by about 1 s."""
@@ -24,6 +24,7 @@ SAME_RUN = timedelta(seconds=30)
 _BACKWARDS_S = 0.001
 _JUMP_S = 3600.0
 """Longest time that may lie between two operations of a step, whatever its length."""
+_SHOWN_RUNS = 8
 _JUMP_RATIO = 1000.0
 """Times what the file has traced so far that a longer pause may take: a step of days has pauses of hours."""
 
@@ -98,6 +99,25 @@ def read_trace(path: Path) -> RankTrace:
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read files, folders and patterns, and group what they hold into runs (see `group_runs`)."""
     return group_runs([read_trace(path) for path in expand_inputs(paths)])
+
+
+def only_run(paths: Sequence[Path]) -> Run:
+    """Return the one run of some files.
+
+    Raises
+    ------
+    FormatError
+        If they are of several runs; the message has a pattern for each.
+    """
+    runs = read_runs(paths)
+    if len(runs) > 1:
+        files = [trace.path for run in runs for trace in run.traces.values()]
+        each = [f"{pattern_of(run, files)!r} ({counted(len(run.traces), 'rank')})" for run in runs[:_SHOWN_RUNS]]
+        more = [f"and {len(runs) - _SHOWN_RUNS} more"] if len(runs) > _SHOWN_RUNS else []
+        shown = ", ".join([*each, *more])
+        text = f"the files are of {len(runs)} runs; give those of one, by a pattern in quotes: {shown}"
+        raise FormatError(text, str(paths[0]))
+    return runs[0]
 
 
 def group_runs(traces: Sequence[RankTrace]) -> list[Run]:

@@ -14,9 +14,17 @@ from pathlib import Path
 
 from traincast.errors import FormatError
 from traincast.files import read_bytes
-from traincast.formats.echo.fields import by_key, list_of_strings, split_fields
+from traincast.formats.echo.fields import (
+    by_key,
+    dtype,
+    list_of_strings,
+    shape,
+    split_fields,
+    text_or_none,
+    time_s,
+    whole,
+)
 from traincast.formats.echo.lines import Call, SubOp, TraceOp
-from traincast.formats.echo.values import dtype, shape, text_or_none, time_s, whole
 from traincast.formats.echo.vocabulary import (
     COMMUNICATIONS,
     DTYPE_BYTES,

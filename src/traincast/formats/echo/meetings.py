@@ -1,21 +1,30 @@
-"""Match what ranks did together, and separate transfer from waiting.
+"""Match what ranks did together, separate transfer from waiting, and say what the run measured.
 
 A synchronous span is transfer and waiting for the slowest member, so the shortest span of a
 group is the transfer. An asynchronous span runs from launch to wait and holds the GEMM that
 hides it; where a rank launched earlier than the last member, what exceeds its usual GEMM is
-waiting, not work.
+waiting, not work. Of the two ends of a message the one that came last did not wait.
+
+Letters: D directions (0 forward, 1 backward), Q stages, M microbatches.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+
+from traincast.formats.echo.clocks import Alignment, fused_pairs
+from traincast.formats.echo.files import RankTrace
+from traincast.formats.echo.layout import Layouts, Traced
 from traincast.formats.echo.lines import Call, SubOp, TraceOp
-from traincast.formats.echo.vocabulary import COLLECTIVES
+from traincast.formats.echo.vocabulary import COLLECTIVES, MESSAGES
 from traincast.workload.groups import GroupTable
+from traincast.workload.ops import FloatArray
 from traincast.workload.words import Group
+from traincast.workload.workload import MeasuredRun
 
 OPTIMIZER = "optimizer_step"
 """Operation that begins with the norm over tp x pp."""
@@ -152,3 +161,101 @@ class Meetings:
 
 def _index(op: TraceOp, sub: SubOp) -> int:
     return next(index for index, other in enumerate(op.sub_ops) if other is sub)
+
+
+_End = tuple[int, bool, int, int]
+"""Pipeline, forward, boundary, microbatch: what both ends of a message share."""
+
+
+@dataclass(slots=True)
+class Messages:
+    """Both ends of every traced message."""
+
+    traced: Traced
+    layouts: Layouts
+    _spans: dict[_End, list[float]] = field(init=False, default_factory=dict)
+    _sends: list[float] = field(init=False, default_factory=list)
+    """Durations of sends that were posted alone: nearly all transfer, for the other end waits."""
+
+    def __post_init__(self) -> None:
+        for rank, trace in self.traced.traces.items():
+            fused = {index for pair in fused_pairs(trace.ops) for index in pair}
+            for index, op in enumerate(trace.ops):
+                if op.op in MESSAGES and not op.is_placeholder and op.duration_s is not None:
+                    self._spans.setdefault(self._end(op, rank), []).append(op.duration_s)
+                    if op.op.startswith("send") and index not in fused:
+                        self._sends.append(op.duration_s)
+
+    def transfer_s_DQM(self, rank: int) -> FloatArray:
+        """Return the transfers of a rank's pipeline, in seconds; NaN where the trace does not tell.
+
+        The end that came last did not wait, so the shorter of both spans is the transfer. Where only
+        one end was traced it is the usual send, where none was it is left to be priced.
+        """
+        original, target = self.layouts.traced, self.layouts.target
+        transfer_s = np.full((2, target.pp, target.microbatches), self._usual_s)
+        pipeline = rank % original.ranks_per_stage
+        for direction, boundary, microbatch in np.ndindex(transfer_s.shape):
+            # Boundaries of a longer pipeline are like the last one that was traced.
+            like = min(boundary, max(0, original.pp - 2)), min(microbatch, self.traced.microbatches - 1)
+            ends = self._spans.get((pipeline, direction == 0, *like), [])
+            if len(ends) == 2:
+                transfer_s[direction, boundary, microbatch] = min(ends)
+        return transfer_s
+
+    def wait_s(self, ops: Sequence[TraceOp], rank: int) -> float:
+        """Return what a rank waited in a message, or in two that were one exchange, in seconds.
+
+        Unknown, and 0, where no send tells what a transfer takes.
+        """
+        known = [self._spans.get(self._end(op, rank), []) for op in ops]
+        transfers_s = [min(ends) if len(ends) == 2 else self._usual_s for ends in known]
+        waits_s = [(op.duration_s or 0.0) - transfer_s for op, transfer_s in zip(ops, transfers_s, strict=True)]
+        return max(0.0, min(waits_s)) if not np.isnan(waits_s).any() else 0.0
+
+    @property
+    def _usual_s(self) -> float:
+        return median(self._sends) if self._sends else float("nan")
+
+    def _end(self, op: TraceOp, rank: int) -> _End:
+        stage = rank // self.layouts.traced.ranks_per_stage
+        forward = op.op.endswith("forward")
+        comes = op.op.startswith("recv")
+        boundary = stage - 1 if comes == forward else stage
+        return rank % self.layouts.traced.ranks_per_stage, forward, boundary, op.batch_id or 0
+
+
+def measured_run(
+    traces: Mapping[int, RankTrace], alignment: Alignment, meetings: Meetings, messages: Messages
+) -> MeasuredRun | None:
+    """Return the measured step, ends and parts of a run; None where no operation has a time.
+
+    Times are seconds from the first start of any rank; of a fused exchange the second line says
+    the same again and is left out. What a rank waited is known as far as the others were traced.
+    """
+    end_s: dict[int, float] = {}
+    part_s: dict[int, dict[str, float]] = {}
+    wait_s: dict[int, dict[str, float]] = {}
+    starts = []
+    for rank, trace in traces.items():
+        second_of = dict(fused_pairs(trace.ops))
+        repeated = set(second_of.values())
+        parts, waits = defaultdict[str, float](float), defaultdict[str, float](float)
+        now_s = alignment.offset_s[rank]
+        for index, op in enumerate(trace.ops):
+            if op.start_s is None or op.end_s is None:
+                continue
+            starts.append(op.start_s - alignment.offset_s[rank])
+            end_s[rank] = max(end_s.get(rank, 0.0), op.end_s - alignment.offset_s[rank])
+            if index not in repeated:
+                parts[op.op] += op.duration_s or 0.0
+                parts["host_gap"] += max(0.0, op.start_s - now_s)
+                together = [op, trace.ops[second_of[index]]] if index in second_of else [op]
+                waits[op.op] += messages.wait_s(together, rank) if op.op in MESSAGES else meetings.wait_s(op, rank)
+            now_s = op.end_s
+        part_s[rank], wait_s[rank] = dict(parts), dict(waits)
+    if not starts:
+        return None
+    first_s = min(starts)
+    ends_s = {rank: end - first_s for rank, end in end_s.items()}
+    return MeasuredRun(max(end_s.values()) - first_s, ends_s, part_s, wait_s)

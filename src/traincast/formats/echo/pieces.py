@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from traincast.errors import FormatError
 from traincast.formats.echo.experts import ExpertScaling, Section, is_exchange, traced_sections
+from traincast.formats.echo.fields import resolved_s
 from traincast.formats.echo.lines import SubOp, TraceOp
 from traincast.formats.echo.meetings import OPTIMIZER, Meetings
 from traincast.formats.echo.totals import size_bytes_of
-from traincast.formats.echo.values import resolved_s
 from traincast.formats.echo.vocabulary import COLLECTIVES, OVERLAP_CLASSES
 from traincast.workload.builder import Place, collective_op, compute_op, host_op, wait_op
 from traincast.workload.ops import Op

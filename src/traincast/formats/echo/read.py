@@ -17,12 +17,10 @@ from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.echo.clocks import Alignment, align
 from traincast.formats.echo.experts import ExpertScaling, received_over_mean
-from traincast.formats.echo.files import RankTrace, Run, pattern_of, read_runs
+from traincast.formats.echo.files import RankTrace, only_run
 from traincast.formats.echo.layout import Layouts, Traced, decide_layouts
 from traincast.formats.echo.lines import TraceOp
-from traincast.formats.echo.measured import measured_run
-from traincast.formats.echo.meetings import Meetings
-from traincast.formats.echo.messages import Messages
+from traincast.formats.echo.meetings import Meetings, Messages, measured_run
 from traincast.formats.echo.pieces import Pieces
 from traincast.formats.echo.remarks import changes_loads, chosen_loads, say_what_was_read
 from traincast.formats.echo.split import BUCKET, RankWork, Splitter
@@ -31,15 +29,12 @@ from traincast.schedules.plan import SlotKind
 from traincast.spec.inputs import input_of
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel
-from traincast.units import counted
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.experts import ExpertLoads, load_of_rank
 from traincast.workload.groups import GroupTable, rank_groups
 from traincast.workload.ops import FloatArray, IntArray, Op
 from traincast.workload.words import Group
 from traincast.workload.workload import MeasuredRun, Workload
-
-_SHOWN_RUNS = 8
 
 
 def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
@@ -58,25 +53,6 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
     inputs = tuple(input_of(trace.path, name) for trace in traces.values())
     builder = WorkloadBuilder(name_of_run, layouts.target, options.schedule or "1f1b", notes, inputs)
     return _Replay(traced, layouts, alignment, options, builder).workload()
-
-
-def only_run(paths: Sequence[Path]) -> Run:
-    """Return the one run of some files.
-
-    Raises
-    ------
-    FormatError
-        If they are of several runs; the message has a pattern for each.
-    """
-    runs = read_runs(paths)
-    if len(runs) > 1:
-        files = [trace.path for run in runs for trace in run.traces.values()]
-        each = [f"{pattern_of(run, files)!r} ({counted(len(run.traces), 'rank')})" for run in runs[:_SHOWN_RUNS]]
-        more = [f"and {len(runs) - _SHOWN_RUNS} more"] if len(runs) > _SHOWN_RUNS else []
-        shown = ", ".join([*each, *more])
-        text = f"the files are of {len(runs)} runs; give those of one, by a pattern in quotes: {shown}"
-        raise FormatError(text, str(paths[0]))
-    return runs[0]
 
 
 def _refuse_plans(traces: Mapping[int, RankTrace]) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from traincast.diagnostics import Notebook
 from traincast.formats.echo.experts import ExpertLayer, expert_layers, received_over_mean
+from traincast.formats.echo.inspection import oddities
 from traincast.formats.echo.layout import Layouts, Traced
-from traincast.formats.echo.oddities import oddities
 from traincast.formats.layout import warn_single_microbatch
 from traincast.spec.options import LayoutOptions
 from traincast.spec.parallel import Parallel

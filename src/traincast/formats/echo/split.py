@@ -6,10 +6,10 @@ and at the end of the step, with the host's gaps between traced operations kept 
 
 from dataclasses import dataclass, field
 
+from traincast.formats.echo.fields import resolved_s
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.echo.meetings import OPTIMIZER
 from traincast.formats.echo.pieces import Pieces
-from traincast.formats.echo.values import resolved_s
 from traincast.formats.echo.vocabulary import MESSAGES
 from traincast.schedules.plan import SlotKind
 from traincast.workload.builder import Place, host_op, wait_op
