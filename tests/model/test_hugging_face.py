@@ -167,6 +167,7 @@ CONFIGS = {
         *(32, 4096, 6400, 32, 8, 32064),
         model_type="phimoe",
         attention_bias=True,
+        lm_head_bias=True,
         num_local_experts=16,
         num_experts_per_tok=2,
     ),
@@ -245,7 +246,7 @@ CONFIGS = {
     },
     "mpt-7b": {
         **{"model_type": "mpt", "d_model": 4096, "n_heads": 32, "n_layers": 32, "expansion_ratio": 4},
-        **{"max_seq_len": 2048, "vocab_size": 50368, "no_bias": True, "attn_config": {"alibi": False}},
+        **{"max_seq_len": 2048, "vocab_size": 50368, "no_bias": False, "attn_config": {"alibi": False}},
     },
     "falcon-7b": {
         **{"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32},

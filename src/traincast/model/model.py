@@ -134,6 +134,10 @@ class Model:
     """``rms`` or ``layer`` (with a bias)."""
     linear_bias: bool = False
     """Whether the matrices of attention output and feed-forward have biases."""
+    embedding_norm: bool = False
+    """Whether the embedding has a norm of its own (BLOOM)."""
+    head_bias: bool = False
+    """Whether the LM head has a bias (GPT-J, Phi-2)."""
     learned_positions: int = 0
     """Positions of a learned position embedding; 0: none (rotary, ALiBi)."""
     max_positions: int | None = None

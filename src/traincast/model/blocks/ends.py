@@ -17,7 +17,7 @@ class Embedding:
     """
 
     def parts(self, share: Share) -> tuple[Part, ...]:
-        """Return both tables."""
+        """Return both tables, and the norm of what is looked up."""
         model = share.model
         lookup = Kernel(
             family="embedding",
@@ -25,7 +25,7 @@ class Embedding:
             dtype=share.execution.core_dtype,
         )
         split, whole = share.splits_sequence, (share.tp > 1) & (share.sequence_parallel == 0)
-        tables = (
+        tables: tuple[Part, ...] = (
             Part(
                 name="embedding.word_embeddings",
                 counts_as="embedding",
@@ -36,9 +36,11 @@ class Embedding:
             ),
         )
         positions = model.learned_positions * model.hidden
-        if not positions:
-            return tables
-        return (*tables, Part(name="embedding.position_embeddings", counts_as="positions", vectors=positions))
+        if positions:
+            tables += (Part(name="embedding.position_embeddings", counts_as="positions", vectors=positions),)
+        if model.embedding_norm:
+            tables += (norm(share, "embedding.layernorm", counts_as="embedding"),)
+        return tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class LmHead:
                 name="output_layer",
                 counts_as="head",
                 gemms=(gemm,),
+                vectors=share.table_rows if model.head_bias and not self.shared_table else 0,
                 saved={"head inputs": share.norm_bytes, "logits": share.execution.saved_logit_bytes * logits},
                 forward=exchange(share, "all_gather", split),
                 backward=(

@@ -197,6 +197,11 @@ def full_experts(config: Config, _: Family) -> Table:
     return {"experts": {"experts": experts, "topk": topk, "ffn_hidden": config.whole("intermediate_size")}}
 
 
+def head_bias(config: Config, _: Family) -> Table:
+    """Read whether the LM head has a bias."""
+    return {"head_bias": config.flag("lm_head_bias", default=False)}
+
+
 def learned_positions(config: Config, _: Family) -> Table:
     """Read as many learned positions as the model has positions."""
     return {"learned_positions": config.whole("n_positions", "max_position_embeddings")}
