@@ -10,7 +10,7 @@ from traincast.cli.terminal import console, print_json, print_line, progress
 @click.command(name="calibrate")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--cluster", metavar="NAME|FILE", help="Of collectives: preset, GPU or TOML file to start from.")
-@click.option("--gpu", metavar="NAME", help="Of operators: the accelerator that they were measured on.")
+@click.option("--gpu", metavar="NAME|FILE", help="Of operators: the accelerator that they were measured on.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the fitted profile there.")
 @click.option("--table", is_flag=True, help="Keep the measured times: they price just these groups.")
 @click.option("--json", "as_json", is_flag=True, help="Print residuals and constants as JSON and nothing else.")

@@ -23,7 +23,7 @@ from traincast.units import format_rate
 
 COUNTED_GPUS = 1024
 """GPUs for which switches and links are counted, where two full pods are no more than that."""
-_KEYS = frozenset({"fabric", "inter", "intra"})
+_KEYS = frozenset({"fabric", "gpu", "inter", "intra"})
 """Tables that no other file of traincast has."""
 
 
