@@ -7,7 +7,7 @@ from importlib import resources
 import pytest
 
 import traincast
-from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
+from traincast.errors import ConfigError, FormatError, InfeasibleError, UnknownNameError
 from traincast.estimate.collectives.inside import rate_inside
 from traincast.hardware import gpu as gpu_module
 from traincast.hardware import gpus
@@ -57,11 +57,16 @@ def test_links_stay_below_the_datasheet_and_every_number_has_a_source(name):
     assert cluster.intra.kind == (gpu.link_kind or None)
     assert cluster.inter.node_bandwidth_bytes_per_s <= cluster.gpus_per_node * cluster.inter.bandwidth_bytes_per_s
     sources = dict(cluster.sources)
-    for level in ("intra", "inter"):
-        for field, default in ((each.name, each.default) for each in Link.__dataclass_fields__.values()):
-            value = getattr(getattr(cluster, level), field)
-            if isinstance(value, int | float) and value != default:
-                assert "no measured collectives" in sources[f"{level}.{field}"]
+    said = {
+        f"{level}.{each.name}"
+        for level in ("intra", "inter")
+        for each in Link.__dataclass_fields__.values()
+        if isinstance(value := getattr(getattr(cluster, level), each.name), int | float) and value != each.default
+    }
+    assert said == {path for path in sources if path.startswith(("intra.", "inter."))}
+    assert all("no measured collectives" in sources[path] for path in said)
+    rate = gpu.host_bytes_per_s if gpu.link_kind == "pcie" else gpu.link_bytes_per_s
+    assert f"collectives reach {cluster.intra.bandwidth_bytes_per_s / rate:.0%} as on" in cluster.assumed[0]
     assert (cluster.nccl is None) == (gpu.nccl_row is None)
 
 
@@ -92,6 +97,21 @@ def test_bridged_cards_are_fast_in_pairs_and_slow_in_a_node():
     assert rate_inside(2, cluster) > 5 * rate_inside(4, cluster)
     plain = load_cluster("v100-pcie")
     assert rate_inside(2, plain) < plain.gpu.host_bytes_per_s
+    slower = 15.75 / 63  # PCIe 3 to PCIe 5
+    like = load_cluster("rtx-pro-6000").intra
+    assert plain.intra.halves_bandwidth_bytes_per_s == pytest.approx(like.halves_bandwidth_bytes_per_s * slower)
+    assert plain.intra.pair_bandwidth_bytes_per_s == pytest.approx(like.pair_bandwidth_bytes_per_s * slower)
+
+
+def test_copies_take_the_share_of_the_memory_that_a_measured_gpu_shows():
+    h100, h20 = load_cluster("h100").gpu, load_gpu("h20")
+    share = h100.copy_bytes_per_s / h100.hbm_bytes_per_s
+    assert built("h20").gpu.copy_bytes_per_s == pytest.approx(share * 4e12)
+    assert built("mi325x").gpu.copy_bytes_per_s is None
+    said = cluster_from_datasheet(replace(h20, copy_bytes_per_s=1e12), "datasheet", load_cluster)
+    assert said.gpu.copy_bytes_per_s == 1e12
+    blank = replace(h20, name="Abacus", hbm_bytes_per_s=None)
+    assert cluster_from_datasheet(blank, "datasheet", load_cluster).gpu.copy_bytes_per_s is None
 
 
 def test_a_mesh_of_four_gives_two_a_third_of_the_links():
@@ -130,6 +150,8 @@ def test_a_file_with_nothing_but_a_gpu_is_a_cluster_and_a_gpu(tmp_path):
     result = traincast.predict(JOB, path)
     assert f"datasheet in {path}" in next(note.text for note in result.assumptions if note.code == "cluster-assumed")
     assert result.iteration_time_s > traincast.predict(JOB, "h100").iteration_time_s
+    path.write_text(OWN + "domain = 1\n", encoding="utf-8")
+    assert load_cluster(path).gpus_per_node == 1
     path.write_text("gpus_per_node = 4\n" + OWN, encoding="utf-8")
     assert load_cluster(path).inter.node_bandwidth_bytes_per_s == pytest.approx(4 * 50e9 * NODE_SHARE)
 
@@ -162,6 +184,13 @@ def test_without_links_and_their_rate_the_first_missing_number_is_named(tmp_path
     with pytest.raises(ConfigError, match="is missing; give it, or a base"):
         load_cluster(path)
     assert gpu_named(path).sms == 100
+    bare = path.rename(tmp_path / "abacus")
+    assert gpu_named(bare).sms == 100
+    with pytest.raises(FormatError, match="cannot be read"):
+        gpu_named(path)
+    with pytest.raises(UnknownNameError, match="unknown GPU"):
+        gpu_named(tmp_path / "none")
+    assert gpu_named(load_gpu("h20")) is load_gpu("h20")
 
 
 @pytest.fixture

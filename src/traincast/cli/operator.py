@@ -34,7 +34,9 @@ def _size_options(function: Any) -> Any:  # noqa: ANN401
 @click.argument("family")
 @_size_options
 @click.option("--dtype", default="bf16", show_default=True, metavar="NAME", help="Element type of the inputs.")
-@click.option("--gpu", metavar="NAME|FILE", help="Accelerator, or a cluster file with its [gpu] (default: h100, an assumption).")
+@click.option(
+    "--gpu", metavar="NAME|FILE", help="Accelerator, or a cluster file with its [gpu] (default: h100, an assumption)."
+)
 @click.option(
     "--direction",
     default="forward",

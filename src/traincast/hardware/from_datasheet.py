@@ -59,7 +59,7 @@ def cluster_from_datasheet(
     least = _PCIE_CARDS if gpu.link_kind == "pcie" else 1
     node = gpus_per_node or max(gpu.domain or _USUAL_GPUS, least)
     nic = gpu.nic_bytes_per_s or _USUAL_NIC_BYTES_PER_S
-    if gpu.link_kind == "nvswitch" and gpu.copy_bytes_per_s is None:
+    if gpu.copy_bytes_per_s is None:
         gpu = replace(gpu, copy_bytes_per_s=_scaled(like.gpu.copy_bytes_per_s, gpu.hbm_bytes_per_s, like))
     intra = _intra(gpu, like, usual)
     inter = replace(
