@@ -10,7 +10,7 @@ queries and keys (``torch.cat`` of both parts). Node-limited routing: arXiv 2412
 are split as a dense MLP: moe/shared_experts.py. The rest: `layer.mixtral_8x7b`.
 """
 
-from layer.rows import Case, Deviation, Exchange, Kernel, Tensor, Weight, gemm, grouped, pointwise
+from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, grouped, pointwise
 
 MODEL = "deepseek-v3"
 CORE = {"seq_length": 4096, "stack": "megatron-core-2025", "zero": 0}
@@ -27,14 +27,8 @@ def latent_attention(core, *, tokens, rows, heads):
         pointwise("RMSNorms", "norm", rows, 7168, count=2),
         gemm("queries down", rows, 1536, 7168),
         gemm("keys and values down, with the part of keys that has position", rows, 512 + 64, 7168),
-        Deviation(
-            (
-                pointwise("RMSNorm of compressed queries", "norm", rows, 1536),
-                pointwise("RMSNorm of compressed keys and values", "norm", rows, 512),
-            ),
-            (),
-            "the workload leaves out the norms of compressed vectors",
-        ),
+        pointwise("RMSNorm of compressed queries", "norm", rows, 1536),
+        pointwise("RMSNorm of compressed keys and values", "norm", rows, 512),
         gemm("queries up", tokens, heads * (128 + 64), 1536),
         gemm("keys and values up", tokens, heads * (128 + 128), 512),
         pointwise("rotary embedding", "rotary", tokens, 2 * heads, 128 + 64),
@@ -68,24 +62,15 @@ def experts(*, own, count, routed, tokens, ffn=2048, shared=2048):
     )
 
 
-NOT_SPLIT = "memory takes compressed vectors as whole where the sequence is split"
-
-
 def latent_tensors(*, tokens, rows, heads):
-    """What both kinds of layers keep."""
-
-    def compressed(seen):
-        return (
-            Tensor("compressed queries, before and after their norm", "latent vectors", 2 * seen * 2 * 1536),
-            Tensor("compressed keys and values before their norm, with keys' position", "latent vectors",
-                   2 * seen * (512 + 64)),
-            Tensor("compressed keys and values after their norm", "latent vectors", 2 * seen * 512),
-        )  # fmt: skip
-
+    """What both kinds of layers keep; compressed vectors are gathered where they are used, not where they are kept."""
     return (
         Tensor("inputs of both RMSNorms", "layernorm inputs", 2 * 2 * rows * 7168),
         Tensor("input of the down-projections", "attention inputs", 2 * rows * 7168),
-        *(compressed(rows) if rows == tokens else (Deviation(compressed(rows), compressed(tokens), NOT_SPLIT),)),
+        Tensor("compressed queries before their norm", "latent vectors", 2 * rows * 1536),
+        Tensor("compressed keys and values before their norm, with position", "latent vectors", 2 * rows * (512 + 64)),
+        Tensor("compressed queries after their norm", "latent vectors", 2 * rows * 1536),
+        Tensor("compressed keys and values after their norm", "latent vectors", 2 * rows * 512),
         Tensor("queries and keys", "queries, keys, values", 2 * tokens * heads * 2 * (128 + 64)),
         Tensor("values", "queries, keys, values", 2 * tokens * heads * 128),
         Tensor("log of the softmax's sum", "softmax", 4 * tokens * heads),
@@ -145,8 +130,6 @@ HIDDEN_STATE = 4096 * 7168 * 2
 QUERIES, KEYS_VALUES, POSITION = 4096 * 1536 * 2, 4096 * 512 * 2, 4096 * 64 * 2
 """Bytes of its compressed vectors, and of the part of keys with position, which all heads share."""
 
-AS_HIDDEN = "the workload gathers and reduces the hidden state where Megatron Core has the compressed vectors"
-
 
 def split_block():
     """An MLP or a shared expert with sequence parallelism (arXiv 2205.05198, section 4.2.2)."""
@@ -160,33 +143,18 @@ def split_block():
 SPLIT_ATTENTION = (
     Exchange("gradient of the output", "tp", "all_gather", HIDDEN_STATE, 0, 1),
     Exchange("after attention", "tp", "reduce_scatter", HIDDEN_STATE, 1, 0),
-    Deviation(
-        (
-            # Before the up-projections, and in the backward pass again for their weight gradients.
-            Exchange("compressed queries", "tp", "all_gather", QUERIES, 1, 1),
-            Exchange("compressed keys and values", "tp", "all_gather", KEYS_VALUES, 1, 1),
-            Exchange("keys' position", "tp", "all_gather", POSITION, 1, 0),
-            Exchange("gradient of compressed queries", "tp", "reduce_scatter", QUERIES, 0, 1),
-            Exchange("gradient of compressed keys and values", "tp", "reduce_scatter", KEYS_VALUES, 0, 1),
-            Exchange("gradient of keys' position", "tp", "reduce_scatter", POSITION, 0, 1),
-        ),
-        (
-            Exchange("before attention; its input again", "tp", "all_gather", HIDDEN_STATE, 1, 1),
-            Exchange("gradient of its input", "tp", "reduce_scatter", HIDDEN_STATE, 0, 1),
-        ),
-        AS_HIDDEN,
-    ),
+    # Before the up-projections, and in the backward pass again for their weight gradients.
+    Exchange("compressed queries", "tp", "all_gather", QUERIES, 1, 1),
+    Exchange("compressed keys and values", "tp", "all_gather", KEYS_VALUES, 1, 1),
+    Exchange("keys' position", "tp", "all_gather", POSITION, 1, 0),
+    Exchange("gradient of compressed queries", "tp", "reduce_scatter", QUERIES, 0, 1),
+    Exchange("gradient of compressed keys and values", "tp", "reduce_scatter", KEYS_VALUES, 0, 1),
+    Exchange("gradient of keys' position", "tp", "reduce_scatter", POSITION, 0, 1),
 )
 WHOLE_ATTENTION = (
     Exchange("after attention", "tp", "all_reduce", HIDDEN_STATE, 1, 0),
-    Deviation(
-        (
-            Exchange("gradient of compressed queries", "tp", "all_reduce", QUERIES, 0, 1),
-            Exchange("gradient of compressed keys and values", "tp", "all_reduce", KEYS_VALUES, 0, 1),
-        ),
-        (Exchange("gradient of its input", "tp", "all_reduce", HIDDEN_STATE, 0, 1),),
-        AS_HIDDEN,
-    ),
+    Exchange("gradient of compressed queries", "tp", "all_reduce", QUERIES, 0, 1),
+    Exchange("gradient of compressed keys and values", "tp", "all_reduce", KEYS_VALUES, 0, 1),
 )
 
 

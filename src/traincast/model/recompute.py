@@ -4,7 +4,8 @@
 module             runs again                                    is dropped (and kept instead)
 =================  ============================================  ==========================================
 ``core_attn``      scores, softmax and the sum of values         scores, softmax sums
-``mla_up_proj``    up-projections of latent attention, rotary    queries, keys, values (the latent vectors)
+``mla_up_proj``    up-projections of latent attention with the   queries, keys, values, normed latent vectors
+                   norms and gathers of what they read, rotary   (the latent vectors)
 ``layernorm``      layernorms that are kernels of their own      their outputs (their inputs)
 ``mlp``            MLP of dense layers, with its layernorm and   its inputs and activations (the layernorm's
                    its TP exchanges                              input)
@@ -38,7 +39,7 @@ RECOMPUTE_MODULES = ("core_attn", "mla_up_proj", "layernorm", "mlp", "moe", "moe
 """Parts of a layer that can be recomputed by themselves."""
 
 DISCARDING_MODULES = ("mla_up_proj", "layernorm", "moe_act")
-"""Those that discard their output: cheap to recompute, and without any exchange."""
+"""Those that discard their output: cheap to recompute, and without any exchange but gathers of latent vectors."""
 
 DEFAULT_MODULES = ("core_attn",)
 """What ``selective`` recomputes where no module is named."""

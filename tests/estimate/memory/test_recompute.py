@@ -45,7 +45,8 @@ def test_discarded_outputs_are_what_a_layer_saves_less():
     latent, heads = TINY_ALL.attention.latent, TINY_ALL.attention.heads / 2
     query = latent.nope_head_dim + latent.rope_head_dim
     for index in (DENSE, EXPERTS):
-        assert freed("mla_up_proj", index=index) == pytest.approx(2 * tokens * heads * (2 * query + latent.v_head_dim))
+        wide, normed = tokens * heads * (2 * query + latent.v_head_dim), split * (latent.q_rank + latent.kv_rank)
+        assert freed("mla_up_proj", index=index) == pytest.approx(2 * (wide + normed))
     assert freed("layernorm", index=DENSE) == pytest.approx(2 * split * TINY_ALL.hidden)
     assert freed("layernorm", index=EXPERTS) == pytest.approx(2 * 2 * split * TINY_ALL.hidden)
     assert freed("moe_act", index=EXPERTS) == pytest.approx(2 * routed * TINY_ALL.experts.ffn_hidden)

@@ -79,9 +79,16 @@ def test_a_recomputed_mlp_gathers_and_scatters_its_tokens_again():
     )
 
 
-@pytest.mark.parametrize("module", ["mla_up_proj", "layernorm", "moe_act"])
+@pytest.mark.parametrize("module", ["layernorm", "moe_act"])
 def test_discarded_outputs_are_recomputed_without_any_exchange(module):
     assert more_exchanges((module,)) == {}
+
+
+def test_recomputed_up_projections_gather_their_narrow_inputs_again():
+    latent, job = TINY_ALL.attention.latent, again(("mla_up_proj",))
+    size = job.micro_batch * job.seq_length * (latent.q_rank + latent.kv_rank) * 2
+    often = TINY_ALL.layers * job.parallel.microbatches
+    assert more_exchanges(("mla_up_proj",)) == pytest.approx({(Group.TP, Operation.ALL_GATHER): size * often})
 
 
 def test_attention_over_context_parallel_ranks_exchanges_again():

@@ -1,14 +1,15 @@
 """Multi-head latent attention: queries and keys/values pass through narrow projections."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traincast.model.blocks.attention import attention_norms, head_norms, output_projection, rotary
-from traincast.model.blocks.common import adapters, cast, residual
+from traincast.model.blocks.common import adapters, cast, norm_kernel, residual
 from traincast.model.blocks.core_attention import core_attention
 from traincast.model.blocks.part import Gemm, Part
 from traincast.model.blocks.share import Share
-from traincast.model.blocks.tensor_parallel import around
+from traincast.model.blocks.tensor_parallel import around, exchange
 from traincast.model.model import Latent
+from traincast.model.numbers import Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,9 @@ class LatentAttention:
     """The attention block of a layer with latent attention.
 
     Sources: DeepSeek-V2, arXiv 2405.04434, section 2.1; Megatron-LM, megatron/core/transformer/
-    multi_latent_attention.py (narrow projections are whole on every tensor parallel rank, each for its tokens), with
-    norms of their outputs and, where there are any, biases.
+    multi_latent_attention.py (narrow projections are whole on every tensor parallel rank, each for its tokens, with
+    biases where there are any) and megatron/core/models/gpt/gpt_layer_specs.py (the norms of narrow vectors belong to
+    the projections to all heads, which gather and reduce these vectors over tp as others do the hidden state).
     """
 
     latent: Latent
@@ -42,60 +44,66 @@ class LatentAttention:
         )
 
     def _down(self, share: Share) -> tuple[Part, ...]:
-        """Return the narrow projections, with the norms of their outputs; queries may have none."""
+        """Return the narrow projections; queries may have none."""
         latent, hidden, execution = self.latent, share.model.hidden, share.execution
         rows, dtype, bias = share.norm_tokens, execution.precision, int(share.model.attention.qkv_bias)
-        # Narrow vectors are kept before and after their norms, the key's rotary part once.
-        narrow = 2 * ((latent.q_rank or 0) + latent.kv_rank) + latent.rope_head_dim
+        split = share.splits_sequence
         keys_values = Part(
             name="self_attention.linear_kv_down_proj",
             counts_as="attention",
             gemms=(Gemm(m=rows, n=latent.kv_rank + latent.rope_head_dim, k=hidden, dtype=dtype),),
-            vectors=latent.kv_rank + bias * (latent.kv_rank + latent.rope_head_dim),
+            vectors=bias * (latent.kv_rank + latent.rope_head_dim),
             kernels=cast(share, rows * hidden),
             saved={
                 "attention inputs": rows * hidden * execution.input_bytes,
-                "latent vectors": narrow * share.tokens * execution.element_bytes,
+                "latent vectors": (latent.kv_rank + latent.rope_head_dim) * rows * execution.element_bytes,
             },
             drops={"attention inputs": ("layernorm",)},
+            # The part of keys that has the position is the same for all heads.
+            forward=exchange(share, "all_gather", split, width=latent.rope_head_dim),
+            backward=exchange(share, "reduce_scatter", split, width=latent.rope_head_dim),
         )
         if latent.q_rank is None:
             return (keys_values,)
-        gemm = Gemm(m=rows, n=latent.q_rank, k=hidden, dtype=dtype)
-        name = "self_attention.linear_q_down_proj"
-        return Part(name=name, counts_as="attention", gemms=(gemm,), vectors=(1 + bias) * latent.q_rank), keys_values
+        queries = Part(
+            name="self_attention.linear_q_down_proj",
+            counts_as="attention",
+            gemms=(Gemm(m=rows, n=latent.q_rank, k=hidden, dtype=dtype),),
+            vectors=bias * latent.q_rank,
+            saved={"latent vectors": latent.q_rank * rows * execution.element_bytes},
+        )
+        return queries, keys_values
 
     def _up(self, share: Share) -> tuple[Part, ...]:
-        """Return the projections to all heads, which are split over tp."""
-        latent, heads, execution, exchanged = self.latent, share.heads, share.execution, around(share)
-        query, value, tokens = latent.nope_head_dim + latent.rope_head_dim, latent.v_head_dim, share.tokens
-        inputs = latent.q_rank or share.model.hidden
-        queries = Gemm(m=tokens, n=heads * query, k=inputs, dtype=execution.precision)
-        keys_values = Gemm(
-            m=tokens, n=heads * (latent.nope_head_dim + value), k=latent.kv_rank, dtype=execution.precision
+        """Return the projections to all heads, which are split over tp, with the norms of what they read."""
+        latent, heads, execution = self.latent, share.heads, share.execution
+        query, value = latent.nope_head_dim + latent.rope_head_dim, latent.v_head_dim
+        keys_values = self._wide(share, "linear_kv_up_proj", latent.kv_rank, heads * (latent.nope_head_dim + value))
+        kept = heads * (2 * query + value) * share.tokens * execution.element_bytes
+        queries = self._wide(share, "linear_q_up_proj", latent.q_rank, heads * query)
+        return queries, replace(
+            keys_values,
+            saved={**keys_values.saved, "queries, keys, values": kept},
+            drops={**keys_values.drops, "queries, keys, values": ("mla_up_proj",)},
         )
-        return (
-            Part(
-                name="self_attention.linear_q_up_proj" if latent.q_rank else "self_attention.linear_q_proj",
-                counts_as="attention",
-                gemms=(queries,),
-                kernels=cast(share, tokens * inputs) if latent.q_rank else (),
-                modules=("mla_up_proj",),
-            ),
-            Part(
-                name="self_attention.linear_kv_up_proj",
-                counts_as="attention",
-                gemms=(keys_values,),
-                kernels=cast(share, tokens * latent.kv_rank),
-                saved={"queries, keys, values": heads * (2 * query + value) * tokens * execution.element_bytes},
-                drops={"queries, keys, values": ("mla_up_proj",)},
-                modules=("mla_up_proj",),
-            ),
-            # Not recomputed with the projections: what tensor parallel ranks exchange around them.
-            Part(
-                name="self_attention.exchanges",
-                counts_as="attention",
-                forward=exchanged.enter_forward,
-                backward=exchanged.enter_backward,
-            ),
+
+    def _wide(self, share: Share, name: str, rank: int | None, outputs: Number) -> Part:
+        """Return a projection from narrow vectors to a rank's heads, or from the hidden state where there are none."""
+        exchanged, execution, inputs = around(share, rank), share.execution, rank or share.model.hidden
+        part = Part(
+            name=f"self_attention.{name if rank else 'linear_q_proj'}",
+            counts_as="attention",
+            gemms=(Gemm(m=share.tokens, n=outputs, k=inputs, dtype=execution.precision),),
+            forward=exchanged.enter_forward,
+            backward=exchanged.enter_backward,
+            modules=("mla_up_proj",),
+        )
+        if not rank:
+            return part
+        return replace(
+            part,
+            vectors=rank,
+            kernels=(norm_kernel(share, share.norm_tokens, rank), *cast(share, share.norm_tokens * rank)),
+            saved={"latent vectors": share.norm_tokens * rank * execution.input_bytes},
+            drops={"latent vectors": ("mla_up_proj",)},
         )

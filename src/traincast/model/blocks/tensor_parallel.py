@@ -22,12 +22,12 @@ class Around:
     leave_backward: tuple[Exchange, ...]
 
 
-def around(share: Share) -> Around:
-    """Return the exchanges around a block of a rank's share."""
+def around(share: Share, width: int | None = None) -> Around:
+    """Return the exchanges around a block of a rank's share, or around a part that reads vectors of a width."""
     split, whole = share.splits_sequence, (share.tp > 1) & (share.sequence_parallel == 0)
-    gather = exchange(share, "all_gather", split)
-    scatter = exchange(share, "reduce_scatter", split)
-    reduce = exchange(share, "all_reduce", whole)
+    gather = exchange(share, "all_gather", split, width=width)
+    scatter = exchange(share, "reduce_scatter", split, width=width)
+    reduce = exchange(share, "all_reduce", whole, width=width)
     again = gather if share.trains_weights else ()
     return Around(
         enter_forward=gather,
@@ -37,8 +37,11 @@ def around(share: Share) -> Around:
     )
 
 
-def exchange(share: Share, operation: str, takes_place: Number, count: Number = 1) -> tuple[Exchange, ...]:
-    """Return an exchange of the hidden state over tp, where it takes place."""
+def exchange(
+    share: Share, operation: str, takes_place: Number, count: Number = 1, *, width: int | None = None
+) -> tuple[Exchange, ...]:
+    """Return an exchange over tp of the hidden state, or of vectors of another width, where it takes place."""
     if takes_place is False:
         return ()
-    return (Exchange(group="tp", operation=operation, size_bytes=share.activation_bytes * takes_place, count=count),)
+    size = share.tokens * (width or share.model.hidden) * share.execution.element_bytes
+    return (Exchange(group="tp", operation=operation, size_bytes=size * takes_place, count=count),)
