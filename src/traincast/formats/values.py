@@ -1,12 +1,13 @@
-"""Read single numbers of a text file, and quote its text in messages.
+"""Read the lines and single numbers of a text file, and quote its text in messages.
 
-What cannot be read raises ValueError with a sentence about the value alone; the caller
-knows the place and turns it into a FormatError.
+What cannot be read of a number raises ValueError with a sentence about the value alone; the caller
+knows the place and turns it into a FormatError. Numbers are in the ranges of `traincast.ranges`.
 """
 
 import math
 
 from traincast.errors import FormatError
+from traincast.ranges import RANGES
 
 MOST_LINES = 2**17
 """Lines of a workload or trace file: about ten seconds of reading; the longest known have some thousands."""
@@ -20,7 +21,7 @@ def shown(text: str) -> str:
     return ascii(text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "...")
 
 
-def check_lines(text: str, path: str) -> None:
+def check_lines(text: str, path: str, most: int = MOST_LINES) -> None:
     """Refuse a file of more lines than are read, before any of them is.
 
     Raises
@@ -29,8 +30,17 @@ def check_lines(text: str, path: str) -> None:
         With the number of lines and the limit.
     """
     lines = max(text.count("\n"), text.count("\r"))
-    if lines > MOST_LINES:
-        raise FormatError(f"has {lines:,} lines, above the limit of {MOST_LINES:,}; cut it to fewer", path)
+    if lines > most:
+        raise FormatError(f"has {lines:,} lines, above the limit of {most:,}; cut it to fewer", path)
+
+
+def filled_lines(text: str) -> list[tuple[int, str]]:
+    """Return the lines that hold something, with their 1-based numbers.
+
+    A byte-order mark, carriage returns and what pads the end of a file are no part of them.
+    """
+    text = text.removeprefix("\ufeff").rstrip("\0 \t\r\n").replace("\r\n", "\n").replace("\r", "\n")
+    return [(place, line) for place, line in enumerate(text.split("\n"), 1) if line and not line.isspace()]
 
 
 def number(text: str) -> int | float:
@@ -55,3 +65,63 @@ def number(text: str) -> int | float:
     if not math.isfinite(value):
         raise ValueError(f"{shown(text)} is not a finite number")
     return value
+
+
+def whole(
+    text: str, kind: str = "degree", *, least: int | None = None, most: int | None = None, rounded: bool = False
+) -> int:
+    """Read a whole number, written as ``8``, ``8.0`` or ``8e0``.
+
+    Parameters
+    ----------
+    text : str
+        The number.
+    kind : str
+        Of `RANGES`.
+    least, most : int, optional
+        Another lowest or highest value.
+    rounded : bool
+        Whether a fraction is rounded, not refused.
+
+    Raises
+    ------
+    ValueError
+        If it is not whole, or out of range.
+    """
+    value, limits = number(text), RANGES[kind]
+    if value != int(value) and not rounded:
+        raise ValueError(f"{shown(text)} is not a whole number")
+    lowest, highest = limits.lowest if least is None else least, limits.highest if most is None else most
+    if not lowest <= value <= highest:
+        what = f" of {limits.unit}" if limits.unit else ""
+        raise ValueError(f"{shown(text)} is not a number{what} from {lowest:.0f} to {_power(highest)}")
+    return round(value)
+
+
+def time_s(text: str, per_second: float, unit: str) -> float:
+    """Read a time and return seconds.
+
+    Parameters
+    ----------
+    text : str
+        The number.
+    per_second : float
+        Units of the file in a second.
+    unit : str
+        Their symbol, for the message.
+
+    Raises
+    ------
+    ValueError
+        If it is negative, or above the range of durations of a file.
+    """
+    value, highest = number(text), RANGES["time"].highest * per_second
+    if not 0 <= value <= highest:
+        raise ValueError(f"{shown(text)} is not a time from 0 to {highest:g} {unit}")
+    return value / per_second
+
+
+def _power(limit: float) -> str:
+    """Return a limit as people say it: ``2^53 - 1``."""
+    above = int(limit) + 1
+    return f"2^{above.bit_length() - 1} - 1" if above & (above - 1) == 0 else f"{limit:.0f}"

@@ -8,8 +8,8 @@ from traincast.diagnostics import Remarks
 from traincast.errors import FormatError
 from traincast.files import read_bytes
 from traincast.formats.aicb.header import POLICIES, parse_header
-from traincast.formats.aicb.rows import MAX_WHOLE, AicbFile, Cell, Column, Header, Row, size_bytes, time_s, token, whole
-from traincast.formats.values import check_lines, number, shown
+from traincast.formats.aicb.rows import AicbFile, Cell, Column, Header, Row, size_bytes, time_s, token
+from traincast.formats.values import check_lines, filled_lines, shown, whole
 from traincast.units import GIGA, counted
 from traincast.workload.words import Operation
 
@@ -39,6 +39,8 @@ _ODDITIES = {
     "zero-size": "{token} of 0 bytes",
 }
 _PLACEHOLDER_S = 1 / GIGA
+_MOST_DEPENDENCY = 2**31 - 1
+"""As SimAI stores it."""
 _MICRO_TEST = "micro_test"
 """Name of every row of a test of a collective, which computes nothing."""
 
@@ -78,7 +80,7 @@ def parse(path: str, text: str) -> AicbFile:
     Source: SimAI, ``astra-sim/workload/Workload.cc``, ``Workload::initialize_workload``.
     """
     check_lines(text, path)
-    lines = _lines(text)
+    lines = filled_lines(text)
     if not lines:
         raise FormatError("the file is empty", path)
     remarks = Remarks(path)
@@ -98,13 +100,6 @@ def parse(path: str, text: str) -> AicbFile:
     )
 
 
-def _lines(text: str) -> list[tuple[int, str]]:
-    """Return the lines that hold something, with their 1-based numbers."""
-    text = text.removeprefix("\ufeff").rstrip("\0 \t\r\n")
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return [(place, line) for place, line in enumerate(text.split("\n"), 1) if line and not line.isspace()]
-
-
 def _count(path: str, lines: list[tuple[int, str]], remarks: Remarks) -> tuple[int | None, int]:
     """Return the declared number of rows and the index in `lines` of the first row."""
     if len(lines) == 1:
@@ -118,7 +113,7 @@ def _count(path: str, lines: list[tuple[int, str]], remarks: Remarks) -> tuple[i
     try:
         if len(fields) > 1:
             raise ValueError(f"{shown(content.strip())} is not one number")
-        return whole(fields[0]), 2
+        return whole(fields[0], least=0), 2
     except ValueError as problem:
         raise FormatError(f"the number of rows is expected here: {problem}", path, line) from None
 
@@ -210,10 +205,7 @@ class _RowReader:
 
 
 def _dependency(text: str) -> int:
-    value = number(text)
-    if value != int(value) or abs(value) >= MAX_WHOLE:
-        raise ValueError(f"{shown(text)} is not a whole number")
-    return int(value)
+    return whole(text, least=-_MOST_DEPENDENCY, most=_MOST_DEPENDENCY)
 
 
 def _policy(text: str) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 
 from traincast.diagnostics import Remarks
 from traincast.errors import FormatError
-from traincast.formats.aicb.rows import Header, size_bytes, whole
+from traincast.formats import values
+from traincast.formats.aicb.rows import Header, size_bytes
 from traincast.formats.values import number, shown
 from traincast.units import counted
 
@@ -25,8 +26,12 @@ POLICIES = (
 """Every policy that SimAI knows. Source: SimAI, ``astra-sim/workload/Workload.cc``."""
 
 
+def _count(text: str) -> int:
+    return values.whole(text, least=0)
+
+
 def _mode(text: str) -> bool:
-    value = whole(text)
+    value = _count(text)
     if value > 1:
         raise ValueError(f"{shown(text)} is neither 0 (training) nor 1 (inference)")
     return value == 1
@@ -34,16 +39,16 @@ def _mode(text: str) -> bool:
 
 # Key in lower case: field of Header (None: kept in `extra`) and reader of its value.
 _SINGLE: dict[str, tuple[str | None, Callable[[str], Any]]] = {
-    "model_parallel_npu_group": ("tp", whole),
-    "ep": ("ep", whole),
-    "expert_parallel_npu_group": ("ep", whole),
-    "pp": ("pp", whole),
-    "vpp": ("vpp", whole),
-    "ga": ("ga", whole),
-    "all_gpus": ("all_gpus", whole),
+    "model_parallel_npu_group": ("tp", _count),
+    "ep": ("ep", _count),
+    "expert_parallel_npu_group": ("ep", _count),
+    "pp": ("pp", _count),
+    "vpp": ("vpp", _count),
+    "ga": ("ga", _count),
+    "all_gpus": ("all_gpus", _count),
     "pp_comm": ("pp_message_bytes", size_bytes),
     "mode": ("inference", _mode),
-    "dlrm_last_bottom_layer": (None, whole),
+    "dlrm_last_bottom_layer": (None, _count),
 }
 _LONGEST_HEADER = 1 << 20
 _COUNTED = ("checkpoints", "checkpoint_initiates")
@@ -158,10 +163,10 @@ class _HeaderReader:
             self._store(field, key, value)
 
     def _counted(self) -> tuple[int, ...]:
-        count = whole(self._word())
+        count = _count(self._word())
         if count > len(self.words) - self.position:
             raise ValueError(f"announces {counted(count, 'layer')} but the line ends before them")
-        return tuple(whole(self._word()) for _ in range(count))
+        return tuple(_count(self._word()) for _ in range(count))
 
     def _unknown(self, key: str) -> None:
         """Keep a key that nobody knows, with one word or any number of numbers."""

@@ -9,8 +9,8 @@ from enum import StrEnum
 from functools import lru_cache
 
 from traincast.diagnostics import Note
-from traincast.formats.values import number, shown
-from traincast.ranges import LARGEST_WHOLE
+from traincast.formats import values
+from traincast.formats.values import shown
 from traincast.units import GIGA
 from traincast.workload.words import Group, Operation
 
@@ -158,13 +158,6 @@ class AicbFile:
     oddities: tuple[Note, ...] = ()
 
 
-MAX_TIME_NS = 10**18
-"""Upper bound of a time in nanoseconds (31 years); anything above is a broken file."""
-MAX_BYTES = LARGEST_WHOLE + 1
-"""Upper bound of a size (`traincast.ranges`); sums over a file still fit 64 bits below it."""
-MAX_WHOLE = 2**31
-"""Upper bound of degrees and counts, as SimAI stores them."""
-
 OPERATIONS = {
     "ALLREDUCE": Operation.ALL_REDUCE,
     "ALLGATHER": Operation.ALL_GATHER,
@@ -196,48 +189,14 @@ class Token:
 NO_COMMUNICATION = Token(Operation.NONE, None)
 
 
-def whole(text: str, least: int = 0) -> int:
-    """Read a whole number of at least `least`, written as ``8``, ``8.0`` or ``8e0``.
-
-    Raises
-    ------
-    ValueError
-        If it is not whole, too small, or 2^31 and more.
-    """
-    value = number(text)
-    if value != int(value):
-        raise ValueError(f"{shown(text)} is not a whole number")
-    if not least <= value < MAX_WHOLE:
-        raise ValueError(f"{shown(text)} is not between {least} and 2^31 - 1")
-    return int(value)
-
-
 def size_bytes(text: str) -> int:
-    """Read a size in bytes; a fraction, which a division by TP can leave, is rounded.
-
-    Raises
-    ------
-    ValueError
-        If it is negative, or 2^53 and more.
-    """
-    value = number(text)
-    if not 0 <= value < MAX_BYTES:
-        raise ValueError(f"{shown(text)} is not a size between 0 and 2^53 bytes")
-    return round(value)
+    """Read a size in bytes; a fraction, which a division by TP can leave, is rounded."""
+    return values.whole(text, "bytes", rounded=True)
 
 
 def time_s(text: str) -> float:
-    """Read a time in nanoseconds and return seconds.
-
-    Raises
-    ------
-    ValueError
-        If it is negative, or 1e18 ns and more.
-    """
-    value = number(text)
-    if not 0 <= value < MAX_TIME_NS:
-        raise ValueError(f"{shown(text)} is not a time between 0 and 1e18 ns")
-    return value / GIGA
+    """Read a time in nanoseconds and return seconds."""
+    return values.time_s(text, GIGA, "ns")
 
 
 @lru_cache(maxsize=256)

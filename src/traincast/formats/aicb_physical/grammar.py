@@ -1,4 +1,4 @@
-"""Read the text of an AICB workload of the physical kind: titles, headers, rows.
+"""Read the text of an AICB workload of the physical kind: titles, headers, rows; what they say, row by row.
 
 Source: AICB, ``log_analyzer/log.py`` (``LogItem``, ``Workload.dump``), ``utils/utils.py`` (``CommType``,
 ``CommGroup``) and the files in ``workload/physical``.
@@ -7,20 +7,92 @@ Source: AICB, ``log_analyzer/log.py`` (``LogItem``, ``Workload.dump``), ``utils/
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from traincast.errors import FormatError
 from traincast.files import read_bytes
-from traincast.formats.aicb_physical.rows import MESSAGES, PhysicalFile, PhysicalRow, Section
 from traincast.formats.contract import Sniff
-from traincast.formats.values import number, shown
+from traincast.formats.values import check_lines, filled_lines, shown, time_s, whole
 from traincast.workload.words import Group, Operation
 
+MESSAGES = ("isend", "irecv")
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalRow:
+    """One row of the file.
+
+    Parameters
+    ----------
+    line : int
+        1-based line in the file.
+    kind : str
+        ``comm_type`` without its class: ``all_reduce``, ``isend``, ``computation``, ``epoch_end`` ...
+    operation : Operation
+        What the ranks of a group do; NONE for computations, messages and the ends of steps.
+    group : Group
+        Who does it; NONE where nobody else is concerned.
+    ranks : int, optional
+        Members of the group, where the file says them.
+    size_bytes : int
+        Payload of the whole group as `Operation` counts it; bytes of a message.
+    product : tuple of int, optional
+        Of a computation: batch, m, n, k of the matrix product.
+    stage : str
+        Where in the step: ``forward.MegatronRowLinear``.
+    time_s : float, optional
+        Seconds it took, where the file is the log of a run.
+    count : int
+        Equal ones, one after the other.
+    """
+
+    line: int
+    kind: str
+    operation: Operation
+    group: Group
+    ranks: int | None
+    size_bytes: int
+    product: tuple[int, int, int, int] | None
+    stage: str
+    time_s: float | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The rows of one rank, which stand for all ranks of its pipeline stage.
+
+    Parameters
+    ----------
+    line : int
+        Line of its title, or of the first header.
+    stage : int, optional
+        Pipeline stage; None where the title names none.
+    ranks : int, optional
+        Ranks that it stands for; None without a title.
+    rows : tuple of PhysicalRow
+        In program order, ends of steps included.
+    """
+
+    line: int
+    stage: int | None
+    ranks: int | None
+    rows: tuple[PhysicalRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalFile:
+    """A whole file: where it came from and the stages that it describes."""
+
+    path: str
+    sections: tuple[Section, ...]
+
+
 HEADER = "comm_type,comm_group,"
-MOST_ROWS = 1_000_000
-"""Rows above it are refused: a step has thousands, and every one of them takes memory."""
+MOST_LINES = 2**20
+"""More lines than other formats may have: a log holds many steps of thousands of rows, most of them alike."""
 
 _HEADER_WITHIN = 4
 """Lines among which the first header is."""
@@ -55,8 +127,7 @@ _COLUMNS = (
 _BARRIER_BYTES = 4
 """What a barrier moves: NCCL has none, so it is an all-reduce of one number (torch, ProcessGroupNCCL::barrier)."""
 _MOST_BYTES = 2**53
-_MOST_MS = 1e12
-_MOST = 2**31
+_SILENT = ("None", "")
 _RANK = re.compile(r"rank(\d{1,9})\b")
 _STAGE = re.compile(r"pp_stage(\d{1,9})\b")
 _PRODUCT = re.compile(r"\(\((\d{1,12}(?: \d{1,12})*)\) \((\d{1,12}(?: \d{1,12})*)\)\)")
@@ -96,11 +167,10 @@ def parse(path: str, text: str) -> PhysicalFile:
     FormatError
         With the line, and the column and value, of the first thing that cannot be read.
     """
+    check_lines(text, path, MOST_LINES)
     reader = _Reader(path)
-    for line, content in enumerate(text.lstrip("\ufeff").rstrip("\0").splitlines(), 1):
-        stripped = content.strip()
-        if stripped:
-            reader.take(line, stripped)
+    for line, content in filled_lines(text):
+        reader.take(line, content.strip())
     return reader.file()
 
 
@@ -112,7 +182,6 @@ class _Reader:
         self.columns: dict[str, int] = {}
         self.titles: list[tuple[int, int | None, int | None]] = []
         self.rows: list[list[PhysicalRow]] = []
-        self.read = 0
         self.known: dict[str, PhysicalRow] = {}
         """Rows that were read under the present header, by their text."""
 
@@ -180,9 +249,6 @@ class _Reader:
         fields = content.split(",")
         if len(fields) != len(self.columns):
             raise FormatError(f"the row has {len(fields)} cells, the header {len(self.columns)}", self.path, line)
-        self.read += 1
-        if self.read > MOST_ROWS:
-            raise FormatError(f"has more than {MOST_ROWS} rows, the limit", self.path, line)
         # Real files repeat a few rows by the thousand.
         known = self.known.get(content)
         row = self.known[content] = self._read(line, fields) if known is None else replace(known, line=line)
@@ -211,7 +277,7 @@ class _Reader:
             product=product,
             stage=value("stage", str),
             time_s=value("_elapsed_time", _time_s),
-            count=value("count", _count, "1"),
+            count=value("count", whole, "1"),
         )
 
 
@@ -231,32 +297,16 @@ def _group(text: str) -> Group:
     return _GROUPS[name]
 
 
-def _whole(text: str, least: int, most: int) -> int:
-    value = number(text)
-    if value != int(value) or not least <= value < most:
-        raise ValueError(f"{shown(text)} is not a whole number from {least} to {most - 1}")
-    return int(value)
-
-
 def _members(text: str) -> int | None:
-    return None if text in ("None", "") else _whole(text, 1, _MOST)
+    return None if text in _SILENT else whole(text)
 
 
 def _size_bytes(text: str) -> int:
-    return _whole(text, 0, _MOST_BYTES)
-
-
-def _count(text: str) -> int:
-    return _whole(text, 1, _MOST)
+    return whole(text, "bytes")
 
 
 def _time_s(text: str) -> float | None:
-    if text in ("None", ""):
-        return None
-    value = number(text)
-    if not 0 <= value < _MOST_MS:
-        raise ValueError(f"{shown(text)} is not a time in ms from 0 to {_MOST_MS:.0e}")
-    return value / 1e3
+    return None if text in _SILENT else time_s(text, 1e3, "ms")
 
 
 def _product(text: str) -> tuple[int, int, int, int]:

@@ -5,9 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from traincast.formats.aicb_physical.grammar import load
+from traincast.formats.aicb_physical.grammar import PhysicalRow, load
 from traincast.formats.aicb_physical.layout import written_sizes
-from traincast.formats.aicb_physical.rows import PhysicalRow
 from traincast.formats.aicb_physical.steps import Steps, steps_of
 from traincast.formats.contract import Inspection, Total
 from traincast.workload.words import Group, Operation

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
-from traincast.formats.aicb_physical.rows import PhysicalFile, PhysicalRow
+from traincast.formats.aicb_physical.grammar import PhysicalFile, PhysicalRow
 from traincast.formats.aicb_physical.steps import Steps
 from traincast.formats.layout import NODE_RANKS, asked_dp, microbatches_of, warn_single_microbatch
 from traincast.spec.options import LayoutOptions

@@ -11,9 +11,8 @@ from pathlib import Path
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
 from traincast.files import read_bytes
-from traincast.formats.aicb_physical.grammar import parse
+from traincast.formats.aicb_physical.grammar import PhysicalFile, PhysicalRow, parse
 from traincast.formats.aicb_physical.layout import Layout, decide_layout
-from traincast.formats.aicb_physical.rows import PhysicalFile, PhysicalRow
 from traincast.formats.aicb_physical.steps import Passes, Steps, steps_of
 from traincast.formats.layout import known_message_bytes
 from traincast.spec.inputs import input_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 
 from traincast.errors import FormatError
-from traincast.formats.aicb_physical.rows import MESSAGES, PhysicalFile, PhysicalRow, Section
+from traincast.formats.aicb_physical.grammar import MESSAGES, PhysicalFile, PhysicalRow, Section
 
 _BEFORE = ("init", "warmup")
 _END = "epoch_end"

@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from traincast.diagnostics import Note
-from traincast.formats.values import number, shown
+from traincast.formats import values
+from traincast.formats.values import shown
 from traincast.workload.words import Group, Operation
 
 NEUSIGHT_DTYPE = "fp32"
@@ -138,10 +139,8 @@ class NeusightFile:
 
 
 MILLISECONDS_PER_SECOND = 1e3
-MAX_TIME_MS = 10**12
-"""Upper bound of a time in milliseconds (31 years); anything above is a broken file."""
-MAX_ELEMENTS = 2**50
-"""Upper bound of a size in elements, so that its bytes stay below 2^53 whatever the type."""
+MAX_ELEMENTS = 2**50 - 1
+"""Largest size in elements, so that its bytes are in range whatever the type."""
 
 _COLLECTIVES = {
     "ALLREDUCE": Operation.ALL_REDUCE,
@@ -161,33 +160,13 @@ class Token(NamedTuple):
 
 
 def time_s(text: str) -> float:
-    """Read a time in milliseconds and return seconds.
-
-    Raises
-    ------
-    ValueError
-        If it is no number, negative, or 1e12 ms and more.
-    """
-    value = number(text)
-    if not 0 <= value < MAX_TIME_MS:
-        raise ValueError(f"{shown(text)} is not a time between 0 and 1e12 ms")
-    return value / MILLISECONDS_PER_SECOND
+    """Read a time in milliseconds and return seconds."""
+    return values.time_s(text, MILLISECONDS_PER_SECOND, "ms")
 
 
 def elements(text: str) -> int:
-    """Read a number of elements.
-
-    Raises
-    ------
-    ValueError
-        If it is not whole, negative, or 2^50 and more.
-    """
-    value = number(text)
-    if value != int(value):
-        raise ValueError(f"{shown(text)} is not a whole number of elements")
-    if not 0 <= value < MAX_ELEMENTS:
-        raise ValueError(f"{shown(text)} is not a number of elements between 0 and 2^50")
-    return int(value)
+    """Read a number of elements."""
+    return values.whole(text, "count", most=MAX_ELEMENTS)
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from traincast.errors import FormatError
 from traincast.formats.contract import Sniff
-from traincast.formats.values import shown
+from traincast.formats.values import filled_lines, shown
 
 COLUMNS = (
     "name",
@@ -102,8 +102,7 @@ def read_table(path: str, text: str) -> Table:
 
 
 def _text_table(path: str, text: str) -> Table:
-    text = text.removeprefix("\ufeff").rstrip("\0 \t\r\n").replace("\r\n", "\n").replace("\r", "\n")
-    lines = [(place, line) for place, line in enumerate(text.split("\n"), 1) if line and not line.isspace()]
+    lines = filled_lines(text)
     if not lines:
         raise FormatError("the file is empty", path)
     first, header = lines[0]
