@@ -13,7 +13,7 @@ from eager.layouts import layout_named, layout_time_s, misfit
 from eager.switch import SWITCH_MODELS, switch_backward, switch_forward
 from traincast.calibrate.contract import Grouping, Kind, Labels, Predictions, Request
 from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.operator_defaults import without_gpu
+from traincast.calibrate.operator_recipe import without_gpu
 from traincast.calibrate.tables import Row, Table
 from traincast.errors import ConfigError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls, shipped_constants

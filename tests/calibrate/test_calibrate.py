@@ -8,8 +8,7 @@ import pytest
 import traincast
 from calibrate_logs import nccl_log
 from traincast import api
-from traincast.calibrate.collectives import read_collectives
-from traincast.calibrate.prices import price_measured
+from traincast.calibrate.collectives import price_measured, read_collectives
 from traincast.errors import CalibrationError, ConfigError
 from traincast.hardware.clusters import load_cluster
 from traincast.report.accuracy import calibration_to_dict

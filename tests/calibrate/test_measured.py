@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import traincast
 from traincast import api
 from traincast.calibrate.collectives import read_collectives
-from traincast.calibrate.measured import measured_tables, never_falling
-from traincast.calibrate.profile import cluster_toml
+from traincast.calibrate.profile import cluster_toml, measured_tables, never_falling
 from traincast.hardware.cluster import Measured
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.measured import MeasuredTable

@@ -9,9 +9,9 @@ import traincast
 from datafiles import table_path
 from traincast.calibrate.contract import Request
 from traincast.calibrate.kinds.memory_of_runs import ONE_DEVIATION, has_memory, holds_memory, memory_of_run, predict
-from traincast.calibrate.runs.jobs import layers_by_cost
 from traincast.calibrate.runs.models import model_from_columns
 from traincast.calibrate.runs.rows import read_runs
+from traincast.calibrate.runs.run import layers_by_cost
 from traincast.calibrate.tables import read_table
 from traincast.errors import ConfigError
 from traincast.estimate.memory.uncertainty import memory_deviation

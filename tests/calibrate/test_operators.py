@@ -8,12 +8,11 @@ import pytest
 
 import traincast
 from traincast import api
+from traincast.calibrate.kinds.operators import price_measurements
 from traincast.calibrate.operator_calibration import calibrate_operators
-from traincast.calibrate.operator_defaults import defaults, without_gpu
 from traincast.calibrate.operator_fit import fit_constants, fit_correction, free_constants, predict, samples_of
 from traincast.calibrate.operator_measurements import operators_of
-from traincast.calibrate.operator_prices import price_measurements
-from traincast.calibrate.operator_recipe import held_out, held_out_rows
+from traincast.calibrate.operator_recipe import defaults, held_out, held_out_rows, without_gpu
 from traincast.calibrate.tables import read_table
 from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.estimate.operators import (

@@ -8,13 +8,11 @@ import pytest
 
 from datafiles import table_path
 from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.runs.boards import BOARD, fastest_repeats, labels_of
+from traincast.calibrate.runs.boards import BOARD, fastest_repeats, labels_of, precision_pairs, weak_scaling_pairs
 from traincast.calibrate.runs.frameworks import _table, stack_of, year_of
-from traincast.calibrate.runs.jobs import job_of_run
-from traincast.calibrate.runs.network import nic_bytes_per_s
-from traincast.calibrate.runs.pairs import precision_pairs, weak_scaling_pairs
+from traincast.calibrate.runs.request import nic_bytes_per_s
 from traincast.calibrate.runs.rows import assumed_stacks, is_full_layout, is_runs_table, read_runs, run_of
-from traincast.calibrate.runs.run import GROUPINGS
+from traincast.calibrate.runs.run import GROUPINGS, job_of_run
 from traincast.calibrate.runs.schema import common_columns, common_row, published_rules
 from traincast.calibrate.tables import Row, Table, read_table
 from traincast.errors import ConfigError, TraincastError

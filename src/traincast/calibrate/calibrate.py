@@ -7,14 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.calibrate.bands import size_bands
-from traincast.calibrate.collectives import read_collectives
+from traincast.calibrate.collectives import price_measured, read_collectives, size_bands
 from traincast.calibrate.contract import FloatArray
 from traincast.calibrate.fit import fit_links
-from traincast.calibrate.measured import measured_tables
 from traincast.calibrate.measurements import CollectiveMeasurements, Skipped
-from traincast.calibrate.prices import price_measured
-from traincast.calibrate.profile import cluster_toml
+from traincast.calibrate.profile import cluster_toml, measured_tables
 from traincast.calibrate.statistics import Statistics, statistics
 from traincast.errors import CalibrationError
 from traincast.hardware.cluster import Cluster, Measured

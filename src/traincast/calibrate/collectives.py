@@ -1,16 +1,20 @@
-"""Read measured collectives: logs of nccl-tests, and CSV files by the names of their columns."""
+"""Measured collectives: read from logs of nccl-tests and CSV files, put into bands of size, and priced."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.calibrate.measurements import CollectiveMeasurements, Skipped
+from traincast.calibrate.contract import Grouping
+from traincast.calibrate.measurements import CollectiveMeasurements, IntArray, Skipped, spread
 from traincast.calibrate.tables import Row, Table, read_table
 from traincast.errors import FormatError
+from traincast.estimate.collectives import Price, price_collective
+from traincast.hardware.cluster import Cluster
 from traincast.spec.parallel import MAX_WORLD_SIZE
-from traincast.units import parse_time
+from traincast.units import format_size, parse_size, parse_time
 from traincast.workload.words import operation_named
 
 SIZE_COLUMNS = ("size_bytes", "message_bytes")
@@ -131,3 +135,31 @@ def _read(row: Row) -> _Fields | Skipped:
     if fields.nodes > fields.ranks:
         raise FormatError(f"{fields.ranks} ranks cannot sit on {fields.nodes} nodes", row.path, row.line)
     return Skipped(row.id, _ONE_RANK) if fields.ranks == 1 else fields
+
+
+_EDGES = ("64KiB", "1MiB", "16MiB")
+
+
+def size_bands(size_bytes: IntArray) -> Grouping:
+    """Return sizes grouped by band: up to 64 KiB, 1 MiB, 16 MiB, and above."""
+    edges = [parse_size(edge) for edge in _EDGES]
+    names = (*(f"<= {format_size(edge)}" for edge in edges), f"> {format_size(edges[-1])}")
+    return Grouping(by="size", names=names, index=np.searchsorted(edges, size_bytes, side="left"))
+
+
+_spread = lru_cache(maxsize=None)(spread)
+
+
+def price_measured(measurements: CollectiveMeasurements, cluster: Cluster) -> list[Price]:
+    """Return the price of each measured collective on a cluster."""
+    rows = zip(
+        measurements.op,
+        measurements.ranks.tolist(),
+        measurements.on(cluster).nodes.tolist(),
+        measurements.size_bytes.tolist(),
+        strict=True,
+    )
+    return [
+        price_collective(operation_named(op), size_bytes, _spread(ranks, nodes), cluster)
+        for op, ranks, nodes, size_bytes in rows
+    ]

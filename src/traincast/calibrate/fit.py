@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from traincast.calibrate.bands import size_bands
+from traincast.calibrate.collectives import size_bands
 from traincast.calibrate.measurements import CollectiveMeasurements
 from traincast.calibrate.search import minimise, scan
 from traincast.calibrate.shows import (

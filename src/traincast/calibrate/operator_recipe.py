@@ -1,8 +1,9 @@
 """How shipped constants are made of measured kernels: what is fitted to, in which order, and what is held out."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ LONG_S = 1e-4
 """Timings above it are hardly touched by events, launches and caches; memory rates are fitted to these alone."""
 FEWEST_LEFT = 20
 """Rows that must be left for a fit without the held-out ones to stand for the shipped one."""
+_NUMBERS = ("compute", "memory", "floor_s", "k_fill", "wave", "edge", "unhidden", "unaligned", "event_s")
 _FIFTHS = 5
 
 
@@ -170,3 +172,38 @@ def without_held_out(
 def _with(known: OperatorConstants, rows: Sequence[FamilyConstants], grids: Sequence[Correction]) -> OperatorConstants:
     plain = known.with_rows(tuple(rows))
     return OperatorConstants(plain.rows, (*plain.corrections, *grids))
+
+
+def defaults(rows: Sequence[FamilyConstants]) -> Iterator[FamilyConstants]:
+    """Yield constants for all GPUs, per family and element type.
+
+    Parameters
+    ----------
+    rows : sequence of FamilyConstants
+        Those of the measured GPUs.
+
+    Yields
+    ------
+    FamilyConstants
+        Of bf16 once more for every other element type.
+    """
+    for family, dtype in sorted({(row.family, row.dtype) for row in rows}):
+        of = [row for row in rows if (row.family, row.dtype) == (family, dtype)]
+        medians: dict[str, Any] = {name: float(np.median([getattr(row, name) for row in of])) for name in _NUMBERS}
+        source = f"median of {', '.join(row.gpu for row in of)}"
+        yield FamilyConstants(gpu=ANY, family=family, dtype=dtype, source=source, **medians)
+        if dtype == "bf16":
+            yield FamilyConstants(gpu=ANY, family=family, dtype=ANY, source=source, **medians)
+
+
+def without_gpu(constants: OperatorConstants, gpu: Gpu) -> OperatorConstants:
+    """Return constants as they would be had a GPU never been measured.
+
+    Its rows and corrections are gone, and the medians are taken over the others.
+    """
+    others = [row for row in constants.rows if row.gpu not in (gpu.name, ANY)]
+    return OperatorConstants((*others, *defaults(others)), tuple(_of_others(constants, gpu)))
+
+
+def _of_others(constants: OperatorConstants, gpu: Gpu) -> Iterator[Correction]:
+    return (grid for grid in constants.corrections if grid.gpu != gpu.name)

@@ -1,23 +1,28 @@
 """Measured collectives, against the prices of the cluster they ran on."""
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import PurePath
 
 import numpy as np
 
-from traincast.calibrate.bands import size_bands
-from traincast.calibrate.collectives import collectives_of, holds_collectives
+from traincast.calibrate.collectives import collectives_of, holds_collectives, price_measured, size_bands
 from traincast.calibrate.contract import KINDS, Grouping, Kind, Labels, Predictions, Request
-from traincast.calibrate.held_out import Unseen, without_each_gpu, without_each_size_of_group
+from traincast.calibrate.fit import fit_links, from_others
 from traincast.calibrate.measurements import CollectiveMeasurements, Skipped
-from traincast.calibrate.presets import preset_named_in
-from traincast.calibrate.prices import price_measured
 from traincast.calibrate.tables import Table
 from traincast.diagnostics import Note
+from traincast.errors import CalibrationError, ConfigError
 from traincast.estimate.collectives import Price
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
+
+Unseen = tuple[list[int], Cluster | str]
+"""Rows with the cluster that predicts them, or why there is none."""
+_OTHER_PARTS = {"pcie", "nvl"}
+"""Words that make it another part than the one in the preset of that name."""
 
 
 def predict(table: Table, request: Request) -> Predictions:
@@ -140,6 +145,87 @@ def _groupings(measured: CollectiveMeasurements, clusters: list[Cluster | None])
         Grouping.of("ranks", measured.ranks.tolist()),
         size_bands(measured.size_bytes),
     )
+
+
+def without_each_size_of_group(measured: CollectiveMeasurements, cluster: Cluster) -> list[Unseen]:
+    """Return for each number of ranks the cluster fitted to all others.
+
+    Parameters
+    ----------
+    measured : CollectiveMeasurements
+        All of this cluster.
+    cluster : Cluster
+        Where each fit starts; its measured tables would know what is left out, and are not used.
+    """
+    found: list[Unseen] = []
+    for ranks in sorted(set(measured.ranks.tolist())):
+        left_out = measured.ranks == ranks
+        rows = left_out.nonzero()[0].tolist()
+        others = measured.select(~left_out)
+        if not len(others):
+            found.append((rows, "there is no other number of ranks to fit to"))
+            continue
+        try:
+            found.append((rows, fit_links(others, replace(cluster, measured=None)).cluster))
+        except (ConfigError, CalibrationError) as error:
+            found.append((rows, f"cannot be fitted without these ranks: {error}"))
+    return found
+
+
+def without_each_gpu(measured: CollectiveMeasurements, rows_of: Mapping[Cluster, Sequence[int]]) -> list[Unseen]:
+    """Return for each cluster the constants of its datasheet and of the other clusters, each fitted to its rows.
+
+    `from_others` says which of them are learnt from.
+
+    Parameters
+    ----------
+    measured : CollectiveMeasurements
+        Of all clusters.
+    rows_of : mapping
+        Rows of each cluster.
+    """
+    fitted = {cluster: fit_links(measured.select(rows), cluster).cluster for cluster, rows in rows_of.items()}
+    found: list[Unseen] = []
+    for cluster, rows in rows_of.items():
+        others = [each for other, each in fitted.items() if other != cluster]
+        if not others:
+            found.append(([*rows], "there is no other GPU to learn from"))
+            continue
+        try:
+            found.append(([*rows], from_others(replace(cluster, measured=None), others)))
+        except ConfigError as error:
+            found.append(([*rows], f"cannot be learnt from others: {error}"))
+    return found
+
+
+def preset_named_in(text: str, presets: Sequence[str]) -> str | None:
+    """Return the preset that a text names; the longest where several fit.
+
+    Parameters
+    ----------
+    text : str
+        ``NVIDIA A100-SXM4-80GB``, ``h100_sxm``, ``nccl_allreduce_a100_azure``.
+    presets : sequence of str
+        Names to choose from; the words of a name must follow each other in the text.
+
+    Returns
+    -------
+    str or None
+        None where there is none.
+    """
+    words = _words(text)
+    if _OTHER_PARTS & set(words):
+        return None
+    named = [preset for preset in presets if _contains(words, _words(preset))]
+    return max(named, key=lambda preset: (len(_words(preset)), preset), default=None)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def _contains(words: list[str], wanted: list[str]) -> bool:
+    return any(words[start : start + len(wanted)] == wanted for start in range(len(words)))
 
 
 KINDS.register("collectives")(

@@ -11,9 +11,8 @@ import numpy as np
 
 from traincast.calibrate.contract import KINDS, FloatArray, Grouping, Kind, Labels, Predictions, Request
 from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.runs.jobs import job_of_run
 from traincast.calibrate.runs.rows import assumed_stacks, has_steps, is_runs_table, read_runs
-from traincast.calibrate.runs.run import RunRow
+from traincast.calibrate.runs.run import RunRow, job_of_run
 from traincast.calibrate.runs.schema import common_columns
 from traincast.calibrate.tables import Table
 from traincast.diagnostics import Note

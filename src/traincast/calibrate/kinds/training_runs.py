@@ -6,10 +6,9 @@ import numpy as np
 
 from traincast.calibrate.contract import KINDS, FloatArray, Grouping, Kind, Labels, Predictions, Ratios, Request
 from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.runs.boards import BOARD, labels_of
+from traincast.calibrate.runs.boards import BOARD, Pair, labels_of, precision_pairs, weak_scaling_pairs
 from traincast.calibrate.runs.evaluate import Forecast, forecast_runs
 from traincast.calibrate.runs.fit import factors_of, sample_of
-from traincast.calibrate.runs.pairs import Pair, precision_pairs, weak_scaling_pairs
 from traincast.calibrate.runs.rows import Runs, assumed_stack, assumed_stacks, has_steps, read_runs
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.tables import Table

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing import get_context
 
-from traincast.calibrate.runs.jobs import job_of_run
-from traincast.calibrate.runs.run import RunRow
+from traincast.calibrate.runs.run import RunRow, job_of_run
 from traincast.errors import TraincastError
 from traincast.estimate.factors import FactorTable
 from traincast.simulation.interval import deviation

@@ -12,8 +12,7 @@ from typing import Any
 
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.runs.models import model_from_columns
-from traincast.calibrate.runs.network import nic_bytes_per_s
-from traincast.calibrate.runs.request import ASSUMED_STACK, request_of
+from traincast.calibrate.runs.request import ASSUMED_STACK, nic_bytes_per_s, request_of
 from traincast.calibrate.runs.run import RunRow, gpu_family, precision_class
 from traincast.calibrate.runs.schema import common_columns, common_row
 from traincast.calibrate.runs.steps import measured_step_s
