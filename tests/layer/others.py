@@ -11,7 +11,7 @@ weight gradient; norms, attention, router and head stay in 16 bits). Adapters: H
 
 from layer import llama3_70b, mixtral_8x7b
 from layer.llama3_70b import EIGHTH, attention, split, tensors, weights
-from layer.rows import Case, Deviation, Exchange, Kernel, Tensor, Weight, gemm, grouped, pointwise
+from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, grouped, pointwise
 
 QWEN = Case(
     "ep 8",
@@ -36,14 +36,8 @@ QWEN = Case(
     (
         Tensor("inputs of both RMSNorms", "layernorm inputs", 2 * 2 * 4096 * 2048),
         Tensor("input of queries, keys, values", "attention inputs", 2 * 4096 * 2048),
-        Deviation(
-            (
-                Tensor("queries, keys, values", "queries, keys, values", 2 * 4096 * (32 + 8) * 128),
-                Tensor("queries and keys before their norms", "queries, keys, values", 2 * 4096 * (32 + 4) * 128),
-            ),
-            (Tensor("queries, keys, values", "queries, keys, values", 2 * 4096 * (32 + 8) * 128),),
-            "memory leaves out the inputs of the norms of queries and keys",
-        ),
+        Tensor("queries, keys, values", "queries, keys, values", 2 * 4096 * (32 + 8) * 128),
+        Tensor("queries and keys before their norms", "queries, keys, values", 2 * 4096 * (32 + 4) * 128),
         Tensor("log of the softmax's sum", "softmax", 4 * 4096 * 32),
         Tensor("input of the attention output projection", "attention outputs", 2 * 4096 * 32 * 128),
         Tensor("input of the router and of the permutation", "MLP inputs", 2 * 4096 * 2048),
@@ -128,7 +122,7 @@ def kept_in_eight_bits(found, copy):
     inputs = ("input of queries, keys, values", "input of gate and up", "input of down")
     halved = tuple(row._replace(size_bytes=row.size_bytes / 2) if row.what in inputs else row for row in found)
     beside = Tensor("8-bit input of the attention output projection", "attention outputs", copy)
-    return (*halved, Deviation((beside,), (), "memory keeps the attention's output in 16 bits alone"))
+    return (*halved, beside)
 
 
 ALL_HEADS = attention(1, 8192, 8192, 64, 8, 128, 128)
@@ -188,11 +182,7 @@ LLAMA = (
         (
             *(row for row in tensors() if row.what not in UNREAD),
             # PyTorch and Transformer Engine keep the input of a GEMM for the gradient of its weight alone.
-            Deviation(
-                (Tensor("inputs of both adapters' second matrices", "attention outputs", 2 * 2 * 8192 * 16),),
-                tuple(row for row in tensors() if row.what in UNREAD),
-                "memory keeps inputs of frozen GEMMs, and none of the adapters' own",
-            ),
+            Tensor("inputs of both adapters' second matrices", "attention outputs", 2 * 2 * 8192 * 16),
         ),
     ),
     Case(

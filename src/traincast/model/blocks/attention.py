@@ -49,7 +49,7 @@ class Attention:
             core_attention(share, self.window, dim, dim, kv_width),
             proj,
             residual(share, "self_attn_bda"),
-            *adapters(share, (qkv, proj)),
+            *adapters(share, (qkv, proj), "attention outputs"),
         )
 
 
@@ -66,13 +66,16 @@ MLP_AND_ATTENTION = 2
 
 def output_projection(share: Share, inputs: Number) -> Part:
     """Return the output projection, of whose inputs a rank has some and sums up what it makes of them."""
-    model, exchanged = share.model, around(share)
+    model, exchanged, execution = share.model, around(share), share.execution
+    # Attention keeps its output for its own backward pass, in 16 bits.
+    copied = execution.in_eight_bits and execution.eight_bit_inputs and share.trains_weights
     return Part(
         name="self_attention.linear_proj",
         counts_as="attention",
-        gemms=(Gemm(m=share.tokens, n=model.hidden, k=inputs, dtype=share.execution.precision),),
+        gemms=(Gemm(m=share.tokens, n=model.hidden, k=inputs, dtype=execution.precision),),
         vectors=model.hidden if model.linear_bias else 0,
         kernels=cast(share, share.tokens * inputs),
+        saved={"attention outputs": share.tokens * inputs * execution.input_bytes} if copied else {},
         forward=exchanged.leave_forward,
         backward=exchanged.leave_backward,
     )
@@ -84,8 +87,15 @@ def head_norms(share: Share, query: int) -> tuple[Part, ...]:
     if not attention.qk_norm:
         return ()
     scales = (heads if attention.qk_norm_whole else 2) * query
-    kernels = (norm_kernel(share, share.tokens * heads, query),)
-    return (Part(name="self_attention.qk_layernorm", counts_as="attention", vectors=scales, kernels=kernels),)
+    return (
+        Part(
+            name="self_attention.qk_layernorm",
+            counts_as="attention",
+            vectors=scales,
+            kernels=(norm_kernel(share, share.tokens * heads, query),),
+            saved={"queries, keys, values": share.tokens * heads * query * share.execution.element_bytes},
+        ),
+    )
 
 
 def rotary(share: Share, query: int, modules: tuple[str, ...] = ()) -> tuple[Part, ...]:

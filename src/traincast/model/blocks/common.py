@@ -55,11 +55,12 @@ def cast(share: Share, elements: Number) -> tuple[Kernel, ...]:
     return (Kernel(family="cast", shape=(elements,), dtype=share.execution.precision, backward_alike=True),)
 
 
-def adapters(share: Share, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def adapters(share: Share, parts: tuple[Part, ...], saved: str) -> tuple[Part, ...]:
     """Return the low-rank adapters beside the GEMMs of some parts, if a job has them.
 
     Two products of rank r beside each frozen one, and the sum of both results; the matrices are fused as those of the
-    model are. Source: Hu et al. 2021, arXiv 2106.09685, sections 4.1 and 4.2 (adapters on attention alone).
+    model are. The input of the second is kept under the name `saved`. Source: Hu et al. 2021, arXiv 2106.09685,
+    sections 4.1 and 4.2 (adapters on attention alone).
     """
     rank, dtype = share.execution.lora_rank, share.execution.core_dtype
     if not rank:
@@ -70,6 +71,7 @@ def adapters(share: Share, parts: tuple[Part, ...]) -> tuple[Part, ...]:
             counts_as=part.counts_as,
             gemms=(replace(gemm, n=rank, dtype=dtype), Gemm(m=gemm.m, n=gemm.n, k=rank, dtype=dtype)),
             kernels=(Kernel(family="elementwise", shape=(gemm.m, gemm.n), dtype=dtype, backward_alike=True),),
+            saved={saved: gemm.m * rank * share.execution.element_bytes},
             adapter=True,
         )
         for part in parts

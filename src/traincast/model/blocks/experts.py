@@ -122,7 +122,7 @@ class MoeMlp:
                 gemms=(Gemm(m=busiest, n=up * width, k=hidden, dtype=dtype, groups=groups),),
                 vectors=groups * up * width if model.linear_bias else 0,
                 kernels=cast(share, busiest * hidden),
-                saved={"expert inputs": execution.input_bytes * kept * hidden},
+                saved={"expert inputs": share.input_bytes * kept * hidden},
                 drops={"expert inputs": ("moe",)},
                 modules=("moe",),
                 expert=True,

@@ -40,7 +40,7 @@ class LatentAttention:
             core_attention(share, self.window, query, latent.v_head_dim, heads * (query + latent.v_head_dim)),
             proj,
             residual(share, "self_attn_bda"),
-            *adapters(share, (*projections, proj)),
+            *adapters(share, (*projections, proj), "attention outputs"),
         )
 
     def _down(self, share: Share) -> tuple[Part, ...]:

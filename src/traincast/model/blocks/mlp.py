@@ -20,7 +20,7 @@ class Mlp:
 
     def parts(self, share: Share) -> tuple[Part, ...]:
         """Return the norm, both GEMMs, the activation function and the residual sum."""
-        model, execution = share.model, share.execution
+        model = share.model
         width, exchanged = ceil_div(model.ffn_hidden, share.tp), around(share)
         inner = activations(share, share.tokens * width)
         fc1, fc2 = gemms(share, width)
@@ -32,7 +32,7 @@ class Mlp:
                 gemms=(fc1,),
                 vectors=up_matrices(share) * width if model.linear_bias else 0,
                 kernels=cast(share, share.norm_tokens * model.hidden),
-                saved={"feed-forward inputs": share.norm_tokens * model.hidden * execution.input_bytes},
+                saved={"feed-forward inputs": share.norm_tokens * model.hidden * share.input_bytes},
                 drops={"feed-forward inputs": ("mlp",)},
                 forward=exchanged.enter_forward,
                 backward=exchanged.enter_backward,
@@ -106,6 +106,6 @@ def activations(share: Share, elements: Number) -> Activations:
     width, copy = execution.element_bytes, int(share.model.gated and execution.activation_copy)
     return Activations(
         before=width * up * elements,
-        after=(width * copy + execution.input_bytes) * elements,
+        after=(width * copy + share.input_bytes) * elements,
         passing=width * (up + 1) * elements,
     )

@@ -56,7 +56,7 @@ class Execution:
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of an element of a GEMM's input as it is kept for the gradient of its weight."""
+        """Bytes of an element of a GEMM's input as it is kept."""
         return 1 if self.in_eight_bits and self.eight_bit_inputs else self.element_bytes
 
     @property
@@ -132,6 +132,11 @@ class Share:
     def trains_weights(self) -> bool:
         """Whether the weights of the model itself are trained, not adapters."""
         return not self.execution.lora_rank
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of an element of a GEMM's input as it is kept for the gradient of its weight; 0 for a frozen one."""
+        return self.execution.input_bytes if self.trains_weights else 0
 
     @property
     def activation_bytes(self) -> Number:
