@@ -13,7 +13,6 @@ from traincast.calibrate.runs.models import model_from_columns
 from traincast.calibrate.runs.rows import read_runs
 from traincast.calibrate.runs.run import layers_by_cost
 from traincast.calibrate.tables import read_table
-from traincast.errors import ConfigError
 from traincast.estimate.memory.uncertainty import memory_deviation
 from traincast.report.terminal import print_validation
 
@@ -91,9 +90,12 @@ def test_the_printed_stage_of_nanotron_is_the_first(table):
     assert found.peak_bytes == found.stage.reserved
 
 
-def test_a_cluster_cannot_be_given(table):
-    with pytest.raises(ConfigError, match="row by row"):
-        predict(table, Request(cluster="h100"))
+def test_a_cluster_says_how_much_a_gpu_holds(table, tmp_path):
+    small = tmp_path / "small.toml"
+    small.write_text('base = "h100"\n[gpu]\nhbm_bytes = "16GB"\n')
+    whole, found = predict(table, Request()), predict(table, Request(cluster=small))
+    assert found.predicted.tolist() == whole.predicted.tolist()
+    assert {note.code: note.text for note in found.notes}["infeasible-ok"].startswith("of 2 runs that ran, 2")
 
 
 def test_files_that_also_have_steps_are_left_to_the_kind_of_steps():

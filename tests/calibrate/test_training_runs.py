@@ -188,9 +188,17 @@ def test_out_has_every_forecast_with_its_configuration(plain):
     )
 
 
-def test_rows_say_their_cluster_themselves(file):
-    with pytest.raises(ConfigError, match="leave the cluster out"):
-        traincast.validate(file, cluster="h100")
+def test_a_cluster_of_ones_own_is_that_of_every_row(file, plain, tmp_path):
+    slow = tmp_path / "slow.toml"
+    slow.write_text(
+        'base = "h100"\n[inter]\nbandwidth_bytes_per_s = "5GB/s"\n[intra]\nbandwidth_bytes_per_s = "90GB/s"\n'
+    )
+    found = traincast.validate(file, cluster=slow)
+    before = dict(zip(plain.predictions.ids, plain.predictions.predicted, strict=True))
+    after = dict(zip(found.predictions.ids, found.predictions.predicted, strict=True))
+    assert set(before) - set(after) == {"intern-1", "indivisible"}
+    assert dict(found.skipped)["intern-1"] == "ran on A100-SXM-80GB; cluster slow has H100-SXM-80GB"
+    assert all(after[name] > before[name] for name in after)
 
 
 def test_progress_counts_every_pass(file):

@@ -171,16 +171,12 @@ def validate(
     """
     table = read_table(Path(path))
     of = _kind_of(table) if kind is None else KINDS.get(kind) if isinstance(kind, str) else kind
-    chosen = _groupings(of, by)
-    if leave_out is not None and leave_out not in of.leaves_out:
-        raise ConfigError(f"{of.title} cannot leave out {leave_out!r}; {known_names(leave_out, of.leaves_out)}", "cv")
+    chosen = _groupings(of, by, leave_out)
     if table.size > ANNOUNCED_ROWS:
         announce(f"predicting {table.size:,} rows")
     found = of.predict(table, Request(cluster=cluster, progress=progress))
-    if not found.ids and found.skipped:
-        first, more = found.skipped[0], len(found.skipped) - 1
-        others = f"; {counted(more, 'more row')} cannot either" if more else ""
-        raise CalibrationError(f"no row can be used: {first.reason} ({first.id}){others}")
+    _check_used(found)
+    again = Request(cluster, leave_out, progress, found.kept)
     return Validation(
         path=table.path,
         kind=of.name,
@@ -192,10 +188,15 @@ def validate(
         worst=_worst(found),
         notes=found.notes,
         predictions=found,
-        held_out=None
-        if leave_out is None
-        else _held_out(of, table, chosen, Request(cluster, leave_out, progress, found.kept)),
+        held_out=None if leave_out is None else _held_out(of, table, chosen, again),
     )
+
+
+def _check_used(found: Predictions) -> None:
+    if not found.ids and found.skipped:
+        first, more = found.skipped[0], len(found.skipped) - 1
+        others = f"; {counted(more, 'more row')} cannot either" if more else ""
+        raise CalibrationError(f"no row can be used: {first.reason} ({first.id}){others}")
 
 
 def _held_out(kind: Kind, table: Table, chosen: Sequence[str], request: Request) -> HeldOut:
@@ -216,10 +217,14 @@ def _kind_of(table: Table) -> Kind:
     return kind
 
 
-def _groupings(kind: Kind, by: Sequence[str]) -> tuple[str, ...]:
+def _groupings(kind: Kind, by: Sequence[str], leave_out: str | None) -> tuple[str, ...]:
+    """Return the groupings to show, after a look at whether the kind has what is asked for."""
     unknown = next((name for each in by for name in each.split("+") if name not in kind.by), None)
     if unknown is not None:
         raise ConfigError(f"{kind.title} cannot be grouped by {unknown!r}; {known_names(unknown, kind.by)}", "by")
+    if leave_out is not None and leave_out not in kind.leaves_out:
+        known = known_names(leave_out, kind.leaves_out)
+        raise ConfigError(f"{kind.title} cannot leave out {leave_out!r}; {known}", "cv")
     return tuple(dict.fromkeys(by)) or kind.shown or kind.by
 
 

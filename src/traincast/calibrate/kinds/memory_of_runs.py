@@ -16,7 +16,7 @@ from traincast.calibrate.runs.run import RunRow, job_of_run
 from traincast.calibrate.runs.schema import common_columns
 from traincast.calibrate.tables import Table
 from traincast.diagnostics import Note
-from traincast.errors import ConfigError, InfeasibleError, TraincastError
+from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.memory import StageMemory, fits, stage_memory
 from traincast.estimate.memory.uncertainty import REFUSED_ABOVE
 from traincast.schedules.plan import SCHEDULES
@@ -111,16 +111,15 @@ def predict(table: Table, request: Request) -> Predictions:
     table : Table
         With columns of the common schema, or of a public table that rules bring to it.
     request : Request
-        Leaves nothing out: the model has no constant that is fitted to these runs.
+        Its cluster is that of every row; else each row's own, by its GPU. Leaves nothing out: the
+        model has no constant that is fitted to these runs.
 
     Returns
     -------
     Predictions
         In bytes; runs without memory are skipped, the counts of feasible ones are notes.
     """
-    if request.cluster is not None:
-        raise ConfigError("measured runs say their GPU row by row; leave the cluster out", "cluster")
-    runs = read_runs(table)
+    runs = read_runs(table, request.cluster)
     skipped = list(runs.skipped)
     kept: list[tuple[RunRow, RunMemory]] = []
     judged: dict[str, list[RunMemory]] = {}

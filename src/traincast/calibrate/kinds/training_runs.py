@@ -12,7 +12,6 @@ from traincast.calibrate.runs.fit import factors_of, sample_of
 from traincast.calibrate.runs.rows import Runs, assumed_stack, assumed_stacks, has_steps, read_runs
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.tables import Table
-from traincast.errors import ConfigError
 from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.simulation.interval import Z
 
@@ -28,7 +27,8 @@ def predict(table: Table, request: Request) -> Predictions:
     table : Table
         With columns of the common schema, or of a public table that rules bring to it.
     request : Request
-        It can leave out ``family`` (source, model, GPU family and precision) and ``source``: the factors
+        Its cluster is that of every row; else each row's own, by its GPU. It can leave out
+        ``family`` (source, model, GPU family and precision) and ``source``: the factors
         are fitted again without each of them in turn.
 
     Returns
@@ -36,9 +36,7 @@ def predict(table: Table, request: Request) -> Predictions:
     Predictions
         Seconds per step; every row that is not forecast is skipped with its reason.
     """
-    if request.cluster is not None:
-        raise ConfigError("published runs say their GPU row by row; leave the cluster out", "cluster")
-    runs = read_runs(table)
+    runs = read_runs(table, request.cluster)
     rows = [row for row in runs.rows if row.measured_s is not None]
     shipped = shipped_factors()
     forecasts = _kept_forecasts(request, len(rows))

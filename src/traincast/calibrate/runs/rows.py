@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from os import PathLike
 from typing import Any
 
 from traincast.calibrate.measurements import Skipped
@@ -20,6 +21,7 @@ from traincast.calibrate.tables import Row, Table
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu_clusters import cluster_for
 from traincast.hardware.gpus import load_gpu
 from traincast.spec.job import JobRequest
@@ -116,13 +118,15 @@ def is_full_layout(row: Row) -> bool:
     return pretrain and measured and all(name in cells for name in LAYOUT_COLUMNS)
 
 
-def read_runs(table: Table) -> Runs:
+def read_runs(table: Table, cluster: str | PathLike[str] | Cluster | None = None) -> Runs:
     """Turn a table of training runs into jobs with what was measured.
 
     Parameters
     ----------
     table : Table
         With columns of the common schema, or of a public table that rules bring to it.
+    cluster : str, path or Cluster, optional
+        Where all rows ran; rows of another GPU are skipped. By default each row's own.
 
     Returns
     -------
@@ -131,7 +135,8 @@ def read_runs(table: Table) -> Runs:
     """
     common = replace(table, rows=tuple(common_row(row, table.columns) for row in table.rows))
     timed = has_steps(table.columns)
-    kept, skipped = common.read(lambda row: _run_of(row, timed=timed))
+    ran_on = None if cluster is None else load_cluster(cluster)
+    kept, skipped = common.read(lambda row: _run_of(row, timed=timed, ran_on=ran_on))
     printed = {row.place: row.cells for row in table.rows}
     return Runs(
         rows=tuple(replace(run, cells=printed[row.place]) for row, run in kept),
@@ -161,7 +166,7 @@ def run_of(row: Row) -> RunRow | Skipped:
     return found if isinstance(found, Skipped) else replace(found, cells=row.cells)
 
 
-def _run_of(row: Row, *, timed: bool = True) -> RunRow | Skipped:
+def _run_of(row: Row, *, timed: bool = True, ran_on: Cluster | None = None) -> RunRow | Skipped:
     """Turn a row of the common schema into a job with what was measured; in a table of steps each row needs one."""
     cells = row.cells
     if "exclude" in cells:
@@ -179,11 +184,12 @@ def _run_of(row: Row, *, timed: bool = True) -> RunRow | Skipped:
         return Skipped(row.id, _without_step(row))
     request, notes = request_of(row, model)
     gpu = load_gpu(cells["gpu"]).name
-    per_node = row.count("gpus_per_node") if "gpus_per_node" in cells else None
+    if ran_on is not None and gpu != ran_on.gpu.name:
+        return Skipped(row.id, f"ran on {gpu}; cluster {ran_on.name} has {ran_on.gpu.name}")
     return RunRow(
         id=row.id,
         request=request,
-        cluster=_cluster(gpu, per_node, nic_bytes_per_s(row), request.gpus),
+        cluster=ran_on or _cluster_of(row, gpu),
         measured_s=step_s,
         peak_bytes=peak_bytes,
         outcome="ok" if ran else cells["outcome"],
@@ -218,6 +224,12 @@ def _without_step(row: Row) -> str:
     if row.cells["measured_metric"] in ("tflops_per_gpu", "mfu_pct"):
         return "no step time: only FLOP/s are printed, and how its source counts FLOP is not known"
     return f"no step time: measured_metric {row.cells['measured_metric']!r} is none that tells it"
+
+
+def _cluster_of(row: Row, gpu: str) -> Cluster:
+    """Return the cluster that a row says: that of its GPU, with its nodes and network cards."""
+    per_node = row.count("gpus_per_node") if "gpus_per_node" in row.cells else None
+    return _cluster(gpu, per_node, nic_bytes_per_s(row), row.count("num_gpus"))
 
 
 @cache
