@@ -205,6 +205,16 @@ def test_8_bit_copies_of_weights_outlive_a_microbatch_in_transformer_engine_alon
     assert of(LLAMA, 3, zero=1, gpus=8)["8-bit copies of weights"] == 0
 
 
+@pytest.mark.parametrize("precision", ["fp8_block", "mxfp8", "nvfp4"])
+def test_the_output_projection_reads_what_attention_keeps_but_for_delayed_scaling(precision):
+    """Megatron-LM, megatron/core/transformer/attention.py: set_save_original_input where the recipe is not delayed."""
+    found = product.saved(LLAMA, precision=precision, cluster="b200")
+    delayed = product.saved(LLAMA, precision="fp8", cluster="b200")
+    assert found["attention outputs"] == product.saved(LLAMA)["attention outputs"] == 2 * HIDDEN
+    assert delayed["attention outputs"] == (2 + 1) * HIDDEN
+    assert found["MLP inputs"] == found["attention inputs"] == HIDDEN
+
+
 def test_gradients_are_copied_to_fp32_for_the_step():
     """The larger of the activations and the copy counts; sharded with the optimizer; not where it reads 16 bits."""
     short = {"seq_length": 64, "gpus": 8, "grad_reduce_bytes": 2}

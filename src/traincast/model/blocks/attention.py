@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from traincast.model.blocks.common import adapters, cast, norm, norm_kernel, residual
 from traincast.model.blocks.core_attention import core_attention
 from traincast.model.blocks.part import Gemm, Kernel, Part
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import DELAYED_SCALING, Share
 from traincast.model.blocks.tensor_parallel import around
 from traincast.model.numbers import Number
 
@@ -67,8 +67,10 @@ MLP_AND_ATTENTION = 2
 def output_projection(share: Share, inputs: Number) -> Part:
     """Return the output projection, of whose inputs a rank has some and sums up what it makes of them."""
     model, exchanged, execution = share.model, around(share), share.execution
-    # Attention keeps its output for its own backward pass, in 16 bits.
-    copied = execution.in_eight_bits and execution.eight_bit_inputs and share.trains_weights
+    # Attention keeps its output for its own backward pass, in 16 bits. The projection keeps its 8-bit input beside it
+    # with delayed scaling alone: in other recipes it reads attention's (Megatron-LM, megatron/core/transformer/
+    # attention.py, set_save_original_input).
+    copied = execution.precision == DELAYED_SCALING and execution.eight_bit_inputs and share.trains_weights
     return Part(
         name="self_attention.linear_proj",
         counts_as="attention",

@@ -11,6 +11,9 @@ from traincast.model.numbers import Number, ceil_div, choose, larger
 EIGHT_BIT = ("fp8", "fp8_block", "mxfp8", "nvfp4")
 """Precisions of 8 bits or less, whose weights can be kept and gathered in 8."""
 
+DELAYED_SCALING = "fp8"
+"""The one of them whose scales are those of steps before; the others scale what they cast."""
+
 FULL_PRECISIONS = ("bf16", "fp16", "fp32", "tf32")
 """Precisions that attention and the LM head have, too."""
 
