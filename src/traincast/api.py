@@ -20,6 +20,8 @@ from traincast.files import read_bytes, read_head
 from traincast.formats.aicb.grammar import load
 from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import expand_inputs, identify, identify_run, read_run, refuse_meaningless
+from traincast.formats.recognise import bus_bandwidths as read_bus_bandwidths
+from traincast.formats.recognise import workload_format
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, gpu_named, load_cluster
 from traincast.hardware.gpu import Gpu
@@ -65,12 +67,13 @@ def inspect(path: StrPath) -> Inspection:
     FormatError
         If no format knows the file, or it is damaged, or there are several.
     """
-    from traincast.calibrate.recognise import describe
+    from traincast.calibrate.recognise import TELLERS
+    from traincast.fabric.inspect import inspect_file
 
     file, *others = expand(path)
     if others:
         raise FormatError(f"stands for {1 + len(others)} files; inspect them one by one", str(path))
-    return describe(file)
+    return inspect_file(file, (), TELLERS)
 
 
 def inspect_all(files: StrPath | Sequence[StrPath]) -> Iterator[Inspection]:
@@ -87,11 +90,12 @@ def inspect_all(files: StrPath | Sequence[StrPath]) -> Iterator[Inspection]:
         If a file cannot be read; where it stands in a folder that was given, with a pattern to
         choose the others.
     """
-    from traincast.calibrate.recognise import describe
+    from traincast.calibrate.recognise import TELLERS
+    from traincast.fabric.inspect import inspect_file
 
     given = _paths(files)
     for path in expand(given):
-        yield describe(path, given)
+        yield inspect_file(path, given, TELLERS)
 
 
 def expand(files: StrPath | Sequence[StrPath]) -> list[Path]:
@@ -144,16 +148,16 @@ def _workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
     try:
         return identify_run(paths, given)
     except FormatError:
-        from traincast.calibrate.recognise import workload_format
+        from traincast.calibrate.recognise import TELLERS
 
-        return workload_format(paths, given)
+        return workload_format(paths, given, TELLERS)
 
 
 def bus_bandwidths(path: StrPath) -> dict[str, float]:
     """Read SimAI's ``busbw.yaml`` for `SimulateOptions.busbw_bytes_per_s` (see `traincast.formats.busbw`)."""
-    from traincast.calibrate.recognise import bus_bandwidths as read_bus_bandwidths
+    from traincast.calibrate.recognise import TELLERS
 
-    return read_bus_bandwidths(Path(path))
+    return read_bus_bandwidths(Path(path), TELLERS)
 
 
 def simulate(

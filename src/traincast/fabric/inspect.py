@@ -13,6 +13,7 @@ from traincast.fabric.graph import FabricGraph
 from traincast.files import read_toml
 from traincast.formats.contract import Inspection
 from traincast.formats.open import identify
+from traincast.formats.recognise import Teller, described
 from traincast.formats.topology import read_topology
 from traincast.formats.topology.facts import network_layout
 from traincast.hardware.cluster import Cluster
@@ -27,8 +28,8 @@ _KEYS = frozenset({"fabric", "gpu", "inter", "intra"})
 """Tables that no other file of traincast has."""
 
 
-def inspect_file(path: Path, given: Sequence[Path] = ()) -> Inspection:
-    """Say what a file is: a cluster file, or one of a format.
+def inspect_file(path: Path, given: Sequence[Path] = (), further: Sequence[Teller] = ()) -> Inspection:
+    """Say what a file is: a cluster file, one of a format, or what else is known.
 
     Parameters
     ----------
@@ -36,13 +37,23 @@ def inspect_file(path: Path, given: Sequence[Path] = ()) -> Inspection:
         The file.
     given : sequence of Path
         Folders that the user gave, for the message about a file in one of them that nobody knows.
+    further : sequence of Teller
+        Tellers of other rooms, for files that no format reads.
 
     Raises
     ------
     TraincastError
         If the file is of no known kind, or wrong.
     """
-    return inspect_cluster(path) if _is_cluster_file(path) else identify(path, given).inspect(path)
+    if _is_cluster_file(path):
+        return inspect_cluster(path)
+    try:
+        return identify(path, given).inspect(path)
+    except FormatError:
+        found = described(path, further)
+        if found is None:
+            raise
+        return found
 
 
 def _is_cluster_file(path: Path) -> bool:

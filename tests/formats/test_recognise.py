@@ -9,10 +9,11 @@ import pytest
 
 from calibrate_logs import nccl_log, with_mpi_marks
 from traincast import api
-from traincast.calibrate.recognise import recognise
+from traincast.calibrate.recognise import TELLERS
 from traincast.cli.main import main
 from traincast.errors import FormatError
 from traincast.formats.contract import FORMATS
+from traincast.formats.recognise import recognise
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LOG = nccl_log([(2**20, 100.0, 101.0), (2**21, 180.0, 181.0)])
@@ -74,7 +75,7 @@ def test_packed_logs_tables_and_timelines_are_known_too(tmp_path, content):
     plain, packed = tmp_path / "plain", tmp_path / "packed.gz"
     plain.write_text(content)
     packed.write_bytes(gzip.compress(content.encode()))
-    assert recognise(packed) == recognise(plain) is not None
+    assert recognise(packed, TELLERS) == recognise(plain, TELLERS) is not None
 
 
 @pytest.mark.parametrize(("name", "content"), [each.values[:2] for each in KNOWN])
@@ -89,7 +90,7 @@ WORKLOADS = sorted(path for path in EXAMPLES.rglob("*") if path.suffix in (".txt
 
 @pytest.mark.parametrize("path", WORKLOADS, ids=lambda path: path.name[:40])
 def test_no_workload_is_taken_for_something_else(path):
-    assert recognise(path) is None
+    assert recognise(path, TELLERS) is None
 
 
 @pytest.mark.parametrize(
@@ -114,9 +115,9 @@ def test_other_files_stay_unknown(tmp_path, content, ending):
     path.write_text(content)
     if ending == ".toml" and content not in ("", "[1]"):
         with pytest.raises(FormatError, match="TOML"):
-            recognise(path)
+            recognise(path, TELLERS)
     else:
-        assert recognise(path) is None
+        assert recognise(path, TELLERS) is None
 
 
 @pytest.mark.parametrize(

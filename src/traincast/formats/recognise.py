@@ -1,0 +1,218 @@
+"""Tell what a file is that is no workload, trace or topology, and which command takes it.
+
+Rooms further down know files of their own, such as tables of measurements: they hand their tellers in.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from traincast.errors import FormatError
+from traincast.files import parse_json, parse_toml, read_head, read_text, unpacked_head
+from traincast.formats.busbw import looks_like_busbw, read_busbw
+from traincast.formats.contract import Format, Inspection
+from traincast.formats.open import identify, identify_run
+from traincast.spec.job_file import SECTIONS
+
+_MOST_BYTES = 1 << 16
+_MOST_JSON_BYTES = 1 << 26
+_SCHEMAS = {
+    "traincast.result": (
+        "result of a simulated step",
+        "traincast report and traincast compare take it, traincast predict or simulate runs it again",
+    ),
+}
+_OPS_CSV = "rank,stage,virtual_stage,microbatch,phase,kind,name,"
+_NS3_KEYS = {"ENABLE_QCN", "CC_MODE", "PACKET_PAYLOAD_SIZE"}
+_AIOB = re.compile(r"\s*train_iter\s*:\s*\d+\s")
+
+
+class Known(NamedTuple):
+    """A file that is no workload.
+
+    Parameters
+    ----------
+    name : str
+        Short name of its kind.
+    what : str
+        What it is, for people, without an article: ``"log of nccl-tests"``.
+    taken_by : str
+        Which command takes it, as a clause, or what to do where none does.
+    """
+
+    name: str
+    what: str
+    taken_by: str
+
+
+Teller = Callable[[Path, str], Known | None]
+"""Tells what a file is by its name and its beginning; None where it does not know it."""
+
+_TRACE = Known("trace", "timeline in Chrome's trace format", "ui.perfetto.dev shows it; no command takes it")
+
+
+def recognise(path: Path, further: Sequence[Teller] = ()) -> Known | None:
+    """Tell what a file is by its content; None where it is of no kind that is known.
+
+    Workloads, traces, topologies and cluster files are the business of the formats and of
+    `traincast.fabric`; ask those first.
+
+    Parameters
+    ----------
+    path : Path
+        The file; one that cannot be read is of no kind.
+    further : sequence of Teller
+        Tellers of other rooms, asked last.
+
+    Raises
+    ------
+    FormatError
+        If a file that a teller knows, or a file named ``.toml``, cannot be read as such; with the line.
+    """
+    try:
+        data = unpacked_head(read_head(path, _MOST_BYTES), _MOST_BYTES)
+    except FormatError:
+        return None
+    head = data.decode("utf-8-sig", errors="replace")
+    if path.suffix == ".toml":
+        return _toml(path)
+    if head.lstrip().startswith("{"):
+        return _TRACE if '"traceEvents"' in head else _document(path)
+    return next((known for tell in (*_TELLERS, *further) if (known := tell(path, head)) is not None), None)
+
+
+def described(path: Path, further: Sequence[Teller] = ()) -> Inspection | None:
+    """Describe a file that no format reads (see `recognise`)."""
+    known = recognise(path, further)
+    if known is None:
+        return None
+    return Inspection(
+        path=str(path),
+        format=known.name,
+        generation=known.what,
+        confidence=0.9,
+        evidence=(),
+        counts={},
+        layout={},
+        totals=(),
+        oddities=(),
+        taken_by=known.taken_by,
+    )
+
+
+def workload_format(paths: Sequence[Path], given: Sequence[Path], further: Sequence[Teller] = ()) -> Format:
+    """Return the format of a run's files (`identify_run`); of a file that is no workload the error says what it is."""
+    try:
+        return identify_run(paths, given)
+    except FormatError:
+        known = None if len(paths) > 1 else recognise(paths[0], further)
+        if known is None:
+            raise
+    raise FormatError(f"is no workload: {known.what}; {known.taken_by}", str(paths[0]))
+
+
+def bus_bandwidths(path: Path, further: Sequence[Teller] = ()) -> dict[str, float]:
+    """Return the bus bandwidths of a file (`read_busbw`); of another file the error says what it is."""
+    try:
+        return read_busbw(path)
+    except FormatError:
+        known = _known_otherwise(path, further)
+        if known is None or known.name == "busbw":
+            raise
+    raise FormatError(f"holds no bus bandwidths: {known.what}; {known.taken_by}", str(path))
+
+
+def _known_otherwise(path: Path, further: Sequence[Teller]) -> Known | None:
+    """Tell what a file is, a workload or not; None where nothing knows it."""
+    try:
+        form = identify(path)
+        # A network has no options of a workload.
+        return Known(form.name, form.title, f"traincast {'simulate' if form.options else 'inspect'} takes it")
+    except FormatError:
+        try:
+            return recognise(path, further)
+        except FormatError:
+            return None
+
+
+def _bus_bandwidths(_: Path, head: str) -> Known | None:
+    if not looks_like_busbw(head):
+        return None
+    return Known(
+        "busbw", "SimAI's bus bandwidths by group and operation", "simulate and predict take it as --busbw FILE"
+    )
+
+
+def _ratios(_: Path, head: str) -> Known | None:
+    first = head.partition("\n")[0].lower()
+    if not (first.startswith("size,") and "node" in first):
+        return None
+    return Known(
+        "simai-ratio",
+        "SimAI's shares of the bus bandwidth by size and number of nodes",
+        "no command takes it: simulate --pricing simai has SimAI's own tables, and a cluster is described in a TOML "
+        "file or fitted by traincast calibrate",
+    )
+
+
+def _ns3_settings(_: Path, head: str) -> Known | None:
+    keys = {line.split()[0] for line in head.splitlines() if line.strip()}
+    if len(keys & _NS3_KEYS) < 2:
+        return None
+    return Known(
+        "simai-ns3",
+        "settings of SimAI's NS3 back end",
+        "no command takes it: a network is described in the [fabric] of a cluster file",
+    )
+
+
+def _aiob(_: Path, head: str) -> Known | None:
+    if not _AIOB.match(head) or "time_gpu_" not in head:
+        return None
+    return Known(
+        "aicb-times",
+        "kernel times that AICB measured (AIOB)",
+        "no command takes it: give it to AICB's generator (--comp_filepath), and the workload that this writes to "
+        "traincast simulate",
+    )
+
+
+def _operations(_: Path, head: str) -> Known | None:
+    if not head.startswith(_OPS_CSV):
+        return None
+    return Known("ops", "operations of a simulated step (ops.csv)", "open it in a spreadsheet; no command takes it")
+
+
+_TELLERS: tuple[Teller, ...] = (_bus_bandwidths, _ratios, _ns3_settings, _aiob, _operations)
+
+
+def _toml(path: Path) -> Known | None:
+    """Tell a job from a model; a cluster file is known to `traincast.fabric`."""
+    document = parse_toml(read_text(path, encoding="utf-8-sig"), str(path))
+    if isinstance(document.get("model"), Mapping) or set(document) & set(SECTIONS):
+        return Known("job", "description of a job", "traincast predict takes it")
+    if {"layers", "hidden"} <= set(document) or "attention" in document:
+        return Known("model", "description of a model", "predict takes it as --model FILE, traincast models shows it")
+    return None
+
+
+def _document(path: Path) -> Known | None:
+    """Tell what a JSON object is by its keys."""
+    try:
+        document = parse_json(read_text(path, _MOST_JSON_BYTES), str(path))
+    except FormatError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    schema = document.get("schema")
+    if isinstance(schema, str) and schema.startswith("traincast."):
+        what, taken_by = _SCHEMAS.get(schema.partition("/")[0], ("", ""))
+        return Known(schema, what or f"document {schema} of traincast", taken_by or "no command takes it again")
+    if "hidden_size" in document and {"model_type", "architectures"} & set(document):
+        return Known(
+            "hugging-face",
+            "config.json of a model of Hugging Face",
+            "predict takes it as --model FILE, traincast models shows it",
+        )
+    return None
