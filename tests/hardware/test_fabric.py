@@ -62,6 +62,18 @@ def test_wrong_and_contradictory_numbers_say_so(tmp_path, text, said):
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
     assert said in str(caught.value)
+    assert caught.value.field.startswith("fabric.")
+    assert str(caught.value).endswith(f"(in {tmp_path / 'mine.toml'})")
+
+
+def test_numbers_take_a_unit_and_a_source(tmp_path):
+    text = 'link_bytes_per_s = { value = "400Gb/s", source = "the invoice" }\nrouting = "ecmp"\nseed = 0'
+    assert load(tmp_path, f'kind = "rail-only"\n{text}') == FabricSpec(
+        kind="rail-only", link_bytes_per_s=50e9, routing="ecmp"
+    )
+    path = tmp_path / "mine.toml"
+    sources = dict(load_cluster(path).sources)
+    assert (sources["fabric.link_bytes_per_s"], sources["fabric"]) == ("the invoice", f"set in {path}")
 
 
 def test_a_fabric_must_be_a_table(tmp_path):

@@ -8,6 +8,7 @@
     cluster.py            Link, Cluster: whoever makes a cluster gets its GPU filled
     fabric.py, network.py the network between the nodes, as a table and as a graph
     measured.py           measured times that replace a cost
+    values.py             values of a table of a file, checked by the field that they are of
     clusters.py           load_cluster: a preset, a file, a GPU's name         data/clusters/*.toml
     from_datasheet.py     the cluster of a GPU that nobody measured collectives on
     gpu_clusters.py       a GPU's cluster with another node size or network card

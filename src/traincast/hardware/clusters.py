@@ -12,47 +12,35 @@ number in SI units, a text with its unit, or either of them with its source::
 A file that says neither a base nor links describes a GPU in ``[gpu]``, and its links follow from the datasheet.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import parse_toml, read_toml
 from traincast.hardware.cluster import INTER_KINDS, INTRA_KINDS, Cluster, Link, Measured
-from traincast.hardware.fabric import fabric_from_table
+from traincast.hardware.fabric import fabric_of, fabric_values
 from traincast.hardware.from_datasheet import cluster_from_datasheet
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.gpus import filled, find_datasheet, gpu_names, said_of
 from traincast.hardware.measured import measured_tables_from
+from traincast.hardware.values import Value, built, read_table
 from traincast.names import find_name, known_names
-from traincast.ranges import RANGES, quoted, range_of
+from traincast.ranges import quoted
 from traincast.registry import known_name
-from traincast.units import parse_rate, parse_size, parse_time
-
-T = TypeVar("T", bound=Cluster | Gpu | Link)
 
 _SECTIONS: dict[str, type[Gpu] | type[Link]] = {"gpu": Gpu, "intra": Link, "inter": Link}
 _LINK_KINDS = {"intra.kind": INTRA_KINDS, "inter.kind": INTER_KINDS, "gpu.link_kind": INTRA_KINDS}
 _OF_DATASHEETS = ("bf16_dense_flops_per_s", "hbm_bytes", "hbm_bytes_per_s", "link_bytes_per_s")
 """What a GPU without a datasheet takes from the GPU of the base that its file builds on."""
-_UNITS: tuple[tuple[str, Callable[[str], float]], ...] = (
-    ("_bytes_per_s", parse_rate),
-    ("_bytes", parse_size),
-    ("_latency_s", parse_time),
-)
-"""How a text is read, by the first ending of the field's name that fits."""
 
-
-class _Value(NamedTuple):
-    """A checked value; where it comes from, or None for what is no number."""
-
-    value: Any
-    source: str | None
+_OR_BASE = "give it, or a base"
+"""What to do about a number that is missing."""
 
 
 def cluster_names() -> list[str]:
@@ -111,7 +99,7 @@ def gpu_named(given: str | PathLike[str] | Gpu) -> Gpu:
         return sheet.gpu
     if path.suffix != ".toml" and not path.is_file():
         raise UnknownNameError("GPU", name, gpu_names())
-    return filled(_build(Gpu, "gpu.", _read(path, name), name), name)
+    return filled(built(Gpu, "gpu.", _read(path, name), name), name)
 
 
 def preset_of(gpu: Gpu) -> str | None:
@@ -134,19 +122,17 @@ def cluster_from_table(table: Mapping[str, Any], shown: str) -> Cluster:
     ConfigError, UnknownNameError
         As `load_cluster`.
     """
-    document = dict(table)
-    fabric = document.pop("fabric", None)
-    cluster = _cluster_of(_values(document, shown), shown)
-    return cluster if fabric is None else replace(cluster, fabric=fabric_from_table(fabric, ""))
+    return _cluster_of(_values(dict(table), shown, Path()), shown)
 
 
-def _cluster_of(values: dict[str, _Value], shown: str) -> Cluster:
+def _cluster_of(values: dict[str, Value], shown: str) -> Cluster:
     """Return the cluster that checked values make up."""
     measured = values.pop("measured", None)
-    gpu = filled(_build(Gpu, "gpu.", values, shown), shown)
+    gpu = filled(built(Gpu, "gpu.", values, shown, _OR_BASE), shown)
     said = {path: value.source for path, value in values.items() if value.source}
     links = any(path.startswith(("intra.", "inter.")) for path in values)
-    cluster = _build(Cluster, "", values, shown) if links or not gpu.link_bytes_per_s else _unlinked(gpu, values, shown)
+    described = links or not gpu.link_bytes_per_s
+    cluster = _described(gpu, values, shown) if described else _unlinked(gpu, values, shown)
     if measured is not None:
         cluster = replace(cluster, measured=Measured(tables=measured.value, intra=cluster.intra, inter=cluster.inter))
     sheet = find_datasheet(gpu.name)
@@ -154,7 +140,13 @@ def _cluster_of(values: dict[str, _Value], shown: str) -> Cluster:
     return replace(cluster, sources=tuple(({**sources, **dict(cluster.sources), **said}).items()))
 
 
-def _unlinked(gpu: Gpu, values: Mapping[str, _Value], shown: str) -> Cluster:
+def _described(gpu: Gpu, values: Mapping[str, Value], shown: str) -> Cluster:
+    """Return the cluster of a file that says its links, or whose GPU says none."""
+    links = {level: Value(built(Link, f"{level}.", values, shown, _OR_BASE), None) for level in ("intra", "inter")}
+    return built(Cluster, "", {**values, **links, "gpu": Value(gpu, None)}, shown, _OR_BASE)
+
+
+def _unlinked(gpu: Gpu, values: Mapping[str, Value], shown: str) -> Cluster:
     """Return the cluster of a file that says a GPU and no links."""
     own = {path: value.value for path, value in values.items() if "." not in path}
     cluster = cluster_from_datasheet(gpu, f"datasheet in {shown}", _preset, own.get("gpus_per_node"))
@@ -190,38 +182,38 @@ def _preset(name: str) -> Cluster:
     return _cluster_of(_read(_presets() / f"{name}.toml", name), name)
 
 
-def _read(file: Traversable, shown: str) -> dict[str, _Value]:
+def _read(file: Traversable, shown: str) -> dict[str, Value]:
     """Return the checked values of a file over those of its base, by field path."""
     document = read_toml(file) if isinstance(file, Path) else parse_toml(file.read_text(encoding="utf-8"), shown)
     base = document.pop("base", None)
     if base is not None:
         base = known_name("base cluster", str(base), cluster_names())
     values = {} if base is None else _read(_presets() / f"{base}.toml", base)
-    values["name"] = _Value(file.name.removesuffix(".toml"), None)
-    found = _values(document, shown, values)
+    values["name"] = Value(file.name.removesuffix(".toml"), None)
+    found = _values(document, shown, Path(shown).parent, values)
     if base is not None and find_datasheet(str(found["gpu.name"].value)) is None:
         sheet = _preset(base).gpu
-        taken = {f"gpu.{name}": _Value(getattr(sheet, name), f"as in {base}") for name in _OF_DATASHEETS}
+        taken = {f"gpu.{name}": Value(getattr(sheet, name), f"as in {base}") for name in _OF_DATASHEETS}
         found = taken | found
     return found
 
 
-def _values(document: dict[str, Any], shown: str, base: Mapping[str, _Value] | None = None) -> dict[str, _Value]:
+def _values(
+    document: dict[str, Any], shown: str, folder: Path, base: Mapping[str, Value] | None = None
+) -> dict[str, Value]:
     """Return the checked values of the tables of a file over those of its base, by field path."""
     values = dict(base or {})
     for section, kind in _SECTIONS.items():
-        table = document.pop(section, {})
-        if not isinstance(table, dict):
-            raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", section)
-        values |= _checked(kind, f"{section}.", table, shown)
+        values |= read_table(kind, f"{section}.", document.pop(section, {}), shown)
     for place, kinds in _LINK_KINDS.items():
         if place in values:
             values[place] = values[place]._replace(value=_link_kind(str(values[place].value), kinds, place, shown))
     if "fabric" in document:
-        values["fabric"] = _Value(fabric_from_table(document.pop("fabric"), shown), f"set in {shown}")
+        found = fabric_values(document.pop("fabric"), shown, folder)
+        values |= {**found, "fabric": Value(fabric_of(found, shown), f"set in {shown}")}
     if "measured" in document:
-        values["measured"] = _Value(measured_tables_from(document.pop("measured"), shown), None)
-    return values | _checked(Cluster, "", document, shown)
+        values["measured"] = Value(measured_tables_from(document.pop("measured"), shown), None)
+    return values | read_table(Cluster, "", document, shown, (*_SECTIONS, "sources"))
 
 
 def _link_kind(said: str, kinds: tuple[str, ...], place: str, shown: str) -> str:
@@ -230,70 +222,3 @@ def _link_kind(said: str, kinds: tuple[str, ...], place: str, shown: str) -> str
         listed = known_names(said, kinds)
         raise ConfigError(f"is {quoted(said)}; leave it out, or give one that is {listed} (in {shown})", place)
     return found
-
-
-def _checked(kind: type[Cluster | Gpu | Link], prefix: str, table: dict[str, Any], shown: str) -> dict[str, _Value]:
-    """Return the values of one table, each of the type that its field has."""
-    known = {field.name: field for field in fields(kind) if field.name not in (*_SECTIONS, "sources")}
-    checked = {}
-    for key, raw in table.items():
-        path = f"{prefix}{key}"
-        if key not in known:
-            raise ConfigError(f"is unknown; {known_names(key, known)} (in {shown})", path)
-        try:
-            checked[path] = _value(known[key], raw, shown)
-        except ConfigError as error:
-            raise ConfigError(f"{error} (in {shown})", path) from error
-    return checked
-
-
-def _value(field: "Field[Any]", raw: object, shown: str) -> _Value:
-    source = f"set in {shown}"
-    if isinstance(raw, dict):
-        if not {"value"} <= set(raw) <= {"value", "source"} or not isinstance(raw.get("source", ""), str):
-            raise ConfigError('must be a value, or { value = ..., source = "..." }')
-        source = raw.get("source", source)
-        raw = raw["value"]
-    if get_origin(field.type) is tuple:
-        if not isinstance(raw, list) or not all(isinstance(each, str) for each in raw):
-            raise ConfigError(f"is {quoted(raw)}; it must be a list of texts")
-        return _Value(tuple(raw), None)
-    types = get_args(field.type) or (field.type,)
-    for plain in (str, bool):
-        if plain in types:
-            if not isinstance(raw, plain):
-                raise ConfigError(f"is {quoted(raw)}; it must be a {'text' if plain is str else 'true or false'}")
-            return _Value(raw, None)
-    return _Value(_number(field.name, raw, whole=int in types), source)
-
-
-def _number(name: str, raw: object, *, whole: bool) -> float:
-    """Return a positive number in the range of its field, from a number or from a text with a unit."""
-    parse = next((parse for ending, parse in _UNITS if name.endswith(ending)), None)
-    if isinstance(raw, str) and parse is not None:
-        raw = parse(raw)
-    if isinstance(raw, bool) or not isinstance(raw, int | float):
-        raise ConfigError(
-            f"is {quoted(raw)}; it must be a number" + ("" if parse is None else " or a text with its unit")
-        )
-    if not raw > 0:
-        raise ConfigError(f"is {quoted(raw)}; it must be a positive, finite number")
-    known = range_of(name) or RANGES["figure"]
-    found = replace(known, whole=known.whole and whole).checked(raw)
-    if whole and found != int(found):
-        raise ConfigError(f"is {quoted(raw)}; it must be a whole number")
-    return int(found) if whole else found
-
-
-def _build(kind: type[T], prefix: str, values: dict[str, _Value], shown: str) -> T:
-    """Return the dataclass with its nested ones; a field without a default must have a value."""
-    arguments: dict[str, Any] = {}
-    for field in fields(kind):
-        path = f"{prefix}{field.name}"
-        if field.name in _SECTIONS:
-            arguments[field.name] = _build(_SECTIONS[field.name], f"{path}.", values, shown)
-        elif path in values:
-            arguments[field.name] = values[path].value
-        elif field.default is MISSING:
-            raise ConfigError(f"is missing; give it, or a base (in {shown})", path)
-    return kind(**arguments)

@@ -11,14 +11,15 @@ or ``file = "topology.txt"`` for a network that a SimAI or ASTRA-sim file descri
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from traincast.errors import ConfigError
+from traincast.hardware.values import Value, built, read_table
 from traincast.names import find_name, known_names
-from traincast.ranges import RANGES, check_given, checked_field, quoted
-from traincast.units import parse_rate
+from traincast.ranges import RANGES, check_given, quoted
 
 ROUTINGS = ("spray", "ecmp")
 _ALWAYS = frozenset({"kind", "file", "routing", "queue_pairs", "seed"})
@@ -122,7 +123,7 @@ class FabricSpec:
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(FabricSpec) if field.name != "kind"}
 
 
-def fabric_from_table(table: object, shown: str) -> FabricSpec:
+def fabric_from_table(table: object, shown: str, folder: Path | None = None) -> FabricSpec:
     """Return what the table ``[fabric]`` of a file says.
 
     Parameters
@@ -131,7 +132,9 @@ def fabric_from_table(table: object, shown: str) -> FabricSpec:
         The table, as TOML reads it. Rates may be texts with their unit; a number may stand for a
         list of one.
     shown : str
-        Path of the file; a topology file is looked up beside it.
+        Path of the file, for messages.
+    folder : Path, optional
+        Where a topology file is looked up; beside the file by default.
 
     Returns
     -------
@@ -142,40 +145,22 @@ def fabric_from_table(table: object, shown: str) -> FabricSpec:
     ConfigError
         With the path of the field that is unknown, missing, of the wrong type or contradictory.
     """
-    if not isinstance(table, dict):
-        raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", "fabric")
-    values: dict[str, Any] = {key: _value(key, raw) for key, raw in table.items()}
-    if isinstance(values.get("file"), str):
-        values["file"] = str(Path(shown).parent / values["file"])
-        values.setdefault("kind", "file")
-    if "kind" not in values:
-        raise _wrong("kind", f"is missing; known: {', '.join(KINDS)} (in {shown})")
-    return FabricSpec(**values)
+    return fabric_of(fabric_values(table, shown, Path(shown).parent if folder is None else folder), shown)
 
 
-def _value(name: str, raw: object) -> object:
-    kind = FabricSpec.__annotations__.get(name)
-    if kind is None:
-        raise _wrong(name, f"is unknown; {known_names(name, FabricSpec.__annotations__)}")
-    if kind is bool or str in (kind, *get_args(kind)):
-        wanted = bool if kind is bool else str
-        if not isinstance(raw, wanted):
-            raise _wrong(name, f"is {quoted(raw)}; it must be {'true or false' if wanted is bool else 'a text'}")
-        return raw
-    if name in ("oversubscription", "dims"):
-        return tuple(_number(name, each, whole=name == "dims") for each in (raw if isinstance(raw, list) else [raw]))
-    if isinstance(raw, str) and name == "link_bytes_per_s":
-        try:
-            return parse_rate(raw)
-        except ConfigError as error:
-            raise _wrong(name, str(error)) from None
-    return _number(name, raw, whole=name != "link_bytes_per_s")
+def fabric_values(table: object, shown: str, folder: Path) -> dict[str, Value]:
+    """Return the checked values of a table ``[fabric]`` by field path, as `fabric_from_table` takes it."""
+    values = read_table(FabricSpec, "fabric.", table, shown)
+    file = values.get("fabric.file")
+    if file is not None:
+        values["fabric.file"] = file._replace(value=str(folder / file.value))
+        values.setdefault("fabric.kind", Value("file", None))
+    return values
 
 
-def _number(name: str, raw: object, *, whole: bool) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int if whole else int | float):
-        raise _wrong(name, f"is {quoted(raw)}; it must be a {'whole number' if whole else 'number'}")
-    return checked_field(name, raw, f"fabric.{name}")
+def fabric_of(values: Mapping[str, Value], shown: str) -> FabricSpec:
+    """Return the fabric that checked values make up."""
+    return built(FabricSpec, "fabric.", values, shown, f"known: {', '.join(KINDS)}")
 
 
 def _wrong(name: str, what: str) -> ConfigError:

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from traincast.errors import ConfigError
-from traincast.ranges import RANGES, Range
+from traincast.hardware.values import Value, built, read_table
+from traincast.names import known_names
+from traincast.ranges import quoted
 
 OPERATIONS = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
     *("broadcast", "reduce", "send_recv", "gather", "scatter"),
 )
 """What can be measured, as `traincast.workload.words.Operation` names it."""
-
-_KEYS = {"op", "ranks", "nodes", "size_bytes", "time_s", "source"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,36 +80,15 @@ def measured_tables_from(raw: object, shown: str) -> tuple[MeasuredTable, ...]:
 
 
 def _table(raw: object, path: str, shown: str) -> MeasuredTable:
-    if not isinstance(raw, dict) or not _KEYS - {"source"} <= set(raw) <= _KEYS:
-        raise ConfigError(f"must have op, ranks, nodes, size_bytes, time_s and perhaps source (in {shown})", path)
-    op, source = raw["op"], raw.get("source", f"set in {shown}")
-    if op not in OPERATIONS or not isinstance(source, str):
-        raise ConfigError(f"op must be one of {', '.join(OPERATIONS)}, and source a text (in {shown})", path)
-    ranks, nodes = (int(_number(raw[name], RANGES["degree"], f"{path}.{name}", shown)) for name in ("ranks", "nodes"))
-    if not 1 <= nodes <= ranks or ranks < 2:
-        raise ConfigError(f"{ranks} ranks cannot sit on {nodes} nodes and communicate (in {shown})", path)
-    given = _list(raw["size_bytes"], path, shown)
-    sizes = tuple(int(_number(size, RANGES["bytes"], f"{path}.size_bytes", shown)) for size in given)
-    times = tuple(_number(time, RANGES["time"], f"{path}.time_s", shown) for time in _list(raw["time_s"], path, shown))
-    rising = all(one < two for one, two in pairwise(sizes))
-    never_falling = all(one <= two for one, two in pairwise(times))
-    if len(sizes) != len(times) or not sizes or not rising or not never_falling:
+    values = {f"{path}.source": Value(f"set in {shown}", None)} | read_table(MeasuredTable, f"{path}.", raw, shown)
+    table = built(MeasuredTable, f"{path}.", values, shown)
+    if table.op not in OPERATIONS:
+        raise ConfigError(f"is {quoted(table.op)}; {known_names(table.op, OPERATIONS)} (in {shown})", f"{path}.op")
+    if not 1 <= table.nodes <= table.ranks or table.ranks < 2:
+        text = f"{table.ranks} ranks cannot sit on {table.nodes} nodes and communicate (in {shown})"
+        raise ConfigError(text, path)
+    rising = all(one < two for one, two in pairwise(table.size_bytes))
+    never_falling = all(one <= two for one, two in pairwise(table.time_s))
+    if len(table.size_bytes) != len(table.time_s) or not table.size_bytes or not rising or not never_falling:
         raise ConfigError(f"needs as many times as sizes, sizes that rise and times that never fall (in {shown})", path)
-    return MeasuredTable(op=op, ranks=ranks, nodes=nodes, size_bytes=sizes, time_s=times, source=source)
-
-
-def _list(raw: object, path: str, shown: str) -> list[object]:
-    if not isinstance(raw, list):
-        raise ConfigError(f"size_bytes and time_s must be lists (in {shown})", path)
-    return raw
-
-
-def _number(raw: object, kind: Range, path: str, shown: str) -> float:
-    """Return a positive number in range."""
-    try:
-        found = kind.checked(raw)
-    except ConfigError as error:
-        raise ConfigError(f"{error} (in {shown})", path) from None
-    if not found:
-        raise ConfigError(f"is {raw!r}; it must be positive (in {shown})", path)
-    return found
+    return table

@@ -124,16 +124,18 @@ RAW = {"op": "all_reduce", "ranks": 8, "nodes": 1, "size_bytes": [8, 16], "time_
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"op": "all_reduc"}, "op must be one of all_reduce"),
+        ({"op": "all_reduc"}, r"measured\[0\].op: is 'all_reduc'; known: all_reduce, .*did you mean all_reduce"),
+        ({"op": 3}, r"measured\[0\].op: is 3; it must be a text"),
         ({"ranks": 0}, r"measured\[0\].ranks: is 0; it must be"),
         ({"nodes": 9}, "cannot sit on 9 nodes"),
         ({"size_bytes": [16, 8]}, "sizes that rise"),
         ({"time_s": [2e-6, 1e-6]}, "times that never fall"),
         ({"time_s": [1e-6]}, "as many times as sizes"),
         ({"time_s": [float("nan"), 1.0]}, "is nan; it must be a number"),
-        ({"time_s": 1.0}, "must be lists"),
-        ({"bandwidth": 1}, "must have op, ranks"),
-        ({"source": 1}, "source a text"),
+        ({"time_s": 1.0}, "as many times as sizes"),
+        ({"size_bytes": ["eight", 16]}, r"measured\[0\].size_bytes: "),
+        ({"bandwidth": 1}, r"measured\[0\].bandwidth: is unknown; known: op, ranks"),
+        ({"source": 1}, r"measured\[0\].source: is 1; it must be a text"),
     ],
 )
 def test_a_wrong_table_is_refused(change, said):
