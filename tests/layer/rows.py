@@ -49,14 +49,6 @@ class Weight(NamedTuple):
     expert: bool = False
 
 
-class Deviation(NamedTuple):
-    """A row that the product has otherwise today: the right one, what the product has, and why they differ."""
-
-    right: tuple
-    product: tuple
-    cause: str
-
-
 class Case(NamedTuple):
     """One layer of a model under one layout.
 
@@ -86,22 +78,6 @@ def grouped(what, rows, n, k, experts, dtype="bf16"):
 def pointwise(what, kind, *sizes, count=1, dtype="bf16"):
     """A kernel that runs as often in the backward pass."""
     return Kernel(what, kind, sizes, count, count, 0, dtype)
-
-
-def expected(rows: Iterable) -> list:
-    """Return what the product is known to do: the rows, with its own in the place of those that it has otherwise."""
-    found = []
-    for row in rows:
-        found += row.product if isinstance(row, Deviation) else [row]
-    return found
-
-
-def right(rows: Iterable) -> list:
-    """Return what is right by the papers, wherever the product deviates."""
-    found = []
-    for row in rows:
-        found += row.right if isinstance(row, Deviation) else [row]
-    return found
 
 
 def kernel_counts(rows: Iterable[Kernel]) -> dict[str, Counter]:

@@ -13,7 +13,7 @@ import pytest
 
 from layer import product
 from layer.cases import case_of
-from layer.rows import Exchange, Kernel, exchange_counts, expected, gemm, kernel_counts, pointwise
+from layer.rows import Exchange, Kernel, exchange_counts, gemm, kernel_counts, pointwise
 
 HIDDEN_STATE = 8192 * 8192 * 2
 LOSS = Exchange("largest logit, sum and target's logit", "tp", "all_reduce", 8192 * 4, 3, 0)
@@ -81,7 +81,7 @@ def test_a_layer_that_predicts_a_further_token():
     """
     case = case_of("deepseek-v3", "alone")
     more = (
-        *expected(case.kernels),
+        *case.kernels,
         Kernel("projection", "gemm", (4096, 7168, 2 * 7168), 1, 1, 1),
         pointwise("RMSNorms of both inputs, and the final one", "norm", 4096, 7168, count=3),
         gemm("LM head", 4096, 129_280, 7168),

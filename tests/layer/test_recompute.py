@@ -9,7 +9,7 @@ import pytest
 
 from layer import product
 from layer.cases import CASES, case_of, name_of
-from layer.rows import exchange_counts, expected, kernel_counts, tensor_sums
+from layer.rows import exchange_counts, kernel_counts, tensor_sums
 
 LATENT_UP = (
     *("RMSNorm of compressed queries", "RMSNorm of compressed keys and values"),
@@ -60,13 +60,13 @@ def test_modules(module, layer, again, norms, exchanged, dropped):
     if module not in ("core_attn", "mla_up_proj", "layernorm"):
         # A model with layers of both kinds has every module, whichever kind the layer is of.
         model["mixed"] = True
-    rows = [row for row in expected(case.kernels) if row.what in again]
+    rows = [row for row in case.kernels if row.what in again]
     wanted = kernel_counts(rows)["forward"]
     if norms:
         wanted["norm", (2048, 7168), "bf16"] += norms
     assert product.kernels(case, **model).get("recompute", {}) == wanted
     assert product.exchanges(case, **model).get("recompute", {}) == exchanged
-    sizes = tensor_sums(expected(case.tensors))
+    sizes = tensor_sums(case.tensors)
     kept = {part: size - dropped.get(part, 0) for part, size in sizes.items() if dropped.get(part) != 1}
     assert product.saved(case, **model) == pytest.approx(kept)
 
@@ -78,13 +78,10 @@ SOME = [case for case in CASES if case.fields.get("task") != "lora"]
 def test_whole_layers(case):
     """The forward pass again, with all it exchanges; the layer's input is all that is kept."""
     found = product.kernels(case, recompute="full")
-    assert found["recompute"] == kernel_counts(expected(case.kernels))["forward"]
+    assert found["recompute"] == kernel_counts(case.kernels)["forward"]
     assert {name: found[name] for name in found if name != "recompute"} == product.kernels(case)
-    assert (
-        product.exchanges(case, recompute="full").get("recompute", {})
-        == exchange_counts(expected(case.exchanges))["forward"]
-    )
-    (layer_input,) = {row.size_bytes / 2 for row in case.tensors if "inputs of both" in getattr(row, "what", "")}
+    assert product.exchanges(case, recompute="full").get("recompute", {}) == exchange_counts(case.exchanges)["forward"]
+    (layer_input,) = {row.size_bytes / 2 for row in case.tensors if "inputs of both" in row.what}
     assert product.saved(case, recompute="full") == {"layer inputs": layer_input}
 
 
@@ -92,11 +89,11 @@ def test_whole_layers(case):
 def test_the_attention_core(case):
     """Selective recomputation of arXiv 2205.05198: the core, and what context parallel ranks exchange for it."""
     modules = {"recompute": "selective", "recompute_modules": ("core_attn",)}
-    core = [row for row in case.kernels if getattr(row, "what", "") == "attention core"]
+    core = [row for row in case.kernels if row.what == "attention core"]
     assert product.kernels(case, **modules)["recompute"] == kernel_counts(core)["forward"]
-    over_cp = [row for row in expected(case.exchanges) if row.group == "cp"]
+    over_cp = [row for row in case.exchanges if row.group == "cp"]
     assert product.exchanges(case, **modules).get("recompute", {}) == exchange_counts(over_cp)["forward"]
-    kept = {part: size for part, size in tensor_sums(expected(case.tensors)).items() if part != "softmax"}
+    kept = {part: size for part, size in tensor_sums(case.tensors).items() if part != "softmax"}
     assert product.saved(case, **modules) == pytest.approx(kept)
 
 

@@ -261,5 +261,18 @@ def test_stages_of_nanotron_hand_over():
     assert found["end"] == [END] * 2
 
 
+def test_gradients_of_a_tied_table_are_summed_over_the_first_and_last_stage():
+    gpt3 = case_of("gpt3-175b", "alone")
+    found = product.program(gpt3, 6, gpus=3, pp=3, global_batch=3)["end"]
+    assert [[word for word in stage if "emb" in word] for stage in found] == [
+        ["emb all_reduce 1"],
+        [],
+        ["emb all_reduce 1"],
+    ]
+    whole = product.program(gpt3, 6)["end"] + product.program(LLAMA, 6, gpus=3, pp=3, global_batch=3)["end"]
+    whole += product.program(gpt3, 6, gpus=3, pp=3, global_batch=3, task="lora")["end"]
+    assert not [word for stage in whole for word in stage if "emb" in word]
+
+
 def test_a_single_rank_has_no_norm_to_sum():
     assert product.program(LLAMA)["end"] == [["optimizer"]]

@@ -3,13 +3,12 @@
 import pytest
 
 from layer.cases import CASES, case_of, name_of
-from layer.rows import right
 
 
 def forward_flops(case):
     """Return the FLOPs of the GEMMs and of the attention core of a rank's forward pass; of a causal mask half."""
     total = 0
-    for row in right(case.kernels):
+    for row in case.kernels:
         if "gemm" in row.kind:
             m, n, k = row.sizes[:3]
             total += 2 * m * n * k * row.forward
@@ -21,13 +20,13 @@ def forward_flops(case):
 
 def routed_flops(case):
     """Return the FLOPs of the routed experts of a rank's forward pass."""
-    rows = [row for row in right(case.kernels) if "expert" in row.what or row.kind == "grouped gemm"]
+    rows = [row for row in case.kernels if "expert" in row.what or row.kind == "grouped gemm"]
     products = [row.sizes[:3] for row in rows if "gemm" in row.kind and "shared" not in row.what]
     return sum(m * n * k for m, n, k in products)
 
 
 def kept(case):
-    return sum(row.size_bytes for row in right(case.tensors))
+    return sum(row.size_bytes for row in case.tensors)
 
 
 def elements(case):
