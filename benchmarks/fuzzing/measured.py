@@ -34,6 +34,15 @@ MEASURED = {
     "NeMo 24.07 (Megatron-Core),,tokens_per_s_per_gpu,17120,none,0.9,,pretrain\n"
     "a-2,made-up,mixtral-8x7b,46.7,8,1024,2816,16,8,64,32000,8,2,1408,2048,32,2,A100-SXM-80GB,16,8,2,2,2,1,2,4,1,"
     "True,full,bf16,Megatron-Core,HDR 8x200G,iter_time_s,1.5,none,1.5,40.5,pretrain\n",
+    "schema": "id,model,base_model,layers,gpu,gpus,nic_gbit_per_gpu,seq_length,global_batch,micro_batch,tp,pp,vpp,"
+    "stage_layers,sharding,sequence_parallel,cuda_graphs,overlap_tp,precision,framework,task,step_time_s,peak_memory_gib,memory_kind,"
+    "memory_stage,outcome,exclude\n"
+    "c-1,ours,llama3-8b,8,H100-SXM-80GB,16,400,2048,32,1,2,2,1,3 5,zero1(4),true,false,true,bf16,megatron-core-2025,"
+    "pretrain,0.5,20.5,reserved,first,ok,\n"
+    "c-2,llama3-8b,,8,H100-SXM-80GB,16,400,2048,32,1,2,2,1,4 4,zero1,yes,no,no,fp8,Megatron-Core 0.12,"
+    "pretrain,0.4,,,,crashed,\n"
+    "c-3,llama3-8b,,8,H100-SXM-80GB,16,400,2048,32,1,2,2,1,by-cost,zero1,1,0,off,fp8,Megatron-Core 0.12,"
+    "pretrain,0.4,18.5,device,,ok,the machine was shared\n",
     "memory": "id,source,model,params_b,layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,global_batch,micro_batch,"
     "gpu,num_gpus,gpus_per_node,tp,pp,dp,zero_or_fsdp,recompute,precision,framework,measured_metric,measured_value,"
     "x_iter_time_s,x_peak_mem_gib\n"

@@ -24,6 +24,7 @@ NUMBER = {
     "experts": "tokens",
     "kernels": "efficiency",
     "runs": "global_batch",
+    "schema": "global_batch",
     "memory": "global_batch",
     "sweep": "tp",
 }

@@ -2,12 +2,16 @@
 
 import csv
 import io
+import re
+import textwrap
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
 from datafiles import table_path
 from traincast.calibrate.measurements import Skipped
+from traincast.calibrate.runs import schema
 from traincast.calibrate.runs.boards import BOARD, fastest_repeats, labels_of, precision_pairs, weak_scaling_pairs
 from traincast.calibrate.runs.frameworks import _table, stack_of, year_of
 from traincast.calibrate.runs.request import nic_bytes_per_s
@@ -312,6 +316,19 @@ def test_a_cell_that_its_column_cannot_have_is_named(column, text, what):
     assert [run.id for run in runs.rows] == ["fine"]
     assert column in runs.skipped[0].reason
     assert what in runs.skipped[0].reason
+
+
+def test_the_page_of_columns_shows_a_file_that_is_read(tmp_path):
+    page = (Path(schema.__file__).parents[4] / "docs" / "measurements.md").read_text(encoding="utf-8")
+    shown = re.search(r"(?m)^    id,.*\n    .*\n", page)
+    path = tmp_path / "runs.csv"
+    path.write_text(textwrap.dedent(shown[0]))
+    (run,) = read_runs(read_table(path)).rows
+    assert (run.id, run.measured_s, run.peak_bytes) == ("monday", 14.9, 66.2 * 2**30)
+    assert run.request.stack == "megatron-core-2025"
+    named = set(re.findall(r"[a-z0-9_]+", " ".join(re.findall(r"(?m)^\|([^|]*`[^|]*)\|", page))))
+    filled = {name for rule in published_rules() for name in rule.set} | set(schema.ALIASES)
+    assert filled - {"source"} <= named
 
 
 def test_memory_alone_is_enough():
