@@ -194,18 +194,24 @@ def exchanges(case, *, gpus_per_node=8, **changes):
     return {name: counts for name, counts in _more(of_layer, case, **changes).items() if counts}
 
 
+def _state(job):
+    total = Counter()
+    for counts in _exchanges(job).values():
+        for (group, operation, size), often in counts.items():
+            if group in STATE_GROUPS:
+                total[group, operation] += size * often
+    return {"step": total}
+
+
 def state_bytes(case, **changes):
     """Return the bytes of gradients and parameters that a layer adds to a step's exchanges, by (group, operation)."""
+    return _more(_state, case, **changes)["step"]
 
-    def of_state(job):
-        total = Counter()
-        for counts in _exchanges(job).values():
-            for (group, operation, size), often in counts.items():
-                if group in STATE_GROUPS:
-                    total[group, operation] += size * often
-        return {"step": total}
 
-    return _more(of_state, case, **changes)["step"]
+def all_state_bytes(case, layers, *, further=0, **changes):
+    """Return those of a whole model, a rank of each stage, with so many layers that predict further tokens."""
+    model = replace(model_of(case.model, layers), mtp_layers=further)
+    return dict(_state(job_of(case, model=model, **changes))["step"])
 
 
 def memory(case, layers=1, stage=0, **changes):
