@@ -84,7 +84,7 @@ def test_every_folder_of_samples_is_of_a_format():
 def test_a_file_is_told_by_its_own_format_and_no_other(form, path, tmp_path):
     head = path.read_text()[:65536]
     for text in (head, head.replace("\n", "\r\n"), "\n" + head):
-        sure = {each.name: each.sniff(path, text) for each in FORMS}
+        sure = {each.name: each.sniff(path, text) for each in FORMATS.entries()}
         assert sure.pop(form.name).confidence >= SURE or text[0] == "\n", text[:40]
         for name, other in sure.items():
             assert 0 <= other.confidence < DOUBT, (name, other.reason)
@@ -278,3 +278,45 @@ def test_what_a_format_writes_it_reads_back(form, tmp_path):
         for each in fields(workload):
             if each.name not in ("name", "inputs", "assumptions", "warnings"):
                 assert digest(getattr(again, each.name)) == digest(getattr(workload, each.name)), each.name
+
+
+# --- a new one
+
+
+@pytest.fixture
+def step_table(monkeypatch):
+    """Return the format that docs/adding.md adds, registered as its file would be."""
+    text = (HERE.parents[1] / "docs" / "adding.md").read_text()
+    (code,) = re.findall(r'```python\n("""Step tables.*?)```', text, re.DOTALL)
+    FORMATS.names()  # What comes with traincast is there before it.
+    monkeypatch.setattr(FORMATS, "_entries", dict(FORMATS._entries))
+    exec(compile(code, "step_table.py", "exec"), {"__name__": "step_table"})  # noqa: S102 our own page
+    return FORMATS.get("step-table")
+
+
+STEP = "pass,name,time_ms,all_reduce_bytes\nforward,mlp,1.5,\nbackward,mlp,2.5,1048576\nbackward,embedding,0.5,4096\n"
+
+
+def test_a_format_is_added_as_one_file_and_keeps_every_promise(step_table, tmp_path):
+    path = tmp_path / "samples" / "step.csv"
+    path.parent.mkdir()
+    path.write_text(STEP)
+    test_a_file_is_told_by_its_own_format_and_no_other(step_table, path, tmp_path)
+    test_a_file_is_described(step_table, path)
+    test_what_is_read_is_a_sound_workload(step_table, path)
+    test_what_is_read_runs(step_table, path)
+    test_an_option_without_meaning_is_refused(step_table)
+    (tmp_path / "damaged").mkdir()
+    test_a_damaged_file_is_read_or_refused_with_a_place(step_table, path, tmp_path / "damaged")
+
+
+def test_the_added_format_means_what_its_rows_say(step_table, tmp_path):  # noqa: ARG001
+    path = tmp_path / "step.csv"
+    path.write_text(STEP)
+    ideal = api.simulate(path, cluster="ideal", engine="reference", dp=4)
+    assert ideal.iteration_time_s == pytest.approx(4.5e-3)
+    assert ideal.parallel["dp"] == 4
+    # The first all-reduce overlaps with the rest of the backward pass, the last one with nothing.
+    slow = api.simulate(path, cluster="ideal", engine="reference", dp=4, busbw_bytes_per_s={"dp": 1e9})
+    first_s, last_s = (2 * 3 / 4 * size / 1e9 for size in (1048576, 4096))
+    assert slow.iteration_time_s == pytest.approx(4e-3 + max(first_s, 0.5e-3) + last_s, rel=0.05)
