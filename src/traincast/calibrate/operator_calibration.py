@@ -179,7 +179,7 @@ def _start(known: OperatorConstants, gpu: Gpu, family: str, dtype: str) -> Famil
 
 
 def _has_events(table: Table) -> bool:
-    """Say whether timings hold more than the kernel: NeuSight's tables do."""
+    """Say whether timings hold more than the kernel: tables with a column ``op`` do."""
     return "op" in table.columns
 
 

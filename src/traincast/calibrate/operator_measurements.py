@@ -211,12 +211,12 @@ def _named(row: Row) -> _Read:
             window=row.count("window") if row.cells.get("window", "0") != "0" else 0,
         )
     else:
-        call = _neusight(op, shape, _dtype(row))
+        call = _by_name(op, shape, _dtype(row))
     return op, (call,), _time_s(row)
 
 
-def _neusight(op: str, shape: tuple[int, ...], dtype: str) -> OperatorCall:
-    """Return NeuSight's operator as a call; see data/README.md for its shapes."""
+def _by_name(op: str, shape: tuple[int, ...], dtype: str) -> OperatorCall:
+    """Return an operator as NeuSight names it as a call; studies/data/README.md says what its shapes are."""
     if op in ("linear", "bmm") and len(shape) == 4:
         batch, m, reduction, n = shape
         sizes = (m, n, reduction) if op == "linear" and batch == 1 else (batch, m, n, reduction)
@@ -284,11 +284,11 @@ def _training_kernel(row: Row) -> _Read:
     kernel = _cell(row, "kernel")
     try:
         if kernel == "matmul":
-            op, call, flops = _simumax_product(said)
+            op, call, flops = _described_product(said)
         elif kernel == "group_matmul":
-            op, call, flops = _simumax_group(said)
+            op, call, flops = _described_group(said)
         elif kernel in ("sdp_fwd", "sdp_bwd"):
-            op, call, flops = _simumax_attention(kernel, said)
+            op, call, flops = _described_attention(kernel, said)
         else:
             raise _UnusableError(f"no kernel is called {kernel!r}")
     except (KeyError, ValueError):
@@ -303,7 +303,7 @@ def _size(text: str) -> int:
     return int(text)
 
 
-def _simumax_product(said: dict[str, str]) -> tuple[str, OperatorCall, float]:
+def _described_product(said: dict[str, str]) -> tuple[str, OperatorCall, float]:
     m, n, k, way = _size(said["m"]), _size(said["n"]), _size(said["k"]), _LAYOUTS[said["layout"]]
     flops = 2.0 * m * n * k
     # The sizes are those of the product itself; a call has those of the forward layer.
@@ -313,7 +313,7 @@ def _simumax_product(said: dict[str, str]) -> tuple[str, OperatorCall, float]:
     return f"matmul {way}", call, flops
 
 
-def _simumax_group(said: dict[str, str]) -> tuple[str, OperatorCall, float]:
+def _described_group(said: dict[str, str]) -> tuple[str, OperatorCall, float]:
     groups, rows, n, k, way = (
         _size(said["ng"]),
         _size(said["M"]),
@@ -325,7 +325,7 @@ def _simumax_group(said: dict[str, str]) -> tuple[str, OperatorCall, float]:
     return f"group_matmul {way}", call, 2.0 * groups * rows * n * k
 
 
-def _simumax_attention(kernel: str, said: dict[str, str]) -> tuple[str, OperatorCall, float]:
+def _described_attention(kernel: str, said: dict[str, str]) -> tuple[str, OperatorCall, float]:
     batch, seq, heads, kv_heads, qk_dim, v_dim = (
         _size(said[name]) for name in ("batch", "seq_len", "head_num", "kv_head_num", "qk_head_dim", "v_head_dim")
     )

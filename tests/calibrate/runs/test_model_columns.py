@@ -1,11 +1,17 @@
 import pytest
 
 from traincast.calibrate.runs.models import model_from_columns
+from traincast.calibrate.runs.schema import common_row
+from traincast.calibrate.tables import Row
 from traincast.errors import ConfigError
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
 
 GPT = {"model": "gpt-39B", "layers": "48", "hidden": "8192", "ffn_hidden": "32768", "heads": "64", "seq_len": "2048"}
+
+
+def common(cells):
+    return common_row(Row("runs.csv", 2, cells)).cells
 
 
 def test_a_row_with_a_name_alone_is_the_built_in_model():
@@ -63,10 +69,11 @@ def test_learned_positions_are_the_tokens_of_a_sequence(seq_len):
 
 def test_deepseek_as_the_frameworks_train_it():
     row = {"model": "deepseek-v3", "layers": "61", "experts": "256"}
-    assert model_from_columns(row | {"framework": "Megatron-Bridge 26.08"}).mtp_layers == 1
-    assert model_from_columns(row | {"framework": "NeMo AutoModel (PyTorch)"}).mtp_layers == 0
+    assert model_from_columns(common(row | {"framework": "Megatron-Bridge 26.08"})).mtp_layers == 1
+    assert model_from_columns(common(row | {"framework": "NeMo AutoModel (PyTorch)"})).mtp_layers == 0
+    assert model_from_columns(common(row | {"framework": "NeMo AutoModel", "mtp_layers": "1"})).mtp_layers == 1
     assert model_from_columns(row).experts.first_dense_layers == 3
-    cut = model_from_columns(row | {"layers": "4", "framework": "Megatron-LM"})
+    cut = model_from_columns(common(row | {"layers": "4", "framework": "Megatron-LM"}))
     assert (cut.mtp_layers, cut.experts.first_dense_layers) == (0, 1)
 
 

@@ -53,7 +53,7 @@ def model_from_columns(row: Mapping[str, str]) -> Model:
     ----------
     row : mapping
         The columns ``model``, ``layers``, ``hidden``, ``ffn_hidden``, ``heads``, ``kv_heads``, ``head_dim``,
-        ``vocab``, ``experts``, ``topk``, ``moe_ffn``, ``params_b``, ``seq_len``, ``framework`` and ``id``; any
+        ``vocab``, ``experts``, ``topk``, ``moe_ffn``, ``params_b``, ``seq_len``, ``mtp_layers`` and ``id``; any
         may be empty or missing.
 
     Returns
@@ -120,15 +120,16 @@ def _as_trained(table: dict[str, Any], builtin: Mapping[str, Any] | None, row: M
     * A model cut to fewer layers keeps one dense layer before those with experts, and none that predicts further
       tokens: the memory that SimuMax prints for DeepSeek-V3 with 4 layers (104 GiB with EP 8, 114 GiB with EP 4
       and PP 2) fits no other number.
-    * Only Megatron's recipes train the layers that predict further tokens: the FLOPs that the sources print
-      contain them there (within 0.3 %) and not in NeMo AutoModel and MaxText.
+    * It trains as many MTP layers as a column says.
     """
-    seq_length, framework = _whole(row, "seq_len"), row.get("framework") or ""
+    seq_length, mtp_layers = _whole(row, "seq_len"), _whole(row, "mtp_layers")
     result = dict(table)
     if result.get("learned_positions") and seq_length:
         result["learned_positions"] = seq_length
     cut = builtin is not None and result["layers"] < builtin["layers"]
-    if cut or not re.search(r"megatron", framework, re.IGNORECASE):
+    if mtp_layers:
+        result["mtp_layers"] = mtp_layers
+    elif cut or mtp_layers == 0:
         result.pop("mtp_layers", None)
     experts = result.get("experts")
     if cut and experts and experts.get("first_dense_layers"):
