@@ -11,7 +11,7 @@ from traincast.formats.layout import (
     replicas,
     warn_single_microbatch,
 )
-from traincast.formats.values import check_lines, filled_lines, number, time_s, whole
+from traincast.formats.values import check_lines, filled_lines, number, shown, time_s, whole
 from traincast.ranges import RANGES
 from traincast.spec.options import LayoutOptions
 
@@ -36,7 +36,9 @@ def test_a_whole_number_may_be_written_as_a_float(text):
         ("1.5", {}, "'1.5' is not a whole number"),
         (str(2**53), {"kind": "bytes"}, r"is not a number of bytes from 0 to 2\^53 - 1"),
         ("-0.4", {"kind": "bytes", "rounded": True}, "is not a number of bytes from 0"),
-        ("11", {"most": 10}, "from 1 to 10"),
+        ("11", {"most": 10}, "from 1 to 10$"),
+        ("9", {"most": 8}, "from 1 to 8$"),
+        ("9", {"most": 7}, r"from 1 to 2\^3 - 1$"),
         ("1_0", {}, "is not a number"),
         ("nan", {}, "is not a finite number"),
     ],
@@ -58,9 +60,19 @@ def test_a_time_is_in_seconds_and_its_range_in_the_unit_of_the_file(per_second, 
     longest = RANGES["time"].highest
     assert time_s("1.5", per_second, unit) == 1.5 / per_second
     assert time_s(f"{longest * per_second:.0f}", per_second, unit) == longest
+    assert (time_s("0", per_second, unit), time_s("0.25", per_second, unit)) == (0, 0.25 / per_second)
     for text in ("-1", f"{1.001 * longest * per_second:.0f}"):
         with pytest.raises(ValueError, match=rf"is not a time from 0 to \S+ {unit}$"):
             time_s(text, per_second, unit)
+
+
+def test_a_long_text_is_cut_in_messages_and_a_long_number_is_none():
+    assert shown("x" * 40) == f"'{'x' * 40}'"
+    assert shown("x" * 41) == f"'{'x' * 37}...'"
+    assert shown("\u00e9") == r"'\xe9'"
+    assert number("0" * 39 + "7") == 7
+    with pytest.raises(ValueError, match="is not a number"):
+        number("0" * 40 + "7")
 
 
 def test_lines_keep_their_numbers_whatever_ends_them():
@@ -103,12 +115,20 @@ def test_ranks_that_are_no_whole_replicas_are_refused_with_the_arithmetic(option
 
 @pytest.mark.parametrize(
     ("asked", "held", "count", "codes"),
-    [(None, 4, 4, []), (4, 4, 4, []), (1, 4, 1, ["blocks-dropped"]), (9, 4, 9, ["blocks-repeated"]), (3, 0, 3, [])],
+    [
+        (None, 4, 4, []),
+        (4, 4, 4, []),
+        (3, 0, 3, []),
+        (1, 4, 1, ["the file has 4 microbatches; only the first of them runs"]),
+        (2, 4, 2, ["the file has 4 microbatches; only the first 2 of them run"]),
+        (9, 4, 9, ["the file has 4 microbatches; the last one is repeated to make 9"]),
+        (2, 1, 2, ["the file has 1 microbatch; the last one is repeated to make 2"]),
+    ],
 )
 def test_microbatches_are_dropped_or_repeated_and_that_is_said(asked, held, count, codes):
     notes = Notebook("f")
     assert microbatches_of(LayoutOptions(microbatches=asked), held, "the file", notes) == count
-    assert [note.code for note in notes.assumptions] == codes
+    assert [note.text for note in notes.assumptions] == codes
 
 
 @pytest.mark.parametrize(
@@ -134,6 +154,8 @@ def test_one_microbatch_in_a_pipeline_is_warned_of(stages, microbatches, warned)
     notes = Notebook("f")
     warn_single_microbatch(notes, stages, 2 * stages, microbatches)
     assert [note.place for note in notes.warnings] == ["f:1"] * warned
+    said = f"walks all {2 * stages} virtual stages one after the other, so {stages - 1} of {stages} stages always wait"
+    assert all(said in note.text for note in notes.warnings)
 
 
 def test_a_remark_that_comes_again_is_one_note_at_its_first_line():

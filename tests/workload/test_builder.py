@@ -41,6 +41,33 @@ def test_where_a_duration_comes_from_follows_from_what_is_given(op, provenance):
     assert (op.file, op.line) == (-1, 0) or op.file == 0
 
 
+def test_what_is_not_said_of_an_operation_is_nothing():
+    """No layer, no place, one of it, no work after it; a wait takes no time and is called after its stream."""
+    made_ops = (compute_op("a", Phase.FORWARD, 1.0), gradient(1.0), host_op("h", Phase.STEP, 1.0), wait_op(Stream.DP))
+    for op in made_ops:
+        assert (op.file, op.line, op.layer, op.part) == (-1, 0, -1, None), op.name
+        assert (op.repeats, op.process_s, op.loads, op.received_bytes) == (1.0, 0.0, None, None), op.name
+        assert not op.unequal, op.name
+    assert [op.blocking for op in made_ops] == [True, False, True, True]
+    assert (made_ops[3].name, made_ops[3].duration_s, made_ops[3].waits_for) == ("wait_dp", 0.0, Stream.DP)
+    assert wait_op(Stream.DP, name="wait_bucket").name == "wait_bucket"
+    said = collective_op(
+        *("sum", Phase.STEP, Group.EP, Operation.ALL_TO_ALL, 8),
+        repeats=3.0,
+        dtype="bf16",
+        process_s=0.5,
+        loads=(0.5, 1.5),
+        received_bytes=9,
+        unequal=True,
+        place=HERE,
+        layer=4,
+        part="forward_step",
+    )
+    assert (said.repeats, said.dtype, said.process_s, said.loads) == (3.0, "bf16", 0.5, (0.5, 1.5))
+    assert (said.received_bytes, said.unequal, said.size_bytes) == (9, True, 8)
+    assert (said.file, said.line, said.layer, said.part, said.blocking) == (0, 7, 4, "forward_step", True)
+
+
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])
 def test_a_collective_runs_on_the_stream_of_its_group(group):
     op = gradient(1.0, group)
@@ -127,4 +154,10 @@ def test_what_points_at_nothing_is_refused():
         builder.workload(0)
     builder.segment([0])
     with pytest.raises(ProgramError, match="a segment has row 0, but there are 0 operations"):
+        builder.workload(0)
+    builder.add(compute_op("a", Phase.STEP, 1.0))
+    assert len(builder.workload(0).segments) == 1
+    builder.segment([0, 3])
+    builder.segment([0])
+    with pytest.raises(ProgramError, match="a segment has row 3, but there are 1 operations"):
         builder.workload(0)
