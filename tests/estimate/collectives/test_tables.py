@@ -144,6 +144,14 @@ def test_a_wrong_table_is_refused(change, said):
         measured_tables_from([{**RAW, **change}], "x.toml")
 
 
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (2, 2), (8, 8)])
+def test_the_smallest_group_is_of_two(ranks, nodes):
+    (table,) = measured_tables_from([{**RAW, "ranks": ranks, "nodes": nodes}], "x.toml")
+    assert (table.ranks, table.nodes) == (ranks, nodes)
+    with pytest.raises(ConfigError, match="1 ranks cannot sit on 1 nodes and communicate"):
+        measured_tables_from([{**RAW, "ranks": 1, "nodes": 1}], "x.toml")
+
+
 def test_tables_must_be_a_list_without_repeats():
     with pytest.raises(ConfigError, match="list of tables"):
         measured_tables_from(5, "x.toml")
