@@ -7,7 +7,7 @@ import pytest
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of, workload_of
 from traincast.spec.rank_share import rank_share
-from traincast.workload.build.emit import Emitter
+from traincast.workload.build.emit import UNHIDDEN, Emitter
 from traincast.workload.build.stage import stages_of
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.words import Group, Operation
@@ -232,3 +232,25 @@ def test_recomputed_layers_exchange_again():
     forward = exchanged(job_of(gpus=4, tp=4), "forward")
     head = activation(job_of(gpus=4, tp=4)) * 8
     assert again[Group.TP, GATHER] - plain[Group.TP, GATHER] == pytest.approx(forward[Group.TP, GATHER] - head)
+
+
+def first_pass(job, which):
+    """Return the names of the operations of the first pass of that direction, in order."""
+    workload = workload_of(job)
+    held = {"forward": "forward_QM", "backward": "backward_QM"}[which]
+    segment = int(getattr(workload.templates[0], held)[0, 0])
+    return [workload.ops.name_T[row] for row in workload.segments[segment].tolist()]
+
+
+@pytest.mark.parametrize("recompute", ["full", "none"])
+def test_sharded_parameters_come_while_layers_are_recomputed_and_experts_exchange(recompute):
+    """FSDP asks for a layer's parameters before the layer ahead of it runs, whatever that does."""
+    job = job_of(TINY_EXPERTS, gpus=8, ep=4, zero=3, recompute=recompute)
+    for which in ("forward", "backward"):
+        names = first_pass(job, which)
+        computed = [name for name in names if name.startswith("layers")]
+        assert ("layers recompute" in computed) == (recompute == "full" and which == "backward")
+        gathered, arrived = names.index("edp all_gather"), names.index("wait_dp")
+        assert gathered < names.index(computed[0])
+        last = max(at for at, name in enumerate(names) if name in computed or name.startswith("ep all_to_all"))
+        assert last < arrived < names.index(f"edp all_gather{UNHIDDEN}")

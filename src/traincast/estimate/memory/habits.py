@@ -36,6 +36,8 @@ class Habits:
         Bytes per logit while the loss is computed.
     saved_logit_bytes : int
         Those of them that wait for the backward pass.
+    fused_loss : bool
+        Whether `logit_bytes` has the logits' gradient; else that is made in addition to what was saved.
     activation_copy : bool
         Whether a gate's output is kept beside its product with the other half.
     core_output_copy : bool
@@ -59,6 +61,7 @@ class Habits:
     dropout: bool = False
     logit_bytes: int = 6
     saved_logit_bytes: int = 4
+    fused_loss: bool = False
     activation_copy: bool = False
     core_output_copy: bool = False
     expert_output_copy: bool = False
@@ -117,5 +120,5 @@ def habits_of(stack: Stack, zero: int) -> Habits:
     if stack.fsdp:
         return replace(found, main_gradient_bytes=0, logit_bytes=14, weight_copies=False)
     if stack.gradient_placeholders:
-        found = replace(found, gradient_placeholders=zero < 3, logit_bytes=_FUSED_LOGIT_BYTES)
+        found = replace(found, gradient_placeholders=zero < 3, fused_loss=True, logit_bytes=_FUSED_LOGIT_BYTES)
     return replace(found, main_gradient_bytes=0) if zero == 3 else found

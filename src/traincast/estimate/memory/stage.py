@@ -184,10 +184,12 @@ def _chunk(job: Job, virtual_stage: int, habits: Habits, model: LayerModel, save
     if virtual_stage == len(job.layers_Q) - 1:
         logits, saved_logits = (each * _logits(model) for each in (habits.logit_bytes, habits.saved_logit_bytes))
         forward = max(forward, logits - saved_logits)
-        # The layers' backward passes begin when the logits are gone.
-        backward = max(backward - saved_logits, 0.0)
-        if logits > saved_logits:
-            # The logits' gradient in the products' type, beside the softmax that it is made from.
+        if habits.fused_loss:
+            # The layers' backward passes begin when the logits are gone.
+            backward = max(backward - saved_logits, 0.0)
+        else:
+            # The logits' gradient in the products' type, with the softmax that it is made from. Where the head's weight
+            # gradient is not fused, it takes about the room that the logits leave to the layers.
             backward = max(backward, parameter_bytes(job.precision) * _logits(model))
     # Weight gradients read the products' inputs; what only the inputs' gradients need (norm inputs, inner
     # activations, scores) is about half.

@@ -165,7 +165,8 @@ def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather
         rows += [row for each in lookup.forward_exchanges for row in emit.exchange(each, Phase.FORWARD)]
     calls, exchanges, host = _forward(stage)
     layers = emit.compute("layers forward", Phase.FORWARD, calls)
-    rows += emit.hosted(host, Phase.FORWARD, emit.overlapped([*exchanges, *beside], Phase.FORWARD, layers))
+    passed = emit.overlapped(beside, Phase.FORWARD, emit.overlapped(exchanges, Phase.FORWARD, layers))
+    rows += emit.hosted(host, Phase.FORWARD, passed)
     if gather and gather.begins:
         rows += [*arrived, *launched]
     if stage.last:
@@ -202,16 +203,17 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
         calls += times(work.backward, count)
         weights += times(work.weight, count)
         exchanges += exchanged(work.backward_exchanges, count)
-    exchanges = merged(exchanges)
-    rows += _recomputed(emit, stage)
+    # What is recomputed hides parameters on their way, too: layers are recomputed one by one.
+    passed = _recomputed(emit, stage)
     # All layers but the one that is computed last have their gradients before the pass ends.
     early = 1 - 1 / max(1, stage.layers)
     for each in reduced:
-        rows += emit.exchange(each, Phase.WEIGHT_GRADIENT, share=early, blocking=False)
+        passed += emit.exchange(each, Phase.WEIGHT_GRADIENT, share=early, blocking=False)
     compute = emit.compute("layers backward", Phase.BACKWARD, calls)
     compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights)
-    passed = emit.overlapped([*exchanges, *beside], Phase.BACKWARD, compute)
-    rows += emit.hosted(stage.host() * BACKWARD_HOST, Phase.BACKWARD, passed)
+    layers = emit.overlapped(merged(exchanges), Phase.BACKWARD, compute)
+    passed += emit.hosted(stage.host() * BACKWARD_HOST, Phase.BACKWARD, layers)
+    rows += emit.overlapped(beside, Phase.BACKWARD, passed)
     if stage.first and stage.share.trains_weights:
         lookup = embedding(emit)
         rows += [row for each in lookup.backward_exchanges for row in emit.exchange(each, Phase.WEIGHT_GRADIENT)]
