@@ -46,14 +46,14 @@ PASSES = {
 }
 
 
-def model_of(name, layers, *, dense=False, window_period=None, mixed=False, capacity=None):
-    """Return a model of so many layers of one kind, none of which predict further tokens.
+def model_of(name, layers, *, dense=False, window_period=None, mixed=False, capacity=None, further=0):
+    """Return a model of so many layers of one kind, and of `further` that predict further tokens.
 
     Where windows are on some layers only, `window_period` 1 puts them on all. A mixed model has one layer of the other
     kind, too. `capacity` is what an expert takes over the mean.
     """
     layers += int(mixed)
-    model = replace(load_model(name), layers=layers, mtp_layers=0)
+    model = replace(load_model(name), layers=layers, mtp_layers=further)
     if window_period is not None:
         model = replace(model, attention=replace(model.attention, window_period=window_period))
     if model.experts is None:
@@ -69,8 +69,8 @@ def job_of(case, layers=1, **changes):
     """Return the decided job of a case, of one microbatch on one stage unless told otherwise."""
     fields = {"gpus": 1, "vpp": 1, "micro_batch": 1, "recompute": "none", "cluster": "h100"} | case.fields | changes
     cluster = _cluster(fields.pop("cluster"))
-    kinds = {name: fields.pop(name) for name in ("window_period", "mixed", "capacity") if name in fields}
-    model = fields.pop("model", None) or model_of(case.model, layers, dense=case.dense, **kinds)
+    kinds = {name: fields.pop(name) for name in ("window_period", "mixed", "capacity", "further") if name in fields}
+    model = model_of(case.model, layers, dense=case.dense, **kinds)
     share = fields.get("tp", 1) * fields.get("cp", 1) * fields.get("pp", 1)
     fields.setdefault("global_batch", fields["gpus"] // share * fields["micro_batch"])
     return resolve_job(JobRequest(model=model, **fields), cluster)
@@ -144,18 +144,21 @@ def step_ends(case, **changes):
 
 
 def of_further_token(case):
-    """Return how often each kernel runs for a layer that predicts a further token, by pass."""
-    model = model_of(case.model, 1)
-    with_it, without = (_kernels(job_of(case, model=replace(model, mtp_layers=each))) for each in (1, 0))
-    found = {}
-    for name, counts in with_it.items():
-        more = Counter(counts)
-        more.subtract(without.get(name, {}))
-        kept = found.setdefault(ENDS.get(name, name), {})
-        for key, often in more.items():
-            if often:
-                kept[key] = kept.get(key, 0) + often
-    return {name: counts for name, counts in found.items() if counts}
+    """Return how often kernels and exchanges run for a layer that predicts a further token, by pass."""
+    jobs = [job_of(case, further=each) for each in (1, 0)]
+
+    def more(of_job, named):
+        with_it, without = (of_job(job) for job in jobs)
+        found = {}
+        for name, counts in with_it.items():
+            kept = found.setdefault(named.get(name, name), {})
+            for key, often in counts.items():
+                gained = round(often - without.get(name, {}).get(key, 0), 6)
+                if gained and key[0] not in STATE_GROUPS:
+                    kept[key] = kept.get(key, 0) + gained
+        return {name: counts for name, counts in found.items() if counts}
+
+    return more(_kernels, ENDS), more(_exchanges, {})
 
 
 def attention_kernel(case):
@@ -208,10 +211,9 @@ def state_bytes(case, **changes):
     return _more(_state, case, **changes)["step"]
 
 
-def all_state_bytes(case, layers, *, further=0, **changes):
-    """Return those of a whole model, a rank of each stage, with so many layers that predict further tokens."""
-    model = replace(model_of(case.model, layers), mtp_layers=further)
-    return dict(_state(job_of(case, model=model, **changes))["step"])
+def all_state_bytes(case, layers, **changes):
+    """Return those of a whole model, over a rank of each stage."""
+    return dict(_state(job_of(case, layers, **changes))["step"])
 
 
 def memory(case, layers=1, stage=0, **changes):
@@ -223,11 +225,6 @@ def memory(case, layers=1, stage=0, **changes):
         found[PARTS.get(part, part)] += size
         flights.add(int(number.split()[0]) if number else 1)
     return found, max(flights)
-
-
-def with_further_token(case, **changes):
-    """Return the terms of a model of one layer and another one that predicts a further token."""
-    return memory(case, model=replace(model_of(case.model, 1), mtp_layers=1), **changes)[0]
 
 
 def peak(case, layers=1, stage=0, **changes):

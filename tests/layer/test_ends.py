@@ -17,6 +17,7 @@ from layer.rows import Exchange, Kernel, exchange_counts, gemm, kernel_counts, p
 
 HIDDEN_STATE = 8192 * 8192 * 2
 LOSS = Exchange("largest logit, sum and target's logit", "tp", "all_reduce", 8192 * 4, 3, 0)
+FURTHER_STATE = 4096 * 7168 * 2
 ENDS = {
     # 128,256 tokens are 1,002 times 128.
     "alone": (8192, 128_256, 128_256, ()),
@@ -74,20 +75,47 @@ def test_frozen_ends_have_no_gradients_of_weights():
     assert found["input gradient"] == {key: often for key, often in plain["input gradient"].items() if key != embedding}
 
 
-def test_a_layer_that_predicts_a_further_token():
-    """One more layer with experts, its projection of two hidden states, and the head and loss again.
+FURTHER = {
+    "alone": (4096, 1, ()),
+    "tp 2 sp, ep 8 etp 1": (
+        2048,
+        2,
+        (
+            Exchange("after the embedding", "tp", "reduce_scatter", FURTHER_STATE, 1, 0),
+            Exchange("gradient of the embedding", "tp", "all_gather", FURTHER_STATE, 0, 1),
+            # The projection reads two hidden states; what it makes of them is split over ranks, and then along the
+            # sequence: gathered and cut, in the backward pass gathered alone.
+            Exchange("both inputs of the projection; again", "tp", "all_gather", 2 * FURTHER_STATE, 1, 1),
+            Exchange("gradient of both", "tp", "reduce_scatter", 2 * FURTHER_STATE, 0, 1),
+            Exchange("outputs of the projection; their gradient", "tp", "all_gather", FURTHER_STATE, 1, 1),
+            Exchange("before the head; its input again", "tp", "all_gather", FURTHER_STATE, 1, 1),
+            Exchange("gradient of the head's input", "tp", "reduce_scatter", FURTHER_STATE, 0, 1),
+            Exchange("largest logit, sum and target's logit", "tp", "all_reduce", 4096 * 4, 3, 0),
+        ),
+    ),
+}
 
-    The product leaves out the embedding of the next token.
+
+@pytest.mark.parametrize("name", list(FURTHER))
+def test_a_layer_that_predicts_a_further_token(name):
+    """One more layer with experts, its projection of two hidden states, and embedding, head and loss again.
+
+    Source: Megatron-LM, megatron/core/transformer/multi_token_prediction.py.
     """
-    case = case_of("deepseek-v3", "alone")
-    more = (
+    rows, tp, exchanges = FURTHER[name]
+    case = case_of("deepseek-v3", name)
+    kernels = (
         *case.kernels,
-        Kernel("projection", "gemm", (4096, 7168, 2 * 7168), 1, 1, 1),
-        pointwise("RMSNorms of both inputs, and the final one", "norm", 4096, 7168, count=3),
-        gemm("LM head", 4096, 129_280, 7168),
-        pointwise("cross-entropy", "cross entropy", 4096, 129_280),
+        pointwise("embedding of the next token", "embedding", 4096, 7168, 129_280),
+        Kernel("projection", "gemm", (4096, 7168 // tp, 2 * 7168), 1, 1, 1),
+        pointwise("RMSNorms of both inputs, and the final one", "norm", rows, 7168, count=3),
+        gemm("LM head", 4096, 129_280 // tp, 7168),
+        pointwise("cross-entropy", "cross entropy", 4096, 129_280 // tp),
     )
-    assert product.of_further_token(case) == {name: dict(counts) for name, counts in kernel_counts(more).items()}
+    found, exchanged = product.of_further_token(case)
+    assert found == {name: dict(counts) for name, counts in kernel_counts(kernels).items()}
+    expected = exchange_counts((*case.exchanges, *exchanges))
+    assert exchanged == {name: dict(counts) for name, counts in expected.items() if counts}
 
 
 def test_the_gradients_norm_is_one_number_over_all_ranks():

@@ -116,11 +116,13 @@ def test_head_inputs_and_logits_are_divided():
 def test_a_layer_that_predicts_a_further_token_keeps_a_layer_and_a_head():
     case = case_of("deepseek-v3", "ep 8")
     plain = of(case)
-    found = product.with_further_token(case)
+    found = of(case, further=1)
     assert found["logits"] == 2 * plain["logits"] == 2 * 4 * 4096 * 129_280
     assert found["head inputs"] == 2 * plain["head inputs"]
     assert found["prediction layers"] == sum(product.saved(case).values())
-    again = product.with_further_token(case, recompute="full")
+    # Of two norms and of the projection.
+    assert found["prediction inputs"] == 2 * (2 + 2) * 4096 * 7168
+    again = of(case, further=1, recompute="full")
     assert again["prediction layers"] == 2 * 4096 * 7168
 
 
@@ -301,8 +303,12 @@ def test_parameters_of_embedding_and_head():
 def test_parameters_of_a_layer_that_predicts_a_further_token():
     """One layer with experts, a projection of two hidden states, and three norms (arXiv 2412.19437, section 2.2)."""
     case = case_of("deepseek-v3", "ep 8")
-    more = product.with_further_token(case, zero=0)["parameters"] / 2 - parameters(case)
+    more = of(case, further=1, zero=0)["parameters"] / 2 - parameters(case)
     assert more == product.held_in_memory(case) + 2 * 7168**2 + 3 * 7168
+    # On another stage than the embedding it has a copy of that (gpt_model.py, mtp_process).
+    pipeline = {"gpus": 16, "pp": 2, "zero": 0}
+    last = [of(case, 2, 1, further=each, **pipeline)["parameters"] / 2 for each in (1, 0)]
+    assert last[0] - last[1] == more + 129_280 * 7168
 
 
 def test_whole_layers_of_experts():

@@ -270,6 +270,9 @@ def test_gradients_of_a_tied_table_are_summed_over_the_first_and_last_stage():
         [],
         ["emb all_reduce 1"],
     ]
+    # Further tokens are looked up in a copy on the last stage (finalize_model_grads.py).
+    further = product.program(case_of("deepseek-v3", "alone"), further=1, gpus=2, pp=2, global_batch=2)["end"]
+    assert [[word for word in stage if "emb" in word] for stage in further] == [["emb all_reduce 1"]] * 2
     whole = product.program(gpt3, 6)["end"] + product.program(LLAMA, 6, gpus=3, pp=3, global_batch=3)["end"]
     whole += product.program(gpt3, 6, gpus=3, pp=3, global_batch=3, task="lora")["end"]
     assert not [word for stage in whole for word in stage if "emb" in word]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from traincast.model.blocks.attention import Attention
-from traincast.model.blocks.ends import Embedding, LmHead, MtpProjection, OtherParameters
+from traincast.model.blocks.ends import Embedding, EmbeddingCopy, LmHead, MtpProjection, OtherParameters
 from traincast.model.blocks.experts import MoeMlp
 from traincast.model.blocks.latent_attention import LatentAttention
 from traincast.model.blocks.mlp import Mlp
@@ -40,10 +40,13 @@ def last_blocks(model: Model, *, with_embedding: bool) -> Blocks:
     model : Model
         The model.
     with_embedding : bool
-        Whether the embedding is on the same rank: a tied head then is the same table, else a copy of it.
+        Whether the embedding is on the same rank: a tied head then is the same table, else a copy of it, and layers
+        that predict further tokens read it.
     """
     head = LmHead(shared_table=model.tied_embeddings and with_embedding)
-    return (head, OtherParameters()) if model.other_params else (head,)
+    other = (OtherParameters(),) if model.other_params else ()
+    copied = model.mtp_layers and not (with_embedding or model.tied_embeddings)
+    return (head, *other, *((EmbeddingCopy(),) if copied else ()))
 
 
 def mtp_layer(model: Model) -> Blocks:

@@ -1,11 +1,11 @@
 """What stands before the first layer and after the last one: embedding, LM head, MTP projections."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from traincast.model.blocks.common import norm, norm_elements, norm_kernel
+from traincast.model.blocks.common import cast, norm, norm_elements, norm_kernel
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
-from traincast.model.blocks.tensor_parallel import exchange
+from traincast.model.blocks.tensor_parallel import around, exchange
 from traincast.model.numbers import ceil_div
 
 
@@ -19,28 +19,39 @@ class Embedding:
     def parts(self, share: Share) -> tuple[Part, ...]:
         """Return both tables, and the norm of what is looked up."""
         model = share.model
-        lookup = Kernel(
-            family="embedding",
-            shape=(share.tokens, model.hidden, share.vocabulary),
-            dtype=share.execution.core_dtype,
-        )
-        split, whole = share.splits_sequence, (share.tp > 1) & (share.sequence_parallel == 0)
-        tables: tuple[Part, ...] = (
-            Part(
-                name="embedding.word_embeddings",
-                counts_as="embedding",
-                vectors=share.table_rows * model.hidden,
-                kernels=(lookup,),
-                forward=(*exchange(share, "reduce_scatter", split), *exchange(share, "all_reduce", whole)),
-                backward=exchange(share, "all_gather", split),
-            ),
-        )
+        tables: tuple[Part, ...] = (replace(_lookup(share), vectors=share.table_rows * model.hidden),)
         positions = model.learned_positions * model.hidden
         if positions:
             tables += (Part(name="embedding.position_embeddings", counts_as="positions", vectors=positions),)
         if model.embedding_norm:
             tables += (norm(share, "embedding.layernorm", counts_as="embedding"),)
         return tables
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingCopy:
+    """The table of the embedding again, where layers that predict further tokens are on another rank than it.
+
+    Source: Megatron-LM, megatron/core/models/gpt/gpt_model.py (``mtp_process``).
+    """
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return the table; it is read in the projections of these layers."""
+        elements = share.table_rows * share.model.hidden
+        return (Part(name="embedding.word_embeddings", counts_as="embedding", vectors=elements),)
+
+
+def _lookup(share: Share) -> Part:
+    """Return the lookup of the tokens' vectors, with what ranks exchange that have some rows of the table each."""
+    split, whole = share.splits_sequence, (share.tp > 1) & (share.sequence_parallel == 0)
+    shape = (share.tokens, share.model.hidden, share.vocabulary)
+    return Part(
+        name="embedding.word_embeddings",
+        counts_as="embedding",
+        kernels=(Kernel(family="embedding", shape=shape, dtype=share.execution.core_dtype),),
+        forward=(*exchange(share, "reduce_scatter", split), *exchange(share, "all_reduce", whole)),
+        backward=exchange(share, "all_gather", split),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +117,34 @@ class MtpProjection:
     """What joins a layer that predicts a further token to the model.
 
     A matrix from the hidden state and the next token's embedding together, each with a norm of its own, to the hidden
-    state. Sources: DeepSeek-V3, arXiv 2412.19437, section 2.2; its outputs are split as Megatron-LM does it
-    (megatron/core/transformer/multi_token_prediction.py).
+    state. Sources: DeepSeek-V3, arXiv 2412.19437, section 2.2; Megatron-LM, megatron/core/transformer/
+    multi_token_prediction.py (the outputs of the matrix are split over tp and gathered again).
     """
 
     def parts(self, share: Share) -> tuple[Part, ...]:
-        """Return the norms and the projection."""
-        hidden = share.model.hidden
-        gemm = Gemm(m=share.tokens, n=ceil_div(hidden, share.tp), k=2 * hidden, dtype=share.execution.precision)
+        """Return the lookup of the next token, the norms and the projection."""
+        hidden, execution, read = share.model.hidden, share.execution, around(share, 2 * share.model.hidden)
+        gemm = Gemm(m=share.tokens, n=ceil_div(hidden, share.tp), k=2 * hidden, dtype=execution.precision)
         norms = (norm_kernel(share, share.norm_tokens, hidden),)
         return (
+            _lookup(share),
             *(
-                Part(name=name, counts_as="mtp_projections", vectors=norm_elements(share.model), kernels=norms)
+                Part(
+                    name=name,
+                    counts_as="mtp_projections",
+                    vectors=norm_elements(share.model),
+                    kernels=norms,
+                    saved={"prediction inputs": share.norm_bytes},
+                )
                 for name in ("enorm", "hnorm")
             ),
-            Part(name="eh_proj", counts_as="mtp_projections", gemms=(gemm,)),
+            Part(
+                name="eh_proj",
+                counts_as="mtp_projections",
+                gemms=(gemm,),
+                kernels=cast(share, share.norm_tokens * 2 * hidden),
+                saved={"prediction inputs": share.norm_tokens * 2 * hidden * share.input_bytes},
+                forward=(*read.enter_forward, *exchange(share, "all_gather", share.tp > 1)),
+                backward=(*exchange(share, "all_gather", share.splits_sequence), *read.enter_backward),
+            ),
         )

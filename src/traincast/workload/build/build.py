@@ -234,11 +234,20 @@ class _StepWriter:
         return [row for each in exchanges for row in self.emit.exchange(each, Phase.STEP)]
 
     def _tied(self, stage: int) -> list[int]:
-        """Return the sum of the gradients of a tied embedding over the first and last stage."""
-        pp = self.job.parallel.pp
-        if not self.job.model.tied_embeddings or pp == 1 or stage not in (0, pp - 1) or self.job.task == "lora":
+        """Return the sum of an embedding's gradients over the first and last stage, where both have its table.
+
+        That is where the LM head is the embedding, or further tokens are predicted. Source: Megatron-LM,
+        megatron/core/distributed/finalize_model_grads.py (_allreduce_word_embedding_grads).
+        """
+        pp, model = self.job.parallel.pp, self.job.model
+        if (
+            not (model.tied_embeddings or model.mtp_layers)
+            or pp == 1
+            or stage not in (0, pp - 1)
+            or self.job.task == "lora"
+        ):
             return []
-        elements = -(-self.job.padded_vocab // self.job.parallel.tp) * self.job.model.hidden
+        elements = -(-self.job.padded_vocab // self.job.parallel.tp) * model.hidden
         size = elements * self.job.stack.grad_reduce_bytes
         return self.emit.exchange(Exchange(Group.EMB, Operation.ALL_REDUCE, size), Phase.STEP)
 
