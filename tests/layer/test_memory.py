@@ -62,6 +62,16 @@ def test_what_passes_in_the_backward_pass(case, backward):
     assert of(case, 2, **ranks)["passing activations"] == backward
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_recomputed_layer_has_all_its_tensors_again(layers):
+    """One layer at a time, or a group of two (``uniform``), from the input that was kept."""
+    again = {"recompute": "full", "recompute_method": "uniform", "recompute_layers": layers}
+    found = of(LLAMA, 4, gpus=2, pp=2, **again)
+    assert found["layer inputs"] == 2 * HIDDEN * 2 / layers
+    everything = layers * sum(product.saved(LLAMA).values())
+    assert found["passing activations"] == 2 * HIDDEN + 2 * 3 * 8192 * 28672 + everything - 2 * HIDDEN
+
+
 @pytest.mark.parametrize(
     ("case", "forward"),
     [
@@ -229,6 +239,9 @@ def test_gradients_are_copied_to_fp32_for_the_step():
     assert of(LLAMA, 3, **short, zero=1, exp_avg_dtype="bf16")["fp32 gradients of the step"] == 0
     assert of(LLAMA, 3, **short | {"grad_reduce_bytes": 4}, zero=1)["fp32 gradients of the step"] == 0
     assert of(LLAMA, 3, **short, zero=3)["fp32 gradients of the step"] == 0
+    # FSDP2 reduces into the gradients that its optimizer reads; nanotron has its fp32 accumulator.
+    for stack in ("torchtitan-2025", "nanotron-2024"):
+        assert of(LLAMA, 3, **short, zero=1, stack=stack)["fp32 gradients of the step"] == 0
     assert of(LLAMA, 3, gpus=8, zero=1, grad_reduce_bytes=2)["fp32 gradients of the step"] == 0
 
 

@@ -34,6 +34,16 @@ JOBS = {
             "pp 2": {"pp": 2},
         },
     ),
+    "one stage, gradients sharded": (
+        "llama3-8b",
+        {"gpus": 16, "tp": 2, "zero": 2},
+        {
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute full": {"recompute": "full"},
+            "zero 3": {"zero": 3},
+            "tp 4": {"tp": 4},
+        },
+    ),
     "a pipeline whose optimizer is not sharded": (
         "llama3-8b",
         {"gpus": 16, "tp": 2, "pp": 2, "zero": 0},
