@@ -105,7 +105,7 @@ def test_a_transfer_is_hidden_by_what_it_overlaps_with_and_by_nothing_after_it(t
     assert timed(expanded(workload)).step_s == pytest.approx(step_s)
 
 
-def test_the_host_launches_beside_what_it_launches():
+def test_the_host_overlaps_with_what_it_launches():
     builder = made()
     rows = builder.overlapped(
         builder.add(host_op("h", Phase.FORWARD, 2.0, launches=True)), builder.add(compute_op("a", Phase.FORWARD, 1.0))

@@ -5,9 +5,9 @@ A workload is made from the inside out:
 1. **operations**: `compute_op`, `collective_op`, `host_op` and `wait_op` make them, and `WorkloadBuilder.add`
    writes them down; each has a row from then on. What a duration comes from follows from what is given: one that
    has a place in a file was written there, one that has none is unknown unless it is said to be assumed.
-2. **asynchronous pairs**: what is launched (``blocking=False``) runs on the stream of its group beside what follows,
-   until something waits for that stream: `WorkloadBuilder.overlapped` puts both around what hides it, and
-   `WorkloadBuilder.drained` waits for whatever some rows leave running.
+2. **asynchronous pairs**: what is launched (``blocking=False``) runs on the stream of its group and overlaps with
+   what follows, until something waits for that stream: `WorkloadBuilder.overlapped` puts both around what hides it,
+   and `WorkloadBuilder.drained` waits for whatever some rows leave running.
 3. **segments**: rows in program order, the pieces that are repeated (`WorkloadBuilder.segment`).
 4. **templates**: which segment a rank runs at each virtual stage and microbatch (`WorkloadBuilder.template`);
    messages between stages come with the pipeline schedule and need their sizes alone.
@@ -69,7 +69,7 @@ def compute_op(
     phase : Phase
         Part of the step.
     duration_s : float, optional
-        Seconds; None where `calls` are to be priced.
+        Seconds; None where the cost of `calls` is to be estimated.
     calls : tuple of (OperatorCall, float), optional
         What it runs, and how often.
     overlap_class : OverlapClass
@@ -132,7 +132,7 @@ def collective_op(
     size_bytes : int, optional
         Bytes; None where only the duration is known.
     duration_s : float, optional
-        Seconds of the transfer without waiting; None where it is to be priced.
+        Seconds of the transfer without waiting; None where it is to be estimated.
     blocking : bool
         Whether what follows waits for its end; False: it is launched, and something waits for its stream later.
     repeats : float
@@ -186,7 +186,7 @@ def host_op(
     duration_s : float
         Seconds.
     launches : bool
-        Whether it runs on the stream of the host, beside what it launches (`WorkloadBuilder.overlapped`).
+        Whether it runs on the stream of the host, overlapped with what it launches (`WorkloadBuilder.overlapped`).
     place, part
         As in `compute_op`.
     """
