@@ -28,7 +28,7 @@ from traincast.workload.words import STREAM_OF_GROUP, Phase
 
 BACKWARD_HOST = 1.6
 """Host time of a layer's backward pass over its forward: two products for each one, and autograd's own
-bookkeeping (research: accuracy prototype, section 2)."""
+bookkeeping (docs/measured.md)."""
 
 
 GRAPH_HOST = 0.3

@@ -1,0 +1,43 @@
+"""What the code and its data name as a source in this repository is there for whoever cloned it."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TREES = ("src", "studies", "benchmarks", "docs")
+PAGE = re.compile(r"(?<![\w./-])(?:docs|studies|benchmarks|examples)/[\w./-]*\w\.(?:md|py|toml|csv\.gz|csv)\b")
+ELSEWHERE = {
+    "docs/alps/hardware.md",
+    "docs/source/performance/performance_summary.md",
+    "docs/performance-summary.md",
+    "docs/Tutorial.md",
+}
+"""Pages of other repositories, which are named beside them: cscs-docs, NeMo, Megatron-Bridge, SimAI."""
+OUTSIDE = re.compile(r"\bresearch/|\.\./shared|/work/|accuracy[_ ]prototype|measured[_ ]runs[_ ]notes")
+"""Folders of no clone: nothing may rest on what stands there."""
+
+
+def files():
+    for tree in TREES:
+        for path in sorted((ROOT / tree).rglob("*")):
+            if path.suffix in (".py", ".toml", ".csv", ".md") and "__pycache__" not in path.parts:
+                yield path
+
+
+def test_every_page_and_script_that_is_cited_is_in_the_repository():
+    missing = set()
+    for path in files():
+        for cited in PAGE.findall(path.read_text(encoding="utf-8")):
+            if not (ROOT / cited).exists() and cited not in ELSEWHERE:
+                missing.add((path.relative_to(ROOT).as_posix(), cited))
+    assert not missing
+
+
+def test_nothing_rests_on_what_is_outside_of_it():
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in files()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if OUTSIDE.search(line)
+    ]
+    assert not found
