@@ -7,8 +7,9 @@ attention that the mask removes); Hoffmann et al. 2022, arXiv 2203.15556, append
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.part import Part
@@ -266,10 +267,9 @@ def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> Toke
     """
     if seq_length < 1:
         raise ConfigError(f"is {seq_length}; it must be at least 1", "seq_length")
-    share = _whole(model, seq_length, vocab)
     total = TokenFlops()
-    for blocks, count in _all_blocks(model):
-        total = total.plus(_flops_of(parts_of(blocks, share), seq_length, count))
+    for parts, count in _computing(model, seq_length, vocab):
+        total = total.plus(_flops_of(parts, seq_length, count))
     return total
 
 
@@ -362,20 +362,22 @@ def hardware_flops_per_token(
 
 def _module_flops(model: Model, seq_length: int, module: str | None) -> float:
     """Return the FLOPs for one token of a module of all layers, or of whole layers; pointwise work counts none."""
-    share, total = _whole(model, seq_length), 0.0
-    for blocks, count in _all_blocks(model):
-        for part in parts_of(blocks, share):
+    total = 0.0
+    for parts, count in _computing(model, seq_length):
+        for part in parts:
             if (part.counts_as in _OF_LAYERS) if module is None else (module in part.modules):
                 total += count * part.flops / seq_length
     return total
 
 
-def _all_blocks(model: Model) -> Iterator[tuple[Blocks, int]]:
-    """Yield all blocks of a model that compute, each kind of layer once, and how often they are there."""
-    yield from layer_kinds(model, range(model.layers)).items()
-    yield last_blocks(model, with_embedding=False), 1
+@lru_cache(maxsize=32)
+def _computing(model: Model, seq_length: int, vocab: int | None = None) -> list[tuple[list[Part], int]]:
+    """Return the parts of all blocks that compute, each kind of layer once, and how often they are there."""
+    share = _whole(model, seq_length, vocab)
+    found = [*layer_kinds(model, range(model.layers)).items(), (last_blocks(model, with_embedding=False), 1)]
     if model.mtp_layers:
-        yield mtp_layer(model), model.mtp_layers
+        found.append((mtp_layer(model), model.mtp_layers))
+    return [(parts_of(blocks, share), count) for blocks, count in found]
 
 
 def _whole(model: Model, seq_length: int, vocab: int | None = None) -> Share:

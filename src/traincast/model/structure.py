@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from traincast.model.blocks.attention import Attention
 from traincast.model.blocks.ends import Embedding, EmbeddingCopy, LmHead, MtpProjection, OtherParameters
@@ -10,6 +11,7 @@ from traincast.model.blocks.latent_attention import LatentAttention
 from traincast.model.blocks.mlp import Mlp
 from traincast.model.blocks.part import Block, Part
 from traincast.model.blocks.share import Share
+from traincast.model.elements import Elements, elements_of
 from traincast.model.model import Model
 
 Blocks = tuple[Block, ...]
@@ -58,6 +60,27 @@ def mtp_layer(model: Model) -> Blocks:
 def layer_kinds(model: Model, layers: Iterable[int]) -> dict[Blocks, int]:
     """Return how many of some layers are of each kind, in the order of their first."""
     return dict(Counter(layer_blocks(model, layer) for layer in layers))
+
+
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    """The parts that one rank has of blocks, worked out once for equal ones."""
+
+    share: Share
+    _parts: dict[Blocks, list[Part]] = field(default_factory=dict, compare=False)
+    _elements: dict[Blocks, Elements] = field(default_factory=dict, compare=False)
+
+    def of(self, blocks: Blocks) -> list[Part]:
+        """Return the parts of some blocks."""
+        if blocks not in self._parts:
+            self._parts[blocks] = parts_of(blocks, self.share)
+        return self._parts[blocks]
+
+    def elements(self, blocks: Blocks) -> Elements:
+        """Return the parameters of some blocks."""
+        if blocks not in self._elements:
+            self._elements[blocks] = elements_of(self.of(blocks), trains_weights=self.share.trains_weights)
+        return self._elements[blocks]
 
 
 def parts_of(blocks: Blocks, share: Share) -> list[Part]:

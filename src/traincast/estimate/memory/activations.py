@@ -11,7 +11,7 @@ from functools import cache
 
 from traincast.estimate.memory.habits import Habits
 from traincast.model.blocks.share import Share
-from traincast.model.structure import MTP_ENDS, Blocks, last_blocks, layer_blocks, parts_of
+from traincast.model.structure import MTP_ENDS, Blocks, RankParts, last_blocks, layer_blocks
 from traincast.spec.job import Job
 from traincast.spec.rank_share import rank_share
 
@@ -59,6 +59,7 @@ class LayerModel:
 
     def __init__(self, job: Job, habits: Habits) -> None:
         self.job, self.share = job, kept_share(job, habits)
+        self.parts = RankParts(self.share)
         self.of_blocks = cache(self._of_blocks)
 
     def layer(self, index: int) -> LayerBytes:
@@ -68,10 +69,17 @@ class LayerModel:
     def head(self) -> dict[str, float]:
         """Return what the LM head keeps, and that of each layer for further tokens."""
         model = self.job.model
-        found = _saved(last_blocks(model, with_embedding=False), self.share)
-        for name, size in _saved(MTP_ENDS, self.share).items():
+        found = self._saved(last_blocks(model, with_embedding=False))
+        for name, size in self._saved(MTP_ENDS).items() if model.mtp_layers else ():
             found[name] = found.get(name, 0.0) + model.mtp_layers * size
         return {name: size for name, size in found.items() if size}
+
+    def _saved(self, blocks: Blocks) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for part in self.parts.of(blocks):
+            for name, size in part.saved.items():
+                found[name] = found.get(name, 0.0) + size
+        return found
 
     def _of_blocks(self, blocks: Blocks) -> LayerBytes:
         share, modules = self.share, set(self.job.recomputed_modules)
@@ -79,7 +87,7 @@ class LayerModel:
         dropped: dict[str, float] = {}
         recomputed = forward = backward = 0.0
         for block in blocks:
-            parts, again = block.parts(share), 0.0
+            parts, again = self.parts.of((block,)), 0.0
             for part in parts:
                 for name, size in part.saved.items():
                     tensors[name] = tensors.get(name, 0.0) + size
@@ -115,11 +123,3 @@ def kept_share(job: Job, habits: Habits) -> Share:
             saved_logit_bytes=habits.saved_logit_bytes,
         ),
     )
-
-
-def _saved(blocks: Blocks, share: Share) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for part in parts_of(blocks, share):
-        for name, size in part.saved.items():
-            found[name] = found.get(name, 0.0) + size
-    return found

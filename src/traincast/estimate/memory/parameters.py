@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from traincast.model.elements import Elements, elements_of
-from traincast.model.structure import Blocks, first_blocks, last_blocks, layer_kinds, mtp_layer, parts_of
+from traincast.model.elements import Elements
+from traincast.model.structure import Blocks, RankParts, first_blocks, last_blocks, layer_kinds, mtp_layer
 from traincast.schedules.plan import SchedulePlan
 from traincast.spec.job import Job
-from traincast.spec.rank_share import rank_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,9 @@ def held_by(plan: SchedulePlan, stage: int) -> Iterator[tuple[int, int]]:
                 yield copy, virtual_stage
 
 
-def rank_parameters(job: Job, plan: SchedulePlan, stage: int) -> tuple[RankParameters, RankParameters]:
+def rank_parameters(
+    job: Job, plan: SchedulePlan, stage: int, parts: RankParts
+) -> tuple[RankParameters, RankParameters]:
     """Return the elements on one rank of a stage, and those of them that are trained.
 
     Sums over the parts of the blocks that the stage holds, each split as its block says. A tied head on another
@@ -68,14 +69,13 @@ def rank_parameters(job: Job, plan: SchedulePlan, stage: int) -> tuple[RankParam
         Says which virtual stages the stage holds.
     stage : int
         The stage.
+    parts : RankParts
+        What a rank of the job has of blocks.
     """
-    share, of_blocks = rank_share(job), {}
     total = ends = Elements()
     largest = trained_largest = 0.0
     for blocks, count, is_end in _blocks_of(job, plan, stage):
-        if blocks not in of_blocks:
-            of_blocks[blocks] = elements_of(parts_of(blocks, share), trains_weights=share.trains_weights)
-        found = of_blocks[blocks]
+        found = parts.elements(blocks)
         total = total + found * count
         if is_end:
             ends = ends + found * count
@@ -91,7 +91,7 @@ def rank_parameters(job: Job, plan: SchedulePlan, stage: int) -> tuple[RankParam
     )
 
 
-def one_of_each_matrix(job: Job, plan: SchedulePlan, stage: int) -> float:
+def one_of_each_matrix(job: Job, plan: SchedulePlan, stage: int, parts: RankParts) -> float:
     """Return the elements on one rank of a stage's matrices, where those of one shape count once.
 
     Experts are matrices of their own. The embedding is a table, and a router's weights are not fused.
@@ -104,11 +104,12 @@ def one_of_each_matrix(job: Job, plan: SchedulePlan, stage: int) -> float:
         Says which virtual stages the stage holds.
     stage : int
         The stage.
+    parts : RankParts
+        What a rank of the job has of blocks.
     """
-    share = rank_share(job)
     kinds = dict.fromkeys(blocks for blocks, _, _ in _blocks_of(job, plan, stage))
-    parts = [part for blocks in kinds for part in parts_of(blocks, share) if part.counts_as != "router"]
-    return float(sum(n * k for n, k in {(gemm.n, gemm.k) for part in parts for gemm in part.gemms}))
+    fused = [part for blocks in kinds for part in parts.of(blocks) if part.counts_as != "router"]
+    return float(sum(n * k for n, k in {(gemm.n, gemm.k) for part in fused for gemm in part.gemms}))
 
 
 def _blocks_of(job: Job, plan: SchedulePlan, stage: int) -> Iterator[tuple[Blocks, int, bool]]:

@@ -82,7 +82,7 @@ def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:
 
 
 def _stage(job: Job, plan: SchedulePlan, stage: int, habits: Habits, model: LayerModel) -> StageMemory:
-    held, trained = rank_parameters(job, plan, stage)
+    held, trained = rank_parameters(job, plan, stage, model.parts)
     state = states(job, habits, held, trained)
     activations = _activations(job, plan, stage, habits, model)
     other = _other(job, plan, habits, model)
@@ -93,7 +93,9 @@ def _stage(job: Job, plan: SchedulePlan, stage: int, habits: Habits, model: Laye
     if beyond > 0:
         other["fp32 gradients of the step"] = beyond
     if habits.gradient_placeholders and job.task != "lora":
-        other["unused weight gradients"] = parameter_bytes(job.precision) * one_of_each_matrix(job, plan, stage)
+        other["unused weight gradients"] = parameter_bytes(job.precision) * one_of_each_matrix(
+            job, plan, stage, model.parts
+        )
     if state.gathered:
         other["gathered layers"] = state.gathered
     lasting = {"parameters": state.parameters, "gradients": state.gradients, "optimizer": state.optimizer}

@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from traincast.model.blocks.experts import MoeMlp
-from traincast.model.blocks.share import Share
-from traincast.model.elements import Elements, elements_of
+from traincast.model.elements import Elements
 from traincast.model.structure import (
     MTP_ENDS,
     Blocks,
+    RankParts,
     first_blocks,
     last_blocks,
     layer_blocks,
     layer_kinds,
-    parts_of,
 )
 from traincast.spec.job import Job
 from traincast.spec.rank_share import rank_share
@@ -48,8 +47,8 @@ class StageWork:
     job: Job
     index: int
     kinds: tuple[tuple[Blocks, int], ...]
-    share: Share
-    """What a rank has of a layer and a microbatch."""
+    parts: RankParts
+    """What a rank has of every block; the same for all stages."""
     works: Mapping[Blocks, Work]
     """What a layer of each kind does; the same for all stages."""
 
@@ -92,16 +91,15 @@ class StageWork:
             held.append((MTP_ENDS, model.mtp_layers))
         total = Elements()
         for blocks, count in held:
-            of_blocks = elements_of(parts_of(blocks, self.share), trains_weights=self.share.trains_weights)
-            total = total + of_blocks * count
+            total = total + self.parts.elements(blocks) * count
         return total
 
 
 def stages_of(job: Job, ranks_per_node: int) -> tuple[StageWork, ...]:
     """Return every virtual stage of a job, in model order, [Q]."""
-    share, model = rank_share(job, ranks_per_node), job.model
+    parts, model = RankParts(rank_share(job, ranks_per_node)), job.model
     works = {
-        blocks: work_of(parts_of(blocks, share), trains_weights=share.trains_weights)
+        blocks: work_of(parts.of(blocks), trains_weights=parts.share.trains_weights)
         for blocks in layer_kinds(model, range(model.layers))
     }
     stages, begin = [], 0
@@ -110,7 +108,7 @@ def stages_of(job: Job, ranks_per_node: int) -> tuple[StageWork, ...]:
         if index == len(job.layers_Q) - 1 and model.mtp_layers:
             # Layers that predict further tokens follow the last one and are like it.
             of_stage[layer_blocks(model, model.layers - 1)] += model.mtp_layers
-        stages.append(StageWork(job, index, tuple(of_stage.items()), share, works))
+        stages.append(StageWork(job, index, tuple(of_stage.items()), parts, works))
         begin += layers
     return tuple(stages)
 
@@ -214,7 +212,7 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
     layers = emit.overlapped(merged(exchanges), Phase.BACKWARD, compute)
     passed += emit.hosted(stage.host() * BACKWARD_HOST, Phase.BACKWARD, layers)
     rows += emit.overlapped(beside, Phase.BACKWARD, passed)
-    if stage.first and stage.share.trains_weights:
+    if stage.first and stage.parts.share.trains_weights:
         lookup = embedding(emit)
         rows += [row for each in lookup.backward_exchanges for row in emit.exchange(each, Phase.WEIGHT_GRADIENT)]
         rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, lookup.backward)
