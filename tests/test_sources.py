@@ -13,7 +13,7 @@ ELSEWHERE = {
     "docs/Tutorial.md",
 }
 """Pages of other repositories, which are named beside them: cscs-docs, NeMo, Megatron-Bridge, SimAI."""
-OUTSIDE = re.compile(r"\bresearch/|\.\./shared|/work/|accuracy[_ ]prototype|measured[_ ]runs[_ ]notes")
+OUTSIDE = re.compile(r"\bresearch/|\.\./shared|accuracy[_ ]prototype|measured[_ ]runs[_ ]notes")
 """Folders of no clone: nothing may rest on what stands there."""
 
 
