@@ -167,3 +167,9 @@ def test_no_module_opens_a_file_past_the_guard(path):
     # Writing is another matter, and what is shipped needs no guard.
     assert not PAST_THE_GUARD.search(text)
     assert ".read_text(" not in text or SHIPPED.search(text)
+
+
+def test_a_toml_number_that_no_float_holds_is_refused():
+    with pytest.raises(FormatError, match="out of range"):
+        parse_toml("a = 1\nb = 1e400", "x.toml")
+    assert parse_toml("a = inf\nb = 1e300", "x.toml") == {"a": float("inf"), "b": 1e300}

@@ -37,6 +37,11 @@ def options_of(command: str) -> tuple[click.Option, ...]:
     return tuple(each for each in (found.params if found else ()) if isinstance(each, click.Option))
 
 
+def takes_value(command: str, word: str) -> bool:
+    """Say whether a word is an option of the command that takes the next word as its value."""
+    return any(word in (*each.opts, *each.secondary_opts) and not each.is_flag for each in options_of(command))
+
+
 def with_option(arguments: tuple[str, ...], rng: random.Random) -> tuple[str, ...]:
     """Return a command line with one more option of its command, of any value."""
     options = options_of(arguments[0])

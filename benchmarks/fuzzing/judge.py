@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fuzzing.arguments import takes_value
 from fuzzing.case import Case
 from fuzzing.values import LONG
 from traincast.cli.main import main
@@ -41,7 +42,7 @@ ANNOUNCED = "announced"
 FINE = (*EXITS.values(), ANNOUNCED)
 """Outcomes that are no failures."""
 _ANNOUNCEMENT = re.compile(
-    r"^(?:(?:scheduling|simulating|predicting) .*[0-9].*|[0-9]+% done, about [0-9]+ s left)\n", re.MULTILINE
+    r"^(?:(?:scheduling|simulating|predicting|fitting) .*[0-9].*|[0-9]+% done, about [0-9]+ s left)\n", re.MULTILINE
 )
 _WAITING = 4
 """A case may take so many times its time of the processor; the pool's patience is longer."""
@@ -206,11 +207,17 @@ def _printed(case: Case, ran: _Ran) -> _Found:
     # A refusal may quote the value that it refuses.
     if match := _not_finite(case, ran.out):
         return "not finite", f"{case.arguments[0]}", ran.out[max(match.start() - 60, 0) : match.end() + 20]
-    if "--json" in case.arguments and "--" not in case.arguments and ran.code == 0:
+    if _asks_for_json(case.arguments) and ran.code == 0:
         return _json(case, ran.out)
     if ran.code == 0 and not ran.out and "--quiet" not in case.arguments:
         return "messages", "nothing printed on success", ""
     return None
+
+
+def _asks_for_json(arguments: tuple[str, ...]) -> bool:
+    """Say whether JSON is asked for; ``--json`` may also stand where an option has its value."""
+    at = arguments.index("--json") if "--json" in arguments and "--" not in arguments else 0
+    return at > 0 and not takes_value(arguments[0], arguments[at - 1])
 
 
 def _not_finite(case: Case, text: str) -> re.Match[str] | None:

@@ -7,6 +7,7 @@ file that expands to gigabytes or a document of a million nested tables is refus
 import errno
 import gzip
 import json
+import math
 import os
 import re
 import stat
@@ -156,6 +157,14 @@ def unpacked_head(data: bytes, most: int) -> bytes:
         return b""
 
 
+def _finite(text: str) -> float:
+    """Read a number of a TOML file; one that is too large for a float is refused, ``inf`` is left to who reads it."""
+    value = float(text)
+    if math.isinf(value) and "inf" not in text:
+        raise ValueError(f"{text} is too large")
+    return value
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file.
 
@@ -188,7 +197,7 @@ def parse_toml(text: str, shown: str) -> dict[str, Any]:
         line = text.count("\n", 0, deep.start()) + 1
         raise FormatError(f"a dotted key has more than {MOST_DEPTH} parts", shown, line)
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text, parse_float=_finite)
     except RecursionError as error:
         raise FormatError("is not TOML that can be read: nested too deeply", shown) from error
     except tomllib.TOMLDecodeError as error:

@@ -15,6 +15,11 @@ from traincast.calibrate.profile import cluster_toml, measured_tables
 from traincast.calibrate.statistics import Statistics, statistics
 from traincast.errors import CalibrationError
 from traincast.hardware.cluster import Cluster, Measured
+from traincast.progress import announce
+
+_ANNOUNCED_ROWS = 5_000
+_ROWS_PER_S = 1400
+"""From so many rows a fit is announced; so many are fitted in a second of one core (13,900 rows: 10 to 14 s)."""
 
 _WORSE = 0.01
 """How much larger the median error of a band must be, as a fraction, to be told."""
@@ -119,6 +124,8 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: boo
         raise CalibrationError(f"the rows are of several GPUs ({', '.join(gpus)}); calibrate each from its own file")
     measured, base = read.measurements.on(base), replace(base, measured=None)
     files = tuple(str(path) for path in paths)
+    if len(measured) > _ANNOUNCED_ROWS:
+        announce(f"fitting constants to {len(measured):,} rows: about {len(measured) / _ROWS_PER_S:.0f} s")
     fit = fit_links(measured, base, no_band_worse=True)
     cluster = fit.cluster
     changed = tuple(_changed(base, cluster))

@@ -17,12 +17,16 @@ from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorConstants, shipped_constants
 from traincast.estimate.operators.constants import write_constants
 from traincast.hardware.gpu import Gpu
+from traincast.progress import advanced, announce
+from traincast.units import counted
 
 RESIDUAL_HEADINGS = (
     *("family", "dtype", "rows", "base", "median", "p90"),
     *("held-out median", "held-out p90", "confidence"),
 )
 """What `residual_lines` yields; held out: predicted without the row itself."""
+_FAMILY_S = 15
+"""Most seconds of one core that the fit of a family took."""
 _ROWS_OF_HIGH = 50
 """Rows below which constants are medium at best: twenty timings hardly tell how a rate depends on the shape."""
 _LOW_ABOVE = 0.25
@@ -119,7 +123,11 @@ def calibrate_operators(
     for path in paths:
         table = read_table(Path(path))
         measured = _own(operators_of(table, gpu), gpu, skipped)
-        for (_, family, dtype), sample in sorted(samples_of(measured, known).items()):
+        samples = sorted(samples_of(measured, known).items())
+        announce(f"fitting {counted(len(samples), 'family', 'families')} of operators: up to {_FAMILY_S} s each")
+        for at, ((_, family, dtype), sample) in enumerate(samples):
+            if at:
+                advanced(at / len(samples))
             if len(sample) < FEWEST:
                 skipped.append(Skipped(f"{table.path} {family} {dtype}", f"{len(sample)} rows; {FEWEST} are needed"))
                 continue

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from traincast.cli.announced import announced
 from traincast.cli.terminal import console, print_json, print_line, progress
 
 
@@ -37,7 +38,7 @@ def _operators(files: tuple[Path, ...], gpu: str, out: Path | None, *, as_json: 
     from traincast.report.operator import operator_calibration_to_dict
     from traincast.report.whole import write_whole
 
-    with progress("fitting", quiet=as_json):
+    with announced(quiet=False), progress("fitting", quiet=as_json):
         calibration = api.calibrate_operators(files, gpu)
     if out is not None:
         write_whole(out, calibration.profile().encode())
@@ -56,7 +57,7 @@ def _collectives(files: tuple[Path, ...], cluster: str, out: Path | None, *, tab
     from traincast.report.accuracy import calibration_to_dict
     from traincast.report.whole import write_whole
 
-    with progress("fitting", quiet=as_json):
+    with announced(quiet=False), progress("fitting", quiet=as_json):
         calibration = api.calibrate(files, cluster, table=table)
     if out is not None:
         write_whole(out, calibration.profile().encode())

@@ -5,6 +5,7 @@ Letters: R simulated ranks, W ranks, L levels of location.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -37,9 +38,12 @@ exhausted machine."""
 
 LONG_OPS = 4_000_000
 """Operations from which a run is announced, with its progress."""
+LONG_OPS_IN_PYTHON = 200_000
+"""The same without numba."""
 LONG_SLOTS = 2**16
 """Slots of a pipeline plan from which it is."""
 _OPS_PER_S = 1e6
+_OPS_PER_S_IN_PYTHON = 3e4
 _BYTES_PER_OP = 160
 """Measured on one core of a shared server, 5 million operations: 1.1 million in a second, 152 bytes each."""
 
@@ -237,10 +241,12 @@ def _program(
             f"simulating {len(chosen.rank_C)} ranks would take about {ops:.3g} operations, above the limit of "
             f"{MAX_OPS:.3g}; use fewer microbatches, or drop --unfold"
         )
-    if ops > LONG_OPS:
+    speed = _OPS_PER_S if find_spec("numba") else _OPS_PER_S_IN_PYTHON
+    told = max(ops, float(len(workload.ops)))
+    if told > (LONG_OPS if find_spec("numba") else LONG_OPS_IN_PYTHON):
         announce(
-            f"simulating about {ops:,.0f} operations of {counted(len(chosen.rank_C), 'rank')}: about "
-            f"{ops / _OPS_PER_S:.0f} s and {format_size(ops * _BYTES_PER_OP)}"
+            f"simulating about {told:,.0f} operations of {counted(len(chosen.rank_C), 'rank')}: about "
+            f"{told / speed:.0f} s and {format_size(told * _BYTES_PER_OP)}"
         )
     advanced(0.15)
     return expand(workload, plan, chosen, tables, factor_W if options.compute_slowdown else None)

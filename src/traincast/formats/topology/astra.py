@@ -20,6 +20,7 @@ from traincast.formats.contract import Sniff
 from traincast.formats.topology.simai import load_text
 from traincast.formats.values import number, shown
 from traincast.hardware.network import SHAPES, Dimension
+from traincast.ranges import RANGES
 
 GB = 2**30
 """What that simulator means by a gigabyte."""
@@ -71,7 +72,10 @@ def read_dimensions(path: Path) -> tuple[Dimension, ...]:
     for (shape, line), size, rate in zip(lists["topology"], lists["npus_count"], lists["bandwidth"], strict=True):
         if shape not in SHAPES:
             raise FormatError(f"the shape {shown(shape)} is unknown; known: {', '.join(SHAPES)}", str(path), line)
-        found.append(Dimension(shape, int(_positive(path, size, whole=True)), _positive(path, rate) * GB))
+        link_bytes_per_s = _positive(path, rate) * GB
+        if not link_bytes_per_s <= (most := RANGES["rate"].highest):
+            raise FormatError(f"the bandwidth {shown(rate[0])} is above {most / GB:.4g} GB/s", str(path), rate[1])
+        found.append(Dimension(shape, int(_positive(path, size, whole=True)), link_bytes_per_s))
     gpus = math.prod(each.size for each in found)
     if gpus > MOST_GPUS:
         raise FormatError(f"{gpus} GPUs are more than the {MOST_GPUS} that are looked at", str(path), 1)
