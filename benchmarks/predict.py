@@ -15,10 +15,10 @@ import time
 
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
+from traincast.job.job import Job, JobRequest
+from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.simulation.forecast import forecast
-from traincast.spec.job import Job, JobRequest
-from traincast.spec.resolve import resolve_job
 
 MOE = {"model": "deepseek-v3", "tp": 1, "ep": 64, "seq_length": 4096}
 CASES = {

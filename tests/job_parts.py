@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from traincast.hardware.clusters import load_cluster
+from traincast.job.job import JobRequest
+from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.model.model import Attention, Experts, Latent, Model
 from traincast.simulation.predict import plan_of_job
-from traincast.spec.job import JobRequest
-from traincast.spec.resolve import resolve_job
 from traincast.workload.build.build import build_workload
 from traincast.workload.words import Group, Kind, Operation, Phase
 

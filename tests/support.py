@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from traincast.engine.graph import build_graph
 from traincast.engine.run import run
+from traincast.job.options import OVERLAP_CLASSES
+from traincast.job.parallel import Parallel
 from traincast.schedules.plan import SCHEDULES, SchedulePlan
-from traincast.spec.options import OVERLAP_CLASSES
-from traincast.spec.parallel import Parallel
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.expand import expand
 from traincast.workload.fold import unfolded

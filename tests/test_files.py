@@ -11,17 +11,17 @@ import pytest
 
 import traincast
 from traincast.calibrate.tables import read_table
+from traincast.dialects.like import draft_like
 from traincast.errors import FormatError, TraincastError
 from traincast.estimate.operators.constants import load_constants
 from traincast.files import MOST_DEPTH, parse_json, parse_toml, read_bytes, read_text, unpacked
 from traincast.formats.contract import FORMATS
 from traincast.formats.open import identify
 from traincast.hardware.clusters import load_cluster
+from traincast.job.frameworks import load_stack
+from traincast.job.job_file import read_job_file
+from traincast.job.options import LayoutOptions
 from traincast.model.load import load_model
-from traincast.spec.job_file import read_job_file
-from traincast.spec.like import draft_like
-from traincast.spec.options import LayoutOptions
-from traincast.spec.stacks import load_stack
 
 
 def test_a_file_comes_back_as_it_is(tmp_path):

@@ -11,15 +11,15 @@ from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.hardware.fabric import KINDS, fabric_from_table
 from traincast.hardware.gpus import gpu_names, load_gpu
+from traincast.job.dtypes import DTYPE_BYTES, bytes_per_element
+from traincast.job.frameworks import load_stack, stack_names
+from traincast.job.job import PRECISIONS
+from traincast.job.operators import OPERATOR_SIZES
+from traincast.job.options import make_options
 from traincast.model.load import find_model, model_names
 from traincast.names import find_name, known_names, nearest, plain
 from traincast.report.contract import REPORTS
 from traincast.schedules.plan import SCHEDULES
-from traincast.spec.dtypes import DTYPE_BYTES, bytes_per_element
-from traincast.spec.job import PRECISIONS
-from traincast.spec.operators import OPERATOR_SIZES
-from traincast.spec.options import make_options
-from traincast.spec.stacks import load_stack, stack_names
 from traincast.workload.words import operation_named
 
 

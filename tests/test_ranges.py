@@ -10,20 +10,20 @@ import click
 import pytest
 
 from traincast.cli.main import cli
+from traincast.dialects.like import draft_like
 from traincast.errors import ConfigError, FormatError, InfeasibleError
 from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec, fabric_from_table
 from traincast.hardware.gpu import Gpu
+from traincast.job.framework import Stack
+from traincast.job.frameworks import load_stack
+from traincast.job.job import JobRequest
+from traincast.job.job_file import SECTIONS, read_job_file
+from traincast.job.options import LayoutOptions, make_options
 from traincast.model.load import load_model
 from traincast.model.model import Attention, Experts, Latent, Model
 from traincast.ranges import LARGEST_WHOLE, RANGES, is_number, plain_number, quoted, range_of
-from traincast.spec.job import JobRequest
-from traincast.spec.job_file import SECTIONS, read_job_file
-from traincast.spec.like import draft_like
-from traincast.spec.options import LayoutOptions, make_options
-from traincast.spec.stack import Stack
-from traincast.spec.stacks import load_stack
 from traincast.units import parse_rate, parse_size, parse_time
 
 NO_NUMBERS = (

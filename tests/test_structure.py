@@ -23,7 +23,8 @@ ROOMS = (
     "diagnostics",
     "hardware",
     "model",
-    "spec",
+    "job",
+    "dialects",
     "schedules",
     "workload",
     "formats",
@@ -44,7 +45,7 @@ ROOMS = (
 FRONT = {"__init__", "__main__"}
 CLOSED = {
     "engine": {"errors", "engine"},
-    "cli": {"api", "recorded", "report", "diagnostics", "hardware", "model", "spec", *ROOMS[:5], "cli"},
+    "cli": {"api", "recorded", "report", "diagnostics", "hardware", "model", "job", "dialects", *ROOMS[:5], "cli"},
 }
 """Rooms that may import less than what is before them."""
 

@@ -21,9 +21,9 @@ from traincast.fabric.patterns import PATTERNS, flow_count, flows_of
 from traincast.formats.values import MOST_LINES
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
+from traincast.job.parallel import MAX_SLOTS, MAX_WORLD_SIZE, Parallel
 from traincast.progress import advanced, announce, listening
 from traincast.simulation import run as simulation_run
-from traincast.spec.parallel import MAX_SLOTS, MAX_WORLD_SIZE, Parallel
 from traincast.workload.builder import wait_op
 from traincast.workload.ops import Op, table_of
 from traincast.workload.words import Kind, Phase, Stream

@@ -458,8 +458,8 @@ def _forecast_json() -> bytes:
     from pathlib import Path
 
     from traincast import api
+    from traincast.job.options import make_options
     from traincast.report.json import to_json
-    from traincast.spec.options import make_options
 
     options = make_options(busbw_bytes_per_s={"tp": 3e11}, compute_slowdown={1: 1.2}, overlap_slowdown=0.1)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
         TraincastError,
         UnknownNameError,
     )
+    from traincast.job.options import LayoutOptions, SimulateOptions, StageRoles
     from traincast.recorded import run_again
     from traincast.simulation.result import Result
-    from traincast.spec.options import LayoutOptions, SimulateOptions, StageRoles
 
 __version__ = "0.1.0"
 
@@ -42,7 +42,7 @@ _HOME = {
     ),
     "Result": "traincast.simulation.result",
     "run_again": "traincast.recorded",
-    **dict.fromkeys(("LayoutOptions", "SimulateOptions", "StageRoles"), "traincast.spec.options"),
+    **dict.fromkeys(("LayoutOptions", "SimulateOptions", "StageRoles"), "traincast.job.options"),
 }
 
 __all__ = [

@@ -25,17 +25,17 @@ from traincast.formats.recognise import workload_format
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, gpu_named, load_cluster
 from traincast.hardware.gpu import Gpu
+from traincast.job.draft import Draft
+from traincast.job.job import Job, JobRequest
+from traincast.job.job_file import read_job_file
+from traincast.job.options import LayoutOptions, SimulateOptions, make_options
+from traincast.job.simai import SimaiOverlap
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
 from traincast.report.json import result_from_json
 from traincast.simulation.result import Result
 from traincast.simulation.runs import DEFAULT_CLUSTER, run_job_of, run_workload_of
 from traincast.simulation.sides import measured_side, simulated_side
-from traincast.spec.draft import Draft
-from traincast.spec.job import Job, JobRequest
-from traincast.spec.job_file import read_job_file
-from traincast.spec.options import LayoutOptions, SimulateOptions, make_options
-from traincast.spec.simai import SimaiOverlap
 from traincast.workload.words import operation_named
 from traincast.workload.workload import Workload
 
@@ -442,7 +442,7 @@ def operator(
     ----------
     family : str
         ``"gemm"``, ``"attention"``, ``"norm"``, ``"grouped_gemm"``, ...: a name of
-        `traincast.spec.operators.OPERATOR_SIZES`.
+        `traincast.job.operators.OPERATOR_SIZES`.
     gpu : str, path or Gpu, optional
         ``"h100"``, ``"A100-SXM-80GB"``, ..., or a cluster file, of which ``[gpu]`` is read; h100, as an
         assumption, where it is not given.

@@ -6,10 +6,10 @@ from pathlib import Path
 from traincast.api import load_result, read
 from traincast.errors import ConfigError
 from traincast.files import read_head
+from traincast.job.options import SimulateOptions
+from traincast.job.record import RunRecord
 from traincast.simulation.result import Result
 from traincast.simulation.runs import record_of, run_job_of, run_workload_of, unchanged_files
-from traincast.spec.options import SimulateOptions
-from traincast.spec.record import RunRecord
 
 _HEAD_BYTES = 4096
 """The schema is the first key of a result."""

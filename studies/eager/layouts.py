@@ -24,10 +24,10 @@ from traincast.estimate.operators import OperatorCall, OperatorConstants, price_
 from traincast.estimate.operators.host import host_floor_s
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.gpu_clusters import cluster_for
+from traincast.job.dtypes import bytes_per_element
+from traincast.job.options import SimulateOptions
+from traincast.job.parallel import Parallel
 from traincast.simulation.simulate import simulate_workload
-from traincast.spec.dtypes import bytes_per_element
-from traincast.spec.options import SimulateOptions
-from traincast.spec.parallel import Parallel
 from traincast.workload.builder import Rows, WorkloadBuilder, collective_op, compute_op
 from traincast.workload.words import Group, Operation, Phase, Stream
 from traincast.workload.workload import Workload

@@ -9,7 +9,7 @@ from traincast import api
 from traincast.analysis.critical_path import critical_path
 from traincast.engine.graph import build_graph
 from traincast.engine.run import run
-from traincast.spec.parallel import Parallel
+from traincast.job.parallel import Parallel
 from traincast.workload.words import Kind
 
 

@@ -20,8 +20,8 @@ from traincast.calibrate.runs.run import GROUPINGS, job_of_run
 from traincast.calibrate.runs.schema import common_columns, common_row, published_rules
 from traincast.calibrate.tables import Row, Table, read_table
 from traincast.errors import ConfigError, TraincastError
-from traincast.spec.resolve import resolve_job
-from traincast.spec.stacks import load_stack, stack_names, stack_of_year
+from traincast.job.frameworks import load_stack, stack_names, stack_of_year
+from traincast.job.resolve import resolve_job
 
 LLAMA = {
     "id": "x-1",

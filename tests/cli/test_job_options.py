@@ -6,10 +6,10 @@ from click.testing import CliRunner
 
 from traincast.cli.job_options import job_of, job_options
 from traincast.cli.main import cli
+from traincast.job import job_flags
+from traincast.job.job_file import TEMPLATE
+from traincast.job.job_flags import JOB_FLAGS
 from traincast.schedules.plan import SCHEDULES as REGISTRY
-from traincast.spec import job_flags
-from traincast.spec.job_file import TEMPLATE
-from traincast.spec.job_flags import JOB_FLAGS
 
 
 @click.command()

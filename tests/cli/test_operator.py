@@ -5,7 +5,7 @@ import json
 import pytest
 
 from traincast import api
-from traincast.spec.operators import OPERATOR_SIZES
+from traincast.job.operators import OPERATOR_SIZES
 
 GEMM = ("operator", "gemm", "--m", 8192, "--n", 8192, "--k", 8192)
 ATTENTION = ("operator", "attention", "--batch", 1, "--seq", 4096, "--keys", 4096, "--heads", 8, "--kv-heads", 8,

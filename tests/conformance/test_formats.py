@@ -21,7 +21,7 @@ from traincast import api
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.formats.contract import FORMATS
 from traincast.formats.open import expand_inputs, identify, refuse_meaningless
-from traincast.spec.options import LayoutOptions
+from traincast.job.options import LayoutOptions
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Provenance, Stream
 
 HERE = Path(__file__).parent

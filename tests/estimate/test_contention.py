@@ -9,7 +9,7 @@ from traincast.errors import ConfigError
 from traincast.estimate.contention import SharedNetwork
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec
-from traincast.spec.parallel import Parallel
+from traincast.job.parallel import Parallel
 from traincast.workload.groups import rank_groups
 from traincast.workload.words import Group, Operation
 

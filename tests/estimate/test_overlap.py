@@ -7,8 +7,8 @@ import pytest
 
 from support import HandMade, collective, compute, expanded, wait
 from traincast.estimate.overlap import OVERLAP_SLOWDOWN, classes_present, slowdowns
-from traincast.spec.options import OVERLAP_CLASSES
-from traincast.spec.parallel import Parallel
+from traincast.job.options import OVERLAP_CLASSES
+from traincast.job.parallel import Parallel
 from traincast.workload.words import Kind, OverlapClass
 
 

@@ -16,12 +16,12 @@ from traincast.fabric.node_use import gpus_used_per_node, place_job, with_used_g
 from traincast.fabric.placement import gpu_of, locations, placement_of
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec
+from traincast.job.job import JobRequest
+from traincast.job.options import SimulateOptions
+from traincast.job.parallel import Parallel
+from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.simulation.forecast import forecast
-from traincast.spec.job import JobRequest
-from traincast.spec.options import SimulateOptions
-from traincast.spec.parallel import Parallel
-from traincast.spec.resolve import resolve_job
 from traincast.workload.groups import rank_groups
 from traincast.workload.words import Group
 

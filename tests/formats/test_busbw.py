@@ -7,7 +7,7 @@ from support import ALONE, rich_rows, write_aicb
 from traincast import api
 from traincast.errors import FormatError
 from traincast.formats.busbw import looks_like_busbw
-from traincast.spec.options import OPERATIONS
+from traincast.job.options import OPERATIONS
 from traincast.workload.words import Operation
 
 FILE = """\

@@ -12,8 +12,8 @@ from traincast.formats.layout import (
     warn_single_microbatch,
 )
 from traincast.formats.values import check_lines, filled_lines, number, shown, time_s, whole
+from traincast.job.options import LayoutOptions
 from traincast.ranges import RANGES
-from traincast.spec.options import LayoutOptions
 
 DEGREES = {"tp": 2, "cp": 3, "pp": 4}
 

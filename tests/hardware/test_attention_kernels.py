@@ -14,9 +14,9 @@ from traincast.hardware.attention_kernels import (
 from traincast.hardware.gpu import Gpu, generations
 from traincast.hardware.gpu_clusters import cluster_for
 from traincast.hardware.gpus import gpu_names, load_gpu
+from traincast.job.job import JobRequest
+from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
-from traincast.spec.job import JobRequest
-from traincast.spec.resolve import resolve_job
 
 GPUS = [load_gpu(name) for name in gpu_names()]
 

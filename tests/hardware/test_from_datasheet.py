@@ -15,10 +15,10 @@ from traincast.hardware.cluster import Link
 from traincast.hardware.clusters import cluster_names, gpu_named, load_cluster, preset_of
 from traincast.hardware.from_datasheet import LIKE, NIC_SHARE, NODE_SHARE, cluster_from_datasheet
 from traincast.hardware.gpus import gpu_names, load_gpu
+from traincast.job.job import JobRequest
 from traincast.model.load import load_model
 from traincast.recorded import run_again
 from traincast.report.json import result_from_json, to_json
-from traincast.spec.job import JobRequest
 
 ALONE = [name for name in gpu_names() if preset_of(load_gpu(name)) is None]
 JOB = JobRequest(model=load_model("llama3-8b"), gpus=8, tp=4, seq_length=1024, global_batch=8, zero=1)

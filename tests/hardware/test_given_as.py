@@ -8,9 +8,9 @@ import traincast
 from calibrate_logs import nccl_log
 from traincast import api
 from traincast.hardware.clusters import load_cluster
+from traincast.job.job import JobRequest
+from traincast.job.options import SimulateOptions
 from traincast.model.load import load_model
-from traincast.spec.job import JobRequest
-from traincast.spec.options import SimulateOptions
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "aicb_gpt_405b_1024gpu.txt"
 JOB = JobRequest(model=load_model("llama3-8b"), gpus=8, tp=4, seq_length=1024, global_batch=8, zero=1)

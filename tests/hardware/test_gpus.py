@@ -9,7 +9,7 @@ from traincast.hardware.cluster import INTRA_KINDS
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.hardware.gpu import PEAK_OF_DTYPE, Generation, Gpu, generations
 from traincast.hardware.gpus import filled, find_datasheet, find_gpu, gpu_names, load_gpu
-from traincast.spec.operators import OPERATOR_SIZES, operator_shape
+from traincast.job.operators import OPERATOR_SIZES, operator_shape
 
 SPELLINGS = {
     "H100-SXM-80GB": ("h100", "H100-SXM-80GB", "h100_sxm", "NVIDIA_H100_80GB_HBM3", "H100-80 HBM3", "H100 SXM5"),

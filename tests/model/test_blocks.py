@@ -7,13 +7,13 @@ import pytest
 
 from job_parts import job_of
 from traincast.estimate.memory.parameters import rank_parameters
+from traincast.job.rank_share import rank_share
 from traincast.model.blocks.share import Execution, Share
 from traincast.model.counts import parameters
 from traincast.model.load import load_model, model_names
 from traincast.model.numbers import Number
 from traincast.model.structure import RankParts, first_blocks, last_blocks, layer_kinds, mtp_layer, parts_of
 from traincast.simulation.predict import plan_of_job
-from traincast.spec.rank_share import rank_share
 from traincast.workload.build.stage import stages_of
 
 KINDS = ("llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "gemma2-9b", "qwen1.5-moe-a2.7b")

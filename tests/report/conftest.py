@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from traincast.diagnostics import Note
+from traincast.job.inputs import InputFile
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
-from traincast.spec.inputs import InputFile
 from traincast.workload.ops import Op, table_of
 from traincast.workload.program import GroupInstance, Program, Timeline
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream

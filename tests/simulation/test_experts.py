@@ -14,7 +14,7 @@ from traincast.errors import ConfigError
 from traincast.estimate.collectives.price import price_collective
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
-from traincast.spec.parallel import Parallel
+from traincast.job.parallel import Parallel
 from traincast.workload.words import Group, Kind, Operation
 
 EP = 4

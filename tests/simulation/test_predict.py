@@ -12,10 +12,10 @@ from support import ALONE
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import CostFactors
 from traincast.hardware.clusters import load_cluster
+from traincast.job.options import SimulateOptions
 from traincast.model.counts import model_flops_per_step
 from traincast.simulation.predict import prepare_job, run_job
 from traincast.simulation.run import run_workload
-from traincast.spec.options import SimulateOptions
 from traincast.workload.words import Kind
 
 IDEAL, H100 = load_cluster("ideal"), load_cluster("h100")

@@ -6,7 +6,7 @@ import pytest
 import traincast
 from support import HandMade, collective, compute, pipeline_rows, row, write_aicb, write_cluster
 from traincast.errors import ProgramError
-from traincast.spec.parallel import Parallel
+from traincast.job.parallel import Parallel
 from traincast.workload.words import Group, Kind, Phase
 
 

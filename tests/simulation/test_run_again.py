@@ -11,16 +11,16 @@ import traincast
 from echo_runs import MoeRun
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, job_of
 from traincast import api
+from traincast.dialects.like import draft_like
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table, cluster_names, load_cluster
+from traincast.job.job import JobRequest
+from traincast.job.options import LayoutOptions, SimulateOptions, changed_options
+from traincast.job.record import record_to_table
 from traincast.model.load import load_model
 from traincast.report.json import result_from_json, to_json
 from traincast.simulation.runs import record_of
-from traincast.spec.job import JobRequest
-from traincast.spec.like import draft_like
-from traincast.spec.options import LayoutOptions, SimulateOptions, changed_options
-from traincast.spec.record import record_to_table
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OPTIONS = SimulateOptions(

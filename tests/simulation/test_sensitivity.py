@@ -11,10 +11,10 @@ from traincast.estimate.factors import CostFactors, Factor, FactorTable, keys_of
 from traincast.estimate.priors import prior_deviation
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpus import load_gpu
+from traincast.job.options import SimulateOptions
 from traincast.simulation.interval import LEVEL, TRANSFERS, UNEXPLAINED, UNSEEN_COMPUTE, Z, deviation, interval
 from traincast.simulation.predict import run_job
 from traincast.simulation.sensitivity import sensitivities
-from traincast.spec.options import SimulateOptions
 
 H100 = load_cluster("h100")
 PLAIN = SimulateOptions(**ALONE)

@@ -5,7 +5,7 @@ import pytest
 
 from support import expanded, timed
 from traincast.errors import ProgramError
-from traincast.spec.parallel import Parallel
+from traincast.job.parallel import Parallel
 from traincast.workload.builder import Place, WorkloadBuilder, collective_op, compute_op, host_op, wait_op
 from traincast.workload.calls import OperatorCall
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Provenance, Stream

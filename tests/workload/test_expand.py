@@ -8,8 +8,8 @@ import pytest
 
 from support import HandMade, collective, compute, expanded, plan_for, timed, wait
 from traincast.errors import DeadlockError, ProgramError
+from traincast.job.parallel import Parallel
 from traincast.schedules.plan import SCHEDULES
-from traincast.spec.parallel import Parallel
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from support import HandMade, collective, compute
 from traincast.errors import ConfigError, ProgramError
-from traincast.spec.options import LayoutOptions
-from traincast.spec.parallel import Parallel
+from traincast.job.options import LayoutOptions
+from traincast.job.parallel import Parallel
 from traincast.workload.experts import describe, expert_loads, expert_rank_W, load_of_rank, with_expert_loads
 from traincast.workload.groups import rank_groups
 from traincast.workload.words import Group, Operation, Provenance

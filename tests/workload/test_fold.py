@@ -11,7 +11,7 @@ from traincast.api import read
 from traincast.fabric.node_use import place_job
 from traincast.fabric.placement import locations
 from traincast.hardware.clusters import load_cluster
-from traincast.spec.options import make_options
+from traincast.job.options import make_options
 from traincast.workload.fold import fold, unfolded
 from traincast.workload.groups import rank_groups
 from traincast.workload.words import Group
@@ -146,7 +146,7 @@ def test_unfolded_ranks_stand_for_themselves():
 
 def test_a_difference_spreads_through_groups_of_groups():
     """Rank 0 differs; its tp partner 1 differs from the rest by that, and their dp partners by those."""
-    from traincast.spec.parallel import Parallel
+    from traincast.job.parallel import Parallel
 
     tables = rank_groups(Parallel(tp=2, dp=3), [Group.TP, Group.DP])
     nodes_LW = np.zeros((1, 6), dtype=np.int64)
@@ -156,7 +156,7 @@ def test_a_difference_spreads_through_groups_of_groups():
 
 def test_groups_that_are_spread_alike_are_alike():
     """Two members here and one there, or one here and two there: the price cannot tell."""
-    from traincast.spec.parallel import Parallel
+    from traincast.job.parallel import Parallel
 
     tables = rank_groups(Parallel(tp=3, dp=3), [Group.TP])
     assert fold(np.zeros(9), tables, np.array([[0, 0, 1, 1, 2, 2, 3, 3, 3]])).class_W.tolist() == [0] * 6 + [1] * 3

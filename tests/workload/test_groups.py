@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.spec.parallel import Parallel
+from traincast.job.parallel import Parallel
 from traincast.workload.groups import rank_groups
 from traincast.workload.words import Group
 

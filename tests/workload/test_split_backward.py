@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from support import HandMade, collective, compute, expanded, timed
+from traincast.job.parallel import Parallel
 from traincast.schedules.check import check_plan
 from traincast.schedules.plan import SchedulePlan, Slot, SlotKind
-from traincast.spec.parallel import Parallel
 from traincast.workload.words import Group, Kind, Phase
 
 ZERO_BUBBLE = [

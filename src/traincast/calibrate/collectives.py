@@ -13,7 +13,7 @@ from traincast.calibrate.tables import Row, Table, read_table
 from traincast.errors import FormatError
 from traincast.estimate.collectives import Price, price_collective
 from traincast.hardware.cluster import Cluster
-from traincast.spec.parallel import MAX_WORLD_SIZE
+from traincast.job.parallel import MAX_WORLD_SIZE
 from traincast.units import format_size, parse_size, parse_time
 from traincast.workload.words import operation_named
 

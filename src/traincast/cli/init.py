@@ -6,8 +6,8 @@ import click
 
 from traincast.cli.terminal import print_line
 from traincast.errors import ConfigError
+from traincast.job.job_file import TEMPLATE
 from traincast.report.whole import write_whole
-from traincast.spec.job_file import TEMPLATE
 
 
 @click.command(name="init")

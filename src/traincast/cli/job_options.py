@@ -10,14 +10,14 @@ import click
 
 from traincast.cli.numbers import in_range
 from traincast.cli.options import Name, tokens
+from traincast.dialects.like import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
-from traincast.spec.draft import Draft
-from traincast.spec.job_file import read_job_file
-from traincast.spec.job_flags import JOB_FLAGS, SCHEDULES, JobFlag
-from traincast.spec.like import LIKES, draft_like, likely_framework
+from traincast.job.draft import Draft
+from traincast.job.job_file import read_job_file
+from traincast.job.job_flags import JOB_FLAGS, SCHEDULES, JobFlag
 
 if TYPE_CHECKING:
-    from traincast.spec.record import RunRecord
+    from traincast.job.record import RunRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +26,7 @@ def job_options(function: F) -> F:
     """Add ``[JOB]``, ``--like``, and a flag for every field of a job, under its own name and Megatron-LM's.
 
     The command gets ``words``, ``like``, ``cluster``, ``strict`` and one keyword per field of
-    `traincast.spec.job_flags.JOB_FLAGS`; `job_of` turns them into a job.
+    `traincast.job.job_flags.JOB_FLAGS`; `job_of` turns them into a job.
     """
     for flag in reversed(JOB_FLAGS):
         function = _option(flag)(function)

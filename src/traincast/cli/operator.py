@@ -7,7 +7,7 @@ import click
 
 from traincast.cli.numbers import in_range
 from traincast.cli.terminal import console, print_json
-from traincast.spec.operators import OPERATOR_SIZES, SIZE_NAMES
+from traincast.job.operators import OPERATOR_SIZES, SIZE_NAMES
 
 _ALIASES = {
     "queries": ("--seq",),

@@ -1,4 +1,4 @@
-"""Options that several commands share, made from the tables of `traincast.spec`."""
+"""Options that several commands share, made from the tables of `traincast.job`."""
 
 from collections.abc import Callable, Iterable
 from glob import has_magic
@@ -9,11 +9,11 @@ import click
 
 from traincast.cli.numbers import in_range
 from traincast.errors import ConfigError
+from traincast.job.flags import LAYOUT_FLAGS
+from traincast.job.options import OVERLAP_CLASSES, check_gpus_used
+from traincast.job.simai import SimaiOverlap, parse_overlap
 from traincast.names import find_name, known_names
 from traincast.ranges import RANGES, checked_field, quoted
-from traincast.spec.flags import LAYOUT_FLAGS
-from traincast.spec.options import OVERLAP_CLASSES, check_gpus_used
-from traincast.spec.simai import SimaiOverlap, parse_overlap
 from traincast.units import parse_rate, parse_size, parse_tokens
 
 if TYPE_CHECKING:

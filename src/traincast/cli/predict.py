@@ -10,7 +10,7 @@ from traincast.cli.job_options import job_of, job_options, naming_unknown_flags,
 from traincast.cli.run_options import given_fields, output_options, recorded_run, run_fields, run_options
 from traincast.cli.terminal import console, print_json, print_line, progress
 from traincast.errors import ConfigError
-from traincast.spec.options import changed_options, make_options
+from traincast.job.options import changed_options, make_options
 
 
 @click.command(name="predict", context_settings={"ignore_unknown_options": False})

@@ -18,10 +18,10 @@ from traincast.cli.options import (
     rates_by_group,
     slowdown_by_class,
 )
-from traincast.spec.options import NETWORKS, OVERLAP_CLASSES
+from traincast.job.options import NETWORKS, OVERLAP_CLASSES
 
 if TYPE_CHECKING:
-    from traincast.spec.record import RunRecord
+    from traincast.job.record import RunRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,9 +12,9 @@ from traincast.cli.options import Name, expert_loads, layout_options, simai_over
 from traincast.cli.run_options import given_fields, output_options, recorded_run, run_options, run_values
 from traincast.cli.terminal import console, print_json, print_line, progress
 from traincast.errors import ConfigError
-from traincast.spec.dtypes import DTYPE_BYTES
-from traincast.spec.options import COMM_SOURCES, SimulateOptions, StageRoles, changed_options, make_options
-from traincast.spec.simai import SimaiOverlap
+from traincast.job.dtypes import DTYPE_BYTES
+from traincast.job.options import COMM_SOURCES, SimulateOptions, StageRoles, changed_options, make_options
+from traincast.job.simai import SimaiOverlap
 
 
 @click.command(name="simulate")

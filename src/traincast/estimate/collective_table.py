@@ -12,7 +12,7 @@ from traincast.estimate.contention import one_group
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.measured import MeasuredTable
-from traincast.spec.parallel import MAX_WORLD_SIZE
+from traincast.job.parallel import MAX_WORLD_SIZE
 from traincast.units import counted, format_size
 from traincast.workload.words import Operation
 

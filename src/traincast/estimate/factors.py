@@ -19,7 +19,7 @@ from functools import cache
 from importlib import resources
 
 from traincast.hardware.gpu import Gpu
-from traincast.spec.job import Job
+from traincast.job.job import Job
 
 Key = tuple[str, str, str]
 """Level, name, class of work."""

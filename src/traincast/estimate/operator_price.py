@@ -16,9 +16,9 @@ from traincast.estimate.operators.calls import BYTES_OF_DTYPE
 from traincast.estimate.operators.constants import load_constants
 from traincast.hardware.clusters import gpu_named
 from traincast.hardware.gpu import Gpu
+from traincast.job.operators import OPERATOR_SIZES, operator_shape
 from traincast.names import find_name
 from traincast.registry import known_name
-from traincast.spec.operators import OPERATOR_SIZES, operator_shape
 
 DEFAULT_GPU = "h100"
 
@@ -64,7 +64,7 @@ def operator_price(
     family : str
         ``gemm``, ``attention``, ``norm``, ...
     sizes : mapping
-        Its sizes by name (`traincast.spec.operators`).
+        Its sizes by name (`traincast.job.operators`).
     gpu : str, path or Gpu, optional
         The accelerator: its name, a cluster file with its ``[gpu]``, or itself; h100, as an assumption, where it is
         not given.

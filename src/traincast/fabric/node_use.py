@@ -12,8 +12,8 @@ from traincast.errors import ConfigError
 from traincast.fabric.contract import build_fabric
 from traincast.fabric.placement import gpu_of
 from traincast.hardware.cluster import Cluster
-from traincast.spec.options import check_gpus_used
-from traincast.spec.parallel import Parallel
+from traincast.job.options import check_gpus_used
+from traincast.job.parallel import Parallel
 from traincast.units import counted
 
 _FLAG = "--gpus-used-per-node"

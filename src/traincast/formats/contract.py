@@ -7,8 +7,8 @@ from typing import Protocol
 
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
+from traincast.job.options import LayoutOptions
 from traincast.registry import Registry
-from traincast.spec.options import LayoutOptions
 from traincast.workload.experts import ExpertLoads
 from traincast.workload.workload import Workload
 

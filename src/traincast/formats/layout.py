@@ -5,7 +5,7 @@ from math import prod
 
 from traincast.diagnostics import Notebook
 from traincast.errors import InfeasibleError
-from traincast.spec.options import LayoutOptions
+from traincast.job.options import LayoutOptions
 from traincast.units import counted
 
 NODE_RANKS = 8

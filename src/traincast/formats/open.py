@@ -10,9 +10,9 @@ from pathlib import Path
 from traincast.errors import ConfigError, FormatError
 from traincast.files import read_head
 from traincast.formats.contract import FORMATS, Format
-from traincast.spec.flags import flag_of
-from traincast.spec.inputs import LOADS, input_of
-from traincast.spec.options import LayoutOptions
+from traincast.job.flags import flag_of
+from traincast.job.inputs import LOADS, input_of
+from traincast.job.options import LayoutOptions
 from traincast.workload.workload import Workload
 
 _HEAD_BYTES = 65536

@@ -13,7 +13,7 @@ from traincast.files import parse_json, parse_toml, read_head, read_text, unpack
 from traincast.formats.busbw import looks_like_busbw, read_busbw
 from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import identify, identify_run
-from traincast.spec.job_file import SECTIONS
+from traincast.job.job_file import SECTIONS
 
 _MOST_BYTES = 1 << 16
 _MOST_JSON_BYTES = 1 << 26

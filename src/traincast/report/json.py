@@ -11,6 +11,7 @@ import msgspec
 
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
+from traincast.job.inputs import InputFile
 from traincast.report.checks import check_numbers, check_whole
 from traincast.report.contract import file_report
 from traincast.report.plain import Plain, plain
@@ -22,7 +23,6 @@ from traincast.simulation.result import (
     RankResult,
     Result,
 )
-from traincast.spec.inputs import InputFile
 
 if TYPE_CHECKING:
     from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched

@@ -9,11 +9,11 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from traincast.job.inputs import InputFile
 from traincast.report.contract import file_report
 from traincast.report.plain import spreadsheet_cell
 from traincast.report.ranks import choose_ranks, simulated
 from traincast.simulation.result import Result
-from traincast.spec.inputs import InputFile
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
+from traincast.job.job import Job
+from traincast.job.options import SimulateOptions
 from traincast.progress import advanced
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.interval import interval
@@ -16,8 +18,6 @@ from traincast.simulation.predict import plan_of_job, run_job
 from traincast.simulation.rates import above_peak, rates_of
 from traincast.simulation.result import JobFacts, Peak, Result
 from traincast.simulation.simulate import account
-from traincast.spec.job import Job
-from traincast.spec.options import SimulateOptions
 
 
 def forecast(

@@ -11,10 +11,10 @@ from traincast.estimate.factors import CostFactors, shipped_factors, with_factor
 from traincast.fabric.node_use import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
+from traincast.job.job import Job
+from traincast.job.options import SimulateOptions
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.run import Run, checked_plan, run_workload
-from traincast.spec.job import Job
-from traincast.spec.options import SimulateOptions
 from traincast.workload.build.build import build_workload
 from traincast.workload.build.emit import GAPS
 from traincast.workload.ops import FloatArray, OpTable

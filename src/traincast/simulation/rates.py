@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from traincast.diagnostics import Note
 from traincast.hardware.gpu import PEAK_OF_DTYPE, Gpu
+from traincast.job.job import Job
 from traincast.model.counts import hardware_flops_per_token, model_flops_per_step
 from traincast.simulation.predict import JobRun
-from traincast.spec.job import Job
 from traincast.units import format_share
 
 

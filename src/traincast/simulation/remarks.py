@@ -10,9 +10,9 @@ from traincast.errors import FormatError
 from traincast.estimate.collectives.measured import TABLE
 from traincast.estimate.overlap import OVERLAP_SLOWDOWN, classes_present
 from traincast.hardware.cluster import Cluster
+from traincast.job.options import SimulateOptions
+from traincast.job.parallel import Parallel
 from traincast.simulation.run import Run, hashes_flows
-from traincast.spec.options import SimulateOptions
-from traincast.spec.parallel import Parallel
 from traincast.units import counted, format_size
 from traincast.workload.program import Program
 from traincast.workload.words import Group

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from traincast.diagnostics import Note
-from traincast.spec.inputs import InputFile
-from traincast.spec.optimizer_types import PLAIN, OptimizerTypes
+from traincast.job.inputs import InputFile
+from traincast.job.optimizer_types import PLAIN, OptimizerTypes
 
 if TYPE_CHECKING:
     from traincast.workload.program import Program, Timeline
@@ -83,7 +83,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """The job of a forecast with everything decided; fields as in `traincast.spec.job.Job`.
+    """The job of a forecast with everything decided; fields as in `traincast.job.job.Job`.
 
     Its parallel degrees and its schedule are the key ``parallel`` of the result.
     """
@@ -153,7 +153,7 @@ class Result:
     measured_s: float | None = None
     parts: tuple[PartResult, ...] = ()
     run: dict[str, object] | None = None
-    """All that is needed to run it again (`traincast.spec.record`); None where an older version wrote the result."""
+    """All that is needed to run it again (`traincast.job.record`); None where an older version wrote the result."""
     version: str = ""
     program: "Program | None" = field(default=None, repr=False, compare=False)
     """The simulated operations, for timelines; not part of the JSON."""

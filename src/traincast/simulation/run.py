@@ -17,12 +17,12 @@ from traincast.estimate.overlap import slowdowns
 from traincast.estimate.price import Prices, price_program
 from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
+from traincast.job.options import SimulateOptions
 from traincast.progress import advanced, announce
 from traincast.schedules.check import check_plan
 from traincast.schedules.plan import SCHEDULES, SchedulePlan
 from traincast.simulation.beside import ComputeBesideTransfers, KindsBesideEachOther
 from traincast.simulation.loop import Loop, Settled
-from traincast.spec.options import SimulateOptions
 from traincast.units import counted, format_size
 from traincast.workload.expand import expand
 from traincast.workload.fold import fold, unfolded

@@ -9,16 +9,16 @@ from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.job.draft import Draft
+from traincast.job.frameworks import load_stack, stack_names
+from traincast.job.inputs import DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
+from traincast.job.job import Job, JobRequest
+from traincast.job.options import SimulateOptions
+from traincast.job.record import RunRecord, record_from_table, record_to_table
+from traincast.job.resolve import resolve_job
 from traincast.model.load import model_names
 from traincast.simulation.result import Result
 from traincast.simulation.simulate import simulate_workload
-from traincast.spec.draft import Draft
-from traincast.spec.inputs import DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
-from traincast.spec.job import Job, JobRequest
-from traincast.spec.options import SimulateOptions
-from traincast.spec.record import RunRecord, record_from_table, record_to_table
-from traincast.spec.resolve import resolve_job
-from traincast.spec.stacks import load_stack, stack_names
 from traincast.workload.workload import Workload
 
 DEFAULT_CLUSTER = "h100"

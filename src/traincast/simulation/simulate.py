@@ -15,6 +15,8 @@ from traincast.estimate.factors import CostFactors
 from traincast.estimate.price import PricedCommunication
 from traincast.fabric.node_use import place_job
 from traincast.hardware.cluster import Cluster
+from traincast.job.options import SimulateOptions
+from traincast.job.parallel import Parallel
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.remarks import (
     check_time,
@@ -28,8 +30,6 @@ from traincast.simulation.remarks import (
 )
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
 from traincast.simulation.run import Run, plan_of, run_workload, steps_of_other_seeds
-from traincast.spec.options import SimulateOptions
-from traincast.spec.parallel import Parallel
 from traincast.units import counted
 from traincast.workload.words import Kind
 from traincast.workload.workload import MeasuredRun, Workload

@@ -24,8 +24,8 @@ import numpy as np
 
 from traincast.diagnostics import Notebook
 from traincast.errors import ProgramError
-from traincast.spec.inputs import InputFile
-from traincast.spec.parallel import Parallel
+from traincast.job.inputs import InputFile
+from traincast.job.parallel import Parallel
 from traincast.workload.calls import OperatorCall
 from traincast.workload.ops import FloatArray, IntArray, Op, table_of
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from traincast.errors import ConfigError, ProgramError
-from traincast.spec.feasible import check_imbalance
-from traincast.spec.options import LayoutOptions
-from traincast.spec.parallel import Parallel
+from traincast.job.feasible import check_imbalance
+from traincast.job.options import LayoutOptions
+from traincast.job.parallel import Parallel
 from traincast.units import counted
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable
 from traincast.workload.words import Group, Operation, Provenance

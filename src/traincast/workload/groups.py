@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.spec.parallel import Parallel
+from traincast.job.parallel import Parallel
 from traincast.workload.ops import IntArray
 from traincast.workload.words import Group
 

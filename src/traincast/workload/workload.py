@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from traincast.diagnostics import Note
-from traincast.spec.inputs import InputFile
-from traincast.spec.options import LayoutOptions
-from traincast.spec.parallel import Parallel
+from traincast.job.inputs import InputFile
+from traincast.job.options import LayoutOptions
+from traincast.job.parallel import Parallel
 from traincast.workload.ops import FloatArray, IntArray, OpTable
 from traincast.workload.words import Group
 

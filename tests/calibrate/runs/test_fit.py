@@ -11,8 +11,8 @@ from traincast.calibrate.runs.fit import factors_of, sample_of
 from traincast.calibrate.runs.run import RunRow
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.hardware.clusters import load_cluster
+from traincast.job.job import JobRequest
 from traincast.model.load import load_model
-from traincast.spec.job import JobRequest
 
 LAYOUTS = (
     {"gpus": 8, "tp": 8},

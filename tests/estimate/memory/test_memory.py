@@ -10,12 +10,12 @@ from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.habits import habits_of
 from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.uncertainty import memory_deviation
+from traincast.job.frameworks import load_stack
+from traincast.job.job import Job, JobRequest
+from traincast.job.resolve import resolve_job
 from traincast.model.counts import adapter_parameters, parameters
 from traincast.model.load import load_model
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
-from traincast.spec.job import Job, JobRequest
-from traincast.spec.resolve import resolve_job
-from traincast.spec.stacks import load_stack
 
 GIB = 2**30
 # Table 3 of arXiv 2205.05198: model, heads, hidden, tp, micro batch; the sequence is 2048.

@@ -3,10 +3,10 @@
 import pytest
 
 from traincast.estimate.memory import fits, stage_memory
+from traincast.job.job import JobRequest
+from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.simulation.predict import plan_of_job
-from traincast.spec.job import JobRequest
-from traincast.spec.resolve import resolve_job
 
 # Model, fields of the job, and by the name of each change the fields that a user would write for it.
 JOBS = {

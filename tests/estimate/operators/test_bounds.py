@@ -12,7 +12,7 @@ from traincast.errors import InfeasibleError, UnknownNameError
 from traincast.estimate.operators import OperatorCall, price_calls, price_operator, shipped_constants, work_of
 from traincast.estimate.operators.calls import BYTES_OF_DTYPE
 from traincast.hardware.gpus import gpu_names, load_gpu
-from traincast.spec.feasible import check_gpu
+from traincast.job.feasible import check_gpu
 
 GPUS = [load_gpu(name) for name in gpu_names()]
 

@@ -24,7 +24,7 @@ from traincast.estimate.operators.constants import ANY, load_constants, read_con
 from traincast.estimate.operators.corrections import Correction, read_corrections, write_corrections
 from traincast.estimate.operators.host import host_floor_s
 from traincast.hardware.gpus import gpu_names, load_gpu
-from traincast.spec.operators import OPERATOR_SIZES
+from traincast.job.operators import OPERATOR_SIZES
 
 H100 = load_gpu("h100")
 PLAIN = OperatorConstants(shipped_constants().rows)

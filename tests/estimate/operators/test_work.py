@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.estimate.operators import FAMILIES, OperatorCall, work_of
 from traincast.estimate.operators.attention import keys_per_query
-from traincast.spec.operators import OPERATOR_SIZES
+from traincast.job.operators import OPERATOR_SIZES
 
 DIRECTIONS = {"gemm": "wgrad", "grouped_gemm": "wgrad"}
 size = st.integers(1, 4096)

@@ -14,8 +14,8 @@ from traincast.estimate.simai.efficiency import efficiency
 from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, bus_bandwidth, simai_machine, spread
 from traincast.estimate.simai.total import simai_sum
 from traincast.formats.aicb.grammar import load
-from traincast.spec.options import LayoutOptions
-from traincast.spec.simai import SimaiOverlap, parse_overlap
+from traincast.job.options import LayoutOptions
+from traincast.job.simai import SimaiOverlap, parse_overlap
 from traincast.workload.words import Operation
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

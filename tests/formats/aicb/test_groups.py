@@ -11,9 +11,9 @@ from traincast import api
 from traincast.errors import FormatError, InfeasibleError
 from traincast.formats.aicb.inspection import inspect_file
 from traincast.hardware.clusters import load_cluster
+from traincast.job.options import SimulateOptions
 from traincast.simulation.predict import run_job
 from traincast.simulation.remarks import without_peers
-from traincast.spec.options import SimulateOptions
 from traincast.workload.words import Group
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

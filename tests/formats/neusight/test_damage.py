@@ -10,7 +10,7 @@ from traincast.errors import FormatError, TraincastError
 from traincast.formats.contract import FORMATS
 from traincast.formats.neusight.grammar import parse
 from traincast.formats.neusight.table import COLUMNS
-from traincast.spec.options import LayoutOptions
+from traincast.job.options import LayoutOptions
 
 SAMPLES = [
     GPT2_LARGE.read_bytes(),

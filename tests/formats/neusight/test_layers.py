@@ -7,7 +7,7 @@ from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
 from traincast.formats.neusight.grammar import load, parse
 from traincast.formats.neusight.layers import MAX_ROWS, arrange, find_layers, forward_s
-from traincast.spec.options import LayoutOptions
+from traincast.job.options import LayoutOptions
 
 GPT2_ROWS = [line.split("\t") for line in GPT2_LARGE.read_text().splitlines()[1:]]
 PLAIN = [row("linear", 1), row("gelu", 2), *node("linear_1", 3, 10), row("add", 1)]

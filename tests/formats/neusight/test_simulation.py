@@ -18,8 +18,8 @@ from neusight_files import (
 from support import ALONE
 from traincast import api
 from traincast.errors import ConfigError, FormatError, InfeasibleError, UnknownNameError
-from traincast.spec.dtypes import DTYPE_BYTES
-from traincast.spec.options import LayoutOptions
+from traincast.job.dtypes import DTYPE_BYTES
+from traincast.job.options import LayoutOptions
 from traincast.workload.words import Kind, Phase, Provenance
 
 LAYERS_S = 2.2793233

@@ -9,7 +9,7 @@ from typing import Any
 from traincast.calibrate.tables import Row
 from traincast.files import parse_toml
 from traincast.hardware.gpus import find_gpu
-from traincast.spec.stacks import DEFAULT_STACK, load_stack, stack_names, stack_of_year
+from traincast.job.frameworks import DEFAULT_STACK, load_stack, stack_names, stack_of_year
 
 _FILE = "data/runs/frameworks.toml"
 _LAG_YEARS = 2

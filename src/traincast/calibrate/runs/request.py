@@ -1,6 +1,6 @@
 """What a row of the common schema says of its job and its network.
 
-What no column says stays open, and `traincast.spec.resolve` decides it by framework.
+What no column says stays open, and `traincast.job.resolve` decides it by framework.
 """
 
 import re
@@ -11,8 +11,8 @@ from traincast.calibrate.runs.frameworks import by_annotations, stack_of
 from traincast.calibrate.tables import Row
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
+from traincast.job.job import JobRequest
 from traincast.model.model import Model
-from traincast.spec.job import JobRequest
 
 ASSUMED_STACK = "unknown-framework"
 """Code of the note that the row's framework does not tell its stack."""

@@ -24,7 +24,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu_clusters import cluster_for
 from traincast.hardware.gpus import load_gpu
-from traincast.spec.job import JobRequest
+from traincast.job.job import JobRequest
 from traincast.units import counted
 
 COLUMNS = ("model", "gpu", "num_gpus")

@@ -7,11 +7,11 @@ from itertools import accumulate
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
+from traincast.job.job import Job, JobRequest
+from traincast.job.resolve import resolve_job
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
 from traincast.model.structure import layer_blocks, parts_of
-from traincast.spec.job import Job, JobRequest
-from traincast.spec.resolve import resolve_job
 
 GROUPINGS = ("source", "family", "model", "gpu", "precision", "moe", "task", "stack", "layout")
 """Every run has a group in each of them; ``family`` is (source, model, GPU family, precision)."""

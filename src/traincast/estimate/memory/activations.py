@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from traincast.estimate.memory.habits import Habits
+from traincast.job.job import Job
+from traincast.job.rank_share import rank_share
 from traincast.model.blocks.share import Share
 from traincast.model.structure import MTP_ENDS, Blocks, RankParts, last_blocks, layer_blocks
-from traincast.spec.job import Job
-from traincast.spec.rank_share import rank_share
 
 
 @dataclass(frozen=True, slots=True)

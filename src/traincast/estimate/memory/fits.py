@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from traincast.estimate.memory.remedies import remedies
 from traincast.estimate.memory.stage import stage_memory
 from traincast.estimate.memory.uncertainty import REFUSED_ABOVE, WARNED_ABOVE, chance_of_oom, memory_deviation
+from traincast.job.job import Job
 from traincast.schedules.plan import SchedulePlan
-from traincast.spec.job import Job
 from traincast.units import format_size
 
 VISIBLE = 0.989

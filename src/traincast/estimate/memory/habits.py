@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from traincast.spec.stack import Stack
+from traincast.job.framework import Stack
 
 _FIRST_YEAR_OF_EARLY_WEIGHTS = 2025
 """Router weights multiply the experts' activations, not their outputs, since Megatron Core 0.12 (its commit 2659630721

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from traincast.job.job import Job
 from traincast.model.elements import Elements
 from traincast.model.structure import Blocks, RankParts, first_blocks, last_blocks, layer_kinds, mtp_layer
 from traincast.schedules.plan import SchedulePlan
-from traincast.spec.job import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

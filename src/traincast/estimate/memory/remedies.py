@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.memory.stage import stage_memory
+from traincast.job.feasible import check_model
+from traincast.job.job import Job
+from traincast.job.layers import Split, split_layers
 from traincast.model.recompute import DISCARDING_MODULES, RECOMPUTE_MODULES, available_modules
 from traincast.schedules.plan import SCHEDULES
-from traincast.spec.feasible import check_model
-from traincast.spec.job import Job
-from traincast.spec.layers import Split, split_layers
 
 CONTEXT_TOKENS = 8192
 """Fewest tokens of a sequence on each rank for which more context parallelism is proposed: published recipes split no

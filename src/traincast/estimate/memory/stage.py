@@ -8,8 +8,8 @@ from traincast.estimate.memory.habits import Habits, habits_of
 from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.optimizer import parameter_bytes, states
 from traincast.estimate.memory.parameters import held_by, layers_of, one_of_each_matrix, rank_parameters
+from traincast.job.job import Job
 from traincast.schedules.plan import SchedulePlan
-from traincast.spec.job import Job
 
 CONTEXT_BYTES = 0.5 * 2**30
 """CUDA context with PyTorch's kernels, which no allocator counts. Assumed (0.4 to 0.6 GiB is usual); not measured."""

@@ -13,7 +13,7 @@ from traincast.estimate.operators.contract import FAMILIES, FloatArray, Operator
 from traincast.estimate.operators.corrections import Correction
 from traincast.estimate.operators.roofline import Machine, Parts, WorkColumns, columns_of, least_s, roofline, tile_of
 from traincast.hardware.gpu import PEAK_OF_DTYPE, Gpu
-from traincast.spec.feasible import check_gpu
+from traincast.job.feasible import check_gpu
 
 _KEPT = 65536
 """Prices that are remembered; a forecast has a few hundred distinct ones."""

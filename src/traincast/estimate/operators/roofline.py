@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from traincast.estimate.operators.constants import FamilyConstants
 from traincast.estimate.operators.contract import FloatArray, Work
-from traincast.spec.dtypes import bytes_per_element
+from traincast.job.dtypes import bytes_per_element
 
 IntArray = npt.NDArray[np.int64]
 

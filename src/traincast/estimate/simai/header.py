@@ -5,7 +5,7 @@ from traincast.errors import ConfigError
 from traincast.estimate.simai.price import SimaiLayout
 from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.formats.aicb.structure import structure
-from traincast.spec.options import LayoutOptions
+from traincast.job.options import LayoutOptions
 from traincast.units import counted
 
 SIMAI_OPTIONS = frozenset({"gpus", "tp", "ep", "pp", "vpp", "microbatches", "pp_message_bytes"})

@@ -4,8 +4,8 @@ from dataclasses import fields
 
 from traincast.errors import ConfigError
 from traincast.estimate.simai.header import SIMAI_OPTIONS
-from traincast.spec.flags import flag_of
-from traincast.spec.options import LayoutOptions, SimulateOptions
+from traincast.job.flags import flag_of
+from traincast.job.options import LayoutOptions, SimulateOptions
 
 _FLAGS = {"busbw_bytes_per_s": "busbw", "compute_slowdown": "slow"}
 """Flags that are not named like their fields."""

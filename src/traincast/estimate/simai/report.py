@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from traincast.diagnostics import Note
 from traincast.estimate.simai.machine import SimaiMachine
 from traincast.estimate.simai.price import SimaiLayout
-from traincast.spec.simai import SimaiOverlap
+from traincast.job.simai import SimaiOverlap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

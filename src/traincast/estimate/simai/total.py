@@ -8,8 +8,8 @@ from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, single
 from traincast.estimate.simai.price import Price, SimaiLayout, group_of, price
 from traincast.estimate.simai.report import SimaiReport, SimaiRow
 from traincast.formats.aicb.rows import AicbFile, Cell, Column, Row
-from traincast.spec.options import LayoutOptions
-from traincast.spec.simai import SimaiOverlap
+from traincast.job.options import LayoutOptions
+from traincast.job.simai import SimaiOverlap
 from traincast.units import GIGA, counted
 
 _GIB = 1 << 30

@@ -9,8 +9,8 @@ from traincast.formats.aicb.meaning import Positions, gathers_parameters, group_
 from traincast.formats.aicb.rows import AicbFile, Column, Header
 from traincast.formats.aicb.structure import Structure
 from traincast.formats.layout import NODE_RANKS, asked_dp, microbatches_of, replicas, warn_single_microbatch
-from traincast.spec.options import LayoutOptions
-from traincast.spec.parallel import Parallel
+from traincast.job.options import LayoutOptions
+from traincast.job.parallel import Parallel
 from traincast.units import counted
 from traincast.workload.words import Group, Operation
 

@@ -15,8 +15,8 @@ from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.formats.aicb.structure import StepRows, Structure, order_step_rows, rows_inside_experts, structure
 from traincast.formats.aicb.template import TemplateWriter, rows_of_blocks
 from traincast.formats.layout import known_message_bytes
-from traincast.spec.inputs import input_of
-from traincast.spec.options import LayoutOptions
+from traincast.job.inputs import input_of
+from traincast.job.options import LayoutOptions
 from traincast.units import GIGA, counted
 from traincast.workload.builder import Rows, WorkloadBuilder
 from traincast.workload.experts import ExpertLoads, describe, expert_loads, with_expert_loads

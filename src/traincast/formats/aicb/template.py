@@ -10,7 +10,7 @@ from traincast.formats.aicb.layout import Layout
 from traincast.formats.aicb.lower import LayerRows, RowLowering, backward_rows, forward_rows, lower_cells
 from traincast.formats.aicb.rows import Column
 from traincast.formats.aicb.structure import Block, OnceCell, StepRows, Structure
-from traincast.spec.options import LayoutOptions, StageRoles
+from traincast.job.options import LayoutOptions, StageRoles
 from traincast.workload.builder import Rows
 from traincast.workload.words import STREAM_OF_GROUP, Operation, Phase, Stream
 from traincast.workload.workload import Template

@@ -8,8 +8,8 @@ from traincast.errors import FormatError
 from traincast.formats.aicb_physical.grammar import PhysicalFile, PhysicalRow
 from traincast.formats.aicb_physical.steps import Steps
 from traincast.formats.layout import NODE_RANKS, asked_dp, microbatches_of, warn_single_microbatch
-from traincast.spec.options import LayoutOptions
-from traincast.spec.parallel import Parallel
+from traincast.job.options import LayoutOptions
+from traincast.job.parallel import Parallel
 from traincast.workload.words import Group
 
 

@@ -15,8 +15,8 @@ from traincast.formats.aicb_physical.grammar import PhysicalFile, PhysicalRow, p
 from traincast.formats.aicb_physical.layout import Layout, decide_layout
 from traincast.formats.aicb_physical.steps import Passes, Steps, steps_of
 from traincast.formats.layout import known_message_bytes
-from traincast.spec.inputs import input_of
-from traincast.spec.options import LayoutOptions
+from traincast.job.inputs import input_of
+from traincast.job.options import LayoutOptions
 from traincast.units import counted, format_size, format_time
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
 from traincast.workload.calls import OperatorCall

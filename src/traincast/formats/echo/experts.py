@@ -22,7 +22,7 @@ from traincast.errors import FormatError
 from traincast.formats.echo.files import only_run
 from traincast.formats.echo.layout import Traced, decide_layouts
 from traincast.formats.echo.lines import SubOp, TraceOp
-from traincast.spec.options import LayoutOptions
+from traincast.job.options import LayoutOptions
 from traincast.units import counted
 from traincast.workload.experts import ExpertLoads, describe, expert_rank_W
 from traincast.workload.words import Group, Operation

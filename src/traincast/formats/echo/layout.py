@@ -16,8 +16,8 @@ from traincast.formats.echo.facts import experts_of
 from traincast.formats.echo.files import RankTrace
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.layout import asked_dp, replicas
-from traincast.spec.options import LayoutOptions
-from traincast.spec.parallel import Parallel
+from traincast.job.options import LayoutOptions
+from traincast.job.parallel import Parallel
 from traincast.workload.words import Group
 
 

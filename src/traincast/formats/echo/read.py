@@ -25,10 +25,10 @@ from traincast.formats.echo.pieces import Pieces
 from traincast.formats.echo.remarks import changes_loads, chosen_loads, say_what_was_read
 from traincast.formats.echo.split import BUCKET, RankWork, Splitter
 from traincast.formats.echo.stages import Stages
+from traincast.job.inputs import input_of
+from traincast.job.options import LayoutOptions
+from traincast.job.parallel import Parallel
 from traincast.schedules.plan import SlotKind
-from traincast.spec.inputs import input_of
-from traincast.spec.options import LayoutOptions
-from traincast.spec.parallel import Parallel
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.experts import ExpertLoads, load_of_rank
 from traincast.workload.groups import GroupTable, rank_groups

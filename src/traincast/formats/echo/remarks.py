@@ -7,8 +7,8 @@ from traincast.formats.echo.experts import ExpertLayer, expert_layers, received_
 from traincast.formats.echo.inspection import oddities
 from traincast.formats.echo.layout import Layouts, Traced
 from traincast.formats.layout import warn_single_microbatch
-from traincast.spec.options import LayoutOptions
-from traincast.spec.parallel import Parallel
+from traincast.job.options import LayoutOptions
+from traincast.job.parallel import Parallel
 from traincast.units import counted
 from traincast.workload.experts import ExpertLoads, describe, expert_loads
 from traincast.workload.groups import rank_groups

@@ -11,7 +11,7 @@ from traincast.formats.contract import Inspection, Total
 from traincast.formats.neusight.grammar import load
 from traincast.formats.neusight.layers import Layers, find_layers, forward_s, milliseconds
 from traincast.formats.neusight.rows import GRADIENT_SUFFIX, NEUSIGHT_DTYPE, Column, NeusightFile
-from traincast.spec.dtypes import bytes_per_element
+from traincast.job.dtypes import bytes_per_element
 from traincast.units import counted
 from traincast.workload.words import Group, Operation
 

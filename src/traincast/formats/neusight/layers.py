@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
 from traincast.formats.neusight.rows import GRADIENT_SUFFIX, MILLISECONDS_PER_SECOND, NeusightFile
-from traincast.spec.options import LayoutOptions
+from traincast.job.options import LayoutOptions
 from traincast.units import counted
 
 MAX_ROWS = 2**16

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from traincast.formats.neusight.rows import Column, NeusightFile, Row
-from traincast.spec.dtypes import bytes_per_element
+from traincast.job.dtypes import bytes_per_element
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
 from traincast.workload.words import Group, OverlapClass, Phase
 

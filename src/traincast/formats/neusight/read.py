@@ -15,10 +15,10 @@ from traincast.formats.neusight.inspection import GRAVE, GRAVE_GRADIENTS, struct
 from traincast.formats.neusight.layers import arrange, milliseconds
 from traincast.formats.neusight.lower import RowLowering
 from traincast.formats.neusight.rows import NEUSIGHT_DTYPE, NeusightFile
-from traincast.spec.dtypes import bytes_per_element
-from traincast.spec.inputs import input_of
-from traincast.spec.options import LayoutOptions
-from traincast.spec.parallel import Parallel
+from traincast.job.dtypes import bytes_per_element
+from traincast.job.inputs import input_of
+from traincast.job.options import LayoutOptions
+from traincast.job.parallel import Parallel
 from traincast.units import counted, format_size
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.words import Group

@@ -12,7 +12,7 @@ from traincast.formats.contract import FORMATS, FileFormat, Inspection
 from traincast.formats.topology import astra, simai
 from traincast.formats.topology.facts import inspect_dimensions, inspect_network
 from traincast.hardware.network import Dimension, Network
-from traincast.spec.options import LayoutOptions
+from traincast.job.options import LayoutOptions
 
 
 def read_topology(path: Path) -> Network | tuple[Dimension, ...]:

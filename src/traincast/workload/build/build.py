@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.diagnostics import Note
+from traincast.job.job import Job
+from traincast.job.rank_share import rank_share
 from traincast.model.blocks.share import Share
 from traincast.model.routing import nodes_of_token
 from traincast.schedules.plan import SchedulePlan
-from traincast.spec.job import Job
-from traincast.spec.rank_share import rank_share
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.kernels import Counted, Exchange
 from traincast.workload.build.residency import Residency, residency

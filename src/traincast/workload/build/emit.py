@@ -8,8 +8,8 @@ transfer), which blocks. What the computation is too short for shows as exposed 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from traincast.job.job import Job
 from traincast.model.blocks.share import Share
-from traincast.spec.job import Job
 from traincast.workload.build.kernels import Counted, Exchange
 from traincast.workload.builder import Rows, WorkloadBuilder, collective_op, compute_op, host_op
 from traincast.workload.calls import OperatorCall

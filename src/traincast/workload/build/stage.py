@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from traincast.job.job import Job
+from traincast.job.rank_share import rank_share
 from traincast.model.blocks.experts import MoeMlp
 from traincast.model.elements import Elements
 from traincast.model.structure import (
@@ -18,8 +20,6 @@ from traincast.model.structure import (
     layer_blocks,
     layer_kinds,
 )
-from traincast.spec.job import Job
-from traincast.spec.rank_share import rank_share
 from traincast.workload.build.emit import Emitter, Host
 from traincast.workload.build.ends import embedding, exchanged, head_rows, merged, times
 from traincast.workload.build.kernels import Counted, Exchange, Work, work_of

@@ -1,0 +1,1 @@
+"""What people paste: the launch commands and flags of other frameworks, read as a job."""

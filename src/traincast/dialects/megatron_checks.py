@@ -1,0 +1,150 @@
+"""Megatron-LM's flags beside each other: combinations that it refuses, and flags that need another to have an effect.
+
+Source: Megatron-LM, megatron/training/arguments.py (validate_args) and megatron/core/transformer/transformer_config.py
+(__post_init__), core 0.12 to 0.15.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from traincast.diagnostics import Note
+from traincast.dialects.megatron_recompute import granularity
+from traincast.dialects.pasted import Pasted
+from traincast.errors import ConfigError
+
+_EXPERTS = (
+    "moe-router-topk moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-layer-freq moe-expert-capacity-factor "
+    "moe-router-num-groups moe-router-group-topk moe-router-topk-limited-devices moe-token-dispatcher-type"
+)
+_ATTENTION = "q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim"
+_OF_MODEL = (
+    "hidden-size ffn-hidden-size num-attention-heads group-query-attention num-query-groups kv-channels swiglu "
+    "quick-geglu vocab-size untie-embeddings-and-output-weights normalization disable-bias-linear add-qkv-bias "
+    "qk-layernorm mtp-num-layers window-size window-attn-skip-freq multi-latent-attention position-embedding-type "
+    "use-rotary-position-embeddings no-position-embedding max-position-embeddings "
+    "moe-router-topk moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-layer-freq "
+    "moe-expert-capacity-factor moe-router-num-groups moe-router-group-topk moe-router-topk-limited-devices "
+    f"{_ATTENTION}"
+)
+"""Flags that describe the model, and nothing where --num-layers leaves it to another option."""
+_RECOMPUTE = "recompute-method recompute-num-layers"
+DISPATCHER = "moe-token-dispatcher-type"
+"""Flag of how tokens travel to their experts."""
+
+
+def sends_once_to_a_node(pasted: Pasted) -> bool:
+    """Return whether a token is sent to a node once, whatever the number of its experts there.
+
+    Sources: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py (alltoall permutes a copy for each expert;
+    flex is DeepEP or HybridEP); DeepSeek-AI, DeepEP (forwards within a node what came over the network).
+    """
+    return DISPATCHER in pasted and pasted.text(DISPATCHER) == "flex"
+
+
+_NEEDS: tuple[tuple[str, Callable[[Pasted], bool], str], ...] = (
+    (_EXPERTS, lambda pasted: "num-experts" in pasted, "--num-experts"),
+    (
+        _ATTENTION,
+        lambda pasted: pasted.is_on("multi-latent-attention"),
+        "--multi-latent-attention",
+    ),
+    ("num-query-groups", lambda pasted: pasted.is_on("group-query-attention"), "--group-query-attention"),
+    ("fp8-recipe", lambda pasted: "fp8-format" in pasted or "fp8" in pasted, "--fp8-format"),
+    ("fp4-recipe", lambda pasted: "fp4-format" in pasted or "fp4" in pasted, "--fp4-format"),
+    (_RECOMPUTE, lambda pasted: granularity(pasted) == "full", "--recompute-granularity full"),
+    ("recompute-modules", lambda pasted: granularity(pasted) == "selective", "--recompute-granularity selective"),
+    ("moe-flex-dispatcher-backend", sends_once_to_a_node, f"--{DISPATCHER} flex"),
+    ("grad-reduce-in-bf16", lambda pasted: pasted.is_on("bf16"), "--bf16"),
+)
+"""Flags, what must hold for them to have an effect, and what that is called."""
+
+
+def check_combinations(pasted: Pasted, fields: Mapping[str, Any], described: bool) -> Iterator[Note]:
+    """Refuse what Megatron-LM asserts against; yield a note for each flag that has no effect beside the others.
+
+    Parameters
+    ----------
+    pasted : Pasted
+        The flags.
+    fields : mapping
+        What was read from them: ``cp`` and ``zero`` are used.
+    described : bool
+        Whether the flags describe the model; where they do not, its experts and attention are not known here.
+
+    Raises
+    ------
+    ConfigError
+        If two flags contradict each other, or one needs another.
+    """
+    if pasted.is_on("fp16") and pasted.is_on("bf16"):
+        raise ConfigError(f"cannot stand beside --bf16; give one of them (in {pasted.shown})", "--fp16")
+    _check_distributed_optimizer(pasted, fields["zero"])
+    _check_types(pasted, fields["zero"])
+    if pasted.is_on("moe-enable-deepep") and not sends_once_to_a_node(pasted):
+        raise ConfigError(f"needs --{DISPATCHER} flex (in {pasted.shown})", "--moe-enable-deepep")
+    if granularity(pasted) == "selective":
+        for flag in ("recompute-method", "recompute-num-layers"):
+            if flag in pasted:
+                raise ConfigError(f"needs --recompute-granularity full, not selective (in {pasted.shown})", f"--{flag}")
+    unread = [] if described else [f"--{flag}" for flag in _OF_MODEL.split() if flag in pasted]
+    if unread:
+        text = f"without --num-layers the flags do not describe the model; without effect are {', '.join(unread)}"
+        yield Note("model-flags-unused", text)
+    for flags, holds, needed in _NEEDS:
+        about_model = needed in ("--num-experts", "--multi-latent-attention", "--group-query-attention")
+        if (about_model and not described) or holds(pasted):
+            continue
+        yield from (_unused(flag, f"it needs {needed}") for flag in flags.split() if flag in pasted)
+
+
+def _check_distributed_optimizer(pasted: Pasted, zero: int) -> None:
+    """Refuse flags of the distributed optimizer without it."""
+    several = "num-distributed-optimizer-instances"
+    if several in pasted and pasted.count(several, 1) > 1 and zero == 0:
+        raise ConfigError(f"needs --use-distributed-optimizer (in {pasted.shown})", f"--{several}")
+    if not pasted.is_on("overlap-param-gather"):
+        return
+    if zero == 0:
+        raise ConfigError(f"needs --use-distributed-optimizer (in {pasted.shown})", "--overlap-param-gather")
+    if zero < 2 and not pasted.is_on("overlap-grad-reduce"):
+        # Sharding strategies of gradients and parameters turn it on by themselves.
+        raise ConfigError(f"needs --overlap-grad-reduce (in {pasted.shown})", "--overlap-param-gather")
+
+
+def _check_types(pasted: Pasted, zero: int) -> None:
+    """Refuse types of the optimizer's state that need another flag.
+
+    Source: megatron/core/optimizer/optimizer_config.py (__post_init__) and __init__.py.
+    """
+    aware = "use-precision-aware-optimizer"
+    if pasted.is_on(aware) and zero == 0:
+        raise ConfigError(f"needs --use-distributed-optimizer (in {pasted.shown})", f"--{aware}")
+    for flag in ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype"):
+        if flag in pasted and pasted.text(flag) != "fp32" and not pasted.is_on(aware):
+            raise ConfigError(f"is {pasted.text(flag)}, which needs --{aware} (in {pasted.shown})", f"--{flag}")
+    in_fp32 = "accumulate-allreduce-grads-in-fp32"
+    if pasted.is_on("bf16") and pasted.is_on(in_fp32) and pasted.flags.get("main-grads-dtype") == ("bf16",):
+        raise ConfigError(f"is bf16, but --{in_fp32} stands beside it (in {pasted.shown})", "--main-grads-dtype")
+
+
+def _unused(flag: str, why: str) -> Note:
+    return Note("flag-unused", f"--{flag} has no effect: {why}", f"--{flag}")
+
+
+def gradient_bytes(pasted: Pasted) -> int:
+    """Return the bytes of a gradient element as replicas reduce it.
+
+    With bf16 they are accumulated and reduced in fp32, unless ``--grad-reduce-in-bf16`` or
+    ``--main-grads-dtype bf16`` says otherwise; with fp16 in fp16, unless
+    ``--accumulate-allreduce-grads-in-fp32`` stands there; else parameters and gradients are fp32.
+    Source: megatron/training/arguments.py (validate_args, "Parameters dtype").
+    """
+    in_fp32 = pasted.is_on("accumulate-allreduce-grads-in-fp32")
+    if pasted.is_on("bf16"):
+        if pasted.is_on("grad-reduce-in-bf16"):
+            return 2
+        main = pasted.text("main-grads-dtype") if "main-grads-dtype" in pasted else "fp32"
+        return 4 if in_fp32 or main == "fp32" else 2
+    if pasted.is_on("fp16"):
+        return 4 if in_fp32 else 2
+    return 4

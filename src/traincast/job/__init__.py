@@ -1,0 +1,1 @@
+"""A training job: model, degrees, batch, precision and framework; how it is read and what is decided for it."""

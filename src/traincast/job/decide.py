@@ -1,0 +1,344 @@
+"""What of a job is decided by its software stack and its GPU: sharding, overlap, recomputation, kernels.
+
+Each function returns what the request says, or the default of the stack with a note.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from traincast.diagnostics import Note
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.hardware.attention_kernels import check_kernel, kernel_instead
+from traincast.hardware.gpu import Gpu
+from traincast.job.feasible import check_gpu, check_sharding
+from traincast.job.framework import Stack
+from traincast.job.job import JobRequest
+from traincast.job.optimizer_types import OptimizerTypes, optimizer_types
+from traincast.job.parallel import Parallel
+from traincast.model.blocks.share import EIGHT_BIT
+from traincast.model.recompute import DEFAULT_MODULES, modules_of
+from traincast.units import counted
+
+T = TypeVar("T")
+
+DEFAULT_LORA_RANK = 16
+"""Rank of adapters where none is given. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
+
+
+class Recompute(NamedTuple):
+    """What the backward pass recomputes."""
+
+    recompute: str
+    """One of `traincast.model.recompute.RECOMPUTE`."""
+    recompute_layers: int | None
+    """Layers of a virtual stage, with ``full``; None: all."""
+    recompute_group: int = 1
+    """Layers that are recomputed together, with ``full``."""
+    recompute_modules: tuple[str, ...] = DEFAULT_MODULES
+    """Modules of each layer, with ``selective``."""
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What was decided so far, each with its reason."""
+
+    stack: Stack
+    notes: list[Note] = field(default_factory=list)
+
+    def note(self, code: str, text: str) -> None:
+        """Add an assumption."""
+        self.notes.append(Note(code, text))
+
+    def by_stack(self, name: str, said: T | None, default: T) -> T:
+        """Return what was said, or the stack's default with a note."""
+        if said is not None:
+            return said
+        shown = {True: "on", False: "off"}.get(default, default) if isinstance(default, bool) else default
+        self.note(f"assumed-{name.replace('_', '-')}", f"{name} is not given: {shown}, as {self.stack.name} does")
+        return default
+
+
+def decide_sequence_parallel(request: JobRequest, decided: Decisions, tp: int, cp: int) -> bool:
+    """Decide whether norms are split along the sequence.
+
+    Raises
+    ------
+    InfeasibleError
+        If it is asked for and the sequence does not divide by tp x cp.
+    """
+    if tp == 1:
+        if request.sequence_parallel:
+            decided.note("sequence-parallel-unused", "sequence_parallel has no effect with tp 1")
+        return False
+    divides = request.seq_length % (tp * cp) == 0
+    if request.sequence_parallel and not divides:
+        raise InfeasibleError(
+            f"sequence parallelism needs a sequence that tp x cp divides: {request.seq_length} tokens, {tp} x {cp}"
+        )
+    if request.sequence_parallel is None and not divides:
+        decided.note("assumed-sequence-parallel", f"off: {request.seq_length} tokens do not divide by {tp} x {cp}")
+        return False
+    return decided.by_stack("sequence_parallel", request.sequence_parallel, decided.stack.sequence_parallel)
+
+
+def decide_sharding(request: JobRequest, decided: Decisions, parallel: Parallel) -> tuple[int, int]:
+    """Return the stage of ZeRO and the ranks that share one copy of the state.
+
+    Raises
+    ------
+    ConfigError, InfeasibleError
+        If the group is given without sharding, or does not divide dp x cp.
+    """
+    replicas = parallel.dp * parallel.cp
+    stack = decided.stack
+    usual = 3 if stack.fsdp else 1 if stack.distributed_optimizer else 0
+    zero = decided.by_stack("zero", request.zero, usual) if replicas > 1 else request.zero or 0
+    check_sharding(request, zero, replicas)
+    if zero > 1 and parallel.pp > 1 and not (zero == 3 and stack.pipelined_fsdp):
+        decided.note(
+            "zero-with-pipeline",
+            f"zero {zero} with pp {parallel.pp}: {'parameters are gathered' if zero == 3 else 'gradients are reduced'} "
+            "again for every microbatch; frameworks refuse or discourage it",
+        )
+    if zero == 0 or replicas == 1:
+        return (zero if replicas > 1 else 0), 1
+    return zero, request.shard or replicas
+
+
+def decide_reshard(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> bool:
+    """Return whether FSDP frees parameters after the forward pass: unless stages of a pipeline keep them whole.
+
+    Source: torchtitan, torchtitan/distributed/fsdp.py (fsdp_reshard_after_forward "default": off with pipeline
+    parallelism, to spare a gather in every microbatch).
+    """
+    said = request.reshard_after_forward
+    if zero < 3:
+        if said is not None:
+            decided.note("reshard-unused", f"reshard_after_forward has no effect with zero {zero}")
+        return True
+    whole = parallel.pp > 1 and decided.stack.pipelined_fsdp
+    if whole:
+        passes = counted(parallel.microbatches, "microbatch", "microbatches")
+        decided.note(
+            "fsdp-with-pipeline",
+            f"zero 3 with pp {parallel.pp}: gradients are kept whole over {passes} and reduced once, after a stage's "
+            "last backward pass, as PyTorch's pipeline schedules do",
+        )
+    if said is not None:
+        return said
+    if whole:
+        text = f"off with pp {parallel.pp}: gathered parameters stay whole from a stage's first pass to its last"
+        decided.note("assumed-reshard-after-forward", f"reshard_after_forward is not given: {text}")
+    return not whole
+
+
+def decide_param_gather(request: JobRequest, decided: Decisions, zero: int, precision: str) -> int:
+    """Return the bytes of a weight's element as it is gathered: 2 unless 8-bit GEMMs get 8-bit weights.
+
+    Raises
+    ------
+    ConfigError
+        If 8 bits are asked for and GEMMs read more.
+    """
+    said = request.param_gather_bytes
+    if said is None or zero == 0:
+        if said is not None:
+            decided.note("param-gather-unused", "param_gather_bytes has no effect with zero 0: nothing is gathered")
+        return 2
+    if said == 1 and precision not in EIGHT_BIT:
+        raise ConfigError(
+            f"is 1, but GEMMs run in {precision}; 8-bit weights need {', '.join(EIGHT_BIT)}", "param_gather_bytes"
+        )
+    if said not in (1, 2):
+        raise ConfigError(f"is {said}; it must be 1 or 2", "param_gather_bytes")
+    return said
+
+
+def decide_overlaps(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> dict[str, bool]:
+    """Decide what is done beside computation; a note only where it can matter."""
+    matters = {
+        "overlap_grad_reduce": parallel.dp * parallel.cp > 1,
+        "overlap_param_gather": zero > 0,
+        "overlap_tp": parallel.tp > 1,
+        "overlap_p2p": parallel.pp > 1,
+    }
+    return {
+        name: bool(
+            decided.by_stack(name, getattr(request, name), getattr(decided.stack, name))
+            if able
+            else getattr(request, name)
+        )
+        for name, able in matters.items()
+    }
+
+
+def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) -> Recompute:
+    """Return what is recomputed: nothing, so many layers of a virtual stage, or modules of each layer.
+
+    Raises
+    ------
+    ConfigError
+        If a number of layers is given with anything but ``full``, or modules with anything but ``selective``.
+    """
+    recompute = request.recompute
+    fields = (("recompute_layers", "full"), ("recompute_method", "full"), ("recompute_modules", "selective"))
+    for name, needed in fields:
+        if recompute is None and getattr(request, name) is not None:
+            recompute = needed
+            decided.note("assumed-recompute", f"recompute is not given: {needed}, as {name} is given")
+    recompute = decided.by_stack("recompute", recompute, decided.stack.recompute)
+    for name, needed in fields:
+        said = getattr(request, name)
+        if said is not None and recompute != needed:
+            shown = " ".join(said) if isinstance(said, tuple) else said
+            raise ConfigError(f"is {shown}, which has a meaning only with recompute {needed}, not {recompute}", name)
+    layers, modules = request.recompute_layers, request.recompute_modules
+    if recompute == "selective" and modules is None and decided.stack.selective_share > 0:
+        share = decided.stack.selective_share
+        layers = max(1, round(share * most_layers))
+        decided.note(
+            "selective-as-layers",
+            f"selective of {decided.stack.name} computes {share:g} of each layer again: taken as {layers} of "
+            f"{most_layers} layers in full",
+        )
+        recompute = "full"
+    if layers is not None and layers > most_layers:
+        decided.note(
+            "recompute-layers-capped",
+            f"recompute_layers {layers}: a virtual stage has at most {most_layers}, all of which are computed again",
+        )
+        layers = most_layers
+    if request.recompute_method == "uniform":
+        return Recompute(recompute, None, recompute_group=layers or 1)
+    if recompute != "selective" or modules is None:
+        return Recompute(recompute, layers)
+    return Recompute(recompute, layers, recompute_modules=_modules(request, modules, decided))
+
+
+def _modules(request: JobRequest, modules: tuple[str, ...], decided: Decisions) -> tuple[str, ...]:
+    """Return the modules that the model has; those that it has not are noted."""
+    found = modules_of(request.model, modules)
+    missing = [name for name in dict.fromkeys(modules) if name not in found]
+    if missing:
+        decided.note(
+            "recompute-modules-unused",
+            f"recompute_modules {' '.join(missing)}: {request.model.name} has no such module of its own",
+        )
+    return found
+
+
+def decide_optimizer(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> OptimizerTypes:
+    """Return the types of the optimizer's state.
+
+    Raises
+    ------
+    ConfigError
+        If they are not fp32 on an optimizer that is not sharded, which Megatron-LM refuses.
+    """
+    types = optimizer_types(request)
+    if types.precision_aware and zero == 0 and (request.zero == 0 or parallel.dp * parallel.cp > 1):
+        raise ConfigError("needs a sharded optimizer (zero 1), as in Megatron-LM", "precision_aware_optimizer")
+    if types.precision_aware and request.precision_aware_optimizer is None:
+        decided.note(
+            "assumed-precision-aware-optimizer",
+            "precision_aware_optimizer is not given: on, as the optimizer's state has types other than fp32",
+        )
+    return types
+
+
+def decide_precision(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> str:
+    """Return the type of the products: bf16, or fp16 on GPUs before Ampere, where none is given.
+
+    Raises
+    ------
+    InfeasibleError
+        If the GPU has no matrix units for it.
+    """
+    precision = request.precision
+    if precision is None:
+        precision = "bf16" if gpu is None or gpu.generation.bf16 else "fp16"
+        decided.note("assumed-precision", f"precision is not given: {precision}")
+    check_gpu(precision, gpu)
+    return precision
+
+
+def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> str:
+    """Decide the attention kernel: the stack's, as far as the GPU runs it.
+
+    Raises
+    ------
+    InfeasibleError
+        If the one that is asked for does not run on the GPU.
+    """
+    if request.attention_kernel is not None:
+        if gpu is not None:
+            check_kernel(request.attention_kernel, gpu)
+        return request.attention_kernel
+    wanted = decided.stack.attention_kernel
+    kernel, why = (wanted, None) if gpu is None else kernel_instead(wanted, gpu)
+    why = why or f"as {decided.stack.name} does"
+    decided.note("assumed-attention-kernel", f"attention_kernel is not given: {kernel}, {why}")
+    return kernel
+
+
+def decide_cp_kind(request: JobRequest, decided: Decisions, cp: int, tp: int) -> str:
+    """Return how keys and values are exchanged; refuse sequences and heads that do not divide.
+
+    Raises
+    ------
+    InfeasibleError
+        If the sequence, or the heads with ``all_to_all``, do not divide by cp.
+    """
+    kind = request.cp_kind or decided.stack.cp_kind
+    if cp == 1:
+        if request.cp_kind is not None:
+            decided.note("cp-kind-unused", f"cp_kind {kind} has no effect with cp 1")
+        return kind
+    if request.cp_kind is None:
+        decided.note("assumed-cp-kind", f"cp_kind is not given: {kind}, as {decided.stack.name} does")
+    heads = request.model.attention.heads
+    if kind == "all_to_all":
+        if heads % (cp * tp):
+            raise InfeasibleError(f"cp {cp} by all_to_all splits heads: {heads} do not divide by cp {cp} x tp {tp}")
+        if request.seq_length % cp:
+            raise InfeasibleError(f"cp {cp} splits the sequence: {request.seq_length} tokens do not divide by it")
+        return kind
+    pieces = 2 * cp if request.model.attention.causal else cp
+    if request.seq_length % pieces:
+        raise InfeasibleError(
+            f"cp {cp} cuts a causal sequence into {pieces} pieces to balance its work: {request.seq_length} tokens do "
+            f"not divide; use a multiple of {pieces}"
+        )
+    return kind
+
+
+def padded_vocab(request: JobRequest, decided: Decisions, tp: int) -> int:
+    """Return the vocabulary rounded up to what tp divides."""
+    multiple = (request.vocab_multiple or decided.stack.vocab_multiple) * tp
+    padded = -(-request.model.vocab // multiple) * multiple
+    if padded != request.model.vocab and request.vocab_multiple is None:
+        decided.note(
+            "padded-vocab",
+            f"vocabulary of {request.model.vocab} padded to {padded}, a multiple of "
+            f"{decided.stack.vocab_multiple} x tp {tp}",
+        )
+    return padded
+
+
+def decide_lora_rank(request: JobRequest, decided: Decisions) -> int:
+    """Return the rank of the adapters.
+
+    Raises
+    ------
+    ConfigError
+        If it is given for another task.
+    """
+    if request.task != "lora":
+        if request.lora_rank is not None:
+            raise ConfigError(
+                f"is {request.lora_rank}, but the task is {request.task}; it needs task lora", "lora_rank"
+            )
+        return DEFAULT_LORA_RANK
+    if request.lora_rank is None:
+        decided.note("assumed-lora-rank", f"lora_rank is not given: {DEFAULT_LORA_RANK}")
+    return request.lora_rank or DEFAULT_LORA_RANK

@@ -1,0 +1,129 @@
+"""A job as it is gathered: from a file, from pasted flags, from options; the later ones win."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from types import MappingProxyType
+from typing import Any
+
+from traincast.diagnostics import Note
+from traincast.errors import ConfigError
+from traincast.hardware.cluster import Cluster
+from traincast.job.inputs import InputFile
+from traincast.job.job import JobRequest
+from traincast.job.job_flags import job_flag_of
+from traincast.model.load import load_model
+from traincast.model.model import Model
+
+REQUIRED = ("gpus", "seq_length", "global_batch")
+
+Finish = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""From all fields that were given to further ones that follow from them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What is said of a job so far.
+
+    Parameters
+    ----------
+    model : Model or str or None
+        A model, or the name or path of one.
+    cluster : str or Cluster or None
+        A cluster, or the name or path of one.
+    cluster_assumed : bool
+        Whether nobody named the cluster.
+    fields : mapping
+        Fields of `JobRequest` that were given.
+    notes : tuple of Note
+        What reading it brought up.
+    warnings : tuple of Note
+        What of it is not modelled or looks wrong.
+    finish : Finish or None
+        Defaults of a framework that need the number of GPUs, which may be given elsewhere.
+    launched : int or None
+        Ranks that a pasted launch line starts.
+    whys : mapping
+        Field to what says it, or why nothing does.
+    inputs : tuple of InputFile
+        The files that say it.
+    """
+
+    model: Model | str | None = None
+    cluster: str | PathLike[str] | Cluster | None = None
+    cluster_assumed: bool = False
+    fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    notes: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
+    finish: Finish | None = None
+    launched: int | None = None
+    whys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    inputs: tuple[InputFile, ...] = ()
+
+    def under(self, over: "Draft") -> "Draft":
+        """Return this draft with everything that another one says instead, less the assumptions that it settles."""
+        settled = {f"assumed-{name.replace('_', '-')}" for name in over.fields}
+        return replace(
+            self,
+            model=over.model or self.model,
+            cluster=over.cluster or self.cluster,
+            cluster_assumed=self.cluster_assumed and over.cluster is None,
+            inputs=(*self.inputs, *over.inputs),
+            fields={**self.fields, **over.fields},
+            notes=(*(note for note in self.notes if note.code not in settled), *over.notes),
+            warnings=(*self.warnings, *self._contradictions(over), *over.warnings),
+            finish=over.finish or self.finish,
+        )
+
+    def _contradictions(self, over: "Draft") -> tuple[Note, ...]:
+        """Return a warning where the GPUs that are given are not the ranks that the launcher starts."""
+        gpus = over.fields.get("gpus")
+        if self.launched is None or gpus in (None, self.launched):
+            return ()
+        text = f"--gpus {gpus} is taken, but the launcher starts {self.launched} ranks ({self.whys['gpus']})"
+        return (Note("gpus-of-launcher", text),)
+
+    def hint(self, missing: str) -> str:
+        """Return what to do about a field that is missing."""
+        why = f" ({self.whys[missing]})" if missing in self.whys else ""
+        return f"is missing{why}; give {job_flag_of(missing)}, or set it in the job file"
+
+    def missing(self) -> str | None:
+        """Return the first field that a job must have and that neither was given nor follows; None where all are there.
+
+        Raises
+        ------
+        InfeasibleError
+            If degrees of a framework do not fit the GPUs.
+        """
+        if self.model is None:
+            return "model"
+        fields = self._finished()
+        return next((name for name in REQUIRED if fields.get(name) is None), None)
+
+    def _finished(self) -> dict[str, Any]:
+        """Return the fields with those that follow from the GPUs."""
+        fields = dict(self.fields)
+        if self.finish is not None and fields.get("gpus") is not None:
+            fields = {**self.finish(fields), **fields}
+        return fields
+
+    def request(self) -> JobRequest:
+        """Return the job.
+
+        Raises
+        ------
+        ConfigError
+            If the model, the GPUs, the sequence length or the global batch is missing.
+        FormatError, UnknownNameError
+            If the model cannot be read or is not known.
+        InfeasibleError
+            If degrees of a framework do not fit the GPUs.
+        """
+        missing = self.missing()
+        if missing is not None:
+            raise ConfigError(self.hint(missing), missing)
+        model = load_model(self.model) if isinstance(self.model, str) else self.model
+        if model is None:
+            raise ConfigError(self.hint("model"), "model")
+        return JobRequest(model=model, **self._finished())

@@ -1,0 +1,209 @@
+"""Rules that no job may break, whatever runs it; each message names its rule and what to change."""
+
+from dataclasses import replace
+from typing import Any
+
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.hardware.attention_kernels import ATTENTION_KERNELS
+from traincast.hardware.gpu import Gpu
+from traincast.job.framework import RECOMPUTE_METHODS
+from traincast.job.job import CP_KINDS, PRECISIONS, SHARP_GROUPS, JobRequest
+from traincast.job.job_flags import SCHEDULES
+from traincast.job.optimizer_types import TYPE_CHOICES, check_types
+from traincast.model.counts import TASKS
+from traincast.model.model import Model
+from traincast.model.recompute import RECOMPUTE, spelled_modules
+from traincast.names import find_name
+from traincast.ranges import check_given
+from traincast.registry import known_name
+
+_CHOICES = (
+    ("precision", "precision", PRECISIONS),
+    ("recompute", "recomputation", RECOMPUTE),
+    ("recompute_method", "method of recomputation", RECOMPUTE_METHODS),
+    ("attention_kernel", "attention kernel", ATTENTION_KERNELS),
+    ("cp_kind", "way of context parallelism", CP_KINDS),
+    ("sharp", "group that switches reduce for", SHARP_GROUPS),
+    ("task", "task", TASKS),
+    *((field, f"type of {field.removesuffix('_dtype')}", known) for field, known in TYPE_CHOICES.items()),
+)
+_COUNTS = (
+    "gpus",
+    "seq_length",
+    "global_batch",
+    "micro_batch",
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "ep",
+    "etp",
+    "shard",
+    "recompute_layers",
+    "lora_rank",
+    "vocab_multiple",
+    "grad_reduce_bytes",
+    "first_stage_layers",
+    "last_stage_layers",
+)
+
+
+def check_choices(request: JobRequest) -> JobRequest:
+    """Refuse values that are no choice, and counts below one; return the job with every choice in its one spelling.
+
+    Raises
+    ------
+    ConfigError
+        With the field.
+    """
+    spelled: dict[str, Any] = {
+        field: known_name(kind, str(getattr(request, field)), known)
+        for field, kind, known in _CHOICES
+        if getattr(request, field) is not None
+    }
+    if request.schedule is not None:
+        # Plug-ins add schedules, which are looked up where they are.
+        spelled["schedule"] = find_name(request.schedule, SCHEDULES) or request.schedule
+    if request.recompute_modules is not None:
+        spelled["recompute_modules"] = spelled_modules(request.recompute_modules)
+    check_given(request, _COUNTS, least=1)
+    check_given(request, ("zero", "year", "stage_layers"))
+    check_given(request, ("expert_imbalance",), least=1)
+    longest = request.model.learned_positions
+    if longest and request.seq_length > longest:
+        raise InfeasibleError(
+            f"{request.model.name} has {longest} learned positions; a sequence of {request.seq_length} has no others"
+        )
+    found = replace(request, **spelled)
+    check_types(found)
+    return found
+
+
+def check_model(model: Model, *, tp: int, ep: int, etp: int) -> None:
+    """Refuse degrees that do not divide the model.
+
+    Raises
+    ------
+    InfeasibleError
+        If heads, key/value heads, widths or experts do not divide.
+    """
+    attention = model.attention
+    if attention.heads % tp:
+        raise InfeasibleError(
+            f"tp {tp} does not divide the {attention.heads} attention heads of {model.name}; use "
+            f"{_divisors(attention.heads)}"
+        )
+    kv_heads = attention.kv_heads
+    if attention.latent is None and kv_heads % tp and tp % kv_heads:
+        raise InfeasibleError(
+            f"tp {tp} neither divides the {kv_heads} key/value heads of {model.name} nor is a multiple of them; use "
+            f"{_divisors(kv_heads)}, or a multiple of {kv_heads}"
+        )
+    if model.ffn_hidden % tp:
+        raise InfeasibleError(f"tp {tp} does not divide the feed-forward width {model.ffn_hidden} of {model.name}")
+    if model.experts is None:
+        return
+    if model.experts.experts % ep:
+        raise InfeasibleError(
+            f"ep {ep} does not divide the {model.experts.experts} experts of {model.name}; use "
+            f"{_divisors(model.experts.experts)}"
+        )
+    if model.experts.ffn_hidden % etp:
+        raise InfeasibleError(f"etp {etp} does not divide the width {model.experts.ffn_hidden} of an expert")
+
+
+def check_imbalance(busiest: float, ep: int) -> None:
+    """Refuse more tokens for the busiest of the expert ranks than there are.
+
+    Raises
+    ------
+    ConfigError
+        With the field.
+    """
+    if busiest > ep:
+        raise ConfigError(
+            f"is {busiest:g}; one of ep {ep} has at most all tokens, {ep} x the mean (give less, or another ep)",
+            "expert_imbalance",
+        )
+
+
+def check_pipeline(request: JobRequest, pp: int) -> None:
+    """Refuse virtual stages without a pipeline, and schedules that contradict them.
+
+    Raises
+    ------
+    ConfigError, InfeasibleError
+        With the field or the rule.
+    """
+    if request.vpp is not None and request.vpp > 1:
+        if pp == 1:
+            raise InfeasibleError(f"vpp {request.vpp} needs pp above 1: virtual stages interleave a pipeline")
+        if request.schedule in ("1f1b", "gpipe"):
+            raise ConfigError(
+                f"is {request.schedule}, which has no virtual stages, but vpp is {request.vpp}", "schedule"
+            )
+    given = request.stage_layers
+    if given is None:
+        return
+    if len(given) % pp or (request.vpp is not None and len(given) != pp * request.vpp):
+        raise ConfigError(f"names {len(given)} virtual stages; pp is {pp}, vpp {request.vpp or 'open'}", "stage_layers")
+    if min(given) < 0 or sum(given) != request.model.layers:
+        raise ConfigError(
+            f"sums to {sum(given)} layers; {request.model.name} has {request.model.layers}", "stage_layers"
+        )
+
+
+def check_sharding(request: JobRequest, zero: int, replicas: int) -> None:
+    """Refuse a sharding group that does not divide the replicas.
+
+    Raises
+    ------
+    ConfigError, InfeasibleError
+        With the field or the rule.
+    """
+    shard = request.shard
+    if shard is None:
+        return
+    if zero == 0 and shard > 1:
+        raise ConfigError(f"is {shard}, but zero is 0: nothing is sharded", "shard")
+    if replicas % shard:
+        raise InfeasibleError(
+            f"shard {shard} does not divide the {replicas} ranks (dp x cp) that hold equal parameters; use "
+            f"{_divisors(replicas)}"
+        )
+
+
+def check_gpu(precision: str, gpu: Gpu | None) -> None:
+    """Refuse types that the GPU's matrix units do not have.
+
+    Raises
+    ------
+    InfeasibleError
+        If it has none for that precision.
+    """
+    if gpu is None:
+        return
+    missing = ""
+    if precision == "bf16" and not gpu.generation.bf16:
+        missing = "use fp16"
+    elif precision in ("fp8", "fp8_block") and not gpu.has_peak("fp8"):
+        missing = "use bf16"
+    elif precision in ("mxfp8", "nvfp4") and precision not in gpu.generation.scaled_blocks:
+        missing = "use fp8" if gpu.has_peak("fp8") else "use bf16"
+    elif precision == "nvfp4" and not gpu.has_peak("nvfp4"):
+        missing = "use mxfp8"
+    if missing:
+        raise InfeasibleError(
+            f"{gpu.name} ({gpu.architecture or 'unknown'}) has no matrix units for {precision}; {missing}"
+        )
+
+
+def near_batches(batch: int, multiple: int) -> str:
+    """Say which global batches near one are possible."""
+    below, above = batch // multiple * multiple, -(-batch // multiple) * multiple
+    return f"use {below} or {above}" if below else f"use {above}"
+
+
+def _divisors(number: int) -> str:
+    found = [str(each) for each in range(1, number + 1) if number % each == 0]
+    return ", ".join(found[:-1]) + f" or {found[-1]}" if len(found) > 1 else found[0]

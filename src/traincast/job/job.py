@@ -1,0 +1,164 @@
+"""A training job: a model, how it is laid out, and what runs it.
+
+A `JobRequest` is what the user says, with None for what is left open; `traincast.job.resolve`
+decides the rest by stack and year and returns a `Job`, with every decision among its assumptions.
+"""
+
+from dataclasses import dataclass
+
+from traincast.diagnostics import Note
+from traincast.job.framework import Stack
+from traincast.job.optimizer_types import PLAIN, OptimizerTypes
+from traincast.job.parallel import Parallel
+from traincast.model.model import Model
+from traincast.model.recompute import DEFAULT_MODULES
+
+PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8_block", "mxfp8", "nvfp4")
+"""Types of the inputs of the large matrix products: fp8 is scaled per tensor, fp8_block per 128 x 128 block,
+mxfp8 and nvfp4 per 32 and 16 values (the head and attention stay in bf16)."""
+
+SHARP_GROUPS = ("dp", "dp_replica")
+"""Groups whose collectives the switches of the network may reduce: one of them, as in Megatron-LM."""
+
+CP_KINDS = ("ring", "all_gather", "all_to_all")
+"""How context parallel ranks exchange keys and values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What the user says of a job; None is left open."""
+
+    model: Model
+    gpus: int
+    seq_length: int
+    global_batch: int
+    """Sequences per step."""
+    micro_batch: int | None = None
+    """Sequences per microbatch and replica."""
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    schedule: str | None = None
+    first_stage_layers: int | None = None
+    """Layers of the first pipeline stage, over all its virtual stages."""
+    last_stage_layers: int | None = None
+    stage_layers: tuple[int, ...] | None = None
+    """Layers of every virtual stage in model order, where the split is written out."""
+    embedding_as_layer: bool | None = None
+    """Whether the embedding counts as a layer when layers are split; the head likewise below."""
+    head_as_layer: bool | None = None
+    sequence_parallel: bool | None = None
+    zero: int | None = None
+    """Stage of ZeRO: 0 nothing, 1 optimizer, 2 gradients, 3 parameters (FSDP) sharded over `shard`."""
+    shard: int | None = None
+    """Ranks that share one copy of sharded state, of the dp x cp that hold equal dense parameters; fewer
+    than these is hybrid (HSDP)."""
+    overlap_grad_reduce: bool | None = None
+    overlap_param_gather: bool | None = None
+    overlap_tp: bool | None = None
+    overlap_p2p: bool | None = None
+    recompute: str | None = None
+    recompute_layers: int | None = None
+    """Layers per virtual stage that are computed again whole, with recompute ``full``; None: all."""
+    recompute_method: str | None = None
+    """With recompute ``full`` what `recompute_layers` counts: ``block``, as above, or ``uniform``, the layers of each
+    group that keeps its first input alone, all of them recomputed."""
+    recompute_modules: tuple[str, ...] | None = None
+    """Parts of a layer that are recomputed, with recompute ``selective`` (`traincast.model.recompute`)."""
+    precision: str | None = None
+    attention_kernel: str | None = None
+    cuda_graphs: bool | None = None
+    cp_kind: str | None = None
+    stack: str | Stack | None = None
+    """A stack: its name, the path of a TOML file, or itself."""
+    year: int | None = None
+    task: str = "pretrain"
+    lora_rank: int | None = None
+    expert_imbalance: float = 1.0
+    """Tokens of the busiest expert rank over the mean."""
+    vocab_multiple: int | None = None
+    """The vocabulary is padded to a multiple of this times tp."""
+    grad_reduce_bytes: int | None = None
+    """Bytes of a gradient element as replicas reduce it; it replaces the stack's."""
+    deduplicated_dispatch: bool | None = None
+    """Whether a token crosses to a node of its experts once (DeepEP, HybridEP); it replaces the framework's."""
+    sharp: str | None = None
+    """One of `SHARP_GROUPS`: its collectives are reduced in the switches of an InfiniBand network."""
+    reshard_after_forward: bool | None = None
+    """Whether FSDP (zero 3) frees gathered parameters after the forward pass and gathers them again."""
+    param_gather_bytes: int | None = None
+    """Bytes of a GEMM weight's element as sharded ranks gather it: 2, or 1 where GEMMs read 8 bits."""
+    precision_aware_optimizer: bool | None = None
+    """Whether Adam keeps its state in the types below (Megatron Core); None: where one is other than fp32."""
+    main_grads_dtype: str | None = None
+    """Types of gradients, main parameters and both moments (`traincast.job.optimizer_types`)."""
+    main_params_dtype: str | None = None
+    exp_avg_dtype: str | None = None
+    exp_avg_sq_dtype: str | None = None
+    gpus_used_per_node: int | str | None = None
+    """GPUs of each node that ranks are placed on: a number, ``auto`` or ``all`` (`traincast.fabric.node_use`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job with everything decided; the fields are those of `JobRequest`."""
+
+    model: Model
+    parallel: Parallel
+    schedule: str
+    seq_length: int
+    micro_batch: int
+    global_batch: int
+    layers_Q: tuple[int, ...]
+    """Layers of each virtual stage, in model order."""
+    sequence_parallel: bool
+    zero: int
+    shard: int
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+    overlap_tp: bool
+    overlap_p2p: bool
+    recompute: str
+    recompute_layers: int | None
+    precision: str
+    attention_kernel: str
+    cuda_graphs: bool
+    cp_kind: str
+    stack: Stack
+    padded_vocab: int
+    recompute_group: int = 1
+    """Layers that are recomputed together, with recompute ``full``: of their inputs only the first is kept."""
+    recompute_modules: tuple[str, ...] = DEFAULT_MODULES
+    """What ``selective`` recomputes; without meaning with ``none`` and ``full``."""
+    optimizer_types: OptimizerTypes = PLAIN
+    task: str = "pretrain"
+    lora_rank: int = 16
+    expert_imbalance: float = 1.0
+    sharp: str | None = None
+    reshard_after_forward: bool = True
+    param_gather_bytes: int = 2
+    gpus_used_per_node: int | str | None = None
+    assumptions: tuple[Note, ...] = ()
+
+    @property
+    def reduces_once(self) -> bool:
+        """Whether FSDP keeps whole gradients over the microbatches of a pipeline and reduces them after the last."""
+        return self.zero == 3 and self.parallel.pp > 1 and self.stack.pipelined_fsdp
+
+    @property
+    def keeps_parameters_whole(self) -> bool:
+        """Whether gathered parameters of a whole stage are in memory at once, not those of a few layers."""
+        return self.zero == 3 and (self.reduces_once or not self.reshard_after_forward)
+
+    @property
+    def recomputed_modules(self) -> tuple[str, ...]:
+        """Modules that the backward pass of every layer recomputes by themselves."""
+        return self.recompute_modules if self.recompute == "selective" else ()
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that a step trains on."""
+        return self.global_batch * self.seq_length

@@ -1,0 +1,257 @@
+"""What the user may ask of a simulation beside the file: layout, schedule, pricing."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from traincast.errors import ConfigError
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.measured import OPERATIONS
+from traincast.job.dtypes import bytes_per_element
+from traincast.names import find_name, known_names
+from traincast.ranges import RANGES, checked_field
+from traincast.units import counted
+
+GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")
+"""Communication groups as the user names them."""
+
+COMM_SOURCES = ("measured", "model")
+"""Where the times of a trace's communication come from."""
+
+NETWORKS = ("auto", "analytical", "flow")
+"""How groups that communicate at the same time share links: flows where they can meet, never, or always."""
+
+NODE_USES = ("auto", "all")
+"""How many GPUs of a node a job uses, beside a number: as its innermost groups need it, or all."""
+
+OVERLAP_CLASSES = ("compute", "memory", "small", "unknown", "communication")
+"""What an operation that overlaps may be bound by, as the user names it."""
+
+
+class StageRoles(StrEnum):
+    """Which stage runs the embedding and final rows of a file that describes one stage."""
+
+    AUTO = "auto"
+    """Embedding rows on the first virtual stage, final rows on the last."""
+    AS_WRITTEN = "as-written"
+    """Every row on every stage, in its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutOptions:
+    """Overrides of what a file says about its layout; None leaves the file's value."""
+
+    gpus: int | None = None
+    """World size; changes `dp`, never the number of microbatches."""
+    tp: int | None = None
+    cp: int | None = None
+    dp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    microbatches: int | None = None
+    schedule: str | None = None
+    stage_roles: StageRoles = StageRoles.AUTO
+    overlap_grad_reduce: bool = False
+    """Reduce gradients while the last microbatch's backward still runs."""
+    pp_message_bytes: int | None = None
+    """Size of one activation message between pipeline stages."""
+    comm: str | None = None
+    """Times of a trace's communication: ``measured`` or ``model``; None lets the kind of trace decide."""
+    expert_imbalance: float | None = None
+    """Tokens of the busiest expert rank over the mean; None is 1."""
+    expert_loads: tuple[float, ...] | Path | None = None
+    """Relative tokens of each expert rank of an `ep` group; only their ratios count. A path is that of the rank
+    traces of a run (a file, folder or pattern), whose loads `traincast.read` takes."""
+    layers: int | None = None
+    """Layers of the model, where the file lists fewer: its last one is repeated."""
+    layer_block: str | None = None
+    """Names of the first and last row of a layer, ``FIRST:LAST``, where the names do not tell."""
+    dtype: str | None = None
+    """Type of the elements that a file counts its sizes in (`traincast.job.dtypes`)."""
+    forward_only: bool = False
+    """Leave out the backward pass and the gradient reductions."""
+
+    def __post_init__(self) -> None:
+        """Refuse degrees below one, unknown types, and a block that is not two names."""
+        for name in ("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "layers"):
+            value = getattr(self, name)
+            if value is not None:
+                checked_field(name, value, name, least=1)
+        if self.pp_message_bytes is not None:
+            checked_field("pp_message_bytes", self.pp_message_bytes, "pp_message_bytes")
+        _spell(self, "comm", COMM_SOURCES)
+        _spell(self, "stage_roles", [role.value for role in StageRoles])
+        if self.expert_imbalance is not None:
+            checked_field("expert_imbalance", self.expert_imbalance, "expert_imbalance", least=1)
+        if self.expert_loads is not None:
+            object.__setattr__(self, "expert_loads", _checked_loads(self.expert_loads, self.expert_imbalance))
+        if self.dtype is not None:
+            bytes_per_element(self.dtype)
+        if self.layer_block is not None and not all(self.block_ends):
+            raise ConfigError(f"is {self.layer_block!r}; write FIRST:LAST, two names of rows", "layer_block")
+        object.__setattr__(self, "stage_roles", StageRoles(self.stage_roles))
+
+    @property
+    def block_ends(self) -> tuple[str, str]:
+        """First and last name of `layer_block`; both are empty where it is not given."""
+        first, _, last = (self.layer_block or "").partition(":")
+        return first.strip(), last.strip()
+
+
+def _checked_loads(loads: Iterable[float] | str | Path, imbalance: float | None) -> tuple[float, ...] | Path:
+    """Refuse loads that are none, that are all zero, or that stand beside a single factor."""
+    if imbalance is not None:
+        raise ConfigError("stands beside expert_imbalance; give one of the two", "expert_loads")
+    if isinstance(loads, str | Path):
+        return Path(loads)
+    found = tuple(loads)
+    for load in found:
+        checked_field("expert_loads", load, "expert_loads")
+    if not any(found):
+        raise ConfigError("gives no expert rank any tokens; at least one load must be above zero", "expert_loads")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """Everything `simulate` can be told."""
+
+    layout: LayoutOptions = field(default_factory=LayoutOptions)
+    cluster: str | PathLike[str] | Cluster | None = None
+    """A cluster, or the name of a preset or of a GPU, or the path of a TOML; None is ``h100``, an assumption."""
+    busbw_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    """Bus bandwidth that overrides the model, per group (``tp``) or group and operation (``tp.all_reduce``), which
+    goes before that of the group."""
+    unfold: bool = False
+    """Simulate every rank even where ranks are alike."""
+    compute_slowdown: Mapping[int, float] = field(default_factory=dict)
+    """Factor on the compute times of single ranks (stragglers)."""
+    overlap_slowdown: Mapping[str, float] = field(default_factory=dict)
+    """How much longer work of a class takes while its rank computes and communicates at the same time, 0.1 for
+    10 %; classes that are not given have the default of `traincast.estimate.overlap`, 0 turns one off. A number
+    alone is taken for all classes."""
+    network: str = "auto"
+    """How groups that communicate at the same time share links (`NETWORKS`)."""
+    network_seeds: int = 1
+    """Hash seeds of the fabric to simulate; the step of each beyond the first is only told as a spread."""
+    gpus_used_per_node: int | str | None = None
+    """GPUs of each node that ranks are placed on: a number, or one of `NODE_USES`; None: what the cluster says,
+    else ``auto``."""
+
+    def __post_init__(self) -> None:
+        """Refuse names that do not exist and numbers that mean nothing."""
+        rates = {_spelled_group(group): rate for group, rate in self.busbw_bytes_per_s.items()}
+        object.__setattr__(self, "busbw_bytes_per_s", rates)
+        self._check_overlap()
+        check_gpus_used(self.gpus_used_per_node)
+        for group, rate in self.busbw_bytes_per_s.items():
+            name, dot, operation = group.partition(".")
+            if name not in GROUP_NAMES:
+                raise ConfigError(f"unknown group {name!r}; {known_names(name, GROUP_NAMES)}", "busbw")
+            if dot and operation not in OPERATIONS:
+                raise ConfigError(f"unknown operation {operation!r}; {known_names(operation, OPERATIONS)}", "busbw")
+            RANGES["rate"].checked(rate, f"busbw.{group}")
+        for rank, factor in self.compute_slowdown.items():
+            RANGES["rank"].checked(rank, "slow")
+            RANGES["factor"].checked(factor, f"slow.{rank}")
+
+    def _check_overlap(self) -> None:
+        if not isinstance(self.overlap_slowdown, Mapping):
+            # A number alone is for all classes, as on the command line.
+            object.__setattr__(self, "overlap_slowdown", _of_all_classes(self.overlap_slowdown))
+        for name, slowdown in self.overlap_slowdown.items():
+            if name not in OVERLAP_CLASSES:
+                raise ConfigError(f"unknown class {name!r}; {known_names(name, OVERLAP_CLASSES)}", "overlap_slowdown")
+            checked_field("overlap_slowdown", slowdown, f"overlap_slowdown.{name}")
+        _spell(self, "network", NETWORKS)
+        checked_field("network_seeds", self.network_seeds, "network_seeds")
+
+
+def _spelled_group(typed: str) -> str:
+    """Return ``TP`` or ``tp.All-Reduce`` as ``tp`` and ``tp.all_reduce``."""
+    name, dot, operation = typed.partition(".")
+    spelled = find_name(operation, OPERATIONS) or operation
+    return f"{find_name(name, GROUP_NAMES) or name}{dot}{spelled}"
+
+
+def _spell(options: object, name: str, known: Iterable[str]) -> None:
+    """Give a field that holds a name its one spelling; refuse a name that is none of the known ones."""
+    said, names = getattr(options, name), list(known)
+    if said is None:
+        return
+    found = find_name(str(said), names)
+    if found is None:
+        raise ConfigError(f"is {str(said)!r}; {known_names(str(said), names)}", name)
+    object.__setattr__(options, name, found)
+
+
+def _of_all_classes(slowdown: object) -> dict[str, float]:
+    try:
+        share = checked_field("overlap_slowdown", slowdown)
+    except ConfigError as error:
+        text = f"{error}, or such numbers by class ({', '.join(OVERLAP_CLASSES)})"
+        raise ConfigError(text, "overlap_slowdown") from None
+    return dict.fromkeys(OVERLAP_CLASSES, share)
+
+
+def check_gpus_used(value: object, most: int | None = None, node_of: str = "") -> None:
+    """Refuse what is no number of GPUs of a node and no word for one.
+
+    Parameters
+    ----------
+    value : object
+        A number, one of `NODE_USES`, or None.
+    most : int, optional
+        GPUs of a node, where the cluster is known.
+    node_of : str
+        Name of that cluster.
+
+    Raises
+    ------
+    ConfigError
+        If it is none of these.
+    """
+    if value is None or value in NODE_USES:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        words = " or ".join(NODE_USES)
+        raise ConfigError(f"is {value!r}; it must be a number of GPUs, or {words}", "gpus_used_per_node")
+    if most is not None and value > most:
+        raise ConfigError(f"is {value}, but a node of {node_of} has {counted(most, 'GPU')}", "gpus_used_per_node")
+
+
+def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401
+    """Build options from the fields of `SimulateOptions` and `LayoutOptions` as flat keywords.
+
+    Raises
+    ------
+    ConfigError
+        If a keyword is no such field, or a value is not allowed.
+    """
+    of_layout = {each.name for each in fields(LayoutOptions)}
+    of_simulation = {each.name for each in fields(SimulateOptions)} - {"layout"}
+    unknown = sorted(set(values) - of_layout - of_simulation)
+    if unknown:
+        raise ConfigError(
+            f"unknown option {unknown[0]!r}; {known_names(unknown[0], sorted(of_layout | of_simulation))}"
+        )
+    layout = LayoutOptions(**{name: value for name, value in values.items() if name in of_layout})
+    return SimulateOptions(layout=layout, **{name: value for name, value in values.items() if name in of_simulation})
+
+
+def changed_options(options: SimulateOptions, **values: Any) -> SimulateOptions:  # noqa: ANN401
+    """Return options with other values for some fields of `SimulateOptions` and `LayoutOptions`, as flat keywords.
+
+    Raises
+    ------
+    ConfigError
+        If a keyword is no such field, or a value is not allowed.
+    """
+    said = {each.name: getattr(options, each.name) for each in fields(SimulateOptions) if each.name != "layout"}
+    said |= {each.name: getattr(options.layout, each.name) for each in fields(LayoutOptions)}
+    return make_options(**{**said, **values})

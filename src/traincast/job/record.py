@@ -1,0 +1,243 @@
+"""All that is needed to run a result again, as a table of a result (key ``run``) and back.
+
+The table of a forecast holds the job as a job file says it, with the model in full; both commands hold the cluster in
+full as a cluster file says it, and the options. Values that are as their default are left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from traincast.diagnostics import Note
+from traincast.errors import ConfigError, FormatError
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import cluster_from_table
+from traincast.job.draft import Draft
+from traincast.job.framework import Stack
+from traincast.job.frameworks import stack_from_table
+from traincast.job.inputs import InputFile
+from traincast.job.job import Job, JobRequest
+from traincast.job.job_file import SECTIONS, draft_of_table
+from traincast.job.options import LayoutOptions, SimulateOptions, make_options
+from traincast.model.table import model_from_table
+
+COMMANDS = ("predict", "simulate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """What a result was made from.
+
+    Parameters
+    ----------
+    command : str
+        One of `COMMANDS`.
+    cluster : Cluster
+        What it ran on, with every override.
+    cluster_assumed : bool
+        Whether nobody named it.
+    options : SimulateOptions
+        Of the simulation; its cluster is left out.
+    job : JobRequest or Job or None
+        What was forecast: as it was said, or with everything decided; None for a workload.
+    notes, warnings : tuple of Note
+        What reading the job brought up.
+    allow_oom : bool
+        Whether it runs even where it does not fit into memory.
+    inputs : tuple of InputFile
+        The files that it was read from.
+    """
+
+    command: str
+    cluster: Cluster
+    cluster_assumed: bool = False
+    options: SimulateOptions
+    job: JobRequest | Job | None = None
+    notes: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
+    allow_oom: bool = False
+    inputs: tuple[InputFile, ...] = ()
+
+    def draft(self) -> Draft | Job:
+        """Return the job that was forecast, so that options can win over it where it was not all decided.
+
+        Raises
+        ------
+        ConfigError
+            If the result is no forecast.
+        """
+        if isinstance(self.job, Job):
+            return self.job
+        if self.job is None:
+            raise ConfigError("is the result of a file, which says no job; run traincast simulate on it", "run.command")
+        said = {each.name: getattr(self.job, each.name) for each in fields(JobRequest) if each.name != "model"}
+        return Draft(
+            model=self.job.model,
+            cluster=self.cluster,
+            cluster_assumed=self.cluster_assumed,
+            fields={
+                name: value for name, value in said.items() if value != JobRequest.__dataclass_fields__[name].default
+            },
+            notes=self.notes,
+            warnings=self.warnings,
+            inputs=self.inputs,
+        )
+
+
+def record_to_table(record: RunRecord) -> dict[str, object]:
+    """Return a record as a table of plain values; the inputs stand in the result beside it."""
+    table: dict[str, object] = {"command": record.command}
+    if isinstance(record.job, Job):
+        table["decided_job"] = _said(record.job)
+    elif record.job is not None:
+        table |= _job_table(record.job)
+    if record.command == "predict":
+        table |= {"notes": _said(record.notes), "warnings": _said(record.warnings), "allow_oom": record.allow_oom}
+    return {
+        **table,
+        "cluster": _cluster_table(record.cluster),
+        "cluster_assumed": record.cluster_assumed,
+        "options": _said(record.options, leave_out=("cluster",)),
+    }
+
+
+def record_from_table(table: Mapping[str, Any], inputs: tuple[InputFile, ...], shown: str) -> RunRecord:
+    """Return the record that a table holds.
+
+    Parameters
+    ----------
+    table : mapping
+        The key ``run`` of a result.
+    inputs : tuple of InputFile
+        The inputs of the same result.
+    shown : str
+        The result's file, for messages.
+
+    Raises
+    ------
+    FormatError
+        If a value is missing or of another kind; the message names its path.
+    ConfigError, UnknownNameError
+        If a value of the job or the cluster is not allowed.
+    """
+    head = _convert({name: table[name] for name in _HEAD if name in table}, _Head, "run", shown)
+    if head.command not in COMMANDS:
+        raise FormatError(f"was made by {head.command!r} at $.run.command; known: {', '.join(COMMANDS)}", shown)
+    return RunRecord(
+        command=head.command,
+        cluster=cluster_from_table(head.cluster, shown),
+        cluster_assumed=head.cluster_assumed,
+        options=_options_of_table(head.options, shown),
+        job=_job_of_table(table, shown) if head.command == "predict" else None,
+        notes=head.notes,
+        warnings=head.warnings,
+        allow_oom=head.allow_oom,
+        inputs=inputs,
+    )
+
+
+class _Head(msgspec.Struct, kw_only=True):
+    """What every record has."""
+
+    command: str
+    cluster: dict[str, Any]
+    cluster_assumed: bool = False
+    options: dict[str, Any] = {}
+    notes: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
+    allow_oom: bool = False
+
+
+_HEAD = _Head.__struct_fields__
+
+
+def _options_of_table(table: Mapping[str, Any], shown: str) -> SimulateOptions:
+    layout = _convert(table.get("layout", {}), dict[str, Any], "run.options.layout", shown)
+    own = {name: value for name, value in table.items() if name != "layout"}
+    said: dict[str, Any] = {}
+    for kind, found, place in ((SimulateOptions, own, "run.options"), (LayoutOptions, layout, "run.options.layout")):
+        _refuse_unknown(found, kind, place, shown)
+        types = {each.name: each.type for each in fields(kind)} | _WRITTEN_AS
+        said |= {name: _convert(value, types[name], f"{place}.{name}", shown) for name, value in found.items()}
+    return make_options(**said)
+
+
+_WRITTEN_AS: dict[str, Any] = {"expert_loads": tuple[float, ...] | str}
+"""Types of options that JSON says in another form: loads may be the path of the traces that show them."""
+
+
+def _job_table(job: JobRequest) -> dict[str, object]:
+    """Return a job as the sections of a job file; a framework that no name leads to stands beside it in full."""
+    said = {each.name: getattr(job, each.name) for each in fields(JobRequest) if _is_said(job, each)}
+    stack = said.pop("stack", None)
+    software = {} if stack is None or isinstance(stack, Stack) else {"stack": stack}
+    sections: dict[str, object] = {"model": _said(job.model, leave_out=("notes",))}
+    for section, keys in SECTIONS.items():
+        found = {key: _said(said[key]) for key in keys if key in said}
+        sections[section] = found | (software if section == "software" else {})
+    table: dict[str, object] = {"job": sections, "model_notes": _said(job.model.notes)}
+    if isinstance(stack, Stack):
+        table["framework"] = _said(stack, leave_out=("sources",))
+    return table
+
+
+def _job_of_table(table: Mapping[str, Any], shown: str) -> JobRequest | Job:
+    if "decided_job" in table:
+        decided: Job = _convert(table["decided_job"], Job, "run.decided_job", shown)
+        return decided
+    sections = dict(_convert(table.get("job"), dict[str, dict[str, Any]], "run.job", shown))
+    notes = _convert(table.get("model_notes", ()), tuple[Note, ...], "run.model_notes", shown)
+    model = model_from_table(sections.pop("model", {}), shown, notes)
+    said = dict(draft_of_table(sections, shown).fields)
+    if "framework" in table:
+        own = _convert(table["framework"], dict[str, Any], "run.framework", shown)
+        said["stack"] = stack_from_table(own, shown)
+    return Draft(model=model, fields=said).request()
+
+
+def _cluster_table(cluster: Cluster) -> dict[str, object]:
+    table: dict[str, object] = _said(cluster, leave_out=("sources", "measured"))
+    if cluster.measured is not None:
+        table["measured"] = [_said(each) for each in cluster.measured.tables]
+    return table
+
+
+def _said(value: Any, leave_out: tuple[str, ...] = ()) -> Any:  # noqa: ANN401
+    """Return a value as JSON can say it; of a dataclass the fields that are not as their default."""
+    if is_dataclass(value):
+        said = [each for each in fields(value) if each.name not in leave_out and _is_said(value, each)]
+        return {each.name: _said(getattr(value, each.name)) for each in said}
+    if isinstance(value, Mapping):
+        return {str(key): _said(value[key]) for key in sorted(value)}
+    if isinstance(value, tuple | list):
+        return [_said(each) for each in value]
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
+
+
+def _is_said(owner: object, each: "Field[Any]") -> bool:
+    usual = each.default if each.default_factory is MISSING else each.default_factory()
+    return bool(getattr(owner, each.name) != usual)
+
+
+def _convert(value: object, kind: Any, place: str, shown: str) -> Any:  # noqa: ANN401
+    """Return a plain value as a typed one."""
+    _refuse_unknown(value, kind, place, shown)
+    try:
+        return msgspec.convert(value, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        what, at, path = str(error).partition(" - at `$")
+        raise FormatError(f"cannot be run again: {what} at $.{place}{path.rstrip('`') if at else ''}", shown) from None
+
+
+def _refuse_unknown(value: object, kind: Any, place: str, shown: str) -> None:  # noqa: ANN401
+    """Refuse keys that this version does not know: leaving one out would run something else."""
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        unknown = sorted(set(value) - {each.name for each in fields(kind)})
+        if unknown:
+            raise FormatError(f"cannot be run again by this version: $.{place}.{unknown[0]} is not known", shown)

@@ -1,0 +1,274 @@
+"""From what the user says of a job to a job with everything decided.
+
+What is left open is decided by the stack, its year, and the GPU; each decision is a `Note` among the
+job's assumptions. Every rule that a combination may break is checked here or in
+`traincast.job.feasible`, and the message names it.
+"""
+
+from dataclasses import dataclass, replace
+
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.hardware.cluster import Cluster
+from traincast.job.decide import (
+    Decisions,
+    decide_attention_kernel,
+    decide_cp_kind,
+    decide_lora_rank,
+    decide_optimizer,
+    decide_overlaps,
+    decide_param_gather,
+    decide_precision,
+    decide_recompute,
+    decide_reshard,
+    decide_sequence_parallel,
+    decide_sharding,
+    padded_vocab,
+)
+from traincast.job.feasible import check_choices, check_imbalance, check_model, check_pipeline, near_batches
+from traincast.job.framework import Stack
+from traincast.job.frameworks import load_stack, stack_of_year
+from traincast.job.job import Job, JobRequest
+from traincast.job.layers import Split, even_split, split_layers
+from traincast.job.optimizer_types import MAIN_GRADIENT_TYPES
+from traincast.job.parallel import Parallel
+from traincast.job.unused import unused_fields
+from traincast.units import counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pipeline:
+    """The decided pipeline."""
+
+    vpp: int
+    schedule: str
+    layers_Q: tuple[int, ...]
+
+
+def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
+    """Decide everything that a request leaves open.
+
+    Parameters
+    ----------
+    request : JobRequest
+        What the user says.
+    cluster : Cluster, optional
+        What it runs on; where it is given, its GPU must be able to run the job's types, and it
+        chooses the attention kernel and the default precision.
+
+    Returns
+    -------
+    Job
+        With a note for every decision among its assumptions.
+
+    Raises
+    ------
+    ConfigError
+        If a value is no choice, or two of them contradict each other.
+    InfeasibleError
+        If the combination cannot be run; the message names the rule that it breaks.
+    UnknownNameError
+        If the stack is not known.
+    """
+    request = check_choices(request)
+    decided = _start(request)
+    gpu = None if cluster is None else cluster.gpu
+    parallel, pipeline, micro_batch = _layout(request, decided)
+    zero, shard = decide_sharding(request, decided, parallel)
+    if zero and shard < parallel.dp * parallel.cp:
+        parallel = replace(parallel, shard=shard)
+    again = decide_recompute(request, decided, max(pipeline.layers_Q))
+    precision = decide_precision(request, decided, gpu)
+    reshard = decide_reshard(request, decided, parallel, zero)
+    decided.notes += unused_fields(request, parallel, zero)
+    return Job(
+        model=request.model,
+        parallel=parallel,
+        schedule=pipeline.schedule,
+        seq_length=request.seq_length,
+        micro_batch=micro_batch,
+        global_batch=request.global_batch,
+        layers_Q=pipeline.layers_Q,
+        sequence_parallel=decide_sequence_parallel(request, decided, parallel.tp, parallel.cp),
+        zero=zero,
+        shard=shard,
+        **decide_overlaps(request, decided, parallel, zero),
+        recompute=again.recompute,
+        recompute_layers=again.recompute_layers,
+        recompute_group=again.recompute_group,
+        recompute_modules=again.recompute_modules,
+        optimizer_types=decide_optimizer(request, decided, parallel, zero),
+        precision=precision,
+        attention_kernel=decide_attention_kernel(request, decided, gpu),
+        cuda_graphs=decided.stack.cuda_graphs if request.cuda_graphs is None else request.cuda_graphs,
+        cp_kind=decide_cp_kind(request, decided, parallel.cp, parallel.tp),
+        stack=decided.stack,
+        padded_vocab=padded_vocab(request, decided, parallel.tp),
+        task=request.task,
+        lora_rank=decide_lora_rank(request, decided),
+        expert_imbalance=request.expert_imbalance,
+        sharp=request.sharp,
+        reshard_after_forward=reshard,
+        param_gather_bytes=decide_param_gather(request, decided, zero, precision),
+        gpus_used_per_node=request.gpus_used_per_node,
+        assumptions=tuple(decided.notes),
+    )
+
+
+def _layout(request: JobRequest, decided: Decisions) -> tuple[Parallel, _Pipeline, int]:
+    """Decide the degrees, the pipeline and the sequences of a microbatch."""
+    tp, pp, cp, dp = _degrees(request, decided)
+    ep, etp = _expert_degrees(request, decided, tp, dp * cp)
+    check_model(request.model, tp=tp, ep=ep, etp=etp)
+    micro_batch, microbatches = _batches(request, decided, dp)
+    pipeline = _pipeline(request, decided, pp, microbatches)
+    parallel = Parallel(tp=tp, cp=cp, dp=dp, pp=pp, vpp=pipeline.vpp, ep=ep, etp=etp, microbatches=microbatches)
+    return parallel, pipeline, micro_batch
+
+
+def _start(request: JobRequest) -> Decisions:
+    """Choose the stack."""
+    named = stack_of_year(request.year) if request.stack is None else request.stack
+    stack = named if isinstance(named, Stack) else load_stack(named)
+    decided = Decisions(stack, list(request.model.notes))
+    if request.stack is None:
+        when = "no stack is named" if request.year is None else f"no stack is named, the year is {request.year}"
+        decided.note("assumed-stack", f"{when}: {stack.name} ({stack.description})")
+    elif request.year not in (None, stack.year):
+        decided.note("year-unused", f"year {request.year} has no effect: the stack {stack.name} is named")
+    reduced = request.grad_reduce_bytes
+    if request.main_grads_dtype is not None:
+        reduced = MAIN_GRADIENT_TYPES[request.main_grads_dtype]
+    if reduced is not None:
+        decided.stack = replace(decided.stack, grad_reduce_bytes=reduced)
+    if request.deduplicated_dispatch is not None:
+        decided.stack = replace(decided.stack, deduplicated_dispatch=request.deduplicated_dispatch)
+    longest = request.model.max_positions
+    if longest is not None and request.seq_length > longest:
+        decided.note(
+            "long-sequence", f"a sequence of {request.seq_length} tokens; {request.model.name} is made for {longest}"
+        )
+    return decided
+
+
+def _degrees(request: JobRequest, decided: Decisions) -> tuple[int, int, int, int]:
+    """Return tp, pp, cp and dp."""
+    open_ones = [name for name in ("tp", "pp", "cp") if getattr(request, name) is None]
+    tp, pp, cp = request.tp or 1, request.pp or 1, request.cp or 1
+    if open_ones:
+        decided.note("assumed-degrees", f"{', '.join(open_ones)} not given: 1")
+    model_parallel = tp * pp * cp
+    if request.gpus % model_parallel:
+        raise InfeasibleError(
+            f"{counted(request.gpus, 'GPU')} do not divide into tp {tp} x pp {pp} x cp {cp} = {model_parallel}; use a "
+            f"multiple of {model_parallel} GPUs, or other degrees"
+        )
+    dp = request.gpus // model_parallel
+    decided.note("dp-from-gpus", f"dp = {request.gpus} GPUs / (tp {tp} x pp {pp} x cp {cp}) = {dp}")
+    return tp, pp, cp, dp
+
+
+def _expert_degrees(request: JobRequest, decided: Decisions, tp: int, replicas: int) -> tuple[int, int]:
+    """Return ep and etp."""
+    if request.model.experts is None:
+        if request.expert_imbalance != 1:
+            raise ConfigError(
+                f"is {request.expert_imbalance:g}, but {request.model.name} has no experts", "expert_imbalance"
+            )
+        for name in ("ep", "etp"):
+            if getattr(request, name) not in (None, 1):
+                raise ConfigError(f"is {getattr(request, name)}, but {request.model.name} has no experts", name)
+        return 1, tp
+    ep = request.ep
+    if ep is None:
+        decided.note("assumed-ep", "ep is not given: 1, every rank holds all experts")
+        ep = 1
+    check_imbalance(request.expert_imbalance, ep)
+    if request.etp is not None:
+        return ep, request.etp
+    etp = tp if decided.stack.expert_tp else 1
+    if tp * replicas % (etp * ep) and tp * replicas % ep == 0:
+        etp = 1
+    if tp > 1:
+        why = "as tp" if etp == tp else "experts are not split"
+        decided.note("assumed-etp", f"etp is not given: {etp} ({why}), as {decided.stack.name} does")
+    return ep, etp
+
+
+def _batches(request: JobRequest, decided: Decisions, dp: int) -> tuple[int, int]:
+    """Return sequences per microbatch, and microbatches per step."""
+    micro_batch = request.micro_batch
+    if micro_batch is None:
+        micro_batch = 1
+        decided.note("assumed-micro-batch", "micro_batch is not given: 1 sequence")
+    if request.global_batch % (dp * micro_batch):
+        raise InfeasibleError(
+            f"a global batch of {counted(request.global_batch, 'sequence')} does not divide into dp {dp} x micro_batch "
+            f"{micro_batch} = {dp * micro_batch}; {near_batches(request.global_batch, dp * micro_batch)}"
+        )
+    microbatches = request.global_batch // (dp * micro_batch)
+    decided.note(
+        "microbatches-from-batch",
+        f"microbatches = {request.global_batch} sequences / (dp {dp} x micro_batch {micro_batch}) = {microbatches}",
+    )
+    return micro_batch, microbatches
+
+
+def _pipeline(request: JobRequest, decided: Decisions, pp: int, microbatches: int) -> _Pipeline:
+    """Decide virtual stages, schedule and the split of the layers."""
+    check_pipeline(request, pp)
+    vpp = request.vpp
+    if request.stage_layers is not None:
+        vpp = len(request.stage_layers) // pp
+    elif vpp is None:
+        vpp = _default_vpp(request, decided, pp, microbatches)
+    schedule = request.schedule or ("interleaved" if vpp > 1 else "1f1b")
+    if request.stage_layers is not None:
+        return _Pipeline(vpp=vpp, schedule=schedule, layers_Q=request.stage_layers)
+    layers_Q, rule = split_layers(_split(request, decided.stack, pp, vpp))
+    if len(set(layers_Q)) > 1 and request.first_stage_layers is None and request.last_stage_layers is None:
+        decided.note("uneven-layers", rule)
+    return _Pipeline(vpp=vpp, schedule=schedule, layers_Q=layers_Q)
+
+
+def _split(request: JobRequest, stack: Stack, pp: int, vpp: int) -> Split:
+    return Split(
+        layers=request.model.layers,
+        pp=pp,
+        vpp=vpp,
+        uneven=stack.uneven_split,
+        counts_embedding=stack.counts_embedding
+        and request.embedding_as_layer is None
+        and request.head_as_layer is None,
+        first=request.first_stage_layers,
+        last=request.last_stage_layers,
+        embedding=bool(request.embedding_as_layer),
+        head=bool(request.head_as_layer),
+    )
+
+
+def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches: int) -> int:
+    """Interleave as far as the stack does, where layers and microbatches allow it."""
+    stack = decided.stack
+    if pp == 1:
+        return 1
+    if not stack.interleave or request.schedule not in (None, "interleaved"):
+        decided.note("assumed-vpp", f"vpp is not given: 1, as {stack.name} does not interleave by itself")
+        return 1
+    if microbatches % pp:
+        decided.note("assumed-vpp", f"vpp is not given: 1, as {microbatches} microbatches are no multiple of pp {pp}")
+        return 1
+    if request.first_stage_layers is not None or request.last_stage_layers is not None:
+        decided.note("assumed-vpp", "vpp is not given: 1, as the first or last stage has its own number of layers")
+        return 1
+    most = (request.model.layers + 2) // (pp * stack.layers_per_chunk)
+    for vpp in range(most, 1, -1):
+        found = even_split(_split(request, stack, pp, vpp))
+        if found is not None:
+            decided.note(
+                "assumed-vpp",
+                f"vpp is not given: {vpp} ({found[1]}; {stack.name} interleaves down to "
+                f"{counted(stack.layers_per_chunk, 'layer')})",
+            )
+            return vpp
+    decided.note("assumed-vpp", f"vpp is not given: 1, as the layers divide into no smaller pieces over pp {pp}")
+    return 1

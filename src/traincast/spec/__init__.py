@@ -1,1 +1,0 @@
-"""WHAT the user describes, as frozen dataclasses, and how it is read."""
