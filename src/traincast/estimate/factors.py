@@ -20,6 +20,7 @@ from importlib import resources
 
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
+from traincast.workload.words import CostClass
 
 Key = tuple[str, str, str]
 """Level, name, class of work."""
@@ -39,6 +40,11 @@ _LEVELS = {
 }
 """Levels of each class, by its name or its first word; after a blank follows the type, kernel or group
 (``gemm bf16``)."""
+
+
+def host_class(cost_class: CostClass) -> str:
+    """Return the class of work of what the host does, as factors name it: ``host layers``, ``fixed``."""
+    return cost_class.name.lower().replace("_", " ")
 
 
 def chip_of(gpu: Gpu) -> str:

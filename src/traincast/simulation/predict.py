@@ -7,7 +7,7 @@ import numpy as np
 
 from traincast.diagnostics import Note
 from traincast.estimate.compute import PricedCompute, price_compute
-from traincast.estimate.factors import CostFactors, shipped_factors, with_factors
+from traincast.estimate.factors import CostFactors, host_class, shipped_factors, with_factors
 from traincast.fabric.node_use import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
@@ -16,9 +16,8 @@ from traincast.job.options import SimulateOptions
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.run import Run, checked_plan, run_workload
 from traincast.workload.build.build import build_workload
-from traincast.workload.build.emit import GAPS
 from traincast.workload.ops import FloatArray, OpTable
-from traincast.workload.words import Group, Kind, Operation
+from traincast.workload.words import CostClass, Group, Kind, Operation
 from traincast.workload.workload import Workload
 
 IN_NETWORK_OPERATIONS = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
@@ -75,8 +74,8 @@ def _host_factors(ops: OpTable, factors: CostFactors) -> FloatArray:
     """Return the factor on what the host does, 1 for all else, [T]."""
     return np.array(
         [
-            factors.of(GAPS[name]) if kind == Kind.GAP else 1.0
-            for name, kind in zip(ops.name_T, ops.kind_T.tolist(), strict=True)
+            factors.of(host_class(CostClass(cost_class))) if kind == Kind.GAP else 1.0
+            for cost_class, kind in zip(ops.cost_class_T.tolist(), ops.kind_T.tolist(), strict=True)
         ]
     )
 

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from traincast.analysis.critical_path import critical_path
-from traincast.estimate.factors import with_factors
+from traincast.estimate.factors import host_class, with_factors
 from traincast.simulation.predict import JobRun
-from traincast.workload.build.emit import GAPS, UNHIDDEN
-from traincast.workload.words import Group, Kind
+from traincast.workload.words import CostClass, Group, Kind
 
 _UNHIDDEN = {Group.TP: "tp", Group.ETP: "tp", Group.CP: "cp", Group.EP: "ep"}
 
@@ -47,23 +46,23 @@ def sensitivities(done: JobRun) -> Mapping[str, float]:
 def _classes(done: JobRun, row: int) -> dict[str, float]:
     """Return which factors scale an operation; more than one may scale all of it."""
     ops = done.run.program.ops
-    kind, group = Kind(int(ops.kind_T[row])), Group(int(ops.group_T[row]))
+    kind, group, cost_class = Kind(ops.kind_T[row]), Group(ops.group_T[row]), CostClass(ops.cost_class_T[row])
     if kind is Kind.COMPUTE:
         shares = done.compute.shares_T[row]
         total = sum(shares.values())
         found = {name: time_s / total for name, time_s in shares.items()} if total else {}
         return found | {"compute": 1.0}
     if kind is Kind.GAP:
-        return {GAPS[ops.name_T[row]]: 1.0}
+        return {host_class(cost_class): 1.0}
     if group is Group.NONE:
         return {}
     found = {f"transfer {group.name.lower()}": 1.0}
     if kind is Kind.COLLECTIVE:
-        found |= _unhidden(done, group, ops.name_T[row], blocking=bool(ops.blocking_T[row]))
+        found |= _unhidden(done, group, cost_class, blocking=bool(ops.blocking_T[row]))
     return found
 
 
-def _unhidden(done: JobRun, group: Group, name: str, *, blocking: bool) -> dict[str, float]:
+def _unhidden(done: JobRun, group: Group, cost_class: CostClass, *, blocking: bool) -> dict[str, float]:
     """Return how the share that cannot be hidden scales a transfer, where the stack hides the rest.
 
     What blocks is that share u of an exchange, what is launched beside computation the other, 1 - u, which
@@ -71,7 +70,7 @@ def _unhidden(done: JobRun, group: Group, name: str, *, blocking: bool) -> dict[
     """
     job = done.job
     kind = "fsdp" if job.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD) else _UNHIDDEN.get(group)
-    if kind is None or blocking != name.endswith(UNHIDDEN):
+    if kind is None or blocking != (cost_class is CostClass.UNHIDDEN):
         return {}
     share = float(getattr(with_factors(job, done.factors).stack, f"unhidden_{kind}"))
     return {f"unhidden {kind}": 1.0 if blocking else -share / (1 - share)}

@@ -28,7 +28,17 @@ from traincast.job.inputs import InputFile
 from traincast.job.parallel import Parallel
 from traincast.workload.calls import OperatorCall
 from traincast.workload.ops import FloatArray, IntArray, Op, table_of
-from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream
+from traincast.workload.words import (
+    STREAM_OF_GROUP,
+    CostClass,
+    Group,
+    Kind,
+    Operation,
+    OverlapClass,
+    Phase,
+    Provenance,
+    Stream,
+)
 from traincast.workload.workload import MeasuredRun, Template, Workload
 
 Rows = list[int]
@@ -113,6 +123,7 @@ def collective_op(
     loads: tuple[float, ...] | None = None,
     received_bytes: int | None = None,
     unequal: bool = False,
+    cost_class: CostClass = CostClass.NONE,
     place: Place = NOWHERE,
     layer: int = -1,
     part: str | None = None,
@@ -137,7 +148,7 @@ def collective_op(
         Whether what follows waits for its end; False: it is launched, and something waits for its stream later.
     repeats : float
         Equal ones, one after the other; a share of one where it is split.
-    dtype, process_s, loads, received_bytes, unequal
+    dtype, process_s, loads, received_bytes, unequal, cost_class
         As in `Op`.
     place, layer, part
         As in `compute_op`.
@@ -159,6 +170,7 @@ def collective_op(
         size_bytes=size_bytes,
         received_bytes=received_bytes,
         unequal=unequal,
+        cost_class=cost_class,
         dtype=dtype,
         loads=loads,
         process_s=process_s,
@@ -172,6 +184,7 @@ def host_op(
     duration_s: float,
     *,
     launches: bool = False,
+    cost_class: CostClass = CostClass.NONE,
     place: Place = NOWHERE,
     part: str | None = None,
 ) -> Op:
@@ -187,6 +200,8 @@ def host_op(
         Seconds.
     launches : bool
         Whether it runs on the stream of the host, overlapped with what it launches (`WorkloadBuilder.overlapped`).
+    cost_class : CostClass
+        What a factor fitted to host time scales.
     place, part
         As in `compute_op`.
     """
@@ -197,6 +212,7 @@ def host_op(
         blocking=not launches,
         stream=Stream.HOST if launches else Stream.COMPUTE,
         duration_s=duration_s,
+        cost_class=cost_class,
         provenance=_provenance(duration_s, place),
         file=place.file,
         line=place.line,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from traincast.errors import InfeasibleError
 from traincast.workload.calls import OperatorCall
-from traincast.workload.words import UNEQUAL, Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream
+from traincast.workload.words import UNEQUAL, CostClass, Group, Kind, Operation, OverlapClass, Phase, Provenance, Stream
 
 IntArray = npt.NDArray[np.integer]
 FloatArray = npt.NDArray[np.float64]
@@ -63,6 +63,7 @@ class Op:
     overlap_class: OverlapClass = OverlapClass.UNKNOWN
     overlap_shares: tuple[float, ...] | None = None
     """Share of its time in each of `OverlapClass`, for a computation of several kernels; None: it is of one class."""
+    cost_class: CostClass = CostClass.NONE
     memory_alloc_bytes: int = 0
     memory_free_bytes: int = 0
 
@@ -102,6 +103,7 @@ class OpTable:
     """Bytes; NaN where unknown."""
     overlap_class_T: IntArray
     overlap_shares_T: tuple[tuple[float, ...] | None, ...]
+    cost_class_T: IntArray
     memory_alloc_bytes_T: IntArray
     memory_free_bytes_T: IntArray
 
@@ -126,7 +128,7 @@ class OpTable:
 
 
 _INTEGER_WIDTH = {
-    "int8": ("kind", "phase", "stream", "provenance", "group", "operation", "waits_for", "overlap_class"),
+    "int8": ("kind", "phase", "stream", "provenance", "group", "operation", "waits_for", "overlap_class", "cost_class"),
     "int32": ("file", "line", "layer"),
     "int64": ("size_bytes", "received_bytes", "memory_alloc_bytes", "memory_free_bytes"),
 }

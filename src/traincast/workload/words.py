@@ -137,6 +137,22 @@ class OverlapClass(IntEnum):
     SMALL = 3
 
 
+class CostClass(IntEnum):
+    """What a fitted factor scales (`traincast.estimate.factors`), where kind, group and calls leave it open."""
+
+    NONE = 0
+    FIXED = 1
+    """Host time once per step."""
+    HANDOVER = 2
+    """Host time of launching P2P between pipeline stages."""
+    HOST_LAYERS = 3
+    """Launches of the kernels of layers."""
+    HOST_EXPERTS = 4
+    """Further launches of layers with experts."""
+    UNHIDDEN = 5
+    """The share of an exchange that no framework overlaps with computation, where it overlaps the rest."""
+
+
 def operation_named(text: str) -> Operation:
     """Return an operation by its name however it is spelled: ``all_reduce``, ``All-Reduce``, ``allreduce``.
 

@@ -23,7 +23,7 @@ from traincast.workload.build.state import StateExchange
 from traincast.workload.builder import Rows, WorkloadBuilder
 from traincast.workload.calls import OperatorCall
 from traincast.workload.ops import IntArray
-from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
+from traincast.workload.words import STREAM_OF_GROUP, CostClass, Group, Operation, Phase
 from traincast.workload.workload import Workload
 
 NORM_BYTES = 4
@@ -199,7 +199,7 @@ class _StepWriter:
 
         The first layer's parameters must be there; those of the others come while it computes.
         """
-        rows = self.emit.gap("step overhead", self.job.stack.step_fixed_s)
+        rows = self.emit.gap("step overhead", self.job.stack.step_fixed_s, CostClass.FIXED)
         if self._gathers_updated and self.job.overlap_param_gather:
             first = self._of_rank(stage)[0]
             share = 1 / max(1, first.layers)
@@ -253,7 +253,7 @@ class _StepWriter:
 
     def _handover(self) -> IntArray | None:
         """Return the host's work before each blocking receive, where the stack has any."""
-        rows = self.emit.gap("p2p hand-over", self.job.stack.p2p_handover_s)
+        rows = self.emit.gap("p2p hand-over", self.job.stack.p2p_handover_s, CostClass.HANDOVER)
         if not rows or self.plan.overlapped_p2p:
             return None
         return np.full((2, len(self.stages), self.job.parallel.microbatches), self._segment(rows), dtype=np.int32)

@@ -13,18 +13,7 @@ from traincast.model.blocks.share import Share
 from traincast.workload.build.kernels import Counted, Exchange
 from traincast.workload.builder import Rows, WorkloadBuilder, collective_op, compute_op, host_op
 from traincast.workload.calls import OperatorCall
-from traincast.workload.words import Group, Phase, Stream
-
-GAPS = {
-    "step overhead": "fixed",
-    "p2p hand-over": "handover",
-    "launches of layers": "host layers",
-    "launches of experts": "host experts",
-}
-"""What the host does, by the name of its operation, and the class of cost that it is."""
-
-UNHIDDEN = " (unhidden)"
-"""Ends the name of the share of an exchange that nothing hides, where the rest of it may be hidden."""
+from traincast.workload.words import CostClass, Group, Phase, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +48,43 @@ class Emitter:
         merged = _merged(calls)
         return self.builder.add(compute_op(name, phase, calls=merged, part=name)) if merged else []
 
-    def gap(self, name: str, duration_s: float) -> Rows:
-        """Add host time for which the GPU waits, if there is any; `name` is one of `GAPS`."""
-        return self.builder.add(host_op(name, Phase.STEP, duration_s, part=name)) if duration_s > 0 else []
+    def gap(self, name: str, duration_s: float, cost_class: CostClass) -> Rows:
+        """Add host time for which the GPU waits, if there is any."""
+        if duration_s <= 0:
+            return []
+        return self.builder.add(host_op(name, Phase.STEP, duration_s, cost_class=cost_class, part=name))
 
     def hosted(self, host: Host, phase: Phase, rows: Rows) -> Rows:
         """Let the host launch some operations while they run: they last at least as long as that takes."""
         launches = [
-            host_op(name, phase, seconds, launches=True, part="host launches")
-            for name, seconds in (("launches of layers", host.layers_s), ("launches of experts", host.experts_s))
+            host_op(name, phase, seconds, launches=True, cost_class=cost_class, part="host launches")
+            for name, seconds, cost_class in (
+                ("launches of layers", host.layers_s, CostClass.HOST_LAYERS),
+                ("launches of experts", host.experts_s, CostClass.HOST_EXPERTS),
+            )
             if seconds > 0
         ]
         return self.builder.overlapped(self.builder.add(*launches), rows) if rows else rows
 
     def exchange(
-        self, each: Exchange, phase: Phase, *, share: float = 1.0, blocking: bool = True, suffix: str = ""
+        self, each: Exchange, phase: Phase, *, share: float = 1.0, blocking: bool = True, unhidden: bool = False
     ) -> Rows:
-        """Add a share of an exchange; nothing for an empty one."""
+        """Add a share of an exchange, perhaps the one that nothing hides; nothing for an empty one."""
         if each.size_bytes <= 0 or each.count * share <= 0:
             return []
         part, repeats = f"{each.group.name.lower()} {each.operation.name.lower()}", each.count * share
-        name, group, operation, size_bytes = part + suffix, each.group, each.operation, each.size_bytes
         return self.builder.add(
-            collective_op(name, phase, group, operation, size_bytes, blocking=blocking, repeats=repeats, part=part)
+            collective_op(
+                f"{part} (unhidden)" if unhidden else part,
+                phase,
+                each.group,
+                each.operation,
+                each.size_bytes,
+                blocking=blocking,
+                repeats=repeats,
+                cost_class=CostClass.UNHIDDEN if unhidden else CostClass.NONE,
+                part=part,
+            )
         )
 
     def wait(self, stream: Stream) -> int:
@@ -96,7 +99,7 @@ class Emitter:
         for each in exchanges:
             share = self.unhidden(each.group)
             before += self.exchange(each, phase, share=1 - share, blocking=False)
-            after += self.exchange(each, phase, share=share, suffix=UNHIDDEN if share < 1 else "")
+            after += self.exchange(each, phase, share=share, unhidden=share < 1)
         return [*self.builder.overlapped(before, compute), *after]
 
     def unhidden(self, group: Group) -> float:
