@@ -26,7 +26,7 @@ from traincast.simulation.result import (
 
 if TYPE_CHECKING:
     from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
-    from traincast.estimate.simai.report import SimaiReport
+    from traincast.estimate.simai.total import SimaiReport
     from traincast.formats.contract import Inspection
     from traincast.hardware.cluster import Cluster
     from traincast.model.model import Model

@@ -10,8 +10,7 @@ import pytest
 from aicb_runs import header_of, write_text
 from support import QUIET, row
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.estimate.simai.efficiency import efficiency
-from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, bus_bandwidth, simai_machine, spread
+from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, bus_bandwidth, efficiency, simai_machine, spread
 from traincast.estimate.simai.total import simai_sum
 from traincast.formats.aicb.grammar import load
 from traincast.job.options import LayoutOptions

@@ -1,12 +1,16 @@
-"""SimAI's machines, how its groups lie on their nodes, and the bandwidth it takes from that."""
+"""SimAI's machines: how groups lie on their nodes, the bandwidth it takes from that, the share that a size reaches."""
 
+import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, InfeasibleError
 from traincast.units import GIGA
 from traincast.workload.words import Operation
 
@@ -24,23 +28,15 @@ class SimaiGroup(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimaiMachine:
-    """SimAI's constants of a cluster.
-
-    Parameters
-    ----------
-    name : str
-        GPU and NIC.
-    nvlink_bytes_per_s, nic_bytes_per_s : float
-        NVLink of one GPU (its option ``-nv``), and one NIC (``-nic``).
-    nics_per_server, gpus_per_server : int
-        Its options ``-n_p_s`` and ``-g_p_s``.
-    """
+    """SimAI's constants of a cluster: NVLink of one GPU (its option ``-nv``) and one NIC (``-nic``)."""
 
     name: str
     nvlink_bytes_per_s: float
     nic_bytes_per_s: float
     nics_per_server: int = 8
+    """Its option ``-n_p_s``."""
     gpus_per_server: int = 8
+    """Its option ``-g_p_s``."""
 
 
 _MACHINES = {
@@ -53,13 +49,7 @@ _MACHINES = {
 
 
 def simai_machine(cluster: str) -> SimaiMachine:
-    """Return SimAI's constants for a cluster preset.
-
-    Raises
-    ------
-    ConfigError
-        If SimAI has none for it.
-    """
+    """Return SimAI's constants for a cluster preset; a `ConfigError` if it has none."""
     if cluster not in _MACHINES:
         raise ConfigError(f"SimAI-Analytical has no constants for {cluster!r}; it has for {', '.join(_MACHINES)}")
     return _MACHINES[cluster]
@@ -117,3 +107,55 @@ def bus_bandwidth(operation: Operation, lay: Spread, machine: SimaiMachine) -> B
 def single(value: float) -> float:
     """Round to single precision, in which SimAI keeps bandwidths and shares."""
     return float(np.float32(value))
+
+
+_MULTI = 9
+"""Number of nodes by which SimAI asks for its column ``multi``; a group on nine nodes gets it, too."""
+_FALLBACK = 16
+"""Number of nodes whose column stands for every number that has none."""
+
+
+def efficiency(
+    operation: Operation,
+    group: SimaiGroup,
+    ranks: int,
+    tp: int,
+    size_bytes: int,
+    by_nvlink: bool,
+    machine: SimaiMachine,
+) -> float:
+    """Return the share of the bus bandwidth that a size reaches, 1 for all but a few communications.
+
+    Only all-gather, reduce-scatter and all-to-all over TP and all-to-all over EP have a table. `ranks` and `tp` decide
+    on the number of nodes. `by_nvlink` says whether NVLink limits a group on several nodes; on one node it is False, so
+    that a group there gets its share from the NIC's table. Above 16 GiB the tables end, and SimAI without a result: an
+    `InfeasibleError`.
+    """
+    gpus, name, nodes = machine.gpus_per_server, "all_to_all", max(1, tp // machine.gpus_per_server)
+    if group is SimaiGroup.TP and operation in (Operation.ALL_GATHER, Operation.REDUCE_SCATTER):
+        name = "nvlink" if by_nvlink else "nic"
+    elif group is SimaiGroup.EP and operation is Operation.ALL_TO_ALL:
+        nodes = 1 if tp * ranks <= gpus else _MULTI if tp >= gpus else tp * ranks // gpus
+    elif group is not SimaiGroup.TP or operation is not Operation.ALL_TO_ALL:
+        return 1.0
+    table = _table(name)
+    column = "multi" if nodes == _MULTI else nodes if str(nodes) in _table("nic") else _FALLBACK
+    sizes, values = table["size_bytes"], table[str(column)]
+    if size_bytes == 0:
+        return 1.0
+    if size_bytes > sizes[-1]:
+        raise InfeasibleError(
+            f"SimAI's efficiency tables end at 16 GiB; with a communication of {size_bytes} bytes it has no result"
+        )
+    # A table's value over its last one; sizes below the first have the first value.
+    return single(float(np.interp(size_bytes, sizes, values)) / values[-1])
+
+
+@cache
+def _table(name: str) -> Mapping[str, list[float]]:
+    """Return the columns of a table by their headings."""
+    file = resources.files("traincast") / "data" / "simai" / f"{name}.csv"
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    rows = list(csv.DictReader(lines))
+    # SimAI reads an empty cell as 1.
+    return {heading: [float(row[heading] or 1) for row in rows] for heading in rows[0]}

@@ -1,14 +1,21 @@
-"""SimAI's price of one communication."""
+"""SimAI's price of one communication, and the degrees that it reads from the first line."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from traincast.diagnostics import Remarks
 from traincast.errors import ConfigError
-from traincast.estimate.simai.efficiency import efficiency
-from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, bus_bandwidth, single, spread
-from traincast.formats.aicb.rows import Cell, Column
-from traincast.units import GIGA
+from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, bus_bandwidth, efficiency, single, spread
+from traincast.formats.aicb.rows import AicbFile, Cell, Column
+from traincast.formats.aicb.structure import structure
+from traincast.job.options import LayoutOptions
+from traincast.units import GIGA, counted
 from traincast.workload.words import Operation
+
+RAISES_SMALL = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
+"""Policy that raises the forward sizes."""
+_READS_DEGREES = (RAISES_SMALL, "HYBRID_TRANSFORMER")
+_LARGEST_MESSAGE = 2**31 - 1
 
 _SMALL_BYTES = 1 << 20
 _SMALL_NS = {2: 10_000, 4: 12_000, 8: 15_000, 16: 66_000, 32: 135_000, 64: 200_000, 128: 320_000}
@@ -26,13 +33,7 @@ _SUFFIXES = {"EP": SimaiGroup.EP, "DP_EP": SimaiGroup.DP_EP}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimaiLayout:
-    """Degrees as SimAI counts them.
-
-    Parameters
-    ----------
-    gpus, tp, ep, pp, vpp, ga : int
-        World size, degrees, and microbatches per step.
-    """
+    """World size, degrees and microbatches per step (``ga``) as SimAI counts them."""
 
     gpus: int
     tp: int
@@ -53,6 +54,62 @@ class SimaiLayout:
         return self.gpus // (self.tp * self.pp)
 
 
+def layout_of(file: AicbFile, options: LayoutOptions, remarks: Remarks) -> SimaiLayout:
+    """Return the degrees: the user's, else those of the header where SimAI reads them.
+
+    Remarks take what would make SimAI's total NaN; it is a `ConfigError` if it would divide by a degree that it has not
+    read.
+    """
+    header = file.header
+    read = header.policy in _READS_DEGREES
+    known = {name: getattr(options, name) or (getattr(header, name) if read else None) for name in ("tp", "ep", "pp")}
+    experts = any(row.cell(column).token.endswith("_EP") for row in file.rows for column in Column)
+    missing = [name for name in ("tp", "pp", *(["ep"] if experts else [])) if not known[name]]
+    if missing:
+        why = "its header does not give" if read else f"with policy {header.policy} it does not read"
+        flags = " and ".join(f"--{name}" for name in missing)
+        raise ConfigError(
+            f"{file.path}: SimAI-Analytical divides by zero here, because {why} {', '.join(missing)}; give {flags}"
+        )
+    gpus = options.gpus or header.all_gpus
+    if not gpus:
+        raise ConfigError(f"{file.path}: SimAI-Analytical is told the world size on its command line; give --gpus")
+    layout = SimaiLayout(
+        gpus=gpus,
+        tp=known["tp"] or 1,
+        ep=known["ep"] or 1,
+        pp=known["pp"] or 1,
+        vpp=options.vpp or _or_nan("vpp", header.vpp if read else None, 1, remarks),
+        ga=options.microbatches or _or_nan("ga", header.ga if read else None, len(structure(file).blocks), remarks),
+    )
+    if gpus % (layout.tp * layout.pp):
+        are = counted(gpus, "GPU is", "GPUs are")
+        text = f"{are} no multiple of tp {layout.tp} x pp {layout.pp}; SimAI takes dp {layout.dp}"
+        remarks.add("simai-dp", text, 1)
+    return layout
+
+
+def message_bytes(file: AicbFile, options: LayoutOptions) -> int:
+    """Return the size of a message between stages: the user's, else the header's; a `ConfigError` if it stops SimAI."""
+    size = options.pp_message_bytes
+    size = (file.header.pp_message_bytes or 0) if size is None else size
+    if size > _LARGEST_MESSAGE:
+        raise ConfigError(
+            f"{file.path}: SimAI-Analytical stops at a pp_comm of {size} bytes, above 2^31 - 1; give --pp-comm"
+        )
+    return size
+
+
+def _or_nan(key: str, value: int | None, default: int, remarks: Remarks) -> int:
+    if value:
+        return value
+    flag = "--microbatches" if key == "ga" else f"--{key}"
+    taken = max(1, default)
+    text = f"the header says no {key}, so SimAI's bubble and total are NaN; taken as {taken} ({flag})"
+    remarks.add(f"simai-{key}", text, 1)
+    return taken
+
+
 class Price(NamedTuple):
     """A time in whole nanoseconds, and what is wrong where SimAI gives none (code, text)."""
 
@@ -69,28 +126,11 @@ def group_of(column: Column, token: str) -> SimaiGroup:
 
 
 def price(column: Column, cell: Cell, layout: SimaiLayout, machine: SimaiMachine, raise_small: bool) -> Price:
-    """Return SimAI's price of a cell's communication.
+    """Return SimAI's price of a cell's communication, with a doubt where SimAI silently takes no time for it.
 
-    Parameters
-    ----------
-    column, cell : Column, Cell
-        Place and content; the place decides on the group.
-    layout : SimaiLayout
-        Degrees.
-    machine : SimaiMachine
-        Bandwidths.
-    raise_small : bool
-        Whether the policy raises sizes of the forward column to 4096 bytes.
-
-    Returns
-    -------
-    Price
-        With a doubt where SimAI silently takes no time for a communication.
-
-    Notes
-    -----
-    Source: SimAI, ``Layer.cc``, ``Layer::compute_time``. Bandwidths are GB/s, but sizes are divided
-    by GiB, so that every time is 6.9 % short.
+    The column decides on the group. `raise_small` says whether the policy raises sizes of the forward column to 4096
+    bytes. Source: SimAI, ``Layer.cc``, ``Layer::compute_time``. Bandwidths are GB/s, but sizes are divided by GiB, so
+    that every time is 6.9 % short.
     """
     operation = _OPERATIONS.get(cell.token.partition("_")[0])
     if operation is None:
@@ -105,7 +145,13 @@ def price(column: Column, cell: Cell, layout: SimaiLayout, machine: SimaiMachine
         return _nothing(cell, "simai-no-group", "SimAI knows no such group")
     if ranks <= 1 or not size:
         return Price(0)
-    return _large(operation, group, ranks, size, layout, machine)
+    bus = bus_bandwidth(operation, spread(group, ranks, layout.tp, layout.ep, machine), machine)
+    share = efficiency(operation, group, ranks, layout.tp, size, bus.by_nvlink, machine)
+    if not bus.gb_per_s:
+        text = f"SimAI finds no bandwidth for {group} of {ranks} on {machine.nics_per_server} NICs per server"
+        return Price(0, ("simai-no-bandwidth", f"{text}; it takes no time"))
+    passes = 2 if operation is Operation.ALL_REDUCE else 1
+    return Price(int(size / _GIB / single(share * bus.gb_per_s) * GIGA * passes * (ranks - 1) / ranks))
 
 
 def _ranks(column: Column, group: SimaiGroup, layout: SimaiLayout) -> int:
@@ -120,18 +166,6 @@ def _small(ranks: int, cell: Cell) -> Price:
         return Price(_SMALL_NS.get(ranks, 0))
     known = ", ".join(map(str, _SMALL_NS))
     return _nothing(cell, "simai-small-group", f"below 1 MiB SimAI has times for groups of {known}, not of {ranks}")
-
-
-def _large(
-    operation: Operation, group: SimaiGroup, ranks: int, size: int, layout: SimaiLayout, machine: SimaiMachine
-) -> Price:
-    bus = bus_bandwidth(operation, spread(group, ranks, layout.tp, layout.ep, machine), machine)
-    share = efficiency(operation, group, ranks, layout.tp, size, bus.by_nvlink, machine)
-    if not bus.gb_per_s:
-        text = f"SimAI finds no bandwidth for {group} of {ranks} on {machine.nics_per_server} NICs per server"
-        return Price(0, ("simai-no-bandwidth", f"{text}; it takes no time"))
-    passes = 2 if operation is Operation.ALL_REDUCE else 1
-    return Price(int(size / _GIB / single(share * bus.gb_per_s) * GIGA * passes * (ranks - 1) / ranks))
 
 
 def _nothing(cell: Cell, code: str, why: str) -> Price:

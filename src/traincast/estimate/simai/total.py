@@ -1,14 +1,15 @@
 """SimAI's sum over the rows of a file."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 
-from traincast.diagnostics import Remarks
-from traincast.estimate.simai.header import RAISES_SMALL, layout_of, message_bytes
+from traincast.diagnostics import Note, Remarks
+from traincast.errors import ConfigError
 from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, single
-from traincast.estimate.simai.price import Price, SimaiLayout, group_of, price
-from traincast.estimate.simai.report import SimaiReport, SimaiRow
+from traincast.estimate.simai.price import RAISES_SMALL, Price, SimaiLayout, group_of, layout_of, message_bytes, price
 from traincast.formats.aicb.rows import AicbFile, Cell, Column, Row
-from traincast.job.options import LayoutOptions
+from traincast.job.flags import flag_of
+from traincast.job.options import LayoutOptions, SimulateOptions
 from traincast.job.simai import SimaiOverlap
 from traincast.units import GIGA, counted
 
@@ -18,6 +19,60 @@ _US_PER_S = 1_000_000
 _LONGEST_NS = 2**31
 _NOT_IN_BUBBLE = "embedding_layer"
 _SUMMED = ("dp", "dp_ep", "tp", "ep", "compute", "exposed")
+SIMAI_OPTIONS = frozenset({"gpus", "tp", "ep", "pp", "vpp", "microbatches", "pp_message_bytes"})
+"""Fields of `LayoutOptions` that SimAI has a word for."""
+_FLAGS = {"busbw_bytes_per_s": "busbw", "compute_slowdown": "slow"}
+"""Flags that are not named like their fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimaiRow:
+    """SimAI's times of one row; communication before any overlap."""
+
+    line: int
+    name: str
+    forward_compute_s: float
+    input_grad_compute_s: float
+    weight_grad_compute_s: float
+    forward_comm_s: float
+    input_grad_comm_s: float
+    weight_grad_comm_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimaiReport:
+    """What SimAI-Analytical says of a file, in seconds, and what it was computed for.
+
+    Exposed communication by group ("Expose DP comm" and so on), then "bubble time", "total comp", "total exposed comm"
+    (without PP) and "Total time".
+    """
+
+    dp_s: float
+    dp_ep_s: float
+    tp_s: float
+    ep_s: float
+    pp_s: float
+    bubble_s: float
+    compute_s: float
+    exposed_s: float
+    total_s: float
+    rows: tuple[SimaiRow, ...]
+    """Every row that SimAI reads."""
+    machine: SimaiMachine
+    layout: SimaiLayout
+    overlap: SimaiOverlap
+    warnings: tuple[Note, ...] = ()
+    """Where SimAI would crash, print NaN, or take no time in silence."""
+
+
+def refuse_beside_simai(options: SimulateOptions) -> None:
+    """Refuse, with a `ConfigError`, the first option that the user set and SimAI has no word for."""
+    layout = [each.name for each in fields(LayoutOptions) if each.name not in SIMAI_OPTIONS]
+    given = [name for name in layout if getattr(options.layout, name) != getattr(LayoutOptions(), name)]
+    pricing = [each.name for each in fields(SimulateOptions) if each.name not in ("layout", "cluster")]
+    given += [_FLAGS.get(name, name) for name in pricing if getattr(options, name) != getattr(SimulateOptions(), name)]
+    if given:
+        raise ConfigError(f"{flag_of(given[0])} has no meaning for SimAI's prices")
 
 
 def simai_sum(
@@ -28,23 +83,9 @@ def simai_sum(
 ) -> SimaiReport:
     """Add up a file as SimAI-Analytical does.
 
-    Order, dependencies and overlap have no effect on the sum. SimAI counts in whole nanoseconds
-    and adds microseconds; so does this.
-
-    Parameters
-    ----------
-    file : AicbFile
-        The file.
-    machine : SimaiMachine
-        SimAI's constants.
-    options : LayoutOptions, optional
-        World size, degrees and microbatches that override those of the header.
-    overlap : SimaiOverlap, optional
-        Shares of communication that SimAI is told to leave out.
-
-    Returns
-    -------
-    SimaiReport
+    Order, dependencies and overlap have no effect on the sum. SimAI counts in whole nanoseconds and adds microseconds;
+    so does this. `options` override world size, degrees and microbatches of the header; `overlap` are the shares of
+    communication that SimAI is told to leave out. Source: SimAI, ``Layer.cc``, ``Layer::report``.
 
     Raises
     ------
@@ -52,27 +93,23 @@ def simai_sum(
         If SimAI would divide by a degree that it has not read, or stop at the size of a message.
     InfeasibleError
         If a communication is above the 16 GiB where SimAI's tables end.
-
-    Notes
-    -----
-    Source: SimAI, ``Layer.cc``, ``Layer::report``.
     """
     chosen, shares, remarks = options or LayoutOptions(), overlap or SimaiOverlap(), Remarks(file.path)
     layout = layout_of(file, chosen, remarks)
     pricer = _Pricer(layout, machine, file.header.policy == RAISES_SMALL, remarks)
-    times = [(row, pricer.row(row)) for row in _rows_read(file, remarks)]
     sums = _Sums(shares)
-    for row, each in times:
-        sums.add(row, each)
+    for row in _rows_read(file, remarks):
+        comm_ns = [pricer.comm_ns(row, column) for column in Column]
+        sums.add(row, comm_ns, [pricer.compute_ns(row, column) for column in Column])
     # The base is in the file GA times, as many as it has microbatches of its one stage.
-    bubble_us = sums.base_us * ((layout.pp - 1) / (layout.ga * layout.vpp))
+    bubble_us = sums.us["base"] * ((layout.pp - 1) / (layout.ga * layout.vpp))
     messages_us = _messages_us(message_bytes(file, chosen), layout, shares.pp)
     return SimaiReport(
-        **sums.in_seconds(),
+        **{f"{name}_s": sums.us[name] / _US_PER_S for name in _SUMMED},
         pp_s=messages_us / _US_PER_S,
         bubble_s=bubble_us / _US_PER_S,
-        total_s=(sums.compute_us + sums.exposed_us + bubble_us + messages_us) / _US_PER_S,
-        rows=tuple(each.in_seconds(row) for row, each in times),
+        total_s=(sums.us["compute"] + sums.us["exposed"] + bubble_us + messages_us) / _US_PER_S,
+        rows=tuple(sums.rows),
         machine=machine,
         layout=layout,
         overlap=shares,
@@ -102,27 +139,6 @@ def _exposed(time: int, overlap: float) -> int:
     return int(single(single(time) * single(1 - single(overlap))))
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """Times of a row in ns: forward, input gradient, weight gradient."""
-
-    compute_ns: tuple[int, int, int]
-    comm_ns: tuple[int, int, int]
-
-    def in_seconds(self, source: Row) -> SimaiRow:
-        compute_s, comm_s = ([ns / GIGA for ns in times] for times in (self.compute_ns, self.comm_ns))
-        return SimaiRow(
-            line=source.line,
-            name=source.name,
-            forward_compute_s=compute_s[0],
-            input_grad_compute_s=compute_s[1],
-            weight_grad_compute_s=compute_s[2],
-            forward_comm_s=comm_s[0],
-            input_grad_comm_s=comm_s[1],
-            weight_grad_comm_s=comm_s[2],
-        )
-
-
 @dataclass(slots=True)
 class _Pricer:
     """Prices rows and collects what SimAI passes over; equal cells, of which files are full, once."""
@@ -133,12 +149,7 @@ class _Pricer:
     remarks: Remarks
     known: dict[tuple[Column, Cell], Price] = field(default_factory=dict)
 
-    def row(self, row: Row) -> _Times:
-        comm = [self._comm(row, column) for column in Column]
-        compute = [self._compute(row, row.cell(column)) for column in Column]
-        return _Times((compute[0], compute[1], compute[2]), (comm[0], comm[1], comm[2]))
-
-    def _comm(self, row: Row, column: Column) -> int:
+    def comm_ns(self, row: Row, column: Column) -> int:
         key = column, row.cell(column)
         found = self.known.get(key) or price(*key, self.layout, self.machine, self.raise_small)
         self.known[key] = found
@@ -146,8 +157,8 @@ class _Pricer:
             self.remarks.add(*found.doubt, row.line)
         return found.time_ns
 
-    def _compute(self, row: Row, cell: Cell) -> int:
-        time_ns = round(cell.compute_s * GIGA)
+    def compute_ns(self, row: Row, column: Column) -> int:
+        time_ns = round(row.cell(column).compute_s * GIGA)
         if time_ns >= _LONGEST_NS:
             text = (
                 "SimAI keeps compute times in 32 bits and ends without a result above 2.147 s; added as it is written"
@@ -158,39 +169,25 @@ class _Pricer:
 
 @dataclass(slots=True)
 class _Sums:
-    """SimAI's sums, in us."""
+    """SimAI's sums in us over rows, whose times are in ns: forward, input gradient, weight gradient."""
 
     overlap: SimaiOverlap
-    dp_us: float = field(default=0.0, init=False)
-    dp_ep_us: float = field(default=0.0, init=False)
-    tp_us: float = field(default=0.0, init=False)
-    ep_us: float = field(default=0.0, init=False)
-    base_us: float = field(default=0.0, init=False)
-    """What the bubble is a multiple of."""
-    compute_us: float = field(default=0.0, init=False)
-    exposed_us: float = field(default=0.0, init=False)
+    us: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*_SUMMED, "base"), 0.0))
+    """Those of `SimaiReport`, and the base of which the bubble is a multiple."""
+    rows: list[SimaiRow] = field(default_factory=list)
 
-    def add(self, source: Row, times: _Times) -> None:
-        forward, input_grad, weight_grad = times.comm_ns
-        compute_ns = sum(times.compute_ns)
-        if source.name != _NOT_IN_BUBBLE:
-            self.base_us += (forward + input_grad + compute_ns) / _NS_PER_US
+    def add(self, row: Row, comm_ns: Sequence[int], compute_ns: Sequence[int]) -> None:
+        forward, input_grad, weight_grad = comm_ns
+        if row.name != _NOT_IN_BUBBLE:
+            self.us["base"] += (forward + input_grad + sum(compute_ns)) / _NS_PER_US
         after_us = _exposed(weight_grad, self.overlap.dp) / _NS_PER_US
-        if group_of(Column.WEIGHT_GRAD, source.weight_grad.token) is SimaiGroup.DP_EP:
-            self.dp_ep_us += after_us
-        else:
-            self.dp_us += after_us
+        expert_dp = group_of(Column.WEIGHT_GRAD, row.weight_grad.token) is SimaiGroup.DP_EP
+        self.us["dp_ep" if expert_dp else "dp"] += after_us
         # The group of the forward column decides on the input gradient, too.
-        expert = group_of(Column.FORWARD, source.forward.token) is SimaiGroup.EP
-        share = self.overlap.ep if expert else self.overlap.tp
+        within = "ep" if group_of(Column.FORWARD, row.forward.token) is SimaiGroup.EP else "tp"
+        share = getattr(self.overlap, within)
         within_us = (_exposed(forward, share) + _exposed(input_grad, share)) / _NS_PER_US
-        if expert:
-            self.ep_us += within_us
-        else:
-            self.tp_us += within_us
-        self.compute_us += compute_ns / _NS_PER_US
-        self.exposed_us += after_us + within_us
-
-    def in_seconds(self) -> dict[str, float]:
-        """Return the sums that are fields of `SimaiReport`."""
-        return {f"{name}_s": getattr(self, f"{name}_us") / _US_PER_S for name in _SUMMED}
+        self.us[within] += within_us
+        self.us["compute"] += sum(compute_ns) / _NS_PER_US
+        self.us["exposed"] += after_us + within_us
+        self.rows.append(SimaiRow(row.line, row.name, *(ns / GIGA for ns in (*compute_ns, *comm_ns))))

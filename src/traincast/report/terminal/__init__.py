@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traincast.calibrate.validate import Validation
     from traincast.estimate.collective_table import CollectiveTable
     from traincast.estimate.operator_price import OperatorPrice
-    from traincast.estimate.simai.report import SimaiReport
+    from traincast.estimate.simai.total import SimaiReport
     from traincast.formats.contract import Inspection
     from traincast.hardware.cluster import Cluster
     from traincast.model.model import Model

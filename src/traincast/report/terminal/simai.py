@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.console import RenderableType
 
-from traincast.estimate.simai.report import SimaiReport
+from traincast.estimate.simai.total import SimaiReport
 from traincast.report.terminal.parts import heading, indented, notes, number, signed_percent, table, text
 from traincast.simulation.result import Result
 from traincast.units import counted, format_rate, format_time
