@@ -23,8 +23,17 @@ from traincast.job.job_file import SECTIONS, read_job_file
 from traincast.job.options import LayoutOptions, make_options
 from traincast.model.load import load_model
 from traincast.model.model import Attention, Experts, Latent, Model
-from traincast.ranges import LARGEST_WHOLE, RANGES, is_number, plain_number, quoted, range_of
-from traincast.units import parse_rate, parse_size, parse_time
+from traincast.units import (
+    LARGEST_WHOLE,
+    RANGES,
+    is_number,
+    parse_rate,
+    parse_size,
+    parse_time,
+    plain_number,
+    quoted,
+    range_of,
+)
 
 NO_NUMBERS = (
     "true",

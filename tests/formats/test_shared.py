@@ -13,7 +13,7 @@ from traincast.formats.layout import (
 )
 from traincast.formats.values import check_lines, filled_lines, number, shown, time_s, whole
 from traincast.job.options import LayoutOptions
-from traincast.ranges import RANGES
+from traincast.units import RANGES
 
 DEGREES = {"tp": 2, "cp": 3, "pp": 4}
 

@@ -1,11 +1,11 @@
-"""Types of options whose values have a range of `traincast.ranges`."""
+"""Types of options whose values have a range of `traincast.units`."""
 
 from typing import TYPE_CHECKING
 
 import click
 
 from traincast.errors import ConfigError
-from traincast.ranges import RANGES, Range, is_number, plain_number, quoted, range_of
+from traincast.units import RANGES, Range, is_number, plain_number, quoted, range_of
 
 if TYPE_CHECKING:
     _NumberType = click.ParamType[float]

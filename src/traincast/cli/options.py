@@ -13,8 +13,7 @@ from traincast.job.flags import LAYOUT_FLAGS
 from traincast.job.options import OVERLAP_CLASSES, check_gpus_used
 from traincast.job.simai import SimaiOverlap, parse_overlap
 from traincast.names import find_name, known_names
-from traincast.ranges import RANGES, checked_field, quoted
-from traincast.units import parse_rate, parse_size, parse_tokens
+from traincast.units import RANGES, checked_field, parse_rate, parse_size, parse_tokens, quoted
 
 if TYPE_CHECKING:
     _ChoiceType = click.Choice[str]

@@ -16,7 +16,7 @@ from typing import Any
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.names import nearest
-from traincast.ranges import brief, quoted
+from traincast.units import brief, quoted
 
 READ, NO_EFFECT, SMALL_EFFECT = "read", "no_effect", "small_effect"
 NOT_MODELLED, REFUSED, UNKNOWN = "not_modelled", "refused", "unknown"

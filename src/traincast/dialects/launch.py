@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from traincast.diagnostics import Note
 from traincast.dialects.shell import Commands, expanded, has_variable, read_commands, replaced
-from traincast.ranges import brief, count_of, quoted
+from traincast.units import brief, count_of, quoted
 
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 _MODULE = re.compile(r"^[A-Za-z_][\w]*(?:\.\w+)*$")

@@ -23,7 +23,7 @@ from traincast.job.job import SHARP_GROUPS
 from traincast.job.optimizer_types import TYPE_CHOICES
 from traincast.model.model import Model
 from traincast.model.table import model_from_table
-from traincast.ranges import count_of, quoted
+from traincast.units import count_of, quoted
 
 SHOWN = "megatron flags"
 

@@ -7,7 +7,7 @@ megatron/core/transformer/pipeline_parallel_layer_layout.py.
 import re
 
 from traincast.errors import ConfigError
-from traincast.ranges import count_of, quoted
+from traincast.units import count_of, quoted
 
 _FREQUENCY = re.compile(r"\(\[([01](?:,[01])*)\]\*(\d{1,9})\)|\[([01](?:,[01])*)\](?:\*(\d{1,9}))?")
 _REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,9})|([A-Za-z|])\*(\d{1,9})")

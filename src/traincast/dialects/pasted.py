@@ -8,8 +8,7 @@ from traincast.dialects.dialect_flags import NO_EFFECT, SMALL_EFFECT, FlagTable,
 from traincast.dialects.shell import has_variable, is_variable
 from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
-from traincast.ranges import RANGES, Range, brief, checked_field, is_number, plain_number, quoted
-from traincast.units import parse_tokens
+from traincast.units import RANGES, Range, brief, checked_field, is_number, parse_tokens, plain_number, quoted
 
 _NUMBER = re.compile(r"^-[\d.]")
 _QUOTED = re.compile(r"^(['\"])(.*)\1$", re.DOTALL)

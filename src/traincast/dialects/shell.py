@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from traincast.errors import ConfigError
-from traincast.ranges import LARGEST_WHOLE, count_of
+from traincast.units import LARGEST_WHOLE, count_of
 
 _SEPARATORS = frozenset(";&|\n")
 _REDIRECTIONS = re.compile(r"^\d*[<>][<>&|]*\d*$|^&>+$|^>&$")

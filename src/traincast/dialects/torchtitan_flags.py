@@ -19,8 +19,7 @@ from traincast.job.draft import Draft
 from traincast.job.inputs import InputFile, input_of
 from traincast.model.load import find_model, model_names
 from traincast.names import find_name, known_names, nearest
-from traincast.ranges import RANGES, checked_field, count_of, is_number, plain_number, quoted
-from traincast.units import counted, parse_tokens
+from traincast.units import RANGES, checked_field, count_of, counted, is_number, parse_tokens, plain_number, quoted
 
 T = TypeVar("T")
 

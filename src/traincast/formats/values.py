@@ -1,13 +1,13 @@
 """Read the lines and single numbers of a text file, and quote its text in messages.
 
 What cannot be read of a number raises ValueError with a sentence about the value alone; the caller
-knows the place and turns it into a FormatError. Numbers are in the ranges of `traincast.ranges`.
+knows the place and turns it into a FormatError. Numbers are in the ranges of `traincast.units`.
 """
 
 import math
 
 from traincast.errors import FormatError
-from traincast.ranges import RANGES
+from traincast.units import RANGES
 
 MOST_LINES = 2**17
 """Lines of a workload or trace file: about ten seconds of reading; the longest known have some thousands."""

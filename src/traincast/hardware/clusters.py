@@ -31,8 +31,8 @@ from traincast.hardware.gpus import filled, find_datasheet, gpu_names, said_of
 from traincast.hardware.measured import measured_tables_from
 from traincast.hardware.values import Value, built, read_table
 from traincast.names import find_name, known_names
-from traincast.ranges import quoted
 from traincast.registry import known_name
+from traincast.units import quoted
 
 _SECTIONS: dict[str, type[Gpu] | type[Link]] = {"gpu": Gpu, "intra": Link, "inter": Link}
 _LINK_KINDS = {"intra.kind": INTRA_KINDS, "inter.kind": INTER_KINDS, "gpu.link_kind": INTRA_KINDS}

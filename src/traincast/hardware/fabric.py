@@ -19,7 +19,7 @@ from typing import Any
 from traincast.errors import ConfigError
 from traincast.hardware.values import Value, built, read_table
 from traincast.names import find_name, known_names
-from traincast.ranges import RANGES, check_given, quoted
+from traincast.units import RANGES, check_given, quoted
 
 ROUTINGS = ("spray", "ecmp")
 _ALWAYS = frozenset({"kind", "file", "routing", "queue_pairs", "seed"})

@@ -17,7 +17,7 @@ from itertools import pairwise
 from traincast.errors import ConfigError
 from traincast.hardware.values import Value, built, read_table
 from traincast.names import known_names
-from traincast.ranges import quoted
+from traincast.units import quoted
 
 OPERATIONS = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),

@@ -1,6 +1,6 @@
 """Values of a table of a cluster file, each checked by the field of the dataclass that it is of.
 
-The type of the field says what may stand there, and its name the unit and the range (`traincast.ranges`). A value may
+The type of the field says what may stand there, and its name the unit and the range (`traincast.units`). A value may
 stand beside its source: ``{ value = ..., source = "..." }``.
 """
 
@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 from traincast.errors import ConfigError
 from traincast.names import known_names
-from traincast.ranges import RANGES, quoted, range_of
-from traincast.units import parse_rate, parse_size, parse_time
+from traincast.units import RANGES, parse_rate, parse_size, parse_time, quoted, range_of
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from traincast.model.counts import TASKS
 from traincast.model.model import Model
 from traincast.model.recompute import RECOMPUTE, spelled_modules
 from traincast.names import find_name
-from traincast.ranges import check_given
 from traincast.registry import known_name
+from traincast.units import check_given
 
 _CHOICES = (
     ("precision", "precision", PRECISIONS),

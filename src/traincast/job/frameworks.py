@@ -23,9 +23,8 @@ from traincast.job.framework import UNEVEN_SPLITS, Stack
 from traincast.job.job import CP_KINDS
 from traincast.model.recompute import RECOMPUTE
 from traincast.names import find_name, known_names
-from traincast.ranges import checked_field, quoted
 from traincast.registry import known_name
-from traincast.units import parse_time
+from traincast.units import checked_field, parse_time, quoted
 
 DEFAULT_STACK = "megatron-core-2025"
 """What runs a job that names neither stack nor year."""

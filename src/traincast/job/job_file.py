@@ -37,8 +37,7 @@ from traincast.model.load import builtin_table, find_model, model_names
 from traincast.model.model import Model
 from traincast.model.table import merged, model_from_table
 from traincast.names import known_names
-from traincast.ranges import quoted, range_of
-from traincast.units import parse_tokens
+from traincast.units import parse_tokens, quoted, range_of
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "parallel": (

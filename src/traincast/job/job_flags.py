@@ -29,7 +29,7 @@ class JobFlag(NamedTuple):
     choices: tuple[str, ...] = ()
     """All values of a ``choice`` or of ``names``, the built-in ones of a ``text`` to which plug-ins may add."""
     least: int = 1
-    """Smallest value of a count or number; the largest below, None: that of `traincast.ranges`."""
+    """Smallest value of a count or number; the largest below, None: that of `traincast.units`."""
     most: int | None = None
 
 

@@ -12,8 +12,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.measured import OPERATIONS
 from traincast.job.dtypes import bytes_per_element
 from traincast.names import find_name, known_names
-from traincast.ranges import RANGES, checked_field
-from traincast.units import counted
+from traincast.units import RANGES, checked_field, counted
 
 GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")
 """Communication groups as the user names them."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
-from traincast.ranges import check_given
+from traincast.units import check_given
 
 NORMS = ("rms", "layer")
 """Kinds of normalisation; ``layer`` has a bias."""

@@ -8,7 +8,7 @@ from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.model.model import NORMS, Attention, Experts, Latent, Model
 from traincast.names import known_names
-from traincast.ranges import checked_field, quoted
+from traincast.units import checked_field, quoted
 
 T = TypeVar("T", bound=Model | Attention | Experts | Latent)
 

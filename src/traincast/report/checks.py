@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from traincast.errors import FormatError
-from traincast.ranges import RANGES, quoted, range_of
 from traincast.simulation.result import BREAKDOWN_KEYS, Result
+from traincast.units import RANGES, quoted, range_of
 
 _LARGEST = RANGES["FLOP rate"].highest
 """No number of a result is larger."""
@@ -25,7 +25,7 @@ _TABLES = (
     "stragglers",
     "what_if",
 )
-"""Keys whose numbers are quantities by their names (`traincast.ranges`); others hold what a cluster or job says."""
+"""Keys whose numbers are quantities by their names (`traincast.units`); others hold what a cluster or job says."""
 _KINDS: Mapping[str, str] = {"stage": "rank", "count": "count", "represents": "degree", "breakdown_s": "time"}
 """Kinds of quantities of a result whose names no input has."""
 _SIGNED = ("cost_s", "saving_s")

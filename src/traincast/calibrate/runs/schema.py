@@ -18,7 +18,7 @@ import msgspec
 from traincast.calibrate.tables import Row
 from traincast.files import parse_toml
 from traincast.hardware.gpus import find_gpu
-from traincast.ranges import is_number, plain_number
+from traincast.units import is_number, plain_number
 
 ALIASES = {
     "gpus": "num_gpus",

@@ -33,7 +33,7 @@ from traincast.formats.echo.vocabulary import (
     SUB_OPERATION_FIELDS,
 )
 from traincast.formats.values import check_lines, shown
-from traincast.ranges import LARGEST_WHOLE
+from traincast.units import LARGEST_WHOLE
 from traincast.workload.words import Operation
 
 HEAD = re.compile(r"(rank|stage):(0|[1-9][0-9]{0,8}):([A-Za-z_][A-Za-z0-9_]{0,63})\(", re.ASCII)

@@ -20,7 +20,7 @@ from traincast.formats.contract import Sniff
 from traincast.formats.topology.simai import load_text
 from traincast.formats.values import number, shown
 from traincast.hardware.network import SHAPES, Dimension
-from traincast.ranges import RANGES
+from traincast.units import RANGES
 
 GB = 2**30
 """What that simulator means by a gigabyte."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
-from traincast.ranges import RANGES, quoted
+from traincast.units import RANGES, quoted
 
 
 class Config:

@@ -9,7 +9,7 @@ import re
 
 from traincast.errors import ConfigError
 from traincast.model.hugging_face.config import Config
-from traincast.ranges import quoted
+from traincast.units import quoted
 
 _HYBRID = "hybrids of attention and state-space or linear attention layers are not described"
 _SPARSE = "attention to keys that an indexer chooses is not described"
