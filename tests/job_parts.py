@@ -10,7 +10,7 @@ from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.model.model import Attention, Experts, Latent, Model
-from traincast.simulation.predict import plan_of_job
+from traincast.schedules.check import plan_of
 from traincast.workload.build.build import build_workload
 from traincast.workload.words import Group, Kind, Operation, Phase
 
@@ -56,7 +56,7 @@ def job_of(model=TINY, cluster="h100", **fields):
 
 def workload_of(job, gpus_per_node=8):
     """Return the workload of a job."""
-    return build_workload(job, plan_of_job(job), gpus_per_node)
+    return build_workload(job, plan_of(job), gpus_per_node)
 
 
 def slots(workload, which):

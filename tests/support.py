@@ -9,7 +9,7 @@ from traincast.engine.graph import build_graph
 from traincast.engine.run import run
 from traincast.job.options import OVERLAP_CLASSES
 from traincast.job.parallel import Parallel
-from traincast.schedules.plan import SCHEDULES, SchedulePlan
+from traincast.schedules.plan import SCHEDULES, SchedulePlan, SlotKind
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.expand import expand
 from traincast.workload.fold import unfolded
@@ -178,3 +178,15 @@ def layouts(draw, tps=(1, 2, 3, 4, 6, 8), max_dp=6, max_ranks=96):
     microbatches = draw(st.integers(1, 4))
     degrees = {"tp": tp, "cp": cp, "dp": dp, "pp": pp, "ep": ep, "etp": etp, "vpp": vpp}
     return {**degrees, "schedule": schedule, "microbatches": microbatches}
+
+
+def in_flight(plan: SchedulePlan) -> list[int]:
+    """Count the peak of microbatches forwarded whose whole backward is not done, per stage, for each virtual stage."""
+    peaks = []
+    for order in plan.slots:
+        held = peak = 0
+        for slot in order:
+            held += (slot.kind == SlotKind.F) - (slot.kind in (SlotKind.W, SlotKind.BW))
+            peak = max(peak, held)
+        peaks.append(peak)
+    return peaks

@@ -2,8 +2,9 @@
 
 import pytest
 
+from support import in_flight
 from traincast.errors import InfeasibleError
-from traincast.schedules.check import check_plan, in_flight
+from traincast.schedules.check import check_plan
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, SlotKind
 
 NAMES = SCHEDULES.names()

@@ -15,7 +15,7 @@ from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.counts import adapter_parameters, layer_parameters
 from traincast.model.load import load_model
-from traincast.simulation.predict import plan_of_job
+from traincast.schedules.check import plan_of
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 PARTS = {
@@ -220,7 +220,7 @@ def memory(case, layers=1, stage=0, **changes):
     """Return all terms of the memory of one stage of a job, and how many microbatches are in flight there."""
     job = job_of(case, layers, **changes)
     found, flights = Counter(), {1}
-    for name, size in stage_memory(job, plan_of_job(job))[stage].terms:
+    for name, size in stage_memory(job, plan_of(job))[stage].terms:
         part, _, number = name.partition(" x ")
         found[PARTS.get(part, part)] += size
         flights.add(int(number.split()[0]) if number else 1)
@@ -230,11 +230,11 @@ def memory(case, layers=1, stage=0, **changes):
 def peak(case, layers=1, stage=0, **changes):
     """Return the memory of one stage of a job as it is reported."""
     job = job_of(case, layers, **changes)
-    return stage_memory(job, plan_of_job(job))[stage]
+    return stage_memory(job, plan_of(job))[stage]
 
 
 def _terms(job):
-    (stage,) = stage_memory(job, plan_of_job(job))
+    (stage,) = stage_memory(job, plan_of(job))
     return {"terms": Counter(dict(stage.terms))}
 
 

@@ -13,7 +13,7 @@ from traincast.model.counts import parameters
 from traincast.model.load import load_model, model_names
 from traincast.model.numbers import Number
 from traincast.model.structure import RankParts, first_blocks, last_blocks, layer_kinds, mtp_layer, parts_of
-from traincast.simulation.predict import plan_of_job
+from traincast.schedules.check import plan_of
 from traincast.workload.build.stage import stages_of
 
 KINDS = ("llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "gemma2-9b", "qwen1.5-moe-a2.7b")
@@ -45,7 +45,7 @@ def test_every_count_of_parameters_is_the_same(name):
     counted = parameters(model, job.padded_vocab)
     (stage,) = stages_of(job, 8)
     built = stage.weights()
-    held, trained = rank_parameters(job, plan_of_job(job), 0, RankParts(rank_share(job)))
+    held, trained = rank_parameters(job, plan_of(job), 0, RankParts(rank_share(job)))
     assert built.total == built.trained_dense + built.trained_experts == counted.trained
     assert held.total == trained.total == counted.trained
     experts = counted.layers.experts + counted.mtp.experts

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from support import in_flight
 from traincast.errors import InfeasibleError
-from traincast.schedules.check import in_flight
 from traincast.schedules.gpipe import gpipe
 from traincast.schedules.interleaved import interleaved
 from traincast.schedules.one_f_one_b import one_f_one_b

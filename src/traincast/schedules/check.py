@@ -1,10 +1,14 @@
-"""What every plan must keep: complete, on the right stages, and free of deadlock."""
+"""The checked plan of a job or workload; what every plan must keep: complete, in its place, free of deadlock."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice, product
+from typing import Protocol
 
 from traincast.errors import DeadlockError, ProgramError
-from traincast.schedules.plan import SchedulePlan, Slot, SlotKind
+from traincast.job.parallel import Parallel
+from traincast.progress import advanced, announce
+from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
 
 Part = tuple[SlotKind, int, int]
 """F, B or W of one virtual stage and microbatch; a BW slot does two parts."""
@@ -15,20 +19,46 @@ _PARTS: dict[int, tuple[SlotKind, ...]] = {
     SlotKind.W: (SlotKind.W,),
     SlotKind.BW: (SlotKind.B, SlotKind.W),
 }
-_NAMED = 4  # how many missing slots a message names
+_NAMED = 4
+"""How many missing slots a message names."""
+_LONG_SLOTS = 2**16
+"""Slots of a plan from which it is announced before it is made."""
+
+
+class _Planned(Protocol):
+    """What names a schedule and has a layout: a job or a workload."""
+
+    @property
+    def schedule(self) -> str: ...
+    @property
+    def parallel(self) -> Parallel: ...
+
+
+def plan_of(work: _Planned) -> SchedulePlan:
+    """Return the checked pipeline plan of a job or workload.
+
+    Raises
+    ------
+    TraincastError
+        If the schedule is not known, or cannot run so many stages, virtual stages and microbatches.
+    """
+    parallel = work.parallel
+    return _checked_plan(work.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
+
+
+@lru_cache(maxsize=64)
+def _checked_plan(schedule: str, stages: int, virtual: int, microbatches: int) -> SchedulePlan:
+    slots = stages * virtual * microbatches
+    if slots > _LONG_SLOTS:
+        announce(f"scheduling {slots:,} slots (pp x vpp x microbatches), each with its work: tens of seconds")
+    plan = SCHEDULES.get(schedule)(stages, virtual, microbatches)
+    check_plan(plan, stages, virtual, microbatches)
+    advanced(0.1)
+    return plan
 
 
 def check_plan(plan: SchedulePlan, stages: int, virtual_per_stage: int, microbatches: int) -> None:
-    """Check that a plan is complete, keeps its placement and can be executed.
-
-    Takes time proportional to the number of slots.
-
-    Parameters
-    ----------
-    plan : SchedulePlan
-        The plan.
-    stages, virtual_per_stage, microbatches : int
-        The P, V and M that it was made for.
+    """Check that a plan for P, V and M is complete, keeps its placement and can be executed, in time O(slots).
 
     Raises
     ------
@@ -60,13 +90,6 @@ def stuck_slots(slots: Sequence[Sequence[Slot]], virtual_stages: int) -> list[tu
     F waits for F of the virtual stage before, B for its own F and for B of the virtual
     stage after, W for its own B; each stage keeps its order.
 
-    Parameters
-    ----------
-    slots : sequence of sequences of Slot
-        Per stage: its slots in order.
-    virtual_stages : int
-        Q.
-
     Returns
     -------
     list of (stage, position, part)
@@ -91,35 +114,6 @@ def stuck_slots(slots: Sequence[Sequence[Slot]], virtual_stages: int) -> list[tu
                 done.add(part)
                 ready.extend(waiting.pop(part, ()))
     return sorted((stage, position[stage], part) for part, stuck in waiting.items() for stage in stuck)
-
-
-def in_flight(plan: SchedulePlan) -> list[int]:
-    """Count the peak of microbatches forwarded but not yet backwarded, per stage.
-
-    One microbatch counts once per virtual stage. It is in flight until its whole
-    backward is done (BW or W), because the weight gradient still needs the activations.
-
-    Parameters
-    ----------
-    plan : SchedulePlan
-        The plan.
-
-    Returns
-    -------
-    list of int
-        The peak of each stage.
-    """
-    peaks = []
-    for order in plan.slots:
-        held = peak = 0
-        for slot in order:
-            if slot.kind == SlotKind.F:
-                held += 1
-                peak = max(peak, held)
-            elif slot.kind != SlotKind.B:
-                held -= 1
-        peaks.append(peak)
-    return peaks
 
 
 def _check_shape(plan: SchedulePlan, stages: int, virtual_per_stage: int) -> None:

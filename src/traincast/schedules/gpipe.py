@@ -1,32 +1,15 @@
 """GPipe: all forwards, then all backwards."""
 
-from traincast.schedules.order import one_chunk_plan
-from traincast.schedules.plan import SCHEDULES, SchedulePlan
+from traincast.schedules.plan import SCHEDULES, SchedulePlan, one_chunk_plan
 
 
 @SCHEDULES.register("gpipe")
 def gpipe(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
-    """Plan GPipe: every stage runs all its forwards, then all its backwards.
+    """Plan GPipe: every stage runs all its forwards, then all its backwards; V must be 1.
 
-    Backwards go in the order of the forwards, 0..M-1, as PyTorch runs them. (The
-    paper's figure draws them reversed; with equal microbatches the step is as long.)
-    P2p is blocking: PyTorch posts a receive only when its data is needed, so
-    the transfer is never hidden from the receiver.
-
-    Parameters
-    ----------
-    stages, virtual_per_stage, microbatches : int
-        P, V and M; V must be 1.
-
-    Returns
-    -------
-    SchedulePlan
-        Slots F and BW, blocking p2p.
-
-    Raises
-    ------
-    InfeasibleError
-        If V > 1.
+    Backwards go in the order of the forwards, 0..M-1, as PyTorch runs them. (The paper's figure draws them
+    reversed; with equal microbatches the step is as long.) P2P is blocking: PyTorch posts a receive only when its
+    data is needed, so the transfer is never hidden from the receiver.
 
     Notes
     -----

@@ -9,35 +9,27 @@ from dataclasses import replace
 
 from traincast.diagnostics import Note
 from traincast.schedules.one_f_one_b import one_f_one_b
-from traincast.schedules.order import looped_placement, require_counts, weave
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
+from traincast.schedules.plan import (
+    SCHEDULES,
+    SchedulePlan,
+    Slot,
+    SlotKind,
+    looped_placement,
+    require_counts,
+    weave,
+)
+from traincast.units import counted
 
 _Slots = tuple[tuple[Slot, ...], ...]
 
 
 @SCHEDULES.register("interleaved")
 def interleaved(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
-    """Plan Megatron's interleaved 1F1B; any M runs.
+    """Plan Megatron's interleaved 1F1B with overlapped p2p; any M runs.
 
-    Virtual stage q = chunk*P + stage. A group of P microbatches passes chunk 0, then
-    chunk 1, ..; backwards pass the chunks in reverse. Stage s warms up with
-    2*(P - s - 1) + (V - 1)*P forwards, at most M*V. With V = 1 the order is 1F1B's.
-
-    Parameters
-    ----------
-    stages, virtual_per_stage, microbatches : int
-        P, V and M.
-
-    Returns
-    -------
-    SchedulePlan
-        Slots F and BW, overlapped p2p. Where Megatron-LM would refuse (V > 1 and M
-        not a multiple of P), with the warning ``megatron-would-refuse``.
-
-    Raises
-    ------
-    InfeasibleError
-        If one of the counts is below 1.
+    Virtual stage q = chunk*P + stage. A group of P microbatches passes chunk 0, then chunk 1, ..; backwards pass the
+    chunks in reverse. Stage s warms up with 2*(P - s - 1) + (V - 1)*P forwards, at most M*V. With V = 1 the order is
+    1F1B's. Where Megatron-LM would refuse (V > 1 and M not a multiple of P) the plan has a warning.
 
     Notes
     -----
@@ -62,10 +54,8 @@ def _slots(stages: int, virtual_per_stage: int, microbatches: int) -> _Slots:
     last_chunk = virtual_per_stage - 1
     slots = []
     for stage in range(stages):
-        forwards = [Slot(SlotKind.F, chunk * stages + stage, microbatch) for chunk, microbatch in table]
-        backwards = [
-            Slot(SlotKind.BW, (last_chunk - chunk) * stages + stage, microbatch) for chunk, microbatch in table
-        ]
+        forwards = [Slot(SlotKind.F, chunk * stages + stage, mb) for chunk, mb in table]
+        backwards = [Slot(SlotKind.BW, (last_chunk - chunk) * stages + stage, mb) for chunk, mb in table]
         warmup = 2 * (stages - stage - 1) + last_chunk * stages
         slots.append(weave(forwards, backwards, min(warmup, len(table))))
     return tuple(slots)
@@ -79,10 +69,9 @@ def _turns(stages: int, virtual_per_stage: int, microbatches: int) -> Iterator[t
 
 
 def _refusal(stages: int, microbatches: int) -> Note:
-    counted = f"{microbatches} microbatch{' is' if microbatches == 1 else 'es are'}"
     compared = "fewer than" if microbatches < stages else "not a multiple of"
-    why = f"{counted} {compared} {stages} stages"
-    return Note(
-        "megatron-would-refuse",
-        f"{why}: Megatron-LM refuses this interleaved schedule; run here with a last group of {microbatches % stages}",
+    why = f"{counted(microbatches, 'microbatch is', 'microbatches are')} {compared} {stages} stages"
+    text = (
+        f"{why}: Megatron-LM refuses this interleaved schedule; run here with a last group of {microbatches % stages}"
     )
+    return Note("megatron-would-refuse", text)

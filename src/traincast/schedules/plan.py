@@ -1,15 +1,16 @@
-"""The contract of a pipeline schedule.
+"""The contract of a pipeline schedule, and what several schedules share.
 
 Letters: P stages, V virtual stages per stage, Q = P*V virtual stages in model order,
 M microbatches.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from traincast.diagnostics import Note
+from traincast.errors import InfeasibleError
 from traincast.registry import Registry
 
 
@@ -48,7 +49,7 @@ class SchedulePlan:
     slots: tuple[tuple[Slot, ...], ...]
     """Per stage: its slots in order, [P]."""
     overlapped_p2p: bool
-    """Whether messages travel beside compute (interleaved) or block it (1F1B)."""
+    """Whether pipeline send/recv is overlapped with compute (interleaved) or blocks it (1F1B)."""
     warnings: tuple[Note, ...] = ()
 
 
@@ -56,3 +57,69 @@ Schedule = Callable[[int, int, int], SchedulePlan]
 """A schedule: (P, V, M) -> plan. Raises InfeasibleError where it cannot run."""
 
 SCHEDULES: Registry[Schedule] = Registry("schedule", "traincast.schedules")
+
+
+def require_counts(name: str, stages: int, virtual_per_stage: int, microbatches: int) -> None:
+    """Refuse counts that leave nothing to schedule.
+
+    Raises
+    ------
+    InfeasibleError
+        If one of P, V, M is below 1.
+    """
+    if min(stages, virtual_per_stage, microbatches) < 1:
+        raise InfeasibleError(
+            f"schedule {name} needs at least one stage, virtual stage and microbatch; "
+            f"got pp {stages}, vpp {virtual_per_stage}, microbatches {microbatches}"
+        )
+
+
+def looped_placement(stages: int, virtual_per_stage: int) -> tuple[int, ...]:
+    """Return the stage of each virtual stage when the model loops over the stages: 0, 1, .., P-1, 0, 1, .. [Q]."""
+    return tuple(range(stages)) * virtual_per_stage
+
+
+def weave(forwards: Sequence[Slot], backwards: Sequence[Slot], warmup: int) -> tuple[Slot, ...]:
+    """Order one stage as warmup forwards, then one forward and one backward in turn (steady), then cooldown.
+
+    Parameters
+    ----------
+    forwards, backwards : sequence of Slot
+        The stage's work, equally many of each, each in its own order.
+    warmup : int
+        How many forwards come before the first pair, 0..len(forwards).
+    """
+    steady = len(forwards) - warmup
+    pairs = zip(forwards[warmup:], backwards[:steady], strict=True)
+    return (*forwards[:warmup], *(slot for pair in pairs for slot in pair), *backwards[steady:])
+
+
+def one_chunk_plan(name: str, virtual_per_stage: int, microbatches: int, warmups: Sequence[int]) -> SchedulePlan:
+    """Plan a schedule with blocking p2p that keeps one virtual stage per stage and microbatches in order.
+
+    Parameters
+    ----------
+    name : str
+        The schedule.
+    virtual_per_stage, microbatches : int
+        V and M.
+    warmups : sequence of int
+        Per stage: how many forwards come before the first pair.
+
+    Raises
+    ------
+    InfeasibleError
+        If V > 1: these schedules have no order for it.
+    """
+    require_counts(name, len(warmups), virtual_per_stage, microbatches)
+    if virtual_per_stage > 1:
+        raise InfeasibleError(
+            f"schedule {name} runs one virtual stage per stage, not vpp {virtual_per_stage}; use schedule interleaved"
+        )
+    slots = []
+    for stage, warmup in enumerate(warmups):
+        forwards = [Slot(SlotKind.F, stage, microbatch) for microbatch in range(microbatches)]
+        backwards = [Slot(SlotKind.BW, stage, microbatch) for microbatch in range(microbatches)]
+        slots.append(weave(forwards, backwards, warmup))
+    placement = looped_placement(len(warmups), 1)
+    return SchedulePlan(name=name, placement=(placement,), slots=tuple(slots), overlapped_p2p=False)

@@ -12,9 +12,10 @@ from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.job.options import SimulateOptions
 from traincast.progress import advanced
+from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.interval import interval
-from traincast.simulation.predict import plan_of_job, run_job
+from traincast.simulation.predict import run_job
 from traincast.simulation.rates import above_peak, rates_of
 from traincast.simulation.result import JobFacts, Peak, Result
 from traincast.simulation.simulate import account
@@ -59,7 +60,7 @@ def forecast(
     """
     table = factors or shipped_factors()
     options = options or SimulateOptions()
-    gpu, plan = cluster.gpu, plan_of_job(job)
+    gpu, plan = cluster.gpu, plan_of(job)
     warnings = _warnings(job, plan, gpu, cluster.gpus_per_node, allow_oom=allow_oom)
     done = run_job(job, cluster, options, table.for_job(gpu, job.stack.name), engine)
     result = account(done.run, done.workload, done.plan, done.cluster, options, engine)

@@ -1,7 +1,6 @@
 """Forecast a job: build its work, price it, simulate the step."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -13,8 +12,9 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.job.options import SimulateOptions
+from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
-from traincast.simulation.run import Run, checked_plan, run_workload
+from traincast.simulation.run import Run, run_workload
 from traincast.workload.build.build import build_workload
 from traincast.workload.ops import FloatArray, OpTable
 from traincast.workload.words import CostClass, Group, Kind, Operation
@@ -44,14 +44,6 @@ class JobRun:
         return self.run.timeline.step_s
 
 
-def plan_of_job(job: Job) -> SchedulePlan:
-    """Return the checked pipeline plan of a job."""
-    return _plan(job.schedule, job.parallel.pp, job.parallel.vpp, job.parallel.microbatches)
-
-
-_plan = lru_cache(maxsize=64)(checked_plan)
-
-
 def prepare_job(
     job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int = 8
 ) -> tuple[SchedulePlan, Workload, PricedCompute]:
@@ -62,7 +54,7 @@ def prepare_job(
     TraincastError
         If the job cannot run.
     """
-    plan = plan_of_job(job)
+    plan = plan_of(job)
     workload = build_workload(with_factors(job, factors), plan, ranks_per_node)
     compute_factor = job.stack.compute_factor * factors.of("compute")
     compute = price_compute(workload.ops, gpu, factors, compute_factor)

@@ -19,8 +19,7 @@ from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
 from traincast.job.options import SimulateOptions
 from traincast.progress import advanced, announce
-from traincast.schedules.check import check_plan
-from traincast.schedules.plan import SCHEDULES, SchedulePlan
+from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.beside import ComputeBesideTransfers, KindsBesideEachOther
 from traincast.simulation.loop import Loop, Settled
 from traincast.units import counted, format_size
@@ -40,8 +39,6 @@ LONG_OPS = 4_000_000
 """Operations from which a run is announced, with its progress."""
 LONG_OPS_IN_PYTHON = 200_000
 """The same without numba."""
-LONG_SLOTS = 2**16
-"""Slots of a pipeline plan from which it is."""
 _OPS_PER_S = 1e6
 _OPS_PER_S_IN_PYTHON = 3e4
 _BYTES_PER_OP = 160
@@ -65,36 +62,6 @@ class Run:
     def timeline(self) -> Timeline:
         """When everything ran."""
         return self.settled.timeline
-
-
-def plan_of(workload: Workload) -> SchedulePlan:
-    """Return the checked pipeline plan of a workload."""
-    parallel = workload.parallel
-    return checked_plan(workload.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
-
-
-def checked_plan(schedule: str, stages: int, virtual: int, microbatches: int) -> SchedulePlan:
-    """Return the checked plan of a pipeline schedule; one of many slots is announced before it is made.
-
-    Parameters
-    ----------
-    schedule : str
-        Name of the schedule.
-    stages, virtual, microbatches : int
-        Stages, virtual stages of each, and microbatches of a step.
-
-    Raises
-    ------
-    TraincastError
-        If the schedule is not known, or cannot run so many.
-    """
-    slots = stages * virtual * microbatches
-    if slots > LONG_SLOTS:
-        announce(f"scheduling {slots:,} slots (pp x vpp x microbatches), each with its work: tens of seconds")
-    plan = SCHEDULES.get(schedule)(stages, virtual, microbatches)
-    check_plan(plan, stages, virtual, microbatches)
-    advanced(0.1)
-    return plan
 
 
 def run_workload(

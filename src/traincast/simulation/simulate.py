@@ -17,6 +17,7 @@ from traincast.fabric.node_use import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.job.options import SimulateOptions
 from traincast.job.parallel import Parallel
+from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.remarks import (
     check_time,
@@ -29,7 +30,7 @@ from traincast.simulation.remarks import (
     without_peers,
 )
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
-from traincast.simulation.run import Run, plan_of, run_workload, steps_of_other_seeds
+from traincast.simulation.run import Run, run_workload, steps_of_other_seeds
 from traincast.units import counted
 from traincast.workload.words import Kind
 from traincast.workload.workload import MeasuredRun, Workload

@@ -6,7 +6,7 @@ from traincast.estimate.memory import fits, stage_memory
 from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
-from traincast.simulation.predict import plan_of_job
+from traincast.schedules.check import plan_of
 
 # Model, fields of the job, and by the name of each change the fields that a user would write for it.
 JOBS = {
@@ -183,7 +183,7 @@ JOBS = {
 )
 def test_more_tensor_parallelism_stays_in_a_node_and_keeps_key_value_heads_whole(model, tp, gpus_per_node, more):
     job = job_of(model, {"gpus": 64, "tp": tp, "zero": 0, "seq_length": 2048})
-    found = dict(fits(job, plan_of_job(job), 1e9, gpus_per_node).remedies)
+    found = dict(fits(job, plan_of(job), 1e9, gpus_per_node).remedies)
     assert (f"tp {2 * tp}" in found) is more
 
 
@@ -195,14 +195,14 @@ def job_of(model, fields):
 
 
 def peak_of(job):
-    return max(stage.peak for stage in stage_memory(job, plan_of_job(job)))
+    return max(stage.peak for stage in stage_memory(job, plan_of(job)))
 
 
 @pytest.mark.parametrize("name", list(JOBS))
 def test_remedies_are_the_changes_that_free_memory_and_say_how_much(name):
     model, fields, changes = JOBS[name]
     job = job_of(model, fields)
-    found = dict(fits(job, plan_of_job(job), 1e9).remedies)
+    found = dict(fits(job, plan_of(job), 1e9).remedies)
     expected = {change: peak_of(job) - peak_of(job_of(model, fields | more)) for change, more in changes.items()}
     assert found == pytest.approx({change: saved for change, saved in expected.items() if saved > 0})
     assert list(found.values()) == sorted(found.values(), reverse=True)

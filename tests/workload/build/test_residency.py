@@ -9,9 +9,9 @@ import pytest
 from job_parts import TINY_EXPERTS, exchanged, job_of
 from traincast.errors import ConfigError
 from traincast.hardware.clusters import load_cluster
+from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SCHEDULES
 from traincast.simulation.forecast import forecast
-from traincast.simulation.predict import plan_of_job
 from traincast.workload.build.residency import residency
 from traincast.workload.build.stage import stages_of
 from traincast.workload.words import Group, Operation
@@ -127,7 +127,7 @@ def test_eight_bit_weights_need_eight_bit_products():
 def test_whole_state_takes_memory():
     """Per parameter of a stage: 2 bytes gathered, 4 of the gradient; sharded, only a few layers at a time."""
     job = titan()
-    plan = plan_of_job(job)
+    plan = plan_of(job)
     whole = forecast(job, H100).memory_bytes
     sharded = forecast(replace(job, stack=replace(job.stack, pipelined_fsdp=False), reshard_after_forward=True), H100)
     for stage, held in enumerate(stages_of(job, 8)):
