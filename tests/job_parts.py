@@ -49,7 +49,7 @@ TINY_ALL = replace(
 
 def job_of(model=TINY, cluster="h100", **fields):
     """Return a decided job: one GPU, 8 sequences of 1024 tokens, unless told otherwise."""
-    given = {"gpus": 1, "seq_length": 1024, "global_batch": 8, "stack": "megatron-core-2025", "vpp": 1} | fields
+    given = {"gpus": 1, "seq_length": 1024, "global_batch": 8, "framework": "megatron-core-2025", "vpp": 1} | fields
     found = load_model(model) if isinstance(model, str) else model
     return resolve_job(JobRequest(model=found, **given), load_cluster(cluster))
 

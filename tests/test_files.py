@@ -18,7 +18,7 @@ from traincast.files import MOST_DEPTH, parse_json, parse_toml, read_bytes, read
 from traincast.formats.contract import FORMATS
 from traincast.formats.open import identify
 from traincast.hardware.clusters import load_cluster
-from traincast.job.frameworks import load_stack
+from traincast.job.frameworks import load_framework
 from traincast.job.job_file import read_job_file
 from traincast.job.options import LayoutOptions
 from traincast.model.load import load_model
@@ -48,7 +48,7 @@ def test_a_larger_file_is_refused_before_it_is_read(tmp_path):
 
 READERS = {
     "cluster": load_cluster,
-    "stack": load_stack,
+    "framework": load_framework,
     "model": load_model,
     "job": read_job_file,
     "constants": load_constants,

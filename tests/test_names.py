@@ -12,7 +12,7 @@ from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.hardware.fabric import KINDS, fabric_from_table
 from traincast.hardware.gpus import gpu_names, load_gpu
 from traincast.job.dtypes import DTYPE_BYTES, bytes_per_element
-from traincast.job.frameworks import load_stack, stack_names
+from traincast.job.frameworks import framework_names, load_framework
 from traincast.job.job import PRECISIONS
 from traincast.job.operators import OPERATOR_SIZES
 from traincast.job.options import make_options
@@ -25,7 +25,15 @@ from traincast.workload.words import operation_named
 
 @pytest.mark.parametrize(
     "names",
-    [cluster_names(), stack_names(), model_names(), gpu_names(), list(KINDS), SCHEDULES.names(), list(OPERATOR_SIZES)],
+    [
+        cluster_names(),
+        framework_names(),
+        model_names(),
+        gpu_names(),
+        list(KINDS),
+        SCHEDULES.names(),
+        list(OPERATOR_SIZES),
+    ],
 )
 def test_no_two_known_names_differ_in_spelling_alone(names):
     by_plain = {}
@@ -65,7 +73,7 @@ def test_the_nearest_come_first_and_none_where_nothing_is_like_it():
 def test_everything_with_a_name_takes_its_spellings():
     assert load_cluster("H100").name == "h100"
     assert load_gpu("h100-sxm-80gb") == load_gpu("H100_SXM_80GB")
-    assert load_stack("Megatron_Core_2025").name == "megatron-core-2025"
+    assert load_framework("Megatron_Core_2025").name == "megatron-core-2025"
     assert find_model("llama3_70b") == "llama3-70b"
     assert SCHEDULES.get("1F1B") is SCHEDULES.get("1f1b")
     assert REPORTS.get(REPORTS.names()[0].upper()) is REPORTS.get(REPORTS.names()[0])
@@ -81,7 +89,7 @@ def test_everything_with_a_name_takes_its_spellings():
     [
         (lambda: load_cluster("h1000"), "did you mean h100"),
         (lambda: load_gpu("H10O-SXM-80GB"), "did you mean H100-SXM-80GB"),
-        (lambda: load_stack("megatron-core-205"), "did you mean megatron-core-2025"),
+        (lambda: load_framework("megatron-core-205"), "did you mean megatron-core-2025"),
         (lambda: api.models(["lama3-70b"]), "did you mean llama3-70b"),
         (lambda: SCHEDULES.get("interleaving"), "did you mean interleaved"),
         (lambda: api.operator("gem", "h100", m=1), "did you mean gemm"),
@@ -118,17 +126,17 @@ def run(*words):
 
 
 def test_the_command_line_takes_them_too(tmp_path):
-    words = ("--precision", "BF16", "--recompute", "Full", "--schedule", "1F1B", "--stack", "Eager")
+    words = ("--precision", "BF16", "--recompute", "Full", "--schedule", "1F1B", "--framework", "Eager")
     spelled = json.loads(run("Predict", *JOB, "--seq-length", "2k", *words).stdout)
     usual = json.loads(
         run("predict", *JOB, "--seq-length", "2048", "--precision", "bf16", "--recompute", "full", "--schedule", "1f1b",
-            "--stack", "eager").stdout
+            "--framework", "eager").stdout
     )  # fmt: skip
     # What was typed is kept as it was typed.
     assert {**spelled, "run": None} == {**usual, "run": None}
     job = tmp_path / "job.toml"
     job.write_text('[model]\nname = "Llama3 8B"\n[batch]\nseq_length = "2k"\n[software]\nprecision = "BF16"\n')
-    from_file = json.loads(run("predict", str(job), *JOB[2:], "--recompute", "full", "--stack", "eager").stdout)
+    from_file = json.loads(run("predict", str(job), *JOB[2:], "--recompute", "full", "--framework", "eager").stdout)
     assert from_file["iteration_time_s"] == usual["iteration_time_s"]
 
 

@@ -16,8 +16,8 @@ from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec, fabric_from_table
 from traincast.hardware.gpu import Gpu
-from traincast.job.framework import Stack
-from traincast.job.frameworks import load_stack
+from traincast.job.framework import Framework
+from traincast.job.frameworks import load_framework
 from traincast.job.job import JobRequest
 from traincast.job.job_file import SECTIONS, read_job_file
 from traincast.job.options import LayoutOptions, make_options
@@ -62,7 +62,7 @@ def numbers_of(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", [Cluster, Gpu, Link, FabricSpec, Stack, Model, Attention, Latent, Experts, JobRequest, LayoutOptions]
+    "kind", [Cluster, Gpu, Link, FabricSpec, Framework, Model, Attention, Latent, Experts, JobRequest, LayoutOptions]
 )
 def test_every_number_of_a_description_has_a_range(kind):
     assert numbers_of(kind)
@@ -165,10 +165,10 @@ def test_numbers_of_a_fabric(name):
             fabric_from_table({"kind": "dual-plane", "nodes_per_leaf": 4, "routing": "ecmp", name: wrong}, "mine.toml")
 
 
-@pytest.mark.parametrize("name", numbers_of(Stack))
-def test_numbers_of_a_stack(tmp_path, name):
+@pytest.mark.parametrize("name", numbers_of(Framework))
+def test_numbers_of_a_framework(tmp_path, name):
     for wrong in (*NO_NUMBERS, "-1", "1e-320"):
-        refused(load_stack, tmp_path / "mine.toml", f'base = "megatron-core-2025"\n{name} = {wrong}\n', name)
+        refused(load_framework, tmp_path / "mine.toml", f'base = "megatron-core-2025"\n{name} = {wrong}\n', name)
 
 
 MODEL = [

@@ -344,7 +344,7 @@ name = "h100"
 gpus = 8
 
 [software]
-stack = "megatron-core-2025"
+framework = "megatron-core-2025"
 precision = "bf16"
 recompute = "full"
 recompute_layers = 1

@@ -216,7 +216,7 @@ def predict(
     Parameters
     ----------
     job : JobRequest, Job, Draft, or path
-        What is trained and how it is laid out; what is left open is decided by its stack, and every such
+        What is trained and how it is laid out; what is left open is decided by its framework, and every such
         decision is among the assumptions of the result. A path is that of a job file.
     cluster : str, path or Cluster, optional
         Preset, GPU, TOML file or cluster; by default what the job says, else ``h100``, an assumption.

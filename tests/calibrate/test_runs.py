@@ -13,14 +13,14 @@ from datafiles import table_path
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.runs import schema
 from traincast.calibrate.runs.boards import BOARD, fastest_repeats, labels_of, precision_pairs, weak_scaling_pairs
-from traincast.calibrate.runs.frameworks import _table, stack_of, year_of
+from traincast.calibrate.runs.frameworks import _table, framework_of, year_of
 from traincast.calibrate.runs.request import nic_bytes_per_s
-from traincast.calibrate.runs.rows import assumed_stacks, is_full_layout, is_runs_table, read_runs, run_of
+from traincast.calibrate.runs.rows import assumed_frameworks, is_full_layout, is_runs_table, read_runs, run_of
 from traincast.calibrate.runs.run import GROUPINGS, job_of_run
 from traincast.calibrate.runs.schema import common_columns, common_row, published_rules
 from traincast.calibrate.tables import Row, Table, read_table
 from traincast.errors import ConfigError, TraincastError
-from traincast.job.frameworks import load_stack, stack_names, stack_of_year
+from traincast.job.frameworks import framework_names, framework_of_year, load_framework
 from traincast.job.resolve import resolve_job
 
 LLAMA = {
@@ -79,7 +79,7 @@ def test_a_full_row_is_the_job_it_describes():
     assert run.groups["family"] == "dgxc-benchmarking, llama3-70b, H100, bf16"
     job = resolve_job(run.request, run.cluster)
     assert (job.parallel.dp, job.parallel.vpp, job.parallel.microbatches) == (2, 5, 64)
-    assert job.stack.name == "megatron-core-2025"
+    assert job.framework.name == "megatron-core-2025"
     assert run.cluster.name == "h100"
 
 
@@ -293,7 +293,7 @@ def test_columns_of_ones_own_say_what_rules_say_of_public_tables():
         )
     )  # fmt: skip
     request = run.request
-    assert (request.stack, request.overlap_tp, request.cuda_graphs) == ("megatron-2022", False, True)
+    assert (request.framework, request.overlap_tp, request.cuda_graphs) == ("megatron-2022", False, True)
     assert request.grad_reduce_bytes == 4
     assert run.cluster.inter.bandwidth_bytes_per_s < 6.25e9
     assert (run.peak_bytes, run.memory_kind, run.first_stage_memory) == (60 * 2**30, "reserved", True)
@@ -325,7 +325,7 @@ def test_the_page_of_columns_shows_a_file_that_is_read(tmp_path):
     path.write_text(textwrap.dedent(shown[0]))
     (run,) = read_runs(read_table(path)).rows
     assert (run.id, run.measured_s, run.peak_bytes) == ("monday", 14.9, 66.2 * 2**30)
-    assert run.request.stack == "megatron-core-2025"
+    assert run.request.framework == "megatron-core-2025"
     named = set(re.findall(r"[a-z0-9_]+", " ".join(re.findall(r"(?m)^\|([^|]*`[^|]*)\|", page))))
     filled = {name for rule in published_rules() for name in rule.set} | set(schema.ALIASES)
     assert filled - {"source"} <= named
@@ -338,7 +338,7 @@ def test_memory_alone_is_enough():
 
 
 @pytest.mark.parametrize(
-    ("framework", "url", "stack"),
+    ("written", "url", "framework"),
     [
         ("NeMo/Megatron-Core", "NVIDIA/dgxc-benchmarking@v24.11.1:a", "megatron-core-2024"),
         ("NeMo/Megatron-Core", "NVIDIA/dgxc-benchmarking@v25.05:a", "megatron-core-2025"),
@@ -367,14 +367,14 @@ def test_memory_alone_is_enough():
         ("Paxml + TransformerEngine", "", "maxtext-2024"),
     ],
 )
-def test_frameworks_and_their_stacks(framework, url, stack):
-    found = stack_of(row(framework=framework, source_url_or_repo_path=url, source="x"))
-    assert (found.stack, found.assumed) == (stack, "")
-    assert load_stack(found.stack).name == stack
+def test_what_runs_write_and_their_frameworks(written, url, framework):
+    found = framework_of(row(framework=written, source_url_or_repo_path=url, source="x"))
+    assert (found.framework, found.assumed) == (framework, "")
+    assert load_framework(found.framework).name == framework
 
 
 @pytest.mark.parametrize(
-    ("gpu", "framework", "stack"),
+    ("gpu", "written", "framework"),
     [
         ("V100-SXM2-32GB", "our own fork", "megatron-2021"),
         ("A100-SXM-80GB", "our own fork", "megatron-2022"),
@@ -391,35 +391,36 @@ def test_frameworks_and_their_stacks(framework, url, stack):
         ("Gaudi2", "our own fork", "megatron-core-2025"),
     ],
 )
-def test_an_unknown_framework_is_as_old_as_its_gpu(gpu, framework, stack):
-    """Today's stack is a quarter too fast for a run on A100 of 2022."""
-    found = stack_of(row(gpu=gpu, framework=framework, source_url_or_repo_path=None, source="x"))
-    assert found.stack == stack
+def test_an_unknown_framework_is_as_old_as_its_gpu(gpu, written, framework):
+    """Today's framework is a quarter too fast for a run on A100 of 2022."""
+    found = framework_of(row(gpu=gpu, framework=written, source_url_or_repo_path=None, source="x"))
+    assert found.framework == framework
     if not gpu.startswith("MI"):
-        assert stack in found.assumed
+        assert framework in found.assumed
         assert (framework or "the framework is not given") in found.assumed
 
 
-def test_every_pattern_is_reached_and_every_megatron_stack_of_a_year():
+def test_every_pattern_is_reached_and_every_megatron_framework_of_a_year():
     entries = _table()["framework"]
-    assert all(bool(entry.get("by_year")) != ("stack" in entry) for entry in entries)
-    named = {entry.get(key) for entry in entries for key in ("stack", "before_2025", "from_26_06")} - {None}
+    assert all(bool(entry.get("by_year")) != ("framework" in entry) for entry in entries)
+    named = {entry.get(key) for entry in entries for key in ("framework", "before_2025", "from_26_06")} - {None}
     by_year = {
-        stack_of(row(framework=f"Megatron-LM {year}", source_url_or_repo_path=None)).stack for year in range(2019, 2027)
+        framework_of(row(framework=f"Megatron-LM {year}", source_url_or_repo_path=None)).framework
+        for year in range(2019, 2027)
     }
-    assert by_year == {stack_of_year(year) for year in range(2019, 2027)}
-    assert named | by_year <= set(stack_names())
+    assert by_year == {framework_of_year(year) for year in range(2019, 2027)}
+    assert named | by_year <= set(framework_names())
 
 
-def test_how_many_stacks_were_assumed_is_said_once():
+def test_how_many_frameworks_were_assumed_is_said_once():
     rows = [
         row(id=f"x-{number}", framework=framework, gpu="A100-SXM-80GB", source_url_or_repo_path=None)
         for number, framework in enumerate(["our fork", "our fork", "Megatron-LM (2022)", "another"])
     ]
     runs = [run_of(each) for each in rows]
-    assert [note.text.partition(":")[0] for note in assumed_stacks(runs)] == ["2 rows", "1 row"]
-    assert all(note.place == "runs.csv:2" for note in assumed_stacks(runs))
-    assert [run.request.stack for run in runs] == ["megatron-2022"] * 4
+    assert [note.text.partition(":")[0] for note in assumed_frameworks(runs)] == ["2 rows", "1 row"]
+    assert all(note.place == "runs.csv:2" for note in assumed_frameworks(runs))
+    assert [run.request.framework for run in runs] == ["megatron-2022"] * 4
 
 
 def test_the_year_of_a_row():
@@ -457,7 +458,7 @@ def test_rows_of_the_nanotron_sweep():
     assert (run.measured_s, run.outcome, run.request.zero) == (20, "ok", 1)
     job = resolve_job(run.request, run.cluster)
     assert (job.parallel.dp, job.parallel.microbatches) == (2, 64)
-    assert job.stack.name == "nanotron-2024"
+    assert job.framework.name == "nanotron-2024"
     crashed = run_of(row(NANO, status="crashed_or_oom", x_iter_time_s=None, mfu_pct=None, gpu_mem_gb=None))
     assert (crashed.measured_s, crashed.outcome) == (None, "crashed")
     mismatch = run_of(row(NANO, status="ok_gbs_mismatch", x_iter_time_s=None))

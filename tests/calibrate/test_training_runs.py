@@ -108,10 +108,10 @@ def test_the_board_shows_kinds_of_runs_apart(plain):
         traincast.validate(plain.path, by=["no-such"])
 
 
-def test_groups_can_be_chosen(file):
+def test_groups_can_be_chosen_and_frameworks_by_their_old_name(file):
     found = traincast.validate(file, by=["stack", "gpu", "precision"])
     names = {(group.by, group.name): group.figures.evaluated for group in found.groups}
-    assert names["stack", "torchtitan-2025"] + names.get(("stack", "torchtitan-eager-2024"), 0) == 1
+    assert names["framework", "torchtitan-2025"] + names.get(("framework", "torchtitan-eager-2024"), 0) == 1
     assert names["precision", "fp8"] == 3
     assert {name for by, name in names if by == "gpu"} >= {"H100-SXM-80GB", "A100-SXM-80GB"}
 
@@ -125,7 +125,7 @@ def test_leaving_families_out_forecasts_each_with_a_fit_that_has_not_seen_it(pla
     assert held_out.held_out.total.median_abs_error != plain.total.median_abs_error
 
 
-def test_a_stack_of_one_family_has_its_prior_where_that_is_left_out(file, monkeypatch):
+def test_a_framework_of_one_family_has_its_prior_where_that_is_left_out(file, monkeypatch):
     """What only left-out rows speak for is as if it had never been measured."""
     used = []
 
@@ -135,13 +135,13 @@ def test_a_stack_of_one_family_has_its_prior_where_that_is_left_out(file, monkey
 
     monkeypatch.setattr(training_runs, "forecast_runs", recorded)
     shipped = FactorTable.of(
-        [Factor(level="stack", name="internevo-2024", cost_class="compute", factor=1.5, deviation=0.02, rows=9)]
+        [Factor(level="framework", name="internevo-2024", cost_class="compute", factor=1.5, deviation=0.02, rows=9)]
     )
     monkeypatch.setattr(training_runs, "shipped_factors", lambda: shipped)
     predict(read_table(file), Request(leave_out="family"))
     assert {id(each) for each in used[0].values()} == {id(shipped)}
     out = used[0] | used[1]
-    key = ("stack", "internevo-2024", "compute")
+    key = ("framework", "internevo-2024", "compute")
     of_itself = out["intern-1"].factors[key]
     assert of_itself.rows == 0
     assert of_itself.factor == pytest.approx(1.0, abs=1e-6)

@@ -63,7 +63,7 @@ COMMANDS = {
         *("--recompute-granularity", "--recompute-method", "--recompute-modules", "--precision-aware-optimizer"),
         *("--use-precision-aware-optimizer", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
         *("--exp-avg-sq-dtype",),
-        *("--stack", "--year", "--task", "--lora-rank", "--expert-imbalance", "--vocab-multiple"),
+        *("--framework", "--stack", "--year", "--task", "--lora-rank", "--expert-imbalance", "--vocab-multiple"),
         *("--make-vocab-size-divisible-by", "--network", "--network-seeds", "--overlap-slowdown"),
         *(
             "--sharp",

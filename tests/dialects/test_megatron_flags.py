@@ -52,15 +52,15 @@ def test_an_absent_flag_has_megatrons_default_and_is_not_open():
     assert {note.code for note in found.assumptions} <= {
         "dp-from-gpus", "microbatches-from-batch", "assumed-attention-kernel", "padded-vocab",
     }  # fmt: skip
-    assert set(notes) == {"assumed-stack"}
-    assert "megatron-core-2025" in notes["assumed-stack"]
+    assert set(notes) == {"assumed-framework"}
+    assert "megatron-core-2025" in notes["assumed-framework"]
 
 
-def test_a_stack_that_is_given_is_no_assumption():
-    draft = draft_like("megatron", shlex.split(LLAMA3_8B)).under(Draft(fields={"stack": "megatron-core-2024"}))
+def test_a_framework_that_is_given_is_no_assumption():
+    draft = draft_like("megatron", shlex.split(LLAMA3_8B)).under(Draft(fields={"framework": "megatron-core-2024"}))
     assert not draft.notes
     found = resolve_job(draft.request())
-    assert (found.stack.name, found.stack.grad_reduce_bytes) == ("megatron-core-2024", 4)
+    assert (found.framework.name, found.framework.grad_reduce_bytes) == ("megatron-core-2024", 4)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_stack_that_is_given_is_no_assumption():
 )
 def test_gradients_are_reduced_in_the_type_that_megatron_takes(flags, size):
     found, _ = job(LLAMA3_8B.replace("--bf16", ""), flags)
-    assert found.stack.grad_reduce_bytes == size
+    assert found.framework.grad_reduce_bytes == size
 
 
 def test_types_and_times_of_parameter_gathers():
@@ -118,7 +118,7 @@ def test_groups_of_node_limited_routing():
     ],
 )
 def test_only_the_flex_dispatcher_sends_a_token_to_a_node_once(flags, once):
-    assert job(DEEPSEEK, flags)[0].stack.deduplicated_dispatch is once
+    assert job(DEEPSEEK, flags)[0].framework.deduplicated_dispatch is once
     warned = draft_like("megatron", shlex.split(f"{DEEPSEEK} {flags}")).warnings
     assert [note.code for note in warned] == (["flag-not-modelled"] if "allgather" in flags else [])
 

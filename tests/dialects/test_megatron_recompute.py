@@ -77,7 +77,7 @@ def test_types_are_those_of_the_flags():
     found = job(flags)
     types = found.optimizer_types
     assert (types.precision_aware, types.main_params, types.exp_avg, types.exp_avg_sq) == (True, "fp32", "bf16", "fp8")
-    assert found.stack.grad_reduce_bytes == 2
+    assert found.framework.grad_reduce_bytes == 2
     assert not job("").optimizer_types.precision_aware
 
 

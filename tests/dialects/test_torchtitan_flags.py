@@ -41,7 +41,7 @@ def test_a_file_and_flags_over_it(tmp_path):
     assert found.model.layers == 80
     assert found.sequence_parallel
     changed = job(*words, "--training.local_batch_size", "2", "--model.converters=float8", "--compile.enable=false")
-    assert (changed.global_batch, changed.precision, changed.stack.name) == (32, "fp8", "torchtitan-eager-2024")
+    assert (changed.global_batch, changed.precision, changed.framework.name) == (32, "fp8", "torchtitan-eager-2024")
 
 
 def test_a_hybrid_group_and_a_global_batch():
@@ -91,9 +91,9 @@ def test_context_parallel_ranks_shard_even_without_data_parallel_ones():
 
 def test_types_of_parameters_and_gradients():
     words = (*BASE, "--nproc_per_node=8")
-    assert (job(*words).precision, job(*words).stack.grad_reduce_bytes) == ("bf16", 4)
+    assert (job(*words).precision, job(*words).framework.grad_reduce_bytes) == ("bf16", 4)
     other = job(*words, "--training.mixed_precision_param=float32", "--training.mixed_precision_reduce=bfloat16")
-    assert (other.precision, other.stack.grad_reduce_bytes) == ("fp32", 2)
+    assert (other.precision, other.framework.grad_reduce_bytes) == ("fp32", 2)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_an_eight_bit_gather_needs_the_converter():
         draft_like("torchtitan", [*BASE, "--parallelism.fsdp_reshard_after_forward=sometimes"])
 
 
-def test_the_stack_is_listed_unless_it_is_given():
+def test_the_framework_is_listed_unless_it_is_given():
     for words, name in ((BASE, "torchtitan-eager-2024"), ((*BASE, "--compile.enable=true"), "torchtitan-2025")):
         draft = draft_like("torchtitan", list(words))
-        assert [name in note.text for note in draft.notes if note.code == "assumed-stack"] == [True]
-        assert not draft.under(Draft(fields={"stack": "torchtitan-2025"})).notes
+        assert [name in note.text for note in draft.notes if note.code == "assumed-framework"] == [True]
+        assert not draft.under(Draft(fields={"framework": "torchtitan-2025"})).notes
 
 
 def test_a_pipeline_cuts_the_local_batch_into_microbatches():

@@ -37,15 +37,15 @@ TABLE = FactorTable.of(
         factor("architecture", H100.architecture, "gemm bf16", 1.2),
         factor("chip", H100.name, "gemm bf16", 1.3),
         factor("all", "*", "compute", 0.9),
-        factor("stack", "eager", "compute", 1.5),
-        factor("stack", "eager", "transfer ep", 2.0),
-        factor("stack", "eager", "grouped_gemm bf16", 3.0),
+        factor("framework", "eager", "compute", 1.5),
+        factor("framework", "eager", "transfer ep", 2.0),
+        factor("framework", "eager", "grouped_gemm bf16", 3.0),
     ]
 )
 
 
 @pytest.mark.parametrize(
-    ("gpu", "stack", "expected"),
+    ("gpu", "framework", "expected"),
     [
         (H100, "nanotron-2024", {"gemm bf16": 1.1 * 1.2 * 1.3, "compute": 0.9, "transfer ep": 1.0}),
         (H200, "nanotron-2024", {"gemm bf16": 1.1 * 1.2 * 1.3, "compute": 0.9, "transfer ep": 1.0}),
@@ -53,8 +53,8 @@ TABLE = FactorTable.of(
         (A100, "eager", {"gemm bf16": 1.1, "compute": 0.9 * 1.5, "transfer ep": 2.0, "grouped_gemm bf16": 3.0}),
     ],
 )
-def test_a_class_has_the_product_of_what_is_known_of_gpu_and_stack(gpu, stack, expected):
-    found = TABLE.for_job(gpu, stack)
+def test_a_class_has_the_product_of_what_is_known_of_gpu_and_framework(gpu, framework, expected):
+    found = TABLE.for_job(gpu, framework)
     assert {name: found.of(name) for name in expected} == pytest.approx(expected)
 
 
@@ -72,7 +72,7 @@ POSITIVE = st.floats(0.01, 100)
     st.lists(
         st.builds(
             factor,
-            st.sampled_from(["all", "architecture", "chip", "stack"]),
+            st.sampled_from(["all", "architecture", "chip", "framework"]),
             NAMES,
             st.sampled_from(["gemm bf16", "transfer ep", "compute"]),
             POSITIVE,
@@ -149,11 +149,11 @@ def test_work_that_says_no_operators_keeps_its_time():
 
 def test_shares_that_cannot_be_hidden_stay_at_most_1():
     job = job_of(gpus=8, tp=8)
-    assert with_factors(job, CostFactors()).stack == job.stack
-    more = with_factors(job, CostFactors({"unhidden tp": 1.2, "unhidden cp": 1e9})).stack
-    assert more.unhidden_tp == pytest.approx(min(1.0, 1.2 * job.stack.unhidden_tp))
+    assert with_factors(job, CostFactors()).framework == job.framework
+    more = with_factors(job, CostFactors({"unhidden tp": 1.2, "unhidden cp": 1e9})).framework
+    assert more.unhidden_tp == pytest.approx(min(1.0, 1.2 * job.framework.unhidden_tp))
     assert more.unhidden_cp == 1.0
-    assert more.unhidden_ep == job.stack.unhidden_ep
+    assert more.unhidden_ep == job.framework.unhidden_ep
 
 
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])

@@ -5,17 +5,17 @@ from pathlib import Path
 
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS, TITLES
 from traincast.hardware.gpu import generations
-from traincast.job.frameworks import stack_names
+from traincast.job.frameworks import framework_names
 
 PAGE = Path(__file__).parents[2] / "docs" / "jobs.md"
 
 
-def test_every_stack_has_a_row_of_its_table_and_no_other():
+def test_every_framework_has_a_row_of_its_table_and_no_other():
     rows = re.findall(
-        r"^\| (`.*?) \|", PAGE.read_text(encoding="utf-8").partition("| stack |")[2].partition("##")[0], re.M
+        r"^\| (`.*?) \|", PAGE.read_text(encoding="utf-8").partition("| framework |")[2].partition("##")[0], re.M
     )
     named = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
-    assert sorted(named) == sorted(stack_names())
+    assert sorted(named) == sorted(framework_names())
 
 
 def test_the_table_of_attention_kernels_is_the_one_of_the_code():

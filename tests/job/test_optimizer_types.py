@@ -64,7 +64,7 @@ def test_main_gradients_in_16_bits_halve_their_buffer_and_their_reduction():
     memory = [stage_memory(job, plan_of(job))[0] for job in (wide, narrow)]
     assert memory[1].gradients == memory[0].gradients / 2
     assert memory[1].optimizer == memory[0].optimizer
-    assert (wide.stack.grad_reduce_bytes, narrow.stack.grad_reduce_bytes) == (4, 2)
+    assert (wide.framework.grad_reduce_bytes, narrow.framework.grad_reduce_bytes) == (4, 2)
 
 
 def test_the_step_of_the_optimizer_moves_those_bytes():

@@ -1,4 +1,4 @@
-"""A request becomes a job: open values follow stack and GPU and are listed, impossible ones name their rule."""
+"""A request becomes a job: open values follow framework and GPU and are listed, impossible ones name their rule."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def codes(job):
     return {note.code for note in job.assumptions}
 
 
-def test_what_is_open_follows_the_stack_and_is_listed():
+def test_what_is_open_follows_the_framework_and_is_listed():
     job = resolve_job(DENSE)
     assert job.parallel.dp == 4
     assert job.parallel.microbatches == 32
@@ -30,7 +30,9 @@ def test_what_is_open_follows_the_stack_and_is_listed():
     assert (job.sequence_parallel, job.zero, job.shard, job.precision) == (True, 1, 4, "bf16")
     assert job.padded_vocab % (128 * 4) == 0
     assert job.padded_vocab - job.model.vocab in range(128 * 4)
-    assert {"assumed-stack", "assumed-vpp", "assumed-micro-batch", "assumed-degrees", "assumed-precision"} <= codes(job)
+    assert {"assumed-framework", "assumed-vpp", "assumed-micro-batch", "assumed-degrees", "assumed-precision"} <= codes(
+        job
+    )
     texts = {note.code: note.text for note in job.assumptions}
     assert "64 GPUs / (tp 4 x pp 4 x cp 1) = 4" in texts["dp-from-gpus"]
     assert texts["assumed-degrees"] == "cp not given: 1"
@@ -38,7 +40,7 @@ def test_what_is_open_follows_the_stack_and_is_listed():
 
 def test_what_is_said_is_kept_and_needs_no_note():
     said = replace(
-        DENSE, stack="megatron-core-2024", vpp=5, cp=1, micro_batch=2, zero=0, precision="fp8", recompute="full",
+        DENSE, framework="megatron-core-2024", vpp=5, cp=1, micro_batch=2, zero=0, precision="fp8", recompute="full",
         sequence_parallel=False, overlap_grad_reduce=False, overlap_param_gather=False, overlap_tp=False,
         overlap_p2p=False, attention_kernel="fa2", cuda_graphs=True, vocab_multiple=64,
     )  # fmt: skip
@@ -52,11 +54,11 @@ def test_what_is_said_is_kept_and_needs_no_note():
 
 def test_generations_decide_differently():
     old = resolve_job(replace(DENSE, year=2021))
-    assert old.stack.name == "megatron-2021"
+    assert old.framework.name == "megatron-2021"
     assert (old.parallel.vpp, old.schedule, old.recompute, old.zero) == (1, "1f1b", "full", 0)
     assert not old.sequence_parallel
-    assert resolve_job(replace(DENSE, stack="megatron-core-2024")).parallel.vpp == 20
-    sharded = resolve_job(replace(DENSE, stack="torchtitan-2025", tp=1, pp=1, cp=2))
+    assert resolve_job(replace(DENSE, framework="megatron-core-2024")).parallel.vpp == 20
+    sharded = resolve_job(replace(DENSE, framework="torchtitan-2025", tp=1, pp=1, cp=2))
     assert (sharded.zero, sharded.shard) == (3, 64)
     assert sharded.cp_kind == "all_gather"
 
@@ -68,9 +70,9 @@ def test_a_pipeline_is_not_interleaved_where_microbatches_or_layers_forbid_it():
     assert resolve_job(replace(DENSE, schedule="1f1b")).parallel.vpp == 1
 
 
-def test_expert_tensor_parallelism_follows_the_stack():
+def test_expert_tensor_parallelism_follows_the_framework():
     assert resolve_job(replace(SPARSE, ep=8)).parallel.expert_tp == 1
-    assert resolve_job(replace(SPARSE, ep=8, stack="megatron-core-2024")).parallel.expert_tp == 4
+    assert resolve_job(replace(SPARSE, ep=8, framework="megatron-core-2024")).parallel.expert_tp == 4
     assert resolve_job(replace(SPARSE, ep=8, etp=2)).parallel.edp == 64 // (8 * 2)
 
 
@@ -83,7 +85,7 @@ def test_the_gpu_chooses_kernel_and_precision():
 
 
 def test_selective_of_torchtitan_computes_every_other_product_again():
-    job = resolve_job(replace(DENSE, stack="torchtitan-2025", tp=1, pp=1, recompute="selective"))
+    job = resolve_job(replace(DENSE, framework="torchtitan-2025", tp=1, pp=1, recompute="selective"))
     assert (job.recompute, job.recompute_layers) == ("full", 40)
     assert "selective-as-layers" in codes(job)
     assert resolve_job(replace(DENSE, recompute="selective")).recompute == "selective"
@@ -92,7 +94,7 @@ def test_selective_of_torchtitan_computes_every_other_product_again():
 def test_what_has_no_effect_is_said():
     assert "sequence-parallel-unused" in codes(resolve_job(replace(DENSE, tp=1, pp=4, sequence_parallel=True)))
     assert "zero-with-pipeline" in codes(resolve_job(replace(DENSE, zero=3)))
-    assert "year-unused" in codes(resolve_job(replace(DENSE, stack="megatron-2021", year=2024)))
+    assert "year-unused" in codes(resolve_job(replace(DENSE, framework="megatron-2021", year=2024)))
     capped = resolve_job(replace(DENSE, recompute_layers=99))
     texts = {note.code: note.text for note in capped.assumptions}
     assert capped.recompute_layers == max(capped.layers_Q)
@@ -181,7 +183,7 @@ def test_an_impossible_combination_names_its_rule(change, message):
         ({"lora_rank": 8}, ConfigError, "lora_rank: is 8, but the task is pretrain"),
         ({"stage_layers": (20, 20, 20, 19)}, ConfigError, "stage_layers: sums to 79"),
         ({"stage_layers": (80,)}, ConfigError, "stage_layers: names 1 virtual stages"),
-        ({"stack": "no-such"}, UnknownNameError, "unknown stack"),
+        ({"framework": "no-such"}, UnknownNameError, "unknown framework"),
         ({"expert_imbalance": 0.5}, ConfigError, "expert_imbalance"),
         ({"expert_imbalance": 1.5}, ConfigError, "expert_imbalance: is 1.5, but llama3-70b has no experts"),
     ],
@@ -221,10 +223,10 @@ def test_experts_must_divide():
     gpus=st.sampled_from([8, 64, 96, 512]),
     batch=st.integers(1, 512),
     micro=st.sampled_from([None, 1, 2]),
-    stack=st.sampled_from(["megatron-core-2025", "megatron-2021", "torchtitan-2025", "nanotron-2024"]),
+    framework=st.sampled_from(["megatron-core-2025", "megatron-2021", "torchtitan-2025", "nanotron-2024"]),
 )
-def test_a_job_keeps_gpus_batch_and_layers_or_is_refused(tp, pp, cp, gpus, batch, micro, stack):
-    request = replace(DENSE, tp=tp, pp=pp, cp=cp, gpus=gpus, global_batch=batch, micro_batch=micro, stack=stack)
+def test_a_job_keeps_gpus_batch_and_layers_or_is_refused(tp, pp, cp, gpus, batch, micro, framework):
+    request = replace(DENSE, tp=tp, pp=pp, cp=cp, gpus=gpus, global_batch=batch, micro_batch=micro, framework=framework)
     try:
         job = resolve_job(request)
     except TraincastError as error:

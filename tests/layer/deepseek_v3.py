@@ -13,7 +13,7 @@ are split as a dense MLP: moe/shared_experts.py. The rest: `layer.mixtral_8x7b`.
 from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, grouped, pointwise
 
 MODEL = "deepseek-v3"
-CORE = {"seq_length": 4096, "stack": "megatron-core-2025", "zero": 0}
+CORE = {"seq_length": 4096, "framework": "megatron-core-2025", "zero": 0}
 
 
 def attention(*sizes, kind="causal attention"):

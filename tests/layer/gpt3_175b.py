@@ -11,9 +11,9 @@ row-parallel bias is on every rank). Ring: Liu et al., arXiv 2310.01889. Ulysses
 from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, pointwise
 
 MODEL = "gpt3-175b"
-ALONE = {"seq_length": 2048, "stack": "megatron-2021", "zero": 0}
+ALONE = {"seq_length": 2048, "framework": "megatron-2021", "zero": 0}
 """Attention that is not fused, dropout, and bias, dropout and residual sum in one kernel, as in the papers above."""
-CORE = {"seq_length": 2048, "stack": "megatron-core-2025", "zero": 0}
+CORE = {"seq_length": 2048, "framework": "megatron-core-2025", "zero": 0}
 """Fused attention, no dropout."""
 
 

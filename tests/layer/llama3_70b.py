@@ -12,7 +12,7 @@ Rajbhandari et al., arXiv 1910.02054, figure 1; Zhao et al., arXiv 2304.11277, s
 from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, pointwise
 
 MODEL = "llama3-70b"
-CORE = {"seq_length": 8192, "stack": "megatron-core-2025", "zero": 0}
+CORE = {"seq_length": 8192, "framework": "megatron-core-2025", "zero": 0}
 
 
 def attention(*sizes, kind="causal attention"):

@@ -10,7 +10,7 @@ probabilities in fp32: moe/router.py. The rest as of a dense layer: `layer.llama
 from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, grouped, pointwise
 
 MODEL = "mixtral-8x7b"
-CORE = {"seq_length": 4096, "stack": "megatron-core-2025", "zero": 0}
+CORE = {"seq_length": 4096, "framework": "megatron-core-2025", "zero": 0}
 
 
 def attention(*sizes, kind="causal attention"):

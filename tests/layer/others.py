@@ -16,7 +16,7 @@ from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, grouped, po
 QWEN = Case(
     "ep 8",
     "qwen3-30b-a3b",
-    {"seq_length": 4096, "stack": "megatron-core-2025", "zero": 0, "gpus": 8, "ep": 8},
+    {"seq_length": 4096, "framework": "megatron-core-2025", "zero": 0, "gpus": 8, "ep": 8},
     (
         pointwise("RMSNorms", "norm", 4096, 2048, count=2),
         gemm("queries, keys, values", 4096, (32 + 2 * 4) * 128, 2048),
@@ -62,7 +62,7 @@ def gpt_oss(name, kind, **fields):
     return Case(
         name,
         "gpt-oss-20b",
-        {"seq_length": 4096, "stack": "megatron-core-2025", "zero": 0, "gpus": 4, "ep": 4, **fields},
+        {"seq_length": 4096, "framework": "megatron-core-2025", "zero": 0, "gpus": 4, "ep": 4, **fields},
         (
             pointwise("RMSNorms", "norm", 4096, 2880, count=2),
             gemm("queries, keys, values", 4096, (64 + 2 * 8) * 64, 2880),
@@ -188,7 +188,7 @@ LLAMA = (
     Case(
         "nanotron",
         "llama3-70b",
-        {"seq_length": 8192, "stack": "nanotron-2024", "zero": 0},
+        {"seq_length": 8192, "framework": "nanotron-2024", "zero": 0},
         (
             *llama3_70b.kernels(ALL_HEADS),
             pointwise("sums and copies that are not fused", "elementwise", 8192, 8192, count=2),
@@ -206,7 +206,7 @@ LLAMA = (
 MIXTRAL_2024 = Case(
     "in Megatron Core of 2024, which keeps the experts' outputs",
     "mixtral-8x7b",
-    mixtral_8x7b.CORE | {"stack": "megatron-core-2024", "gpus": 8, "ep": 8},
+    mixtral_8x7b.CORE | {"framework": "megatron-core-2024", "gpus": 8, "ep": 8},
     mixtral_8x7b.kernels(mixtral_8x7b.ALL_HEADS, experts=1),
     mixtral_8x7b.dispatch(4096),
     (

@@ -144,14 +144,14 @@ STATES = (
     ),
     llama(
         "FSDP2 with 8-bit GEMMs, which keeps no 8-bit copies",
-        {"zero": 3, "precision": "fp8", "stack": "torchtitan-2025"},
+        {"zero": 3, "precision": "fp8", "framework": "torchtitan-2025"},
         {SCATTER: 3 * 4 * LAYER, GATHER: 3 * 2 * 2 * LAYER},
         {"parameters": 4 * LAYER / 8, "gradients": 4 * LAYER / 8, "optimizer": 8 * LAYER / 8},
         LAYER // 8,
     ),
     llama(
         "FSDP2 that gathers 8 bits",
-        {"zero": 3, "precision": "fp8", "stack": "torchtitan-2025", "param_gather_bytes": 1},
+        {"zero": 3, "precision": "fp8", "framework": "torchtitan-2025", "param_gather_bytes": 1},
         {SCATTER: 3 * 4 * LAYER, GATHER: 3 * 2 * (MATRICES + 2 * 16_384)},
         {"parameters": 4 * LAYER / 8, "gradients": 4 * LAYER / 8, "optimizer": 8 * LAYER / 8},
         LAYER // 8,

@@ -89,11 +89,11 @@ def test_a_recomputed_layer_has_all_its_tensors_again(layers):
 )
 def test_what_passes_in_the_forward_pass(case, forward):
     """Where a head's logits, which are gone before the layers' backward passes, are more than these need."""
-    assert of(case, stack="megatron-core-2025")["passing activations"] == forward
+    assert of(case, framework="megatron-core-2025")["passing activations"] == forward
 
 
 @pytest.mark.parametrize(
-    ("stack", "logit_bytes", "padded"),
+    ("framework", "logit_bytes", "padded"),
     [
         # Logits and their gradient in 16 bits: Transformer Engine's fused cross-entropy.
         ("megatron-core-2025", 4, 128_256),
@@ -105,8 +105,8 @@ def test_what_passes_in_the_forward_pass(case, forward):
         ("torchtitan-2025", 14, 128_256),
     ],
 )
-def test_logits(stack, logit_bytes, padded):
-    found = of(LLAMA, stack=stack)
+def test_logits(framework, logit_bytes, padded):
+    found = of(LLAMA, framework=framework)
     assert found["logits"] == 4 * 8192 * padded
     assert found["logits"] + found["passing activations"] == max(logit_bytes * 8192 * padded, 4 * LOGITS + 2 * HIDDEN)
 
@@ -164,10 +164,10 @@ def test_messages_between_stages():
 
 def test_buckets_and_waiting_outputs_of_deepspeed():
     """Two buckets of 5e8 elements; outputs wait in ``pipe_buffers`` (DeepSpeed, runtime/pipe/engine.py)."""
-    found = of(LLAMA, 2, **PIPELINE, stack="megatron-deepspeed-2022")
+    found = of(LLAMA, 2, **PIPELINE, framework="megatron-deepspeed-2022")
     assert found["communication buckets"] == 2 * 5e8 * 2
     assert found["stage outputs"] == 2 * 2 * HIDDEN
-    last = of(LLAMA, 2, 1, **PIPELINE, stack="megatron-deepspeed-2022")
+    last = of(LLAMA, 2, 1, **PIPELINE, framework="megatron-deepspeed-2022")
     assert (last["stage outputs"], last["communication buckets"]) == (0, 2e9)
     plain = of(LLAMA, 2, **PIPELINE)
     assert (plain["communication buckets"], plain["stage outputs"]) == (0, 0)
@@ -197,7 +197,7 @@ def test_whole_layers_of_sharded_parameters():
 def test_whole_stages_under_the_pipeline_schedules_of_pytorch():
     """Parameters and their gradients are whole from the first to the last pass (FSDPParam, PipelineStage)."""
     layer = 855_654_400
-    fields = {"gpus": 8, "pp": 2, "global_batch": 16, "zero": 3, "stack": "torchtitan-2025", "grad_reduce_bytes": 4}
+    fields = {"gpus": 8, "pp": 2, "global_batch": 16, "zero": 3, "framework": "torchtitan-2025", "grad_reduce_bytes": 4}
     found = of(LLAMA, 4, **fields)
     held = 2 * layer + TABLE
     assert found["gathered layers"] == 2 * held
@@ -212,8 +212,8 @@ def test_8_bit_copies_of_weights_outlive_a_microbatch_in_transformer_engine_alon
     cluster = {"precision": precision, "cluster": "b200", "gpus": 8}
     found = of(LLAMA, 3, zero=1, **cluster)
     assert found["8-bit copies of weights"] == copy * 3 * 855_654_400
-    for zero, stack in ((3, "torchtitan-2025"), (1, "torchtitan-2025"), (0, "fms-fsdp-2024")):
-        assert of(LLAMA, 3, zero=zero, stack=stack, **cluster)["8-bit copies of weights"] == 0
+    for zero, framework in ((3, "torchtitan-2025"), (1, "torchtitan-2025"), (0, "fms-fsdp-2024")):
+        assert of(LLAMA, 3, zero=zero, framework=framework, **cluster)["8-bit copies of weights"] == 0
     assert of(LLAMA, 3, zero=1, gpus=8)["8-bit copies of weights"] == 0
 
 
@@ -240,14 +240,14 @@ def test_gradients_are_copied_to_fp32_for_the_step():
     assert of(LLAMA, 3, **short | {"grad_reduce_bytes": 4}, zero=1)["fp32 gradients of the step"] == 0
     assert of(LLAMA, 3, **short, zero=3)["fp32 gradients of the step"] == 0
     # FSDP2 reduces into the gradients that its optimizer reads; nanotron has its fp32 accumulator.
-    for stack in ("torchtitan-2025", "nanotron-2024"):
-        assert of(LLAMA, 3, **short, zero=1, stack=stack)["fp32 gradients of the step"] == 0
+    for framework in ("torchtitan-2025", "nanotron-2024"):
+        assert of(LLAMA, 3, **short, zero=1, framework=framework)["fp32 gradients of the step"] == 0
     assert of(LLAMA, 3, gpus=8, zero=1, grad_reduce_bytes=2)["fp32 gradients of the step"] == 0
 
 
 def test_gradients_of_nanotron_are_there_twice():
     """An fp32 accumulator beside the 16-bit buckets of DDP (optim/gradient_accumulator.py)."""
-    found = of(LLAMA, 2, stack="nanotron-2024")
+    found = of(LLAMA, 2, framework="nanotron-2024")
     assert found["gradients"] == (4 + 2) * (2 * 855_654_400 + 2 * TABLE + 8192)
 
 
@@ -260,7 +260,7 @@ def test_unused_weight_gradients_of_transformer_engine():
     # Attention and head over tp, one expert's two shapes over etp. Output and 16-bit LM head are no shape of others.
     attention, expert, head = 25_165_824 + 16_777_216, 3 * 4096 * 14336, 32_000 * 4096
     assert experts["unused weight gradients"] == 2 * (attention + expert + head) / 2
-    for fields in ({"zero": 3, "gpus": 2}, {"stack": "megatron-core-2024"}, {"task": "lora"}):
+    for fields in ({"zero": 3, "gpus": 2}, {"framework": "megatron-core-2024"}, {"task": "lora"}):
         assert of(LLAMA, 3, **fields)["unused weight gradients"] == 0
 
 
@@ -339,7 +339,7 @@ def test_whole_layers_of_experts():
 def test_whole_parameters_of_8_bits():
     """FSDP2 gathers linear layers alone in 8 bits, and keeps them so between the passes."""
     fields = {"gpus": 8, "zero": 3, "precision": "fp8", "param_gather_bytes": 1, "reshard_after_forward": False}
-    found = of(LLAMA, 3, **fields, stack="torchtitan-2025")
+    found = of(LLAMA, 3, **fields, framework="torchtitan-2025")
     assert found["gathered layers"] == 3 * 855_654_400 + 2 * (2 * TABLE + 8192) + 4 * (2 * TABLE + 8192)
 
 

@@ -164,7 +164,7 @@ def test_virtual_stages_gather_updated_parameters_one_ahead():
 
 
 def test_pipelined_fsdp_gathers_first_and_reduces_last():
-    fields = {"gpus": 4, "pp": 2, "vpp": 2, "zero": 3, "global_batch": 8, "stack": "torchtitan-2025"}
+    fields = {"gpus": 4, "pp": 2, "vpp": 2, "zero": 3, "global_batch": 8, "framework": "torchtitan-2025"}
     found = product.program(LLAMA, 4, **fields)
     gathers = [[sum("all_gather" in word for word in words) for words in row] for row in found["forward"]]
     # A share is launched, the rest not hidden.
@@ -256,7 +256,7 @@ def test_time_of_the_host_for_modules_that_run_again(modules, again):
 
 
 def test_stages_of_nanotron_hand_over():
-    found = product.program(LLAMA, stack="nanotron-2024", gpus=2, pp=2, global_batch=2)
+    found = product.program(LLAMA, framework="nanotron-2024", gpus=2, pp=2, global_batch=2)
     assert found["before a message"] == ["host 6000"]
     assert found["start"] == [["host 1.5e+04"]] * 2
     assert found["end"] == [END] * 2

@@ -41,7 +41,7 @@ EXECUTIONS = (
 def test_every_count_of_parameters_is_the_same(name):
     """What is printed of a model, what memory holds, and what is exchanged and updated: on one rank all is there."""
     model = load_model(name)
-    job = job_of(model, stack="megatron-core-2025", seq_length=512)
+    job = job_of(model, framework="megatron-core-2025", seq_length=512)
     counted = parameters(model, job.padded_vocab)
     (stage,) = stages_of(job, 8)
     built = stage.weights()

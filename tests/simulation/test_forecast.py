@@ -115,7 +115,7 @@ def test_what_was_forecast_is_told():
         ({"recompute": "full", "recompute_layers": 6, "gpus": 2, "pp": 2, "stage_layers": (7, 1), "vpp": None},
          lambda flops: (flops.forward - flops.head) * 7 / 8),
         ({"recompute": "selective"}, lambda flops: flops.attention_core),
-        ({"recompute": "selective", "stack": "torchtitan-2025", "gpus": 2},
+        ({"recompute": "selective", "framework": "torchtitan-2025", "gpus": 2},
          lambda flops: (flops.forward - flops.head) / 2),
     ],
 )  # fmt: skip
@@ -182,7 +182,7 @@ def test_unfolded_and_engines_agree_bit_for_bit(options):
 
 def test_a_faster_gpu_is_not_slowed_down_more_because_most_of_its_kernels_change_sides():
     """Of this job the backward work of a layer is bound by compute on an H100, most of it by memory on a faster one."""
-    layout = {"gpus": 32, "pp": 4, "cp": 2, "zero": 1, "seq_length": 2048, "stack": "eager", "vpp": None}
+    layout = {"gpus": 32, "pp": 4, "cp": 2, "zero": 1, "seq_length": 2048, "framework": "eager", "vpp": None}
     job = job_of("mixtral-8x7b", **layout)
     faster = replace(H100, gpu=replace(H100.gpu, bf16_dense_flops_per_s=1.1 * H100.gpu.bf16_dense_flops_per_s))
     before, after = (forecast(job, cluster, allow_oom=True).iteration_time_s for cluster in (H100, faster))

@@ -31,8 +31,10 @@ def step_s(job, cluster=H100, options=PLAIN, **more):
 
 def without_host(job, step_fixed_s=0.0):
     """Return a job whose host launches in no time."""
-    stack = replace(job.stack, host_layer_s=0.0, host_expert_s=0.0, p2p_handover_s=0.0, step_fixed_s=step_fixed_s)
-    return replace(job, stack=stack)
+    framework = replace(
+        job.framework, host_layer_s=0.0, host_expert_s=0.0, p2p_handover_s=0.0, step_fixed_s=step_fixed_s
+    )
+    return replace(job, framework=framework)
 
 
 def turn_s(done):
@@ -191,7 +193,7 @@ def test_every_slot_of_a_stage_without_layers_is_there():
 def test_host_time_binds_small_work_and_hides_behind_large():
     def of(model, host_s):
         job = job_of(model)
-        return step_s(replace(job, stack=replace(job.stack, host_layer_s=host_s)))
+        return step_s(replace(job, framework=replace(job.framework, host_layer_s=host_s)))
 
     assert of(BIG, 1e-4) == pytest.approx(of(BIG, 0.0), rel=1e-9)
     slow = of(TINY, 0.01)

@@ -49,7 +49,7 @@ nodes = 1
 size_bytes = [1024, 1048576]
 time_s = [1e-5, 2e-5]
 """
-STACK = 'base = "megatron-core-2024"\ndescription = "our fork"\nhost_layer_s = "123us"\nattention_kernel = "fa2"\n'
+FRAMEWORK = 'base = "megatron-core-2024"\ndescription = "our fork"\nhost_layer_s = "123us"\nattention_kernel = "fa2"\n'
 MODEL = 'base = "llama3-8b"\nlayers = 4\n[attention]\nkv_heads = 4\n'
 JOB = """
 [model]
@@ -86,7 +86,7 @@ def request(model=TINY, **said):
 def described(tmp_path, monkeypatch):
     """A job file, and beside it the model, cluster and framework that it names."""
     monkeypatch.chdir(tmp_path)
-    for name, text in (("job", JOB), ("mine", MODEL), ("ours", CLUSTER), ("fork", STACK)):
+    for name, text in (("job", JOB), ("mine", MODEL), ("ours", CLUSTER), ("fork", FRAMEWORK)):
         (tmp_path / f"{name}.toml").write_text(text)
     return tmp_path
 
@@ -100,7 +100,7 @@ def described(tmp_path, monkeypatch):
         (request(TINY_EXPERTS, ep=4, tp=2, expert_imbalance=1.3, gpus=16), "h800", SimulateOptions()),
         (request(TINY_LATENT, precision="fp8", cp=2, pp=2, gpus=16, zero=2, year=2023), "h200", SimulateOptions()),
         (request(load_model("gemma2-9b"), zero=3, shard=4, gpus=8, task="lora", lora_rank=8), "b200", OPTIONS),
-        (request(stack="torchtitan-2025", recompute="selective", gpus=16, gpus_used_per_node=4), "a100", OPTIONS),
+        (request(framework="torchtitan-2025", recompute="selective", gpus=16, gpus_used_per_node=4), "a100", OPTIONS),
         (request(precision="mxfp8", tp=8, pp=8, gpus=128, global_batch=64), "gb200", SimulateOptions()),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_forecast_is_run_again_to_the_same_bytes(job, cluster, options):
 
 
 def test_what_files_describe_is_in_the_result_and_the_files_are_not_needed_again(described):
-    result = api.predict(replace_stack(api.read_job_file("job.toml"), "fork.toml"), allow_oom=True)
+    result = api.predict(replace_framework(api.read_job_file("job.toml"), "fork.toml"), allow_oom=True)
     listed = {Path(each.path).name: each for each in result.inputs}
     assert {name: each.format for name, each in listed.items()} == {
         "job.toml": "job",
@@ -130,8 +130,8 @@ def test_what_files_describe_is_in_the_result_and_the_files_are_not_needed_again
     assert document["run"]["job"]["model"]["layers"] == 4
 
 
-def replace_stack(draft, stack):
-    return replace(draft, fields={**draft.fields, "stack": stack})
+def replace_framework(draft, framework):
+    return replace(draft, fields={**draft.fields, "framework": framework})
 
 
 def test_pasted_flags_and_decided_jobs_are_run_again():
@@ -144,6 +144,16 @@ def test_pasted_flags_and_decided_jobs_are_run_again():
     assert document["run"]["notes"]
     again(api.predict(job_of(gpus=8, tp=2), "h100"))
     again(api.predict(job_of(gpus=8, pp=2, vpp=2)))
+
+
+def test_old_results_that_say_stack_are_run_again():
+    for job in (request(framework="torchtitan-2025"), job_of(gpus=8, tp=2)):
+        data = to_json(api.predict(job, "h100"))
+        old = json.loads(data)
+        said = old["run"]["job"]["software"] if "job" in old["run"] else old["run"]["decided_job"]
+        said["stack"] = said.pop("framework")
+        found = traincast.run_again(result_from_json(json.dumps(old).encode(), "result.json"))
+        assert to_json(found) == data
 
 
 @pytest.mark.parametrize(

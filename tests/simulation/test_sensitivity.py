@@ -22,7 +22,7 @@ MANY = {"seq_length": 4096, "global_batch": 32}
 JOBS = {
     "pipeline": ("llama3-8b", {"gpus": 32, "tp": 8, "pp": 4}, {}),
     "interleaved": ("llama3-8b", {"gpus": 32, "tp": 4, "pp": 4, "vpp": 4, "cp": 2}, {}),
-    "sharded": ("llama3-8b", {"gpus": 16, "zero": 3, "stack": "torchtitan-2025"}, {"unhidden fsdp": 1.3}),
+    "sharded": ("llama3-8b", {"gpus": 16, "zero": 3, "framework": "torchtitan-2025"}, {"unhidden fsdp": 1.3}),
     "experts": ("qwen3-30b-a3b", {"gpus": 32, "ep": 8, "pp": 2}, {"transfer ep": 1.4, "host experts": 0.5}),
     "learnt": ("llama3-8b", {"gpus": 32, "tp": 8, "pp": 4},
                {"unhidden tp": 1.5, "gemm bf16": 1.2, "compute": 1.1, "transfer pp": 2.0, "handover": 3.0}),
@@ -53,7 +53,7 @@ def test_slopes_are_the_derivatives_of_the_step(name):
 def test_what_is_hidden_shrinks_where_more_cannot_be_hidden(tmp_path):
     """On a slow network hidden transfers are on the path: moving a part of them elsewhere changes nothing."""
     slow = load_cluster(write_cluster(tmp_path / "slow.toml", inter={"bandwidth_bytes_per_s": "10GB/s"}))
-    job = job_of("llama3-8b", gpus=32, zero=3, stack="torchtitan-2025", seq_length=2048, global_batch=32)
+    job = job_of("llama3-8b", gpus=32, zero=3, framework="torchtitan-2025", seq_length=2048, global_batch=32)
     found = slopes(job, slow, {})
     for each, (reported, numeric) in found.items():
         assert reported == pytest.approx(numeric, rel=0.02, abs=1e-6), each
@@ -99,7 +99,7 @@ def test_a_rate_that_the_user_gives_is_not_scaled():
 
 
 def _learnt(job, gpu, names, deviation_each=0.01):
-    keys = {key for name in names for key in keys_of(name, gpu, job.stack.name)}
+    keys = {key for name in names for key in keys_of(name, gpu, job.framework.name)}
     return FactorTable.of(
         Factor(level=key[0], name=key[1], cost_class=key[2], factor=1.0, deviation=deviation_each, rows=20)
         for key in sorted(keys)
@@ -114,20 +114,20 @@ def test_deviation_is_the_root_of_the_weighted_variances():
     variance = UNEXPLAINED["dense"] ** 2 + (TRANSFERS["unseen"] * transfers) ** 2
     variance += (UNSEEN_COMPUTE * slopes["compute"]) ** 2
     for name, slope in slopes.items():
-        variance += sum((slope * prior_deviation(key)) ** 2 for key in keys_of(name, done.gpu, job.stack.name))
+        variance += sum((slope * prior_deviation(key)) ** 2 for key in keys_of(name, done.gpu, job.framework.name))
     assert deviation(done, FactorTable()) == pytest.approx(math.sqrt(variance))
 
 
-def test_interval_is_wider_for_a_stack_and_a_gpu_that_no_run_was_seen_of():
+def test_interval_is_wider_for_a_framework_and_a_gpu_that_no_run_was_seen_of():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN, CostFactors())
     table = _learnt(job, done.gpu, sensitivities(done))
     known = deviation(done, table)
-    other_stack = replace(done, job=replace(job, stack=replace(job.stack, name="my-own-framework")))
+    other_framework = replace(done, job=replace(job, framework=replace(job.framework, name="my-own-framework")))
     other_gpu = replace(done, gpu=load_gpu("mi300x"))
     same_chip = replace(done, gpu=load_gpu("h200"))
     same_architecture = replace(done, gpu=load_gpu("h20"))
-    assert deviation(other_stack, table) > known
+    assert deviation(other_framework, table) > known
     assert deviation(same_chip, table) == known
     assert deviation(other_gpu, table) > deviation(same_architecture, table) > known
     assert deviation(done, FactorTable()) > deviation(other_gpu, table)

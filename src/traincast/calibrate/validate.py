@@ -15,6 +15,7 @@ from traincast.calibrate.tables import Table, read_table
 from traincast.diagnostics import Note
 from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.hardware.cluster import Cluster
+from traincast.job.job import OLD_NAMES
 from traincast.names import known_names
 from traincast.progress import announce
 from traincast.units import counted
@@ -219,6 +220,7 @@ def _kind_of(table: Table) -> Kind:
 
 def _groupings(kind: Kind, by: Sequence[str], leave_out: str | None) -> tuple[str, ...]:
     """Return the groupings to show, after a look at whether the kind has what is asked for."""
+    by = ["+".join(OLD_NAMES.get(name, name) for name in each.split("+")) for each in by]
     unknown = next((name for each in by for name in each.split("+") if name not in kind.by), None)
     if unknown is not None:
         raise ConfigError(f"{kind.title} cannot be grouped by {unknown!r}; {known_names(unknown, kind.by)}", "by")

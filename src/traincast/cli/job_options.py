@@ -13,6 +13,7 @@ from traincast.cli.options import Name, tokens
 from traincast.dialects.like import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft
+from traincast.job.job import OLD_NAMES, under_new_names
 from traincast.job.job_file import read_job_file
 from traincast.job.job_flags import JOB_FLAGS, SCHEDULES, JobFlag
 
@@ -30,6 +31,8 @@ def job_options(function: F) -> F:
     """
     for flag in reversed(JOB_FLAGS):
         function = _option(flag)(function)
+    for old, new in OLD_NAMES.items():
+        function = click.option(f"--{old}", old, metavar="NAME", help=f"Old name of --{new}.")(function)
     function = click.option(
         "--strict",
         is_flag=True,
@@ -129,7 +132,11 @@ def _gathered(
     recorded: Draft | None,
 ) -> Draft:
     """Return what file, pasted flags and options say."""
-    given = {flag.field: values[flag.field] for flag in JOB_FLAGS if values.get(flag.field) is not None}
+    names = (*(flag.field for flag in JOB_FLAGS), *OLD_NAMES)
+    try:
+        given = under_new_names({name: values[name] for name in names if values.get(name) is not None})
+    except ConfigError as error:
+        raise click.UsageError(f"--{error}") from None
     model = given.pop("model", None)
     said = Draft(model=model, cluster=cluster, fields=given)
     if recorded is not None:

@@ -69,7 +69,7 @@ _CP = {
 }
 _BACKENDS = {"flash": "fa2", "fused": "cudnn", "unfused": "unfused", "local": "unfused"}
 _FLASH = {"2": "fa2", "3": "fa3"}
-_STACK = "megatron-core-2025"
+_FRAMEWORK = "megatron-core-2025"
 _STRATEGIES = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 
 
@@ -100,8 +100,12 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     pasted = split_flags(launch.words, SHOWN, table)
     judged = judge(pasted.given(), table, strict=strict)
     notes = [*judged.notes, *launch_notes(launch)]
-    notes.append(Note("assumed-stack", f"stack is not given: {_STACK}, for pasted Megatron-LM flags; give --stack"))
-    fields: dict[str, Any] = {"stack": _STACK, "cuda_graphs": False}
+    notes.append(
+        Note(
+            "assumed-framework", f"framework is not given: {_FRAMEWORK}, for pasted Megatron-LM flags; give --framework"
+        )
+    )
+    fields: dict[str, Any] = {"framework": _FRAMEWORK, "cuda_graphs": False}
     fields |= dict.fromkeys(_SWITCHES.values(), False)
     fields |= {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
     fields |= {field: pasted.count(flag, 1) for flag, field in _COUNTS.items() if flag in pasted}

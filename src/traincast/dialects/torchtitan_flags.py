@@ -126,12 +126,12 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     settings = _settings(pasted, launch)
     given = {name.replace("_", "-"): _text(value) for name, value in settings.values.items() if value is not False}
     judged = judge(given, table, strict=strict)
-    stack = _stack(settings)
-    why = "with torch.compile" if stack == _COMPILED else "without torch.compile"
-    assumed = Note("assumed-stack", f"stack is not given: {stack}, for torchtitan {why}; give --stack")
+    framework = _framework(settings)
+    why = "with torch.compile" if framework == _COMPILED else "without torch.compile"
+    assumed = Note("assumed-framework", f"framework is not given: {framework}, for torchtitan {why}; give --framework")
     notes = (*judged.notes, *launch_notes(launch), assumed)
     warnings = (*judged.warnings, *_python_config(settings))
-    fields: dict[str, Any] = {"zero": 3, "stack": stack}
+    fields: dict[str, Any] = {"zero": 3, "framework": framework}
     fields |= {field: settings.count(f"parallelism.{name}", 1) for name, field in _DEGREES.items()}
     fields = {name: value for name, value in fields.items() if name not in ("ep", "etp") or value != 1}
     _data_parallel(settings, fields)
@@ -226,7 +226,7 @@ def _why_no_model(settings: _Settings) -> str | None:
     return f"{quoted(name)} is not a known model{near and '; near it: '}{near}"
 
 
-def _stack(settings: _Settings) -> str:
+def _framework(settings: _Settings) -> str:
     compiled = settings.on("compile.enable") or settings.on("training.compile")
     return _COMPILED if compiled else "torchtitan-eager-2024"
 

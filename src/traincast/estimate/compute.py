@@ -52,7 +52,7 @@ def price_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: 
     factors : CostFactors
         Factors on classes of work.
     compute_factor : float
-        Factor of the software stack on all of them.
+        Factor of the framework on all of them.
 
     Returns
     -------

@@ -2,11 +2,11 @@
 
 A kernel measured alone runs on a cool GPU with nothing beside it; in a training step clocks fall, caches
 are shared and libraries pick other kernels. A factor scales one class of work, and is the product of what is
-common to all GPUs or stacks, of what an architecture adds, and of what a single chip or stack adds: of a
+common to all GPUs or frameworks, of what an architecture adds, and of what a single chip or framework adds: of a
 GPU that no run was measured on, what is known of its kind still holds. A factor is 1 where nothing was
 measured.
 
-File `data/training/factors.csv`: level (``all``, ``architecture``, ``chip``, ``stack``), name, class, factor,
+File `data/training/factors.csv`: level (``all``, ``architecture``, ``chip``, ``framework``), name, class, factor,
 deviation (of its logarithm after the fit), rows (runs behind it).
 """
 
@@ -27,16 +27,16 @@ Key = tuple[str, str, str]
 
 _LEVELS = {
     "gemm": ("all", "architecture", "chip"),
-    "grouped_gemm": ("all", "architecture", "stack"),
+    "grouped_gemm": ("all", "architecture", "framework"),
     "attention": ("all", "architecture"),
     "memory": ("all", "architecture"),
-    "compute": ("all", "stack"),
-    "host": ("all", "stack"),
-    "fixed": ("all", "stack"),
+    "compute": ("all", "framework"),
+    "host": ("all", "framework"),
+    "fixed": ("all", "framework"),
     "handover": ("all",),
     "unhidden": ("all",),
     "transfer": ("all",),
-    "transfer ep": ("all", "stack"),
+    "transfer ep": ("all", "framework"),
 }
 """Levels of each class, by its name or its first word; after a blank follows the type, kernel or group
 (``gemm bf16``)."""
@@ -52,9 +52,9 @@ def chip_of(gpu: Gpu) -> str:
     return gpu.chip or gpu.name
 
 
-def keys_of(cost_class: str, gpu: Gpu, stack: str) -> tuple[Key, ...]:
-    """Return the keys of all factors that scale a class of work on a GPU under a stack."""
-    names = {"all": "*", "architecture": gpu.architecture or "*", "chip": chip_of(gpu), "stack": stack}
+def keys_of(cost_class: str, gpu: Gpu, framework: str) -> tuple[Key, ...]:
+    """Return the keys of all factors that scale a class of work on a GPU under a framework."""
+    names = {"all": "*", "architecture": gpu.architecture or "*", "chip": chip_of(gpu), "framework": framework}
     levels = _LEVELS.get(cost_class) or _LEVELS[cost_class.split(" ", maxsplit=1)[0]]
     return tuple((level, names[level], cost_class) for level in levels)
 
@@ -90,7 +90,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class FactorTable:
-    """Factors of all GPUs and stacks."""
+    """Factors of all GPUs and frameworks."""
 
     factors: Mapping[Key, Factor] = field(default_factory=dict)
 
@@ -99,26 +99,26 @@ class FactorTable:
         """Return a table; a later factor of a key counts."""
         return cls({each.key: each for each in factors})
 
-    def for_job(self, gpu: Gpu, stack: str) -> CostFactors:
-        """Return the factors of one GPU and one stack."""
+    def for_job(self, gpu: Gpu, framework: str) -> CostFactors:
+        """Return the factors of one GPU and one framework."""
         chosen: dict[str, float] = {}
         for cost_class in {key[2] for key in self.factors}:
-            known = [self.factors[key].factor for key in keys_of(cost_class, gpu, stack) if key in self.factors]
+            known = [self.factors[key].factor for key in keys_of(cost_class, gpu, framework) if key in self.factors]
             chosen[cost_class] = math.prod(known)
         return CostFactors(chosen)
 
 
 def with_factors(job: Job, factors: CostFactors) -> Job:
-    """Return a job whose stack has the factors on its shares.
+    """Return a job whose framework has the factors on its shares.
 
     Shares that cannot be hidden stay at most 1; times are scaled where they are priced.
     """
-    stack = job.stack
+    framework = job.framework
     shares = {
-        f"unhidden_{group}": min(1.0, getattr(stack, f"unhidden_{group}") * factors.of(f"unhidden {group}"))
+        f"unhidden_{group}": min(1.0, getattr(framework, f"unhidden_{group}") * factors.of(f"unhidden {group}"))
         for group in ("tp", "cp", "ep", "fsdp")
     }
-    return replace(job, stack=replace(stack, **shares))
+    return replace(job, framework=replace(framework, **shares))
 
 
 def read_factors(text: str) -> FactorTable:

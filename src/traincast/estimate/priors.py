@@ -7,15 +7,15 @@ from traincast.estimate.factors import Key
 
 PRIORS = {
     "gemm": {"all": 0.10, "architecture": 0.08, "chip": 0.10},
-    "grouped_gemm": {"all": 0.10, "architecture": 0.20, "stack": 0.20},
+    "grouped_gemm": {"all": 0.10, "architecture": 0.20, "framework": 0.20},
     "attention": {"all": 0.30, "architecture": 0.20},
     "memory": {"all": 0.20, "architecture": 0.10},
-    "compute": {"all": 0.20, "stack": 0.08},
-    "host": {"all": 0.50, "stack": 0.40},
-    "fixed": {"all": 0.50, "stack": 0.40},
+    "compute": {"all": 0.20, "framework": 0.08},
+    "host": {"all": 0.50, "framework": 0.40},
+    "fixed": {"all": 0.50, "framework": 0.40},
     "handover": {"all": 0.50},
     "unhidden": {"all": 0.30},
-    "transfer": {"all": 0.12, "stack": 0.25},
+    "transfer": {"all": 0.12, "framework": 0.25},
 }
 """By the first word of the class and the level. ``gemm``: two measurements of a product differ by 10 % between
 libraries, and so does ``grouped_gemm`` over all GPUs; its generations of kernels, and ``attention``'s, differ by more.

@@ -1,6 +1,6 @@
-"""What of a job is decided by its software stack and its GPU: sharding, overlap, recomputation, kernels.
+"""What of a job is decided by its framework and its GPU: sharding, overlap, recomputation, kernels.
 
-Each function returns what the request says, or the default of the stack with a note.
+Each function returns what the request says, or the default of the framework with a note.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import check_kernel, kernel_instead
 from traincast.hardware.gpu import Gpu
 from traincast.job.feasible import check_gpu, check_sharding
-from traincast.job.framework import Stack
+from traincast.job.framework import Framework
 from traincast.job.job import JobRequest
 from traincast.job.optimizer_types import OptimizerTypes, optimizer_types
 from traincast.job.parallel import Parallel
@@ -42,19 +42,19 @@ class Recompute(NamedTuple):
 class Decisions:
     """What was decided so far, each with its reason."""
 
-    stack: Stack
+    framework: Framework
     notes: list[Note] = field(default_factory=list)
 
     def note(self, code: str, text: str) -> None:
         """Add an assumption."""
         self.notes.append(Note(code, text))
 
-    def by_stack(self, name: str, said: T | None, default: T) -> T:
-        """Return what was said, or the stack's default with a note."""
+    def by_framework(self, name: str, said: T | None, default: T) -> T:
+        """Return what was said, or the framework's default with a note."""
         if said is not None:
             return said
         shown = {True: "on", False: "off"}.get(default, default) if isinstance(default, bool) else default
-        self.note(f"assumed-{name.replace('_', '-')}", f"{name} is not given: {shown}, as {self.stack.name} does")
+        self.note(f"assumed-{name.replace('_', '-')}", f"{name} is not given: {shown}, as {self.framework.name} does")
         return default
 
 
@@ -78,7 +78,7 @@ def decide_sequence_parallel(request: JobRequest, decided: Decisions, tp: int, c
     if request.sequence_parallel is None and not divides:
         decided.note("assumed-sequence-parallel", f"off: {request.seq_length} tokens do not divide by {tp} x {cp}")
         return False
-    return decided.by_stack("sequence_parallel", request.sequence_parallel, decided.stack.sequence_parallel)
+    return decided.by_framework("sequence_parallel", request.sequence_parallel, decided.framework.sequence_parallel)
 
 
 def decide_sharding(request: JobRequest, decided: Decisions, parallel: Parallel) -> tuple[int, int]:
@@ -90,11 +90,11 @@ def decide_sharding(request: JobRequest, decided: Decisions, parallel: Parallel)
         If the group is given without sharding, or does not divide dp x cp.
     """
     replicas = parallel.dp * parallel.cp
-    stack = decided.stack
-    usual = 3 if stack.fsdp else 1 if stack.distributed_optimizer else 0
-    zero = decided.by_stack("zero", request.zero, usual) if replicas > 1 else request.zero or 0
+    framework = decided.framework
+    usual = 3 if framework.fsdp else 1 if framework.distributed_optimizer else 0
+    zero = decided.by_framework("zero", request.zero, usual) if replicas > 1 else request.zero or 0
     check_sharding(request, zero, replicas)
-    if zero > 1 and parallel.pp > 1 and not (zero == 3 and stack.pipelined_fsdp):
+    if zero > 1 and parallel.pp > 1 and not (zero == 3 and framework.pipelined_fsdp):
         decided.note(
             "zero-with-pipeline",
             f"zero {zero} with pp {parallel.pp}: {'parameters are gathered' if zero == 3 else 'gradients are reduced'} "
@@ -116,7 +116,7 @@ def decide_reshard(request: JobRequest, decided: Decisions, parallel: Parallel, 
         if said is not None:
             decided.note("reshard-unused", f"reshard_after_forward has no effect with zero {zero}")
         return True
-    whole = parallel.pp > 1 and decided.stack.pipelined_fsdp
+    whole = parallel.pp > 1 and decided.framework.pipelined_fsdp
     if whole:
         passes = counted(parallel.microbatches, "microbatch", "microbatches")
         decided.note(
@@ -164,7 +164,7 @@ def decide_overlaps(request: JobRequest, decided: Decisions, parallel: Parallel,
     }
     return {
         name: bool(
-            decided.by_stack(name, getattr(request, name), getattr(decided.stack, name))
+            decided.by_framework(name, getattr(request, name), getattr(decided.framework, name))
             if able
             else getattr(request, name)
         )
@@ -186,19 +186,19 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
         if recompute is None and getattr(request, name) is not None:
             recompute = needed
             decided.note("assumed-recompute", f"recompute is not given: {needed}, as {name} is given")
-    recompute = decided.by_stack("recompute", recompute, decided.stack.recompute)
+    recompute = decided.by_framework("recompute", recompute, decided.framework.recompute)
     for name, needed in fields:
         said = getattr(request, name)
         if said is not None and recompute != needed:
             shown = " ".join(said) if isinstance(said, tuple) else said
             raise ConfigError(f"is {shown}, which has a meaning only with recompute {needed}, not {recompute}", name)
     layers, modules = request.recompute_layers, request.recompute_modules
-    if recompute == "selective" and modules is None and decided.stack.selective_share > 0:
-        share = decided.stack.selective_share
+    if recompute == "selective" and modules is None and decided.framework.selective_share > 0:
+        share = decided.framework.selective_share
         layers = max(1, round(share * most_layers))
         decided.note(
             "selective-as-layers",
-            f"selective of {decided.stack.name} computes {share:g} of each layer again: taken as {layers} of "
+            f"selective of {decided.framework.name} computes {share:g} of each layer again: taken as {layers} of "
             f"{most_layers} layers in full",
         )
         recompute = "full"
@@ -263,7 +263,7 @@ def decide_precision(request: JobRequest, decided: Decisions, gpu: Gpu | None) -
 
 
 def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> str:
-    """Decide the attention kernel: the stack's, as far as the GPU runs it.
+    """Decide the attention kernel: the framework's, as far as the GPU runs it.
 
     Raises
     ------
@@ -274,9 +274,9 @@ def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: Gpu | 
         if gpu is not None:
             check_kernel(request.attention_kernel, gpu)
         return request.attention_kernel
-    wanted = decided.stack.attention_kernel
+    wanted = decided.framework.attention_kernel
     kernel, why = (wanted, None) if gpu is None else kernel_instead(wanted, gpu)
-    why = why or f"as {decided.stack.name} does"
+    why = why or f"as {decided.framework.name} does"
     decided.note("assumed-attention-kernel", f"attention_kernel is not given: {kernel}, {why}")
     return kernel
 
@@ -289,13 +289,13 @@ def decide_cp_kind(request: JobRequest, decided: Decisions, cp: int, tp: int) ->
     InfeasibleError
         If the sequence, or the heads with ``all_to_all``, do not divide by cp.
     """
-    kind = request.cp_kind or decided.stack.cp_kind
+    kind = request.cp_kind or decided.framework.cp_kind
     if cp == 1:
         if request.cp_kind is not None:
             decided.note("cp-kind-unused", f"cp_kind {kind} has no effect with cp 1")
         return kind
     if request.cp_kind is None:
-        decided.note("assumed-cp-kind", f"cp_kind is not given: {kind}, as {decided.stack.name} does")
+        decided.note("assumed-cp-kind", f"cp_kind is not given: {kind}, as {decided.framework.name} does")
     heads = request.model.attention.heads
     if kind == "all_to_all":
         if heads % (cp * tp):
@@ -314,13 +314,13 @@ def decide_cp_kind(request: JobRequest, decided: Decisions, cp: int, tp: int) ->
 
 def padded_vocab(request: JobRequest, decided: Decisions, tp: int) -> int:
     """Return the vocabulary rounded up to what tp divides."""
-    multiple = (request.vocab_multiple or decided.stack.vocab_multiple) * tp
+    multiple = (request.vocab_multiple or decided.framework.vocab_multiple) * tp
     padded = -(-request.model.vocab // multiple) * multiple
     if padded != request.model.vocab and request.vocab_multiple is None:
         decided.note(
             "padded-vocab",
             f"vocabulary of {request.model.vocab} padded to {padded}, a multiple of "
-            f"{decided.stack.vocab_multiple} x tp {tp}",
+            f"{decided.framework.vocab_multiple} x tp {tp}",
         )
     return padded
 

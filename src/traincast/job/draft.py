@@ -10,7 +10,7 @@ from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster
 from traincast.job.inputs import InputFile
-from traincast.job.job import JobRequest
+from traincast.job.job import JobRequest, under_new_names
 from traincast.job.job_flags import job_flag_of
 from traincast.model.load import load_model
 from traincast.model.model import Model
@@ -59,6 +59,10 @@ class Draft:
     launched: int | None = None
     whys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     inputs: tuple[InputFile, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Take fields under their old names."""
+        object.__setattr__(self, "fields", under_new_names(self.fields))
 
     def under(self, over: "Draft") -> "Draft":
         """Return this draft with everything that another one says instead, less the assumptions that it settles."""

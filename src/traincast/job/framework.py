@@ -1,7 +1,7 @@
-"""The software stack: what a training framework of some year does, and what it costs the host.
+"""The framework: what the training software of some year does, and what it costs the host.
 
-A stack says which kernels run and what overlaps; its few numbers are physical and have a source
-(`data/stacks/*.toml`). What a job leaves open is decided by its stack.
+A framework says which kernels run and what overlaps; its few numbers are physical and have a source
+(`data/frameworks/*.toml`). What a job leaves open is decided by its framework.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ UNEVEN_SPLITS = ("short_last", "balanced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class Framework:
     """A framework at one time."""
 
     name: str

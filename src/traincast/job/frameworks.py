@@ -1,9 +1,9 @@
-"""Load a software stack: one of the named ones, or a TOML file that may build on one of them.
+"""Load a framework: one of the named ones, or a TOML file that may build on one of them.
 
 A file has the fields of `traincast.job.framework` under their own names. A value is plain, or stands
 with its source::
 
-    base = "megatron-core-2025"         # everything else is as in this stack
+    base = "megatron-core-2025"         # everything else is as in this framework
 
     cuda_graphs = true
     host_layer_s = { value = "180us", source = "our profile of May" }
@@ -19,15 +19,15 @@ from typing import Any
 from traincast.errors import ConfigError
 from traincast.files import parse_toml, read_toml
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
-from traincast.job.framework import UNEVEN_SPLITS, Stack
+from traincast.job.framework import UNEVEN_SPLITS, Framework
 from traincast.job.job import CP_KINDS
 from traincast.model.recompute import RECOMPUTE
 from traincast.names import find_name, known_names
 from traincast.registry import known_name
 from traincast.units import checked_field, parse_time, quoted
 
-DEFAULT_STACK = "megatron-core-2025"
-"""What runs a job that names neither stack nor year."""
+DEFAULT_FRAMEWORK = "megatron-core-2025"
+"""What runs a job that names neither framework nor year."""
 
 _BY_YEAR = (
     (2021, "megatron-2021"),
@@ -35,7 +35,7 @@ _BY_YEAR = (
     (2024, "megatron-core-2024"),
     (2025, "megatron-core-2025"),
 )
-"""Last year and stack. Source: releases of Megatron-LM and NeMo."""
+"""Last year and framework. Source: releases of Megatron-LM and NeMo."""
 _NEWEST = "megatron-core-2026"
 
 _CHOICES = {
@@ -45,32 +45,32 @@ _CHOICES = {
     "cp_kind": CP_KINDS,
 }
 _AT_LEAST_ONE = ("layers_per_chunk", "vocab_multiple")
-_SHIPPED = "data/stacks/stacks.toml"
+_SHIPPED = "data/frameworks/frameworks.toml"
 
 
-def stack_names() -> list[str]:
-    """Return the names of the shipped stacks, sorted."""
+def framework_names() -> list[str]:
+    """Return the names of the shipped frameworks, sorted."""
     return sorted(_shipped())
 
 
-def stack_of_year(year: int | None) -> str:
-    """Return the name of the Megatron stack of a year; `DEFAULT_STACK` where none is given."""
+def framework_of_year(year: int | None) -> str:
+    """Return the name of the Megatron framework of a year; `DEFAULT_FRAMEWORK` where none is given."""
     if year is None:
-        return DEFAULT_STACK
+        return DEFAULT_FRAMEWORK
     return next((name for last, name in _BY_YEAR if year <= last), _NEWEST)
 
 
-def load_stack(name_or_path: str) -> Stack:
-    """Return a named stack, or the one that a TOML file describes.
+def load_framework(name_or_path: str) -> Framework:
+    """Return a named framework, or the one that a TOML file describes.
 
     Parameters
     ----------
     name_or_path : str
-        A name in `stack_names`, or the path of a TOML file.
+        A name in `framework_names`, or the path of a TOML file.
 
     Returns
     -------
-    Stack
+    Framework
         With a source for every number.
 
     Raises
@@ -80,22 +80,22 @@ def load_stack(name_or_path: str) -> Stack:
     ConfigError
         If a field is unknown or missing, or its value is not allowed.
     UnknownNameError
-        If it is neither a file nor the name of a stack.
+        If it is neither a file nor the name of a framework.
     """
     path = Path(name_or_path)
     if name_or_path in _shipped() or (path.suffix != ".toml" and not path.is_file()):
-        return _named(known_name("stack", name_or_path, stack_names()))
+        return _named(known_name("framework", name_or_path, framework_names()))
     table = read_toml(path)
     return _build(path.stem, _with_base(table, name_or_path), name_or_path)
 
 
-def stack_from_table(table: Mapping[str, Any], shown: str) -> Stack:
-    """Return the stack that a table describes in full, with its name.
+def framework_from_table(table: Mapping[str, Any], shown: str) -> Framework:
+    """Return the framework that a table describes in full, with its name.
 
     Parameters
     ----------
     table : mapping
-        Fields of a stack by name; those that are as their default may be left out.
+        Fields of a framework by name; those that are as their default may be left out.
     shown : str
         Where it comes from, for messages.
 
@@ -115,7 +115,7 @@ def _shipped() -> dict[str, dict[str, Any]]:
 
 
 @cache
-def _named(name: str) -> Stack:
+def _named(name: str) -> Framework:
     return _build(name, _with_base(_shipped()[name], _SHIPPED), f"{_SHIPPED} [{name}]")
 
 
@@ -125,12 +125,12 @@ def _with_base(table: dict[str, Any], shown: str) -> dict[str, Any]:
     own = {key: value for key, value in table.items() if key != "base"}
     if base is None:
         return own
-    base = known_name(f"base stack (in {shown})", str(base), stack_names())
+    base = known_name(f"base framework (in {shown})", str(base), framework_names())
     return _with_base(_shipped()[base], _SHIPPED) | own
 
 
-def _build(name: str, table: dict[str, Any], shown: str) -> Stack:
-    known = {field.name: field for field in fields(Stack) if field.name not in ("name", "sources")}
+def _build(name: str, table: dict[str, Any], shown: str) -> Framework:
+    known = {field.name: field for field in fields(Framework) if field.name not in ("name", "sources")}
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise ConfigError(f"is unknown; {known_names(unknown[0], ['base', *known])} (in {shown})", unknown[0])
@@ -147,7 +147,7 @@ def _build(name: str, table: dict[str, Any], shown: str) -> Stack:
             raise ConfigError(f"{error} (in {shown})", key) from error
         if not isinstance(values[key], bool | str):
             sources.append((key, source or f"set in {shown}"))
-    return Stack(name=name, sources=tuple(sources), **values)
+    return Framework(name=name, sources=tuple(sources), **values)
 
 
 def _split_source(raw: object) -> tuple[object, str | None]:

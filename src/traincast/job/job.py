@@ -1,13 +1,17 @@
 """A training job: a model, how it is laid out, and what runs it.
 
 A `JobRequest` is what the user says, with None for what is left open; `traincast.job.resolve`
-decides the rest by stack and year and returns a `Job`, with every decision among its assumptions.
+decides the rest by framework and year and returns a `Job`, with every decision among its assumptions.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass
+from types import MappingProxyType
+from typing import Any
 
 from traincast.diagnostics import Note
-from traincast.job.framework import Stack
+from traincast.errors import ConfigError
+from traincast.job.framework import Framework
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
 from traincast.job.parallel import Parallel
 from traincast.model.model import Model
@@ -22,6 +26,30 @@ SHARP_GROUPS = ("dp", "dp_replica")
 
 CP_KINDS = ("ring", "all_gather", "all_to_all")
 """How context parallel ranks exchange keys and values."""
+
+
+OLD_NAMES: Mapping[str, str] = MappingProxyType({"stack": "framework"})
+"""Keys that have another name now; job files, results, flags and keywords of Python may still have them."""
+
+
+def under_new_names(said: Mapping[str, Any], shown: str = "") -> dict[str, Any]:
+    """Return values by key, those of an old key under its new one.
+
+    Raises
+    ------
+    ConfigError
+        If both are there and differ.
+    """
+    found = dict(said)
+    for old, new in OLD_NAMES.items():
+        if old in found:
+            value = found.pop(old)
+            if found.setdefault(new, value) != value:
+                where = f" (in {shown})" if shown else ""
+                raise ConfigError(
+                    f"is {value!r}, and {new}, as it is called now, is {found[new]!r}; give {new} alone{where}", old
+                )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +100,8 @@ class JobRequest:
     attention_kernel: str | None = None
     cuda_graphs: bool | None = None
     cp_kind: str | None = None
-    stack: str | Stack | None = None
-    """A stack: its name, the path of a TOML file, or itself."""
+    framework: str | Framework | None = None
+    """A framework: its name, the path of a TOML file, or itself."""
     year: int | None = None
     task: str = "pretrain"
     lora_rank: int | None = None
@@ -82,7 +110,7 @@ class JobRequest:
     vocab_multiple: int | None = None
     """The vocabulary is padded to a multiple of this times tp."""
     grad_reduce_bytes: int | None = None
-    """Bytes of a gradient element as replicas reduce it; it replaces the stack's."""
+    """Bytes of a gradient element as replicas reduce it; it replaces the framework's."""
     deduplicated_dispatch: bool | None = None
     """Whether a token crosses to a node of its experts once (DeepEP, HybridEP); it replaces the framework's."""
     sharp: str | None = None
@@ -100,6 +128,14 @@ class JobRequest:
     exp_avg_sq_dtype: str | None = None
     gpus_used_per_node: int | str | None = None
     """GPUs of each node that ranks are placed on: a number, ``auto`` or ``all`` (`traincast.fabric.node_use`)."""
+    stack: InitVar[str | Framework | None] = None
+    """Old name of `framework`."""
+
+    def __post_init__(self, stack: str | Framework | None) -> None:
+        """Take a framework under its old name."""
+        if stack is not None:
+            both = {"framework": self.framework, "stack": stack} if self.framework else {"stack": stack}
+            object.__setattr__(self, "framework", under_new_names(both)["framework"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +163,7 @@ class Job:
     attention_kernel: str
     cuda_graphs: bool
     cp_kind: str
-    stack: Stack
+    framework: Framework
     padded_vocab: int
     recompute_group: int = 1
     """Layers that are recomputed together, with recompute ``full``: of their inputs only the first is kept."""
@@ -146,7 +182,7 @@ class Job:
     @property
     def reduces_once(self) -> bool:
         """Whether FSDP keeps whole gradients over the microbatches of a pipeline and reduces them after the last."""
-        return self.zero == 3 and self.parallel.pp > 1 and self.stack.pipelined_fsdp
+        return self.zero == 3 and self.parallel.pp > 1 and self.framework.pipelined_fsdp
 
     @property
     def keeps_parameters_whole(self) -> bool:

@@ -18,7 +18,7 @@
     gpus = 64
 
     [software]
-    stack = "megatron-core-2025"
+    framework = "megatron-core-2025"
 
 `TEMPLATE` lists every key.
 """
@@ -32,7 +32,7 @@ from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import read_toml
 from traincast.job.draft import Draft
 from traincast.job.inputs import input_of
-from traincast.job.job import JobRequest
+from traincast.job.job import JobRequest, under_new_names
 from traincast.model.load import builtin_table, find_model, model_names
 from traincast.model.model import Model
 from traincast.model.table import merged, model_from_table
@@ -49,7 +49,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "batch": ("seq_length", "micro_batch", "global_batch", "expert_imbalance"),
     "cluster": ("name", "gpus", "gpus_used_per_node"),
     "software": (
-        *("stack", "year", "precision", "recompute", "recompute_layers", "recompute_method", "recompute_modules"),
+        *("framework", "year", "precision", "recompute", "recompute_layers", "recompute_method", "recompute_modules"),
         *("attention_kernel", "cuda_graphs", "vocab_multiple", "grad_reduce_bytes", "task", "lora_rank"),
         *("precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"),
     ),
@@ -58,7 +58,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 
 TEMPLATE = """\
 # A job for traincast: traincast predict JOB.toml
-# What is commented out is open; traincast decides it by the stack and lists it as an assumption.
+# What is commented out is open; traincast decides it by the framework and lists it as an assumption.
 
 [model]
 name = "llama3-70b"            # a built-in model (traincast models), a Hugging Face config.json, or a TOML
@@ -68,7 +68,7 @@ name = "llama3-70b"            # a built-in model (traincast models), a Hugging 
 [parallel]
 tp = 4                         # tensor parallel degree
 pp = 4                         # pipeline stages
-# vpp = 5                      # virtual stages per stage; open: by stack, where the layers divide
+# vpp = 5                      # virtual stages per stage; open: by framework, where the layers divide
 cp = 2                         # context parallel degree
 # ep = 1                       # expert parallel degree
 # etp = 1                      # expert tensor parallel degree
@@ -101,8 +101,8 @@ gpus = 256
 # gpus_used_per_node = "auto"  # auto: what keeps tp, cp and ep groups in a node; all; or a number, such as 64 of 72
 
 [software]
-# stack = "megatron-core-2025" # or a TOML; see docs/jobs.md
-# year = 2025                  # chooses the stack where none is named
+# framework = "megatron-core-2025" # or a TOML; see docs/jobs.md
+# year = 2025                  # chooses the framework where none is named
 # precision = "bf16"           # bf16, fp16, fp32, tf32, fp8, fp8_block, mxfp8, nvfp4
 # recompute = "none"           # none, selective, full
 # recompute_layers = 2         # with full: layers per virtual stage; open: all
@@ -173,7 +173,7 @@ def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
             raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", section)
         if section == "model":
             continue
-        for key, raw in table.items():
+        for key, raw in _under_new_names(section, table, shown).items():
             place = f"{section}.{key}"
             if key not in SECTIONS[section]:
                 raise ConfigError(f"is unknown; {known_names(key, SECTIONS[section])} (in {shown})", place)
@@ -184,6 +184,10 @@ def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
     cluster = given.pop("name", None)
     beside = _beside(cluster, shown)
     return Draft(model=_model(document.get("model"), shown), cluster=beside, fields=given)
+
+
+def _under_new_names(section: str, table: Mapping[str, Any], shown: str) -> Mapping[str, Any]:
+    return under_new_names(table, shown) if section == "software" else table
 
 
 def _tokens(text: str, place: str, shown: str) -> int:

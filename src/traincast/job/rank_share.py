@@ -14,7 +14,7 @@ def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
     ranks_per_node : int
         Ranks that reach each other without the network (64 where a job uses so many of an NVL72 rack).
     """
-    parallel, stack = job.parallel, job.stack
+    parallel, framework = job.parallel, job.framework
     return Share(
         model=job.model,
         seq_length=job.seq_length,
@@ -32,8 +32,8 @@ def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
             lora_rank=job.lora_rank if job.task == "lora" else 0,
             expert_imbalance=job.expert_imbalance,
             ranks_per_node=ranks_per_node,
-            fused_elementwise=stack.fused_elementwise,
-            fused_expert_bias=stack.fused_expert_bias,
-            deduplicated_dispatch=stack.deduplicated_dispatch,
+            fused_elementwise=framework.fused_elementwise,
+            fused_expert_bias=framework.fused_expert_bias,
+            deduplicated_dispatch=framework.deduplicated_dispatch,
         ),
     )

@@ -17,10 +17,10 @@ from traincast.errors import ConfigError, FormatError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table
 from traincast.job.draft import Draft
-from traincast.job.framework import Stack
-from traincast.job.frameworks import stack_from_table
+from traincast.job.framework import Framework
+from traincast.job.frameworks import framework_from_table
 from traincast.job.inputs import InputFile
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import Job, JobRequest, under_new_names
 from traincast.job.job_file import SECTIONS, draft_of_table
 from traincast.job.options import LayoutOptions, SimulateOptions, make_options
 from traincast.model.table import model_from_table
@@ -173,21 +173,22 @@ _WRITTEN_AS: dict[str, Any] = {"expert_loads": tuple[float, ...] | str}
 def _job_table(job: JobRequest) -> dict[str, object]:
     """Return a job as the sections of a job file; a framework that no name leads to stands beside it in full."""
     said = {each.name: getattr(job, each.name) for each in fields(JobRequest) if _is_said(job, each)}
-    stack = said.pop("stack", None)
-    software = {} if stack is None or isinstance(stack, Stack) else {"stack": stack}
+    framework = said.pop("framework", None)
+    software = {} if framework is None or isinstance(framework, Framework) else {"framework": framework}
     sections: dict[str, object] = {"model": _said(job.model, leave_out=("notes",))}
     for section, keys in SECTIONS.items():
         found = {key: _said(said[key]) for key in keys if key in said}
         sections[section] = found | (software if section == "software" else {})
     table: dict[str, object] = {"job": sections, "model_notes": _said(job.model.notes)}
-    if isinstance(stack, Stack):
-        table["framework"] = _said(stack, leave_out=("sources",))
+    if isinstance(framework, Framework):
+        table["framework"] = _said(framework, leave_out=("sources",))
     return table
 
 
 def _job_of_table(table: Mapping[str, Any], shown: str) -> JobRequest | Job:
     if "decided_job" in table:
-        decided: Job = _convert(table["decided_job"], Job, "run.decided_job", shown)
+        said = _convert(table["decided_job"], dict[str, Any], "run.decided_job", shown)
+        decided: Job = _convert(under_new_names(said, shown), Job, "run.decided_job", shown)
         return decided
     sections = dict(_convert(table.get("job"), dict[str, dict[str, Any]], "run.job", shown))
     notes = _convert(table.get("model_notes", ()), tuple[Note, ...], "run.model_notes", shown)
@@ -195,7 +196,7 @@ def _job_of_table(table: Mapping[str, Any], shown: str) -> JobRequest | Job:
     said = dict(draft_of_table(sections, shown).fields)
     if "framework" in table:
         own = _convert(table["framework"], dict[str, Any], "run.framework", shown)
-        said["stack"] = stack_from_table(own, shown)
+        said["framework"] = framework_from_table(own, shown)
     return Draft(model=model, fields=said).request()
 
 

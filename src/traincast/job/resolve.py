@@ -1,6 +1,6 @@
 """From what the user says of a job to a job with everything decided.
 
-What is left open is decided by the stack, its year, and the GPU; each decision is a `Note` among the
+What is left open is decided by the framework, its year, and the GPU; each decision is a `Note` among the
 job's assumptions. Every rule that a combination may break is checked here or in
 `traincast.job.feasible`, and the message names it.
 """
@@ -25,8 +25,8 @@ from traincast.job.decide import (
     padded_vocab,
 )
 from traincast.job.feasible import check_choices, check_imbalance, check_model, check_pipeline, near_batches
-from traincast.job.framework import Stack
-from traincast.job.frameworks import load_stack, stack_of_year
+from traincast.job.framework import Framework
+from traincast.job.frameworks import framework_of_year, load_framework
 from traincast.job.job import Job, JobRequest
 from traincast.job.layers import Split, even_split, split_layers
 from traincast.job.optimizer_types import MAIN_GRADIENT_TYPES
@@ -67,7 +67,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     InfeasibleError
         If the combination cannot be run; the message names the rule that it breaks.
     UnknownNameError
-        If the stack is not known.
+        If the framework is not known.
     """
     request = check_choices(request)
     decided = _start(request)
@@ -99,9 +99,9 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         optimizer_types=decide_optimizer(request, decided, parallel, zero),
         precision=precision,
         attention_kernel=decide_attention_kernel(request, decided, gpu),
-        cuda_graphs=decided.stack.cuda_graphs if request.cuda_graphs is None else request.cuda_graphs,
+        cuda_graphs=decided.framework.cuda_graphs if request.cuda_graphs is None else request.cuda_graphs,
         cp_kind=decide_cp_kind(request, decided, parallel.cp, parallel.tp),
-        stack=decided.stack,
+        framework=decided.framework,
         padded_vocab=padded_vocab(request, decided, parallel.tp),
         task=request.task,
         lora_rank=decide_lora_rank(request, decided),
@@ -126,22 +126,22 @@ def _layout(request: JobRequest, decided: Decisions) -> tuple[Parallel, _Pipelin
 
 
 def _start(request: JobRequest) -> Decisions:
-    """Choose the stack."""
-    named = stack_of_year(request.year) if request.stack is None else request.stack
-    stack = named if isinstance(named, Stack) else load_stack(named)
-    decided = Decisions(stack, list(request.model.notes))
-    if request.stack is None:
-        when = "no stack is named" if request.year is None else f"no stack is named, the year is {request.year}"
-        decided.note("assumed-stack", f"{when}: {stack.name} ({stack.description})")
-    elif request.year not in (None, stack.year):
-        decided.note("year-unused", f"year {request.year} has no effect: the stack {stack.name} is named")
+    """Choose the framework."""
+    named = framework_of_year(request.year) if request.framework is None else request.framework
+    framework = named if isinstance(named, Framework) else load_framework(named)
+    decided = Decisions(framework, list(request.model.notes))
+    if request.framework is None:
+        when = "no framework is named" if request.year is None else f"no framework is named, the year is {request.year}"
+        decided.note("assumed-framework", f"{when}: {framework.name} ({framework.description})")
+    elif request.year not in (None, framework.year):
+        decided.note("year-unused", f"year {request.year} has no effect: the framework {framework.name} is named")
     reduced = request.grad_reduce_bytes
     if request.main_grads_dtype is not None:
         reduced = MAIN_GRADIENT_TYPES[request.main_grads_dtype]
     if reduced is not None:
-        decided.stack = replace(decided.stack, grad_reduce_bytes=reduced)
+        decided.framework = replace(decided.framework, grad_reduce_bytes=reduced)
     if request.deduplicated_dispatch is not None:
-        decided.stack = replace(decided.stack, deduplicated_dispatch=request.deduplicated_dispatch)
+        decided.framework = replace(decided.framework, deduplicated_dispatch=request.deduplicated_dispatch)
     longest = request.model.max_positions
     if longest is not None and request.seq_length > longest:
         decided.note(
@@ -185,12 +185,12 @@ def _expert_degrees(request: JobRequest, decided: Decisions, tp: int, replicas: 
     check_imbalance(request.expert_imbalance, ep)
     if request.etp is not None:
         return ep, request.etp
-    etp = tp if decided.stack.expert_tp else 1
+    etp = tp if decided.framework.expert_tp else 1
     if tp * replicas % (etp * ep) and tp * replicas % ep == 0:
         etp = 1
     if tp > 1:
         why = "as tp" if etp == tp else "experts are not split"
-        decided.note("assumed-etp", f"etp is not given: {etp} ({why}), as {decided.stack.name} does")
+        decided.note("assumed-etp", f"etp is not given: {etp} ({why}), as {decided.framework.name} does")
     return ep, etp
 
 
@@ -224,19 +224,19 @@ def _pipeline(request: JobRequest, decided: Decisions, pp: int, microbatches: in
     schedule = request.schedule or ("interleaved" if vpp > 1 else "1f1b")
     if request.stage_layers is not None:
         return _Pipeline(vpp=vpp, schedule=schedule, layers_Q=request.stage_layers)
-    layers_Q, rule = split_layers(_split(request, decided.stack, pp, vpp))
+    layers_Q, rule = split_layers(_split(request, decided.framework, pp, vpp))
     if len(set(layers_Q)) > 1 and request.first_stage_layers is None and request.last_stage_layers is None:
         decided.note("uneven-layers", rule)
     return _Pipeline(vpp=vpp, schedule=schedule, layers_Q=layers_Q)
 
 
-def _split(request: JobRequest, stack: Stack, pp: int, vpp: int) -> Split:
+def _split(request: JobRequest, framework: Framework, pp: int, vpp: int) -> Split:
     return Split(
         layers=request.model.layers,
         pp=pp,
         vpp=vpp,
-        uneven=stack.uneven_split,
-        counts_embedding=stack.counts_embedding
+        uneven=framework.uneven_split,
+        counts_embedding=framework.counts_embedding
         and request.embedding_as_layer is None
         and request.head_as_layer is None,
         first=request.first_stage_layers,
@@ -247,12 +247,12 @@ def _split(request: JobRequest, stack: Stack, pp: int, vpp: int) -> Split:
 
 
 def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches: int) -> int:
-    """Interleave as far as the stack does, where layers and microbatches allow it."""
-    stack = decided.stack
+    """Interleave as far as the framework does, where layers and microbatches allow it."""
+    framework = decided.framework
     if pp == 1:
         return 1
-    if not stack.interleave or request.schedule not in (None, "interleaved"):
-        decided.note("assumed-vpp", f"vpp is not given: 1, as {stack.name} does not interleave by itself")
+    if not framework.interleave or request.schedule not in (None, "interleaved"):
+        decided.note("assumed-vpp", f"vpp is not given: 1, as {framework.name} does not interleave by itself")
         return 1
     if microbatches % pp:
         decided.note("assumed-vpp", f"vpp is not given: 1, as {microbatches} microbatches are no multiple of pp {pp}")
@@ -260,14 +260,14 @@ def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches:
     if request.first_stage_layers is not None or request.last_stage_layers is not None:
         decided.note("assumed-vpp", "vpp is not given: 1, as the first or last stage has its own number of layers")
         return 1
-    most = (request.model.layers + 2) // (pp * stack.layers_per_chunk)
+    most = (request.model.layers + 2) // (pp * framework.layers_per_chunk)
     for vpp in range(most, 1, -1):
-        found = even_split(_split(request, stack, pp, vpp))
+        found = even_split(_split(request, framework, pp, vpp))
         if found is not None:
             decided.note(
                 "assumed-vpp",
-                f"vpp is not given: {vpp} ({found[1]}; {stack.name} interleaves down to "
-                f"{counted(stack.layers_per_chunk, 'layer')})",
+                f"vpp is not given: {vpp} ({found[1]}; {framework.name} interleaves down to "
+                f"{counted(framework.layers_per_chunk, 'layer')})",
             )
             return vpp
     decided.note("assumed-vpp", f"vpp is not given: 1, as the layers divide into no smaller pieces over pp {pp}")

@@ -62,7 +62,7 @@ def forecast(
     options = options or SimulateOptions()
     gpu, plan = cluster.gpu, plan_of(job)
     warnings = _warnings(job, plan, gpu, cluster.gpus_per_node, allow_oom=allow_oom)
-    done = run_job(job, cluster, options, table.for_job(gpu, job.stack.name), engine)
+    done = run_job(job, cluster, options, table.for_job(gpu, job.framework.name), engine)
     result = account(done.run, done.workload, done.plan, done.cluster, options, engine)
     advanced(0.85)
     rates = rates_of(done)
@@ -109,4 +109,4 @@ def _facts(job: Job) -> JobFacts:
         for each in fields(JobFacts)
         if each.name not in ("model", "framework", "stage_layers")
     }
-    return JobFacts(model=job.model.name, framework=job.stack.name, stage_layers=job.layers_Q, **same)
+    return JobFacts(model=job.model.name, framework=job.framework.name, stage_layers=job.layers_Q, **same)

@@ -1,6 +1,6 @@
 """How sure a forecast of a job is: an interval around its step.
 
-What is not known is of two kinds: the factors of this GPU and this stack (after the fit, or as far as the
+What is not known is of two kinds: the factors of this GPU and this framework (after the fit, or as far as the
 prior goes where no run was seen), each weighted by how much of the step answers to it, and what no
 factor can explain.
 """
@@ -45,14 +45,14 @@ def deviation(done: JobRun, table: FactorTable, slopes: Mapping[str, float] | No
     slopes : mapping, optional
         Sensitivities of the forecast, where they are known already.
     """
-    stack, slopes = done.job.stack.name, sensitivities(done) if slopes is None else slopes
+    framework, slopes = done.job.framework.name, sensitivities(done) if slopes is None else slopes
     seen = any(key[0] == "chip" and key[1] == chip_of(done.gpu) for key in table.factors)
     variance = UNEXPLAINED["experts" if done.job.model.experts else "dense"] ** 2
     transfers = sum(slope for name, slope in slopes.items() if name.startswith("transfer"))
     variance += (TRANSFERS["seen" if seen else "unseen"] * transfers) ** 2
     variance += 0.0 if seen else (UNSEEN_COMPUTE * slopes.get("compute", 0.0)) ** 2
     for name, slope in slopes.items():
-        for key in keys_of(name, done.gpu, stack):
+        for key in keys_of(name, done.gpu, framework):
             known = table.factors.get(key)
             variance += (slope * (known.deviation if known else prior_deviation(key))) ** 2
     return math.sqrt(variance)

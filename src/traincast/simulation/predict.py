@@ -56,7 +56,7 @@ def prepare_job(
     """
     plan = plan_of(job)
     workload = build_workload(with_factors(job, factors), plan, ranks_per_node)
-    compute_factor = job.stack.compute_factor * factors.of("compute")
+    compute_factor = job.framework.compute_factor * factors.of("compute")
     compute = price_compute(workload.ops, gpu, factors, compute_factor)
     ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * _host_factors(compute.ops, factors))
     return plan, replace(workload, ops=ops, transfer_factor=_transfer_factors(factors)), compute
@@ -135,7 +135,7 @@ def run_job(
     """
     gpu = cluster.gpu
     if factors is None:
-        factors = shipped_factors().for_job(gpu, job.stack.name)
+        factors = shipped_factors().for_job(gpu, job.framework.name)
     options = options or SimulateOptions()
     asked = job.gpus_used_per_node if options.gpus_used_per_node is None else options.gpus_used_per_node
     cluster, notes = place_job(cluster, job.parallel, asked)

@@ -91,7 +91,7 @@ class JobFacts:
     model: str
     """Its name."""
     framework: str
-    """Name of the stack."""
+    """Name of the framework."""
     seq_length: int
     global_batch: int
     micro_batch: int

@@ -10,7 +10,7 @@ from traincast.errors import FormatError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.job.draft import Draft
-from traincast.job.frameworks import load_stack, stack_names
+from traincast.job.frameworks import framework_names, load_framework
 from traincast.job.inputs import DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
 from traincast.job.job import Job, JobRequest
 from traincast.job.options import SimulateOptions
@@ -70,8 +70,8 @@ def run_job_of(
     request = draft.request() if isinstance(job, Draft) else job
     files = () if not isinstance(draft.model, str) else model_file(draft.model, model_names())
     if isinstance(request, JobRequest):
-        request, stack_inputs = _with_own_stack(request)
-        files += stack_inputs
+        request, framework_inputs = _with_own_framework(request)
+        files += framework_inputs
     decided = resolve_job(request, found) if isinstance(request, JobRequest) else request
     decided = replace(decided, assumptions=(*draft.notes, *decided.assumptions))
     result = forecast(decided, found, options, allow_oom=allow_oom, engine=engine)
@@ -188,12 +188,12 @@ def _cluster(named: str | PathLike[str] | Cluster | None) -> tuple[Cluster, tupl
     return found, (*files, *(() if topology is None else named_file(topology, (), "topology")))
 
 
-def _with_own_stack(request: JobRequest) -> tuple[JobRequest, tuple[InputFile, ...]]:
-    """Return a request that holds its stack itself where a file says it, and that file."""
-    if not isinstance(request.stack, str):
+def _with_own_framework(request: JobRequest) -> tuple[JobRequest, tuple[InputFile, ...]]:
+    """Return a request that holds its framework itself where a file says it, and that file."""
+    if not isinstance(request.framework, str):
         return request, ()
-    files = named_file(request.stack, stack_names(), "framework")
-    return (replace(request, stack=load_stack(request.stack)) if files else request), files
+    files = named_file(request.framework, framework_names(), "framework")
+    return (replace(request, framework=load_framework(request.framework)) if files else request), files
 
 
 def _recorded(result: Result, record: RunRecord) -> Result:

@@ -63,7 +63,7 @@ def _classes(done: JobRun, row: int) -> dict[str, float]:
 
 
 def _unhidden(done: JobRun, group: Group, cost_class: CostClass, *, blocking: bool) -> dict[str, float]:
-    """Return how the share that cannot be hidden scales a transfer, where the stack hides the rest.
+    """Return how the share that cannot be hidden scales a transfer, where the framework hides the rest.
 
     What blocks is that share u of an exchange, what is launched beside computation the other, 1 - u, which
     shrinks by u / (1 - u) of itself where the first grows by all of itself.
@@ -72,5 +72,5 @@ def _unhidden(done: JobRun, group: Group, cost_class: CostClass, *, blocking: bo
     kind = "fsdp" if job.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD) else _UNHIDDEN.get(group)
     if kind is None or blocking != (cost_class is CostClass.UNHIDDEN):
         return {}
-    share = float(getattr(with_factors(job, done.factors).stack, f"unhidden_{kind}"))
+    share = float(getattr(with_factors(job, done.factors).framework, f"unhidden_{kind}"))
     return {f"unhidden {kind}": 1.0 if blocking else -share / (1 - share)}

@@ -24,14 +24,16 @@ LAYOUTS = (
 )
 
 
-def run(number, stack="nanotron-2024", measured_s=None, **layout):
+def run(number, framework="nanotron-2024", measured_s=None, **layout):
     request = JobRequest(
         model=load_model("llama3-8b"),
-        **({"seq_length": 4096, "global_batch": 32, "stack": stack, "vpp": 1, "recompute": "none"} | layout),
+        **({"seq_length": 4096, "global_batch": 32, "framework": framework, "vpp": 1, "recompute": "none"} | layout),
     )
-    labels = dict.fromkeys(("source", "family", "model", "gpu", "precision", "moe", "task", "stack", "layout"), "x") | {
+    labels = dict.fromkeys(
+        ("source", "family", "model", "gpu", "precision", "moe", "task", "framework", "layout"), "x"
+    ) | {
         "family": f"family {number}",
-        "stack": stack,
+        "framework": framework,
     }
     return RunRow(
         id=f"run-{number}", request=request, cluster=load_cluster("h100"), measured_s=measured_s, full_layout=True,
@@ -88,12 +90,12 @@ def test_runs_without_a_forecast_count_nothing(measured):
     assert not sample.slope_IK[3].any()
 
 
-def test_a_stack_that_is_left_out_falls_back_to_its_prior(measured):
-    alone = run(50, stack="eager", gpus=8, tp=8)
+def test_a_framework_that_is_left_out_falls_back_to_its_prior(measured):
+    alone = run(50, framework="eager", gpus=8, tp=8)
     alone = replace(alone, measured_s=1.4 * forecast_run(alone, FactorTable()).step_s)
     rows = [*measured, alone]
     sample = sample_of(rows, forecast_runs(rows, [FactorTable()] * len(rows)), FactorTable())
-    key = ("stack", "eager", "compute")
+    key = ("framework", "eager", "compute")
     seen = factors_of(sample).factors[key]
     out = factors_of(sample.without(np.array([False] * len(measured) + [True]))).factors[key]
     assert seen.factor > 1.02

@@ -10,7 +10,7 @@ from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.habits import habits_of
 from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.uncertainty import memory_deviation
-from traincast.job.frameworks import load_stack
+from traincast.job.frameworks import load_framework
 from traincast.job.job import Job, JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.counts import adapter_parameters, parameters
@@ -23,7 +23,7 @@ KORTHIKANTI = [("gpt3-175b", 8, 1), ("mt-nlg-530b", 8, 1)]
 
 
 def job_of(model="llama3-8b", gpus=64, **options) -> Job:
-    options = {"seq_length": 4096, "global_batch": 64, "micro_batch": 1, "stack": "megatron-core-2025"} | options
+    options = {"seq_length": 4096, "global_batch": 64, "micro_batch": 1, "framework": "megatron-core-2025"} | options
     return resolve_job(JobRequest(model=load_model(model), gpus=gpus, **options))
 
 
@@ -46,9 +46,17 @@ def term(stage, start: str) -> float:
 
 def gpt(model: str, tp: int, micro_batch: int, **options) -> tuple[Job, LayerModel]:
     job = job_of(
-        model, gpus=64, seq_length=2048, micro_batch=micro_batch, tp=tp, pp=1, stack="megatron-2021", zero=0, **options
+        model,
+        gpus=64,
+        seq_length=2048,
+        micro_batch=micro_batch,
+        tp=tp,
+        pp=1,
+        framework="megatron-2021",
+        zero=0,
+        **options,
     )
-    return job, LayerModel(job, habits_of(job.stack, job.zero))
+    return job, LayerModel(job, habits_of(job.framework, job.zero))
 
 
 @pytest.mark.parametrize(("model", "tp", "micro_batch"), KORTHIKANTI)
@@ -68,7 +76,7 @@ def test_activations_of_a_layer_are_those_of_korthikanti(model, tp, micro_batch)
 
 
 def test_sequence_parallelism_and_selective_recomputation_take_34_sbh_over_t():
-    job = job_of("gpt3-175b", 64, seq_length=2048, tp=8, pp=8, vpp=1, stack="megatron-2022", recompute="selective")
+    job = job_of("gpt3-175b", 64, seq_length=2048, tp=8, pp=8, vpp=1, framework="megatron-2022", recompute="selective")
     first = memory_of(job)[0]
     sbh = 2048 * job.model.hidden
     layers, in_flight = 12, 8
@@ -77,7 +85,7 @@ def test_sequence_parallelism_and_selective_recomputation_take_34_sbh_over_t():
 
 
 def test_full_recomputation_keeps_layer_inputs_alone():
-    job = job_of("gpt3-175b", 64, seq_length=2048, tp=8, pp=8, vpp=1, stack="megatron-2022", recompute="full")
+    job = job_of("gpt3-175b", 64, seq_length=2048, tp=8, pp=8, vpp=1, framework="megatron-2022", recompute="full")
     first = memory_of(job)[0]
     saved = [(name, size) for name, size in first.terms if "in flight" in name]
     assert [name for name, _ in saved] == ["layer inputs x 8 in flight"]
@@ -165,9 +173,11 @@ def test_lora_trains_little_and_keeps_the_frozen_weights():
 
 
 @pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt3-6.7b"])
-@pytest.mark.parametrize("stack", ["megatron-core-2025", "megatron-2021", "torchtitan-2025", "nanotron-2024", "eager"])
-def test_parts_and_terms_add_up_to_the_peak(model, stack):
-    job = job_of(model, 32, seq_length=2048, pp=2, stack=stack)
+@pytest.mark.parametrize(
+    "framework", ["megatron-core-2025", "megatron-2021", "torchtitan-2025", "nanotron-2024", "eager"]
+)
+def test_parts_and_terms_add_up_to_the_peak(model, framework):
+    job = job_of(model, 32, seq_length=2048, pp=2, framework=framework)
     for stage in memory_of(job):
         parts = stage.parameters + stage.gradients + stage.optimizer + stage.activations + stage.other
         assert stage.peak == pytest.approx(parts, rel=1e-12)
@@ -183,12 +193,12 @@ def test_parts_and_terms_add_up_to_the_peak(model, stack):
     pp=st.sampled_from([1, 2, 4]),
     zero=st.sampled_from([0, 1]),
     recompute=st.sampled_from(["none", "full"]),
-    stack=st.sampled_from(["megatron-core-2025", "megatron-2021", "nanotron-2024"]),
+    framework=st.sampled_from(["megatron-core-2025", "megatron-2021", "nanotron-2024"]),
 )
-def test_more_of_anything_that_divides_never_needs_more(micro_batch, tp, pp, zero, recompute, stack):
+def test_more_of_anything_that_divides_never_needs_more(micro_batch, tp, pp, zero, recompute, framework):
     def job(**changes):
         options = {"tp": tp, "pp": pp, "zero": zero, "micro_batch": micro_batch, "recompute": recompute} | changes
-        return job_of("llama2-7b", 64, vpp=1, stack=stack, global_batch=1024, **options)
+        return job_of("llama2-7b", 64, vpp=1, framework=framework, global_batch=1024, **options)
 
     base = peak_of(job())
     messages = 1.5 * GIB  # buffers of one more communicator and messages between stages are not divided
@@ -254,11 +264,11 @@ def test_logits_are_on_the_last_stage_alone():
 
 
 def test_known_frameworks_have_their_own_habits():
-    megatron, nanotron = (habits_of(load_stack(name), 0) for name in ("megatron-core-2025", "nanotron-2024"))
+    megatron, nanotron = (habits_of(load_framework(name), 0) for name in ("megatron-core-2025", "nanotron-2024"))
     assert nanotron.gradient_bytes + nanotron.passing_gradient_bytes == 6
     assert nanotron.activation_copy
     assert not megatron.activation_copy
-    assert habits_of(load_stack("megatron-2021"), 0).dropout
+    assert habits_of(load_framework("megatron-2021"), 0).dropout
     assert not megatron.dropout
 
 
@@ -345,22 +355,22 @@ def test_a_gpu_of_80_gb_shows_79_gib():
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 @pytest.mark.parametrize(
-    "stack", ["megatron-core-2025", "megatron-2021", "megatron-deepspeed-2022", "torchtitan-2025", "nanotron-2024"]
+    "framework", ["megatron-core-2025", "megatron-2021", "megatron-deepspeed-2022", "torchtitan-2025", "nanotron-2024"]
 )
-def test_sharding_more_never_needs_more(stack, precision):
+def test_sharding_more_never_needs_more(framework, precision):
     """What ZeRO shards is no part of the loss: stage 3 peaks nowhere above 2, 2 above 1, 1 above 0."""
     # Under a pipeline torchtitan keeps gathered parameters and their gradients whole.
-    layout = {"tp": 2, "pp": 1 if "torchtitan" in stack else 2, "seq_length": 8192, "global_batch": 128}
-    peaks = [peak_of(job_of(stack=stack, zero=zero, precision=precision, **layout)) for zero in range(4)]
+    layout = {"tp": 2, "pp": 1 if "torchtitan" in framework else 2, "seq_length": 8192, "global_batch": 128}
+    peaks = [peak_of(job_of(framework=framework, zero=zero, precision=precision, **layout)) for zero in range(4)]
     assert peaks == sorted(peaks, reverse=True)
     assert peaks[3] < peaks[0]
 
 
 def test_the_loss_is_the_frameworks_whatever_is_sharded():
-    megatron = load_stack("megatron-core-2025")
+    megatron = load_framework("megatron-core-2025")
     assert {habits_of(megatron, zero).logit_bytes for zero in range(4)} == {4}
-    assert {habits_of(load_stack("megatron-core-2024"), zero).logit_bytes for zero in range(4)} == {6}
-    assert habits_of(load_stack("torchtitan-2025"), 0).logit_bytes == 14
+    assert {habits_of(load_framework("megatron-core-2024"), zero).logit_bytes for zero in range(4)} == {6}
+    assert habits_of(load_framework("torchtitan-2025"), 0).logit_bytes == 14
 
 
 def placeholders(job: Job) -> list[float]:
@@ -387,7 +397,7 @@ def test_experts_of_one_layer_share_a_placeholder():
     assert placeholders(job)[0] > 0
 
 
-@pytest.mark.parametrize("fields", [{"stack": "megatron-core-2024"}, {"zero": 3, "pp": 1}, {"task": "lora"}])
+@pytest.mark.parametrize("fields", [{"framework": "megatron-core-2024"}, {"zero": 3, "pp": 1}, {"task": "lora"}])
 def test_no_placeholder_where_no_fused_product_adds_to_whole_gradients(fields):
     assert not any(placeholders(job_of(**fields)))
 
@@ -410,7 +420,9 @@ def test_measured_memory_of_megatron_core(name, layers, layout, gib):
     model = replace(load_model(name), layers=layers, mtp_layers=0)
     if model.experts is not None:
         model = replace(model, experts=replace(model.experts, first_dense_layers=1))
-    stack = replace(load_stack("megatron-core-2025"), grad_reduce_bytes=4)
-    request = JobRequest(model=model, gpus=8, seq_length=4096, global_batch=64, micro_batch=1, stack=stack, vpp=1)
+    framework = replace(load_framework("megatron-core-2025"), grad_reduce_bytes=4)
+    request = JobRequest(
+        model=model, gpus=8, seq_length=4096, global_batch=64, micro_batch=1, framework=framework, vpp=1
+    )
     found = memory_of(resolve_job(replace(request, **layout)))
     assert max(stage.allocated for stage in found) / GIB == pytest.approx(gib, rel=0.01)

@@ -25,7 +25,7 @@ def plain(model=TINY_ALL, **fields):
 
 
 def layer_of(job, index):
-    return LayerModel(job, habits_of(job.stack, job.zero)).layer(index)
+    return LayerModel(job, habits_of(job.framework, job.zero)).layer(index)
 
 
 def freed(*modules, index, **fields):
@@ -123,7 +123,7 @@ def test_modules_are_among_what_would_free_memory():
     assert saved["recompute mla_up_proj layernorm moe_act"] == pytest.approx(usual - cheap)
     more = again("moe")
     assert "recompute moe" not in dict(fits(more, plan_of(more), 1e6).remedies)
-    old = job_of(TINY_ALL, **LAYOUT, stack="megatron-core-2024")
+    old = job_of(TINY_ALL, **LAYOUT, framework="megatron-core-2024")
     assert not [name for name, _ in fits(old, plan_of(old), 1e6).remedies if "moe" in name]
 
 
@@ -148,7 +148,7 @@ def test_layers_in_groups_keep_one_input_and_come_back_together():
 
 def test_outputs_of_experts_are_kept_where_router_weights_multiply_them():
     """Megatron Core 0.12 of 2025 multiplies the experts' activations instead."""
-    layout = LAYOUT | {"stack": "megatron-core-2024"}
+    layout = LAYOUT | {"framework": "megatron-core-2024"}
     before, since = (layer_of(job_of(TINY_ALL, **fields, recompute="none"), EXPERTS) for fields in (layout, LAYOUT))
     routed = sizes(plain())[2]
     assert before.tensors["expert outputs"] == pytest.approx(2 * routed * TINY_ALL.hidden)

@@ -107,12 +107,12 @@ JOBS = {
     ),
     "attention that is not fused": (
         "gpt3-6.7b",
-        {"gpus": 8, "tp": 8, "stack": "megatron-2021", "recompute": "none", "seq_length": 2048, "zero": 0},
+        {"gpus": 8, "tp": 8, "framework": "megatron-2021", "recompute": "none", "seq_length": 2048, "zero": 0},
         {"recompute selective": {"recompute": "selective"}, "recompute full": {"recompute": "full"}},
     ),
     "FSDP, whose framework knows no modules": (
         "llama3-8b",
-        {"gpus": 8, "tp": 8, "stack": "torchtitan-2025", "recompute": "none"},
+        {"gpus": 8, "tp": 8, "framework": "torchtitan-2025", "recompute": "none"},
         {"recompute full": {"recompute": "full"}},
     ),
     "experts": (
@@ -189,7 +189,7 @@ def test_more_tensor_parallelism_stays_in_a_node_and_keeps_key_value_heads_whole
 
 def job_of(model, fields):
     # A vocabulary that every tp divides, so that none pads it further.
-    usual = {"seq_length": 8192, "global_batch": 64, "stack": "megatron-core-2025", "vpp": 1, "vocab_multiple": 1}
+    usual = {"seq_length": 8192, "global_batch": 64, "framework": "megatron-core-2025", "vpp": 1, "vocab_multiple": 1}
     given = {name: value for name, value in (usual | {"recompute": "none"} | fields).items() if value is not None}
     return resolve_job(JobRequest(model=load_model(model), **given))
 

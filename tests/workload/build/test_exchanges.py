@@ -60,7 +60,7 @@ def test_tensor_transfers_hide_only_inside_one_domain(gpus, tp, ranks_per_node, 
     job = job_of(wide, gpus=gpus, tp=tp, overlap_tp=True, global_batch=64 if gpus == 64 else 48, seq_length=3072)
     builder = WorkloadBuilder("w", job.parallel, job.schedule)
     emit = Emitter(job, rank_share(job, ranks_per_node), builder)
-    assert emit.unhidden(Group.TP) == (job.stack.unhidden_tp if hidden else 1.0)
+    assert emit.unhidden(Group.TP) == (job.framework.unhidden_tp if hidden else 1.0)
     notes = [note.code for note in workload_of(job, ranks_per_node).assumptions]
     assert ("overlap-tp-across-nodes" in notes) is not hidden
 
@@ -80,7 +80,7 @@ def test_one_tensor_parallel_rank_exchanges_nothing():
 
 @pytest.mark.parametrize("layout", [{"gpus": 8, "ep": 8}, {"gpus": 8, "tp": 2, "ep": 4, "etp": 1}])
 def test_tokens_go_to_their_experts_and_come_back(layout):
-    job = job_of(TINY_EXPERTS, stack="nanotron-2024", **layout)
+    job = job_of(TINY_EXPERTS, framework="nanotron-2024", **layout)
     tokens = job.micro_batch * job.seq_length // job.parallel.tp
     size = tokens * job.model.experts.topk * job.model.hidden * 2
     for which in ("forward", "backward"):
@@ -89,9 +89,9 @@ def test_tokens_go_to_their_experts_and_come_back(layout):
 
 
 def test_tokens_cross_the_network_once_for_each_node_of_their_experts():
-    once = replace(job_of(TINY_EXPERTS, gpus=8, ep=8).stack, deduplicated_dispatch=True)
-    job = replace(job_of(TINY_EXPERTS, gpus=8, ep=8), stack=once)
-    every = replace(job, stack=replace(once, deduplicated_dispatch=False))
+    once = replace(job_of(TINY_EXPERTS, gpus=8, ep=8).framework, deduplicated_dispatch=True)
+    job = replace(job_of(TINY_EXPERTS, gpus=8, ep=8), framework=once)
+    every = replace(job, framework=replace(once, deduplicated_dispatch=False))
     key = (Group.EP, Operation.ALL_TO_ALL)
 
     def share(gpus_per_node):
@@ -109,7 +109,9 @@ def test_node_limited_routing_bounds_what_crosses_where_a_token_is_sent_once():
     key = (Group.EP, Operation.ALL_TO_ALL)
     for once, share in ((True, 1 / 2), (False, 1.0)):
         limited, free = (job_of(model, gpus=8, ep=8, deduplicated_dispatch=once) for model in (groups, TINY_EXPERTS))
-        every = exchanged(replace(free, stack=replace(free.stack, deduplicated_dispatch=False)), "forward", 2)[key]
+        every = exchanged(replace(free, framework=replace(free.framework, deduplicated_dispatch=False)), "forward", 2)[
+            key
+        ]
         assert exchanged(limited, "forward", 2)[key] == pytest.approx(share * every)
         texts = [note.text for note in workload_of(limited, 2).assumptions if note.code == "node-limited-routing"]
         assert len(texts) == 1
@@ -167,7 +169,7 @@ def test_gradients_are_reduced_and_parameters_gathered_by_the_kind_of_sharding(
         **layout, zero=zero, overlap_grad_reduce=overlap_grad_reduce, overlap_param_gather=overlap_param_gather
     )
     found, (dense, _) = of_step(job), _state(job)
-    gradients = dense * job.stack.grad_reduce_bytes * (job.parallel.microbatches if zero == 2 else 1)
+    gradients = dense * job.framework.grad_reduce_bytes * (job.parallel.microbatches if zero == 2 else 1)
     assert found[Group.DP, REDUCE] == pytest.approx(0 if zero else gradients)
     assert found[Group.DP, SCATTER] == pytest.approx(gradients if zero else 0)
     assert found[Group.DP, GATHER] == pytest.approx(dense * 2 if zero else 0)
@@ -179,8 +181,8 @@ def test_experts_are_reduced_over_their_own_replicas(zero):
     found, (dense, expert) = of_step(job), _state(job)
     reduced = REDUCE if zero == 0 else SCATTER
     often = job.parallel.microbatches if zero == 2 else 1
-    assert found[Group.DP, reduced] == pytest.approx(often * dense * job.stack.grad_reduce_bytes)
-    assert found[Group.EDP, reduced] == pytest.approx(often * expert * job.stack.grad_reduce_bytes)
+    assert found[Group.DP, reduced] == pytest.approx(often * dense * job.framework.grad_reduce_bytes)
+    assert found[Group.EDP, reduced] == pytest.approx(often * expert * job.framework.grad_reduce_bytes)
     alone = of_step(job_of(TINY_EXPERTS, gpus=8, ep=8, zero=zero))
     assert not [key for key in alone if key[0] is Group.EDP]
 
@@ -192,7 +194,7 @@ def test_sharded_parameters_are_gathered_in_each_pass_and_gradients_scattered_in
     passes = job.parallel.microbatches
     assert passes == 3
     assert found[Group.DP, GATHER] == pytest.approx(2 * passes * dense * 2)
-    assert found[Group.DP, SCATTER] == pytest.approx(passes * dense * job.stack.grad_reduce_bytes)
+    assert found[Group.DP, SCATTER] == pytest.approx(passes * dense * job.framework.grad_reduce_bytes)
     assert found[Group.DP, REDUCE] == 0
 
 
@@ -202,8 +204,8 @@ def test_hybrid_shards_sum_their_share_over_the_replicas_once():
     passes = job.parallel.microbatches
     assert passes == 2
     assert found[Group.SHARD, GATHER] == pytest.approx(2 * passes * dense * 2)
-    assert found[Group.SHARD, SCATTER] == pytest.approx(passes * dense * job.stack.grad_reduce_bytes)
-    assert found[Group.REPLICA, REDUCE] == pytest.approx(dense / 2 * job.stack.grad_reduce_bytes)
+    assert found[Group.SHARD, SCATTER] == pytest.approx(passes * dense * job.framework.grad_reduce_bytes)
+    assert found[Group.REPLICA, REDUCE] == pytest.approx(dense / 2 * job.framework.grad_reduce_bytes)
     assert not [key for key in found if key[0] is Group.DP]
 
 
@@ -211,7 +213,7 @@ def test_frozen_weights_are_not_reduced():
     job = job_of(gpus=4, task="lora", lora_rank=8, zero=1)
     weights = stages_of(job, 8)[0].weights()
     found = of_step(job)
-    assert found[Group.DP, SCATTER] == pytest.approx(weights.trained_dense * job.stack.grad_reduce_bytes)
+    assert found[Group.DP, SCATTER] == pytest.approx(weights.trained_dense * job.framework.grad_reduce_bytes)
     assert found[Group.DP, GATHER] == pytest.approx(weights.trained_dense * 2)
 
 

@@ -108,14 +108,14 @@ def test_recomputing_some_layers_adds_their_share():
     assert more == pytest.approx(whole)
 
 
-def test_selective_recomputation_is_the_attention_core_or_the_share_of_the_stack():
+def test_selective_recomputation_is_the_attention_core_or_the_share_of_the_framework():
     job = job_of(recompute="selective")
     core = token_flops(job.model, job.seq_length).attention_core * job.tokens_per_step
     assert total_flops(job, "backward", phases=(Phase.RECOMPUTE,)) == pytest.approx(core, rel=0.002)
-    titan = job_of(recompute="selective", stack="torchtitan-2025", gpus=2)
+    titan = job_of(recompute="selective", framework="torchtitan-2025", gpus=2)
     whole = total_flops(job_of(recompute="full"), "backward", phases=(Phase.RECOMPUTE,))
     again = total_flops(titan, "backward", phases=(Phase.RECOMPUTE,))
-    assert again == pytest.approx(whole * titan.stack.selective_share)
+    assert again == pytest.approx(whole * titan.framework.selective_share)
 
 
 def test_adapters_have_weight_gradients_and_frozen_matrices_none():

@@ -22,7 +22,7 @@ H100 = load_cluster("h100")
 
 def titan(**fields):
     """A job of torchtitan over dp 4, 4 stages and 8 microbatches, unless told otherwise."""
-    given = {"gpus": 16, "pp": 4, "zero": 3, "stack": "torchtitan-2025", "global_batch": 32} | fields
+    given = {"gpus": 16, "pp": 4, "zero": 3, "framework": "torchtitan-2025", "global_batch": 32} | fields
     return job_of(**given)
 
 
@@ -81,7 +81,7 @@ def test_pipeline_stages_exchange_their_state_once_a_step(more):
 
 
 def test_other_frameworks_exchange_it_in_every_microbatch():
-    job = titan(stack="llm-foundry-2023")
+    job = titan(framework="llm-foundry-2023")
     found, microbatches = of_step(job), job.parallel.microbatches
     assert found[Group.DP, GATHER] == pytest.approx(2 * 2 * elements(job) * microbatches)
     assert found[Group.DP, SCATTER] == pytest.approx(2 * elements(job) * microbatches)
@@ -113,8 +113,8 @@ def test_eight_bit_weights_halve_what_is_gathered_of_the_layers():
 
 def test_experts_are_gathered_in_eight_bits_where_they_are_kept_so():
     """Megatron's 8-bit parameters hold the experts; FSDP2's 8-bit gather is that of linear layers."""
-    for zero, stack, share in ((1, "megatron-core-2025", 0.5), (3, "torchtitan-2025", 1.0)):
-        usual = {"model": TINY_EXPERTS, "gpus": 4, "zero": zero, "stack": stack, "precision": "fp8", "ep": 2}
+    for zero, framework, share in ((1, "megatron-core-2025", 0.5), (3, "torchtitan-2025", 1.0)):
+        usual = {"model": TINY_EXPERTS, "gpus": 4, "zero": zero, "framework": framework, "precision": "fp8", "ep": 2}
         plain, eight = (of_step(job_of(**usual, param_gather_bytes=size)) for size in (2, 1))
         assert eight[Group.EDP, GATHER] == pytest.approx(share * plain[Group.EDP, GATHER])
 
@@ -129,7 +129,9 @@ def test_whole_state_takes_memory():
     job = titan()
     plan = plan_of(job)
     whole = forecast(job, H100).memory_bytes
-    sharded = forecast(replace(job, stack=replace(job.stack, pipelined_fsdp=False), reshard_after_forward=True), H100)
+    sharded = forecast(
+        replace(job, framework=replace(job.framework, pipelined_fsdp=False), reshard_after_forward=True), H100
+    )
     for stage, held in enumerate(stages_of(job, 8)):
         assert whole[stage]["gradients"] == pytest.approx(4 * held.weights().dense, rel=1e-3)
         assert whole[stage]["peak"] > sharded.memory_bytes[stage]["peak"]

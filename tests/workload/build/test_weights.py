@@ -107,7 +107,7 @@ def test_tied_tables_stand_once_on_one_stage_and_are_summed_over_two():
     alone, apart = job_of(tied), job_of(tied, gpus=2, pp=2)
     assert held(alone)[0] == held(job_of())[0] - table
     assert held(apart)[0] == held(alone)[0] + table
-    size = table * apart.stack.grad_reduce_bytes
+    size = table * apart.framework.grad_reduce_bytes
     # Once on the first and once on the last stage, which are the two members.
     assert exchanged(apart, "end")[Group.EMB, Operation.ALL_REDUCE] == 2 * size
     split = job_of(tied, gpus=4, tp=2, pp=2)

@@ -11,7 +11,7 @@ import numpy as np
 
 from traincast.calibrate.contract import KINDS, FloatArray, Grouping, Kind, Labels, Predictions, Request
 from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.runs.rows import assumed_stacks, has_steps, is_runs_table, read_runs
+from traincast.calibrate.runs.rows import assumed_frameworks, has_steps, is_runs_table, read_runs
 from traincast.calibrate.runs.run import RunRow, job_of_run
 from traincast.calibrate.runs.schema import common_columns
 from traincast.calibrate.tables import Table
@@ -25,7 +25,7 @@ from traincast.units import format_share
 ONE_DEVIATION = 0.68
 """Share of a normal distribution within one standard deviation."""
 
-GROUPINGS = ("source", "gpu", "model", "stack")
+GROUPINGS = ("source", "gpu", "model", "framework")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def _predictions(
         groupings=tuple(Grouping.of(name, [run.groups[name] for run, _ in kept]) for name in GROUPINGS),
         skipped=tuple(skipped),
         rows=table.size,
-        notes=(*notes, *_spread(measured, predicted), *assumed_stacks([run for run, _ in kept])),
+        notes=(*notes, *_spread(measured, predicted), *assumed_frameworks([run for run, _ in kept])),
     )
 
 

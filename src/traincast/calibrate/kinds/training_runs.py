@@ -9,13 +9,13 @@ from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.runs.boards import BOARD, Pair, labels_of, precision_pairs, weak_scaling_pairs
 from traincast.calibrate.runs.evaluate import Forecast, forecast_runs
 from traincast.calibrate.runs.fit import factors_of, sample_of
-from traincast.calibrate.runs.rows import Runs, assumed_stack, assumed_stacks, has_steps, read_runs
+from traincast.calibrate.runs.rows import Runs, assumed_framework, assumed_frameworks, has_steps, read_runs
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.tables import Table
 from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.simulation.interval import Z
 
-GROUPINGS = (BOARD, "moe", "precision", "gpu", "stack", "source", "task", "layout")
+GROUPINGS = (BOARD, "moe", "precision", "gpu", "framework", "source", "task", "layout")
 LEAVES_OUT = ("family", "source")
 
 
@@ -104,8 +104,8 @@ def _predictions(runs: Runs, rows: Sequence[RunRow], forecasts: Sequence[Forecas
     reasons = [Skipped(row.id, each.reason) for row, each in zip(rows, forecasts, strict=True) if each.step_s is None]
     labels = labels_of(rows)
     details: dict[str, Labels] = {
-        **{name: labels[name] for name in ("board", "source", "stack")},
-        "stack_assumed": tuple("framework not known" if assumed_stack(row) else None for row in rows),
+        **{name: labels[name] for name in ("board", "source", "framework")},
+        "framework_assumed": tuple("framework not known" if assumed_framework(row) else None for row in rows),
         **_configuration(rows),
     }
     return Predictions(
@@ -116,7 +116,7 @@ def _predictions(runs: Runs, rows: Sequence[RunRow], forecasts: Sequence[Forecas
         groupings=tuple(Grouping.of(name, [str(each) for each in labels[name]]) for name in (*GROUPINGS, "family")),
         skipped=(*runs.skipped, *reasons),
         rows=table.size,
-        notes=assumed_stacks(rows),
+        notes=assumed_frameworks(rows),
         spread=Z * np.array([each.deviation for each in forecasts], np.float64),
         ratios=_ratios(rows, predicted),
         kept=list(forecasts),

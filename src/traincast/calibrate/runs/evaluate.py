@@ -28,7 +28,7 @@ class Forecast:
     slopes: Mapping[str, float] = field(default_factory=dict)
     """Sensitivities, by the class of the factor."""
     gpu: str = ""
-    stack: str = ""
+    framework: str = ""
     reason: str = ""
 
 
@@ -37,7 +37,7 @@ def forecast_run(row: RunRow, factors: FactorTable, engine: str = "auto") -> For
     try:
         job = job_of_run(row)
         gpu = row.cluster.gpu
-        done = run_job(job, row.cluster, factors=factors.for_job(gpu, job.stack.name), engine=engine)
+        done = run_job(job, row.cluster, factors=factors.for_job(gpu, job.framework.name), engine=engine)
     except TraincastError as error:
         return Forecast(step_s=None, reason=str(error))
     slopes = sensitivities(done)
@@ -46,7 +46,7 @@ def forecast_run(row: RunRow, factors: FactorTable, engine: str = "auto") -> For
         deviation=deviation(done, factors, slopes),
         slopes=slopes,
         gpu=gpu.name,
-        stack=job.stack.name,
+        framework=job.framework.name,
     )
 
 

@@ -96,7 +96,7 @@ def _by_key(forecast: Forecast) -> dict[Key, float]:
         return {}
     gpu = load_gpu(forecast.gpu)
     found = forecast.slopes.items()
-    return {key: slope for name, slope in found for key in keys_of(name, gpu, forecast.stack)}
+    return {key: slope for name, slope in found for key in keys_of(name, gpu, forecast.framework)}
 
 
 def _weights(rows: Iterable[RunRow]) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Which software stack a published run used, from the columns that name its framework, release and GPU."""
+"""Which framework of traincast a published run used, from the columns that name its software, release and GPU."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 from traincast.calibrate.tables import Row
 from traincast.files import parse_toml
 from traincast.hardware.gpus import find_gpu
-from traincast.job.frameworks import DEFAULT_STACK, load_stack, stack_names, stack_of_year
+from traincast.job.frameworks import DEFAULT_FRAMEWORK, framework_names, framework_of_year, load_framework
 
 _FILE = "data/runs/frameworks.toml"
 _LAG_YEARS = 2
@@ -19,35 +19,35 @@ _LAG_YEARS = 2
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The stack of a published run, and where nothing names it, what it is taken from.
+    """The framework of a published run, and where no column names it, what it is taken from.
 
     Parameters
     ----------
-    stack : str
+    framework : str
         Its name.
     assumed : str
-        Why it is taken; empty where the row's framework says it.
+        Why it is taken; empty where the row's column says it.
     """
 
-    stack: str
+    framework: str
     assumed: str = ""
 
 
-def stack_of(row: Row) -> Found:
-    """Return the stack of a row; where its framework is not known, that of its GPU's vendor or generation."""
-    framework = row.cells.get("framework", "")
-    if framework in stack_names():
-        return Found(framework)
+def framework_of(row: Row) -> Found:
+    """Return the framework of a row; where its column names none that is known, that of its GPU."""
+    written = row.cells.get("framework", "")
+    if written in framework_names():
+        return Found(written)
     for entry in _table()["framework"]:
         if _is_of(entry, row):
             return _by_year(row) if entry.get("by_year") else Found(_of_entry(entry, row))
-    shown = f"framework {framework!r} is not known" if framework else "the framework is not given"
+    shown = f"framework {written!r} is not known" if written else "the framework is not given"
     return _by_vendor(row, shown) or _by_year(row, shown)
 
 
-def by_annotations(stack: str) -> bool:
-    """Say whether a stack lays out by sharding annotations, whose axes are no degrees of parallelism."""
-    return stack in _table()["annotations"]["stacks"]
+def by_annotations(framework: str) -> bool:
+    """Say whether a framework lays out by sharding annotations, whose axes are no degrees of parallelism."""
+    return framework in _table()["annotations"]["frameworks"]
 
 
 def _is_of(entry: dict[str, Any], row: Row) -> bool:
@@ -74,35 +74,39 @@ def year_of(row: Row) -> int | None:
 
 
 def _of_entry(entry: dict[str, Any], row: Row) -> str:
-    stack, year, release = str(entry["stack"]), year_of(row), release_of(row)
+    framework, year, release = str(entry["framework"]), year_of(row), release_of(row)
     if year is not None and year < 2025:
-        return str(entry.get("before_2025", stack))
+        return str(entry.get("before_2025", framework))
     newer = entry.get("from_26_06")
-    return str(newer) if newer and release is not None and release >= (26, 6) else stack
+    return str(newer) if newer and release is not None and release >= (26, 6) else framework
 
 
 def _by_year(row: Row, shown: str = "") -> Found:
-    """Return Megatron's stack of the software's year, which the GPU's generation tells where nothing else does."""
+    """Return Megatron's framework of the software's year, which the GPU's generation tells where nothing else does."""
     year = _megatron_year(row)
     if year is not None:
-        stack = stack_of_year(year)
-        return Found(stack, f"{shown}: {stack}, by its year {year}" if shown else "")
+        framework = framework_of_year(year)
+        return Found(framework, f"{shown}: {framework}, by its year {year}" if shown else "")
     shown = shown or f"nothing says of which year {row.cells['framework']!r} is"
     gpu = find_gpu(row.cells.get("gpu", ""))
     came_out = None if gpu is None else _table()["generations"].get(gpu.architecture)
     if gpu is None or came_out is None:
-        return Found(DEFAULT_STACK, f"{shown}, nor what its GPU usually runs: {DEFAULT_STACK}")
-    year = min(came_out + _LAG_YEARS, load_stack(DEFAULT_STACK).year)
-    stack = stack_of_year(year)
-    return Found(stack, f"{shown}: {stack}, the software of {year} that most runs on {gpu.architecture} GPUs use")
+        return Found(DEFAULT_FRAMEWORK, f"{shown}, nor what its GPU usually runs: {DEFAULT_FRAMEWORK}")
+    year = min(came_out + _LAG_YEARS, load_framework(DEFAULT_FRAMEWORK).year)
+    framework = framework_of_year(year)
+    return Found(
+        framework, f"{shown}: {framework}, the software of {year} that most runs on {gpu.architecture} GPUs use"
+    )
 
 
 def _by_vendor(row: Row, shown: str) -> Found | None:
     """Return what runs on the GPUs of a vendor that has its own frameworks; None for others."""
     gpu = find_gpu(row.cells.get("gpu", ""))
-    stack = None if gpu is None else _table()["vendors"].get(gpu.vendor)
+    framework = None if gpu is None else _table()["vendors"].get(gpu.vendor)
     return (
-        None if gpu is None or stack is None else Found(stack, f"{shown}: {stack}, as others on GPUs of {gpu.vendor}")
+        None
+        if gpu is None or framework is None
+        else Found(framework, f"{shown}: {framework}, as others on GPUs of {gpu.vendor}")
     )
 
 
@@ -111,7 +115,7 @@ def _megatron_year(row: Row) -> int | None:
     if year is not None:
         return year
     if "@HEAD" in row.cells.get("source_url_or_repo_path", ""):
-        return load_stack(DEFAULT_STACK).year
+        return load_framework(DEFAULT_FRAMEWORK).year
     framework = row.cells.get("framework", "").lower()
     if "megatron" not in framework:
         return None

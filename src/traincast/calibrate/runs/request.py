@@ -7,15 +7,15 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from traincast.calibrate.runs.frameworks import by_annotations, stack_of
+from traincast.calibrate.runs.frameworks import by_annotations, framework_of
 from traincast.calibrate.tables import Row
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.job.job import JobRequest
 from traincast.model.model import Model
 
-ASSUMED_STACK = "unknown-framework"
-"""Code of the note that the row's framework does not tell its stack."""
+ASSUMED_FRAMEWORK = "unknown-framework"
+"""Code of the note that a row's column names no framework that is known."""
 
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")
 _COUNTS = ("micro_batch", "grad_reduce_bytes")
@@ -61,16 +61,16 @@ def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
         If a cell has no value that its column can have.
     """
     filling = _Filling(row)
-    found = stack_of(row)
+    found = framework_of(row)
     if found.assumed:
-        filling.note(ASSUMED_STACK, found.assumed)
-    filling.values |= {"stack": found.stack, "task": row.cells.get("x_task", "pretrain")}
+        filling.note(ASSUMED_FRAMEWORK, found.assumed)
+    filling.values |= {"framework": found.framework, "task": row.cells.get("x_task", "pretrain")}
     filling.values |= {name: row.count(name) for name in (*_DEGREES, *_COUNTS) if name in row.cells}
     filling.values |= {name: row.cells[name] for name in _TEXTS if name in row.cells}
     filling.values |= {name: _switch(row, name) for name in _SWITCHES if name in row.cells}
     filling.values["global_batch"] = row.count("global_batch")
     _layout(filling, model)
-    if by_annotations(found.stack):
+    if by_annotations(found.framework):
         _one_microbatch(filling)
     _sharding(filling)
     request = JobRequest(
@@ -97,7 +97,7 @@ def _layout(filling: _Filling, model: Model) -> None:
     """Fill in degrees of parallelism that are printed otherwise, or not at all."""
     values = filling.values
     if not {"tp", "pp"} & set(values):
-        if not by_annotations(values["stack"]):
+        if not by_annotations(values["framework"]):
             raise ConfigError("the columns tp and pp are empty")
         values |= {"tp": 1, "pp": 1}
         filling.note("annotation-axes", "TP and PP are not printed: 1, all ranks share the parameters (FSDP)")

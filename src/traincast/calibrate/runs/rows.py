@@ -13,7 +13,7 @@ from typing import Any
 
 from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.runs.models import model_from_columns
-from traincast.calibrate.runs.request import ASSUMED_STACK, nic_bytes_per_s, request_of
+from traincast.calibrate.runs.request import ASSUMED_FRAMEWORK, nic_bytes_per_s, request_of
 from traincast.calibrate.runs.run import RunRow, gpu_family, precision_class
 from traincast.calibrate.runs.schema import common_columns, common_row
 from traincast.calibrate.runs.steps import measured_step_s
@@ -79,17 +79,17 @@ class Runs:
         return dict(Counter(row.groups[by] for row in self.rows).most_common())
 
 
-def assumed_stack(run: RunRow) -> Note | None:
-    """Return the note that a run's framework does not tell its stack; None where it does."""
-    return next((note for note in run.notes if note.code == ASSUMED_STACK), None)
+def assumed_framework(run: RunRow) -> Note | None:
+    """Return the note that a run's column names no known framework; None where it does."""
+    return next((note for note in run.notes if note.code == ASSUMED_FRAMEWORK), None)
 
 
-def assumed_stacks(runs: Sequence[RunRow]) -> tuple[Note, ...]:
-    """Return for every way in which a stack was assumed of how many runs it was, and the first of them."""
-    found = [note for note in map(assumed_stack, runs) if note is not None]
+def assumed_frameworks(runs: Sequence[RunRow]) -> tuple[Note, ...]:
+    """Return for every way in which a framework was assumed of how many runs it was, and the first of them."""
+    found = [note for note in map(assumed_framework, runs) if note is not None]
     count = Counter(note.text for note in found)
     first = {note.text: note for note in reversed(found)}
-    return tuple(Note(ASSUMED_STACK, f"{counted(count[text], 'row')}: {text}", first[text].place) for text in count)
+    return tuple(Note(ASSUMED_FRAMEWORK, f"{counted(count[text], 'row')}: {text}", first[text].place) for text in count)
 
 
 def is_runs_table(columns: Sequence[str]) -> bool:
@@ -249,6 +249,6 @@ def _groups(row: Row, gpu: str, request: JobRequest) -> Mapping[str, str]:
         "precision": kind,
         "moe": "moe" if "experts" in row.cells else "dense",
         "task": row.cells.get("x_task", "pretrain"),
-        "stack": str(request.stack or "unknown"),
+        "framework": str(request.framework or "unknown"),
         "layout": "full" if is_full_layout(row) else "partial",
     }

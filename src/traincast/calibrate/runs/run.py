@@ -13,7 +13,7 @@ from traincast.model.blocks.share import Share
 from traincast.model.model import Model
 from traincast.model.structure import layer_blocks, parts_of
 
-GROUPINGS = ("source", "family", "model", "gpu", "precision", "moe", "task", "stack", "layout")
+GROUPINGS = ("source", "family", "model", "gpu", "precision", "moe", "task", "framework", "layout")
 """Every run has a group in each of them; ``family`` is (source, model, GPU family, precision)."""
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from traincast.job.framework import Stack
+from traincast.job.framework import Framework
 
 _FIRST_YEAR_OF_EARLY_WEIGHTS = 2025
 """Router weights multiply the experts' activations, not their outputs, since Megatron Core 0.12 (its commit 2659630721
@@ -71,13 +71,13 @@ class Habits:
     buffer_bytes: float = 0.0
 
 
-def habits_of(stack: Stack, zero: int) -> Habits:
-    """Return the habits of a stack.
+def habits_of(framework: Framework, zero: int) -> Habits:
+    """Return the habits of a framework.
 
     Parameters
     ----------
-    stack : Stack
-        The stack; one that is not known by name is taken by its properties.
+    framework : Framework
+        The framework; one that is not known by name is taken by its properties.
     zero : int
         Stage of ZeRO; 3 is FSDP, which reduces into shards.
 
@@ -95,16 +95,16 @@ def habits_of(stack: Stack, zero: int) -> Habits:
     elements (defaults, recalled); PyTorch, cross_entropy in
     nn/functional.py (16-bit logits, and in fp32 the log-softmax, its gradient and the logits' gradient).
     """
-    dropout = stack.year <= _LAST_YEAR_OF_DROPOUT
-    gradient = stack.grad_reduce_bytes
+    dropout = framework.year <= _LAST_YEAR_OF_DROPOUT
+    gradient = framework.grad_reduce_bytes
     found = Habits(
         gradient_bytes=gradient,
         main_gradient_bytes=4 if gradient == 2 else 0,
         dropout=dropout,
-        activation_copy=not stack.fused_elementwise,
-        expert_output_copy=stack.year < _FIRST_YEAR_OF_EARLY_WEIGHTS,
+        activation_copy=not framework.fused_elementwise,
+        expert_output_copy=framework.year < _FIRST_YEAR_OF_EARLY_WEIGHTS,
     )
-    if stack.name.startswith("nanotron"):
+    if framework.name.startswith("nanotron"):
         return replace(
             found,
             gradient_bytes=4,
@@ -114,11 +114,11 @@ def habits_of(stack: Stack, zero: int) -> Habits:
             activation_copy=True,
             core_output_copy=True,
         )
-    if "deepspeed" in stack.name:
+    if "deepspeed" in framework.name:
         return replace(found, stage_output_copy=True, buffer_bytes=2 * 5e8 * 2)
     # What the loss and 8-bit products keep is the framework's, whatever is sharded.
-    if stack.fsdp:
+    if framework.fsdp:
         return replace(found, main_gradient_bytes=0, logit_bytes=14, weight_copies=False)
-    if stack.gradient_placeholders:
+    if framework.gradient_placeholders:
         found = replace(found, gradient_placeholders=zero < 3, fused_loss=True, logit_bytes=_FUSED_LOGIT_BYTES)
     return replace(found, main_gradient_bytes=0) if zero == 3 else found

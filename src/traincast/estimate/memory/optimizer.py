@@ -52,7 +52,7 @@ def states(job: Job, habits: Habits, held: RankParameters, train: RankParameters
     job : Job
         The job.
     habits : Habits
-        Of its stack.
+        Of its framework.
     held, train : RankParameters
         Elements on the rank, and those that are trained.
 

@@ -75,7 +75,7 @@ def _modules(job: Job) -> Iterator[tuple[str, Job]]:
     Only where the framework knows modules and layers are not recomputed whole. Fused attention saves next to nothing
     that recomputing it would free.
     """
-    if job.recompute == "full" or job.stack.fsdp or job.stack.year < YEAR_OF_MODULES:
+    if job.recompute == "full" or job.framework.fsdp or job.framework.year < YEAR_OF_MODULES:
         return
     chosen = job.recomputed_modules
     more = [name for name in available_modules(job.model) if name not in (*chosen, "core_attn")]
@@ -116,7 +116,7 @@ def _more_tensor(job: Job, gpus_per_node: int) -> Job | None:
     if gpus_per_node % tp or not whole_heads or (job.sequence_parallel and job.seq_length % (tp * parallel.cp)):
         return None
     check_model(job.model, tp=tp, ep=parallel.ep, etp=tp if parallel.expert_tp == parallel.tp else parallel.expert_tp)
-    sequence = job.sequence_parallel or (parallel.tp == 1 and job.stack.sequence_parallel)
+    sequence = job.sequence_parallel or (parallel.tp == 1 and job.framework.sequence_parallel)
     return replace(_half(job, tp=tp), sequence_parallel=sequence)
 
 
@@ -148,14 +148,14 @@ def _more_context(job: Job) -> Job | None:
 
 def _split(job: Job) -> tuple[int, ...]:
     """Return the layers of each virtual stage as its framework splits them."""
-    parallel, stack = job.parallel, job.stack
+    parallel, framework = job.parallel, job.framework
     return split_layers(
         Split(
             layers=job.model.layers,
             pp=parallel.pp,
             vpp=parallel.vpp,
-            uneven=stack.uneven_split,
-            counts_embedding=stack.counts_embedding,
+            uneven=framework.uneven_split,
+            counts_embedding=framework.counts_embedding,
         )
     )[0]
 

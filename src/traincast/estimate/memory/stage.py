@@ -76,7 +76,7 @@ def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:
     tuple of StageMemory
         By stage.
     """
-    habits = habits_of(job.stack, job.zero)
+    habits = habits_of(job.framework, job.zero)
     model = LayerModel(job, habits)
     return tuple(_stage(job, plan, stage, habits, model) for stage in range(len(plan.slots)))
 

@@ -1,7 +1,7 @@
 """What the host needs to launch kernels, as documented constants. Operator prices are device time only.
 
 A GPU runs no faster than its host launches: a layer takes the longer of its kernels' device time
-and ``kernels * launch``. These are priors for stacks that give no floor of their own.
+and ``kernels * launch``. These are priors for frameworks that give no floor of their own.
 """
 
 from dataclasses import dataclass

@@ -70,7 +70,7 @@ def _overlap_notes(emit: Emitter) -> tuple[Note, ...]:
 
 def _routing_notes(job: Job, share: Share) -> tuple[Note, ...]:
     """Say what node-limited routing changes."""
-    experts, stack = job.model.experts, job.stack
+    experts, framework = job.model.experts, job.framework
     if experts is None or experts.group_topk == experts.groups:
         return ()
     limited, free = (
@@ -81,7 +81,7 @@ def _routing_notes(job: Job, share: Share) -> tuple[Note, ...]:
         return ()
     groups = f"{experts.group_topk} of {experts.groups} groups"
     text = f"node-limited routing: the top-{experts.topk} experts of a token are in {groups}"
-    if stack.deduplicated_dispatch:
+    if framework.deduplicated_dispatch:
         text += f", on {limited:.2f} nodes on average instead of {free:.2f}; it is sent to each of them once"
     else:
         text += "; that changes nothing here, as the all-to-all sends a token once for each of its experts"
@@ -199,7 +199,7 @@ class _StepWriter:
 
         The first layer's parameters must be there; those of the others come while it computes.
         """
-        rows = self.emit.gap("step overhead", self.job.stack.step_fixed_s, CostClass.FIXED)
+        rows = self.emit.gap("step overhead", self.job.framework.step_fixed_s, CostClass.FIXED)
         if self._gathers_updated and self.job.overlap_param_gather:
             first = self._of_rank(stage)[0]
             share = 1 / max(1, first.layers)
@@ -248,12 +248,12 @@ class _StepWriter:
         ):
             return []
         elements = -(-self.job.padded_vocab // self.job.parallel.tp) * model.hidden
-        size = elements * self.job.stack.grad_reduce_bytes
+        size = elements * self.job.framework.grad_reduce_bytes
         return self.emit.exchange(Exchange(Group.EMB, Operation.ALL_REDUCE, size), Phase.STEP)
 
     def _handover(self) -> IntArray | None:
-        """Return the host's work before each blocking receive, where the stack has any."""
-        rows = self.emit.gap("p2p hand-over", self.job.stack.p2p_handover_s, CostClass.HANDOVER)
+        """Return the host's work before each blocking receive, where the framework has any."""
+        rows = self.emit.gap("p2p hand-over", self.job.framework.p2p_handover_s, CostClass.HANDOVER)
         if not rows or self.plan.overlapped_p2p:
             return None
         return np.full((2, len(self.stages), self.job.parallel.microbatches), self._segment(rows), dtype=np.int32)
@@ -269,6 +269,6 @@ def _optimizer(job: Job, parameters: int) -> list[Counted]:
         return []
     call, types = OperatorCall(family="optimizer", shape=(parameters,), dtype="bf16"), job.optimizer_types
     if types.precision_aware:
-        moved = types.step_bytes(job.precision, job.stack.grad_reduce_bytes, job.param_gather_bytes)
+        moved = types.step_bytes(job.precision, job.framework.grad_reduce_bytes, job.param_gather_bytes)
         call = replace(call, options=(("bytes_per_parameter", str(moved)),))
     return [(call, 1.0)]

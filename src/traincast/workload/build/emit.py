@@ -1,7 +1,7 @@
 """Turn calls and exchanges into operations of a table.
 
-An exchange that a stack hides behind computation is written as two operations: one that is launched
-before the computation, and the share that no stack can hide (the first and last piece of a pipelined
+An exchange that a framework hides behind computation is written as two operations: one that is launched
+before the computation, and the share that no framework can hide (the first and last piece of a pipelined
 transfer), which blocks. What the computation is too short for shows as exposed all the same.
 """
 
@@ -104,15 +104,15 @@ class Emitter:
 
     def unhidden(self, group: Group) -> float:
         """Return the share of a group's exchanges that cannot be hidden."""
-        job, stack = self.job, self.job.stack
+        job, framework = self.job, self.job.framework
         if group in (Group.TP, Group.ETP):
-            return stack.unhidden_tp if job.overlap_tp and self.can_overlap(group) else 1.0
+            return framework.unhidden_tp if job.overlap_tp and self.can_overlap(group) else 1.0
         if group is Group.CP:
-            return stack.unhidden_cp
+            return framework.unhidden_cp
         if group is Group.EP:
-            return stack.unhidden_ep
-        # Other stacks reduce and gather layer by layer: what stays in sight follows from the simulation.
-        return stack.unhidden_fsdp if group in (Group.DP, Group.EDP, Group.SHARD) and job.zero == 3 else 1.0
+            return framework.unhidden_ep
+        # Other frameworks reduce and gather layer by layer: what stays in sight follows from the simulation.
+        return framework.unhidden_fsdp if group in (Group.DP, Group.EDP, Group.SHARD) and job.zero == 3 else 1.0
 
     def can_overlap(self, group: Group) -> bool:
         """Return whether transfers of a tensor parallel group can be pipelined with its GEMMs.

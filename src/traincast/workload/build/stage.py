@@ -73,11 +73,11 @@ class StageWork:
 
     def host(self) -> Host:
         """Return what the host needs to launch a forward pass."""
-        stack = self.job.stack
+        framework = self.job.framework
         experts = sum(count for kind, count in self.kinds if any(isinstance(block, MoeMlp) for block in kind))
         waits = self.job.model.experts is not None and self.job.model.experts.capacity_factor is None
-        experts_s = stack.host_expert_s * experts * (1.0 if waits else UNSYNCHRONISED)
-        seconds = Host(stack.host_layer_s * self.layers, experts_s)
+        experts_s = framework.host_expert_s * experts * (1.0 if waits else UNSYNCHRONISED)
+        seconds = Host(framework.host_layer_s * self.layers, experts_s)
         return seconds * GRAPH_HOST if self.job.cuda_graphs else seconds
 
     def weights(self) -> Elements:

@@ -38,7 +38,7 @@ class StateExchange:
         """Return the reductions of its gradients, scattered where the optimizer state is."""
         operation = Operation.REDUCE_SCATTER if self.job.zero else Operation.ALL_REDUCE
         dense, expert = self._elements(trained=True)
-        element_bytes = self.job.stack.grad_reduce_bytes
+        element_bytes = self.job.framework.grad_reduce_bytes
         return self._over(operation, dense * element_bytes, expert * element_bytes)
 
     def summed(self) -> list[Exchange]:
@@ -46,7 +46,7 @@ class StateExchange:
         if not self._hybrid:
             return []
         dense, _ = self._elements(trained=True)
-        size = -(-dense // self.job.shard) * self.job.stack.grad_reduce_bytes
+        size = -(-dense // self.job.shard) * self.job.framework.grad_reduce_bytes
         return [Exchange(Group.REPLICA, Operation.ALL_REDUCE, size)]
 
     @property
