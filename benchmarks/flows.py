@@ -13,9 +13,8 @@ from typing import TypeVar
 import numpy as np
 
 from traincast.fabric.contention import network_factor
-from traincast.fabric.contract import build_fabric
 from traincast.fabric.flows import finish_times, rates
-from traincast.fabric.graph import FabricGraph
+from traincast.fabric.graph import FabricGraph, build_fabric
 from traincast.fabric.patterns import flows_of
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec

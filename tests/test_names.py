@@ -9,7 +9,7 @@ from traincast import api
 from traincast.cli.main import cli
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.clusters import cluster_names, load_cluster
-from traincast.hardware.fabric import KINDS, fabric_from_table
+from traincast.hardware.fabric import TOPOLOGIES, fabric_from_table
 from traincast.hardware.gpus import gpu_names, load_gpu
 from traincast.job.dtypes import DTYPE_BYTES, bytes_per_element
 from traincast.job.frameworks import framework_names, load_framework
@@ -30,7 +30,7 @@ from traincast.workload.words import operation_named
         framework_names(),
         model_names(),
         gpu_names(),
-        list(KINDS),
+        TOPOLOGIES.names(),
         SCHEDULES.names(),
         list(OPERATOR_SIZES),
     ],
@@ -48,8 +48,8 @@ def test_no_two_known_names_differ_in_spelling_alone(names):
     ("typed", "known", "found"),
     [
         ("H100", cluster_names(), "h100"),
-        ("rail-optimized", KINDS, "rail-optimised"),
-        ("Rail_Optimised", KINDS, "rail-optimised"),
+        ("rail-optimized", TOPOLOGIES.names(), "rail-optimised"),
+        ("Rail_Optimised", TOPOLOGIES.names(), "rail-optimised"),
         ("FP8-Block", PRECISIONS, "fp8_block"),
         ("1F1B", ("gpipe", "1f1b"), "1f1b"),
         ("h10", cluster_names(), None),

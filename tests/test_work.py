@@ -14,10 +14,10 @@ from traincast.cli.announced import announced
 from traincast.cli.main import cli
 from traincast.errors import FormatError, InfeasibleError
 from traincast.estimate.collective_table import members_on
-from traincast.fabric import work
 from traincast.fabric.contention import network_factor
-from traincast.fabric.contract import build_fabric
+from traincast.fabric.graph import build_fabric
 from traincast.fabric.patterns import PATTERNS, flow_count, flows_of
+from traincast.fabric.topologies import file as topology_file
 from traincast.formats.values import MOST_LINES
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
@@ -52,8 +52,10 @@ FABRICS = {
 @pytest.mark.parametrize("node_limits", [False, True])
 def test_links_and_routes_are_no_more_than_was_counted(tmp_path, monkeypatch, fabric, node_limits):
     asked = []
-    for room in ("tiers", "dimensions"):
-        monkeypatch.setattr(f"traincast.fabric.{room}.check_links", lambda links, what: asked.append((links, what)))
+    for family in ("clos", "dimensions"):
+        monkeypatch.setattr(
+            f"traincast.fabric.topologies.{family}.check_links", lambda links, what: asked.append((links, what))
+        )
     graph = build_fabric(cluster_with(tmp_path, fabric), 64, node_limits=node_limits)
     (links, _), *_ = asked
     # A limit of a node is a link to itself for each way; a torus keeps two ways of every ring.
@@ -78,7 +80,7 @@ def test_flows_are_no_more_than_was_counted(pattern, members):
 )  # fmt: skip
 def test_a_network_of_too_many_links_is_not_built(tmp_path, monkeypatch, fabric, numbers, gpus):
     cluster = cluster_with(tmp_path, fabric, **numbers)
-    monkeypatch.setattr("traincast.fabric.clos.Clos.network", lambda *_, **__: pytest.fail("it was built"))
+    monkeypatch.setattr("traincast.fabric.topologies.clos.Clos.network", lambda *_, **__: pytest.fail("it was built"))
     with pytest.raises(InfeasibleError, match=r"has [\d,]+ links, above the limit of 16,777,216"):
         build_fabric(cluster, gpus)
 
@@ -98,8 +100,8 @@ def test_flows_of_too_many_hops_are_not_made(tmp_path, monkeypatch, fabric, patt
 def test_a_topology_of_too_large_tables_is_not_prepared():
     for counts in ((2**15 + 1, 2, 10, 2), (100, 2**12 + 1, 10, 2), (100, 10, 2**20, 2**8)):
         with pytest.raises(InfeasibleError, match="above the limit"):
-            work.check_topology(*counts)
-    work.check_topology(2**15, 2**12, 2**19, 2**8)
+            topology_file._check_tables(*counts)
+    topology_file._check_tables(2**15, 2**12, 2**19, 2**8)
 
 
 def test_a_topology_file_of_too_many_links_is_not_read(tmp_path):

@@ -13,7 +13,7 @@ from traincast.errors import ConfigError, FormatError
 from traincast.estimate.collective_table import CollectiveTable, collective_table, doubling, members_on
 from traincast.estimate.simai.machine import simai_machine
 from traincast.estimate.simai.total import SimaiReport, refuse_beside_simai, simai_sum
-from traincast.fabric.node_use import with_used_gpus
+from traincast.fabric.placement import with_used_gpus
 from traincast.files import read_bytes, read_head
 from traincast.formats.aicb.grammar import load
 from traincast.formats.contract import Format, Inspection

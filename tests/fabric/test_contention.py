@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from traincast.errors import ProgramError, UnknownNameError
 from traincast.fabric.contention import network_factor
-from traincast.fabric.contract import build_fabric
+from traincast.fabric.graph import build_fabric
 from traincast.fabric.patterns import PATTERNS, flows_of
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec

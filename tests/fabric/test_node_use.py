@@ -11,9 +11,8 @@ import traincast
 from job_parts import TINY_EXPERTS, job_of
 from traincast.errors import ConfigError
 from traincast.fabric.contention import network_factor
-from traincast.fabric.contract import build_fabric
-from traincast.fabric.node_use import gpus_used_per_node, place_job, with_used_gpus
-from traincast.fabric.placement import gpu_of, locations, placement_of
+from traincast.fabric.graph import build_fabric
+from traincast.fabric.placement import gpu_of, gpus_used_per_node, locations, place_job, placement_of, with_used_gpus
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec
 from traincast.job.job import JobRequest

@@ -1,14 +1,19 @@
-"""Families of fabrics: counts, capacities, and routes that hold together."""
+"""Topologies: counts, capacities, and routes that hold together; one is added as one file."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support import write_cluster
+from traincast import api
 from traincast.errors import ConfigError, ProgramError
-from traincast.fabric.contract import TOPOLOGIES, build_fabric
+from traincast.fabric.contention import network_factor
+from traincast.fabric.graph import build_fabric
 from traincast.hardware.clusters import load_cluster
-from traincast.hardware.fabric import KINDS, FabricSpec
+from traincast.hardware.fabric import TOPOLOGIES, FabricSpec
 
 H100 = load_cluster("h100")
 WORLD = 128
@@ -39,7 +44,7 @@ def build(kind, world=WORLD, node_limits=False, **numbers):
 
 
 def test_every_kind_has_a_topology():
-    assert set(KINDS) == set(TOPOLOGIES.names()) == {*SPECS, "file"}
+    assert set(TOPOLOGIES.names()) == {*SPECS, "file"}
 
 
 def assert_routes_lead(graph, source, target):
@@ -182,3 +187,32 @@ def test_unknown_gpus_say_so():
 def test_numbers_that_do_not_fit_the_cluster_say_so(kind, numbers, said):
     with pytest.raises(ConfigError, match=said):
         build(kind, **numbers)
+
+
+@pytest.fixture
+def star(monkeypatch):
+    """Return the kind of fabric that docs/adding.md adds, registered as its file would be."""
+    text = (Path(__file__).parents[2] / "docs" / "adding.md").read_text()
+    (code,) = re.findall(r'```python\n("""A star of nodes.*?)```', text, re.DOTALL)
+    TOPOLOGIES.names()  # What comes with traincast is there before it.
+    monkeypatch.setattr(TOPOLOGIES, "_entries", dict(TOPOLOGIES._entries))
+    exec(compile(code, "star.py", "exec"), {"__name__": "star"})  # noqa: S102 our own page
+    return "star"
+
+
+def test_a_topology_is_added_as_one_file_and_keeps_every_promise(star, tmp_path):
+    path = write_cluster(tmp_path / "mine.toml", fabric={"kind": "Star", "link_bytes_per_s": "10GB/s"})
+    assert load_cluster(str(path)).fabric.kind == star
+    graph = build(star, link_bytes_per_s=10e9)
+    source, target = (each.ravel() for each in np.meshgrid(np.arange(WORLD), np.arange(WORLD)))
+    assert_routes_lead(graph, source, target)
+    test_all_links_are_used_by_somebody(star, {})
+    assert graph.network.counts == {"GPUs": 128, "nodes": 16, "hubs": 1, "links": 2 * 128 + 2 * 16}
+    # Eight rings at once share the one cable of every node.
+    (alone,) = network_factor("ring", [range(0, WORLD, 8)], graph)
+    together = network_factor("ring", [range(local, WORLD, 8) for local in range(8)], graph)
+    assert (alone.factor, together[0].factor) == (pytest.approx(1), pytest.approx(8))
+    assert together[0].bottleneck.startswith("node ")
+    assert api.inspect(path).layout["fabric"] == "star"
+    with pytest.raises(ConfigError, match=r"fabric\.rails: means nothing to the kind 'star'"):
+        FabricSpec(kind=star, rails=2)

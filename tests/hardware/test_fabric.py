@@ -32,7 +32,7 @@ def test_a_file_is_looked_up_beside_the_cluster(tmp_path):
     ("text", "said"),
     [
         ("nodes_per_leaf = 4", "fabric.kind: is missing"),
-        ('kind = "tree"', "fabric.kind: is 'tree'; known: non-blocking, fat-tree"),
+        ('kind = "tree"', "fabric.kind: is 'tree'; known: dragonfly+, dual-plane, fat-tree"),
         ('kind = "fat-tree"', "fabric.nodes_per_leaf: is missing"),
         ('kind = "fat-tree"\nnodes_per_leaf = 0', "fabric.nodes_per_leaf: is 0"),
         ('kind = "fat-tree"\nnodes_per_leaf = 2.5', "fabric.nodes_per_leaf: is 2.5; it must be a whole number"),

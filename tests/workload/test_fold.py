@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 import traincast
 from support import layouts, rich_rows, row, write_aicb, write_cluster
 from traincast.api import read
-from traincast.fabric.node_use import place_job
-from traincast.fabric.placement import locations
+from traincast.fabric.placement import locations, place_job
 from traincast.hardware.clusters import load_cluster
 from traincast.job.options import make_options
 from traincast.workload.fold import fold, unfolded

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from traincast.diagnostics import Note
-from traincast.fabric.contention import FloatArray, link_use, meeting, network_factor
-from traincast.fabric.contract import build_fabric, through_fabric
-from traincast.fabric.graph import FabricGraph
+from traincast.fabric.contention import link_use, network_factor, pair_slowdown
+from traincast.fabric.graph import FabricGraph, FloatArray, build_fabric, through_fabric
 from traincast.fabric.placement import Placement, gpu_of
 from traincast.hardware.cluster import Cluster
 from traincast.units import counted, format_rate
@@ -109,7 +108,7 @@ class SharedNetwork:
         """Return how the groups of a kind fare while those of another kind communicate too."""
         if (kind, other) not in self._pairs:
             graph = self._fabric()
-            slowed = meeting(self._use_of(kind), self._use_of(other), graph)
+            slowed = pair_slowdown(self._use_of(kind), self._use_of(other), graph)
             for one in (kind, other):
                 factor = self._alone(one).factor * slowed.factor
                 two = other if one is kind else kind

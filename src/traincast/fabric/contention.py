@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from traincast.errors import ProgramError
+from traincast.errors import InfeasibleError, ProgramError
 from traincast.fabric.flows import bottleneck, rates
-from traincast.fabric.graph import FabricGraph
+from traincast.fabric.graph import FabricGraph, FloatArray, IntArray
 from traincast.fabric.patterns import Flows, flow_count, flows_of
-from traincast.fabric.work import check_hops
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
+MOST_HOPS = 2**25
+"""Links on the routes of all flows that are solved together, a flow over several queue pairs counted by its parts:
+what takes about ten seconds and two gigabytes on one core."""
 
 _BY_ROUNDING = 1e-9
 """Smaller slowdowns are none."""
@@ -108,23 +108,19 @@ def link_use(
     return use_L
 
 
-def meeting(one_L: FloatArray, other_L: FloatArray, graph: FabricGraph) -> Slowdown:
-    """Return how much slower two kinds of traffic are while both run, from what each takes of the links alone.
+def pair_slowdown(one_L: FloatArray, other_L: FloatArray, graph: FabricGraph) -> Slowdown:
+    """Return how much slower two kinds of traffic are while both run, on top of what each already is.
 
     Where a link would have to carry more than it can, both are slowed down by that ratio: a
-    fair share for each that no link exceeds, and at most twice the time.
+    fair share for each that no link exceeds, and at most twice the time. It is 1 where they share
+    no link, or none that is full.
 
     Parameters
     ----------
     one_L, other_L : float array [L]
-        What `link_use` returned.
+        What `link_use` returned for each alone.
     graph : FabricGraph
         For the link's name.
-
-    Returns
-    -------
-    Slowdown
-        On top of what each already is; 1 where they share no link, or none that is full.
     """
     asked_L = np.where((one_L > 0) & (other_L > 0), one_L + other_L, 0.0)
     link = int(asked_L.argmax())
@@ -140,7 +136,7 @@ def _phases(
         raise ProgramError(f"{len(patterns)} patterns for {len(groups)} groups")
     # The groups of a kind are alike, but each may have another size.
     asked = sum(flow_count(name, len(np.asarray(each))) for name, each in zip(patterns, groups, strict=True))
-    check_hops(asked, graph.queue_pairs, graph.longest, sorted(set(patterns)))
+    _check_hops(asked, graph, sorted(set(patterns)))
     per_group = [flows_of(name, members, graph.gpus_per_node) for name, members in zip(patterns, groups, strict=True)]
     group_F = np.repeat(np.arange(len(groups)), [len(each.source_F) for each in per_group])
     if not len(group_F):
@@ -149,6 +145,18 @@ def _phases(
     for phase in np.unique(flows.phase_F).tolist():
         at = np.flatnonzero(flows.phase_F == phase)
         yield Flows(*(each[at] for each in flows)), at, group_F[at]
+
+
+def _check_hops(flows: int, graph: FabricGraph, patterns: Sequence[str]) -> None:
+    """Refuse flows whose routes are too long together, before they are made."""
+    hops = flows * graph.queue_pairs * graph.longest
+    if hops > MOST_HOPS:
+        parts = f" x {graph.queue_pairs:,} queue pairs" if graph.queue_pairs > 1 else ""
+        raise InfeasibleError(
+            f"{flows:,} flows ({', '.join(patterns)}){parts} over up to {graph.longest:,} links each are {hops:,} hops "
+            f"to solve, above the limit of {MOST_HOPS:,}; use smaller groups or fewer queue pairs, or --network "
+            "analytical, with which nothing shares links"
+        )
 
 
 def _slowdown(together: float, alone: float, link: int, graph: FabricGraph) -> Slowdown:

@@ -3,23 +3,20 @@
 A fabric of leaves and spines grows with the job, so that its counts are those of some number of GPUs.
 """
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from traincast.errors import FormatError
-from traincast.fabric.contract import build_fabric
-from traincast.fabric.graph import FabricGraph
+from traincast.fabric.graph import FabricGraph, build_fabric
 from traincast.files import read_toml
 from traincast.formats.contract import Inspection
 from traincast.formats.open import identify
 from traincast.formats.recognise import Teller, described
-from traincast.formats.topology import read_topology
 from traincast.formats.topology.facts import network_layout
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
-from traincast.hardware.fabric import FabricSpec
-from traincast.hardware.network import Dimension, Network, bisection_bytes_per_s
+from traincast.hardware.fabric import TOPOLOGIES, FabricSpec
+from traincast.hardware.network import bisection_bytes_per_s
 from traincast.units import format_rate
 
 COUNTED_GPUS = 1024
@@ -70,15 +67,6 @@ def _is_cluster_file(path: Path) -> bool:
 def inspect_cluster(path: Path) -> Inspection:
     """Describe the fabric of a cluster file: kind, counts of switches and links, bisection, oversubscription.
 
-    Parameters
-    ----------
-    path : Path
-        A cluster file, with a ``[fabric]`` or without one.
-
-    Returns
-    -------
-    Inspection
-
     Raises
     ------
     TraincastError
@@ -86,61 +74,46 @@ def inspect_cluster(path: Path) -> Inspection:
     """
     cluster = load_cluster(str(path))
     spec = cluster.fabric
-    rates: dict[str, int | str | None] = {
+    layout: dict[str, int | str | None] = {
         "gpu": cluster.gpu.name,
         "gpus_per_node": cluster.gpus_per_node,
         "inter": format_rate(cluster.inter.bandwidth_bytes_per_s),
     }
     if cluster.gpus_used_per_node is not None:
-        rates["gpus_used_per_node"] = cluster.gpus_used_per_node
+        layout["gpus_used_per_node"] = cluster.gpus_used_per_node
     if spec is None:
-        return _inspection(path, "none: only NICs and nodes are shared", {}, {**rates, "fabric": None})
-    gpus = _gpus(cluster, spec)
-    graph = build_fabric(cluster, gpus)
-    counted = (
-        "all there are" if spec.kind in ("torus", "file") else "as many as are counted here; it grows with the job"
-    )
-    layout = {
-        **rates,
+        return _inspection(path, "none: only NICs and nodes are shared", {}, {**layout, "fabric": None})
+    graph, said = _counted(cluster, spec)
+    layout |= {
         "fabric": graph.description,
         "nic": format_rate(graph.port_bytes_per_s or graph.nic_bytes_per_s),
-        **_shape(graph, spec, cluster),
-        "gpus": f"{graph.network.gpus:,} ({counted})",
+        **_shape(graph),
+        "gpus": f"{graph.network.gpus:,} ({said})",
     }
     counts = {what: count for what, count in graph.network.counts.items() if count}
     return _inspection(path, spec.kind, counts, layout)
 
 
-def _gpus(cluster: Cluster, spec: FabricSpec) -> int:
-    """Return how many GPUs to build: all of a torus or file, else two full pods and `COUNTED_GPUS` at least."""
-    if spec.kind == "torus":
-        return math.prod(spec.dims)
-    if spec.kind == "file":
-        found = read_topology(Path(spec.file or ""))
-        return found.gpus if isinstance(found, Network) else math.prod(each.size for each in found)
-    leaves = spec.leaves_per_pod or 0
-    rails = spec.rails or cluster.gpus_per_node if spec.kind in ("rail-optimised", "dual-plane") else 1
-    pods = 2 * (leaves // rails) * (spec.nodes_per_leaf or 0) * cluster.gpus_per_node
-    return max(COUNTED_GPUS, pods)
+def _counted(cluster: Cluster, spec: FabricSpec) -> tuple[FabricGraph, str]:
+    """Return the fabric and what it is of: all GPUs of a fixed one, else two full pods and `COUNTED_GPUS` at least."""
+    kind = TOPOLOGIES.get(spec.kind)
+    if kind.fixed:
+        graph = build_fabric(cluster, 1)
+        if len(graph.network.cut_off_gpus):
+            # Refused where they are used, and so if all are.
+            graph = build_fabric(cluster, graph.network.gpus)
+        return graph, "all there are"
+    rails = (spec.rails or cluster.gpus_per_node) if "rails" in kind.reads else 1
+    pods = 2 * ((spec.leaves_per_pod or 0) // rails) * (spec.nodes_per_leaf or 0) * cluster.gpus_per_node
+    graph = build_fabric(cluster, max(COUNTED_GPUS, pods))
+    return graph, "as many as are counted here; it grows with the job"
 
 
-def _shape(graph: FabricGraph, spec: FabricSpec, cluster: Cluster) -> dict[str, int | str | None]:
-    """Return size of a node, bisection and oversubscription."""
-    dimensions = _dimensions(spec, cluster)
-    if not dimensions:
+def _shape(graph: FabricGraph) -> dict[str, int | str | None]:
+    """Return bisection and oversubscription."""
+    if not graph.dimensions:
         return {key: value for key, value in network_layout(graph.network).items() if key != "gpus_per_node"}
-    return {"bisection": format_rate(bisection_bytes_per_s(dimensions)), "oversubscription": None}
-
-
-def _dimensions(spec: FabricSpec, cluster: Cluster) -> tuple[Dimension, ...]:
-    """Return the dimensions of a fabric that is a product of them; its weakest one says the bisection."""
-    if spec.kind == "torus":
-        rate = spec.link_bytes_per_s or cluster.inter.bandwidth_bytes_per_s
-        return tuple(Dimension("Ring", size, rate) for size in spec.dims)
-    if spec.kind == "file":
-        found = read_topology(Path(spec.file or ""))
-        return () if isinstance(found, Network) else found
-    return ()
+    return {"bisection": format_rate(bisection_bytes_per_s(graph.dimensions)), "oversubscription": None}
 
 
 def _inspection(path: Path, kind: str, counts: dict[str, int], layout: dict[str, int | str | None]) -> Inspection:

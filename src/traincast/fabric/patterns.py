@@ -31,30 +31,14 @@ Pattern = Callable[[IntArray, int], Flows]
 
 
 def flows_of(pattern: str, members_K: npt.ArrayLike, gpus_per_node: int) -> Flows:
-    """Return the flows of a group that leave a node.
-
-    Parameters
-    ----------
-    pattern : str
-        A name in `PATTERNS`.
-    members_K : int array [K]
-        GPUs in the order of the group.
-    gpus_per_node : int
-        GPU g is on node ``g // gpus_per_node``.
-
-    Returns
-    -------
-    Flows
-        Without those inside a node.
+    """Return the flows of a group that leave a node; GPUs in the order of the group.
 
     Raises
     ------
     UnknownNameError
         If there is no such pattern.
     """
-    if pattern not in PATTERNS:
-        raise UnknownNameError("pattern of flows", pattern, PATTERNS)
-    flows = PATTERNS[pattern](np.asarray(members_K, dtype=np.int64), gpus_per_node)
+    flows = _pattern(pattern)(np.asarray(members_K, dtype=np.int64), gpus_per_node)
     leaves_F = flows.source_F // gpus_per_node != flows.target_F // gpus_per_node
     return Flows(*(each[leaves_F] for each in flows))
 
@@ -114,10 +98,15 @@ def flow_count(pattern: str, members: int) -> int:
     UnknownNameError
         If there is no such pattern.
     """
-    if pattern not in PATTERNS:
-        raise UnknownNameError("pattern of flows", pattern, PATTERNS)
+    _pattern(pattern)
     each = {"all-to-all": members - 1, "rounds": members - 1, "tree": 4}.get(pattern, 1)
     return members * each
+
+
+def _pattern(name: str) -> Pattern:
+    if name not in PATTERNS:
+        raise UnknownNameError("pattern of flows", name, PATTERNS)
+    return PATTERNS[name]
 
 
 def _at_once(source: IntArray, target: IntArray) -> Flows:

@@ -1,18 +1,28 @@
-"""Where ranks sit, and how a group of them is spread over the nodes.
+"""Where ranks sit: how a group of them is spread over the nodes, and how many GPUs of a node a job uses.
+
+Ranks fill the used GPUs of the nodes in their order. Where a node holds a number of GPUs that tensor, context or
+expert parallel groups do not divide (72 in an NVL72 rack and experts over 64, 8 in a node and TP of 6), filling it
+would split such groups over nodes unevenly; real jobs leave GPUs unused instead.
 
 Letters: L levels of location (now one, the node), W ranks of the world.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.errors import ProgramError
+from traincast.diagnostics import Note
+from traincast.errors import ConfigError, ProgramError
+from traincast.fabric.graph import build_fabric
 from traincast.hardware.cluster import Cluster
+from traincast.hardware.fabric import TOPOLOGIES
+from traincast.job.options import check_gpus_used
+from traincast.job.parallel import Parallel
+from traincast.units import counted
 
 NODE = 0
 """Level of location that is the node."""
@@ -20,17 +30,10 @@ NODE = 0
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How many members of a group sit on each node it touches.
-
-    Two groups of equal placement have equal prices.
-
-    Parameters
-    ----------
-    members_per_node : tuple of int
-        Members on each node, in descending order.
-    """
+    """How many members of a group sit on each node it touches; groups of equal placement have equal costs."""
 
     members_per_node: tuple[int, ...]
+    """In descending order."""
 
     def __post_init__(self) -> None:
         """Refuse an empty group and an order that would make equal placements differ."""
@@ -64,20 +67,7 @@ def gpu_of(cluster: Cluster, rank: int) -> int: ...
 @overload
 def gpu_of(cluster: Cluster, rank: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]: ...
 def gpu_of(cluster: Cluster, rank: int | npt.NDArray[np.integer]) -> int | npt.NDArray[np.int64]:
-    """Return the GPU of each rank: ranks fill the used GPUs of the nodes in their order.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        Its GPUs per node, and how many of them are used.
-    rank : int or array of int
-        Ranks.
-
-    Returns
-    -------
-    int or array of int
-        GPU g is on node ``g // cluster.gpus_per_node``.
-    """
+    """Return the GPU of each rank; GPU g is on node ``g // cluster.gpus_per_node``."""
     used = cluster.ranks_per_node
     if isinstance(rank, int):
         return rank // used * cluster.gpus_per_node + rank % used
@@ -86,20 +76,7 @@ def gpu_of(cluster: Cluster, rank: int | npt.NDArray[np.integer]) -> int | npt.N
 
 
 def locations(cluster: Cluster, world_size: int) -> npt.NDArray[np.int64]:
-    """Return where each rank sits; ranks fill the used GPUs of the nodes in their order.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        Its GPUs per node, and how many of them are used.
-    world_size : int
-        Ranks, W.
-
-    Returns
-    -------
-    array of int, [L, W]
-        The node of each rank, on the only level there is.
-    """
+    """Return the node of each rank of a world: an array of int, [L, W]."""
     gpu_W = gpu_of(cluster, np.arange(world_size, dtype=np.int64))
     return (gpu_W // cluster.gpus_per_node)[np.newaxis, :]
 
@@ -113,11 +90,6 @@ def placement_of(members: Sequence[int] | npt.NDArray[np.integer], locations_LW:
         Ranks of the group, in any order.
     locations_LW : array of int, [L, W]
         What `locations` returned.
-
-    Returns
-    -------
-    Placement
-        The same for all groups that are spread alike.
 
     Raises
     ------
@@ -136,3 +108,116 @@ def placement_of(members: Sequence[int] | npt.NDArray[np.integer], locations_LW:
         )
     counts = np.unique(locations_LW[NODE, ranks], return_counts=True)[1]
     return Placement(tuple(sorted(counts.tolist(), reverse=True)))
+
+
+def gpus_used_per_node(gpus_per_node: int, parallel: Parallel) -> int:
+    """Return the most GPUs of a node that a job can use without splitting its innermost groups unevenly.
+
+    That is `gpus_per_node` where the job fits into one node or its groups divide it. A group is a run of
+    consecutive ranks: tp, then cp x tp; of experts etp, then ep x etp. One that fits into a node stays in
+    one; a larger one is spread evenly over as few nodes as hold it. Where not all of them can have it so,
+    those further in go first.
+    """
+    if parallel.world_size <= gpus_per_node:
+        return gpus_per_node
+    spans = [span for _, span in _spans(parallel)]
+    while spans:
+        for used in range(gpus_per_node, 0, -1):
+            if all(_together(span, used, gpus_per_node) for span in spans):
+                return used
+        spans.pop()
+    return gpus_per_node
+
+
+def _spans(parallel: Parallel) -> tuple[tuple[str, int], ...]:
+    """Return the consecutive ranks that a group of each innermost kind lies in, the innermost first."""
+    dense = (("tp", parallel.tp), ("cp", parallel.tp * parallel.cp))
+    return (*dense, ("etp", parallel.expert_tp), ("ep", parallel.expert_tp * parallel.ep))
+
+
+def _together(span: int, used: int, gpus_per_node: int) -> bool:
+    """Tell whether groups of so many consecutive ranks are on as few nodes as can hold them, evenly."""
+    nodes = -(-span // gpus_per_node)
+    return used % span == 0 if nodes == 1 else used * nodes == span
+
+
+def place_job(
+    cluster: Cluster, parallel: Parallel, asked: int | str | None = None, *, measured: bool = False
+) -> tuple[Cluster, tuple[Note, ...]]:
+    """Return the cluster with the GPUs of a node that a job uses, and what was decided about them.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Where the job runs.
+    parallel : Parallel
+        Its layout.
+    asked : int or str, optional
+        So many GPUs of each node, ``"all"``, or ``"auto"``: as `gpus_used_per_node` says. By default what
+        the cluster says, else ``"auto"``.
+    measured : bool
+        Whether the job was traced on hosts that it filled: ``"auto"`` then leaves it there.
+
+    Returns
+    -------
+    Cluster
+        With `gpus_used_per_node` decided.
+    tuple of Note
+        Assumptions.
+
+    Raises
+    ------
+    ConfigError
+        If a node has fewer GPUs than are asked for.
+    """
+    size = cluster.gpus_per_node
+    chosen = asked if asked is not None else cluster.gpus_used_per_node or "auto"
+    check_gpus_used(chosen, most=size, node_of=cluster.name)
+    if isinstance(chosen, int):
+        return with_used_gpus(cluster, chosen), ()
+    used = size if chosen == "all" or measured else gpus_used_per_node(size, parallel)
+    placed = with_used_gpus(cluster, used)
+    if used == size:
+        return placed, ()
+    if not _holds(placed, parallel.world_size):
+        text = (
+            f"{_uneven(size, parallel)} do not divide the {size} GPUs of a node, and the network has too few GPUs to "
+            f"leave any unused: ranks fill the nodes, which splits such groups unevenly"
+        )
+        return with_used_gpus(cluster, size), (Note("gpus-used-per-node", text),)
+    nodes = -(-parallel.world_size // used)
+    text = (
+        f"{_uneven(size, parallel)} do not divide the {size} GPUs of a node: {used} of each are used and {size - used} "
+        f"are not, {parallel.world_size} ranks on {counted(nodes, 'node')}; --gpus-used-per-node all fills the nodes"
+    )
+    return placed, (Note("gpus-used-per-node", text),)
+
+
+def with_used_gpus(cluster: Cluster, used: int) -> Cluster:
+    """Return the cluster with so many GPUs of each node in use; the others take their NICs' share with them.
+
+    What all NICs of a node carry together is measured with all of them at work, so that it is taken as a share of
+    each: fewer get as much per GPU and no more.
+    """
+    limit = cluster.inter.node_bandwidth_bytes_per_s
+    if limit is None or used == cluster.gpus_per_node:
+        return replace(cluster, gpus_used_per_node=used)
+    inter = replace(cluster.inter, node_bandwidth_bytes_per_s=limit * used / cluster.gpus_per_node)
+    return replace(cluster, gpus_used_per_node=used, inter=inter)
+
+
+def _uneven(gpus_per_node: int, parallel: Parallel) -> str:
+    """Return the innermost groups that full nodes would split unevenly."""
+    kind, span = next(each for each in _spans(parallel) if not _together(each[1], gpus_per_node, gpus_per_node))
+    return f"{kind} groups within {span} consecutive ranks"
+
+
+def _holds(cluster: Cluster, world_size: int) -> bool:
+    """Tell whether the fabric has the GPUs that a job reaches when it leaves some unused."""
+    if cluster.fabric is None or not TOPOLOGIES.get(cluster.fabric.kind).fixed or cluster.ideal:
+        return True
+    try:
+        build_fabric(cluster, gpu_of(cluster, world_size - 1) + 1)
+    except ConfigError:
+        return False
+    return True

@@ -89,7 +89,7 @@ class Cluster:
     in_network_reduction: bool = False
     """Whether the switches between nodes reduce for every group (NCCL_COLLNET_ENABLE=1 on InfiniBand with SHARP)."""
     gpus_used_per_node: int | None = None
-    """GPUs of each node that a job uses; None: as its groups need it (`traincast.fabric.node_use`)."""
+    """GPUs of each node that a job uses; None: as its groups need it (`traincast.fabric.placement`)."""
     assumed: tuple[str, ...] = ()
     """What nobody said of it and was taken instead, in sentences; results repeat it among their assumptions."""
     sources: tuple[tuple[str, str], ...] = ()

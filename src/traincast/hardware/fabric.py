@@ -11,7 +11,7 @@ or ``file = "topology.txt"`` for a network that a SimAI or ASTRA-sim file descri
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,31 +19,28 @@ from typing import Any
 from traincast.errors import ConfigError
 from traincast.hardware.values import Value, built, read_table
 from traincast.names import find_name, known_names
+from traincast.registry import Registry
 from traincast.units import RANGES, check_given, quoted
 
 ROUTINGS = ("spray", "ecmp")
 _ALWAYS = frozenset({"kind", "file", "routing", "queue_pairs", "seed"})
-_TIERS = frozenset({"link_bytes_per_s", "nodes_per_leaf", "leaves_per_pod", "spines", "oversubscription"})
-_RAILS = frozenset({"rails", "pxn"})
-KINDS: dict[str, frozenset[str]] = {
-    "non-blocking": frozenset({"link_bytes_per_s"}),
-    "fat-tree": _TIERS,
-    "rail-optimised": _TIERS | _RAILS,
-    "rail-only": frozenset({"link_bytes_per_s", "rails"}),
-    "dual-plane": _TIERS | _RAILS | {"planes"},
-    "dragonfly+": _TIERS,
-    "torus": frozenset({"link_bytes_per_s", "dims"}),
-    "file": frozenset(),
-}
-"""Fields that mean something to each kind, beside those of routing."""
-_NEEDED = {
-    "fat-tree": ("nodes_per_leaf",),
-    "rail-optimised": ("nodes_per_leaf",),
-    "dual-plane": ("nodes_per_leaf",),
-    "dragonfly+": ("nodes_per_leaf", "leaves_per_pod"),
-    "torus": ("dims",),
-    "file": ("file",),
-}
+
+
+@dataclass(frozen=True, slots=True)
+class FabricKind:
+    """A topology: which fields of `FabricSpec` mean something to it beside those of routing, and what builds it."""
+
+    reads: frozenset[str]
+    needs: tuple[str, ...]
+    """Fields that a file has to give."""
+    build: Callable[..., Any]
+    """`traincast.fabric.graph.Build`."""
+    fixed: bool = False
+    """Whether it holds so many GPUs and no more; others grow with the job."""
+
+
+TOPOLOGIES: Registry[FabricKind] = Registry("fabric", "traincast.fabric.topologies")
+
 _NUMBERS = (
     *("nodes_per_leaf", "leaves_per_pod", "spines", "rails", "planes", "queue_pairs", "seed", "link_bytes_per_s"),
     *("dims", "oversubscription"),
@@ -55,7 +52,7 @@ class FabricSpec:
     """One network between nodes; None is "not said", and the kind has a default for it."""
 
     kind: str
-    """A name in `KINDS`."""
+    """A name in `TOPOLOGIES`."""
     file: str | None = None
     """Path of a topology file, for the kind ``file``."""
     link_bytes_per_s: float | None = None
@@ -85,7 +82,7 @@ class FabricSpec:
 
     def __post_init__(self) -> None:
         """Refuse numbers that are wrong or contradict each other."""
-        for name, known in (("kind", KINDS), ("routing", ROUTINGS)):
+        for name, known in (("kind", TOPOLOGIES.names()), ("routing", ROUTINGS)):
             said = getattr(self, name)
             found = find_name(said, known)
             if found is None:
@@ -99,12 +96,13 @@ class FabricSpec:
                     raise _wrong(name, 'means nothing when every path is used; it needs routing = "ecmp"')
 
     def _check_fields(self) -> None:
+        kind = TOPOLOGIES.get(self.kind)
         for name, default in _DEFAULTS.items():
-            if getattr(self, name) != default and name not in KINDS[self.kind] | _ALWAYS:
+            if getattr(self, name) != default and name not in kind.reads | _ALWAYS:
                 raise _wrong(name, f"means nothing to the kind {self.kind!r}")
         if self.file is not None and self.kind != "file":
             raise _wrong("file", f"contradicts the kind {self.kind!r}; give one of them")
-        for name in _NEEDED.get(self.kind, ()):
+        for name in kind.needs:
             if getattr(self, name) in (None, ()):
                 raise _wrong(name, f"is missing; the kind {self.kind!r} needs it")
 
@@ -160,7 +158,7 @@ def fabric_values(table: object, shown: str, folder: Path) -> dict[str, Value]:
 
 def fabric_of(values: Mapping[str, Value], shown: str) -> FabricSpec:
     """Return the fabric that checked values make up."""
-    return built(FabricSpec, "fabric.", values, shown, f"known: {', '.join(KINDS)}")
+    return built(FabricSpec, "fabric.", values, shown, f"known: {', '.join(TOPOLOGIES.names())}")
 
 
 def _wrong(name: str, what: str) -> ConfigError:

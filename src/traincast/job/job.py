@@ -127,7 +127,7 @@ class JobRequest:
     exp_avg_dtype: str | None = None
     exp_avg_sq_dtype: str | None = None
     gpus_used_per_node: int | str | None = None
-    """GPUs of each node that ranks are placed on: a number, ``auto`` or ``all`` (`traincast.fabric.node_use`)."""
+    """GPUs of each node that ranks are placed on: a number, ``auto`` or ``all`` (`traincast.fabric.placement`)."""
     stack: InitVar[str | Framework | None] = None
     """Old name of `framework`."""
 

@@ -7,7 +7,7 @@ import numpy as np
 from traincast.diagnostics import Note
 from traincast.estimate.compute import PricedCompute, price_compute
 from traincast.estimate.factors import CostFactors, host_class, shipped_factors, with_factors
-from traincast.fabric.node_use import place_job
+from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job

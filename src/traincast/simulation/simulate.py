@@ -13,7 +13,7 @@ from traincast.engine.run import run
 from traincast.estimate.compute import price_compute
 from traincast.estimate.factors import CostFactors
 from traincast.estimate.price import PricedCommunication
-from traincast.fabric.node_use import place_job
+from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.job.options import SimulateOptions
 from traincast.job.parallel import Parallel

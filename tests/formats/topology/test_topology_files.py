@@ -8,7 +8,7 @@ import pytest
 from traincast import api
 from traincast.errors import ConfigError, FormatError, ProgramError
 from traincast.fabric.contention import network_factor
-from traincast.fabric.contract import build_fabric
+from traincast.fabric.graph import build_fabric
 from traincast.formats.open import identify
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec

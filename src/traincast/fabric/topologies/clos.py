@@ -1,4 +1,4 @@
-"""Leaves, spines and cores: the one shape behind most families of fabrics.
+"""Leaves, spines and cores: the one shape behind most topologies, and the table of those.
 
 A NIC has a port in each plane; a port goes to the leaf of its rail and block of nodes.
 Leaves of a pod meet in its spines; pods meet in cores, or spine by spine (a dragonfly+).
@@ -8,20 +8,22 @@ Letters: F flows, W GPUs, N nodes, V vertices, L links.
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.fabric.graph import padded
-from traincast.fabric.hashing import UintArray, choose
+from traincast.errors import ConfigError
+from traincast.fabric.graph import FabricGraph, IntArray, UintArray, check_links, choose, padded, topology
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.network import Network
 
-IntArray = npt.NDArray[np.int64]
-Ends = tuple[IntArray, IntArray, float]
+_Ends = tuple[IntArray, IntArray, float]
 """Sources, targets and capacity of alike links."""
 
-TIERS = ("GPU", "node", "leaf", "spine", "core")
+_TIERS = ("GPU", "node", "leaf", "spine", "core")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +163,7 @@ class Clos:
             target.append(heads)
             capacity.append(np.full(len(tails), rate))
         return Network(
-            tier_names=tuple(TIERS[tier] for tier in kept),
+            tier_names=tuple(_TIERS[tier] for tier in kept),
             tier_V=np.repeat(np.arange(len(kept)), [counts[tier] for tier in kept]),
             source_L=np.concatenate(source),
             target_L=np.concatenate(target),
@@ -169,7 +171,7 @@ class Clos:
             gpus_per_node=self.gpus_per_node,
         )
 
-    def _ports(self, vertex: list[int], nvlink: float, used: float) -> list[Ends]:
+    def _ports(self, vertex: list[int], nvlink: float, used: float) -> list[_Ends]:
         """Return the links of the GPUs, first in the order of `starts`."""
         gpu = np.arange(self.gpus)
         port, plane = np.divmod(np.arange(self.gpus * self.planes), self.planes)
@@ -180,9 +182,9 @@ class Clos:
 
     def _switch_links(
         self, vertex: list[int], nic: float, oversubscription: tuple[float, ...], node: float | None
-    ) -> list[Ends]:
+    ) -> list[_Ends]:
         """Return the links of the switches and the limits of the nodes, in the order of `starts`."""
-        found: list[Ends] = []
+        found: list[_Ends] = []
         ports = self.nodes_per_leaf * self.gpus_per_node / self.rails
         up = 0.0
         if self.spines:
@@ -197,7 +199,7 @@ class Clos:
             found += [(hosts, hosts, node), (hosts, hosts, node)]
         return found
 
-    def _top_links(self, vertex: list[int], spine_rate: float) -> list[Ends]:
+    def _top_links(self, vertex: list[int], spine_rate: float) -> list[_Ends]:
         """Return the links above the spines; each spine has so much to share out among its own."""
         if self.cores:
             spine, place = np.divmod(np.arange(self.planes * self.pods * self.spines * self.cores), self.cores)
@@ -209,3 +211,92 @@ class Clos:
         other = other + (other >= pod)
         near, far = ((plane * self.pods + each) * self.spines + place for each in (pod, other))
         return [(vertex[3] + near, vertex[3] + far, spine_rate / (self.pods - 1))]
+
+
+_TIERED = ("link_bytes_per_s", "nodes_per_leaf", "leaves_per_pod", "spines", "oversubscription")
+
+
+class _Kind(NamedTuple):
+    """What tells one topology of leaves from another."""
+
+    reads: tuple[str, ...] = _TIERED
+    needs: tuple[str, ...] = ("nodes_per_leaf",)
+    railed: bool = False
+    """The NICs of a node go to a leaf each, by rail; not all to one."""
+    planes: int = 1
+    """Separate networks with a port of every NIC each, where the file says none."""
+    relays: bool = False
+    """Traffic to another rail has to cross NVLink first; otherwise as ``pxn`` says."""
+    cores: bool = True
+    """Pods meet in cores; otherwise every spine has a link to every other pod (minimal routes only)."""
+
+
+_KINDS = {
+    # One switch that all NICs are plugged into: only the NICs themselves are shared.
+    "non-blocking": _Kind(reads=("link_bytes_per_s",), needs=()),
+    # Al-Fares, Loukissas and Vahdat, A Scalable, Commodity Data Center Network Architecture, SIGCOMM 2008.
+    "fat-tree": _Kind(),
+    # NVIDIA DGX SuperPOD reference architecture, compute fabric.
+    "rail-optimised": _Kind(reads=(*_TIERED, "rails", "pxn"), railed=True),
+    # Wang et al., Rail-only: A Low-Cost High-Performance Network for Training LLMs, 2023.
+    "rail-only": _Kind(reads=("link_bytes_per_s", "rails"), needs=(), railed=True, relays=True),
+    # Qian et al., Alibaba HPN: A Data Center Network for Large Language Model Training, SIGCOMM 2024.
+    "dual-plane": _Kind(reads=(*_TIERED, "rails", "pxn", "planes"), railed=True, planes=2),
+    # Shpiner et al., Dragonfly+: Low Cost Topology for Scaling Datacenters, HiPINEB 2017; a group is a pod.
+    "dragonfly+": _Kind(needs=("nodes_per_leaf", "leaves_per_pod"), cores=False),
+}
+
+
+def _clos_fabric(kind: _Kind, cluster: Cluster, spec: FabricSpec, world_size: int) -> FabricGraph:
+    """Build a fabric of leaves; without `nodes_per_leaf` there is one for all nodes (of each rail)."""
+    clos = _shape(kind, cluster, spec, world_size)
+    check_links(clos.links, f"the fabric ({spec.kind}) of {clos.gpus:,} GPUs")
+    reached = cluster.inter.bandwidth_bytes_per_s
+    nic = spec.link_bytes_per_s or reached
+    node = cluster.inter.node_bandwidth_bytes_per_s
+    ratios = (*spec.oversubscription, 1.0)
+    return FabricGraph(
+        description=f"{spec.kind}, {spec.routing}",
+        network=clos.network(cluster.intra.bandwidth_bytes_per_s, nic, ratios, node, used=min(nic, reached)),
+        router=clos.route,
+        nic_bytes_per_s=nic,
+        longest=clos.longest,
+        node_bytes_per_s=node,
+        queue_pairs=spec.queue_pairs,
+        seed=spec.seed,
+    )
+
+
+def _shape(kind: _Kind, cluster: Cluster, spec: FabricSpec, world_size: int) -> Clos:
+    gpus, pod = cluster.gpus_per_node, spec.leaves_per_pod
+    rails = (spec.rails or gpus) if kind.railed else 1
+    if gpus % rails:
+        raise ConfigError(f"is {rails}; it must divide the {gpus} GPUs of a node", "fabric.rails")
+    if (pod or rails) % rails:
+        raise ConfigError(f"is {pod}; it must be a multiple of the {rails} rails", "fabric.leaves_per_pod")
+    nodes = math.ceil(world_size / gpus)
+    per_leaf = spec.nodes_per_leaf or nodes
+    leaves = math.ceil(nodes / per_leaf) * rails
+    # Where every flow uses all equal paths, equal links are one link of their sum.
+    planes = spines = per_spine = 1
+    if spec.routing == "ecmp":
+        below, above = (*spec.oversubscription, 1.0)[:2]
+        planes = spec.planes or kind.planes
+        spines = spec.spines or max(1, round(per_leaf * gpus / rails / below))
+        per_spine = max(1, round((pod or leaves) / above))
+    return Clos(
+        nodes=nodes,
+        gpus_per_node=gpus,
+        rails=rails,
+        planes=planes,
+        nodes_per_leaf=per_leaf,
+        leaves_per_pod=pod or leaves,
+        spines=0 if spec.nodes_per_leaf is None or leaves == 1 else spines,
+        cores=per_spine if kind.cores else 0,
+        relays=kind.relays or spec.pxn,
+        limited=cluster.inter.node_bandwidth_bytes_per_s is not None,
+    )
+
+
+for _name, _each in _KINDS.items():
+    topology(_name, reads=_each.reads, needs=_each.needs)(partial(_clos_fabric, _each))

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from traincast.fabric.graph import FabricGraph, padded
-from traincast.fabric.hashing import UintArray
-from traincast.fabric.work import check_links
+from traincast.errors import ConfigError
+from traincast.fabric.graph import FabricGraph, IntArray, UintArray, check_links, padded, topology
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.network import Dimension, Network
 
-IntArray = npt.NDArray[np.int64]
-Columns = list[tuple[npt.NDArray[np.bool_], npt.ArrayLike]]
+_Columns = list[tuple[npt.NDArray[np.bool_], npt.ArrayLike]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class _Line:
     """One dimension in its place: the links of GPU g are `ways` in number and start at ``first + g * ways``."""
 
     dimension: Dimension
@@ -51,7 +51,7 @@ class Line:
         """Links between the two GPUs that are farthest from each other."""
         return {"Ring": self.dimension.size // 2, "FullyConnected": 1, "Switch": 2}[self.dimension.shape]
 
-    def hops(self, gpu: IntArray, target: IntArray) -> Columns:
+    def hops(self, gpu: IntArray, target: IntArray) -> _Columns:
         """Return the hops from GPUs to where they have the coordinate of the target."""
         start, end, size = self.at(gpu), self.at(target), self.dimension.size
         if self.dimension.shape == "Switch":
@@ -68,33 +68,37 @@ class Line:
         ]
 
 
+@topology("torus", reads=("link_bytes_per_s",), needs=("dims",), fixed=True)
+def torus(cluster: Cluster, spec: FabricSpec, world_size: int) -> FabricGraph:
+    """Build rings of GPUs along two or three dimensions, without switches; every GPU is a node of its own.
+
+    Raises
+    ------
+    ConfigError
+        If the world is larger than the torus.
+    """
+    if math.prod(spec.dims) < world_size:
+        raise ConfigError(f"hold {math.prod(spec.dims)} GPUs, fewer than the {world_size} of the world", "fabric.dims")
+    rate = spec.link_bytes_per_s or cluster.inter.bandwidth_bytes_per_s
+    dimensions = tuple(Dimension("Ring", size, rate) for size in spec.dims)
+    return dimensions_fabric(dimensions, gpus_per_node=1, description="torus " + "x".join(map(str, spec.dims)))
+
+
 def dimensions_fabric(dimensions: Sequence[Dimension], *, gpus_per_node: int, description: str) -> FabricGraph:
-    """Return the fabric of GPUs joined along several dimensions.
+    """Return the fabric of GPUs joined along several dimensions, the first one along consecutive ranks.
 
-    Parameters
-    ----------
-    dimensions : sequence of Dimension
-        The first one joins consecutive ranks.
-    gpus_per_node : int
-        Consecutive ranks that count as one node.
-    description : str
-        One line for people.
-
-    Returns
-    -------
-    FabricGraph
-        A GPU alone gets between nodes what the slowest link of its outer dimensions gives.
+    A GPU alone gets between nodes what the slowest link of its outer dimensions gives.
     """
     lines, stride, first = [], 1, 0
     gpus = math.prod(each.size for each in dimensions)
     for each in dimensions:
-        lines.append(Line(dimension=each, stride=stride, first=first))
+        lines.append(_Line(dimension=each, stride=stride, first=first))
         stride, first = stride * each.size, first + gpus * lines[-1].ways
 
     check_links(first, f"the fabric ({description}) of {gpus:,} GPUs")
 
     def route(source: IntArray, target: IntArray, entropy: UintArray) -> IntArray:  # noqa: ARG001 one path for all
-        columns: Columns = [(np.zeros(len(source), dtype=bool), source)]
+        columns: _Columns = [(np.zeros(len(source), dtype=bool), source)]
         at = source
         for line in lines:
             columns += line.hops(at, target)
@@ -108,10 +112,11 @@ def dimensions_fabric(dimensions: Sequence[Dimension], *, gpus_per_node: int, de
         router=route,
         nic_bytes_per_s=min(each.link_bytes_per_s for each in outer or dimensions),
         longest=max(1, sum(line.longest for line in lines)),
+        dimensions=tuple(dimensions),
     )
 
 
-def _network(lines: Sequence[Line], gpus: int, gpus_per_node: int) -> Network:
+def _network(lines: Sequence[_Line], gpus: int, gpus_per_node: int) -> Network:
     everyone, switches = np.arange(gpus), 0
     source, target, capacity = [], [], []
     for line in lines:
