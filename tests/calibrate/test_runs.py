@@ -306,6 +306,8 @@ def test_columns_of_ones_own_say_what_rules_say_of_public_tables():
     ("column", "text", "what"),
     [
         ("zero_or_fsdp", "zero7", "ZeRO has the stages 0 to 3"),
+        ("zero_or_fsdp", f"zero1({'8' * 5000})", "names a group of 5000 digits"),
+        ("zero_or_fsdp", f"fsdp-{'8' * 5000}", "names a group of 5000 digits"),
         ("overlap_tp", "maybe", "must be true or false"),
         ("memory_kind", "all", "must be one of allocated, reserved, device"),
         ("nic_gbit_per_gpu", "fast", "must be a positive number"),

@@ -133,6 +133,7 @@ def test_unknown_keys_are_ignored(result):
         (lambda d: d["ranks"][1].update(wait_s=1e200), r"\$\.ranks\[1\]\.wait_s"),
         (lambda d: d["ranks"][1].update(stage=-1), r"\$\.ranks\[1\]\.stage"),
         (lambda d: d["parallel"].update(tp=2**70), r"\$\.parallel\.tp"),
+        (lambda d: d["parallel"].update(microbatches="a=b"), r"'a=b' at \$\.parallel\.microbatches is no whole number"),
         (lambda d: d["collectives"][0].update(count=2**60), r"\$\.collectives\[0\]\.count"),
         (lambda d: d["collectives"][0].update(size_bytes=1.5), r"\$\.collectives\[.*\]\.size_bytes"),
         (lambda d: d["cluster"].update(later=1e300), r"\$\.cluster\.later"),

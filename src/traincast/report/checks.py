@@ -107,6 +107,9 @@ def check_whole(result: Result, path: str) -> None:
         entries = value if isinstance(value, tuple) else () if value is None else (value,)
         for index, entry in enumerate(entries):
             _check_keys(entry, needed, f"$.{key}[{index}]" if isinstance(value, tuple) else f"$.{key}", path)
+    for name, value in result.parallel.items():
+        if name != "schedule" and not isinstance(value, int):
+            raise FormatError(f"{quoted(value)} at $.parallel.{name} is no whole number", path)
     _check_breakdown(result.breakdown_s, result.iteration_time_s, "$.breakdown_s", path)
     for index, rank in enumerate(result.ranks):
         _check_breakdown(rank.breakdown_s, result.iteration_time_s, f"$.ranks[{index}].breakdown_s", path)

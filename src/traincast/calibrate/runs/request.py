@@ -12,6 +12,7 @@ from traincast.calibrate.tables import Row
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.job.job import JobRequest
+from traincast.job.parallel import MAX_WORLD_SIZE
 from traincast.model.model import Model
 
 ASSUMED_FRAMEWORK = "unknown-framework"
@@ -118,6 +119,13 @@ def _one_microbatch(filling: _Filling) -> None:
         filling.note("one-microbatch", f"micro batch is empty: {filling.values['micro_batch']}, one microbatch a step")
 
 
+def _ranks(filling: _Filling, digits: str) -> int:
+    if len(digits) > len(str(MAX_WORLD_SIZE)):
+        message = f"column zero_or_fsdp names a group of {len(digits)} digits; a job has at most {MAX_WORLD_SIZE} ranks"
+        raise FormatError(message, filling.row.path, filling.row.line)
+    return int(digits)
+
+
 def _sharding(filling: _Filling) -> None:
     """Read ``zero1(8)``, ``fsdp-128``, ``fsdp2-4(x cp)``, ``hsdp`` as stage and group."""
     row = filling.row
@@ -129,13 +137,13 @@ def _sharding(filling: _Filling) -> None:
             message = f"column zero_or_fsdp is {text!r}; ZeRO has the stages 0 to 3, as in zero1 or zero1(8)"
             raise FormatError(message, row.path, row.line)
         filling.values["zero"] = int(found[1])
-        shard = int(found[2]) if found[2] else None
+        shard = _ranks(filling, found[2]) if found[2] else None
     elif text.startswith("fsdp-shard_grad_op"):
         filling.values["zero"], shard = 2, None
     elif text.startswith("fsdp"):
         filling.values["zero"] = 3
         group = re.match(r"fsdp2?-(?:shard)?(\d+)", text)
-        shard = int(group[1]) if group else None
+        shard = _ranks(filling, group[1]) if group else None
         if shard and "(x cp)" in text:
             shard *= filling.values.get("cp", 1)
     elif text == "hsdp":

@@ -73,8 +73,9 @@ def read_dimensions(path: Path) -> tuple[Dimension, ...]:
         if shape not in SHAPES:
             raise FormatError(f"the shape {shown(shape)} is unknown; known: {', '.join(SHAPES)}", str(path), line)
         link_bytes_per_s = _positive(path, rate) * GB
-        if not link_bytes_per_s <= (most := RANGES["rate"].highest):
-            raise FormatError(f"the bandwidth {shown(rate[0])} is above {most / GB:.4g} GB/s", str(path), rate[1])
+        if not (least := RANGES["rate"].lowest) <= link_bytes_per_s <= (most := RANGES["rate"].highest):
+            side = f"below {least / GB:.4g}" if link_bytes_per_s < least else f"above {most / GB:.4g}"
+            raise FormatError(f"the bandwidth {shown(rate[0])} is {side} GB/s", str(path), rate[1])
         found.append(Dimension(shape, int(_positive(path, size, whole=True)), link_bytes_per_s))
     gpus = math.prod(each.size for each in found)
     if gpus > MOST_GPUS:
