@@ -520,3 +520,20 @@ def test_debug_shows_the_traceback(file):
     process = spawn("-m", "traincast.cli", "simulate", file, "--cluster", "h101", TRAINCAST_DEBUG="1")
     assert b"Traceback" in process.communicate()[1]
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "command", ["simulate", "predict", "collective", "operator", "validate", "calibrate", "models"]
+)
+def test_a_number_of_5000_digits_is_refused_by_every_option_in_one_short_line(command, call, file):
+    others = {"predict": EXAMPLES / "llama3_70b_512gpu.toml", "collective": "all_reduce", "operator": "gemm"}
+    context = cli.make_context("traincast", [], resilient_parsing=True)
+    for option in cli.get_command(context, command).params:
+        if not option.opts[0].startswith("--") or option.is_flag or option.opts[0] == "--json":
+            continue
+        given = [] if command == "models" else [others.get(command, file)]
+        code, out, err = call(command, *given, option.opts[0], "8" * 5000, *(["8"] * (option.nargs - 1)))
+        said = err.strip().splitlines()[-1]
+        assert (code in (1, 2, 3), out) == (True, ""), option.opts
+        assert len(said) < 700, option.opts
+        assert "internal error" not in said, said

@@ -13,7 +13,7 @@ from traincast.job.flags import LAYOUT_FLAGS
 from traincast.job.options import OVERLAP_CLASSES, check_gpus_used
 from traincast.job.simai import SimaiOverlap, parse_overlap
 from traincast.names import find_name, known_names
-from traincast.units import RANGES, checked_field, parse_rate, parse_size, parse_tokens, quoted
+from traincast.units import RANGES, checked_field, count_of, parse_rate, parse_size, parse_tokens, quoted
 
 if TYPE_CHECKING:
     _ChoiceType = click.Choice[str]
@@ -150,7 +150,7 @@ def slowdown_by_class(given: tuple[tuple[tuple[str, float], ...], ...], name: st
 
 def gpus_used(text: str | int) -> str | int:
     """Read ``64``, ``all`` or ``auto``, or complain as wrong usage."""
-    value = int(text) if str(text).isdecimal() else text
+    value = count_of(str(text)) or text
     try:
         check_gpus_used(value)
     except ConfigError as error:

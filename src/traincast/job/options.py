@@ -12,7 +12,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.measured import OPERATIONS
 from traincast.job.dtypes import bytes_per_element
 from traincast.names import find_name, known_names
-from traincast.units import RANGES, checked_field, counted
+from traincast.units import RANGES, checked_field, counted, quoted
 
 GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")
 """Communication groups as the user names them."""
@@ -219,7 +219,7 @@ def check_gpus_used(value: object, most: int | None = None, node_of: str = "") -
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         words = " or ".join(NODE_USES)
-        raise ConfigError(f"is {value!r}; it must be a number of GPUs, or {words}", "gpus_used_per_node")
+        raise ConfigError(f"is {quoted(value)}; it must be a number of GPUs, or {words}", "gpus_used_per_node")
     if most is not None and value > most:
         raise ConfigError(f"is {value}, but a node of {node_of} has {counted(most, 'GPU')}", "gpus_used_per_node")
 

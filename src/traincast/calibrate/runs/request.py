@@ -165,10 +165,10 @@ def _product(values: dict[str, Any], *names: str) -> int:
 
 _GIGABIT = 1e9 / 8
 
-_PER_GPU = re.compile(r"(\d+) ?gb/s(?: rdma)? per gpu", re.IGNORECASE)
-_PER_NODE = re.compile(r"(\d+) ?gb(?:/s|ps) (?:per node|node-node)", re.IGNORECASE)
-_CARDS = re.compile(r"(\d+) ?x[^;,+]*?(\d+) ?gb(?:/s|/sec|ps)", re.IGNORECASE)
-_CARDS_BYTES = re.compile(r"(\d+)x(\d+) gb/s ib")
+_PER_GPU = re.compile(r"(?<!\d)(\d{1,6}) ?gb/s(?: rdma)? per gpu", re.IGNORECASE)
+_PER_NODE = re.compile(r"(?<!\d)(\d{1,6}) ?gb(?:/s|ps) (?:per node|node-node)", re.IGNORECASE)
+_CARDS = re.compile(r"(?<!\d)(\d{1,6}) ?x[^;,+]*?(?<!\d)(\d{1,6}) ?gb(?:/s|/sec|ps)", re.IGNORECASE)
+_CARDS_BYTES = re.compile(r"(?<!\d)(\d{1,6})x(?<!\d)(\d{1,6}) gb/s ib")
 _NO_CARDS = re.compile(r"storage|management|nvlink|ethernet nic|25gb/s|10g", re.IGNORECASE)
 _LEAST_CARD_GBIT = 100
 """Slower cards are for management and storage, not for training."""
