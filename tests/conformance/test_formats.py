@@ -1,10 +1,12 @@
 """Every registered format keeps these promises; a new one is tested by registering and by samples of its own.
 
 A sample is a file, or a folder of the files of one run, in ``samples/NAME/``, NAME being that of the format; the
-examples that users see count as well. Samples are small: every one is damaged in many ways.
+examples that users see count as well. Samples are small: every one is damaged in many ways. A package with a format
+of its own names the folder of its samples in ``TRAINCAST_FORMAT_SAMPLES`` and runs this file with ``-k NAME``.
 """
 
 import hashlib
+import importlib
 import os
 import re
 import subprocess
@@ -19,7 +21,7 @@ import pytest
 from support import expanded
 from traincast import api
 from traincast.errors import ConfigError, FormatError, TraincastError
-from traincast.formats.contract import FORMATS
+from traincast.formats.contract import FORMATS, Format
 from traincast.formats.open import expand_inputs, identify, refuse_meaningless
 from traincast.job.options import LayoutOptions
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Provenance, Stream
@@ -28,6 +30,7 @@ HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
 OF_EXAMPLES = {"aicb": ("aicb_*",), "echo": ("megatron_*",), "neusight": ("neusight_*",)}
 FORMS = FORMATS.entries()
+FOLDERS = [HERE / "samples", *(Path(each) for each in [os.environ.get("TRAINCAST_FORMAT_SAMPLES")] if each)]
 SURE, DOUBT = 0.5, 0.25
 """A format is surer than the one of its own files, and less sure than the other of those of all others."""
 
@@ -39,11 +42,11 @@ def _own(folder: Path) -> list[Path]:
 def _samples(name: str) -> list[Path]:
     """Return the runs of a format, each a file or a folder."""
     of_examples = [path for pattern in OF_EXAMPLES.get(name, ()) for path in sorted(EXAMPLES.glob(pattern))]
-    return [*_own(HERE / "samples" / name), *of_examples]
+    return [*(path for folder in FOLDERS for path in _own(folder / name)), *of_examples]
 
 
 RUNS = [(form, path) for form in FORMS for path in _samples(form.name)]
-WORKLOADS = [(form, path) for form, path in RUNS if form.options]
+WORKLOADS = [(form, path) for form, path in RUNS if isinstance(form, Format)]
 SMALL = [(form, path) for form, path in RUNS if path.parent != EXAMPLES]
 FILES = [(form, file) for form, path in RUNS for file in expand_inputs([path])]
 
@@ -72,7 +75,10 @@ def test_a_format_says_what_it_is(form):
     assert FORMATS.get(form.name) is form
     assert re.fullmatch(r"[a-z][a-z0-9-]*", form.name)
     assert form.title.strip()
-    assert form.options <= {each.name for each in fields(LayoutOptions)}
+    if isinstance(form, Format):
+        assert form.options <= {each.name for each in fields(LayoutOptions)}
+    else:
+        assert form.instead.format(name="a file").strip(), "say what to do with a file that is no workload"
     assert _samples(form.name), f"put a file of the format into tests/conformance/samples/{form.name}/"
 
 
@@ -84,7 +90,7 @@ def test_every_folder_of_samples_is_of_a_format():
 def test_a_file_is_told_by_its_own_format_and_no_other(form, path, tmp_path):
     head = path.read_text()[:65536]
     for text in (head, head.replace("\n", "\r\n"), "\n" + head):
-        sure = {each.name: each.sniff(path, text) for each in FORMATS.entries()}
+        sure = {each.name: each.looks_like(text) for each in FORMATS.entries()}
         assert sure.pop(form.name).confidence >= SURE or text[0] == "\n", text[:40]
         for name, other in sure.items():
             assert 0 <= other.confidence < DOUBT, (name, other.reason)
@@ -156,25 +162,25 @@ def test_what_is_read_is_a_sound_workload(form, path):
     expanded(workload)  # Whoever meets in it can meet.
 
 
-@pytest.mark.parametrize(("form", "path"), **_named([(form, path) for form, path in SMALL if form.options]))
+@pytest.mark.parametrize(("form", "path"), **_named([run for run in WORKLOADS if run in SMALL]))
 def test_what_is_read_runs(form, path):  # noqa: ARG001
     result = api.simulate(path, engine="reference", cluster="h100")
     assert 0 < result.iteration_time_s < np.inf
     assert sum(result.breakdown_s.values()) == pytest.approx(result.iteration_time_s, rel=1e-9)
 
 
-@pytest.mark.parametrize(("form", "path"), **_named([(form, path) for form, path in RUNS if not form.options]))
+@pytest.mark.parametrize(("form", "path"), **_named([run for run in RUNS if run not in WORKLOADS]))
 def test_what_is_no_workload_is_refused_as_one(form, path):
-    with pytest.raises(FormatError, match=re.escape(str(path))):
-        form.read([path], LayoutOptions())
+    with pytest.raises(FormatError, match=re.escape(f"{path}: {form.title}: ")):
+        api.read(path)
 
 
 _DIGEST = """
 import sys
 sys.path[:0] = sys.argv[1].split(":")
-from test_formats import SMALL, digest
+from test_formats import SMALL, WORKLOADS, digest
 from traincast import api
-print(digest([digest(api.read(path)) for form, path in SMALL if form.options]))
+print(digest([digest(api.read(run[1])) for run in WORKLOADS if run in SMALL]))
 """
 
 
@@ -193,7 +199,7 @@ def test_reading_does_not_depend_on_the_hash_seed():
     assert len(printed) == 1
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form.options], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", [form for form in FORMS if isinstance(form, Format)], ids=lambda form: form.name)
 def test_an_option_without_meaning_is_refused(form):
     values = {"stage_roles": "as-written", "overlap_grad_reduce": True, "forward_only": True, "comm": "model"}
     for option in fields(LayoutOptions):
@@ -258,10 +264,9 @@ def test_a_damaged_file_is_read_or_refused_with_a_place(form, path, tmp_path):
         victim.write_bytes(damaged)
         lines = damaged.count(b"\n") + damaged.count(b"\r") + 1
         head = damaged[:65536].decode("utf-8", errors="replace")
-        assert 0 <= form.sniff(victim, head).confidence <= 1, case
-        for act, of in ((form.inspect, victim), (partial(form.read, options=LayoutOptions()), copies)):
-            if of is copies and not form.options:
-                continue  # A network, which `read` refuses whatever is in it.
+        assert 0 <= form.looks_like(head).confidence <= 1, case
+        reads = [(partial(form.read, options=LayoutOptions()), copies)] if isinstance(form, Format) else []
+        for act, of in ((form.inspect, victim), *reads):
             try:
                 act(of)
             except TraincastError as error:
@@ -282,32 +287,48 @@ def test_what_a_format_writes_it_reads_back(form, tmp_path):
 
 # --- a new one
 
-
-@pytest.fixture
-def step_table(monkeypatch):
-    """Return the format that docs/adding.md adds, registered as its file would be."""
-    text = (HERE.parents[1] / "docs" / "adding.md").read_text()
-    (code,) = re.findall(r'```python\n("""Step tables.*?)```', text, re.DOTALL)
-    FORMATS.names()  # What comes with traincast is there before it.
-    monkeypatch.setattr(FORMATS, "_entries", dict(FORMATS._entries))
-    exec(compile(code, "step_table.py", "exec"), {"__name__": "step_table"})  # noqa: S102 our own page
-    return FORMATS.get("step-table")
-
-
 STEP = "pass,name,time_ms,all_reduce_bytes\nforward,mlp,1.5,\nbackward,mlp,2.5,1048576\nbackward,embedding,0.5,4096\n"
 
 
-def test_a_format_is_added_as_one_file_and_keeps_every_promise(step_table, tmp_path):
-    path = tmp_path / "samples" / "step.csv"
-    path.parent.mkdir()
-    path.write_text(STEP)
-    test_a_file_is_told_by_its_own_format_and_no_other(step_table, path, tmp_path)
-    test_a_file_is_described(step_table, path)
-    test_what_is_read_is_a_sound_workload(step_table, path)
-    test_what_is_read_runs(step_table, path)
-    test_an_option_without_meaning_is_refused(step_table)
-    (tmp_path / "damaged").mkdir()
-    test_a_damaged_file_is_read_or_refused_with_a_place(step_table, path, tmp_path / "damaged")
+def _plugin(folder: Path) -> None:
+    """Write the format that docs/adding.md adds as a package would install it: one module and its entry point."""
+    page = (HERE.parents[1] / "docs" / "adding.md").read_text()
+    (code,) = re.findall(r'```python\n("""Step tables.*?)```', page, re.DOTALL)
+    (folder / "step_table.py").write_text(code)
+    (folder / "step_table-1.dist-info").mkdir()
+    (folder / "step_table-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: step-table\nVersion: 1\n")
+    point = "[traincast.formats]\nstep-table = step_table:STEP_TABLE\n"
+    (folder / "step_table-1.dist-info" / "entry_points.txt").write_text(point)
+
+
+def test_a_format_is_added_as_one_file_and_keeps_every_promise(tmp_path):
+    _plugin(tmp_path)
+    sample = tmp_path / "samples" / "step-table" / "step.csv"
+    sample.parent.mkdir(parents=True)
+    sample.write_text(STEP)
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__)), "-k", "step-table"],
+        env={**os.environ, "PYTHONPATH": paths, "TRAINCAST_FORMAT_SAMPLES": str(sample.parent.parent)},
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    # It says what it is, is told, described, sound, runs, refuses options without meaning, and places damage.
+    assert "7 passed" in done.stdout
+
+
+@pytest.fixture
+def step_table(monkeypatch, tmp_path):
+    """Register the format of docs/adding.md in this process."""
+    _plugin(tmp_path)
+    FORMATS.names()  # What comes with traincast is there before it.
+    monkeypatch.setattr(FORMATS, "_entries", dict(FORMATS._entries))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "step_table", raising=False)
+    return importlib.import_module("step_table").STEP_TABLE
 
 
 def test_the_added_format_means_what_its_rows_say(step_table, tmp_path):  # noqa: ARG001

@@ -12,7 +12,7 @@ from traincast.files import read_toml
 from traincast.formats.contract import Inspection
 from traincast.formats.open import identify
 from traincast.formats.recognise import Teller, described
-from traincast.formats.topology.facts import network_layout
+from traincast.formats.topology import network_layout
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.hardware.fabric import TOPOLOGIES, FabricSpec

@@ -1,16 +1,32 @@
-"""The contract of a format: tell a file, describe it, read it."""
+"""The contract of a format: tell a file, describe it, read it into a workload.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+Files of a known kind are registered in `FORMATS`. A `FileKind` is told and described; a `Format` is read into a
+workload besides. A format of which one text file says a whole run gives three functions more to `text_format`:
+its grammar, what there is to be said of a file, and what it means.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from math import fsum
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, TypeVar
 
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, Notebook
 from traincast.errors import FormatError
+from traincast.files import read_bytes
+from traincast.job.inputs import InputFile, input_of
 from traincast.job.options import LayoutOptions
+from traincast.job.parallel import Parallel
 from traincast.registry import Registry
+from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.experts import ExpertLoads
+from traincast.workload.words import Group
 from traincast.workload.workload import Workload
+
+F = TypeVar("F")
+"""What the text of a file of some format says, before anything is made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,45 +52,72 @@ class Total:
     """Seconds written in the file; None where it says none."""
 
 
+class Counted(NamedTuple):
+    """Part of a total (see `totals_of`): computations of `Group.NONE`, or communications of a group."""
+
+    group: Group
+    what: IntEnum | str
+    number: int = 1
+    size_bytes: int = 0
+    time_s: float | None = None
+
+
+def totals_of(found: Iterable[Counted]) -> Iterator[Total]:
+    """Add up what a file has of each group and kind, in their order; a time is unknown where one of its parts is."""
+    parts: dict[tuple[Group, IntEnum | str], list[Counted]] = defaultdict(list)
+    for each in found:
+        parts[each.group, each.what].append(each)
+    for group, what in sorted(parts):
+        those = parts[group, what]
+        times = [each.time_s for each in those if each.time_s is not None]
+        yield Total(
+            group="compute" if group is Group.NONE else group.name.lower(),
+            what=what if isinstance(what, str) else what.name.lower(),
+            count=sum(each.number for each in those),
+            size_bytes=sum(each.size_bytes for each in those),
+            time_s=fsum(times) if len(times) == len(those) else None,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What a file is, in the words of ``traincast inspect``."""
+    """What a file is, in the words of ``traincast inspect``; its kind fills in path and format."""
 
-    path: str
-    format: str
+    path: str = ""
+    format: str = ""
     generation: str
     """Version or producer of the file, as far as it can be told."""
-    confidence: float
-    evidence: tuple[str, ...]
+    confidence: float = 0.95
+    evidence: tuple[str, ...] = ()
     """Why the generation is believed."""
-    counts: dict[str, int]
+    counts: dict[str, int] = field(default_factory=dict)
     """Rows, blocks, layers and the like."""
-    layout: dict[str, int | str | None]
+    layout: dict[str, int | str | None] = field(default_factory=dict)
     """What the file says of its layout; None where it is silent."""
-    totals: tuple[Total, ...]
-    oddities: tuple[Note, ...]
+    totals: tuple[Total, ...] = ()
+    oddities: tuple[Note, ...] = ()
     """Everything unusual, each with its ``file:line``."""
     taken_by: str = ""
     """Which command takes the file, where it is no workload."""
 
 
-class Format(Protocol):
-    """One file format; an instance is registered in `FORMATS` under its name."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class FileKind:
+    """Files of one kind, such as a description of a network; an instance is registered in `FORMATS` under its name."""
 
     name: str
     title: str
-    """What a file of it is, in the words of a message: ``NeuSight operator forecast``."""
-    options: frozenset[str]
-    """Fields of `LayoutOptions` that mean something to it; the user may set no other one."""
-
-    def sniff(self, path: Path, head: str) -> Sniff:
-        """Tell from the first 64 KiB (text without a byte-order mark, undecodable bytes replaced) how sure it is."""
+    """What such a file is, in the words of a message: ``NeuSight operator forecast``."""
+    looks_like: Callable[[str], Sniff]
+    """Tells from the first 64 KiB (text without a byte-order mark, undecodable bytes replaced) how sure it is."""
+    describe: Callable[[Path], Inspection]
+    """Describes a file. Raises FormatError with the line of the first thing that cannot be read."""
+    instead: str = ""
+    """Of what is no workload: what it is and what to do with it; ``{name!r}`` stands for the file's name."""
 
     def inspect(self, path: Path) -> Inspection:
-        """Describe the file. Raises FormatError with the line of the first thing that cannot be read."""
-
-    def read(self, paths: Sequence[Path], options: LayoutOptions) -> Workload:
-        """Read files of one run into the intermediate form."""
+        """Describe a file (see `describe`)."""
+        return replace(self.describe(path), path=str(path), format=self.name)
 
 
 ReadRun = Callable[[Sequence[Path], str, LayoutOptions], Workload]
@@ -82,49 +125,84 @@ ReadRun = Callable[[Sequence[Path], str, LayoutOptions], Workload]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class FileFormat:
-    """A format that is made of functions, as all are that come with traincast."""
+class Format(FileKind):
+    """A kind of files that hold a workload."""
 
-    name: str
-    title: str
     options: frozenset[str]
-    looks_like: Callable[[str], Sniff]
-    """Tells from the beginning of a file how sure it is."""
-    describe: Callable[[Path], Inspection]
+    """Fields of `LayoutOptions` that mean something to it; the user may set no other one."""
     read_run: ReadRun
     expert_loads: Callable[[Sequence[Path], int | None], tuple[ExpertLoads, Note]] | None = None
     """Of traces: the tokens that each expert rank of a run got, over the mean, and what is to be said of them."""
 
-    def sniff(self, path: Path, head: str) -> Sniff:  # noqa: ARG002
-        """Tell from the beginning of a file how sure it is."""
-        return self.looks_like(head)
-
-    def inspect(self, path: Path) -> Inspection:
-        """Describe the file."""
-        return self.describe(path)
-
     def read(self, paths: Sequence[Path], options: LayoutOptions) -> Workload:
-        """Read the files of one run."""
+        """Read the files of one run into the intermediate form."""
         return self.read_run(paths, self.name, options)
 
 
-def of_one_file(what: str, read: Callable[[Path, str, LayoutOptions], Workload]) -> ReadRun:
-    """Return the reader of a format in which one file describes a whole run; it refuses several.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The one file of a run that is being read: its name, what is noted of it, and its digest."""
+
+    path: Path
+    notes: Notebook
+    inputs: tuple[InputFile, ...]
+
+    def builder(self, parallel: Parallel, schedule: str) -> WorkloadBuilder:
+        """Return the builder of the file's workload."""
+        return WorkloadBuilder(self.path.name, parallel, schedule, self.notes, self.inputs)
+
+
+def text_format(
+    name: str,
+    title: str,
+    *,
+    one: str,
+    options: Iterable[str],
+    looks_like: Callable[[str], Sniff],
+    parse: Callable[[str, str], F],
+    describe: Callable[[F], Inspection],
+    build: Callable[[F, LayoutOptions, Source], Workload],
+) -> Format:
+    """Return a format in which one text file describes a whole run, and register it.
 
     Parameters
     ----------
-    what : str
-        Such a file, with its article.
-    read : callable
-        Reads it, given the name of the format and the options.
+    name, title, options, looks_like
+        As in `Format`.
+    one : str
+        Such a file with its article, for the refusal of several.
+    parse : callable
+        Its grammar: says what a file says, given its path and text (undecodable bytes replaced), or raises FormatError.
+    describe : callable
+        What there is to be said of it.
+    build : callable
+        What it means: a call of `Source.builder` and of what that makes.
     """
 
-    def read_run(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
+    def inspected(path: Path) -> Inspection:
+        return describe(parse(str(path), _text(read_bytes(path))))
+
+    def read_run(paths: Sequence[Path], form: str, layout: LayoutOptions) -> Workload:
         if len(paths) != 1:
-            raise FormatError(f"{what} is one file for a whole run; give one file", str(paths[1]))
-        return read(paths[0], name, options)
+            raise FormatError(f"{one} is one file for a whole run; give one file", str(paths[1]))
+        path, data = paths[0], read_bytes(paths[0])
+        source = Source(path, Notebook(str(path)), (input_of(path, form, data),))
+        return build(parse(str(path), _text(data)), layout, source)
 
-    return read_run
+    form = Format(
+        name=name,
+        title=title,
+        options=frozenset(options),
+        looks_like=looks_like,
+        describe=inspected,
+        read_run=read_run,
+    )
+    FORMATS.register(name)(form)
+    return form
 
 
-FORMATS: Registry[Format] = Registry("format", "traincast.formats")
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", errors="replace")
+
+
+FORMATS: Registry[FileKind] = Registry("format", "traincast.formats")

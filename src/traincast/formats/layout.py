@@ -15,14 +15,7 @@ NODE_RANKS = 8
 def asked_dp(options: LayoutOptions, degrees: Mapping[str, int], path: str) -> int | None:
     """Return the data parallel degree that the user asks for, as it is or by the number of GPUs; None for neither.
 
-    Parameters
-    ----------
-    options : LayoutOptions
-        What the user says.
-    degrees : mapping
-        Every other degree by its name; their product is the ranks of one replica.
-    path : str
-        The file, for messages.
+    The product of all other `degrees` is the ranks of one replica.
 
     Raises
     ------
@@ -62,18 +55,9 @@ def _shown(degrees: Mapping[str, int]) -> str:
 
 
 def microbatches_of(options: LayoutOptions, held: int, where: str, notes: Notebook) -> int:
-    """Return the microbatches of the step: the user's, which drop or repeat those of the file, else the file's.
+    """Return the microbatches of the step: the user's, which drop or repeat the `held` ones of the file, else these.
 
-    Parameters
-    ----------
-    options : LayoutOptions
-        What the user says.
-    held : int
-        Microbatches in the file.
-    where : str
-        What holds them, for the notes: ``the file``, ``the step``.
-    notes : Notebook
-        Receives what is dropped or repeated.
+    Notes say what is dropped or repeated; `where` is what holds them there: ``the file``, ``the step``.
     """
     chosen = held if options.microbatches is None else options.microbatches
     if chosen < held:
@@ -86,18 +70,9 @@ def microbatches_of(options: LayoutOptions, held: int, where: str, notes: Notebo
 
 
 def known_message_bytes(options: LayoutOptions, pp: int, written: int | None, notes: Notebook) -> int | None:
-    """Return the size of a message between stages, where it is known; else None.
+    """Return the bytes of a message between `pp` stages where they are known, the user's before the written ones.
 
-    Parameters
-    ----------
-    options : LayoutOptions
-        What the user says, which comes first.
-    pp : int
-        Stages; a single one sends nothing.
-    written : int, optional
-        Bytes that the file gives; 0 and None are none.
-    notes : Notebook
-        Told where the user's size has no use.
+    0 written bytes are none. A single stage sends nothing; notes say where the user's size has no use.
     """
     if options.pp_message_bytes is None:
         return written or (0 if pp == 1 else None)
@@ -107,19 +82,7 @@ def known_message_bytes(options: LayoutOptions, pp: int, written: int | None, no
 
 
 def warn_single_microbatch(notes: Notebook, stages: int, virtual: int, microbatches: int, line: int | None = 1) -> None:
-    """Warn where one microbatch walks a whole pipeline, so that nothing overlaps.
-
-    Parameters
-    ----------
-    notes : Notebook
-        Receives the warning.
-    stages, virtual : int
-        Pipeline stages, and virtual stages of them all.
-    microbatches : int
-        Per step.
-    line : int, optional
-        Line of the file that the warning is about.
-    """
+    """Warn where one microbatch walks a whole pipeline of so many virtual stages, so that nothing overlaps."""
     if stages > 1 and microbatches == 1:
         notes.warn(
             "single-microbatch",

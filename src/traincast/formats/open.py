@@ -9,7 +9,7 @@ from pathlib import Path
 
 from traincast.errors import ConfigError, FormatError
 from traincast.files import read_head
-from traincast.formats.contract import FORMATS, Format
+from traincast.formats.contract import FORMATS, FileKind, Format
 from traincast.job.flags import flag_of
 from traincast.job.inputs import LOADS, input_of
 from traincast.job.options import LayoutOptions
@@ -64,66 +64,44 @@ def _files_in(folder: Path) -> list[Path]:
     return files
 
 
+def identify(path: Path, given: Sequence[Path] = ()) -> FileKind:
+    """Return the kind of file that is surest of a file; `given` are the folders that the user gave.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be read, or no kind knows it; the message lists what was tried, and says how to leave
+        out a file in one of the folders.
+    """
+    head = read_head(path, _HEAD_BYTES).decode("utf-8-sig", errors="replace")
+    if not head.strip("\0 \t\r\n"):
+        raise FormatError(f"the file is empty{_advice(path, given)}", str(path), 1)
+    tried = [(kind.looks_like(head), kind) for kind in FORMATS.entries()]
+    best, found = max(tried, key=lambda item: item[0].confidence)
+    if best.confidence < _SURE_ENOUGH:
+        reasons = "; ".join(f"{kind.name}: {sniff.reason}" for sniff, kind in tried)
+        raise FormatError(f"not a file of a known format (tried {reasons}){_advice(path, given)}", str(path), 1)
+    return found
+
+
 def identify_run(paths: Sequence[Path], given: Sequence[Path]) -> Format:
-    """Return the one format of the files of a run.
-
-    Parameters
-    ----------
-    paths : sequence of Path
-        Every file, at least one.
-    given : sequence of Path
-        What the user gave, of which `paths` are the expansion.
+    """Return the one format of all the files of a run, of which the user gave `given`.
 
     Raises
     ------
     FormatError
-        If a file cannot be read, no format knows it, or it is of another format than most.
+        If a file cannot be read, no format knows it, it is of another format than most, or holds no workload.
     """
-    formats = [identify(path, given) for path in paths]
+    kinds = [identify(path, given) for path in paths]
     # The commonest is meant, the first one where two are as common.
-    usual = max(formats, key=formats.count)
-    for path, form in zip(paths, formats, strict=True):
-        if form is not usual:
-            text = f"is of format {form.name}, but {paths[formats.index(usual)]} is {usual.name}{_advice(path, given)}"
+    usual = max(kinds, key=kinds.count)
+    for path, kind in zip(paths, kinds, strict=True):
+        if kind is not usual:
+            text = f"is of format {kind.name}, but {paths[kinds.index(usual)]} is {usual.name}{_advice(path, given)}"
             raise FormatError(text, str(path))
+    if not isinstance(usual, Format):
+        raise FormatError(f"{usual.title}: {usual.instead.format(name=paths[0].name)}", str(paths[0]))
     return usual
-
-
-def read_run(form: Format, paths: Sequence[Path], layout: LayoutOptions) -> Workload:
-    """Read a run; where its expert loads are a path, with those of the traces there, which are inputs too.
-
-    Parameters
-    ----------
-    form : Format
-        Format of the run.
-    paths : sequence of Path
-        Its files.
-    layout : LayoutOptions
-        What to override of the files' layout; `expert_loads` may be a path.
-
-    Returns
-    -------
-    Workload
-
-    Raises
-    ------
-    FormatError
-        If a file cannot be read, or the path is of no traces that show loads.
-    """
-    traces = layout.expert_loads
-    if not isinstance(traces, Path):
-        return form.read(paths, layout)
-    files = expand_inputs([traces])
-    of_traces = identify_run(files, [traces])
-    loads_of = getattr(of_traces, "expert_loads", None)
-    if loads_of is None:
-        raise FormatError(
-            f"is no rank trace, but of format {of_traces.name}; it shows no loads of experts", str(traces)
-        )
-    loads, note = loads_of(files, layout.ep)
-    workload = form.read(paths, replace(layout, expert_loads=loads))
-    read = tuple(input_of(path, LOADS) for path in files)
-    return replace(workload, assumptions=(*workload.assumptions, note), inputs=(*workload.inputs, *read))
 
 
 def _advice(path: Path, given: Sequence[Path]) -> str:
@@ -144,34 +122,27 @@ def _pattern(stray: Path) -> str:
     return f"*rank*{suffix}"
 
 
-def identify(path: Path, given: Sequence[Path] = ()) -> Format:
-    """Return the format that is surest of a file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    given : sequence of Path
-        Folders that the user gave; a message about a file in one of them says how to leave it out.
-
-    Returns
-    -------
-    Format
+def read_run(form: Format, paths: Sequence[Path], layout: LayoutOptions) -> Workload:
+    """Read a run; where its expert loads are a path, with those of the traces there, which are inputs too.
 
     Raises
     ------
     FormatError
-        If the file cannot be read, or no format knows it; the message lists what was tried.
+        If a file cannot be read, or the path is of no traces that show loads.
     """
-    head = read_head(path, _HEAD_BYTES).decode("utf-8-sig", errors="replace")
-    if not head.strip("\0 \t\r\n"):
-        raise FormatError(f"the file is empty{_advice(path, given)}", str(path), 1)
-    tried = [(form.sniff(path, head), form) for form in FORMATS.entries()]
-    best, form = max(tried, key=lambda item: item[0].confidence)
-    if best.confidence < _SURE_ENOUGH:
-        reasons = "; ".join(f"{form.name}: {sniff.reason}" for sniff, form in tried)
-        raise FormatError(f"not a file of a known format (tried {reasons}){_advice(path, given)}", str(path), 1)
-    return form
+    traces = layout.expert_loads
+    if not isinstance(traces, Path):
+        return form.read(paths, layout)
+    files = expand_inputs([traces])
+    of_traces = identify_run(files, [traces])
+    if of_traces.expert_loads is None:
+        raise FormatError(
+            f"is no rank trace, but of format {of_traces.name}; it shows no loads of experts", str(traces)
+        )
+    loads, note = of_traces.expert_loads(files, layout.ep)
+    workload = form.read(paths, replace(layout, expert_loads=loads))
+    read = tuple(input_of(path, LOADS) for path in files)
+    return replace(workload, assumptions=(*workload.assumptions, note), inputs=(*workload.inputs, *read))
 
 
 def refuse_meaningless(form: Format, layout: LayoutOptions) -> None:

@@ -1,4 +1,4 @@
-"""Tell what a file is that is no workload, trace or topology, and which command takes it.
+"""Tell what a file is that no format knows, and which command takes it.
 
 Rooms further down know files of their own, such as tables of measurements: they hand their tellers in.
 """
@@ -17,53 +17,82 @@ from traincast.job.job_file import SECTIONS
 
 _MOST_BYTES = 1 << 16
 _MOST_JSON_BYTES = 1 << 26
-_SCHEMAS = {
-    "traincast.result": (
-        "result of a simulated step",
-        "traincast report and traincast compare take it, traincast predict or simulate runs it again",
-    ),
-}
-_OPS_CSV = "rank,stage,virtual_stage,microbatch,phase,kind,name,"
+_RESULT = "traincast report and traincast compare take it, traincast predict or simulate runs it again"
 _NS3_KEYS = {"ENABLE_QCN", "CC_MODE", "PACKET_PAYLOAD_SIZE"}
 _AIOB = re.compile(r"\s*train_iter\s*:\s*\d+\s")
 
 
 class Known(NamedTuple):
-    """A file that is no workload.
-
-    Parameters
-    ----------
-    name : str
-        Short name of its kind.
-    what : str
-        What it is, for people, without an article: ``"log of nccl-tests"``.
-    taken_by : str
-        Which command takes it, as a clause, or what to do where none does.
-    """
+    """A file that is no workload."""
 
     name: str
+    """Short name of its kind."""
     what: str
+    """What it is, for people, without an article: ``"log of nccl-tests"``."""
     taken_by: str
+    """Which command takes it, as a clause, or what to do where none does."""
 
 
 Teller = Callable[[Path, str], Known | None]
 """Tells what a file is by its name and its beginning; None where it does not know it."""
 
+_MODEL_TAKEN_BY = "predict takes it as --model FILE, traincast models shows it"
 _TRACE = Known("trace", "timeline in Chrome's trace format", "ui.perfetto.dev shows it; no command takes it")
 
 
+def _is_ratio(head: str) -> bool:
+    first = head.partition("\n")[0].lower()
+    return first.startswith("size,") and "node" in first
+
+
+def _is_ns3(head: str) -> bool:
+    return len({line.split()[0] for line in head.splitlines() if line.strip()} & _NS3_KEYS) >= 2
+
+
+_TOLD: tuple[tuple[Callable[[str], object], Known], ...] = (
+    (
+        looks_like_busbw,
+        Known("busbw", "SimAI's bus bandwidths by group and operation", "simulate and predict take it as --busbw FILE"),
+    ),
+    (
+        _is_ratio,
+        Known(
+            "simai-ratio",
+            "SimAI's shares of the bus bandwidth by size and number of nodes",
+            "no command takes it: simulate --pricing simai has SimAI's own tables, and a cluster is described in a "
+            "TOML file or fitted by traincast calibrate",
+        ),
+    ),
+    (
+        _is_ns3,
+        Known(
+            "simai-ns3",
+            "settings of SimAI's NS3 back end",
+            "no command takes it: a network is described in the [fabric] of a cluster file",
+        ),
+    ),
+    (
+        lambda head: _AIOB.match(head) and "time_gpu_" in head,
+        Known(
+            "aicb-times",
+            "kernel times that AICB measured (AIOB)",
+            "no command takes it: give it to AICB's generator (--comp_filepath), and the workload that this writes to "
+            "traincast simulate",
+        ),
+    ),
+    (
+        lambda head: head.startswith("rank,stage,virtual_stage,microbatch,phase,kind,name,"),
+        Known("ops", "operations of a simulated step (ops.csv)", "open it in a spreadsheet; no command takes it"),
+    ),
+)
+"""What the beginning of a file tells, asked in this order."""
+
+
 def recognise(path: Path, further: Sequence[Teller] = ()) -> Known | None:
-    """Tell what a file is by its content; None where it is of no kind that is known.
+    """Tell what a file is by its content; None where it is of no kind that is known, or cannot be read.
 
-    Workloads, traces, topologies and cluster files are the business of the formats and of
-    `traincast.fabric`; ask those first.
-
-    Parameters
-    ----------
-    path : Path
-        The file; one that cannot be read is of no kind.
-    further : sequence of Teller
-        Tellers of other rooms, asked last.
+    Workloads, traces, topologies and cluster files are the business of the formats and of `traincast.fabric`;
+    ask those first. Tellers of other rooms are asked last.
 
     Raises
     ------
@@ -79,7 +108,8 @@ def recognise(path: Path, further: Sequence[Teller] = ()) -> Known | None:
         return _toml(path)
     if head.lstrip().startswith("{"):
         return _TRACE if '"traceEvents"' in head else _document(path)
-    return next((known for tell in (*_TELLERS, *further) if (known := tell(path, head)) is not None), None)
+    told = next((known for fits, known in _TOLD if fits(head)), None)
+    return told or next((known for tell in further if (known := tell(path, head)) is not None), None)
 
 
 def described(path: Path, further: Sequence[Teller] = ()) -> Inspection | None:
@@ -87,18 +117,7 @@ def described(path: Path, further: Sequence[Teller] = ()) -> Inspection | None:
     known = recognise(path, further)
     if known is None:
         return None
-    return Inspection(
-        path=str(path),
-        format=known.name,
-        generation=known.what,
-        confidence=0.9,
-        evidence=(),
-        counts={},
-        layout={},
-        totals=(),
-        oddities=(),
-        taken_by=known.taken_by,
-    )
+    return Inspection(path=str(path), format=known.name, generation=known.what, confidence=0.9, taken_by=known.taken_by)
 
 
 def workload_format(paths: Sequence[Path], given: Sequence[Path], further: Sequence[Teller] = ()) -> Format:
@@ -126,65 +145,14 @@ def bus_bandwidths(path: Path, further: Sequence[Teller] = ()) -> dict[str, floa
 def _known_otherwise(path: Path, further: Sequence[Teller]) -> Known | None:
     """Tell what a file is, a workload or not; None where nothing knows it."""
     try:
-        form = identify(path)
-        # A network has no options of a workload.
-        return Known(form.name, form.title, f"traincast {'simulate' if form.options else 'inspect'} takes it")
+        kind = identify(path)
+        command = "simulate" if isinstance(kind, Format) else "inspect"
+        return Known(kind.name, kind.title, f"traincast {command} takes it")
     except FormatError:
         try:
             return recognise(path, further)
         except FormatError:
             return None
-
-
-def _bus_bandwidths(_: Path, head: str) -> Known | None:
-    if not looks_like_busbw(head):
-        return None
-    return Known(
-        "busbw", "SimAI's bus bandwidths by group and operation", "simulate and predict take it as --busbw FILE"
-    )
-
-
-def _ratios(_: Path, head: str) -> Known | None:
-    first = head.partition("\n")[0].lower()
-    if not (first.startswith("size,") and "node" in first):
-        return None
-    return Known(
-        "simai-ratio",
-        "SimAI's shares of the bus bandwidth by size and number of nodes",
-        "no command takes it: simulate --pricing simai has SimAI's own tables, and a cluster is described in a TOML "
-        "file or fitted by traincast calibrate",
-    )
-
-
-def _ns3_settings(_: Path, head: str) -> Known | None:
-    keys = {line.split()[0] for line in head.splitlines() if line.strip()}
-    if len(keys & _NS3_KEYS) < 2:
-        return None
-    return Known(
-        "simai-ns3",
-        "settings of SimAI's NS3 back end",
-        "no command takes it: a network is described in the [fabric] of a cluster file",
-    )
-
-
-def _aiob(_: Path, head: str) -> Known | None:
-    if not _AIOB.match(head) or "time_gpu_" not in head:
-        return None
-    return Known(
-        "aicb-times",
-        "kernel times that AICB measured (AIOB)",
-        "no command takes it: give it to AICB's generator (--comp_filepath), and the workload that this writes to "
-        "traincast simulate",
-    )
-
-
-def _operations(_: Path, head: str) -> Known | None:
-    if not head.startswith(_OPS_CSV):
-        return None
-    return Known("ops", "operations of a simulated step (ops.csv)", "open it in a spreadsheet; no command takes it")
-
-
-_TELLERS: tuple[Teller, ...] = (_bus_bandwidths, _ratios, _ns3_settings, _aiob, _operations)
 
 
 def _toml(path: Path) -> Known | None:
@@ -193,7 +161,7 @@ def _toml(path: Path) -> Known | None:
     if isinstance(document.get("model"), Mapping) or set(document) & set(SECTIONS):
         return Known("job", "description of a job", "traincast predict takes it")
     if {"layers", "hidden"} <= set(document) or "attention" in document:
-        return Known("model", "description of a model", "predict takes it as --model FILE, traincast models shows it")
+        return Known("model", "description of a model", _MODEL_TAKEN_BY)
     return None
 
 
@@ -207,12 +175,9 @@ def _document(path: Path) -> Known | None:
         return None
     schema = document.get("schema")
     if isinstance(schema, str) and schema.startswith("traincast."):
-        what, taken_by = _SCHEMAS.get(schema.partition("/")[0], ("", ""))
-        return Known(schema, what or f"document {schema} of traincast", taken_by or "no command takes it again")
+        if schema.partition("/")[0] == "traincast.result":
+            return Known(schema, "result of a simulated step", _RESULT)
+        return Known(schema, f"document {schema} of traincast", "no command takes it again")
     if "hidden_size" in document and {"model_type", "architectures"} & set(document):
-        return Known(
-            "hugging-face",
-            "config.json of a model of Hugging Face",
-            "predict takes it as --model FILE, traincast models shows it",
-        )
+        return Known("hugging-face", "config.json of a model of Hugging Face", _MODEL_TAKEN_BY)
     return None

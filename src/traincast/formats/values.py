@@ -22,13 +22,7 @@ def shown(text: str) -> str:
 
 
 def check_lines(text: str, path: str, most: int = MOST_LINES) -> None:
-    """Refuse a file of more lines than are read, before any of them is.
-
-    Raises
-    ------
-    FormatError
-        With the number of lines and the limit.
-    """
+    """Refuse a file of more lines than are read, before any of them is, by a FormatError with both numbers."""
     lines = max(text.count("\n"), text.count("\r"))
     if lines > most:
         raise FormatError(f"has {lines:,} lines, above the limit of {most:,}; cut it to fewer", path)
@@ -44,13 +38,7 @@ def filled_lines(text: str) -> list[tuple[int, str]]:
 
 
 def number(text: str) -> int | float:
-    """Read a plain decimal number; integers stay exact.
-
-    Raises
-    ------
-    ValueError
-        If the text is no finite number.
-    """
+    """Read a plain decimal number, or raise ValueError; integers stay exact."""
     # int() and float() also take underscores, other scripts' digits and any length.
     if len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
         raise ValueError(f"{shown(text)} is not a number")
@@ -77,9 +65,7 @@ def whole(
     text : str
         The number.
     kind : str
-        Of `RANGES`.
-    least, most : int, optional
-        Another lowest or highest value.
+        Of `RANGES`; `least` and `most` are another lowest and highest value.
     rounded : bool
         Whether a fraction is rounded, not refused.
 
@@ -99,16 +85,7 @@ def whole(
 
 
 def time_s(text: str, per_second: float, unit: str) -> float:
-    """Read a time and return seconds.
-
-    Parameters
-    ----------
-    text : str
-        The number.
-    per_second : float
-        Units of the file in a second.
-    unit : str
-        Their symbol, for the message.
+    """Read a time in a unit with this symbol, of which a second has so many; return seconds.
 
     Raises
     ------

@@ -9,7 +9,6 @@ from job_parts import TINY, TINY_EXPERTS, job_of
 from support import row
 from traincast import api
 from traincast.errors import FormatError, InfeasibleError
-from traincast.formats.aicb.inspection import inspect_file
 from traincast.hardware.clusters import load_cluster
 from traincast.job.options import SimulateOptions
 from traincast.simulation.predict import run_job
@@ -38,7 +37,7 @@ def test_a_test_of_a_collective_runs_over_the_tp_group_that_is_its_world(tmp_pat
     assert result.iteration_time_s == pytest.approx(sum(alone), rel=1e-3)
     assert notes_of(result, "gradients-over-tp")
     assert not codes(result) & {"group-of-one", "placeholder-compute"}
-    assert {total.group for total in inspect_file(path).totals} == {"compute", "tp"}
+    assert {total.group for total in api.inspect(path).totals} == {"compute", "tp"}
 
 
 def test_a_test_of_a_collective_in_a_larger_world_keeps_its_dp_group(tmp_path):
@@ -150,5 +149,5 @@ def test_a_key_before_another_key_has_no_value(tmp_path, header):
 
 def test_bare_keys_end_where_the_next_one_begins(tmp_path):
     path = write_text(tmp_path / "w.txt", f"{TRANSFORMER} tag 1 2 ga 1 pp_comm 8 pp: 1", GATHERS)
-    layout = inspect_file(path).layout
+    layout = api.inspect(path).layout
     assert (layout["tag"], layout["microbatches"], layout["pp_message_bytes"], layout["pp"]) == ("1 2", 1, 8, 1)

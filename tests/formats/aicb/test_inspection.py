@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from traincast import api
 from traincast.errors import FormatError
 from traincast.formats.aicb.generation import generation, looks_like
 from traincast.formats.aicb.grammar import parse
-from traincast.formats.aicb.inspection import inspect_file
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FWD = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
@@ -70,7 +70,7 @@ def test_other_files_are_not_recognised(head):
 
 
 def test_the_405b_sample_is_described():
-    found = inspect_file(EXAMPLES / "aicb_gpt_405b_1024gpu.txt")
+    found = api.inspect(EXAMPLES / "aicb_gpt_405b_1024gpu.txt")
     assert (found.format, found.generation, found.confidence) == ("aicb", "AICB v1.1 (2024-09 to 2024-11)", 0.9)
     assert found.counts == {
         "rows": 557,
@@ -110,7 +110,7 @@ def test_the_405b_sample_is_described():
 
 
 def test_the_scaled_sample_is_described():
-    found = inspect_file(EXAMPLES / "aicb_scaled_512gpu.txt")
+    found = api.inspect(EXAMPLES / "aicb_scaled_512gpu.txt")
     assert found.generation == "mixed: AICB v1.0 rows under a newer header"
     assert found.counts["microbatches"] == 1
     assert found.counts["layers_per_microbatch"] == 40
@@ -130,5 +130,5 @@ def test_a_broken_file_is_refused_with_its_line(tmp_path):
     path = tmp_path / "w.txt"
     path.write_text(text_of(V1_1, NEW).replace("ALLREDUCE", "ALLREDUCEALLTOALL"))
     with pytest.raises(FormatError, match="ALLREDUCEALLTOALL") as caught:
-        inspect_file(path)
+        api.inspect(path)
     assert (caught.value.line, caught.value.path) == (3, str(path))

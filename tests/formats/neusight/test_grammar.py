@@ -6,7 +6,7 @@ import pytest
 
 from neusight_files import GPT2_LARGE, QUIET, bert_rows, gradient, json_columns, json_rows, pipeline_rows, row, text_of
 from traincast.errors import FormatError
-from traincast.formats.neusight.grammar import load, parse
+from traincast.formats.neusight.grammar import parse
 from traincast.formats.neusight.rows import Cell
 from traincast.formats.neusight.table import COLUMNS
 from traincast.workload.words import Group, Operation
@@ -43,7 +43,7 @@ def test_the_kind_and_column_of_a_communication_say_its_group(column, kind, oper
 
 
 def test_the_sample_is_read_whole():
-    file = load(GPT2_LARGE)
+    file = parse(str(GPT2_LARGE), GPT2_LARGE.read_text())
     assert (len(file.rows), file.entries, file.oddities) == (51, False, ())
     assert sum(cell.elements for line in file.rows for cell in line.reductions) == 85_369_937
     assert sum(line.forward.compute_s for line in file.rows) == pytest.approx(0.18754, rel=1e-4)

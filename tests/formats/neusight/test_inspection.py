@@ -18,7 +18,7 @@ from neusight_files import (
 from traincast import api
 from traincast.errors import FormatError
 from traincast.formats.neusight.grammar import parse
-from traincast.formats.neusight.inspection import inspect_file, structural_oddities
+from traincast.formats.neusight.inspection import structural_oddities
 from traincast.formats.neusight.table import COLUMNS, looks_like
 
 
@@ -33,7 +33,7 @@ def inspect_text(tmp_path):
 
 
 def test_the_sample_is_described():
-    found = inspect_file(GPT2_LARGE)
+    found = api.inspect(GPT2_LARGE)
     assert found.counts == {
         "rows": 51,
         "operators": 42,
@@ -62,7 +62,7 @@ def test_the_sample_is_described():
 
 
 def test_the_oddities_of_the_sample_have_their_lines():
-    notes = {note.code: note for note in inspect_file(GPT2_LARGE).oddities}
+    notes = {note.code: note for note in api.inspect(GPT2_LARGE).oddities}
     lines = {code: int(note.place.rpartition(":")[2]) for code, note in notes.items()}
     assert lines == {
         "no-backward": 2,

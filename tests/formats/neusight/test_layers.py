@@ -5,7 +5,7 @@ import pytest
 from neusight_files import GPT2_LARGE, bert_rows, node, opt_rows, pipeline_rows, row, text_of
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
-from traincast.formats.neusight.grammar import load, parse
+from traincast.formats.neusight.grammar import parse
 from traincast.formats.neusight.layers import MAX_ROWS, arrange, find_layers, forward_s
 from traincast.job.options import LayoutOptions
 
@@ -29,7 +29,7 @@ def arranged(rows, **options):
 
 
 def test_the_layer_of_the_sample():
-    file = load(GPT2_LARGE)
+    file = parse(str(GPT2_LARGE), GPT2_LARGE.read_text())
     found = find_layers(file)
     assert ends(GPT2_ROWS) == ("transformer_h_0_ln_1_grad", "add_15")
     assert [file.rows[index].number for index in (found.last.start, found.last.stop - 1)] == [9, 48]

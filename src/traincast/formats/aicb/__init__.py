@@ -4,23 +4,22 @@ Source: aliyun/aicb (writes it) and aliyun/SimAI, astra-sim/workload/Workload.cc
 """
 
 from traincast.formats.aicb.generation import looks_like
-from traincast.formats.aicb.inspection import inspect_file
-from traincast.formats.aicb.read import read_workload
-from traincast.formats.contract import FORMATS, FileFormat, of_one_file
+from traincast.formats.aicb.grammar import parse
+from traincast.formats.aicb.inspection import describe
+from traincast.formats.aicb.read import build
+from traincast.formats.contract import text_format
 
-FORMATS.register("aicb")(
-    FileFormat(
-        name="aicb",
-        title="AICB/SimAI workload",
-        options=frozenset(
-            {
-                *("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "schedule"),
-                *("stage_roles", "overlap_grad_reduce", "pp_message_bytes"),
-                *("expert_imbalance", "expert_loads"),
-            }
-        ),
-        looks_like=looks_like,
-        describe=inspect_file,
-        read_run=of_one_file("an AICB workload", read_workload),
-    )
+text_format(
+    "aicb",
+    "AICB/SimAI workload",
+    one="an AICB workload",
+    options=(
+        *("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "schedule"),
+        *("stage_roles", "overlap_grad_reduce", "pp_message_bytes"),
+        *("expert_imbalance", "expert_loads"),
+    ),
+    looks_like=looks_like,
+    parse=parse,
+    describe=describe,
+    build=build,
 )

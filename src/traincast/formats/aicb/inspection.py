@@ -3,11 +3,9 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 from traincast.diagnostics import Note
 from traincast.formats.aicb.generation import generation
-from traincast.formats.aicb.grammar import load
 from traincast.formats.aicb.meaning import group_of, positions_as_written
 from traincast.formats.aicb.rows import AicbFile, Cell, Column
 from traincast.formats.aicb.structure import Block, Structure, structure
@@ -22,31 +20,15 @@ _PHASE_OF_COLUMN = {
 }
 
 
-def inspect_file(path: Path) -> Inspection:
+def describe(file: AicbFile) -> Inspection:
     """Describe a file.
 
-    Parameters
-    ----------
-    path : Path
-        AICB or SimAI workload text.
-
-    Returns
-    -------
-    Inspection
-        Totals are over the file as written, which is one stage for one step; compute of
-        once-per-step rows is the phase ``step``.
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be read; with the line.
+    Totals are over the file as written, which is one stage for one step; compute of once-per-step
+    rows is the phase ``step``.
     """
-    file = load(path)
     split = structure(file)
     text, confidence, evidence = generation(file)
     return Inspection(
-        path=str(path),
-        format="aicb",
         generation=text,
         confidence=confidence,
         evidence=evidence,

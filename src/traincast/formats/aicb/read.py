@@ -1,12 +1,9 @@
 """Read an AICB file into the intermediate form."""
 
 from collections import Counter
-from pathlib import Path
 
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
-from traincast.files import read_bytes
-from traincast.formats.aicb.grammar import parse
 from traincast.formats.aicb.inspection import structural_oddities
 from traincast.formats.aicb.layout import Layout, decide_layout
 from traincast.formats.aicb.lower import RowLowering
@@ -14,11 +11,11 @@ from traincast.formats.aicb.meaning import group_of
 from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.formats.aicb.structure import StepRows, Structure, order_step_rows, rows_inside_experts, structure
 from traincast.formats.aicb.template import TemplateWriter, rows_of_blocks
+from traincast.formats.contract import Source
 from traincast.formats.layout import known_message_bytes
-from traincast.job.inputs import input_of
 from traincast.job.options import LayoutOptions
 from traincast.units import GIGA, counted
-from traincast.workload.builder import Rows, WorkloadBuilder
+from traincast.workload.builder import Rows
 from traincast.workload.experts import ExpertLoads, describe, expert_loads, with_expert_loads
 from traincast.workload.words import Group, Operation
 from traincast.workload.workload import Workload
@@ -32,14 +29,12 @@ _PLACEHOLDER_S = 1 / GIGA
 _MANY = "computations or communications"
 
 
-def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
-    """Read one file (see `traincast.formats.contract.Format.read`)."""
-    data = read_bytes(path)
-    file = parse(str(path), data.decode("utf-8", errors="replace"))
+def build(file: AicbFile, options: LayoutOptions, source: Source) -> Workload:
+    """Make the workload of a file."""
     parts = structure(file)
-    notes = Notebook(str(path))
+    notes = source.notes
     layout = decide_layout(file, parts, options, notes)
-    builder = WorkloadBuilder(path.name, layout.parallel, layout.schedule, notes, (input_of(path, name, data),))
+    builder = source.builder(layout.parallel, layout.schedule)
     lowering = RowLowering(builder, file, layout.positions, rows_inside_experts(file, parts))
     steps = order_step_rows(file, parts)
     _refuse_embedding_rows_in_blocks(file, parts, layout)

@@ -4,23 +4,21 @@ AICB replays such files on real GPUs, and writes them again with times. Source: 
 (``workload/physical``, ``log_analyzer/log.py``).
 """
 
-from traincast.formats.aicb_physical.grammar import looks_like
-from traincast.formats.aicb_physical.inspection import inspect_file
-from traincast.formats.aicb_physical.read import read_workload
-from traincast.formats.contract import FORMATS, FileFormat, of_one_file
+from traincast.formats.aicb_physical.grammar import looks_like, parse
+from traincast.formats.aicb_physical.inspection import describe
+from traincast.formats.aicb_physical.read import build
+from traincast.formats.contract import text_format
 
-FORMATS.register("aicb-physical")(
-    FileFormat(
-        name="aicb-physical",
-        title="AICB physical workload",
-        options=frozenset(
-            {
-                *("gpus", "tp", "dp", "pp", "ep", "etp", "microbatches", "schedule"),
-                *("pp_message_bytes", "comm"),
-            }
-        ),
-        looks_like=looks_like,
-        describe=inspect_file,
-        read_run=of_one_file("a physical AICB workload", read_workload),
-    )
+text_format(
+    "aicb-physical",
+    "AICB physical workload",
+    one="a physical AICB workload",
+    options=(
+        *("gpus", "tp", "dp", "pp", "ep", "etp", "microbatches", "schedule"),
+        *("pp_message_bytes", "comm"),
+    ),
+    looks_like=looks_like,
+    parse=parse,
+    describe=describe,
+    build=build,
 )

@@ -3,38 +3,25 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
-from traincast.formats.aicb_physical.grammar import PhysicalRow, load
+from traincast.formats.aicb_physical.grammar import PhysicalFile, PhysicalRow
 from traincast.formats.aicb_physical.layout import written_sizes
 from traincast.formats.aicb_physical.steps import Steps, steps_of
 from traincast.formats.contract import Inspection, Total
 from traincast.workload.words import Group, Operation
 
 
-def inspect_file(path: Path) -> Inspection:
+def describe(file: PhysicalFile) -> Inspection:
     """Describe a file.
 
-    Returns
-    -------
-    Inspection
-        Totals are those of one step of the first stage.
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be read; with the line.
+    Totals are those of one step of the first stage.
     """
-    file = load(path)
     steps = steps_of(file)
     sizes = written_sizes(file)
     what, evidence = _producer(steps)
     told = [section.ranks for section in file.sections if section.ranks is not None]
     return Inspection(
-        path=str(path),
-        format="aicb-physical",
         generation=what,
-        confidence=0.95,
         evidence=evidence,
         counts={
             "rows": sum(len(section.rows) for section in file.sections),
@@ -48,7 +35,6 @@ def inspect_file(path: Path) -> Inspection:
             "world_size": sum(told) if told else None,
         },
         totals=tuple(_totals([*steps.passes[0].rows(), *steps.passes[0].messages])),
-        oddities=(),
     )
 
 

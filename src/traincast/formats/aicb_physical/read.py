@@ -6,16 +6,14 @@ Letters: P stages, M microbatches.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
-from traincast.files import read_bytes
-from traincast.formats.aicb_physical.grammar import PhysicalFile, PhysicalRow, parse
+from traincast.formats.aicb_physical.grammar import PhysicalFile, PhysicalRow
 from traincast.formats.aicb_physical.layout import Layout, decide_layout
 from traincast.formats.aicb_physical.steps import Passes, Steps, steps_of
+from traincast.formats.contract import Source
 from traincast.formats.layout import known_message_bytes
-from traincast.job.inputs import input_of
 from traincast.job.options import LayoutOptions
 from traincast.units import counted, format_size, format_time
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
@@ -28,14 +26,12 @@ _DTYPE = "bf16"
 _STRIDED = frozenset({Group.DP, Group.EDP})
 
 
-def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
-    """Read one file (see `traincast.formats.contract.Format.read`)."""
-    data = read_bytes(path)
-    file = parse(str(path), data.decode("utf-8", errors="replace"))
+def build(file: PhysicalFile, options: LayoutOptions, source: Source) -> Workload:
+    """Make the workload of a file."""
     steps = steps_of(file)
-    notes = Notebook(str(path))
+    notes = source.notes
     layout = decide_layout(file, steps, options, notes)
-    builder = WorkloadBuilder(path.name, layout.parallel, layout.schedule, notes, (input_of(path, name, data),))
+    builder = source.builder(layout.parallel, layout.schedule)
     lowering = _Lowering(builder, layout.as_written, _takes_times(file, steps, options))
     lowering.lay_out(steps.passes)
     message_bytes = _message_bytes(steps, layout, options, notes)

@@ -3,13 +3,13 @@
 Source: fwyc0573/Megatron-LM (tracer of NetX-lab/Echo).
 """
 
-from traincast.formats.contract import FORMATS, FileFormat
+from traincast.formats.contract import FORMATS, Format
 from traincast.formats.echo.experts import traced_loads
 from traincast.formats.echo.inspection import inspect_file, looks_like
 from traincast.formats.echo.read import read_workload
 
 FORMATS.register("echo")(
-    FileFormat(
+    Format(
         name="echo",
         title="Echo/Megatron rank trace",
         options=frozenset(

@@ -4,23 +4,22 @@ Source: sitar-lab/NeuSight (forecasts the operators), and an exporter that write
 the fields of AICB's ``Work_Item``.
 """
 
-from traincast.formats.contract import FORMATS, FileFormat, of_one_file
-from traincast.formats.neusight.inspection import inspect_file
-from traincast.formats.neusight.read import read_workload
+from traincast.formats.contract import text_format
+from traincast.formats.neusight.grammar import parse
+from traincast.formats.neusight.inspection import describe
+from traincast.formats.neusight.read import build
 from traincast.formats.neusight.table import looks_like
 
-FORMATS.register("neusight")(
-    FileFormat(
-        name="neusight",
-        title="NeuSight operator forecast",
-        options=frozenset(
-            {
-                *("gpus", "tp", "dp", "pp", "vpp", "microbatches", "schedule"),
-                *("layers", "layer_block", "dtype", "forward_only"),
-            }
-        ),
-        looks_like=looks_like,
-        describe=inspect_file,
-        read_run=of_one_file("a NeuSight forecast", read_workload),
-    )
+text_format(
+    "neusight",
+    "NeuSight operator forecast",
+    one="a NeuSight forecast",
+    options=(
+        *("gpus", "tp", "dp", "pp", "vpp", "microbatches", "schedule"),
+        *("layers", "layer_block", "dtype", "forward_only"),
+    ),
+    looks_like=looks_like,
+    parse=parse,
+    describe=describe,
+    build=build,
 )

@@ -4,11 +4,9 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 from traincast.diagnostics import Note
 from traincast.formats.contract import Inspection, Total
-from traincast.formats.neusight.grammar import load
 from traincast.formats.neusight.layers import Layers, find_layers, forward_s, milliseconds
 from traincast.formats.neusight.rows import GRADIENT_SUFFIX, NEUSIGHT_DTYPE, Column, NeusightFile
 from traincast.job.dtypes import bytes_per_element
@@ -22,32 +20,15 @@ _PHASES = {
 }
 
 
-def inspect_file(path: Path) -> Inspection:
+def describe(file: NeusightFile) -> Inspection:
     """Describe a file.
 
-    Parameters
-    ----------
-    path : Path
-        NeuSight operator forecast, as text or JSON.
-
-    Returns
-    -------
-    Inspection
-        Totals are over the file as written. The file counts elements: bytes are those of
-        NeuSight's type, fp32, and the elements are among the counts.
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be read; with the line.
+    Totals are over the file as written. The file counts elements: bytes are those of NeuSight's
+    type, fp32, and the elements are among the counts.
     """
-    file = load(path)
     layers = find_layers(file)
     return Inspection(
-        path=str(path),
-        format="neusight",
         generation="NeuSight operator forecast" + (", JSON form" if file.entries else ""),
-        confidence=0.95,
         evidence=("the columns are those of AICB's Work_Item, the rows are nodes of a model traced with torch.fx",),
         counts=_counts(file, layers),
         layout=_layout(file, layers),

@@ -4,23 +4,19 @@ Letters: P stages, Q virtual stages in model order (here the stages), M microbat
 """
 
 import math
-from pathlib import Path
 
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
-from traincast.files import read_bytes
+from traincast.formats.contract import Source
 from traincast.formats.layout import asked_dp, warn_single_microbatch
-from traincast.formats.neusight.grammar import parse
 from traincast.formats.neusight.inspection import GRAVE, GRAVE_GRADIENTS, structural_oddities
 from traincast.formats.neusight.layers import arrange, milliseconds
 from traincast.formats.neusight.lower import RowLowering
 from traincast.formats.neusight.rows import NEUSIGHT_DTYPE, NeusightFile
 from traincast.job.dtypes import bytes_per_element
-from traincast.job.inputs import input_of
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.units import counted, format_size
-from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.words import Group
 from traincast.workload.workload import Workload
 
@@ -114,15 +110,13 @@ def _default(group: Group, groups: set[Group], notes: Notebook) -> int:
 _Work = list[tuple[int, int]]
 
 
-def read_workload(path: Path, name: str, options: LayoutOptions) -> Workload:
-    """Read one file (see `traincast.formats.contract.Format.read`)."""
-    data = read_bytes(path)
-    file = parse(str(path), data.decode("utf-8", errors="replace"))
-    notes = Notebook(str(path))
+def build(file: NeusightFile, options: LayoutOptions, source: Source) -> Workload:
+    """Make the workload of a file."""
+    notes = source.notes
     work = arrange(file, options, notes)
     parallel = decide_layout(file, options, notes)
     dtype = _dtype(file, work, options, notes)
-    builder = WorkloadBuilder(path.name, parallel, options.schedule or "1f1b", notes, (input_of(path, name, data),))
+    builder = source.builder(parallel, options.schedule or "1f1b")
     lowering = RowLowering(builder, file, dtype, _estimates_backward(file, work, options, notes))
     _lay_out(lowering, _stages(file, work), options.forward_only)
     _say_what_is_left_out(file, work, parallel, options, notes)

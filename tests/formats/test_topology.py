@@ -9,6 +9,7 @@ from traincast import api
 from traincast.errors import ConfigError, FormatError, ProgramError
 from traincast.fabric.contention import network_factor
 from traincast.fabric.graph import build_fabric
+from traincast.formats.contract import FORMATS
 from traincast.formats.open import identify
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec
@@ -214,9 +215,7 @@ def test_wrong_astra_files_say_where(tmp_path, old, new, said):
     path = tmp_path / "network.yml"
     path.write_text(YAML.replace(old, new))
     with pytest.raises(FormatError) as caught:
-        from traincast.formats.topology.astra import read_dimensions
-
-        read_dimensions(path)
+        FORMATS.get("astra-network").inspect(path)
     assert said in str(caught.value)
 
 
@@ -226,3 +225,14 @@ def test_files_that_cannot_be_read_say_so(tmp_path):
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(FormatError, match="is not UTF-8 text"):
         build(tmp_path / "binary.txt")
+
+
+@pytest.mark.parametrize(
+    ("written", "said"), [("1e308", r"above 9\.313e\+08 GB/s"), ("1e-320", r"below 9\.313e-10 GB/s")]
+)
+def test_a_bandwidth_that_no_link_has_is_refused_with_its_line(tmp_path, written, said):
+    path = tmp_path / "net.yml"
+    rows = ("topology: [ Switch, Ring ]", "npus_count: [ 4, 2 ]", f"bandwidth: [ 400, {written} ]", "latency: [ 1, 1 ]")
+    path.write_text("\n".join(rows) + "\n")
+    with pytest.raises(FormatError, match=rf"net\.yml:3: the bandwidth '{written}' is {said}"):
+        api.inspect(path)
