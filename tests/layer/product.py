@@ -19,13 +19,9 @@ from traincast.schedules.check import plan_of
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 PARTS = {
-    "norm inputs": "layernorm inputs",
-    "queries, keys, values": "queries, keys, values",
-    "attention sums": "softmax",
+    "softmax statistics": "softmax",
     "attention scores": "softmax",
-    "feed-forward inputs": "MLP inputs",
-    "feed-forward inner": "MLP activations",
-    "expert inner": "expert up outputs",
+    "expert FC1 outputs": "expert up outputs",
 }
 """The product's names of what is kept, where the tables have others."""
 

@@ -112,15 +112,15 @@ def test_logits(framework, logit_bytes, padded):
 
 
 def test_head_inputs_and_logits_are_divided():
-    assert of(LLAMA)["head inputs"] == 2 * 2 * HIDDEN
+    assert of(LLAMA)["LM head inputs"] == 2 * 2 * HIDDEN
     split = of(case_of("llama3-70b", "tp 8 sp"))
-    assert split["head inputs"] == 2 * 2 * HIDDEN / 8
+    assert split["LM head inputs"] == 2 * 2 * HIDDEN / 8
     assert split["logits"] == 4 * 8192 * 129_024 / 8
     whole = of(case_of("llama3-70b", "tp 8"))
-    assert whole["head inputs"] == 2 * 2 * HIDDEN
+    assert whole["LM head inputs"] == 2 * 2 * HIDDEN
     first, last = (of(LLAMA, 4, stage, **PIPELINE) for stage in (0, 1))
-    assert (first["logits"], first["head inputs"]) == (0, 0)
-    assert (last["logits"], last["head inputs"]) == (4 * LOGITS, 2 * 2 * HIDDEN)
+    assert (first["logits"], first["LM head inputs"]) == (0, 0)
+    assert (last["logits"], last["LM head inputs"]) == (4 * LOGITS, 2 * 2 * HIDDEN)
 
 
 def test_a_layer_that_predicts_a_further_token_keeps_a_layer_and_a_head():
@@ -128,12 +128,12 @@ def test_a_layer_that_predicts_a_further_token_keeps_a_layer_and_a_head():
     plain = of(case)
     found = of(case, further=1)
     assert found["logits"] == 2 * plain["logits"] == 2 * 4 * 4096 * 129_280
-    assert found["head inputs"] == 2 * plain["head inputs"]
-    assert found["prediction layers"] == sum(product.saved(case).values())
+    assert found["LM head inputs"] == 2 * plain["LM head inputs"]
+    assert found["MTP layers"] == sum(product.saved(case).values())
     # Of two norms and of the projection.
-    assert found["prediction inputs"] == 2 * (2 + 2) * 4096 * 7168
+    assert found["MTP inputs"] == 2 * (2 + 2) * 4096 * 7168
     again = of(case, further=1, recompute="full")
-    assert again["prediction layers"] == 2 * 4096 * 7168
+    assert again["MTP layers"] == 2 * 4096 * 7168
 
 
 def test_outside_the_allocator():
@@ -233,7 +233,7 @@ def test_gradients_are_copied_to_fp32_for_the_step():
     everything = 3 * 855_654_400 + 2 * TABLE + 8192
     for zero, ranks in ((0, 1), (1, 8)):
         found = of(LLAMA, 3, **short, zero=zero)
-        names = ("logits", "head inputs", "passing activations", "stage outputs")
+        names = ("logits", "LM head inputs", "passing activations", "stage outputs")
         activations = sum(found[name] for name in names) + sum(product.saved(LLAMA, **short).values()) * 3
         assert found["fp32 gradients of the step"] == pytest.approx(4 * everything / ranks - activations)
     assert of(LLAMA, 3, **short, zero=1, exp_avg_dtype="bf16")["fp32 gradients of the step"] == 0

@@ -12,7 +12,7 @@ from traincast.model.blocks.share import Execution, Share
 from traincast.model.counts import parameters
 from traincast.model.load import load_model, model_names
 from traincast.model.numbers import Number
-from traincast.model.structure import RankParts, first_blocks, last_blocks, layer_kinds, mtp_layer, parts_of
+from traincast.model.structure import FIRST_BLOCKS, RankParts, last_blocks, layer_kinds, mtp_layer, parts_of
 from traincast.schedules.check import plan_of
 from traincast.workload.build.stage import stages_of
 
@@ -55,7 +55,7 @@ def test_every_count_of_parameters_is_the_same(name):
 def all_parts(share):
     """Return the parts of all blocks of a model, each kind of layer once."""
     model = share.model
-    blocks = [*first_blocks(), *last_blocks(model, with_embedding=False)]
+    blocks = [*FIRST_BLOCKS, *last_blocks(model, with_embedding=False)]
     for kind in layer_kinds(model, range(model.layers)):
         blocks += kind
     blocks += mtp_layer(model) if model.mtp_layers else ()

@@ -1,13 +1,13 @@
 """Counts of a model: its parameters by part and by layer, and the FLOPs of training it: sums over its blocks' parts.
 
-Matrix products are counted at two FLOPs a multiply-add; norms, activations, softmax, biases and the
-embedding's look-up are not counted. Of causal attention only the half is counted that the mask leaves.
-Source: Narayanan et al. 2021, arXiv 2104.04473, appendix (without its recomputation and without the half of
-attention that the mask removes); Hoffmann et al. 2022, arXiv 2203.15556, appendix F.
+GEMMs are counted at two FLOPs a multiply-add; norms, activations, softmax, biases and the embedding lookup are not
+counted. Of causal attention only the half is counted that the mask leaves. Source: Narayanan et al. 2021, arXiv
+2104.04473, appendix (without its recomputation and without the half of attention that the mask removes); Hoffmann et
+al. 2022, arXiv 2203.15556, appendix F.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
@@ -15,35 +15,24 @@ from traincast.errors import ConfigError
 from traincast.model.blocks.part import Part
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
+from traincast.model.numbers import Summed
 from traincast.model.recompute import DEFAULT_MODULES, RECOMPUTE
-from traincast.model.structure import (
-    Blocks,
-    first_blocks,
-    last_blocks,
-    layer_blocks,
-    layer_kinds,
-    mtp_layer,
-    parts_of,
-)
+from traincast.model.structure import FIRST_BLOCKS, Blocks, last_blocks, layer_blocks, layer_kinds, mtp_layer, parts_of
 
 TASKS = ("pretrain", "sft", "lora")
 """What is trained: everything, everything on packed dialogues, or low-rank adapters beside frozen weights."""
 
-_FLOPS = {"attention": "attention_projections"}
-"""Entries of a count of FLOPs that are called otherwise than those of parameters."""
-
-_OF_LAYERS = ("attention", "attention_core", "mlp", "router", "experts", "shared_experts", "norms")
-"""Entries of a count that layers have."""
+_ENDS = ("embedding", "positions", "final_norm", "head", "other", "mtp_projections")
+"""What parts count as that are in no layer; what is neither here nor a field of a layer's counts is `others` there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerParameters:
+class LayerParameters(Summed):
     """Parameters of one layer, or of several together."""
 
     attention: int = 0
     """Projections of queries, keys, values and output, with their biases and inner norms."""
     mlp: int = 0
-    """Plain feed-forward part."""
     router: int = 0
     experts: int = 0
     """All routed experts."""
@@ -51,26 +40,18 @@ class LayerParameters:
     """The part of `experts` that one token passes through."""
     shared_experts: int = 0
     norms: int = 0
+    others: int = 0
+    """Blocks of further kinds."""
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.attention + self.mlp + self.router + self.experts + self.shared_experts + self.norms
+        return sum(int(getattr(self, each.name)) for each in fields(self)) - self.active_experts
 
     @property
     def active(self) -> int:
         """Those that one token passes through."""
         return self.total - self.experts + self.active_experts
-
-    def times(self, count: int) -> "LayerParameters":
-        """Return the parameters of so many such layers."""
-        return LayerParameters(**{each.name: count * getattr(self, each.name) for each in fields(self)})
-
-    def plus(self, other: "LayerParameters") -> "LayerParameters":
-        """Return both together."""
-        return LayerParameters(
-            **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +63,19 @@ class Parameters:
     positions: int
     """Table of the positions."""
     layers: LayerParameters
-    """All layers together, without those that predict further tokens."""
+    """All layers together, without MTP layers."""
     final_norm: int
     head: int
-    """Output matrix; 0 where it is the embedding."""
+    """LM head; 0 where it is the embedding."""
     other: int
     mtp: LayerParameters
-    """Layers that predict further tokens."""
+    """MTP layers."""
     mtp_projections: int
-    """What joins those layers to the model: a matrix and three norms each."""
+    """What joins MTP layers to the model: a matrix and three norms each."""
 
     @property
     def total(self) -> int:
-        """All but the layers that predict further tokens, as models are called by."""
+        """All but the MTP layers, as models are called by."""
         return self.embedding + self.positions + self.layers.total + self.final_norm + self.head + self.other
 
     @property
@@ -109,12 +90,12 @@ class Parameters:
 
     @property
     def trained(self) -> int:
-        """`total` and the layers that predict further tokens."""
+        """`total` and the MTP layers."""
         return self.total + self.mtp.total + self.mtp_projections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenFlops:
+class TokenFlops(Summed):
     """FLOPs of the forward pass for one token, by part; a mean over the tokens of a sequence."""
 
     attention_projections: float = 0.0
@@ -127,6 +108,8 @@ class TokenFlops:
     shared_experts: float = 0.0
     head: float = 0.0
     mtp_projections: float = 0.0
+    others: float = 0.0
+    """Blocks of further kinds."""
 
     @property
     def forward(self) -> float:
@@ -135,20 +118,9 @@ class TokenFlops:
 
     @property
     def matrices(self) -> float:
-        """Products with parameters, which are all but `attention_core`."""
-        return (
-            self.attention_projections
-            + self.mlp
-            + self.router
-            + self.experts
-            + self.shared_experts
-            + self.head
-            + self.mtp_projections
-        )
-
-    def plus(self, other: "TokenFlops") -> "TokenFlops":
-        """Return both together."""
-        return TokenFlops(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+        """GEMMs with parameters, which are all but `attention_core`."""
+        names = (each.name for each in fields(self) if each.name != "attention_core")
+        return sum((float(getattr(self, name)) for name in names), 0.0)
 
 
 def layer_parameters(model: Model, layer: int) -> LayerParameters:
@@ -159,9 +131,7 @@ def layer_parameters(model: Model, layer: int) -> LayerParameters:
     ConfigError
         If the model has no such layer.
     """
-    if not 0 <= layer < model.layers:
-        raise ConfigError(f"{model.name} has no layer {layer}; it has {model.layers}", "layer")
-    return _layer_parameters(model, layer_blocks(model, layer))
+    return _layer_parameters(model, _blocks_of(model, layer))
 
 
 def parameters(model: Model, vocab: int | None = None) -> Parameters:
@@ -182,22 +152,20 @@ def parameters(model: Model, vocab: int | None = None) -> Parameters:
     entries = model.vocab if vocab is None else vocab
     if entries < 1:
         raise ConfigError(f"is {entries}; it must be at least 1", "vocab")
-    share = Share(model=model, seq_length=1, vocab=entries)
     layers = LayerParameters()
     for blocks, count in layer_kinds(model, range(model.layers)).items():
-        layers = layers.plus(_layer_parameters(model, blocks).times(count))
+        layers += _layer_parameters(model, blocks) * count
     ends: Counter[str] = Counter()
-    for part in parts_of((*first_blocks(), *last_blocks(model, with_embedding=True)), share):
+    whole = Share(model=model, seq_length=1, vocab=entries)
+    for part in parts_of((*FIRST_BLOCKS, *last_blocks(model, with_embedding=True)), whole):
         ends[part.counts_as] += part.elements
+    mtp = mtp_layer(model)
+    joins = sum(part.elements for part in _parts(model, mtp) if part.counts_as in _ENDS)
     return Parameters(
-        embedding=ends["embedding"],
-        positions=ends["positions"],
+        **{name: ends[name] for name in _ENDS[:-1]},
         layers=layers,
-        final_norm=ends["final_norm"],
-        head=ends["head"],
-        other=ends["other"],
-        mtp=_layer_parameters(model, mtp_layer(model)).times(model.mtp_layers),
-        mtp_projections=model.mtp_layers * _joins(model),
+        mtp=_layer_parameters(model, mtp) * model.mtp_layers,
+        mtp_projections=model.mtp_layers * joins,
     )
 
 
@@ -227,24 +195,18 @@ def adapter_parameters(model: Model, rank: int, *, mlp: bool = True) -> int:
 
 
 def layer_flops(model: Model, layer: int, seq_length: int) -> TokenFlops:
-    """Return the forward FLOPs of one layer for one token.
+    """Return the forward FLOPs of one layer (by its index from 0) for one token of a sequence, as a mean.
 
-    Parameters
-    ----------
-    model : Model
-        The model.
-    layer : int
-        Index of the layer, from 0.
-    seq_length : int
-        Tokens of a sequence, over which attention is averaged.
+    Raises
+    ------
+    ConfigError
+        If the model has no such layer.
     """
-    if not 0 <= layer < model.layers:
-        raise ConfigError(f"{model.name} has no layer {layer}; it has {model.layers}", "layer")
-    return _flops_of(parts_of(layer_blocks(model, layer), _whole(model, seq_length)), seq_length)
+    return _flops_of(parts_of(_blocks_of(model, layer), _whole(model, seq_length)), seq_length)
 
 
 def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> TokenFlops:
-    """Return the forward FLOPs of the model for one token, with the layers that predict further tokens.
+    """Return the forward FLOPs of the model for one token, with the MTP layers.
 
     Parameters
     ----------
@@ -255,11 +217,6 @@ def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> Toke
     vocab : int, optional
         Entries of the vocabulary with their padding; those of the model by default.
 
-    Returns
-    -------
-    TokenFlops
-        FLOPs by part.
-
     Raises
     ------
     ConfigError
@@ -269,14 +226,14 @@ def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> Toke
         raise ConfigError(f"is {seq_length}; it must be at least 1", "seq_length")
     total = TokenFlops()
     for parts, count in _computing(model, seq_length, vocab):
-        total = total.plus(_flops_of(parts, seq_length, count))
+        total += _flops_of(parts, seq_length, count)
     return total
 
 
 def model_flops_per_token(model: Model, seq_length: int, task: str = "pretrain") -> float:
-    """Return the FLOPs that training on one token needs, whatever is computed again.
+    """Return the FLOPs that training on one token needs, whatever is recomputed.
 
-    The backward pass of a product needs twice its forward pass. With low-rank adapters the gradient of the
+    The backward pass of a GEMM needs twice its forward pass. With low-rank adapters the gradient of the
     frozen matrices is not needed, so that they are counted 4 N instead of 6 N; the adapters' own work is not
     counted.
 
@@ -288,11 +245,6 @@ def model_flops_per_token(model: Model, seq_length: int, task: str = "pretrain")
         Tokens of a sequence.
     task : str
         One of `traincast.model.counts.TASKS`.
-
-    Returns
-    -------
-    float
-        FLOPs per token.
 
     Raises
     ------
@@ -336,12 +288,7 @@ def hardware_flops_per_token(
     recompute_share : float
         Share of the layers that recompute, 0 to 1.
     modules : sequence of str
-        What ``selective`` recomputes, of `traincast.model.recompute.RECOMPUTE_MODULES`.
-
-    Returns
-    -------
-    float
-        FLOPs per token.
+        What ``selective`` recomputes, of `traincast.model.recompute.known_modules`.
 
     Raises
     ------
@@ -365,7 +312,7 @@ def _module_flops(model: Model, seq_length: int, module: str | None) -> float:
     total = 0.0
     for parts, count in _computing(model, seq_length):
         for part in parts:
-            if (part.counts_as in _OF_LAYERS) if module is None else (module in part.modules):
+            if (part.counts_as not in _ENDS) if module is None else (module in part.modules):
                 total += count * part.flops / seq_length
     return total
 
@@ -386,13 +333,12 @@ def _whole(model: Model, seq_length: int, vocab: int | None = None) -> Share:
     return Share(model=replace(model, experts=experts), seq_length=seq_length, vocab=vocab or model.vocab)
 
 
-def _flops_of(parts: list[Part], tokens: int, count: int = 1) -> TokenFlops:
+def _flops_of(parts: Iterable[Part], tokens: int, count: int = 1) -> TokenFlops:
     """Return the FLOPs of some parts for one of their tokens."""
-    found: Counter[str] = Counter()
+    known, found = {each.name for each in fields(TokenFlops)}, Counter[str]()
     for part in parts:
-        kind = _FLOPS.get(part.counts_as, part.counts_as)
-        if part.flops:
-            found[kind] += count * part.flops / tokens
+        kind = "attention_projections" if part.counts_as == "attention" else part.counts_as
+        found[kind if kind in known else "others"] += count * part.flops / tokens
     return TokenFlops(**found)
 
 
@@ -400,18 +346,19 @@ def _parts(model: Model, blocks: Blocks) -> list[Part]:
     return parts_of(blocks, Share(model=model, seq_length=1))
 
 
+def _blocks_of(model: Model, layer: int) -> Blocks:
+    if not 0 <= layer < model.layers:
+        raise ConfigError(f"{model.name} has no layer {layer}; it has {model.layers}", "layer")
+    return layer_blocks(model, layer)
+
+
 def _layer_parameters(model: Model, blocks: Blocks) -> LayerParameters:
-    """Return the parameters of a layer; what joins one for further tokens to the model is not among them."""
-    found: Counter[str] = Counter()
+    """Return the parameters of a layer; what joins an MTP layer to the model is not among them."""
+    known, found = {each.name for each in fields(LayerParameters)}, Counter[str]()
     for part in _parts(model, blocks):
         kind = "attention" if part.counts_as == "attention_core" else part.counts_as
-        if kind in _OF_LAYERS:
-            found[kind] += part.elements
+        if kind not in _ENDS:
+            found[kind if kind in known else "others"] += part.elements
     if model.experts is not None:
         found["active_experts"] = found["experts"] // model.experts.experts * model.experts.topk
     return LayerParameters(**found)
-
-
-def _joins(model: Model) -> int:
-    """Return the parameters that join one layer for further tokens to the model, with its last norm."""
-    return sum(part.elements for part in _parts(model, mtp_layer(model)) if part.counts_as not in _OF_LAYERS)

@@ -134,8 +134,10 @@ def _from_toml(path: Path) -> Model:
 
 @cache
 def _families() -> tuple[Mapping[str, Any], ...]:
-    text = (resources.files("traincast") / "data" / "models" / "models.toml").read_text(encoding="utf-8")
-    return tuple(parse_toml(text, "models.toml").values())
+    """Return the families of all files."""
+    files = sorted((resources.files("traincast") / "data" / "models").iterdir(), key=lambda file: file.name)
+    tables = [parse_toml(file.read_text(encoding="utf-8"), file.name) for file in files if file.name.endswith(".toml")]
+    return tuple(family for table in tables for family in table.values())
 
 
 def _without_names(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The model: the shape of every layer, and nothing about how it is run.
 
-A transformer is a list of layers; each has an attention and a feed-forward part of one of a few kinds.
+A transformer is a list of layers; each is a list of blocks (`traincast.model.blocks`), usually attention and an MLP.
 Counts of parameters and FLOPs are in `traincast.model.counts`.
 """
 
@@ -69,7 +69,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """The feed-forward part of a mixture-of-experts layer."""
+    """The MLP of a mixture-of-experts layer."""
 
     experts: int
     topk: int
@@ -78,7 +78,7 @@ class Experts:
     shared_ffn_hidden: int = 0
     """Inner width of all shared experts together; 0: none."""
     first_dense_layers: int = 0
-    """Layers at the start that have a plain feed-forward part."""
+    """Layers at the start that have a dense MLP."""
     period: int = 1
     """After those, one layer in so many has experts."""
     capacity_factor: float | None = None
@@ -122,7 +122,7 @@ class Model:
     hidden: int
     attention: Attention
     ffn_hidden: int
-    """Inner width of the plain feed-forward part."""
+    """Inner width of the dense MLP."""
     gated: bool
     """Whether it has a gate (SwiGLU, GeGLU): three matrices, not two."""
     vocab: int
@@ -133,7 +133,7 @@ class Model:
     norm: str = "rms"
     """``rms`` or ``layer`` (with a bias)."""
     linear_bias: bool = False
-    """Whether the matrices of attention output and feed-forward have biases."""
+    """Whether the matrices of attention output and MLP have biases."""
     embedding_norm: bool = False
     """Whether the embedding has a norm of its own (BLOOM)."""
     head_bias: bool = False
@@ -145,10 +145,15 @@ class Model:
     mtp_layers: int = 0
     """Extra layers that predict further tokens (DeepSeek-V3)."""
     norms_per_layer: int = 2
-    """Norms over the hidden size: 1 where attention and feed-forward run side by side on one input (PaLM),
+    """Norms over the hidden size: 1 where attention and MLP run side by side on one input (PaLM),
     4 where their outputs are normalised, too (Gemma 2)."""
     other_params: int = 0
     """Parameters that are in no part above, such as BERT's pooler."""
+    blocks: tuple[tuple[str, ...], ...] = ()
+    """Names of the blocks of each layer (`traincast.model.blocks.part.BLOCKS`), repeated until all layers have some;
+    none: attention or latent attention, then an MLP or experts."""
+    settings: tuple[tuple[str, float], ...] = ()
+    """Numbers that blocks of further kinds read, by name."""
     source: str = ""
     """Where the numbers come from."""
     notes: tuple[Note, ...] = ()
@@ -168,8 +173,30 @@ class Model:
         if self.experts:
             self.experts.check_groups()
 
+    def names_of(self, layer: int) -> tuple[str, ...]:
+        """Return the names of the blocks of the layer at that index (from 0)."""
+        if self.blocks:
+            return self.blocks[layer % len(self.blocks)]
+        attention = "attention" if self.attention.latent is None else "latent_attention"
+        return attention, "experts" if self.has_experts(layer) else "mlp"
+
+    def setting(self, name: str) -> float:
+        """Return a number that a block reads.
+
+        Raises
+        ------
+        ConfigError
+            If the model does not give it.
+        """
+        found = dict(self.settings)
+        if name not in found:
+            raise ConfigError("is missing; a block of the model needs it", f"model.settings.{name}")
+        return found[name]
+
     def has_experts(self, layer: int) -> bool:
         """Return whether the layer at that index (from 0) has experts."""
+        if self.blocks:
+            return "experts" in self.names_of(layer)
         if self.experts is None or layer < self.experts.first_dense_layers:
             return False
         return (layer - self.experts.first_dense_layers) % self.experts.period == self.experts.period - 1

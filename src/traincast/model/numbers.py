@@ -1,11 +1,29 @@
 """Arithmetic that takes numbers and arrays alike: with numbers it stays in Python's own, with arrays it broadcasts."""
 
-from typing import Any, TypeAlias
+from dataclasses import fields
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 Number: TypeAlias = Any
 """A number, or an array of numbers that broadcasts with the others."""
+
+
+class Summed:
+    """A dataclass of numbers that adds up field by field."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Self) -> Self:
+        """Return both together."""
+        return type(self)(**{each: getattr(self, each) + getattr(other, each) for each in self._names()})
+
+    def __mul__(self, count: Number) -> Self:
+        """Return so many times as much."""
+        return type(self)(**{each: getattr(self, each) * count for each in self._names()})
+
+    def _names(self) -> list[str]:
+        return [each.name for each in fields(self)]  # type: ignore[arg-type]
 
 
 def ceil_div(value: Number, parts: Number) -> Number:

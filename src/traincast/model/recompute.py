@@ -28,7 +28,10 @@ megatron/core/models/gpt/gpt_layer_specs.py (which layernorms are fused).
 from collections.abc import Sequence
 
 from traincast.errors import ConfigError
+from traincast.model.blocks.part import BLOCKS
+from traincast.model.blocks.share import Share
 from traincast.model.model import Model
+from traincast.model.structure import layer_kinds, parts_of
 from traincast.registry import known_name
 
 RECOMPUTE = ("none", "selective", "full")
@@ -45,6 +48,12 @@ DEFAULT_MODULES = ("core_attn",)
 """What ``selective`` recomputes where no module is named."""
 
 
+def known_modules() -> tuple[str, ...]:
+    """Return all modules that can be recomputed by themselves: those of Megatron Core, and blocks' own."""
+    own = [name for kind in BLOCKS.entries() for name in kind.modules]
+    return tuple(dict.fromkeys((*RECOMPUTE_MODULES, *own)))
+
+
 def spelled_modules(modules: Sequence[str]) -> tuple[str, ...]:
     """Return names of modules in their one spelling.
 
@@ -53,11 +62,11 @@ def spelled_modules(modules: Sequence[str]) -> tuple[str, ...]:
     UnknownNameError
         If there is no module of a name; the message lists the known ones.
     """
-    return tuple(known_name("module to recompute", name, RECOMPUTE_MODULES) for name in modules)
+    return tuple(known_name("module to recompute", name, known_modules()) for name in modules)
 
 
 def modules_of(model: Model, modules: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the named modules that a model has, in the order of `RECOMPUTE_MODULES`.
+    """Return those of the named modules that a model has, in the order of `known_modules`.
 
     Raises
     ------
@@ -66,19 +75,12 @@ def modules_of(model: Model, modules: Sequence[str]) -> tuple[str, ...]:
     """
     if "mla_up_proj" in modules and model.attention.latent is None:
         raise ConfigError(f"mla_up_proj needs latent attention, which {model.name} has not", "recompute_modules")
-    had = available_modules(model)
-    return tuple(name for name in RECOMPUTE_MODULES if name in modules and name in had)
+    return tuple(name for name in available_modules(model) if name in modules)
 
 
 def available_modules(model: Model) -> tuple[str, ...]:
-    """Return the modules that a model has, of `RECOMPUTE_MODULES`."""
-    latent, experts = model.attention.latent is not None, model.experts
-    has = {
-        "mla_up_proj": latent,
-        "layernorm": latent or experts is not None,
-        "mlp": any(not model.has_experts(layer) for layer in range(model.layers)),
-        "moe": experts is not None,
-        "moe_act": experts is not None,
-        "shared_experts": experts is not None and experts.shared_ffn_hidden > 0,
-    }
-    return tuple(name for name in RECOMPUTE_MODULES if has.get(name, True))
+    """Return the modules that the layers of a model have, in the order of `known_modules`."""
+    share = Share(model=model, seq_length=1)
+    kinds = layer_kinds(model, range(model.layers))
+    had = {module for blocks in kinds for part in parts_of(blocks, share) for module in part.modules}
+    return tuple(name for name in known_modules() if name in had)

@@ -3,19 +3,19 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
-from traincast.model.blocks.attention import Attention
+from traincast.errors import ConfigError
 from traincast.model.blocks.ends import Embedding, EmbeddingCopy, LmHead, MtpProjection, OtherParameters
-from traincast.model.blocks.experts import MoeMlp
-from traincast.model.blocks.latent_attention import LatentAttention
-from traincast.model.blocks.mlp import Mlp
-from traincast.model.blocks.part import Block, Part
+from traincast.model.blocks.part import BLOCKS, Block, BlockKind, Elements, Part
 from traincast.model.blocks.share import Share
-from traincast.model.elements import Elements, elements_of
 from traincast.model.model import Model
 
 Blocks = tuple[Block, ...]
 """Blocks in the order of the forward pass; layers with equal blocks are alike."""
+
+FIRST_BLOCKS: Blocks = (Embedding(),)
+"""What stands before the first layer."""
 
 MTP_ENDS: Blocks = (MtpProjection(), LmHead(shared_table=True))
 """What stands before and after the layer itself where it predicts a further token."""
@@ -23,15 +23,30 @@ MTP_ENDS: Blocks = (MtpProjection(), LmHead(shared_table=True))
 
 def layer_blocks(model: Model, layer: int) -> Blocks:
     """Return the blocks of the layer at that index, from 0."""
-    latent, window = model.attention.latent, model.window_of(layer)
-    attention = Attention(window) if latent is None else LatentAttention(latent, window)
-    experts = model.experts if model.has_experts(layer) else None
-    return attention, Mlp() if experts is None else MoeMlp(experts)
+    return tuple(kind.make(model, layer) for kind in _kinds(model.names_of(layer)))
 
 
-def first_blocks() -> Blocks:
-    """Return what stands before the first layer."""
-    return (Embedding(),)
+@cache
+def _kinds(names: tuple[str, ...]) -> tuple[BlockKind, ...]:
+    return tuple(map(BLOCKS.get, names))
+
+
+def check_blocks(model: Model) -> None:
+    """Refuse a model whose layers have unknown blocks or lack what these need, or that gives numbers which none reads.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        With the field, and what is known.
+    """
+    names = dict.fromkeys(name for layer in range(model.layers) for name in model.names_of(layer))
+    read = {setting for kind in _kinds(tuple(names)) for setting in kind.settings}
+    for layer in range(model.layers):
+        layer_blocks(model, layer)
+    unread = [name for name, _ in model.settings if name not in read]
+    if unread:
+        known = ", ".join(sorted(read)) or "nothing"
+        raise ConfigError(f"is read by no block of {model.name}; its blocks read {known}", f"settings.{unread[0]}")
 
 
 def last_blocks(model: Model, *, with_embedding: bool) -> Blocks:
@@ -79,7 +94,7 @@ class RankParts:
     def elements(self, blocks: Blocks) -> Elements:
         """Return the parameters of some blocks."""
         if blocks not in self._elements:
-            self._elements[blocks] = elements_of(self.of(blocks), trains_weights=self.share.trains_weights)
+            self._elements[blocks] = Elements.of(self.of(blocks), trains_weights=self.share.trains_weights)
         return self._elements[blocks]
 
 

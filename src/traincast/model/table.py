@@ -6,8 +6,11 @@ from typing import Any, TypeVar, get_args
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
+from traincast.model.blocks.part import BLOCKS
 from traincast.model.model import NORMS, Attention, Experts, Latent, Model
+from traincast.model.structure import check_blocks
 from traincast.names import known_names
+from traincast.registry import known_name
 from traincast.units import checked_field, quoted
 
 T = TypeVar("T", bound=Model | Attention | Experts | Latent)
@@ -46,7 +49,11 @@ def model_from_table(table: Mapping[str, Any], shown: str, notes: tuple[Note, ..
         raise ConfigError(f"is {quoted(table['attention'])}; it must be a table (in {shown})", "attention")
     full = {**table, "attention": dict(table.get("attention", {}))}
     _complete(full)
+    for name, read in (("blocks", _blocks), ("settings", _settings)):
+        if name in full:
+            full[name] = read(full[name], shown)
     model = _build(Model, full, "", shown)
+    check_blocks(model)
     if model.norm not in NORMS:
         raise ConfigError(f"is {model.norm!r}; {known_names(model.norm, NORMS)} (in {shown})", "norm")
     return replace(model, notes=notes)
@@ -59,6 +66,24 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         below = result.get(key)
         result[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return result
+
+
+def _blocks(raw: Any, shown: str) -> tuple[tuple[str, ...], ...]:  # noqa: ANN401
+    """Return the names of the blocks of each layer; one list alone stands for all layers."""
+    lists = raw if isinstance(raw, list | tuple) else [raw]
+    lists = [lists] if lists and all(isinstance(each, str) for each in lists) else lists
+    if not all(isinstance(each, list | tuple) and all(isinstance(name, str) for name in each) for each in lists):
+        raise ConfigError(f"is {quoted(raw)}; it must be a list of names, or of such lists (in {shown})", "blocks")
+    return tuple(tuple(known_name("block", name, BLOCKS.names()) for name in each) for each in lists)
+
+
+def _settings(raw: Any, shown: str) -> tuple[tuple[str, float], ...]:  # noqa: ANN401
+    """Return numbers by name, from a table or its pairs."""
+    try:
+        pairs = dict(raw).items()
+    except (TypeError, ValueError):
+        raise ConfigError(f"is {quoted(raw)}; it must be a table of numbers (in {shown})", "settings") from None
+    return tuple((name, checked_field(name, number, f"settings.{name}")) for name, number in pairs)
 
 
 def _complete(table: dict[str, Any]) -> None:
@@ -88,7 +113,9 @@ def _build(kind: type[T], table: Mapping[str, Any], prefix: str, shown: str) -> 
     for key, raw in table.items():
         path = f"{prefix}{key}"
         nested = _NESTED.get(kind, {}).get(key)
-        if nested is None:
+        if isinstance(raw, tuple):
+            arguments[key] = raw
+        elif nested is None:
             types = get_args(known[key].type) or (known[key].type,)
             arguments[key] = _value(raw, types, path, shown, least=0 if key in _ZERO_IS_ALLOWED else 1)
         elif isinstance(raw, dict):

@@ -244,7 +244,7 @@ def test_experts_are_divided_by_expert_parallelism_and_tokens_by_nothing():
     assert before.parameters - after.parameters == pytest.approx(2 * count.layers.experts * 7 / 8)
     assert after.activations == before.activations
     (crowded,) = memory_of(replace(wide, expert_imbalance=2.0))
-    assert term(crowded, "expert inner") == pytest.approx(2 * term(after, "expert inner"))
+    assert term(crowded, "expert FC1 outputs") == pytest.approx(2 * term(after, "expert FC1 outputs"))
 
 
 def test_eight_bit_products_save_eight_bit_inputs_and_copy_weights():

@@ -70,8 +70,8 @@ def test_plain_checkpoints_keep_their_input_alone():
     assert freed("moe", index=EXPERTS) == pytest.approx(experts + shared)
     assert freed("moe", "moe_act", "shared_experts", index=EXPERTS) == pytest.approx(experts + shared)
     kept = layer_of(again("moe"), EXPERTS).saved
-    assert "norm inputs" in kept
-    assert kept["feed-forward inputs"] == pytest.approx(2 * split * TINY_ALL.hidden)
+    assert "layernorm inputs" in kept
+    assert kept["MLP inputs"] == pytest.approx(2 * split * TINY_ALL.hidden)
 
 
 def test_recomputed_attention_drops_scores_or_the_sums_of_flash_attention():

@@ -7,8 +7,8 @@ import pytest
 
 from job_parts import job_of
 from traincast.errors import ConfigError
+from traincast.model.blocks.experts import expected_nodes, nodes_of_token
 from traincast.model.model import Experts
-from traincast.model.routing import expected_nodes, nodes_of_token
 
 
 def counted_out(node_of_expert, topk, groups, group_topk):

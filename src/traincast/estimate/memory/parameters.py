@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from traincast.job.job import Job
-from traincast.model.elements import Elements
-from traincast.model.structure import Blocks, RankParts, first_blocks, last_blocks, layer_kinds, mtp_layer
+from traincast.model.blocks.part import Elements
+from traincast.model.structure import FIRST_BLOCKS, Blocks, RankParts, last_blocks, layer_kinds, mtp_layer
 from traincast.schedules.plan import SchedulePlan
 
 
@@ -119,7 +119,7 @@ def _blocks_of(job: Job, plan: SchedulePlan, stage: int) -> Iterator[tuple[Block
         for blocks, count in layer_kinds(model, layers[virtual_stage]).items():
             yield blocks, count, False
         if virtual_stage == 0:
-            yield first_blocks(), 1, True
+            yield FIRST_BLOCKS, 1, True
         if virtual_stage == len(layers) - 1:
             yield last_blocks(model, with_embedding=(copy, 0) in held), 1, True
             if model.mtp_layers:

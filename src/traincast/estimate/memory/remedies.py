@@ -9,7 +9,7 @@ from traincast.estimate.memory.stage import stage_memory
 from traincast.job.feasible import check_model
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
-from traincast.model.recompute import DISCARDING_MODULES, RECOMPUTE_MODULES, available_modules
+from traincast.model.recompute import DISCARDING_MODULES, available_modules, known_modules
 from traincast.schedules.plan import SCHEDULES
 
 CONTEXT_TOKENS = 8192
@@ -81,7 +81,7 @@ def _modules(job: Job) -> Iterator[tuple[str, Job]]:
     more = [name for name in available_modules(job.model) if name not in (*chosen, "core_attn")]
     cheap = [name for name in more if name in DISCARDING_MODULES]
     for names in (*([name] for name in more), *([cheap] if len(cheap) > 1 else [])):
-        modules = tuple(each for each in RECOMPUTE_MODULES if each in (*chosen, *names))
+        modules = tuple(each for each in known_modules() if each in (*chosen, *names))
         yield f"recompute {' '.join(names)}", replace(job, recompute="selective", recompute_modules=modules)
 
 

@@ -161,7 +161,7 @@ def _parts(job: Job, virtual_stage: int, habits: Habits, model: LayerModel) -> d
     if virtual_stage == len(job.layers_Q) - 1:
         for name, size in model.head().items():
             add(name, size)
-        add("prediction layers", job.model.mtp_layers * _mtp_layer(job, model))
+        add("MTP layers", job.model.mtp_layers * _mtp_layer(job, model))
     elif habits.stage_output_copy:
         add("stage outputs", model.share.norm_bytes)
     return found
@@ -193,8 +193,8 @@ def _chunk(job: Job, virtual_stage: int, habits: Habits, model: LayerModel, save
             # The logits' gradient in the products' type, with the softmax that it is made from. Where the head's weight
             # gradient is not fused, it takes about the room that the logits leave to the layers.
             backward = max(backward, parameter_bytes(job.precision) * _logits(model))
-    # Weight gradients read the products' inputs; what only the inputs' gradients need (norm inputs, inner
-    # activations, scores) is about half.
+    # Weight gradients read the products' inputs; what only the inputs' gradients need (layernorm inputs,
+    # inputs of activation functions, scores) is about half.
     return ChunkBytes(saved=saved, for_weights=saved / 2, forward=forward, backward=backward)
 
 

@@ -1,13 +1,27 @@
-"""Attention with fused queries, keys and values: MHA, GQA, MQA."""
+"""Attention with fused queries, keys and values (MHA, GQA, MQA), and what latent attention shares with it."""
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, cast, norm, norm_kernel, residual
-from traincast.model.blocks.core_attention import core_attention
-from traincast.model.blocks.part import Gemm, Kernel, Part
+from traincast.model.blocks.common import (
+    MASK_BYTES,
+    MLP_AND_ATTENTION,
+    adapters,
+    around,
+    cast,
+    norm,
+    norm_kernel,
+    residual,
+)
+from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import DELAYED_SCALING, Share
-from traincast.model.blocks.tensor_parallel import around
-from traincast.model.numbers import Number
+from traincast.model.model import Model
+from traincast.model.numbers import Number, ceil_div, choose, larger, smaller
+
+_SUM_BYTES = 4
+"""Flash attention keeps one fp32 sum per query and head (Dao et al. 2022, arXiv 2205.14135, algorithm 2)."""
+
+_RING_CHUNKS = 2
+"""Keys and values of two other ranks, one in use and one on its way (Liu et al. 2023, arXiv 2310.01889)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +67,16 @@ class Attention:
         )
 
 
+@block("attention")
+def _attention(model: Model, layer: int) -> Attention:
+    return Attention(model.window_of(layer))
+
+
 def attention_norms(share: Share, modules: tuple[str, ...] = ()) -> tuple[Part, ...]:
     """Return the norms of the attention's input and, where there are more than two in a layer, its output."""
     count = share.model.norms_per_layer
     before = (norm(share, "input_layernorm", modules=modules),) if count else ()
     return (*before, *((norm(share, "post_self_attn_layernorm"),) if count > MLP_AND_ATTENTION else ()))
-
-
-MLP_AND_ATTENTION = 2
-"""Norms of a layer with one before each of its blocks."""
 
 
 def output_projection(share: Share, inputs: Number) -> Part:
@@ -88,12 +103,11 @@ def head_norms(share: Share, query: int) -> tuple[Part, ...]:
     attention, heads = share.model.attention, share.heads + share.kv_heads
     if not attention.qk_norm:
         return ()
-    scales = (heads if attention.qk_norm_whole else 2) * query
     return (
         Part(
             name="self_attention.qk_layernorm",
             counts_as="attention",
-            vectors=scales,
+            vectors=(heads if attention.qk_norm_whole else 2) * query,
             kernels=(norm_kernel(share, share.tokens * heads, query),),
             saved={"queries, keys, values": share.tokens * heads * query * share.execution.element_bytes},
         ),
@@ -107,3 +121,105 @@ def rotary(share: Share, query: int, modules: tuple[str, ...] = ()) -> tuple[Par
     shape = (share.tokens, share.heads + share.kv_heads, query)
     kernel = Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype)
     return (Part(name="self_attention.rotary_pos_emb", counts_as="attention", kernels=(kernel,), modules=modules),)
+
+
+def core_attention(share: Share, window: int, query: int, value: int, kv_width: Number) -> Part:
+    """Return the core of attention: queries times keys, softmax, weights times values.
+
+    Parameters
+    ----------
+    share : Share
+        Of a rank.
+    window : int
+        Tokens a query sees back; 0: all.
+    query, value : int
+        Width of a head's query and key, and of its value.
+    kv_width : int or array
+        Elements of keys and values of a token on a rank.
+
+    Returns
+    -------
+    Part
+        Megatron Core's ``core_attention``, with what context parallel ranks exchange for it.
+    """
+    execution, heads, width = share.execution, share.heads, share.execution.element_bytes
+    forward, backward = _core_exchanges(share, heads * (query + value), kv_width)
+    copies = 2 if execution.core_output_copy else 1
+    if execution.attention_kernel == "unfused":
+        # The softmax, and with dropout its mask and its outcome, all over every pair of tokens.
+        per_pair = width + (width + MASK_BYTES if execution.dropout else 0)
+        name, size = "attention scores", per_pair * heads * share.seq_length * share.tokens
+    else:
+        name, size = "softmax statistics", _SUM_BYTES * heads * share.tokens
+    others = _keys_of_others(share, kv_width)
+    return Part(
+        name="self_attention.core_attention",
+        counts_as="attention_core",
+        vectors=heads if share.model.attention.sinks else 0,
+        kernels=(_core_kernel(share, window, query, value),),
+        forward=forward,
+        backward=backward,
+        saved={"attention outputs": heads * value * share.tokens * width * copies, name: size},
+        drops={name: ("core_attn",)},
+        modules=("core_attn",),
+        passing_forward=others,
+        passing_backward=2 * others,
+    )
+
+
+def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
+    """Return the kernel that one rank runs.
+
+    With all-to-alls a rank has some of the heads and whole sequences (Jacobs et al. 2023, arXiv 2309.14509); else
+    some of the queries meet all keys. Of a causal sequence ranks then hold a piece from each half, so that each meets
+    half of all keys.
+    """
+    execution, attention = share.execution, share.model.attention
+    heads, kv_heads, causal = share.heads, share.kv_heads, attention.causal
+    if attention.latent is not None:
+        kv_heads = heads
+    queries, keys = share.sequence, share.sequence * share.cp
+    if execution.cp_kind == "all_to_all":
+        queries = keys
+        heads, kv_heads = ceil_div(heads, share.cp), larger(1, kv_heads // share.cp)
+    elif causal:
+        keys = choose(share.cp > 1, ceil_div(keys, 2), keys)
+        causal = share.cp == 1
+    unfused = execution.attention_kernel == "unfused"
+    return Kernel(
+        family="unfused_attention" if unfused else "attention",
+        shape=(share.micro_batch, queries, keys, heads, choose(heads % kv_heads == 0, kv_heads, heads), query, value),
+        dtype=execution.core_dtype,
+        causal=causal,
+        window=window,
+        options=() if unfused else (("kernel", execution.attention_kernel),),
+    )
+
+
+def _core_exchanges(
+    share: Share, query_width: Number, kv_width: Number
+) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
+    """Return what context parallel ranks exchange in each pass.
+
+    A ring passes the keys and values of every rank to all others, an all-gather as many bytes at once; their
+    gradients come back as a reduce-scatter. All-to-alls turn queries, keys, values and the result instead.
+    """
+    split = share.cp > 1
+    if split is False:
+        return (), ()
+    token_bytes = share.tokens * share.execution.element_bytes * split
+    if share.execution.cp_kind == "all_to_all":
+        turned = Exchange(group="cp", operation="all_to_all", size_bytes=token_bytes * (query_width + kv_width))
+        return (turned,), (turned,)
+    size = token_bytes * share.cp * kv_width
+    gathered = Exchange(group="cp", operation="all_gather", size_bytes=size)
+    return (gathered,), (gathered, Exchange(group="cp", operation="reduce_scatter", size_bytes=size))
+
+
+def _keys_of_others(share: Share, kv_width: Number) -> Number:
+    """Return the bytes of keys and values of other context parallel ranks that are there at a time."""
+    if share.execution.cp_kind == "all_to_all":
+        return 0
+    own = kv_width * share.tokens * share.execution.element_bytes
+    others = share.cp - 1
+    return own * (others if share.execution.cp_kind == "all_gather" else smaller(others, _RING_CHUNKS))

@@ -1,13 +1,23 @@
-"""Parts that several blocks have: norms, residual sums, casts, adapters."""
+"""What several blocks have: norms, residual sums, casts, adapters, and what tensor parallel ranks exchange around them.
 
-from dataclasses import replace
+Sources of the exchanges: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2 (sequence parallelism: an all-gather
+before and a reduce-scatter after each block, the other way round in the backward pass, and the all-gather again there
+for the gradient of the weight); Shoeybi et al. 2019, arXiv 1909.08053, section 3 (otherwise an all-reduce in each
+pass).
+"""
 
-from traincast.model.blocks.part import Gemm, Kernel, Part
+from dataclasses import dataclass, replace
+
+from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
 from traincast.model.numbers import Number
 
-_MASK_BYTES = 1
+MASK_BYTES = 1
+"""Of an element of a dropout mask."""
+
+MLP_AND_ATTENTION = 2
+"""Norms of a layer with one before each of its blocks."""
 
 
 def norm_elements(model: Model) -> int:
@@ -16,7 +26,7 @@ def norm_elements(model: Model) -> int:
 
 
 def norm(
-    share: Share, name: str, *, counts_as: str = "norms", saved: str = "norm inputs", modules: tuple[str, ...] = ()
+    share: Share, name: str, *, counts_as: str = "norms", saved: str = "layernorm inputs", modules: tuple[str, ...] = ()
 ) -> Part:
     """Return a norm over the hidden size, of which every tensor parallel rank has a copy."""
     return Part(
@@ -44,7 +54,7 @@ def residual(share: Share, name: str) -> Part:
         count=1 if execution.fused_elementwise else 2,
         backward_alike=True,
     )
-    masks = {"dropout masks": _MASK_BYTES * share.norm_tokens * share.model.hidden} if execution.dropout else {}
+    masks = {"dropout masks": MASK_BYTES * share.norm_tokens * share.model.hidden} if execution.dropout else {}
     return Part(name=name, counts_as="norms", kernels=(kernel,), saved=masks)
 
 
@@ -58,7 +68,7 @@ def cast(share: Share, elements: Number) -> tuple[Kernel, ...]:
 def adapters(share: Share, parts: tuple[Part, ...], saved: str) -> tuple[Part, ...]:
     """Return the low-rank adapters beside the GEMMs of some parts, if a job has them.
 
-    Two products of rank r beside each frozen one, and the sum of both results; the matrices are fused as those of the
+    Two GEMMs of rank r beside each frozen one, and the sum of both results; the matrices are fused as those of the
     model are. The input of the second is kept under the name `saved`. Source: Hu et al. 2021, arXiv 2106.09685,
     sections 4.1 and 4.2 (adapters on attention alone).
     """
@@ -77,3 +87,36 @@ def adapters(share: Share, parts: tuple[Part, ...], saved: str) -> tuple[Part, .
         for part in parts
         for gemm in part.gemms
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Exchanges of a block, with the part that splits its outputs first and the one that sums up last."""
+
+    enter_forward: tuple[Exchange, ...]
+    enter_backward: tuple[Exchange, ...]
+    leave_forward: tuple[Exchange, ...]
+    leave_backward: tuple[Exchange, ...]
+
+
+def around(share: Share, width: int | None = None) -> Around:
+    """Return the exchanges around a block of a rank's share, or around a part that reads vectors of a width."""
+    split, whole = share.splits_sequence, share.copies_sequence
+    gather = exchange(share, "all_gather", split, width=width)
+    scatter = exchange(share, "reduce_scatter", split, width=width)
+    reduce = exchange(share, "all_reduce", whole, width=width)
+    again = gather if share.trains_weights else ()
+    return Around(
+        enter_forward=gather,
+        enter_backward=(*scatter, *again, *reduce),
+        leave_forward=(*scatter, *reduce),
+        leave_backward=gather,
+    )
+
+
+def exchange(share: Share, operation: str, takes_place: Number, *, width: int | None = None) -> tuple[Exchange, ...]:
+    """Return an exchange over tp of the hidden state, or of vectors of another width, where it takes place."""
+    if takes_place is False:
+        return ()
+    size = share.tokens * (width or share.model.hidden) * share.execution.element_bytes
+    return (Exchange(group="tp", operation=operation, size_bytes=size * takes_place),)

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from traincast.model.blocks.common import cast, norm, norm_elements, norm_kernel
+from traincast.model.blocks.common import around, cast, exchange, norm, norm_elements, norm_kernel
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
-from traincast.model.blocks.tensor_parallel import around, exchange
 from traincast.model.numbers import ceil_div
 
 
@@ -43,14 +42,21 @@ class EmbeddingCopy:
 
 def _lookup(share: Share) -> Part:
     """Return the lookup of the tokens' vectors, with what ranks exchange that have some rows of the table each."""
-    split, whole = share.splits_sequence, (share.tp > 1) & (share.sequence_parallel == 0)
+    split, whole = share.splits_sequence, share.copies_sequence
     shape = (share.tokens, share.model.hidden, share.vocabulary)
     return Part(
         name="embedding.word_embeddings",
         counts_as="embedding",
-        kernels=(Kernel(family="embedding", shape=shape, dtype=share.execution.core_dtype),),
+        kernels=(
+            Kernel(
+                family="embedding",
+                shape=shape,
+                dtype=share.execution.core_dtype,
+                has_backward=share.trains_weights,
+            ),
+        ),
         forward=(*exchange(share, "reduce_scatter", split), *exchange(share, "all_reduce", whole)),
-        backward=exchange(share, "all_gather", split),
+        backward=exchange(share, "all_gather", split) if share.trains_weights else (),
     )
 
 
@@ -68,7 +74,7 @@ class LmHead:
     def parts(self, share: Share) -> tuple[Part, ...]:
         """Return the norm, the GEMM and the loss."""
         model, dtype = share.model, share.execution.core_dtype
-        split, whole = share.splits_sequence, (share.tp > 1) & (share.sequence_parallel == 0)
+        split, whole = share.splits_sequence, share.copies_sequence
         again = exchange(share, "all_gather", split) if share.trains_weights else ()
         gemm = Gemm(
             m=share.tokens,
@@ -80,13 +86,13 @@ class LmHead:
         loss = Exchange(group="tp", operation="all_reduce", size_bytes=share.tokens * 4 * (share.tp > 1), count=3)
         logits = share.tokens * share.table_rows
         return (
-            norm(share, "final_layernorm", counts_as="final_norm", saved="head inputs"),
+            norm(share, "final_layernorm", counts_as="final_norm", saved="LM head inputs"),
             Part(
                 name="output_layer",
                 counts_as="head",
                 gemms=(gemm,),
                 vectors=share.table_rows if model.head_bias and not self.shared_table else 0,
-                saved={"head inputs": share.norm_bytes, "logits": share.execution.saved_logit_bytes * logits},
+                saved={"LM head inputs": share.norm_bytes, "logits": share.execution.saved_logit_bytes * logits},
                 forward=exchange(share, "all_gather", split),
                 backward=(
                     *exchange(share, "reduce_scatter", split),
@@ -134,7 +140,7 @@ class MtpProjection:
                     counts_as="mtp_projections",
                     vectors=norm_elements(share.model),
                     kernels=norms,
-                    saved={"prediction inputs": share.norm_bytes},
+                    saved={"MTP inputs": share.norm_bytes},
                 )
                 for name in ("enorm", "hnorm")
             ),
@@ -143,7 +149,7 @@ class MtpProjection:
                 counts_as="mtp_projections",
                 gemms=(gemm,),
                 kernels=cast(share, share.norm_tokens * 2 * hidden),
-                saved={"prediction inputs": share.norm_tokens * 2 * hidden * share.input_bytes},
+                saved={"MTP inputs": share.norm_tokens * 2 * hidden * share.input_bytes},
                 forward=(*read.enter_forward, *exchange(share, "all_gather", share.tp > 1)),
                 backward=(*exchange(share, "all_gather", share.splits_sequence), *read.enter_backward),
             ),

@@ -1,19 +1,27 @@
-"""The routed and shared experts of a layer."""
+"""The routed and shared experts of a layer, and how many nodes the experts of a token are on.
 
+Node-limited routing picks some groups of experts for a token, then its experts among these alone; with a group on
+each node that bounds the nodes it reaches. Source: DeepSeek-AI, arXiv 2405.04434, section 2.2.2, and arXiv 2412.19437,
+section 2.1.2; Megatron-LM, megatron/core/transformer/moe/moe_utils.py (group_limited_topk).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from math import comb
 
 import numpy as np
 
-from traincast.model.blocks.common import cast, residual
+from traincast.errors import ConfigError
+from traincast.model.blocks.common import around, cast, exchange, residual
 from traincast.model.blocks.mlp import activation, activations, gemms, mlp_norms, up_matrices
-from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
+from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
-from traincast.model.blocks.tensor_parallel import around, exchange
-from traincast.model.model import Experts
+from traincast.model.model import Experts, Model
 from traincast.model.numbers import Number, ceil_div, rounded
-from traincast.model.routing import nodes_of_token
 
-UNFUSED_PASSES = 5
+_UNFUSED_PASSES = 5
 """Passes over both halves of an expert's input where bias and gated activation are kernels of their own: bias, split,
 clamp, shift and product (gpt-oss, openai/gpt-oss, gpt_oss/torch/model.py, swiglu)."""
 
@@ -63,10 +71,10 @@ class MoeMlp:
             vectors=experts.experts if experts.router_bias else 0,
             kernels=(Kernel(family="route", shape=(own, hidden, experts.experts, experts.topk), dtype=dtype),),
             saved={
-                "feed-forward inputs": share.norm_bytes,
+                "MLP inputs": share.norm_bytes,
                 "routing": 2 * _SCORE_BYTES * experts.experts * share.norm_tokens,
             },
-            drops={"feed-forward inputs": ("layernorm",), "routing": ("moe",)},
+            drops={"MLP inputs": ("layernorm",), "routing": ("moe",)},
             modules=("moe",),
         )
 
@@ -78,7 +86,7 @@ class MoeMlp:
         size = copies * token_bytes
         if execution.deduplicated_dispatch:
             # A token crosses to each node of its experts once, not once for each of them.
-            size = rounded(size * _crossings(share, experts) / experts.topk)
+            size = rounded(size * _nodes_crossed(share, experts) / experts.topk)
         gathered = copies * token_bytes * share.etp * (share.etp > 1)
         # Without sequence parallelism every rank needs the tokens of all again after the experts, and their gradients
         # before.
@@ -86,7 +94,7 @@ class MoeMlp:
             Exchange(group="ep", operation="all_to_all", size_bytes=size * (share.ep > 1), count=2),
             Exchange(group="etp", operation="all_gather", size_bytes=gathered),
             Exchange(group="etp", operation="reduce_scatter", size_bytes=gathered),
-            *exchange(share, "all_gather", (share.tp > 1) & (share.sequence_parallel == 0)),
+            *exchange(share, "all_gather", share.copies_sequence),
         )
         permute = Kernel(family="permute", shape=(own, hidden, experts.topk), dtype=execution.core_dtype, count=2)
         return Part(
@@ -111,7 +119,7 @@ class MoeMlp:
             family="elementwise",
             shape=(busiest, up * width),
             dtype=execution.core_dtype,
-            count=UNFUSED_PASSES,
+            count=_UNFUSED_PASSES,
             backward_alike=True,
         )
         outputs = {"expert outputs": execution.element_bytes * kept * hidden} if execution.expert_output_copy else {}
@@ -131,8 +139,8 @@ class MoeMlp:
                 name="mlp.experts.activation_func",
                 counts_as="experts",
                 kernels=(activation(share, busiest, width), *((bias,) if unfused else ())),
-                saved={"expert inner": inner.before, "expert activations": inner.after},
-                drops={"expert inner": ("moe",), "expert activations": ("moe", "moe_act")},
+                saved={"expert FC1 outputs": inner.before, "expert activations": inner.after},
+                drops={"expert FC1 outputs": ("moe",), "expert activations": ("moe", "moe_act")},
                 modules=("moe", "moe_act"),
                 passing_backward=inner.passing + 2 * execution.element_bytes * kept * hidden,
             ),
@@ -195,12 +203,77 @@ class MoeMlp:
         )
 
 
-def _crossings(share: Share, experts: Experts) -> Number:
+@block("experts")
+def _experts(model: Model, _layer: int) -> MoeMlp:
+    if model.experts is None:
+        raise ConfigError("experts have no number and width; give experts", "model.blocks")
+    return MoeMlp(model.experts)
+
+
+def nodes_of_token(experts: Experts, ep: int, etp: int, ranks_per_node: int, *, limited: bool = True) -> float | None:
+    """Return the expected nodes that a token's experts are on; None where one node holds all experts.
+
+    Parameters
+    ----------
+    experts : Experts
+        Of the model.
+    ep, etp : int
+        Ranks that share the experts out, and ranks that split each of them.
+    ranks_per_node : int
+        Ranks that reach each other without the network.
+    limited : bool
+        Whether groups limit the routing; else as if there were none.
+    """
+    each = experts.experts // ep
+    node_E = tuple(at // each * etp // ranks_per_node for at in range(experts.experts))
+    if len(set(node_E)) == 1:
+        return None
+    return expected_nodes(node_E, experts.topk, *((experts.groups, experts.group_topk) if limited else (1, 1)))
+
+
+@cache
+def expected_nodes(node_of_expert: tuple[int, ...], topk: int, groups: int = 1, group_topk: int = 1) -> float:
+    """Return the expected number of distinct nodes that the experts of a token are on.
+
+    Parameters
+    ----------
+    node_of_expert : tuple of int
+        The node of each expert; consecutive experts form the groups.
+    topk : int
+        Experts of a token, drawn evenly without replacement from the groups that were drawn before.
+    groups : int
+        Groups of equal size, of which `group_topk` are drawn evenly; 1: no limit.
+    group_topk : int
+        Groups that a token may use.
+
+    Notes
+    -----
+    A node is missed if none of the k experts is one of its own c among the e experts of the chosen groups, with a
+    chance of C(e - c, k) / C(e, k); that is averaged over the choices of groups by how many of them give each c.
+    """
+    size = len(node_of_expert) // groups
+    allowed = group_topk * size
+    total = 0.0
+    for node in set(node_of_expert):
+        held = [node_of_expert[at : at + size].count(node) for at in range(0, len(node_of_expert), size)]
+        missed = sum(ways * comb(allowed - own, topk) for own, ways in _choices(held, group_topk).items())
+        total += 1 - missed / (comb(groups, group_topk) * comb(allowed, topk))
+    return total
+
+
+def _choices(held: Sequence[int], chosen: int) -> Counter[int]:
+    """Return in how many choices of groups a node has each number of experts, from what it has of each group."""
+    ways: Counter[tuple[int, int]] = Counter({(0, 0): 1})
+    for own in held:
+        ways += Counter({(count + 1, total + own): number for (count, total), number in ways.items() if count < chosen})
+    return Counter({total: number for (count, total), number in ways.items() if count == chosen})
+
+
+def _nodes_crossed(share: Share, experts: Experts) -> Number:
     """Return how often a token is sent: to each node of its experts once, unless one node holds all experts."""
-
-    def of_layout(ep: int, etp: int) -> float:
-        return nodes_of_token(experts, int(ep), int(etp), share.execution.ranks_per_node) or experts.topk
-
-    if isinstance(share.ep, np.ndarray) or isinstance(share.etp, np.ndarray):
-        return np.vectorize(of_layout, otypes=[float])(share.ep, share.etp)
-    return of_layout(share.ep, share.etp)
+    ep_L, etp_L = np.broadcast_arrays(share.ep, share.etp)
+    # Layouts are many, pairs of both degrees few.
+    pairs, pair_L = np.unique(np.stack([ep_L.ravel(), etp_L.ravel()]), axis=1, return_inverse=True)
+    ranks = share.execution.ranks_per_node
+    nodes = [nodes_of_token(experts, int(ep), int(etp), ranks) or experts.topk for ep, etp in pairs.T]
+    return np.array(nodes, dtype=np.float64)[pair_L].reshape(ep_L.shape) if ep_L.ndim else nodes[0]

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from traincast.model.blocks.attention import attention_norms, head_norms, output_projection, rotary
-from traincast.model.blocks.common import adapters, cast, norm_kernel, residual
-from traincast.model.blocks.core_attention import core_attention
-from traincast.model.blocks.part import Gemm, Part
+from traincast.errors import ConfigError
+from traincast.model.blocks.attention import attention_norms, core_attention, head_norms, output_projection, rotary
+from traincast.model.blocks.common import adapters, around, cast, exchange, norm_kernel, residual
+from traincast.model.blocks.part import Gemm, Part, block
 from traincast.model.blocks.share import Share
-from traincast.model.blocks.tensor_parallel import around, exchange
-from traincast.model.model import Latent
+from traincast.model.model import Latent, Model
 from traincast.model.numbers import Number
 
 
@@ -107,3 +106,10 @@ class LatentAttention:
             saved={"latent vectors": share.norm_tokens * rank * execution.input_bytes},
             drops={"latent vectors": ("mla_up_proj",)},
         )
+
+
+@block("latent_attention")
+def _latent_attention(model: Model, layer: int) -> LatentAttention:
+    if model.attention.latent is None:
+        raise ConfigError("latent attention has no widths; give attention.latent", "model.blocks")
+    return LatentAttention(model.attention.latent, model.window_of(layer))

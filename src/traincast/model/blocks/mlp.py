@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.attention import MLP_AND_ATTENTION
-from traincast.model.blocks.common import cast, norm, residual
-from traincast.model.blocks.part import Gemm, Kernel, Part
+from traincast.model.blocks.common import MLP_AND_ATTENTION, around, cast, norm, residual
+from traincast.model.blocks.part import Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
-from traincast.model.blocks.tensor_parallel import around
+from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div
 
 
@@ -32,8 +31,8 @@ class Mlp:
                 gemms=(fc1,),
                 vectors=up_matrices(share) * width if model.linear_bias else 0,
                 kernels=cast(share, share.norm_tokens * model.hidden),
-                saved={"feed-forward inputs": share.norm_tokens * model.hidden * share.input_bytes},
-                drops={"feed-forward inputs": ("mlp",)},
+                saved={"MLP inputs": share.norm_tokens * model.hidden * share.input_bytes},
+                drops={"MLP inputs": ("mlp",)},
                 forward=exchanged.enter_forward,
                 backward=exchanged.enter_backward,
                 modules=("mlp",),
@@ -42,8 +41,8 @@ class Mlp:
                 name="mlp.activation_func",
                 counts_as="mlp",
                 kernels=(activation(share, share.tokens, width),),
-                saved={"feed-forward inner": inner.before + inner.after},
-                drops={"feed-forward inner": ("mlp",)},
+                saved={"MLP activations": inner.before + inner.after},
+                drops={"MLP activations": ("mlp",)},
                 passing_backward=inner.passing,
                 modules=("mlp",),
             ),
@@ -59,6 +58,11 @@ class Mlp:
             ),
             residual(share, "mlp_bda"),
         )
+
+
+@block("mlp")
+def _mlp(_model: Model, _layer: int) -> Mlp:
+    return Mlp()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,14 @@ Every size is that of one rank and one microbatch, a number or an array that bro
 parts of its blocks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from traincast.model.blocks.share import Share
-from traincast.model.numbers import Number, choose, smaller
+from traincast.model.model import Model
+from traincast.model.numbers import Number, Summed, choose, smaller
+from traincast.registry import Registry
 
 ATTENTION_FAMILIES = ("attention", "unfused_attention")
 """Families of kernels whose shape is (batch, queries, keys, heads, key/value heads, width of a query, of a value)."""
@@ -53,6 +55,8 @@ class Kernel:
     count: Number = 1
     backward_alike: bool = False
     """Whether the backward pass runs the same kernel again, as pointwise work does; else one of its own."""
+    has_backward: bool = True
+    """Whether it runs in the backward pass at all."""
     causal: Number = False
     window: int = 0
     """Tokens an attention query sees back; 0: all."""
@@ -97,7 +101,7 @@ class Part:
     saved: Mapping[str, Number] = field(default_factory=dict)
     """Bytes of what autograd keeps for the backward pass, by name."""
     drops: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Which of the saved tensors the recomputation of which modules drops."""
+    """Which modules' recomputation drops which of the saved tensors."""
     modules: tuple[str, ...] = ()
     """Modules that can be recomputed by themselves and that run it again (`traincast.model.recompute`)."""
     passing_forward: Number = 0
@@ -120,27 +124,88 @@ class Part:
 
 
 class Block(Protocol):
-    """A part of a model's list: a layer is a few of them. Equal blocks do equal work."""
+    """A part of a model's list: a layer is a few of them. Equal blocks do equal work, and hash alike."""
 
     def parts(self, share: Share) -> tuple[Part, ...]:
         """Return its parts, in the order of the forward pass, for a rank's share."""
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class BlockKind:
+    """A kind of block that layers can have, by its name in `Model.blocks`."""
+
+    make: Callable[[Model, int], Block]
+    """Makes the block of a model's layer at some index, from 0."""
+    settings: tuple[str, ...] = ()
+    """Numbers that it reads of `Model.settings`."""
+    modules: tuple[str, ...] = ()
+    """Modules of its own that can be recomputed by themselves, beside those of Megatron Core."""
+
+
+BLOCKS: Registry[BlockKind] = Registry("block", "traincast.model.blocks")
+
+
+def block(
+    name: str, *, settings: tuple[str, ...] = (), modules: tuple[str, ...] = ()
+) -> Callable[[Callable[[Model, int], Block]], Callable[[Model, int], Block]]:
+    """Return a decorator that registers what makes a kind of block; `settings` and `modules` as in `BlockKind`."""
+
+    def register(make: Callable[[Model, int], Block]) -> Callable[[Model, int], Block]:
+        BLOCKS.register(name)(BlockKind(make, settings, modules))
+        return make
+
+    return register
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elements(Summed):
+    """How many parameters one rank holds."""
+
+    dense: Number = 0
+    """Replicated over dp x cp: all but routed experts."""
+    experts: Number = 0
+    """Replicated over edp."""
+    trained_dense: Number = 0
+    trained_experts: Number = 0
+    matrices: Number = 0
+    """Of the dense ones, those that the layers' GEMMs read: without embedding, LM head and norms."""
+
+    @classmethod
+    def of(cls, parts: Iterable[Part], *, trains_weights: bool = True) -> "Elements":
+        """Return the parameters of some parts, of which adapters alone are trained where weights are not."""
+        dense = experts = adapters = matrices = 0
+        for part in parts:
+            if part.expert:
+                experts = experts + part.elements
+                continue
+            dense = dense + part.elements
+            adapters = adapters + (part.elements if part.adapter else 0)
+            matrices = matrices + (0 if part.counts_as == "head" else sum(gemm.elements for gemm in part.gemms))
+        return cls(
+            dense=dense,
+            experts=experts,
+            trained_dense=dense if trains_weights else adapters,
+            trained_experts=experts if trains_weights else 0,
+            matrices=matrices,
+        )
+
+    @property
+    def total(self) -> Number:
+        """All of them."""
+        return self.dense + self.experts
+
+    @property
+    def trained(self) -> Number:
+        """All that are trained."""
+        return self.trained_dense + self.trained_experts
+
+
 def mean_keys(seq_length: Number, window: int, *, causal: bool) -> Number:
     """Return the keys that a query meets, on average over a sequence.
 
-    Half of the sequence where attention is causal; w (1 - w / 2s) with a window of w. Without a mask a
-    window goes to both sides.
-
-    Parameters
-    ----------
-    seq_length : int or array
-        Tokens of the sequence.
-    window : int
-        Tokens a query sees back; 0: all.
-    causal : bool
-        Whether a query meets earlier keys only.
+    Half of the sequence where attention is causal; w (1 - w / 2s) with a window of w tokens (0: none). Without a mask
+    a window goes to both sides.
     """
     reach = smaller(window, seq_length) if window else seq_length
     if causal:

@@ -107,6 +107,11 @@ class Share:
         return self.sequence_parallel & (self.tp > 1)
 
     @property
+    def copies_sequence(self) -> Number:
+        """Whether every tensor parallel rank sees all tokens of its group, there being several."""
+        return (self.tp > 1) & (self.sequence_parallel == 0)
+
+    @property
     def norm_tokens(self) -> Number:
         """Tokens that norms and residuals of one rank see."""
         return choose(self.splits_sequence, ceil_div(self.tokens, self.tp), self.tokens)

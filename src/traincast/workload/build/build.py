@@ -12,8 +12,8 @@ import numpy.typing as npt
 from traincast.diagnostics import Note
 from traincast.job.job import Job
 from traincast.job.rank_share import rank_share
+from traincast.model.blocks.experts import nodes_of_token
 from traincast.model.blocks.share import Share
-from traincast.model.routing import nodes_of_token
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.kernels import Counted, Exchange

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from traincast.model.blocks.part import Part
-from traincast.model.structure import MTP_ENDS, first_blocks, last_blocks, parts_of
+from traincast.model.structure import FIRST_BLOCKS, MTP_ENDS, last_blocks, parts_of
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.kernels import Counted, Exchange, Work, work_of
 from traincast.workload.words import Phase
@@ -27,7 +27,7 @@ def head_rows(emit: Emitter, *, backward: bool) -> list[int]:
 
 def embedding(emit: Emitter) -> Work:
     """Return the lookup of the tokens' vectors, with what tensor parallel ranks exchange for it."""
-    return _work(emit, parts_of(first_blocks(), emit.share))
+    return _work(emit, parts_of(FIRST_BLOCKS, emit.share))
 
 
 def times(calls: list[Counted], count: float) -> list[Counted]:

@@ -64,7 +64,7 @@ class Work:
         self.weight += [(replace(call, direction="wgrad"), count) for call, count in products if trained]
         for kernel in part.kernels:
             call, count = _kernel(kernel)
-            if min(call.shape) > 0:
+            if kernel.has_backward and min(call.shape) > 0:
                 again = call if kernel.backward_alike else replace(call, direction="backward")
                 self.backward.append((again, count))
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from traincast.job.job import Job
 from traincast.job.rank_share import rank_share
-from traincast.model.blocks.experts import MoeMlp
-from traincast.model.elements import Elements
+from traincast.model.blocks.part import Elements
 from traincast.model.structure import (
+    FIRST_BLOCKS,
     MTP_ENDS,
     Blocks,
     RankParts,
-    first_blocks,
     last_blocks,
     layer_blocks,
     layer_kinds,
@@ -74,7 +73,7 @@ class StageWork:
     def host(self) -> Host:
         """Return what the host needs to launch a forward pass."""
         framework = self.job.framework
-        experts = sum(count for kind, count in self.kinds if any(isinstance(block, MoeMlp) for block in kind))
+        experts = sum(count for kind, count in self.kinds if any(part.expert for part in self.parts.of(kind)))
         waits = self.job.model.experts is not None and self.job.model.experts.capacity_factor is None
         experts_s = framework.host_expert_s * experts * (1.0 if waits else UNSYNCHRONISED)
         seconds = Host(framework.host_layer_s * self.layers, experts_s)
@@ -85,7 +84,7 @@ class StageWork:
         model = self.job.model
         held = [*self.kinds]
         if self.first:
-            held.append((first_blocks(), 1))
+            held.append((FIRST_BLOCKS, 1))
         if self.last:
             held.append((last_blocks(model, with_embedding=self.job.parallel.pp == 1), 1))
             held.append((MTP_ENDS, model.mtp_layers))

@@ -8,7 +8,7 @@ gradients after each backward pass).
 from dataclasses import dataclass
 
 from traincast.job.job import Job
-from traincast.model.elements import Elements
+from traincast.model.blocks.part import Elements
 from traincast.model.numbers import ceil_div
 from traincast.workload.build.kernels import Exchange
 from traincast.workload.words import Group, Operation
