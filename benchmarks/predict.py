@@ -19,6 +19,7 @@ from traincast.job.job import Job, JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.simulation.forecast import forecast
+from traincast.simulation.step import Setting
 
 MOE = {"model": "deepseek-v3", "tp": 1, "ep": 64, "seq_length": 4096}
 CASES = {
@@ -49,7 +50,7 @@ def main() -> None:
         seconds = []
         for _ in range(8):
             begin = time.perf_counter()
-            result = forecast(job, cluster, allow_oom=True)
+            result = forecast(job, Setting(cluster=cluster), allow_oom=True)
             seconds.append(time.perf_counter() - begin)
         medians.append(statistics.median(seconds[1:]))
         operations = 0 if result.program is None else len(result.program)

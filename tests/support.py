@@ -7,9 +7,16 @@ from hypothesis import strategies as st
 
 from traincast.engine.graph import build_graph
 from traincast.engine.run import run
-from traincast.job.options import OVERLAP_CLASSES
+from traincast.hardware.cluster import Cluster
+from traincast.job.job import Job
+from traincast.job.options import OVERLAP_CLASSES, StepOptions
 from traincast.job.parallel import Parallel
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, SlotKind
+from traincast.simulation import forecast as job_forecast
+from traincast.simulation import job_step
+from traincast.simulation.job_step import JobStep
+from traincast.simulation.result import Result
+from traincast.simulation.step import Setting
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.expand import expand
 from traincast.workload.fold import unfolded
@@ -190,3 +197,13 @@ def in_flight(plan: SchedulePlan) -> list[int]:
             peak = max(peak, held)
         peaks.append(peak)
     return peaks
+
+
+def forecast(job: Job, cluster: Cluster, options: StepOptions | None = None, engine: str = "auto", **more) -> Result:
+    """Forecast a job on a cluster, by default with no options."""
+    return job_forecast.forecast(job, Setting.of(options or StepOptions(), cluster, engine), **more)
+
+
+def run_job(job: Job, cluster: Cluster, options: StepOptions, *factors, engine: str = "auto") -> JobStep:
+    """Run the step of a job on a cluster."""
+    return job_step.run_job(job, Setting.of(options, cluster, engine), *factors)

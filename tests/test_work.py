@@ -23,7 +23,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
 from traincast.job.parallel import MAX_SLOTS, MAX_WORLD_SIZE, Parallel
 from traincast.progress import advanced, announce, listening
-from traincast.simulation import run as simulation_run
+from traincast.simulation import step as simulation_step
 from traincast.workload.builder import wait_op
 from traincast.workload.ops import Op, table_of
 from traincast.workload.words import Kind, Phase, Stream
@@ -131,8 +131,8 @@ def test_a_plan_of_too_many_slots_is_not_made(degrees):
 def test_a_program_of_too_many_operations_is_not_laid_out(tmp_path, monkeypatch):
     path = tmp_path / "w.txt"
     write_aicb(path, [row("mlp_layer", forward=1000, input_grad=1000)] * 40)
-    monkeypatch.setattr(simulation_run, "MAX_OPS", 50)
-    monkeypatch.setattr(simulation_run, "expand", lambda *_: pytest.fail("it was laid out"))
+    monkeypatch.setattr(simulation_step, "MAX_OPS", 50)
+    monkeypatch.setattr(simulation_step, "expand", lambda *_: pytest.fail("it was laid out"))
     with pytest.raises(InfeasibleError, match="operations, above the limit of 50"):
         api.simulate(path)
 
@@ -164,7 +164,7 @@ def test_only_announced_work_is_told():
 def test_a_long_run_tells_its_size_and_how_far_it_is(tmp_path, monkeypatch):
     path = tmp_path / "w.txt"
     write_aicb(path, [row("mlp_layer", forward=1000, input_grad=1000)] * 40)
-    monkeypatch.setattr(simulation_run, "LONG_OPS", 10)
+    monkeypatch.setattr(simulation_step, "LONG_OPS", 10)
     told = []
     with listening(lambda what, share: told.append((what, share))):
         api.simulate(path)

@@ -4,7 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from traincast.api import clusters, collective, compare, inspect, operator, predict, read, simulate, validate
+    from traincast.api import (
+        clusters,
+        collective,
+        compare,
+        inspect,
+        operator,
+        predict,
+        read,
+        run_again,
+        simulate,
+        validate,
+    )
     from traincast.errors import (
         CalibrationError,
         ConfigError,
@@ -15,35 +26,10 @@ if TYPE_CHECKING:
         TraincastError,
         UnknownNameError,
     )
-    from traincast.job.options import LayoutOptions, SimulateOptions, StageRoles
-    from traincast.recorded import run_again
+    from traincast.job.options import LayoutOptions, SimulateOptions, StageRoles, StepOptions
     from traincast.simulation.result import Result
 
 __version__ = "0.1.0"
-
-# `api.calibrate` is not among them: `traincast.calibrate` is the package that it stands on.
-_HOME = {
-    **dict.fromkeys(
-        ("clusters", "collective", "compare", "inspect", "operator", "predict", "read", "simulate", "validate"),
-        "traincast.api",
-    ),
-    **dict.fromkeys(
-        (
-            "CalibrationError",
-            "ConfigError",
-            "DeadlockError",
-            "FormatError",
-            "InfeasibleError",
-            "ProgramError",
-            "TraincastError",
-            "UnknownNameError",
-        ),
-        "traincast.errors",
-    ),
-    "Result": "traincast.simulation.result",
-    "run_again": "traincast.recorded",
-    **dict.fromkeys(("LayoutOptions", "SimulateOptions", "StageRoles"), "traincast.job.options"),
-}
 
 __all__ = [
     "CalibrationError",
@@ -56,6 +42,7 @@ __all__ = [
     "Result",
     "SimulateOptions",
     "StageRoles",
+    "StepOptions",
     "TraincastError",
     "UnknownNameError",
     "__version__",
@@ -71,9 +58,20 @@ __all__ = [
     "validate",
 ]
 
+# `api.calibrate` is not among them: `traincast.calibrate` is the package that it stands on.
+_HOMES = ("errors", "job.options", "simulation.result", "api")
+"""Modules of the public names, the lightest first."""
+
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that the command line starts fast."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'traincast' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    if name in __all__:
+        for home in _HOMES:
+            found = vars(import_module(f"traincast.{home}")).get(name)
+            if found is not None:
+                return found
+    raise AttributeError(f"module 'traincast' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -6,7 +6,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traincast.analysis.comparison import Comparison, Side
+from traincast.analysis.comparison import Comparison, Side, measured_side
 from traincast.analysis.comparison import compare as compare_sides
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
@@ -26,14 +26,21 @@ from traincast.hardware.gpu import Gpu
 from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
 from traincast.job.job_file import read_job_file
-from traincast.job.options import LayoutOptions, SimulateOptions, make_options
+from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions, make_options
+from traincast.job.record import RunRecord
 from traincast.job.simai import SimaiOverlap
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
 from traincast.report.json import result_from_json
-from traincast.simulation.result import Result
-from traincast.simulation.runs import DEFAULT_CLUSTER, run_job_of, run_workload_of
-from traincast.simulation.sides import measured_side, simulated_side
+from traincast.simulation.recorded import (
+    DEFAULT_CLUSTER,
+    choose,
+    record_of,
+    recorded_forecast,
+    recorded_simulation,
+    unchanged_files,
+)
+from traincast.simulation.result import Result, simulated_side
 from traincast.workload.words import operation_named
 from traincast.workload.workload import Workload
 
@@ -200,14 +207,14 @@ def simulate(
     if isinstance(files, Workload) and chosen.layout != LayoutOptions():
         raise ConfigError("the layout of a workload is decided when it is read; give layout options to traincast.read")
     workload = files if isinstance(files, Workload) else read(files, chosen.layout)
-    return run_workload_of(workload, chosen, engine)
+    return recorded_simulation(workload, choose(chosen, chosen.cluster, engine))
 
 
 def predict(
     job: Job | JobRequest | Draft | StrPath,
     cluster: StrPath | Cluster | None = None,
     *,
-    options: SimulateOptions | None = None,
+    options: StepOptions | None = None,
     allow_oom: bool = False,
     engine: str = "auto",
 ) -> Result:
@@ -238,8 +245,16 @@ def predict(
     TraincastError
         If the job cannot be read or cannot run.
     """
-    draft = read_job_file(str(job)) if isinstance(job, (str, PathLike)) else job
-    return run_job_of(draft, options or SimulateOptions(), cluster, allow_oom=allow_oom, engine=engine)
+    chosen, by_options = options or StepOptions(), None
+    if isinstance(chosen, SimulateOptions):
+        by_options = chosen.cluster
+        if chosen.layout != LayoutOptions():
+            raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
+    found = read_job_file(str(job)) if isinstance(job, (str, PathLike)) else job
+    said = found.cluster if isinstance(found, Draft) else None
+    named = cluster or said or by_options
+    assumed = isinstance(found, Draft) and found.cluster_assumed and named is said
+    return recorded_forecast(found, choose(chosen, named, engine, cluster_assumed=assumed), allow_oom=allow_oom)
 
 
 def simai(
@@ -515,6 +530,65 @@ def load_result(path: StrPath) -> Result:
     if file.is_dir():
         file /= "result.json"
     return result_from_json(read_bytes(file), str(file))
+
+
+def is_result(path: StrPath) -> bool:
+    """Say whether a file, or the ``result.json`` of a folder, is a result of traincast."""
+    file = Path(path)
+    file = file / "result.json" if file.is_dir() else file
+    return file.is_file() and b'"traincast.result/' in read_head(file, _HEAD_BYTES)
+
+
+def load_record(path: StrPath) -> RunRecord:
+    """Read what a ``result.json``, or that of a folder, was made from: job or options, cluster with every override.
+
+    Raises
+    ------
+    TraincastError
+        If the file cannot be read, is no result, or does not hold it.
+    """
+    return record_of(load_result(path), str(path))
+
+
+def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:
+    """Run a result again from what it holds; with the same version the bytes of its ``result.json`` are the same.
+
+    Parameters
+    ----------
+    result : path or Result
+        A ``result.json``, the folder that it was written to, or a result.
+    engine : {"auto", "reference", "kernel"}
+        Implementation of the engine; all agree bit for bit.
+
+    Raises
+    ------
+    TraincastError
+        If it does not hold what it was made from, or a file of its workload is not what it was.
+    """
+    record = record_of(result) if isinstance(result, Result) else load_record(result)
+    if record.command == "predict":
+        chosen = choose(record.options, record.cluster, engine, cluster_assumed=record.cluster_assumed)
+        return recorded_forecast(record.draft(), chosen, allow_oom=record.allow_oom)
+    return simulate_record(record, engine=engine)
+
+
+def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *, engine: str = "auto") -> Result:
+    """Simulate the files of a record again, perhaps with other options, whose cluster goes before the record's.
+
+    Raises
+    ------
+    TraincastError
+        If a file of the workload is not what it was, or cannot run.
+    """
+    if record.command != "simulate":
+        raise ConfigError("is the result of a forecast; run traincast predict on it", "run.command")
+    asked = options or record.options
+    workload = read(unchanged_files(record.inputs), asked.layout)
+    if asked.cluster is not None:
+        return recorded_simulation(workload, choose(asked, asked.cluster, engine))
+    assumed, files = record.cluster_assumed, record.inputs
+    chosen = choose(asked, record.cluster, engine, cluster_assumed=assumed, described_by=files)
+    return recorded_simulation(workload, chosen)
 
 
 def clusters(names: Sequence[str] = ()) -> list[Cluster]:

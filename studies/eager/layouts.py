@@ -25,9 +25,9 @@ from traincast.estimate.operators.host import host_floor_s
 from traincast.hardware.gpu import Gpu
 from traincast.hardware.gpu_clusters import cluster_for
 from traincast.job.dtypes import bytes_per_element
-from traincast.job.options import SimulateOptions
 from traincast.job.parallel import Parallel
-from traincast.simulation.simulate import simulate_workload
+from traincast.simulation.simulate import simulate
+from traincast.simulation.step import Setting
 from traincast.workload.builder import Rows, WorkloadBuilder, collective_op, compute_op
 from traincast.workload.words import Group, Operation, Phase, Stream
 from traincast.workload.workload import Workload
@@ -78,7 +78,7 @@ def layout_time_s(
     builder = WorkloadBuilder(model.kind, parallel, "1f1b")
     step = _Step(by_megatron(model, parallel.tp), each, seq, parallel, _priced(gpu, constants), builder)
     cluster = cluster_for(gpu.name, gpus_per_node=max(parallel.world_size, 2), gpus=parallel.world_size)
-    return simulate_workload(step.workload(), cluster, SimulateOptions()).iteration_time_s
+    return simulate(step.workload(), Setting(cluster=cluster)).iteration_time_s
 
 
 def _priced(gpu: Gpu, constants: OperatorConstants) -> Callable[[list[OperatorCall], bool], float]:

@@ -16,7 +16,7 @@ from traincast.calibrate.tables import read_table
 from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.report.accuracy import predictions_csv, validation_to_dict
-from traincast.simulation.interval import Z
+from traincast.simulation.confidence import Z
 
 COLUMNS = (
     *("id", "source", "model", "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "head_dim", "vocab", "experts"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import traincast
 from job_parts import TINY_EXPERTS, job_of
+from support import forecast
 from traincast.errors import ConfigError
 from traincast.fabric.contention import network_factor
 from traincast.fabric.graph import build_fabric
@@ -20,7 +21,6 @@ from traincast.job.options import SimulateOptions
 from traincast.job.parallel import Parallel
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
-from traincast.simulation.forecast import forecast
 from traincast.workload.groups import rank_groups
 from traincast.workload.words import Group
 

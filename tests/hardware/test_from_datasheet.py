@@ -7,6 +7,7 @@ from importlib import resources
 import pytest
 
 import traincast
+from traincast.api import run_again
 from traincast.errors import ConfigError, FormatError, InfeasibleError, UnknownNameError
 from traincast.estimate.collectives.inside import rate_inside
 from traincast.hardware import gpu as gpu_module
@@ -17,7 +18,6 @@ from traincast.hardware.from_datasheet import LIKE, NIC_SHARE, NODE_SHARE, clust
 from traincast.hardware.gpus import gpu_names, load_gpu
 from traincast.job.job import JobRequest
 from traincast.model.load import load_model
-from traincast.recorded import run_again
 from traincast.report.json import result_from_json, to_json
 
 ALONE = [name for name in gpu_names() if preset_of(load_gpu(name)) is None]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from job_parts import TINY, TINY_EXPERTS, job_of
+from support import forecast
 from traincast import api
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
@@ -14,8 +15,7 @@ from traincast.job.options import SimulateOptions
 from traincast.model.counts import adapter_parameters, model_flops_per_step, token_flops
 from traincast.model.load import load_model
 from traincast.report.json import result_to_dict
-from traincast.simulation.forecast import forecast
-from traincast.simulation.rates import Rates, above_peak
+from traincast.simulation.forecast import Rates, above_peak
 
 H100 = load_cluster("h100")
 CONTRACT = {

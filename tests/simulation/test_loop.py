@@ -19,7 +19,7 @@ from traincast.estimate.overlap import OVERLAP_SLOWDOWN, slowdowns
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
 from traincast.job.parallel import Parallel
-from traincast.simulation.loop import MAX_ROUNDS, SETTLED
+from traincast.simulation.settle import MAX_ROUNDS, SETTLED
 from traincast.workload.words import Group, Kind, Operation, OverlapClass, Stream
 
 OFF = ALONE["overlap_slowdown"]

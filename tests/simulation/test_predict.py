@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from job_parts import TINY, TINY_EXPERTS, job_of
-from support import ALONE
+from support import ALONE, run_job
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import CostFactors
 from traincast.hardware.clusters import load_cluster
 from traincast.job.options import SimulateOptions
 from traincast.model.counts import model_flops_per_step
-from traincast.simulation.predict import prepare_job, run_job
-from traincast.simulation.run import run_workload
+from traincast.simulation.job_step import estimated_work
+from traincast.simulation.step import Setting, run_step
 from traincast.workload.words import Kind
 
 IDEAL, H100 = load_cluster("ideal"), load_cluster("h100")
@@ -39,10 +39,10 @@ def without_host(job, step_fixed_s=0.0):
 
 def turn_s(done):
     """Return the time of a forward and a backward pass on each stage, and that of what ends a step there, [P]."""
-    ops, template = done.workload.ops, done.workload.templates[0]
+    ops, template = done.step.workload.ops, done.step.workload.templates[0]
 
     def busy(segment):
-        rows = done.workload.segments[segment]
+        rows = done.step.workload.segments[segment]
         return float(ops.duration_s_T[rows][ops.kind_T[rows] == Kind.COMPUTE].sum())
 
     stages = done.job.parallel.pp
@@ -72,9 +72,9 @@ def test_interleaving_divides_the_bubble(pp, vpp, microbatches):
     for each in (job, plain):
         done = run_job(without_host(each), IDEAL, PLAIN, NOTHING_LEARNT)
         step.append(done.step_s)
-        ops, template = done.workload.ops, done.workload.templates[0]
-        held = [q for q in range(pp * each.parallel.vpp) if done.plan.placement[0][q] == 0]
-        rows = np.concatenate([done.workload.segments[int(of_QM[q, 0])] for q in held
+        ops, template = done.step.workload.ops, done.step.workload.templates[0]
+        held = [q for q in range(pp * each.parallel.vpp) if done.step.layout.plan.placement[0][q] == 0]
+        rows = np.concatenate([done.step.workload.segments[int(of_QM[q, 0])] for q in held
                                for of_QM in (template.forward_QM, template.backward_QM)])  # fmt: skip
         busy.append(float(ops.duration_s_T[rows][ops.kind_T[rows] == Kind.COMPUTE].sum()))
     assert busy[0] == pytest.approx(busy[1], rel=1e-9)
@@ -106,8 +106,8 @@ def test_a_faster_gpu_is_never_slower(layout):
     faster = replace(gpu, **{name: 1.5 * getattr(gpu, name) for name in rates})
     found = []
     for each in (gpu, faster):
-        plan, workload, _ = prepare_job(job, each, NOTHING_LEARNT)
-        found.append(run_workload(workload, plan, H100, PLAIN).timeline.step_s)
+        workload, _ = estimated_work(job, each, NOTHING_LEARNT)
+        found.append(run_step(workload, Setting.of(PLAIN, H100)).timeline.step_s)
     assert found[0] / 1.5 <= found[1] < found[0]
 
 
@@ -174,19 +174,19 @@ def test_every_layout_runs_and_folding_and_engines_change_no_bit(layout):
     folded = run_job(job, H100, options, NOTHING_LEARNT, engine="reference")
     unfolded = run_job(job, H100, SimulateOptions(unfold=True), NOTHING_LEARNT, engine="kernel")
     assert folded.step_s == unfolded.step_s > 0
-    held = np.isin(unfolded.run.program.rank_N, folded.run.program.rank_R)
-    np.testing.assert_array_equal(np.sort(folded.run.timeline.end_s_N), np.sort(unfolded.run.timeline.end_s_N[held]))
+    held = np.isin(unfolded.step.program.rank_N, folded.step.program.rank_R)
+    np.testing.assert_array_equal(np.sort(folded.step.timeline.end_s_N), np.sort(unfolded.step.timeline.end_s_N[held]))
 
 
 def test_every_slot_of_a_stage_without_layers_is_there():
     """A stage with the head alone still passes messages on."""
     job = job_of(gpus=4, pp=4, stage_layers=(3, 3, 2, 0), vpp=None)
     done = run_job(job, H100, PLAIN, NOTHING_LEARNT)
-    assert (done.workload.templates[0].forward_QM >= 0).any(axis=1).tolist() == [True, True, True, True]
+    assert (done.step.workload.templates[0].forward_QM >= 0).any(axis=1).tolist() == [True, True, True, True]
     middle = run_job(job_of(gpus=4, pp=4, stage_layers=(4, 0, 0, 4), vpp=None), H100, PLAIN, NOTHING_LEARNT)
     # No work, but a message each way over all three boundaries for each of the 8 microbatches.
-    assert (middle.workload.templates[0].forward_QM >= 0).any(axis=1).tolist() == [True, False, False, True]
-    sent = middle.run.program.ops.kind_T[middle.run.program.row_N] == Kind.SEND
+    assert (middle.step.workload.templates[0].forward_QM >= 0).any(axis=1).tolist() == [True, False, False, True]
+    sent = middle.step.program.ops.kind_T[middle.step.program.row_N] == Kind.SEND
     assert sent.sum() == 2 * 3 * 8
 
 

@@ -6,15 +6,22 @@ from dataclasses import replace
 import pytest
 
 from job_parts import TINY_EXPERTS, job_of
-from support import ALONE, write_cluster
+from support import ALONE, run_job, write_cluster
 from traincast.estimate.factors import CostFactors, Factor, FactorTable, keys_of, shipped_factors
 from traincast.estimate.priors import prior_deviation
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpus import load_gpu
 from traincast.job.options import SimulateOptions
-from traincast.simulation.interval import LEVEL, TRANSFERS, UNEXPLAINED, UNSEEN_COMPUTE, Z, deviation, interval
-from traincast.simulation.predict import run_job
-from traincast.simulation.sensitivity import sensitivities
+from traincast.simulation.confidence import (
+    LEVEL,
+    TRANSFERS,
+    UNEXPLAINED,
+    UNSEEN_COMPUTE,
+    Z,
+    deviation,
+    interval,
+    sensitivities,
+)
 
 H100 = load_cluster("h100")
 PLAIN = SimulateOptions(**ALONE)
@@ -78,7 +85,7 @@ def test_factors_scale_their_class_and_no_other():
     twice = run_job(job, H100, PLAIN, CostFactors({"transfer ep": 2.0}))
 
     def times(done):
-        return {each.group.name: each.price.time_s for each in done.run.prices.communications}
+        return {each.group.name: each.price.time_s for each in done.step.costs.communications}
 
     before, after = times(plain), times(twice)
     assert after["EP"] == pytest.approx(2 * before["EP"])
@@ -86,7 +93,7 @@ def test_factors_scale_their_class_and_no_other():
         name: time_s for name, time_s in before.items() if name != "EP"
     }
     # How often something runs is not what it costs.
-    counts = [sorted((each.group.name, each.count) for each in done.run.prices.communications)
+    counts = [sorted((each.group.name, each.count) for each in done.step.costs.communications)
               for done in (plain, twice)]  # fmt: skip
     assert counts[0] == counts[1]
 
@@ -118,15 +125,22 @@ def test_deviation_is_the_root_of_the_weighted_variances():
     assert deviation(done, FactorTable()) == pytest.approx(math.sqrt(variance))
 
 
+def on_gpu(done, name):
+    """Return a step as it was, said to be of another GPU."""
+    layout = done.step.layout
+    setting = replace(layout.setting, cluster=replace(layout.setting.cluster, gpu=load_gpu(name)))
+    return replace(done, step=replace(done.step, layout=replace(layout, setting=setting)))
+
+
 def test_interval_is_wider_for_a_framework_and_a_gpu_that_no_run_was_seen_of():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN, CostFactors())
     table = _learnt(job, done.gpu, sensitivities(done))
     known = deviation(done, table)
     other_framework = replace(done, job=replace(job, framework=replace(job.framework, name="my-own-framework")))
-    other_gpu = replace(done, gpu=load_gpu("mi300x"))
-    same_chip = replace(done, gpu=load_gpu("h200"))
-    same_architecture = replace(done, gpu=load_gpu("h20"))
+    other_gpu = on_gpu(done, "mi300x")
+    same_chip = on_gpu(done, "h200")
+    same_architecture = on_gpu(done, "h20")
     assert deviation(other_framework, table) > known
     assert deviation(same_chip, table) == known
     assert deviation(other_gpu, table) > deviation(same_architecture, table) > known

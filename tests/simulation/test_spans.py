@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.simulation.spans import Spans, most_of_a_rank, overlaps, shares, union
+from traincast.simulation.overlap import Spans, most_of_a_rank, overlaps, shares, union
 
 WHOLE = st.integers(0, 12)
 RANKS = st.lists(st.lists(st.tuples(WHOLE, WHOLE).map(sorted), max_size=6), min_size=1, max_size=4)

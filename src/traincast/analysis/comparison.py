@@ -6,8 +6,12 @@ Nothing is assumed of what only one side knows: it is listed as such.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from traincast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from traincast.workload.workload import MeasuredRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,14 @@ class Side:
         for rank in self.part_s:
             if rank not in self.end_s:
                 raise ConfigError(f"rank {rank} has parts, but no end", self.name)
+
+
+def measured_side(measured: "MeasuredRun", name: str) -> Side:
+    """Return a measured run, under a name for people."""
+    timed = {rank: parts for rank, parts in measured.part_s.items() if parts}
+    return Side(
+        name=name, what="measured", step_s=measured.step_s, end_s=measured.end_s, part_s=timed, wait_s=measured.wait_s
+    )
 
 
 @dataclass(frozen=True, slots=True)

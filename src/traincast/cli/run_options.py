@@ -135,9 +135,9 @@ def recorded_run(words: Sequence[str | Path]) -> "RunRecord | None":
     # Asked of the name first, so that a pipe or device is not opened here.
     if path.suffix != ".json" and not (path / "result.json").is_file():
         return None
-    from traincast.recorded import is_result, load_record
+    from traincast import api
 
-    return load_record(path) if is_result(path) else None
+    return api.load_record(path) if api.is_result(path) else None
 
 
 def given_fields(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,9 +100,7 @@ def command(
         if record is None:
             result = api.simulate(files, options)
         else:
-            from traincast.recorded import simulate_record
-
-            result = simulate_record(record, changed_options(record.options, **given_fields(run_values(changes))))
+            result = api.simulate_record(record, changed_options(record.options, **given_fields(run_values(changes))))
         written = write_directory(result, out) if out else []
     if as_json:
         from traincast.report.json import result_to_dict

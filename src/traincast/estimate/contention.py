@@ -3,7 +3,7 @@
 All groups of one kind do the same thing at the same time in a step, so the slowest of them sets the
 pace of all: each kind gets the cluster with its rates between nodes divided by the worst slowdown.
 Groups of two kinds slow each other only while both run, which the simulated timeline says
-(`traincast.simulation.loop`); how much they do then is worked out here, once per pair.
+(`traincast.simulation.settle`); how much they do then is worked out here, once per pair.
 """
 
 from collections.abc import Mapping

@@ -117,12 +117,9 @@ def _checked_loads(loads: Iterable[float] | str | Path, imbalance: float | None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateOptions:
-    """Everything `simulate` can be told."""
+class StepOptions:
+    """How a step is simulated, whatever it is a step of."""
 
-    layout: LayoutOptions = field(default_factory=LayoutOptions)
-    cluster: str | PathLike[str] | Cluster | None = None
-    """A cluster, or the name of a preset or of a GPU, or the path of a TOML; None is ``h100``, an assumption."""
     busbw_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     """Bus bandwidth that overrides the model, per group (``tp``) or group and operation (``tp.all_reduce``), which
     goes before that of the group."""
@@ -169,6 +166,15 @@ class SimulateOptions:
             checked_field("overlap_slowdown", slowdown, f"overlap_slowdown.{name}")
         _spell(self, "network", NETWORKS)
         checked_field("network_seeds", self.network_seeds, "network_seeds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions(StepOptions):
+    """Everything `simulate` can be told: what to override of the files' layout, on which cluster, and how."""
+
+    layout: LayoutOptions = field(default_factory=LayoutOptions)
+    cluster: str | PathLike[str] | Cluster | None = None
+    """A cluster, or the name of a preset or of a GPU, or the path of a TOML; None is ``h100``, an assumption."""
 
 
 def _spelled_group(typed: str) -> str:

@@ -1,6 +1,12 @@
-"""The result of a forecast: the simulated step, with rates, memory and an interval."""
+"""Forecast a job: its step, with the rates and memory that it means, and how sure that is.
 
-from dataclasses import fields, replace
+MFU counts the model's FLOPs, causal attention half, and nothing twice; HFU adds what is recomputed (PaLM, arXiv
+2204.02311, appendix B; Megatron-LM, arXiv 2205.05198, section 6.3). A share means little without its peak: `mfu` and
+`hfu` are of the dense peak of the type that the job's GEMMs run in, `mfu_16_bit` and `hfu_16_bit` of the dense
+16-bit one, which most published figures are of.
+"""
+
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from traincast.diagnostics import Note
@@ -8,48 +14,31 @@ from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.gpu import Gpu
+from traincast.hardware.gpu import PEAK_OF_DTYPE, Gpu
 from traincast.job.job import Job
-from traincast.job.options import SimulateOptions
+from traincast.model.counts import hardware_flops_per_token, model_flops_per_step
 from traincast.progress import advanced
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
-from traincast.simulation.interval import interval
-from traincast.simulation.predict import run_job
-from traincast.simulation.rates import above_peak, rates_of
+from traincast.simulation.confidence import interval
+from traincast.simulation.job_step import JobStep, run_job
 from traincast.simulation.result import JobFacts, Peak, Result
 from traincast.simulation.simulate import account
+from traincast.simulation.step import Setting
+from traincast.units import format_share
 
 
-def forecast(
-    job: Job,
-    cluster: Cluster,
-    options: SimulateOptions | None = None,
-    *,
-    allow_oom: bool = False,
-    factors: FactorTable | None = None,
-    engine: str = "auto",
-) -> Result:
-    """Forecast one step of a job.
+def forecast(job: Job, setting: Setting, *, allow_oom: bool = False, factors: FactorTable | None = None) -> Result:
+    """Forecast one step of a job with everything decided.
 
     Parameters
     ----------
-    job : Job
-        With everything decided.
-    cluster : Cluster
-        What it runs on.
-    options : SimulateOptions, optional
-        Pricing overrides, stragglers, unfolding.
+    job, setting : Job, Setting
+        What runs, on what, and how it is simulated.
     allow_oom : bool
         Simulate even where the job surely does not fit into memory; a warning says so.
     factors : FactorTable, optional
         What end-to-end runs taught; the shipped ones by default.
-    engine : {"auto", "reference", "kernel"}
-        Implementation of the engine.
-
-    Returns
-    -------
-    Result
 
     Raises
     ------
@@ -58,12 +47,10 @@ def forecast(
     TraincastError
         If the job cannot run.
     """
-    table = factors or shipped_factors()
-    options = options or SimulateOptions()
-    gpu, plan = cluster.gpu, plan_of(job)
-    warnings = _warnings(job, plan, gpu, cluster.gpus_per_node, allow_oom=allow_oom)
-    done = run_job(job, cluster, options, table.for_job(gpu, job.framework.name), engine)
-    result = account(done.run, done.workload, done.plan, done.cluster, options, engine)
+    table, gpu, plan = factors or shipped_factors(), setting.cluster.gpu, plan_of(job)
+    warnings = _warnings(job, plan, setting.cluster, allow_oom=allow_oom)
+    done = run_job(job, setting, table.for_job(gpu, job.framework.name))
+    result = account(done.step)
     advanced(0.85)
     rates = rates_of(done)
     return replace(
@@ -82,10 +69,10 @@ def forecast(
     )
 
 
-def _warnings(job: Job, plan: SchedulePlan, gpu: Gpu, gpus_per_node: int, *, allow_oom: bool) -> tuple[Note, ...]:
+def _warnings(job: Job, plan: SchedulePlan, cluster: Cluster, *, allow_oom: bool) -> tuple[Note, ...]:
     """Return what looks wrong with a job before it runs; refuse one that is very unlikely to fit into memory."""
     found = []
-    verdict = fits(job, plan, gpu.memory_bytes, gpus_per_node)
+    verdict = fits(job, plan, cluster.gpu.memory_bytes, cluster.gpus_per_node)
     if verdict.refused and not allow_oom:
         raise InfeasibleError(f"{verdict.text}; --allow-oom simulates all the same")
     if verdict.doubtful:
@@ -110,3 +97,104 @@ def _facts(job: Job) -> JobFacts:
         if each.name not in ("model", "framework", "stage_layers")
     }
     return JobFacts(model=job.model.name, framework=job.framework.name, stage_layers=job.layers_Q, **same)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Rates of one step per GPU."""
+
+    tokens_per_s: float
+    """Tokens that it trains on."""
+    flops_per_s: float
+    """Of the model, whatever is recomputed."""
+    hardware_flops_per_s: float
+    """With what is recomputed."""
+    precision: str
+    """Type of the job's GEMMs."""
+    peak_dtype: str
+    """Type of the peak that `mfu` and `hfu` are of."""
+    peak_flops_per_s: float
+    """That dense peak."""
+    peak_16_bit_flops_per_s: float
+    """The dense peak of bf16, or of fp16 where the GPU has no bf16."""
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP/s over the peak of the job's precision."""
+        return self.flops_per_s / self.peak_flops_per_s
+
+    @property
+    def hfu(self) -> float:
+        """FLOP/s with what is recomputed over the peak of the job's precision."""
+        return self.hardware_flops_per_s / self.peak_flops_per_s
+
+    @property
+    def mfu_16_bit(self) -> float:
+        """Model FLOP/s over the 16-bit peak."""
+        return self.flops_per_s / self.peak_16_bit_flops_per_s
+
+    @property
+    def hfu_16_bit(self) -> float:
+        """FLOP/s with what is recomputed over the 16-bit peak."""
+        return self.hardware_flops_per_s / self.peak_16_bit_flops_per_s
+
+
+def rates_of(done: JobStep) -> Rates:
+    """Return the rates of a simulated job.
+
+    Raises
+    ------
+    ConfigError
+        If the GPU has no known 16-bit peak.
+    """
+    job, world = done.job, done.job.parallel.world_size
+    recompute, share = _recomputed(job)
+    tokens = job.tokens_per_step / done.step_s / world
+    dtype, half = _peak_dtype(job.precision, done.gpu), _half(done.gpu)
+    return Rates(
+        tokens_per_s=tokens,
+        flops_per_s=model_flops_per_step(job.model, job.seq_length, job.global_batch, job.task) / done.step_s / world,
+        hardware_flops_per_s=tokens
+        * hardware_flops_per_token(job.model, job.seq_length, recompute, job.task, share, job.recompute_modules),
+        precision=job.precision,
+        peak_dtype=dtype,
+        peak_flops_per_s=done.gpu.peak_flops_per_s(dtype),
+        peak_16_bit_flops_per_s=done.gpu.peak_flops_per_s(half),
+    )
+
+
+def above_peak(rates: Rates) -> tuple[Note, ...]:
+    """Return a warning for each peak that a rate is above, so that no share beyond 100 % is shown in silence."""
+    found = []
+    if max(rates.mfu, rates.hfu) > 1:
+        found.append(
+            f"{_shares(rates.mfu, rates.hfu)} of the dense {rates.peak_dtype} peak: no GPU does that, so something is "
+            "estimated too fast or the peak of the cluster's GPU is too low"
+        )
+    if max(rates.mfu_16_bit, rates.hfu_16_bit) > 1 and rates.peak_flops_per_s > rates.peak_16_bit_flops_per_s:
+        found.append(
+            f"{_shares(rates.mfu_16_bit, rates.hfu_16_bit)} of the dense 16-bit peak: the GEMMs run in "
+            f"{rates.precision}, whose peak is {rates.peak_flops_per_s / rates.peak_16_bit_flops_per_s:.3g} x as high"
+        )
+    return tuple(Note("above-peak", text) for text in found)
+
+
+def _shares(mfu: float, hfu: float) -> str:
+    return f"MFU {format_share(mfu)} and HFU {format_share(hfu)}"
+
+
+def _half(gpu: Gpu) -> str:
+    return "bf16" if gpu.has_peak("bf16") else "fp16"
+
+
+def _peak_dtype(precision: str, gpu: Gpu) -> str:
+    """Return the name of the peak that limits GEMMs of a precision; the 16-bit one where none is known for it."""
+    return PEAK_OF_DTYPE[precision] if gpu.has_peak(precision) else _half(gpu)
+
+
+def _recomputed(job: Job) -> tuple[str, float]:
+    """Return what is recomputed, and in which share of the layers."""
+    if job.recompute != "full" or job.recompute_layers is None:
+        return job.recompute, 1.0
+    again = sum(min(job.recompute_layers, layers) for layers in job.layers_Q)
+    return "full", again / job.model.layers

@@ -6,13 +6,12 @@ import pytest
 
 from aicb_runs import TRANSFORMER, codes, run, work, write_text
 from job_parts import TINY, TINY_EXPERTS, job_of
-from support import row
+from support import row, run_job
 from traincast import api
 from traincast.errors import FormatError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.options import SimulateOptions
-from traincast.simulation.predict import run_job
-from traincast.simulation.remarks import without_peers
+from traincast.simulation.warnings import without_peers
 from traincast.workload.words import Group
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -112,7 +111,7 @@ def test_a_job_with_degrees_of_one_has_nothing_to_warn_of(model, degrees):
     job = job_of(model, **degrees)
     done = run_job(job, load_cluster("h100"), SimulateOptions())
     assert 1 in (job.parallel.tp, job.parallel.dp, job.parallel.pp)
-    assert not without_peers(done.run.program, job.parallel)
+    assert not without_peers(done.step.program, job.parallel)
 
 
 def test_virtual_stages_are_bounded_by_the_block_with_fewest_layers(tmp_path):

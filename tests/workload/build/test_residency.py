@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from job_parts import TINY_EXPERTS, exchanged, job_of
+from support import forecast
 from traincast.errors import ConfigError
 from traincast.hardware.clusters import load_cluster
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SCHEDULES
-from traincast.simulation.forecast import forecast
 from traincast.workload.build.residency import residency
 from traincast.workload.build.stage import stages_of
 from traincast.workload.words import Group, Operation

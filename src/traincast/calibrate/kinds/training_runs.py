@@ -13,7 +13,7 @@ from traincast.calibrate.runs.rows import Runs, assumed_framework, assumed_frame
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.tables import Table
 from traincast.estimate.factors import FactorTable, shipped_factors
-from traincast.simulation.interval import Z
+from traincast.simulation.confidence import Z
 
 GROUPINGS = (BOARD, "moe", "precision", "gpu", "framework", "source", "task", "layout")
 LEAVES_OUT = ("family", "source")

@@ -10,9 +10,9 @@ from multiprocessing import get_context
 from traincast.calibrate.runs.run import RunRow, job_of_run
 from traincast.errors import TraincastError
 from traincast.estimate.factors import FactorTable
-from traincast.simulation.interval import deviation
-from traincast.simulation.predict import run_job
-from traincast.simulation.sensitivity import sensitivities
+from traincast.simulation.confidence import deviation, sensitivities
+from traincast.simulation.job_step import run_job
+from traincast.simulation.step import Setting
 
 _CHUNK = 8
 """Runs that a worker takes at a time."""
@@ -37,7 +37,7 @@ def forecast_run(row: RunRow, factors: FactorTable, engine: str = "auto") -> For
     try:
         job = job_of_run(row)
         gpu = row.cluster.gpu
-        done = run_job(job, row.cluster, factors=factors.for_job(gpu, job.framework.name), engine=engine)
+        done = run_job(job, Setting(cluster=row.cluster, engine=engine), factors.for_job(gpu, job.framework.name))
     except TraincastError as error:
         return Forecast(step_s=None, reason=str(error))
     slopes = sensitivities(done)

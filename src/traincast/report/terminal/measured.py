@@ -7,8 +7,7 @@ from rich.console import RenderableType
 from traincast.analysis.comparison import compare
 from traincast.report.terminal.comparison import Columns, ends, parts
 from traincast.report.terminal.parts import heading, indented, text
-from traincast.simulation.result import Result
-from traincast.simulation.sides import replayed_side, simulated_side
+from traincast.simulation.result import Result, replayed_side, simulated_side
 
 
 def measured(result: Result) -> Iterator[RenderableType]:

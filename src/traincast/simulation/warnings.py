@@ -1,4 +1,4 @@
-"""What a simulation says of shared links, overlap and hashed routes beside its numbers."""
+"""What a simulation says beside its numbers: what was assumed of overlap and links, and what looks wrong."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -9,24 +9,49 @@ from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.estimate.collectives.measured import TABLE
 from traincast.estimate.overlap import OVERLAP_SLOWDOWN, classes_present
-from traincast.hardware.cluster import Cluster
-from traincast.job.options import SimulateOptions
 from traincast.job.parallel import Parallel
-from traincast.simulation.run import Run, hashes_flows
+from traincast.simulation.step import Setting, Step
 from traincast.units import counted, format_size
 from traincast.workload.program import Program
 from traincast.workload.words import Group
-from traincast.workload.workload import Workload
+
+_FAR = 0.1
+"""Deviation from a measured step above which a warning is due; repeats of a run vary by about 1 %."""
+_MEASURED = "measured"
+"""Algorithm of a communication whose time the input gives."""
 
 
-def shared_links(done: Run) -> tuple[Note, ...]:
+def assumed(step: Step) -> tuple[Note, ...]:
+    """Return what was assumed of a step's communication and overlap, with its arithmetic."""
+    return (
+        *_measured_tables(step),
+        *step.rate_notes,
+        *_shared_links(step),
+        *_overlap(step),
+        *_seeds_spread([step.timeline.step_s, *step.of_other_seeds()]),
+    )
+
+
+def suspicious(step: Step) -> tuple[Note, ...]:
+    """Return what looks wrong with a step, or was asked for and changes nothing."""
+    return (
+        *step.layout.plan.warnings,
+        *without_peers(step.program, step.workload.parallel),
+        *_far_from_measured(step),
+        *_unused_rates(step),
+        *_unused_slowdowns(step),
+        *_unused_seeds(step.setting),
+    )
+
+
+def _shared_links(step: Step) -> tuple[Note, ...]:
     """Note which groups share links, of one kind or of two, and which link holds them back.
 
     Times that the input measured are not longer for it, so kinds that were not priced are left out.
     """
-    priced = {each.group for each in done.prices.communications if each.price.algorithm != "measured"}
+    priced = {each.group for each in step.costs.communications if each.price.algorithm != _MEASURED}
     alike: dict[tuple[float, str], list[Group]] = {}
-    for kind, each in done.contention.items():
+    for kind, each in step.contention.items():
         if each.bottleneck is not None and kind in priced:
             alike.setdefault((round(each.factor, 2), each.bottleneck), []).append(kind)
     own = [
@@ -34,13 +59,13 @@ def shared_links(done: Run) -> tuple[Note, ...]:
         f"as each alone on a non-blocking fabric, held back by {bottleneck}"
         for (factor, bottleneck), kinds in alike.items()
     ]
-    share = {(met.kind, met.other): 100 * met.share for met in done.settled.meetings}
+    share = {(each.kind, each.other): 100 * each.share for each in step.settled.shared}
     pairs = [
-        f"{_named([met.kind, met.other])} groups communicate at the same time, {share[met.kind, met.other]:.2g} % and "
-        f"{share[met.other, met.kind]:.2g} % of their transfers between nodes: then they take another "
-        f"{met.factor:.2f} x as long, held back by {met.bottleneck}"
-        for met in done.settled.meetings
-        if met.kind < met.other
+        f"{_named([kind, other])} groups communicate at the same time, {share[kind, other]:.2g} % and "
+        f"{share[other, kind]:.2g} % of their transfers between nodes: then they take another "
+        f"{each.factor:.2f} x as long, held back by {each.bottleneck}"
+        for each in step.settled.shared
+        if (kind := each.kind) < (other := each.other)
     ]
     return tuple(Note("shared-links", text) for text in own + pairs)
 
@@ -72,7 +97,7 @@ def without_peers(program: Program, parallel: Parallel) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def check_time(done: Run, workload: Workload, cluster: Cluster) -> None:
+def check_time(step: Step) -> None:
     """Refuse a step in which nothing takes time; of communication on a cluster where it is free that is the answer.
 
     Raises
@@ -80,14 +105,13 @@ def check_time(done: Run, workload: Workload, cluster: Cluster) -> None:
     FormatError
         With the input, why nothing takes time, and what to give.
     """
-    if done.timeline.step_s > 0 or (cluster.ideal and done.prices.communications):
+    if step.timeline.step_s > 0 or (step.setting.cluster.ideal and step.costs.communications):
         return
-    dropped = without_peers(done.program, workload.parallel)
-    if dropped:
-        why = "; ".join(note.text for note in dropped)
-    else:
-        why = "it has no computation with a time, and no communication that carries bytes"
-    raise FormatError(f"nothing in this step takes time: {why}", workload.inputs[0].path if workload.inputs else "step")
+    dropped, inputs = without_peers(step.program, step.workload.parallel), step.workload.inputs
+    why = "; ".join(note.text for note in dropped) or (
+        "it has no computation with a time, and no communication that carries bytes"
+    )
+    raise FormatError(f"nothing in this step takes time: {why}", inputs[0].path if inputs else "step")
 
 
 _REMEDY = "give --gpus or a degree if the run had more ranks"
@@ -108,9 +132,9 @@ def _degree_behind(kind: Group, parallel: Parallel) -> str:
     return ", ".join(f"{named.get(degree, degree)} {getattr(parallel, degree)}" for degree in degrees)
 
 
-def measured_tables(done: Run) -> tuple[Note, ...]:
+def _measured_tables(step: Step) -> tuple[Note, ...]:
     """Note how many of the distinct communications have their time from a measured table of the cluster."""
-    known = done.prices.communications
+    known = step.costs.communications
     looked_up = [each for each in known if each.price.algorithm == TABLE]
     if not looked_up:
         return ()
@@ -120,32 +144,33 @@ def measured_tables(done: Run) -> tuple[Note, ...]:
     return (Note("measured-table", text),)
 
 
-def overlap(done: Run, options: SimulateOptions, in_situ: bool) -> tuple[Note, ...]:
+def _overlap(step: Step) -> tuple[Note, ...]:
     """Note what overlap costs, and how well the loop that finds it has settled."""
-    settled = done.settled
+    settled = step.settled
     if not settled.rounds:
         return ()
-    rates = {**OVERLAP_SLOWDOWN, **options.overlap_slowdown}
-    shown = ", ".join(f"{name} {rates[name]:.3g}" for name in classes_present(done.program, in_situ))
+    rates = {**OVERLAP_SLOWDOWN, **step.setting.overlap_slowdown}
+    shown = ", ".join(
+        f"{name} {rates[name]:.3g}" for name in classes_present(step.program, step.workload.compute_is_in_situ)
+    )
     longer = settled.timeline.step_s / settled.alone_step_s - 1
-    rounds = "1 round" if settled.rounds == 1 else f"{settled.rounds} rounds"
     text = (
         f"what runs side by side takes longer (slowdown at full overlap: {shown}): +{longer:.2%} on the step, "
-        f"found in {rounds}, the last of which changed it by {settled.residual:.1g} of itself"
+        f"found in {counted(settled.rounds, 'round')}, the last of which changed it by {settled.residual:.1g} of itself"
     )
     return (Note("overlap-slowdown", text),)
 
 
-def unused_slowdowns(done: Run, options: SimulateOptions, in_situ: bool) -> tuple[Note, ...]:
+def _unused_slowdowns(step: Step) -> tuple[Note, ...]:
     """Warn of slowdowns that were given for classes without an operation; a number for all of them needs none."""
-    given = set(options.overlap_slowdown)
-    present = classes_present(done.program, in_situ)
+    given, in_situ = set(step.setting.overlap_slowdown), step.workload.compute_is_in_situ
+    present = classes_present(step.program, in_situ)
     if given == set(OVERLAP_SLOWDOWN):
         return ()
+    there = f"there is {', '.join(present) or 'none'}"
+    why = f"no operation of this step is of it ({there})"
     if in_situ:
-        why = f"no operation is of it (computations measured in a run hold their overlap; there is {_list(present)})"
-    else:
-        why = f"no operation of this step is of it (there is {_list(present)})"
+        why = f"no operation is of it (computations measured in a run hold their overlap; {there})"
     return tuple(
         Note("overlap-slowdown-unused", f"--overlap-slowdown {name} changes nothing: {why}")
         for name in OVERLAP_SLOWDOWN
@@ -153,11 +178,7 @@ def unused_slowdowns(done: Run, options: SimulateOptions, in_situ: bool) -> tupl
     )
 
 
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"
-
-
-def seeds_spread(steps_s: Sequence[float]) -> tuple[Note, ...]:
+def _seeds_spread(steps_s: Sequence[float]) -> tuple[Note, ...]:
     """Note the spread of the step over hash seeds, the fabric's own first."""
     if len(steps_s) < 2:
         return ()
@@ -168,17 +189,44 @@ def seeds_spread(steps_s: Sequence[float]) -> tuple[Note, ...]:
     return (Note("network-seeds", text),)
 
 
-def unused_seeds(cluster: Cluster, options: SimulateOptions) -> tuple[Note, ...]:
+def _unused_seeds(setting: Setting) -> tuple[Note, ...]:
     """Warn of seeds that were asked for where no flow is hashed."""
-    if options.network_seeds == 1 or hashes_flows(cluster, options):
+    if setting.network_seeds == 1 or setting.hashes_flows:
         return ()
-    if cluster.fabric is None or cluster.fabric.routing != "ecmp":
+    fabric = setting.cluster.fabric
+    if fabric is None or fabric.routing != "ecmp":
         why = 'no flow is hashed (that takes a [fabric] with routing = "ecmp")'
-    elif cluster.ideal:
+    elif setting.cluster.ideal:
         why = "communication takes no time on this cluster"
     else:
-        why = f"--network {options.network} solves no flows"
+        why = f"--network {setting.network} solves no flows"
     return (Note("network-seeds-unused", f"seeds change nothing: {why}"),)
+
+
+def _unused_rates(step: Step) -> tuple[Note, ...]:
+    """Warn of bus bandwidths given for groups, or operations of them, whose times were not estimated."""
+    used = set()
+    for each in step.costs.communications:
+        if each.price.algorithm != _MEASURED:
+            group = each.group.name.lower()
+            used |= {group, f"{group}.{each.operation.name.lower()}"}
+    unused = [name for name in step.setting.busbw_bytes_per_s if name not in used]
+    if not unused:
+        return ()
+    text = f"--busbw {', '.join(unused)}: no such communication was priced, so {'it' if len(unused) == 1 else 'they'}"
+    return (Note("busbw-unused", f"{text} {'changes' if len(unused) == 1 else 'change'} nothing"),)
+
+
+def _far_from_measured(step: Step) -> tuple[Note, ...]:
+    """Warn where the simulated step is not the measured one."""
+    measured, step_s = step.workload.measured, step.timeline.step_s
+    if measured is None or abs(step_s / measured.step_s - 1) <= _FAR:
+        return ()
+    text = (
+        f"the simulated step of {step_s:.3f} s is {100 * (step_s / measured.step_s - 1):+.0f} % off the measured "
+        f"{measured.step_s:.3f} s: what was not traced had to be made up"
+    )
+    return (Note("far-from-measured", text),)
 
 
 def _named(kinds: Sequence[Group]) -> str:

@@ -1,8 +1,8 @@
-"""The loop of a simulation: times say what overlaps, overlap says how long things take, and so on.
+"""Settle a timeline: times say what overlaps, overlap says how long things take, and so on.
 
 Every round starts from the same durations, those of operations that run alone, and lengthens them by
 what the times of the round before say: transfers of two kinds that share links, then computation
-beside communication. Nothing gets shorter than alone, and nothing longer than with a full overlap, so
+overlapped with communication. Nothing gets shorter than alone, and nothing longer than with a full overlap, so
 the step lies between these two whatever the rounds do. Letters: N operations, I those of a selection.
 """
 
@@ -15,7 +15,7 @@ from traincast.engine.graph import Graph
 from traincast.engine.run import run
 from traincast.estimate.contention import SharedNetwork
 from traincast.hardware.cluster import Cluster
-from traincast.simulation.beside import ComputeBesideTransfers, KindsBesideEachOther
+from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers
 from traincast.workload.ops import FloatArray
 from traincast.workload.program import Timeline
 from traincast.workload.words import Group
@@ -30,8 +30,8 @@ round then comes to rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """Transfers of one kind that share links with those of another."""
+class SharedLinks:
+    """Transfers of one kind that share links with those of another while both run."""
 
     kind: Group
     other: Group
@@ -53,37 +53,25 @@ class Settled:
     """0 where nothing overlaps."""
     residual: float
     """Relative change of the step in the last round."""
-    meetings: tuple[Meeting, ...]
-
-
-Pricing = Callable[[Mapping[Group, Cluster]], FloatArray]
-"""Durations of all operations where groups of some kinds see another cluster."""
+    shared: tuple[SharedLinks, ...]
 
 
 @dataclass(slots=True)
 class Loop:
-    """What lengthens the durations of a program.
-
-    Parameters
-    ----------
-    alone_s_N : float array [N]
-        Durations of operations beside which nothing else runs.
-    slowdown_N : callable
-        Slowdown of the operations at some numbers, at full overlap.
-    compute, kinds : ComputeBesideTransfers, KindsBesideEachOther; or None
-        What to look at.
-    network : SharedNetwork
-        What kinds that meet do to each other.
-    price : callable
-        Prices of the program under other clusters.
-    """
+    """What lengthens the durations of a program."""
 
     alone_s_N: FloatArray
+    """Durations of operations that nothing else is overlapped with."""
     slowdown_N: Callable[[np.ndarray], FloatArray]
-    compute: ComputeBesideTransfers | None
-    kinds: KindsBesideEachOther | None
+    """Slowdown of the operations at some numbers, at full overlap."""
+    compute: ComputeAndTransfers | None
+    """None where overlap slows nothing down."""
+    kinds: KindsOfTransfers | None
+    """None where kinds share no links."""
     network: SharedNetwork
-    price: Pricing
+    """What kinds that share links do to each other."""
+    cost: Callable[[Mapping[Group, Cluster]], FloatArray]
+    """Durations of all operations where groups of some kinds see another cluster."""
     _extra: dict[tuple[Group, Group], FloatArray] = field(default_factory=dict)
 
     def settle(self, graph: Graph, engine: str) -> Settled:
@@ -95,12 +83,12 @@ class Loop:
             If operations wait for each other for ever.
         """
         duration_N = self.alone_s_N
-        meetings: tuple[Meeting, ...] = ()
+        shared: tuple[SharedLinks, ...] = ()
         times = run(graph, duration_N, engine)
         alone_step_s = step_s = float(times[2].max(initial=0.0))
         rounds, residual = 0, 0.0
         while rounds < MAX_ROUNDS:
-            longer_N, meetings = self._lengthened(times[1], times[2])
+            longer_N, shared = self._lengthened(times[1], times[2])
             if rounds + 1 >= _DAMPED_FROM:
                 longer_N = 0.5 * (longer_N + duration_N)
             if np.array_equal(longer_N, duration_N):
@@ -114,45 +102,46 @@ class Loop:
                 break
         ready_N, start_N, end_N = times
         if rounds:
-            duration_N = _as_long_as_its_joint(graph, duration_N, self.alone_s_N)
+            duration_N = _as_long_as_its_rendezvous(graph, duration_N, self.alone_s_N)
         timeline = Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=duration_N)
-        return Settled(timeline, alone_step_s, rounds, residual, meetings)
+        return Settled(timeline, alone_step_s, rounds, residual, shared)
 
-    def _lengthened(self, start_N: FloatArray, end_N: FloatArray) -> tuple[FloatArray, tuple[Meeting, ...]]:
-        """Return the durations that some times ask for, and which kinds met in them."""
+    def _lengthened(self, start_N: FloatArray, end_N: FloatArray) -> tuple[FloatArray, tuple[SharedLinks, ...]]:
+        """Return the durations that some times ask for, and which kinds share links in them."""
         duration_N = self.alone_s_N.copy()
-        meetings = self._share_links(duration_N, start_N, end_N)
+        shared = self._share_links(duration_N, start_N, end_N)
         if self.compute is not None:
             for at_I, share_I in self.compute.shares(start_N, end_N):
-                beside = np.flatnonzero(share_I)
-                at = at_I[beside]
-                duration_N[at] *= 1.0 + self.slowdown_N(at) * share_I[beside]
-        return duration_N, meetings
+                overlapped = np.flatnonzero(share_I)
+                at = at_I[overlapped]
+                duration_N[at] *= 1.0 + self.slowdown_N(at) * share_I[overlapped]
+        return duration_N, shared
 
-    def _share_links(self, duration_N: FloatArray, start_N: FloatArray, end_N: FloatArray) -> tuple[Meeting, ...]:
+    def _share_links(self, duration_N: FloatArray, start_N: FloatArray, end_N: FloatArray) -> tuple[SharedLinks, ...]:
         """Lengthen transfers by what other kinds take from their links while both run."""
+        if self.kinds is None:
+            return ()
         found = []
-        for kind, other, share_I, largest in self.kinds.shares(start_N, end_N) if self.kinds else ():
-            met = self.network.while_both_run(kind, other)
-            if met.bottleneck is None or self.kinds is None:
-                continue
-            duration_N[self.kinds.of_kind[kind].at_I] += share_I * self._extra_s(kind, other)
-            found.append(Meeting(kind, other, largest, met.factor, met.bottleneck))
+        for kind, other, share_I, largest in self.kinds.shares(start_N, end_N):
+            both = self.network.while_both_run(kind, other)
+            if both.bottleneck is not None:
+                duration_N[self.kinds.of_kind[kind].at_I] += share_I * self._extra_s(kind, other, self.kinds)
+                found.append(SharedLinks(kind, other, largest, both.factor, both.bottleneck))
         return tuple(found)
 
-    def _extra_s(self, kind: Group, other: Group) -> FloatArray:
+    def _extra_s(self, kind: Group, other: Group, kinds: KindsOfTransfers) -> FloatArray:
         """Return what each transfer of a kind takes longer if another kind runs all the while, [I]."""
-        if (kind, other) not in self._extra and self.kinds is not None:
+        if (kind, other) not in self._extra:
             pair = {kind: self.network.while_both_run(kind, other), other: self.network.while_both_run(other, kind)}
-            both_N = self.price({each: met.cluster for each, met in pair.items()})
+            both_N = self.cost({each: met.cluster for each, met in pair.items()})
             for one, two in ((kind, other), (other, kind)):
-                at_I = self.kinds.of_kind[one].at_I
+                at_I = kinds.of_kind[one].at_I
                 self._extra[one, two] = np.maximum(both_N[at_I] - self.alone_s_N[at_I], 0.0)
         return self._extra[kind, other]
 
 
-def _as_long_as_its_joint(graph: Graph, duration_N: FloatArray, alone_s_N: FloatArray) -> FloatArray:
-    """Return durations in which what one member of a joint was lengthened by is the duration of all of them.
+def _as_long_as_its_rendezvous(graph: Graph, duration_N: FloatArray, alone_s_N: FloatArray) -> FloatArray:
+    """Return durations in which what one member of a rendezvous was lengthened by is the duration of all of them.
 
     The engine takes the longest of them in any case.
     """

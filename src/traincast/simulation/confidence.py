@@ -1,0 +1,137 @@
+"""How sure a forecast of a job is: how it answers to each factor, and so an interval around its step.
+
+One simulation gives the whole gradient. Making an operation on the critical path a little longer makes the step
+longer by as much, and any other operation does nothing. So the share of the step that the path spends in a class of
+work is the derivative of the logarithm of the step by that of the class's factor.
+
+What is not known is of two kinds: the factors of this GPU and this framework (after the fit, or as far as the prior
+goes where no run was seen), each weighted by how much of the step answers to it, and what no factor can explain.
+
+Letters: T template operations, H operations of the path.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from traincast.analysis.critical_path import critical_path
+from traincast.estimate.factors import FactorTable, chip_of, host_class, keys_of, with_factors
+from traincast.estimate.priors import prior_deviation
+from traincast.simulation.job_step import JobStep
+from traincast.workload.words import CostClass, Group, Kind
+
+LEVEL = 0.9
+"""Share of measured steps that intervals are meant to contain."""
+
+Z = 1.6449
+"""Standard deviations to either side that contain `LEVEL` of a normal distribution."""
+
+UNEXPLAINED = {"dense": 0.03, "experts": 0.16}
+"""Deviation of the logarithm of a step that no factor explains, chosen so that 90 % of the steps of families left
+out of the fit lie inside (``traincast validate --cv family``, docs/ACCURACY.md)."""
+
+
+TRANSFERS = {"seen": 0.10, "unseen": 0.30}
+"""Deviation of transfers beyond the factors, which all links share: prices of collectives on links that were measured
+are off by 5 to 17 % (90th percentile), those of links known from a datasheet by 7 to 50 % (docs/ACCURACY.md)."""
+
+UNSEEN_COMPUTE = 0.12
+"""Deviation of computation on a GPU that no run was fitted to: products of unseen GPUs are off by 12 % in the mean,
+with kernels of its like (docs/operators.md)."""
+
+_UNHIDDEN = {Group.TP: "tp", Group.ETP: "tp", Group.CP: "cp", Group.EP: "ep"}
+
+
+def sensitivities(done: JobStep) -> Mapping[str, float]:
+    """Return the derivative of the logarithm of a step by that of each factor.
+
+    Parameters
+    ----------
+    done : JobStep
+        A simulated job.
+
+    Returns
+    -------
+    mapping
+        Class of work (`traincast.estimate.factors`) -> share of the step; below 0 where a larger factor makes
+        it shorter.
+    """
+    program, timeline = done.step.program, done.step.timeline
+    path = critical_path(program, timeline)
+    time_s_T = np.bincount(program.row_N[path.op_H], path.time_s_H, minlength=len(program.ops))
+    found: dict[str, float] = {}
+    for row in np.flatnonzero(time_s_T > 0).tolist():
+        for name, share in _classes(done, row).items():
+            found[name] = found.get(name, 0.0) + share * float(time_s_T[row]) / timeline.step_s
+    return found
+
+
+def _classes(done: JobStep, row: int) -> dict[str, float]:
+    """Return which factors scale an operation; more than one may scale all of it."""
+    ops = done.step.program.ops
+    kind, group, cost_class = Kind(ops.kind_T[row]), Group(ops.group_T[row]), CostClass(ops.cost_class_T[row])
+    if kind is Kind.COMPUTE:
+        shares = done.compute.shares_T[row]
+        total = sum(shares.values())
+        found = {name: time_s / total for name, time_s in shares.items()} if total else {}
+        return found | {"compute": 1.0}
+    if kind is Kind.GAP:
+        return {host_class(cost_class): 1.0}
+    if group is Group.NONE:
+        return {}
+    found = {f"transfer {group.name.lower()}": 1.0}
+    if kind is Kind.COLLECTIVE:
+        found |= _unhidden(done, group, cost_class, blocking=bool(ops.blocking_T[row]))
+    return found
+
+
+def _unhidden(done: JobStep, group: Group, cost_class: CostClass, *, blocking: bool) -> dict[str, float]:
+    """Return how the share that cannot be hidden scales a transfer, where the framework hides the rest.
+
+    What blocks is that share u of an exchange, what is launched beside computation the other, 1 - u, which
+    shrinks by u / (1 - u) of itself where the first grows by all of itself.
+    """
+    job = done.job
+    kind = "fsdp" if job.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD) else _UNHIDDEN.get(group)
+    if kind is None or blocking != (cost_class is CostClass.UNHIDDEN):
+        return {}
+    share = float(getattr(with_factors(job, done.factors).framework, f"unhidden_{kind}"))
+    return {f"unhidden {kind}": 1.0 if blocking else -share / (1 - share)}
+
+
+def deviation(done: JobStep, table: FactorTable, slopes: Mapping[str, float] | None = None) -> float:
+    """Return the standard deviation of the logarithm of a forecast.
+
+    Parameters
+    ----------
+    done : JobStep
+        The forecast.
+    table : FactorTable
+        Factors with the deviations that the fit left; a factor that is not in it has its prior's.
+    slopes : mapping, optional
+        Sensitivities of the forecast, where they are known already.
+    """
+    framework, slopes = done.job.framework.name, sensitivities(done) if slopes is None else slopes
+    seen = any(key[0] == "chip" and key[1] == chip_of(done.gpu) for key in table.factors)
+    variance = UNEXPLAINED["experts" if done.job.model.experts else "dense"] ** 2
+    transfers = sum(slope for name, slope in slopes.items() if name.startswith("transfer"))
+    variance += (TRANSFERS["seen" if seen else "unseen"] * transfers) ** 2
+    variance += 0.0 if seen else (UNSEEN_COMPUTE * slopes.get("compute", 0.0)) ** 2
+    for name, slope in slopes.items():
+        for key in keys_of(name, done.gpu, framework):
+            known = table.factors.get(key)
+            variance += (slope * (known.deviation if known else prior_deviation(key))) ** 2
+    return math.sqrt(variance)
+
+
+def interval(done: JobStep, table: FactorTable) -> dict[str, float]:
+    """Return the interval that contains the measured step in 90 of 100 cases.
+
+    Returns
+    -------
+    dict
+        ``level``, and ``low_s`` and ``high_s`` in seconds.
+    """
+    spread = math.exp(Z * deviation(done, table))
+    return {"level": LEVEL, "low_s": done.step_s / spread, "high_s": done.step_s * spread}

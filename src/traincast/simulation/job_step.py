@@ -1,0 +1,103 @@
+"""The step of a job: build its work, estimate it, run it."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traincast.diagnostics import Note
+from traincast.estimate.compute import PricedCompute, price_compute
+from traincast.estimate.factors import CostFactors, host_class, shipped_factors, with_factors
+from traincast.fabric.placement import place_job
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.gpu import Gpu
+from traincast.job.job import Job
+from traincast.schedules.check import plan_of
+from traincast.simulation.step import Setting, Step, run_step
+from traincast.workload.build.build import build_workload
+from traincast.workload.words import CostClass, Group, Kind, Operation
+from traincast.workload.workload import Workload
+
+_REDUCED_BY_SWITCHES = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
+"""What switches can reduce or multicast (`traincast.estimate.collectives.collnet`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStep:
+    """A job's step as it was simulated."""
+
+    job: Job
+    factors: CostFactors
+    compute: PricedCompute
+    step: Step
+
+    @property
+    def gpu(self) -> Gpu:
+        """What it runs on."""
+        return self.step.setting.cluster.gpu
+
+    @property
+    def step_s(self) -> float:
+        """Time of the step."""
+        return self.step.timeline.step_s
+
+
+def run_job(job: Job, setting: Setting, factors: CostFactors | None = None) -> JobStep:
+    """Simulate one step of a job; `factors` is what whole runs taught of each class of work, by default as shipped.
+
+    Raises
+    ------
+    ConfigError
+        If nothing is known of the cluster's GPU.
+    TraincastError
+        If the job cannot run.
+    """
+    cluster = setting.cluster
+    if factors is None:
+        factors = shipped_factors().for_job(cluster.gpu, job.framework.name)
+    asked = job.gpus_used_per_node if setting.gpus_used_per_node is None else setting.gpus_used_per_node
+    cluster, notes = place_job(cluster, job.parallel, asked)
+    workload, compute = estimated_work(job, cluster.gpu, factors, cluster.ranks_per_node)
+    workload = _with_sharp(replace(workload, assumptions=(*workload.assumptions, *notes)), job, cluster)
+    return JobStep(job, factors, compute, run_step(workload, replace(setting, cluster=cluster)))
+
+
+def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int = 8) -> tuple[Workload, PricedCompute]:
+    """Build a job's work, with a time for its computations and the host's work.
+
+    Raises
+    ------
+    TraincastError
+        If the job cannot run.
+    """
+    workload = build_workload(with_factors(job, factors), plan_of(job), ranks_per_node)
+    compute = price_compute(workload.ops, gpu, factors, job.framework.compute_factor * factors.of("compute"))
+    columns = zip(compute.ops.cost_class_T.tolist(), compute.ops.kind_T.tolist(), strict=True)
+    host_T = [factors.of(host_class(CostClass(each))) if kind == Kind.GAP else 1.0 for each, kind in columns]
+    ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * np.array(host_T))
+    transfer: dict[Group, float] = {
+        group: factors.of(f"transfer {group.name.lower()}") for group in Group if group is not Group.NONE
+    }
+    return replace(workload, ops=ops, transfer_factor=transfer), compute
+
+
+def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:
+    """Let the switches between nodes reduce for the group that the job asks it for, where they can."""
+    if job.sharp is None:
+        return workload
+    group = {"dp": Group.DP, "dp_replica": Group.REPLICA}[job.sharp]
+    flag = f"sharp {job.sharp}"
+    if cluster.inter.kind != "infiniband":
+        text = (
+            f"{flag} has no effect: {cluster.name} is not said to be InfiniBand, and other switches reduce nothing; "
+            'give a cluster file with kind = "infiniband" in [inter] where it is'
+        )
+        return replace(workload, warnings=(*workload.warnings, Note("sharp-unused", text)))
+    at = workload.ops.group_T == group
+    if not np.any(at & np.isin(workload.ops.operation_T, _REDUCED_BY_SWITCHES)):
+        text = f"{flag} has no effect: no gradients or parameters are exchanged over groups of that kind"
+        return replace(workload, warnings=(*workload.warnings, Note("sharp-unused", text)))
+    text = f"{flag}: InfiniBand switches reduce, so that an all-reduce crosses each NIC once, and not nearly twice"
+    if not np.any(at & (workload.ops.operation_T == Operation.ALL_REDUCE)):
+        text += f"; zero {job.zero} has none over that group, and reduce-scatters and all-gathers move the same bytes"
+    note = Note("sharp", text)
+    return replace(workload, in_network=frozenset({group}), assumptions=(*workload.assumptions, note))

@@ -1,0 +1,223 @@
+"""What is overlapped with what on a rank, as its times say: computation and transfers, transfers of two kinds.
+
+Waiting for members or for a message is no transfer. All ranks are handled in the same array operations, yet the
+numbers of a rank depend on nothing but its own times, so that a rank has the same ones whichever others are
+simulated. Letters: N operations, T template operations, I spans or operations of a selection, D disjoint spans,
+P pairs, R ranks, W ranks of the world.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import permutations
+from typing import NamedTuple
+
+import numpy as np
+
+from traincast.fabric.placement import NODE
+from traincast.workload.ops import BoolArray, FloatArray, IntArray
+from traincast.workload.program import Program
+from traincast.workload.words import Group, Kind
+
+_TRANSFERS = (Kind.COLLECTIVE, Kind.SEND, Kind.RECV)
+
+
+class Spans(NamedTuple):
+    """Stretches of time, rank by rank."""
+
+    begin_s_I: FloatArray
+    end_s_I: FloatArray
+    ptr_R1: IntArray
+    """Those of rank r are ptr_R1[r] .. ptr_R1[r+1]-1."""
+
+    @property
+    def rank_I(self) -> IntArray:
+        """Rank of each."""
+        return np.repeat(np.arange(len(self.ptr_R1) - 1), np.diff(self.ptr_R1))
+
+
+class Pairs(NamedTuple):
+    """Spans that overlap."""
+
+    span_P: IntArray
+    disjoint_P: IntArray
+    overlap_s_P: FloatArray
+
+    def per_span(self, spans: Spans) -> FloatArray:
+        """Return how much of each span is covered, [I]."""
+        return _summed(self.span_P, self.overlap_s_P, len(spans.begin_s_I))
+
+    def per_disjoint(self, disjoint: Spans) -> FloatArray:
+        """Return how much of each disjoint span is covered, [D], counting twice what two spans cover."""
+        return _summed(self.disjoint_P, self.overlap_s_P, len(disjoint.begin_s_I))
+
+
+def union(spans: Spans) -> Spans:
+    """Return the same time as disjoint spans, in order."""
+    count, rank_I = len(spans.begin_s_I), spans.rank_I
+    if not count:
+        return spans
+    # Integers in the order of the times let one maximum run over all ranks without touching a number.
+    value, code = np.unique(np.concatenate([spans.begin_s_I, spans.end_s_I]), return_inverse=True)
+    begin_I, end_I = rank_I * len(value) + code[:count], rank_I * len(value) + code[count:]
+    order = np.argsort(begin_I, kind="stable")
+    begin_I, reach_I = begin_I[order], np.maximum.accumulate(end_I[order])
+    first = np.flatnonzero(np.concatenate([[True], begin_I[1:] > reach_I[:-1]]))
+    last = np.concatenate([first[1:], [count]]) - 1
+    ptr_R1 = np.searchsorted(rank_I[order][first], np.arange(len(spans.ptr_R1)))
+    return Spans(value[begin_I[first] % len(value)], value[reach_I[last] % len(value)], ptr_R1)
+
+
+def overlaps(spans: Spans, disjoint: Spans) -> Pairs:
+    """Return which spans overlap with which of some disjoint ones of the same rank, and for how long.
+
+    Those of a rank in `disjoint` are in order, none beginning before the one before it has ended. Pairs are in the
+    order of `spans`, and for each in that of `disjoint`.
+    """
+    rank_I = spans.rank_I
+    low_I, high_I = disjoint.ptr_R1[rank_I], disjoint.ptr_R1[rank_I + 1]
+    first_I = _bisect(disjoint.end_s_I, low_I, high_I, spans.begin_s_I, after_equal=True)
+    last_I = _bisect(disjoint.begin_s_I, low_I, high_I, spans.end_s_I, after_equal=False)
+    count_I = np.maximum(last_I - first_I, 0)
+    span_P = np.repeat(np.arange(len(rank_I)), count_I)
+    disjoint_P = np.arange(len(span_P)) + np.repeat(first_I - np.cumsum(count_I) + count_I, count_I)
+    until_P = np.minimum(spans.end_s_I[span_P], disjoint.end_s_I[disjoint_P])
+    since_P = np.maximum(spans.begin_s_I[span_P], disjoint.begin_s_I[disjoint_P])
+    return Pairs(span_P, disjoint_P, np.maximum(until_P - since_P, 0.0))
+
+
+def most_of_a_rank(overlap_s_I: FloatArray, spans: Spans) -> float:
+    """Return the share of all spans of a rank that overlaps are, on the rank where it is largest."""
+    ranks, rank_I = len(spans.ptr_R1) - 1, spans.rank_I
+    overlap_s_R = _summed(rank_I, overlap_s_I, ranks)
+    whole_s_R = _summed(rank_I, spans.end_s_I - spans.begin_s_I, ranks)
+    return float(np.divide(overlap_s_R, whole_s_R, out=np.zeros(ranks), where=whole_s_R > 0).max(initial=0.0))
+
+
+def shares(overlap_s_I: FloatArray, spans: Spans) -> FloatArray:
+    """Return which share of each span an overlap is; 0 for a span of no time, and never above 1."""
+    length_s_I = spans.end_s_I - spans.begin_s_I
+    share_I = np.divide(overlap_s_I, length_s_I, out=np.zeros(len(length_s_I)), where=length_s_I > 0)
+    return np.minimum(share_I, 1.0)
+
+
+def _summed(at_I: IntArray, value_I: FloatArray, count: int) -> FloatArray:
+    """Add up values by number, each number's in their order."""
+    sums: FloatArray = np.bincount(at_I, value_I, count).astype(np.float64, copy=False)
+    return sums
+
+
+def _bisect(
+    value_D: FloatArray, low_I: IntArray, high_I: IntArray, wanted_I: FloatArray, after_equal: bool
+) -> IntArray:
+    """Return the first place from low to high whose value is above the wanted one, or equal to it if so asked."""
+    low, high = low_I.copy(), high_I.copy()
+    while (open_I := low < high).any():
+        middle = (low + high) // 2
+        value = value_D[np.where(open_I, middle, 0)]
+        below: BoolArray = value <= wanted_I if after_equal else value < wanted_I
+        low = np.where(open_I & below, middle + 1, low)
+        high = np.where(open_I & ~below, middle, high)
+    return low
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Some operations of a program, rank by rank."""
+
+    at_I: IntArray
+    """Their numbers, ascending."""
+    ptr_R1: IntArray
+
+    @classmethod
+    def of(cls, program: Program, rows_T: BoolArray) -> "Selection":
+        """Select the runs of some template operations."""
+        at_I = np.flatnonzero(rows_T[program.row_N]) if rows_T.any() else np.zeros(0, dtype=np.int64)
+        return cls(at_I, np.searchsorted(at_I, program.op_ptr_R1))
+
+    def where(self, chosen_I: BoolArray) -> "Selection":
+        """Return those of them that are chosen."""
+        before_I1 = np.concatenate([[0], np.cumsum(chosen_I)])
+        return Selection(self.at_I[chosen_I], before_I1[self.ptr_R1])
+
+    def spans(self, start_s_N: FloatArray, end_s_N: FloatArray) -> Spans:
+        """Return when they ran."""
+        return Spans(start_s_N[self.at_I], end_s_N[self.at_I], self.ptr_R1)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeAndTransfers:
+    """Computations, and the transfers that may be overlapped with one."""
+
+    compute: Selection
+    transfers: Selection
+
+    @classmethod
+    def of(cls, program: Program) -> "ComputeAndTransfers":
+        """Find them in a program: two operations that both hold back what follows them are never overlapped."""
+        ops = program.ops
+        compute_T, transfer_T = ops.kind_T == Kind.COMPUTE, np.isin(ops.kind_T, _TRANSFERS)
+        if ops.blocking_T[compute_T].all():
+            transfer_T = transfer_T & ~ops.blocking_T
+        if not transfer_T.any():
+            compute_T = np.zeros_like(compute_T)
+        return cls(Selection.of(program, compute_T), Selection.of(program, transfer_T))
+
+    def shares(self, start_s_N: FloatArray, end_s_N: FloatArray) -> Iterator[tuple[IntArray, FloatArray]]:
+        """Yield computations, then transfers, with the share of its own time that the other kind of work runs too."""
+        if not len(self.transfers.at_I):
+            return
+        compute, transfers = (each.spans(start_s_N, end_s_N) for each in (self.compute, self.transfers))
+        yield self.compute.at_I, shares(overlaps(union(transfers), compute).per_disjoint(compute), compute)
+        yield self.transfers.at_I, shares(overlaps(transfers, compute).per_span(transfers), transfers)
+
+
+@dataclass(frozen=True, slots=True)
+class KindsOfTransfers:
+    """Transfers between nodes, by the kind of their group."""
+
+    of_kind: dict[Group, Selection]
+    asynchronous: frozenset[Group]
+    """Kinds with transfers that hold nothing back."""
+
+    @classmethod
+    def of(cls, program: Program, location_LW: IntArray) -> "KindsOfTransfers":
+        """Find them in a program."""
+        ops = program.ops
+        transfer_T = np.isin(ops.kind_T, _TRANSFERS)
+        found = {}
+        for kind in sorted({Group(int(each)) for each in np.unique(ops.group_T[transfer_T])} - {Group.NONE}):
+            of_kind = Selection.of(program, transfer_T & (ops.group_T == kind))
+            leaving = of_kind.where(_leaves_node(program, of_kind, location_LW[NODE]))
+            if len(leaving.at_I):
+                found[kind] = leaving
+        launched_T = transfer_T & ~ops.blocking_T
+        return cls(found, frozenset(kind for kind in found if np.any(launched_T & (ops.group_T == kind))))
+
+    def shares(self, start_s_N: FloatArray, end_s_N: FloatArray) -> Iterator[tuple[Group, Group, FloatArray, float]]:
+        """Yield a kind, another one, and of the first's time the share that is overlapped with the second's.
+
+        Of each transfer, and of the rank on which it is largest. Only pairs that overlap at all.
+        """
+        spans = {kind: each.spans(start_s_N, end_s_N) for kind, each in self.of_kind.items()}
+        covered = {kind: union(each) for kind, each in spans.items()} if len(spans) > 1 and self.asynchronous else {}
+        for one, two in permutations(covered, 2):
+            if not self.asynchronous & {one, two}:
+                continue
+            overlap_s_I = overlaps(spans[one], covered[two]).per_span(spans[one])
+            if overlap_s_I.any():
+                yield one, two, shares(overlap_s_I, spans[one]), most_of_a_rank(overlap_s_I, spans[one])
+
+
+def _leaves_node(program: Program, selection: Selection, node_W: IntArray) -> BoolArray:
+    """Return whether each transfer has its members, or its two ends, on several nodes, [I]."""
+    group_I = program.group_N[selection.at_I]
+    spread_G = np.array([np.ptp(node_W[group.members]) > 0 for group in program.groups], dtype=np.bool_)
+    leaves_I: BoolArray = spread_G[group_I]
+    peer_I = program.peer_stage_N[selection.at_I]
+    message = np.flatnonzero((peer_I >= 0) & leaves_I)
+    stage_I = program.stage_R[np.repeat(np.arange(len(program.rank_R)), np.diff(selection.ptr_R1))]
+    for group in np.unique(group_I[message]):
+        mine = message[group_I[message] == group]
+        node_K = node_W[program.groups[int(group)].members]
+        leaves_I[mine] = node_K[stage_I[mine]] != node_K[peer_I[mine]]
+    return leaves_I

@@ -1,0 +1,189 @@
+"""Run what a user describes, and keep in the result all that is needed to run it again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from os import PathLike, fspath
+from pathlib import Path
+
+from traincast.diagnostics import Note
+from traincast.errors import FormatError
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.job.draft import Draft
+from traincast.job.frameworks import framework_names, load_framework
+from traincast.job.inputs import DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
+from traincast.job.job import Job, JobRequest
+from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
+from traincast.job.record import RunRecord, record_from_table, record_to_table
+from traincast.job.resolve import resolve_job
+from traincast.model.load import model_names
+from traincast.simulation.result import Result
+from traincast.simulation.simulate import simulate
+from traincast.simulation.step import Setting
+from traincast.workload.workload import Workload
+
+DEFAULT_CLUSTER = "h100"
+"""What a run without a cluster is taken to run on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A setting, and who chose its cluster."""
+
+    setting: Setting
+    cluster_assumed: bool
+    """Whether nobody named it."""
+    inputs: tuple[InputFile, ...]
+    """The files that describe it."""
+
+    def options(self, layout: LayoutOptions | None = None) -> SimulateOptions:
+        """Return what is recorded of them: all but the cluster, which is recorded in full, and the engine."""
+        said = {each.name: getattr(self.setting, each.name) for each in fields(StepOptions)}
+        return SimulateOptions(layout=layout or LayoutOptions(), **said)
+
+
+def choose(
+    options: StepOptions,
+    cluster: str | PathLike[str] | Cluster | None,
+    engine: str,
+    *,
+    cluster_assumed: bool = False,
+    described_by: Sequence[InputFile] = (),
+) -> Chosen:
+    """Load the cluster that is named, by default `DEFAULT_CLUSTER`, and put the options on it.
+
+    Parameters
+    ----------
+    options : StepOptions
+        Of the simulation.
+    cluster : str, path, Cluster or None
+        What it runs on.
+    engine : {"auto", "reference", "kernel"}
+        Implementation of the engine.
+    cluster_assumed : bool
+        Whether nobody named that cluster, though it is given.
+    described_by : sequence of InputFile
+        Files of an earlier run, among them those that said that cluster.
+
+    Raises
+    ------
+    TraincastError
+        If the cluster is not known or cannot be read.
+    """
+    files = [each for each in described_by if each.format in DESCRIPTIONS]
+    if isinstance(cluster, Cluster):
+        return Chosen(Setting.of(options, cluster, engine), cluster_assumed, tuple(files))
+    found = load_cluster(cluster or DEFAULT_CLUSTER)
+    if cluster is not None:
+        files += named_file(fspath(cluster), cluster_names(), "cluster")
+    if found.fabric is not None and found.fabric.file is not None:
+        files += named_file(found.fabric.file, (), "topology")
+    return Chosen(Setting.of(options, found, engine), cluster_assumed or cluster is None, tuple(files))
+
+
+def recorded_simulation(workload: Workload, chosen: Chosen) -> Result:
+    """Simulate a workload; the result holds its inputs and its run.
+
+    Raises
+    ------
+    TraincastError
+        If the workload cannot run.
+    """
+    result = simulate(workload, chosen.setting)
+    record = RunRecord(
+        command="simulate",
+        cluster=chosen.setting.cluster,
+        cluster_assumed=chosen.cluster_assumed,
+        options=chosen.options(workload.layout),
+        inputs=(*workload.inputs, *chosen.inputs),
+    )
+    return _recorded(result, record)
+
+
+def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oom: bool = False) -> Result:
+    """Forecast a job as it was described; the result holds its job, its inputs and its run.
+
+    Raises
+    ------
+    TraincastError
+        If the job cannot be described or cannot run.
+    """
+    # What forecasts need is not loaded to simulate a file.
+    from traincast.simulation.forecast import forecast
+
+    draft = job if isinstance(job, Draft) else Draft()
+    cluster = chosen.setting.cluster
+    request = draft.request() if isinstance(job, Draft) else job
+    files = () if not isinstance(draft.model, str) else model_file(draft.model, model_names())
+    if isinstance(request, JobRequest):
+        request, framework_inputs = _with_own_framework(request)
+        files += framework_inputs
+    decided = resolve_job(request, cluster) if isinstance(request, JobRequest) else request
+    decided = replace(decided, assumptions=(*draft.notes, *decided.assumptions))
+    result = forecast(decided, chosen.setting, allow_oom=allow_oom)
+    record = RunRecord(
+        command="predict",
+        cluster=cluster,
+        cluster_assumed=chosen.cluster_assumed,
+        options=chosen.options(),
+        job=request,
+        notes=draft.notes,
+        warnings=draft.warnings,
+        allow_oom=allow_oom,
+        inputs=(*draft.inputs, *files, *chosen.inputs),
+    )
+    return _recorded(replace(result, warnings=(*draft.warnings, *result.warnings)), record)
+
+
+def record_of(result: Result, shown: str = "result.json") -> RunRecord:
+    """Return what a result of this version or an older one was made from; `shown` is its file, for messages.
+
+    Raises
+    ------
+    FormatError
+        If it does not hold that.
+    TraincastError
+        If what it holds is damaged.
+    """
+    if result.run is None:
+        raise FormatError("does not hold what it was made from (key run); its version did not write it", shown)
+    return record_from_table(result.run, result.inputs, shown)
+
+
+def unchanged_files(inputs: Sequence[InputFile], shown: str = "result.json") -> list[Path]:
+    """Return the paths of the files of a workload, which must be what they were.
+
+    Raises
+    ------
+    FormatError
+        If there are none, or one cannot be read or has other bytes now.
+    """
+    files = [each for each in inputs if each.format not in DESCRIPTIONS]
+    if not files:
+        raise FormatError("names no file that it was simulated from, so it cannot be run again", shown)
+    for each in files:
+        found = input_of(each.path, each.format)
+        if found.sha256 != each.sha256:
+            raise FormatError(f"is not the file that {shown} was made from: its SHA-256 was {each.sha256}", each.path)
+    return [Path(each.path) for each in files if each.format != LOADS]
+
+
+def _with_own_framework(request: JobRequest) -> tuple[JobRequest, tuple[InputFile, ...]]:
+    """Return a request that holds its framework itself where a file says it, and that file."""
+    if not isinstance(request.framework, str):
+        return request, ()
+    files = named_file(request.framework, framework_names(), "framework")
+    return (replace(request, framework=load_framework(request.framework)) if files else request), files
+
+
+def _recorded(result: Result, record: RunRecord) -> Result:
+    """Return a result with what it was made from, and what is said where nobody named a cluster."""
+    assumptions = (*(Note("cluster-assumed", text) for text in record.cluster.assumed), *result.assumptions)
+    warnings, name = result.warnings, record.cluster.name
+    if record.cluster_assumed:
+        assumptions = (*assumptions, Note("cluster-default", f"no cluster was given; taken as {name}"))
+        if any(each.algorithm != "measured" for each in result.collectives):
+            text = f"communication was priced for {name}, because no cluster was given (use --cluster)"
+            warnings = (*warnings, Note("cluster-default", text))
+    table = record_to_table(record)
+    return replace(result, run=table, inputs=record.inputs, assumptions=assumptions, warnings=warnings)

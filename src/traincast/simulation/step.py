@@ -1,0 +1,251 @@
+"""A step: a workload laid out as a program, costed, and timed until what overlaps agrees with the times.
+
+Letters: R simulated ranks, W ranks, L levels of location.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
+
+import numpy as np
+
+from traincast.diagnostics import Note
+from traincast.engine.graph import Graph, build_graph
+from traincast.errors import ConfigError, DeadlockError, InfeasibleError
+from traincast.estimate.contention import Contention, SharedNetwork
+from traincast.estimate.overlap import slowdowns
+from traincast.estimate.price import Prices, price_program
+from traincast.fabric.placement import locations
+from traincast.hardware.cluster import Cluster
+from traincast.job.options import StepOptions
+from traincast.progress import advanced, announce
+from traincast.schedules.check import plan_of
+from traincast.schedules.plan import SchedulePlan
+from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers
+from traincast.simulation.settle import Loop, Settled
+from traincast.units import counted, format_size
+from traincast.workload.expand import expand
+from traincast.workload.fold import fold, unfolded
+from traincast.workload.groups import GroupTable, rank_groups
+from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.program import Program, Timeline
+from traincast.workload.words import Group
+from traincast.workload.workload import Workload
+
+MAX_OPS = 20_000_000
+"""Largest program that is built (about 3.2 GB, and 20 s on one core); beyond it a message is kinder than an
+exhausted machine."""
+
+LONG_OPS = 4_000_000
+"""Operations from which a run is announced, with its progress."""
+LONG_OPS_IN_PYTHON = 200_000
+"""The same without numba."""
+_OPS_PER_S = 1e6
+_OPS_PER_S_IN_PYTHON = 3e4
+_BYTES_PER_OP = 160
+"""Measured on one core of a shared server, 5 million operations: 1.1 million in a second, 152 bytes each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting(StepOptions):
+    """How a step is simulated, on what, and by which engine; made once, and handed to every act."""
+
+    cluster: Cluster
+    engine: str = "auto"
+    """``auto``, ``reference`` or ``kernel``: implementations that agree bit for bit."""
+
+    @classmethod
+    def of(cls, options: StepOptions, cluster: Cluster, engine: str = "auto") -> "Setting":
+        """Return some options on a cluster."""
+        said = {each.name: getattr(options, each.name) for each in fields(StepOptions)}
+        return cls(cluster=cluster, engine=engine, **said)
+
+    @property
+    def hashes_flows(self) -> bool:
+        """Whether another seed may give another step."""
+        fabric = self.cluster.fabric
+        return (
+            fabric is not None and fabric.routing == "ecmp" and not self.cluster.ideal and self.network != "analytical"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A workload as a program, and what does not depend on how long anything takes."""
+
+    workload: Workload
+    setting: Setting
+    plan: SchedulePlan
+    program: Program
+    tables: Mapping[Group, GroupTable]
+    location_LW: IntArray
+    graph: Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that ran: its program with costs and times."""
+
+    layout: Layout
+    program: Program
+    """That of the layout, each operation with where its time is known from."""
+    costs: Prices
+    contention: dict[Group, Contention]
+    """How groups of one kind share links; empty where nothing is shared."""
+    rate_notes: tuple[Note, ...]
+    """What the fabric's own rate means for the costs."""
+    settled: Settled
+
+    @property
+    def workload(self) -> Workload:
+        """What every rank does."""
+        return self.layout.workload
+
+    @property
+    def setting(self) -> Setting:
+        """How it ran."""
+        return self.layout.setting
+
+    @property
+    def timeline(self) -> Timeline:
+        """When everything ran."""
+        return self.settled.timeline
+
+    def of_other_seeds(self) -> tuple[float, ...]:
+        """Return the step time of each hash seed that is asked for but the fabric's own; none where none is hashed."""
+        setting, fabric = self.setting, self.setting.cluster.fabric
+        if fabric is None or not setting.hashes_flows:
+            return ()
+        seeds = range(fabric.seed + 1, fabric.seed + setting.network_seeds)
+        return tuple(time_layout(self.layout, seed).timeline.step_s for seed in seeds)
+
+
+def run_step(workload: Workload, setting: Setting) -> Step:
+    """Lay a workload out, cost it and time it.
+
+    Raises
+    ------
+    TraincastError
+        If the workload cannot run; a deadlock names the operations that wait for each other.
+    """
+    return time_layout(lay_out(workload, setting))
+
+
+def lay_out(workload: Workload, setting: Setting) -> Layout:
+    """Lay out the operations of every rank, or of one rank for all that are alike.
+
+    Raises
+    ------
+    TraincastError
+        If its schedule cannot run, or a rank of the setting does not exist.
+    InfeasibleError
+        If the program has more than `MAX_OPS` operations.
+    """
+    plan = plan_of(workload)
+    location_LW = locations(setting.cluster, workload.parallel.world_size)
+    kinds = {Group(int(kind)) for kind in np.unique(workload.ops.group_T)} - {Group.NONE}
+    tables = rank_groups(workload.parallel, kinds | ({Group.PP} if workload.parallel.pp > 1 else set()))
+    program = _program(workload, plan, tables, location_LW, setting)
+    advanced(0.35)
+    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
+    return Layout(workload, setting, plan, program, tables, location_LW, graph)
+
+
+def time_layout(layout: Layout, seed: int | None = None) -> Step:
+    """Cost a program and let its times settle; `seed` is that of hashed routes, by default the fabric's own.
+
+    Raises
+    ------
+    DeadlockError
+        If operations wait for each other for ever.
+    """
+    workload, setting, program = layout.workload, layout.setting, layout.program
+    network = SharedNetwork(setting.cluster, layout.tables, program.ops, setting.network, seed)
+    contention = network.own_kind()
+    own, alone = {kind: each.cluster for kind, each in contention.items()}, network.alone
+
+    def cost(contended: Mapping[Group, Cluster]) -> Prices:
+        seen = {**own, **contended}
+        for group in workload.in_network:
+            seen[group] = replace(seen.get(group, alone), in_network_reduction=True)
+        rates = setting.busbw_bytes_per_s
+        return price_program(program, alone, layout.location_LW, rates, seen, workload.transfer_factor)
+
+    costs = cost({})
+    slowdown_T = slowdowns(program, workload.compute_is_in_situ, setting.overlap_slowdown)
+    slows = not setting.cluster.ideal and bool(slowdown_T.any())
+    loop = Loop(
+        alone_s_N=costs.duration_s_N,
+        slowdown_N=lambda at_I: slowdown_T[program.row_N[at_I]],
+        compute=ComputeAndTransfers.of(program) if slows else None,
+        kinds=KindsOfTransfers.of(program, layout.location_LW) if network.shared else None,
+        network=network,
+        cost=lambda contended: cost(contended).duration_s_N,
+    )
+    advanced(0.5)
+    try:
+        settled = loop.settle(layout.graph, setting.engine)
+    except DeadlockError as error:
+        names = " -> ".join(_describe(program, op) for op in error.ops[:12])
+        raise DeadlockError(f"{error}; {names}", error.ops) from None
+    advanced(0.75)
+    known = replace(program, ops=replace(program.ops, provenance_T=costs.provenance_T))
+    return Step(layout, known, costs, contention, network.rate_notes, settled)
+
+
+def _program(
+    workload: Workload,
+    plan: SchedulePlan,
+    tables: Mapping[Group, GroupTable],
+    location_LW: IntArray,
+    setting: Setting,
+) -> Program:
+    world = workload.parallel.world_size
+    factor_W = _compute_factors(setting, world)
+    if setting.unfold:
+        chosen = unfolded(world)
+    else:
+        stage_W = np.arange(world) // workload.parallel.ranks_per_stage
+        speeds, speed_W = np.unique(factor_W, return_inverse=True)
+        start_W = (stage_W * len(workload.templates) + workload.template_W) * len(speeds) + speed_W
+        measured = sorted(workload.measured.end_s) if workload.measured else []
+        chosen = fold(start_W, tables, location_LW, np.isin(np.arange(world), measured))
+    ranks = len(chosen.rank_C)
+    ops = _estimated_ops(workload, ranks)
+    if ops > MAX_OPS:
+        raise InfeasibleError(
+            f"simulating {ranks} ranks would take about {ops:.3g} operations, above the limit of "
+            f"{MAX_OPS:.3g}; use fewer microbatches, or drop --unfold"
+        )
+    fast, told = find_spec("numba") is not None, max(ops, float(len(workload.ops)))
+    if told > (LONG_OPS if fast else LONG_OPS_IN_PYTHON):
+        announce(
+            f"simulating about {told:,.0f} operations of {counted(ranks, 'rank')}: about "
+            f"{told / (_OPS_PER_S if fast else _OPS_PER_S_IN_PYTHON):.0f} s and {format_size(told * _BYTES_PER_OP)}"
+        )
+    advanced(0.15)
+    return expand(workload, plan, chosen, tables, factor_W if setting.compute_slowdown else None)
+
+
+def _estimated_ops(workload: Workload, ranks: int) -> float:
+    """Return about how many operations a program of so many ranks has."""
+    length = np.array([len(segment) for segment in workload.segments] + [0])
+    per_pipeline = max(
+        float(length[template.forward_QM].sum() + length[template.backward_QM].sum()) for template in workload.templates
+    )
+    return per_pipeline / workload.parallel.pp * ranks
+
+
+def _compute_factors(setting: Setting, world: int) -> FloatArray:
+    factor_W = np.ones(world)
+    for rank, factor in setting.compute_slowdown.items():
+        if rank >= world:
+            raise ConfigError(f"rank {rank} is outside the world of {world} ranks", "slow")
+        factor_W[rank] = factor
+    return factor_W
+
+
+def _describe(program: Program, op: int) -> str:
+    row = int(program.row_N[op])
+    where = f"rank {program.rank_N[op]}, microbatch {program.microbatch_N[op]}"
+    return f"{program.ops.name_T[row]}{program.place(row)} on {where}"
