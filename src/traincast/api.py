@@ -1,4 +1,9 @@
-"""The facade: what a Python user calls, and all that the command line calls."""
+"""The facade: what a Python user calls, and all that the command line calls.
+
+Whatever cannot be read, is not known or cannot run raises a `traincast.errors.TraincastError` with one message that
+says what, where and what to do; a function names the errors that it raises beyond that. A cluster is a preset, a GPU,
+the path of a TOML file, or a `Cluster`. Engines are ``auto``, ``reference`` and ``kernel``, which agree bit for bit.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -56,16 +61,7 @@ StrPath = str | PathLike[str]
 
 
 def inspect(path: StrPath) -> Inspection:
-    """Say what a file is: format, generation, contents, totals, oddities.
-
-    Parameters
-    ----------
-    path : str or path
-        The file; a folder or pattern that stands for one file (see `expand`).
-
-    Returns
-    -------
-    Inspection
+    """Say what a file, or the one of a folder or pattern, is: format, generation, contents, totals, problems.
 
     Raises
     ------
@@ -82,12 +78,7 @@ def inspect(path: StrPath) -> Inspection:
 
 
 def inspect_all(files: StrPath | Sequence[StrPath]) -> Iterator[Inspection]:
-    """Say what each of several files is (see `inspect`); folders and patterns may stand for them.
-
-    Yields
-    ------
-    Inspection
-        Of each file, in their order.
+    """Say what each of several files is, in their order (see `inspect`); folders and patterns may stand for them.
 
     Raises
     ------
@@ -128,10 +119,6 @@ def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None
         One file, or the rank files of one run, or the folder they are in (see `expand`).
     layout : LayoutOptions, optional
         What to override of the files' layout.
-
-    Returns
-    -------
-    Workload
 
     Raises
     ------
@@ -180,26 +167,14 @@ def simulate(
         What to simulate.
     options : SimulateOptions, optional
         All options at once.
-    engine : {"auto", "reference", "kernel"}
-        Implementation of the engine; all agree bit for bit.
     **changes
         Options as keywords, used when `options` is not given: the fields of
         `SimulateOptions` and `LayoutOptions`, such as ``cluster="h100"`` or ``tp=8``.
 
-    Returns
-    -------
-    Result
-
-    Raises
-    ------
-    TraincastError
-        If the input cannot be read or cannot run.
-
     Examples
     --------
     >>> import traincast
-    >>> result = traincast.simulate("workload.txt", cluster="h100", vpp=2)  # doctest: +SKIP
-    >>> result.iteration_time_s  # doctest: +SKIP
+    >>> traincast.simulate("workload.txt", cluster="h100", vpp=2).iteration_time_s  # doctest: +SKIP
     """
     if options is not None and changes:
         raise ConfigError(f"give options or keywords, not both ({', '.join(sorted(changes))})")
@@ -226,17 +201,11 @@ def predict(
         What is trained and how it is laid out; what is left open is decided by its framework, and every such
         decision is among the assumptions of the result. A path is that of a job file.
     cluster : str, path or Cluster, optional
-        Preset, GPU, TOML file or cluster; by default what the job says, else ``h100``, an assumption.
-    options : SimulateOptions, optional
-        Pricing overrides, stragglers, what shares links; its layout is not used.
+        Cluster; by default what the job says, else ``h100``, an assumption.
+    options : StepOptions, optional
+        Bus bandwidths, stragglers, what shares links; a layout, which `SimulateOptions` may hold, is refused.
     allow_oom : bool
         Simulate even a job that is very unlikely to fit into memory; a warning says so.
-    engine : {"auto", "reference", "kernel"}
-        Implementation of the engine; all agree bit for bit.
-
-    Returns
-    -------
-    Result
 
     Raises
     ------
@@ -313,16 +282,10 @@ def compare(a: StrPath | Result | Workload, b: StrPath | Result | Workload) -> C
     Comparison
         Differences are those of `b` to `a`.
 
-    Raises
-    ------
-    TraincastError
-        If a side cannot be read, or says no measured step.
-
     Examples
     --------
     >>> import traincast
-    >>> comparison = traincast.compare("run", "out/result.json")  # doctest: +SKIP
-    >>> comparison.step.relative  # doctest: +SKIP
+    >>> traincast.compare("run", "out/result.json").step.relative  # doctest: +SKIP
     """
     return compare_sides(_side(a), _side(b))
 
@@ -343,7 +306,7 @@ def validate(
     path : path
         A CSV file, whose columns say what was measured, or a log of nccl-tests.
     cluster : str, path or Cluster, optional
-        Preset, GPU, TOML file or cluster that all rows ran on; by default each row's GPU says its preset.
+        Cluster that all rows ran on; by default each row's GPU says its preset.
     by : sequence of str, optional
         Groupings to show, such as ``("gpu", "op")``, or ``("gpu+op",)`` for both at once; all
         that there are by default.
@@ -353,15 +316,6 @@ def validate(
         What to predict where a file holds several things: ``training-runs``, ``memory-of-runs``.
     progress : callable, optional
         Told how many rows are predicted, and of how many.
-
-    Returns
-    -------
-    Validation
-
-    Raises
-    ------
-    TraincastError
-        If the file or the cluster cannot be read, or there is no such grouping.
     """
     from traincast.calibrate.validate import validate as validate_file
 
@@ -388,16 +342,7 @@ def collective(
     nodes : int, optional
         Nodes they are spread over; the fewest by default.
     cluster : str, path or Cluster, optional
-        Preset, GPU, TOML file or cluster; the default cluster, as an assumption, where it is not given.
-
-    Returns
-    -------
-    CollectiveTable
-
-    Raises
-    ------
-    TraincastError
-        If a name is unknown, or the ranks do not fit on the nodes.
+        Cluster; the default cluster, as an assumption, where it is not given.
 
     Examples
     --------
@@ -424,7 +369,7 @@ def calibrate(files: StrPath | Sequence[StrPath], cluster: StrPath | Cluster, *,
     files : path or sequence of paths
         Logs of nccl-tests and CSV files, all of one cluster.
     cluster : str, path or Cluster
-        Preset, GPU, TOML file or cluster to start from; what the measurements do not show stays as it is there.
+        Cluster to start from; what the measurements do not show stays as it is there.
     table : bool, default False
         Whether the profile keeps the measured times too, as the price of just these groups.
 
@@ -432,11 +377,6 @@ def calibrate(files: StrPath | Sequence[StrPath], cluster: StrPath | Cluster, *,
     -------
     Calibration
         Its `profile` is a file for ``cluster``.
-
-    Raises
-    ------
-    TraincastError
-        If a file cannot be read, or its rows cannot be fitted.
     """
     from traincast.calibrate.calibrate import calibrate as calibrate_cluster
 
@@ -464,15 +404,6 @@ def operator(
     **described
         The operator's sizes by name (``m=8192``), and perhaps ``dtype``, ``direction``,
         ``causal``, ``window`` and ``options``.
-
-    Returns
-    -------
-    OperatorPrice
-
-    Raises
-    ------
-    TraincastError
-        If a name is unknown, or a size is missing or wrong.
 
     Examples
     --------
@@ -502,11 +433,6 @@ def calibrate_operators(files: StrPath | Sequence[StrPath], gpu: StrPath | Gpu) 
     -------
     OperatorCalibration
         Its `profile` is a file for ``constants``.
-
-    Raises
-    ------
-    TraincastError
-        If a file cannot be read, or no family has rows enough.
     """
     from traincast.calibrate.operator_calibration import calibrate_operators as fit
 
@@ -514,18 +440,7 @@ def calibrate_operators(files: StrPath | Sequence[StrPath], gpu: StrPath | Gpu) 
 
 
 def load_result(path: StrPath) -> Result:
-    """Read a ``result.json`` that was written before.
-
-    Parameters
-    ----------
-    path : path
-        The file, or the folder that it was written to.
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be read or is no result.
-    """
+    """Read a ``result.json`` that was written before, or that of a folder."""
     file = Path(path)
     if file.is_dir():
         file /= "result.json"
@@ -540,13 +455,7 @@ def is_result(path: StrPath) -> bool:
 
 
 def load_record(path: StrPath) -> RunRecord:
-    """Read what a ``result.json``, or that of a folder, was made from: job or options, cluster with every override.
-
-    Raises
-    ------
-    TraincastError
-        If the file cannot be read, is no result, or does not hold it.
-    """
+    """Read what a ``result.json``, or that of a folder, was made from: job or options, cluster with every override."""
     return record_of(load_result(path), str(path))
 
 
@@ -557,13 +466,6 @@ def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:
     ----------
     result : path or Result
         A ``result.json``, the folder that it was written to, or a result.
-    engine : {"auto", "reference", "kernel"}
-        Implementation of the engine; all agree bit for bit.
-
-    Raises
-    ------
-    TraincastError
-        If it does not hold what it was made from, or a file of its workload is not what it was.
     """
     record = record_of(result) if isinstance(result, Result) else load_record(result)
     if record.command == "predict":
@@ -573,13 +475,7 @@ def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:
 
 
 def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *, engine: str = "auto") -> Result:
-    """Simulate the files of a record again, perhaps with other options, whose cluster goes before the record's.
-
-    Raises
-    ------
-    TraincastError
-        If a file of the workload is not what it was, or cannot run.
-    """
+    """Simulate the files of a record again, perhaps with other options, whose cluster goes before the record's."""
     if record.command != "simulate":
         raise ConfigError("is the result of a forecast; run traincast predict on it", "run.command")
     asked = options or record.options
@@ -592,34 +488,14 @@ def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *
 
 
 def clusters(names: Sequence[str] = ()) -> list[Cluster]:
-    """Return clusters by their names.
-
-    Parameters
-    ----------
-    names : sequence of str, optional
-        Presets or TOML files; every preset where none is given.
-
-    Raises
-    ------
-    TraincastError
-        If a name is unknown, or a file cannot be read.
-    """
+    """Return clusters by their names, presets or TOML files; every preset where none is given."""
     return [load_cluster(name) for name in names or cluster_names()]
 
 
 def models(names: Sequence[str] = ()) -> list[Model]:
-    """Return models by their names.
+    """Return models by their names; every built-in model where none is given.
 
-    Parameters
-    ----------
-    names : sequence of str, optional
-        Built-in models, ``config.json`` files of Hugging Face or directories with one, and TOML files; every
-        built-in model where none is given.
-
-    Raises
-    ------
-    TraincastError
-        If a name is unknown, or a file cannot be read.
+    A name is that of a built-in model, of a ``config.json`` of Hugging Face or a directory with one, or of a TOML file.
     """
     return [load_model(name) for name in names or model_names()]
 
