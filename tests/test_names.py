@@ -10,7 +10,7 @@ from traincast.cli.main import cli
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.hardware.fabric import TOPOLOGIES, fabric_from_table
-from traincast.hardware.gpus import gpu_names, load_gpu
+from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.job.dtypes import DTYPE_BYTES, bytes_per_element
 from traincast.job.frameworks import framework_names, load_framework
 from traincast.job.job import PRECISIONS

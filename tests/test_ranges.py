@@ -16,8 +16,7 @@ from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec, fabric_from_table
 from traincast.hardware.gpu import Gpu
-from traincast.job.framework import Framework
-from traincast.job.frameworks import load_framework
+from traincast.job.frameworks import Framework, load_framework
 from traincast.job.job import JobRequest
 from traincast.job.job_file import SECTIONS, read_job_file
 from traincast.job.options import LayoutOptions, make_options

@@ -19,6 +19,7 @@ ROOMS = (
     "units",
     "files",
     "registry",
+    "tables",
     "diagnostics",
     "hardware",
     "model",

@@ -22,8 +22,8 @@ from eager.graphs import (
 )
 from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls
 from traincast.estimate.operators.host import host_floor_s
+from traincast.hardware.clusters import cluster_for
 from traincast.hardware.gpu import Gpu
-from traincast.hardware.gpu_clusters import cluster_for
 from traincast.job.dtypes import bytes_per_element
 from traincast.job.parallel import Parallel
 from traincast.simulation.simulate import simulate

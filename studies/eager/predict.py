@@ -18,8 +18,7 @@ from traincast.calibrate.tables import Row, Table
 from traincast.errors import ConfigError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls, shipped_constants
 from traincast.estimate.operators.host import host_floor_s
-from traincast.hardware.gpu import Gpu
-from traincast.hardware.gpus import find_gpu
+from traincast.hardware.gpu import Gpu, find_gpu
 from traincast.units import parse_time
 
 _COLUMNS = {"model", "mode", "seq", "batch", "gpu", "measured_ms"}

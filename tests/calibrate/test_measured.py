@@ -12,9 +12,8 @@ import traincast
 from traincast import api
 from traincast.calibrate.collectives import read_collectives
 from traincast.calibrate.profile import cluster_toml, measured_tables, never_falling
-from traincast.hardware.cluster import Measured
+from traincast.hardware.cluster import Measured, MeasuredTable
 from traincast.hardware.clusters import load_cluster
-from traincast.hardware.measured import MeasuredTable
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "aicb_scaled_512gpu.txt"
 

@@ -25,7 +25,7 @@ from traincast.estimate.operators import (
     work_of,
 )
 from traincast.estimate.operators.constants import load_constants
-from traincast.hardware.gpus import load_gpu
+from traincast.hardware.gpu import load_gpu
 
 H100 = load_gpu("h100")
 

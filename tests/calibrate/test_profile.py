@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from traincast.calibrate.profile import cluster_toml
-from traincast.hardware.cluster import Measured
+from traincast.hardware.cluster import Measured, MeasuredTable
 from traincast.hardware.clusters import cluster_names, load_cluster
-from traincast.hardware.measured import MeasuredTable
 
 
 @pytest.mark.parametrize("name", cluster_names())

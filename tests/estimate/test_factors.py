@@ -20,7 +20,7 @@ from traincast.estimate.factors import (
 )
 from traincast.estimate.operators.price import price_operator
 from traincast.estimate.priors import prior_deviation, prior_mean
-from traincast.hardware.gpus import gpu_names, load_gpu
+from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.workload.calls import OperatorCall
 from traincast.workload.words import Group
 

@@ -11,9 +11,8 @@ from traincast.hardware.attention_kernels import (
     kernel_instead,
     runs_kernel,
 )
-from traincast.hardware.gpu import Gpu, generations
-from traincast.hardware.gpu_clusters import cluster_for
-from traincast.hardware.gpus import gpu_names, load_gpu
+from traincast.hardware.clusters import cluster_for
+from traincast.hardware.gpu import Gpu, generations, gpu_names, load_gpu
 from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model

@@ -8,10 +8,8 @@ from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.estimate.collectives.inside import STRAIGHT, rate_inside
 from traincast.estimate.collectives.tuning import tables
 from traincast.hardware.cluster import Link
-from traincast.hardware.clusters import cluster_names, load_cluster
-from traincast.hardware.gpu import Gpu, generations
-from traincast.hardware.gpu_clusters import cluster_for
-from traincast.hardware.gpus import load_gpu
+from traincast.hardware.clusters import cluster_for, cluster_names, load_cluster
+from traincast.hardware.gpu import Gpu, generations, load_gpu
 
 COMPLETE = """
 description = "two GPUs and a cable"

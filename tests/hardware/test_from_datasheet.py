@@ -11,11 +11,10 @@ from traincast.api import run_again
 from traincast.errors import ConfigError, FormatError, InfeasibleError, UnknownNameError
 from traincast.estimate.collectives.inside import rate_inside
 from traincast.hardware import gpu as gpu_module
-from traincast.hardware import gpus
 from traincast.hardware.cluster import Link
 from traincast.hardware.clusters import cluster_names, gpu_named, load_cluster, preset_of
 from traincast.hardware.from_datasheet import LIKE, NIC_SHARE, NODE_SHARE, cluster_from_datasheet
-from traincast.hardware.gpus import gpu_names, load_gpu
+from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.job.job import JobRequest
 from traincast.model.load import load_model
 from traincast.report.json import result_from_json, to_json
@@ -207,13 +206,13 @@ def table_with(tmp_path, monkeypatch):
         assert set(cells) <= set(columns)
         with path.open("a", encoding="utf-8", newline="") as stream:
             csv.DictWriter(stream, columns, restval="").writerow(cells)
-        for cached in (gpus._sheets, gpus._by_key, gpu_module.generations):
+        for cached in (gpu_module._sheets, gpu_module._by_key, gpu_module.generations):
             cached.cache_clear()
 
-    monkeypatch.setattr(gpu_module, "FOLDER", folder)
+    monkeypatch.setattr(gpu_module, "_FOLDER", folder)
     yield add
     monkeypatch.undo()
-    for cached in (gpus._sheets, gpus._by_key, gpu_module.generations):
+    for cached in (gpu_module._sheets, gpu_module._by_key, gpu_module.generations):
         cached.cache_clear()
 
 

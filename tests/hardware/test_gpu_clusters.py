@@ -3,10 +3,9 @@
 import pytest
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.hardware.clusters import load_cluster
+from traincast.hardware.clusters import cluster_for, load_cluster
 from traincast.hardware.from_datasheet import NIC_SHARE
-from traincast.hardware.gpu_clusters import cluster_for
-from traincast.hardware.gpus import gpu_names, load_gpu
+from traincast.hardware.gpu import gpu_names, load_gpu
 
 
 @pytest.mark.parametrize(("gpu", "preset"), [("H100-SXM-80GB", "h100"), ("GB200-NVL72", "gb200"), ("MI300X", "mi300x")])

@@ -7,8 +7,17 @@ import pytest
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.cluster import INTRA_KINDS
 from traincast.hardware.clusters import cluster_names, load_cluster
-from traincast.hardware.gpu import PEAK_OF_DTYPE, Generation, Gpu, generations
-from traincast.hardware.gpus import filled, find_datasheet, find_gpu, gpu_names, load_gpu
+from traincast.hardware.gpu import (
+    PEAK_OF_DTYPE,
+    Generation,
+    Gpu,
+    filled,
+    find_datasheet,
+    find_gpu,
+    generations,
+    gpu_names,
+    load_gpu,
+)
 from traincast.job.operators import OPERATOR_SIZES, operator_shape
 
 SPELLINGS = {

@@ -7,8 +7,7 @@ import pytest
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.job.draft import Draft
-from traincast.job.framework import Framework
-from traincast.job.frameworks import DEFAULT_FRAMEWORK, framework_names, framework_of_year, load_framework
+from traincast.job.frameworks import DEFAULT_FRAMEWORK, Framework, framework_names, framework_of_year, load_framework
 from traincast.job.job import JobRequest
 from traincast.job.job_file import read_job_file
 from traincast.job.resolve import resolve_job

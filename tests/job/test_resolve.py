@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traincast.errors import ConfigError, InfeasibleError, TraincastError, UnknownNameError
-from traincast.hardware.gpu_clusters import cluster_for
+from traincast.hardware.clusters import cluster_for
 from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model

@@ -10,7 +10,7 @@ from support import ALONE, run_job, write_cluster
 from traincast.estimate.factors import CostFactors, Factor, FactorTable, keys_of, shipped_factors
 from traincast.estimate.priors import prior_deviation
 from traincast.hardware.clusters import load_cluster
-from traincast.hardware.gpus import load_gpu
+from traincast.hardware.gpu import load_gpu
 from traincast.job.options import SimulateOptions
 from traincast.simulation.confidence import (
     LEVEL,

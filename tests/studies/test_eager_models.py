@@ -10,7 +10,7 @@ from eager.predict import KIND
 from eager.switch import SWITCH_MODELS, switch_backward, switch_forward
 from traincast.calibrate.validate import validate
 from traincast.estimate.operators import OperatorCall, price_calls, price_operator, shipped_constants, work_of
-from traincast.hardware.gpus import load_gpu
+from traincast.hardware.gpu import load_gpu
 from traincast.job.parallel import Parallel
 
 H100 = load_gpu("h100")

@@ -22,8 +22,7 @@ from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.tables import Row, Table
 from traincast.errors import FormatError, TraincastError
 from traincast.estimate.operators import OperatorCall
-from traincast.hardware.gpu import Gpu
-from traincast.hardware.gpus import find_gpu
+from traincast.hardware.gpu import Gpu, find_gpu
 from traincast.units import parse_time
 
 TIME_COLUMNS = {"time_s": "1s", "ms": "1ms", "time_ms": "1ms", "us": "1us", "time_us": "1us"}

@@ -9,8 +9,7 @@ import numpy as np
 
 from traincast.calibrate.measurements import CollectiveMeasurements, FloatArray
 from traincast.errors import CalibrationError
-from traincast.hardware.cluster import Cluster
-from traincast.hardware.measured import MeasuredTable
+from traincast.hardware.cluster import Cluster, MeasuredTable
 
 _NOT_WRITTEN = ("name", "sources")
 """The name is that of the file, and sources stand beside their numbers."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from traincast.dialects.pasted import Pasted
 from traincast.errors import ConfigError
-from traincast.job.framework import RECOMPUTE_METHODS
+from traincast.job.frameworks import RECOMPUTE_METHODS
 
 
 def granularity(pasted: Pasted) -> str:

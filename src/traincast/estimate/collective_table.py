@@ -10,8 +10,7 @@ from traincast.estimate.collectives.contract import bus_factor
 from traincast.estimate.collectives.measured import table_of
 from traincast.estimate.contention import one_group
 from traincast.fabric.placement import Placement
-from traincast.hardware.cluster import Cluster
-from traincast.hardware.measured import MeasuredTable
+from traincast.hardware.cluster import Cluster, MeasuredTable
 from traincast.job.parallel import MAX_WORLD_SIZE
 from traincast.units import counted, format_size
 from traincast.workload.words import Operation

@@ -3,13 +3,9 @@
 ::
 
     gpu.py                Gpu: a datasheet and what its generation can do      data/gpus/{gpus,generations}.csv
-    gpus.py               datasheets by name; a GPU is filled from its own
     attention_kernels.py  which kernels a GPU runs
-    cluster.py            Link, Cluster: whoever makes a cluster gets its GPU filled
+    cluster.py            Link, MeasuredTable, Cluster: whoever makes a cluster gets its GPU filled
     fabric.py, network.py the network between the nodes, as a table and as a graph
-    measured.py           measured times that replace a cost
-    values.py             values of a table of a file, checked by the field that they are of
     clusters.py           load_cluster: a preset, a file, a GPU's name         data/clusters/*.toml
-    from_datasheet.py     the cluster of a GPU that nobody measured collectives on
-    gpu_clusters.py       a GPU's cluster with another node size or network card
+    from_datasheet.py     the cluster of a GPU that nobody measured collectives on; other nodes and network cards
 """

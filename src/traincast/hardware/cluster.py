@@ -8,15 +8,19 @@ from dataclasses import dataclass
 
 from traincast.errors import ConfigError
 from traincast.hardware.fabric import FabricSpec
-from traincast.hardware.gpu import Gpu
-from traincast.hardware.gpus import filled
-from traincast.hardware.measured import MeasuredTable
+from traincast.hardware.gpu import Gpu, filled
 
 INTRA_KINDS = ("mesh", "nvswitch", "pcie", "torus")
 """What the links inside a node can be said to be made of; a price differs by it."""
 
 INTER_KINDS = ("ethernet", "infiniband")
 """What the network between nodes can be said to be; only the switches of InfiniBand reduce (SHARP)."""
+
+OPERATIONS = (
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    *("broadcast", "reduce", "send_recv", "gather", "scatter"),
+)
+"""Collectives whose times can be measured, as `traincast.workload.words.Operation` names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,32 @@ class Link:
     """What the level is made of, inside a node one of `INTRA_KINDS` or None: a switch that reduces nothing.
     Only ``"nvswitch"`` can reduce in the switch, over ``"pcie"`` NCCL has no LL128 protocol, and in a
     ``"mesh"`` (a link per pair) or a ``"torus"`` (three dimensions) a group has only the links between its ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTable:
+    """Times of one operation over sizes, for one number of ranks spread evenly over nodes.
+
+    Parameters
+    ----------
+    op : str
+        Name of the `Operation` in lower case.
+    ranks, nodes : int
+        Members of the group, and the nodes they sit on.
+    size_bytes : tuple of int
+        Rising sizes, as `Operation` defines them.
+    time_s : tuple of float
+        Seconds at each of them; never falling.
+    source : str
+        Where they come from.
+    """
+
+    op: str
+    ranks: int
+    nodes: int
+    size_bytes: tuple[int, ...]
+    time_s: tuple[float, ...]
+    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

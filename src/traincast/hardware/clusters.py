@@ -15,27 +15,26 @@ A file that says neither a base nor links describes a GPU in ``[gpu]``, and its 
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
+from itertools import pairwise
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.files import parse_toml, read_toml
-from traincast.hardware.cluster import INTER_KINDS, INTRA_KINDS, Cluster, Link, Measured
+from traincast.hardware.cluster import INTER_KINDS, INTRA_KINDS, OPERATIONS, Cluster, Link, Measured, MeasuredTable
 from traincast.hardware.fabric import fabric_of, fabric_values
-from traincast.hardware.from_datasheet import cluster_from_datasheet
-from traincast.hardware.gpu import Gpu
-from traincast.hardware.gpus import filled, find_datasheet, gpu_names, said_of
-from traincast.hardware.measured import measured_tables_from
-from traincast.hardware.values import Value, built, read_table
-from traincast.names import find_name, known_names
-from traincast.registry import known_name
-from traincast.units import quoted
+from traincast.hardware.from_datasheet import cluster_from_datasheet, with_domain, with_nic
+from traincast.hardware.gpu import Gpu, filled, find_datasheet, gpu_names, load_gpu, said_of
+from traincast.tables import Shelf, Value, built, read_table
 
-_SECTIONS: dict[str, type[Gpu] | type[Link]] = {"gpu": Gpu, "intra": Link, "inter": Link}
-_LINK_KINDS = {"intra.kind": INTRA_KINDS, "inter.kind": INTER_KINDS, "gpu.link_kind": INTRA_KINDS}
+_SHELF = Shelf("cluster", "clusters")
+_SECTIONS: dict[str, tuple[type[Gpu] | type[Link], dict[str, tuple[str, ...]]]] = {
+    "gpu": (Gpu, {"link_kind": INTRA_KINDS}),
+    "intra": (Link, {"kind": INTRA_KINDS}),
+    "inter": (Link, {"kind": INTER_KINDS}),
+}
+"""Tables of a file: what each describes, and the names that a field may have."""
+
 _OF_DATASHEETS = ("bf16_dense_flops_per_s", "hbm_bytes", "hbm_bytes_per_s", "link_bytes_per_s")
 """What a GPU without a datasheet takes from the GPU of the base that its file builds on."""
 
@@ -45,17 +44,17 @@ _OR_BASE = "give it, or a base"
 
 def cluster_names() -> list[str]:
     """Return the names of the presets, sorted."""
-    return sorted(file.name.removesuffix(".toml") for file in _presets().iterdir() if file.name.endswith(".toml"))
+    return _SHELF.names()
 
 
 def load_cluster(given: str | PathLike[str] | Cluster) -> Cluster:
-    """Return a preset, the cluster that a TOML file describes, or that of a GPU.
+    """Return a preset, the cluster that a TOML file describes, or that of a GPU; a cluster as it is.
 
     Parameters
     ----------
     given : str, path or Cluster
         A name in `cluster_names`, the path of a TOML file, or the name of a GPU: its preset, or a cluster built from
-        its datasheet. A cluster is returned as it is.
+        its datasheet.
 
     Returns
     -------
@@ -74,11 +73,10 @@ def load_cluster(given: str | PathLike[str] | Cluster) -> Cluster:
     """
     if isinstance(given, Cluster):
         return given
-    name = fspath(given)
-    path, preset = Path(name), find_name(name, cluster_names())
-    if name != preset and (path.suffix == ".toml" or path.is_file()):
-        return _cluster_of(_read(path, name), name)
-    return _cluster_of_gpu(name) if preset is None else _preset(preset)
+    found = _SHELF.find(fspath(given))
+    if found is None:
+        return _cluster_of_gpu(fspath(given))
+    return _preset(found) if isinstance(found, str) else _cluster_of(_read(found), fspath(given))
 
 
 def gpu_named(given: str | PathLike[str] | Gpu) -> Gpu:
@@ -99,12 +97,46 @@ def gpu_named(given: str | PathLike[str] | Gpu) -> Gpu:
         return sheet.gpu
     if path.suffix != ".toml" and not path.is_file():
         raise UnknownNameError("GPU", name, gpu_names())
-    return filled(built(Gpu, "gpu.", _read(path, name), name), name)
+    return filled(built(Gpu, _read(path), name, "gpu."), name)
 
 
 def preset_of(gpu: Gpu) -> str | None:
     """Return the name of the preset whose GPU is this very part; None where there is none."""
     return next((name for name in cluster_names() if _preset(name).gpu.name == gpu.name), None)
+
+
+def cluster_for(
+    gpu_name: str, gpus_per_node: int | None = None, nic_bytes_per_s: float | None = None, gpus: int | None = None
+) -> Cluster:
+    """Return the cluster that a GPU usually stands in, with another node size or network card.
+
+    Parameters
+    ----------
+    gpu_name : str
+        Any spelling that `traincast.hardware.gpu.load_gpu` knows.
+    gpus_per_node : int, optional
+        GPUs in one machine; where the part's scale-up domain spans machines (GB200 NVL72), the
+        domain counts, not the machine.
+    nic_bytes_per_s : float, optional
+        Line rate of each GPU's share of the network cards, per direction; the preset's or the
+        datasheet's by default.
+    gpus : int, optional
+        GPUs of the job: more than an NVL72 rack, in multiples of 64, are taken as 64 of each rack.
+
+    Returns
+    -------
+    Cluster
+
+    Raises
+    ------
+    UnknownNameError
+        If nothing is known of the GPU.
+    ConfigError
+        If its datasheet does not say its link.
+    """
+    gpu = load_gpu(gpu_name)
+    cluster = with_domain(load_cluster(preset_of(gpu) or gpu.name), gpu.domain or 1, gpus_per_node, gpus)
+    return cluster if nic_bytes_per_s is None else with_nic(cluster, nic_bytes_per_s)
 
 
 def cluster_from_table(table: Mapping[str, Any], shown: str) -> Cluster:
@@ -128,7 +160,7 @@ def cluster_from_table(table: Mapping[str, Any], shown: str) -> Cluster:
 def _cluster_of(values: dict[str, Value], shown: str) -> Cluster:
     """Return the cluster that checked values make up."""
     measured = values.pop("measured", None)
-    gpu = filled(built(Gpu, "gpu.", values, shown, _OR_BASE), shown)
+    gpu = filled(built(Gpu, values, shown, "gpu.", _OR_BASE), shown)
     said = {path: value.source for path, value in values.items() if value.source}
     links = any(path.startswith(("intra.", "inter.")) for path in values)
     described = links or not gpu.link_bytes_per_s
@@ -142,8 +174,8 @@ def _cluster_of(values: dict[str, Value], shown: str) -> Cluster:
 
 def _described(gpu: Gpu, values: Mapping[str, Value], shown: str) -> Cluster:
     """Return the cluster of a file that says its links, or whose GPU says none."""
-    links = {level: Value(built(Link, f"{level}.", values, shown, _OR_BASE), None) for level in ("intra", "inter")}
-    return built(Cluster, "", {**values, **links, "gpu": Value(gpu, None)}, shown, _OR_BASE)
+    links = {level: Value(built(Link, values, shown, f"{level}.", _OR_BASE)) for level in ("intra", "inter")}
+    return built(Cluster, {**values, **links, "gpu": Value(gpu)}, shown, remedy=_OR_BASE)
 
 
 def _unlinked(gpu: Gpu, values: Mapping[str, Value], shown: str) -> Cluster:
@@ -173,52 +205,74 @@ def _numbers(gpu: Gpu) -> list[str]:
     return [name for name, value in said_of(gpu).items() if isinstance(value, int | float)]
 
 
-def _presets() -> Traversable:
-    return resources.files("traincast") / "data" / "clusters"
-
-
 @cache
 def _preset(name: str) -> Cluster:
-    return _cluster_of(_read(_presets() / f"{name}.toml", name), name)
+    return _cluster_of(_read(name), name)
 
 
-def _read(file: Traversable, shown: str) -> dict[str, Value]:
+def _read(given: str | Path) -> dict[str, Value]:
     """Return the checked values of a file over those of its base, by field path."""
-    document = read_toml(file) if isinstance(file, Path) else parse_toml(file.read_text(encoding="utf-8"), shown)
-    base = document.pop("base", None)
-    if base is not None:
-        base = known_name("base cluster", str(base), cluster_names())
-    values = {} if base is None else _read(_presets() / f"{base}.toml", base)
-    values["name"] = Value(file.name.removesuffix(".toml"), None)
-    found = _values(document, shown, Path(shown).parent, values)
-    if base is not None and find_datasheet(str(found["gpu.name"].value)) is None:
+    table, base = _SHELF.read(given)
+    shown = str(given)
+    values = {} if base is None else _read(base)
+    values["name"] = Value(given.stem if isinstance(given, Path) else given)
+    values |= _values(table, shown, Path(shown).parent)
+    if base is not None and find_datasheet(str(values["gpu.name"].value)) is None:
         sheet = _preset(base).gpu
         taken = {f"gpu.{name}": Value(getattr(sheet, name), f"as in {base}") for name in _OF_DATASHEETS}
-        found = taken | found
-    return found
+        values = taken | values
+    return values
 
 
-def _values(
-    document: dict[str, Any], shown: str, folder: Path, base: Mapping[str, Value] | None = None
-) -> dict[str, Value]:
-    """Return the checked values of the tables of a file over those of its base, by field path."""
-    values = dict(base or {})
-    for section, kind in _SECTIONS.items():
-        values |= read_table(kind, f"{section}.", document.pop(section, {}), shown)
-    for place, kinds in _LINK_KINDS.items():
-        if place in values:
-            values[place] = values[place]._replace(value=_link_kind(str(values[place].value), kinds, place, shown))
+def _values(document: dict[str, Any], shown: str, folder: Path) -> dict[str, Value]:
+    """Return the checked values of the tables of a file, by field path."""
+    values: dict[str, Value] = {}
+    for section, (kind, choices) in _SECTIONS.items():
+        values |= read_table(kind, document.pop(section, {}), shown, f"{section}.", choices=choices)
     if "fabric" in document:
         found = fabric_values(document.pop("fabric"), shown, folder)
         values |= {**found, "fabric": Value(fabric_of(found, shown), f"set in {shown}")}
     if "measured" in document:
-        values["measured"] = Value(measured_tables_from(document.pop("measured"), shown), None)
-    return values | read_table(Cluster, "", document, shown, (*_SECTIONS, "sources"))
+        values["measured"] = Value(measured_tables_from(document.pop("measured"), shown))
+    return values | read_table(Cluster, document, shown, without=(*_SECTIONS, "sources"), also=("base", *_SECTIONS))
 
 
-def _link_kind(said: str, kinds: tuple[str, ...], place: str, shown: str) -> str:
-    found = find_name(said, kinds)
-    if found is None:
-        listed = known_names(said, kinds)
-        raise ConfigError(f"is {quoted(said)}; leave it out, or give one that is {listed} (in {shown})", place)
-    return found
+def measured_tables_from(raw: object, shown: str) -> tuple[MeasuredTable, ...]:
+    """Return the tables of a cluster file.
+
+    Parameters
+    ----------
+    raw : object
+        What stands under ``measured``.
+    shown : str
+        The file, for messages.
+
+    Raises
+    ------
+    ConfigError
+        If it is no list of tables, one lacks a key, or sizes do not rise or times fall.
+    """
+    if not isinstance(raw, list):
+        raise ConfigError(f"must be a list of tables, each under [[measured]] (in {shown})", "measured")
+    tables = tuple(_table(each, f"measured[{index}]", shown) for index, each in enumerate(raw))
+    keys = [(table.op, table.ranks, table.nodes) for table in tables]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise ConfigError(
+            f"{twice[0]} over {twice[1]} ranks on {twice[2]} nodes is there twice (in {shown})", "measured"
+        )
+    return tables
+
+
+def _table(raw: object, path: str, shown: str) -> MeasuredTable:
+    values = read_table(MeasuredTable, raw, shown, f"{path}.", choices={"op": OPERATIONS})
+    values.setdefault(f"{path}.source", Value(f"set in {shown}"))
+    table = built(MeasuredTable, values, shown, f"{path}.")
+    if not 1 <= table.nodes <= table.ranks or table.ranks < 2:
+        text = f"{table.ranks} ranks cannot sit on {table.nodes} nodes and communicate (in {shown})"
+        raise ConfigError(text, path)
+    rising = all(one < two for one, two in pairwise(table.size_bytes))
+    never_falling = all(one <= two for one, two in pairwise(table.time_s))
+    if len(table.size_bytes) != len(table.time_s) or not table.size_bytes or not rising or not never_falling:
+        raise ConfigError(f"needs as many times as sizes, sizes that rise and times that never fall (in {shown})", path)
+    return table

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError
-from traincast.hardware.values import Value, built, read_table
 from traincast.names import find_name, known_names
 from traincast.registry import Registry
+from traincast.tables import Value, built, read_table
 from traincast.units import RANGES, check_given, quoted
 
 ROUTINGS = ("spray", "ecmp")
@@ -148,17 +148,17 @@ def fabric_from_table(table: object, shown: str, folder: Path | None = None) -> 
 
 def fabric_values(table: object, shown: str, folder: Path) -> dict[str, Value]:
     """Return the checked values of a table ``[fabric]`` by field path, as `fabric_from_table` takes it."""
-    values = read_table(FabricSpec, "fabric.", table, shown)
+    values = read_table(FabricSpec, table, shown, "fabric.")
     file = values.get("fabric.file")
     if file is not None:
         values["fabric.file"] = file._replace(value=str(folder / file.value))
-        values.setdefault("fabric.kind", Value("file", None))
+        values.setdefault("fabric.kind", Value("file"))
     return values
 
 
 def fabric_of(values: Mapping[str, Value], shown: str) -> FabricSpec:
     """Return the fabric that checked values make up."""
-    return built(FabricSpec, "fabric.", values, shown, f"known: {', '.join(TOPOLOGIES.names())}")
+    return built(FabricSpec, values, shown, "fabric.", f"known: {', '.join(TOPOLOGIES.names())}")
 
 
 def _wrong(name: str, what: str) -> ConfigError:

@@ -1,4 +1,7 @@
-"""A cluster of a GPU that nobody measured collectives on: its datasheet at the shares that measured clusters reach."""
+"""A cluster of a GPU that nobody measured collectives on: its datasheet at the shares that measured clusters reach.
+
+A cluster with another node size or network card is made from one that is known by the same shares.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -85,6 +88,40 @@ def cluster_from_datasheet(
         nccl=usual.nccl if gpu.nccl_row is not None else None,
         assumed=(text,),
         sources=tuple(_sources(gpu, intra, inter, source, name).items()),
+    )
+
+
+def with_domain(cluster: Cluster, domain: int, gpus_per_node: int | None, gpus: int | None) -> Cluster:
+    """Return a cluster with nodes of another size, or of an NVL72 rack with so many GPUs of it as jobs get."""
+    # Racks of 72 are handed out in segments of 64, so that degrees divide.
+    # Source: NVIDIA-NeMo/Megatron-Bridge and mlcommons submissions on NVL72: multiples of 64 GPUs.
+    if domain == 72 and gpus is not None and gpus > 72 and gpus % 64 == 0:
+        return replace(cluster, gpus_used_per_node=64)
+    if gpus_per_node is None or domain > 8 or gpus_per_node == cluster.gpus_per_node:
+        return cluster
+    node = cluster.inter.node_bandwidth_bytes_per_s
+    scaled = None if node is None else node * gpus_per_node / cluster.gpus_per_node
+    return replace(
+        cluster,
+        name=f"{cluster.name} x{gpus_per_node}",
+        gpus_per_node=gpus_per_node,
+        inter=replace(cluster.inter, node_bandwidth_bytes_per_s=scaled),
+    )
+
+
+def with_nic(cluster: Cluster, nic_bytes_per_s: float) -> Cluster:
+    """Return a cluster whose GPUs have another network card."""
+    if nic_bytes_per_s <= 0:
+        raise ConfigError(f"is {nic_bytes_per_s} bytes/s; a network card has a positive rate", "nic_bytes_per_s")
+    rate = nic_bytes_per_s * NIC_SHARE
+    if abs(rate / cluster.inter.bandwidth_bytes_per_s - 1) < 0.03:
+        return cluster
+    node = nic_bytes_per_s * cluster.gpus_per_node * NODE_SHARE
+    inter = replace(cluster.inter, bandwidth_bytes_per_s=rate, node_bandwidth_bytes_per_s=node)
+    source = f"{NIC_SHARE:g} of the network card's line rate, {nic_bytes_per_s:g} bytes/s"
+    sources = {**dict(cluster.sources), "inter.bandwidth_bytes_per_s": source}
+    return replace(
+        cluster, name=f"{cluster.name} {nic_bytes_per_s * 8e-9:g}Gb/s", inter=inter, sources=tuple(sources.items())
     )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.hardware.gpu import Gpu
-from traincast.job.framework import RECOMPUTE_METHODS
-from traincast.job.job import CP_KINDS, PRECISIONS, SHARP_GROUPS, JobRequest
+from traincast.job.frameworks import CP_KINDS, RECOMPUTE_METHODS
+from traincast.job.job import PRECISIONS, SHARP_GROUPS, JobRequest
 from traincast.job.job_flags import SCHEDULES
 from traincast.job.optimizer_types import TYPE_CHOICES, check_types
 from traincast.model.counts import TASKS

@@ -1,30 +1,179 @@
-"""Load a framework: one of the named ones, or a TOML file that may build on one of them.
+"""Frameworks: what the training software of some year does where a job does not say, and what it costs.
 
-A file has the fields of `traincast.job.framework` under their own names. A value is plain, or stands
-with its source::
+A framework is a TOML file of `data/frameworks`, or one of a user's own, with the fields of `Framework`. A file that
+builds on another (``base``) changes only what it says. Its few numbers are physical and stand beside their source::
 
     base = "megatron-core-2025"         # everything else is as in this framework
 
     cuda_graphs = true
     host_layer_s = { value = "180us", source = "our profile of May" }
+
+    [memory]
+    logit_bytes = 6
+
+A source that begins with "prior" is a fit of a small closed-form model to published runs, shared by all frameworks of
+the generation, which a calibration may replace.
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from traincast.errors import ConfigError
-from traincast.files import parse_toml, read_toml
+from traincast.errors import UnknownNameError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
-from traincast.job.framework import UNEVEN_SPLITS, Framework
-from traincast.job.job import CP_KINDS
 from traincast.model.recompute import RECOMPUTE
-from traincast.names import find_name, known_names
-from traincast.registry import known_name
-from traincast.units import checked_field, parse_time, quoted
+from traincast.tables import Shelf, Value, built, read_table
+from traincast.units import check_given
+
+RECOMPUTE_METHODS = ("block", "uniform")
+"""Which layers ``full`` recomputes where a number is given: so many of each virtual stage one by one, or all in groups
+of so many (Megatron-LM, --recompute-method)."""
+
+UNEVEN_SPLITS = ("short_last", "balanced")
+"""How layers that do not divide fall on virtual stages: rounded up with what remains on the last
+(Megatron-DeepSpeed, pipeline layouts of Megatron Core), or one more on the first ones."""
+
+CP_KINDS = ("ring", "all_gather", "all_to_all")
+"""How context parallel ranks exchange keys and values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPolicy:
+    """What a framework keeps in memory, and for how long."""
+
+    gradient_bytes: int = 0
+    """Bytes per parameter of the gradients that are kept from the first microbatch to the optimizer; 0: as reduced."""
+    passing_gradient_bytes: int = 0
+    """Bytes per parameter of gradients that only pass through but have a place of their own."""
+    main_gradients_up_to_zero: int = 2
+    """Largest stage of ZeRO with which the optimizer's step makes fp32 gradients of those in 16 bits; -1: never.
+    Source: Megatron-LM, docs on the distributed optimizer (18 bytes per parameter with fp32 gradients, 20 with others).
+    """
+    main_gradient_bytes: int = 0
+    """Bytes per parameter of these; sharded with the optimizer, and freed before the next forward pass."""
+    dropout: bool = False
+    """Whether layers keep dropout masks."""
+    logit_bytes: int = 6
+    """Bytes per logit while the loss is computed."""
+    saved_logit_bytes: int = 4
+    """Those of them that wait for the backward pass."""
+    fused_loss: bool = False
+    """Whether `logit_bytes` has the logits' gradient; else that is made in addition to what was saved."""
+    activation_copy: bool = False
+    """Whether a gate's output is kept beside its product with the other half."""
+    core_output_copy: bool = False
+    """Whether the output projection keeps a transposed copy of the attention's output."""
+    expert_output_copy: bool = False
+    """Whether the experts' outputs are kept, for the gradient of the router weights that multiply them."""
+    gradient_placeholders: bool = False
+    """Whether weight gradients leave an unused tensor of each shape of weight (`Framework.gradient_placeholders`)."""
+    stage_output_copy: bool = False
+    """Whether a pipeline stage keeps its output, which the next one holds as its input, until its backward pass."""
+    weight_copies: bool = True
+    """Whether 8-bit copies of the weights outlive a microbatch."""
+    buffer_bytes: float = 0.0
+    """Buckets that gradients and parameters pass through."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """A framework at one time."""
+
+    name: str
+    description: str
+    year: int
+    attention_kernel: str
+    fused_elementwise: bool
+    """Whether bias, activation, dropout and norm neighbours are fused into few kernels."""
+    sequence_parallel: bool
+    """Whether tensor parallelism splits norms along the sequence."""
+    distributed_optimizer: bool
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+    overlap_p2p: bool
+    overlap_tp: bool
+    cuda_graphs: bool
+    interleave: bool
+    """Whether a pipeline is interleaved where the layers allow it and the job does not say."""
+    recompute: str
+    """Default of `traincast.model.recompute.RECOMPUTE`."""
+    host_layer_s: float
+    """Least time in which the host launches the kernels of one layer's forward pass (backward: 1.6 x)."""
+    host_expert_s: float
+    """Further host time per layer with experts, forward: routing, permutation, synchronisation."""
+    step_fixed_s: float
+    """Per step: data loading, clip, logging, synchronisation."""
+    unhidden_tp: float
+    """Share of a tensor parallel transfer that cannot be hidden behind its matrix product (1: not overlapped)."""
+    unhidden_cp: float
+    unhidden_ep: float
+    unhidden_fsdp: float
+    p2p_handover_s: float
+    """Host time per message between pipeline stages (blocking implementations that send shapes first)."""
+    compute_factor: float
+    """Time of all computation over that of the operator models; 1 where nothing is known."""
+    grad_reduce_bytes: int = 4
+    """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
+    gradient_placeholders: bool = False
+    """Whether GEMMs that add to the main gradients themselves leave an unused 16-bit tensor of each shape of weight."""
+    fsdp: bool = False
+    """Whether parameters are sharded over the data parallel ranks (ZeRO-3) where the job does not say."""
+    pipelined_fsdp: bool = False
+    """Whether sharded parameters stay whole over the microbatches of a pipeline, and their gradients are kept whole
+    and reduced once (FSDP2 under PyTorch's pipeline schedules)."""
+    layers_per_chunk: int = 1
+    """Fewest layers of a virtual stage where the pipeline is interleaved and the job does not say how."""
+    uneven_split: str = "short_last"
+    """One of `UNEVEN_SPLITS`."""
+    counts_embedding: bool = False
+    """Whether embedding and head count as a layer each where that makes the layers divide."""
+    expert_tp: bool = True
+    """Whether tensor parallelism also splits the experts where the job does not say (etp = tp, else 1)."""
+    fused_expert_bias: bool = False
+    """Whether experts with biases have them fused with their activation."""
+    deduplicated_dispatch: bool = False
+    """Whether a token that goes to several experts of one node crosses the network once (DeepEP, HybridEP)."""
+    cp_kind: str = "ring"
+    """How context parallel ranks exchange keys and values where the job does not say."""
+    vocab_multiple: int = 1
+    """The vocabulary is padded to a multiple of this times tp; 1: only so that tp divides it."""
+    selective_share: float = 0.0
+    """Share of each layer's work that ``selective`` computes again, where it is more than the attention core."""
+    recomputes_modules: bool = False
+    """Whether it can recompute single modules of a layer, so that doing so is proposed where memory lacks."""
+    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
+    """What it keeps in memory; the table ``[memory]`` of a file."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """(field, where its value comes from)."""
+
+    def __post_init__(self) -> None:
+        """Refuse zeros where a number divides."""
+        check_given(self, ("layers_per_chunk", "vocab_multiple"), least=1)
+
+    def memory_policy(self, zero: int) -> MemoryPolicy:
+        """Return what it keeps in memory with a stage of ZeRO; 3 is FSDP, which reduces into shards."""
+        narrow = self.grad_reduce_bytes == 2 and zero <= self.memory.main_gradients_up_to_zero
+        return replace(
+            self.memory,
+            gradient_bytes=self.memory.gradient_bytes or self.grad_reduce_bytes,
+            main_gradient_bytes=4 if narrow else 0,
+            activation_copy=not self.fused_elementwise,
+            gradient_placeholders=self.gradient_placeholders and zero < 3,
+        )
+
+
+_DECIDED = ("activation_copy", "gradient_placeholders", "main_gradient_bytes")
+"""What `Framework.memory_policy` decides, and no file says."""
+
+_SHELF = Shelf("framework", "frameworks")
+_CHOICES = {
+    "attention_kernel": ATTENTION_KERNELS,
+    "recompute": RECOMPUTE,
+    "uneven_split": UNEVEN_SPLITS,
+    "cp_kind": CP_KINDS,
+}
 
 DEFAULT_FRAMEWORK = "megatron-core-2025"
 """What runs a job that names neither framework nor year."""
@@ -38,19 +187,10 @@ _BY_YEAR = (
 """Last year and framework. Source: releases of Megatron-LM and NeMo."""
 _NEWEST = "megatron-core-2026"
 
-_CHOICES = {
-    "attention_kernel": ATTENTION_KERNELS,
-    "recompute": RECOMPUTE,
-    "uneven_split": UNEVEN_SPLITS,
-    "cp_kind": CP_KINDS,
-}
-_AT_LEAST_ONE = ("layers_per_chunk", "vocab_multiple")
-_SHIPPED = "data/frameworks/frameworks.toml"
-
 
 def framework_names() -> list[str]:
     """Return the names of the shipped frameworks, sorted."""
-    return sorted(_shipped())
+    return _SHELF.names()
 
 
 def framework_of_year(year: int | None) -> str:
@@ -61,17 +201,7 @@ def framework_of_year(year: int | None) -> str:
 
 
 def load_framework(name_or_path: str) -> Framework:
-    """Return a named framework, or the one that a TOML file describes.
-
-    Parameters
-    ----------
-    name_or_path : str
-        A name in `framework_names`, or the path of a TOML file.
-
-    Returns
-    -------
-    Framework
-        With a source for every number.
+    """Return a framework by its name, or the one that a TOML file describes, with a source for every number.
 
     Raises
     ------
@@ -82,22 +212,14 @@ def load_framework(name_or_path: str) -> Framework:
     UnknownNameError
         If it is neither a file nor the name of a framework.
     """
-    path = Path(name_or_path)
-    if name_or_path in _shipped() or (path.suffix != ".toml" and not path.is_file()):
-        return _named(known_name("framework", name_or_path, framework_names()))
-    table = read_toml(path)
-    return _build(path.stem, _with_base(table, name_or_path), name_or_path)
+    found = _SHELF.find(name_or_path)
+    if found is None:
+        raise UnknownNameError("framework", name_or_path, framework_names())
+    return _named(found) if isinstance(found, str) else _built(found.stem, _read(found), name_or_path)
 
 
 def framework_from_table(table: Mapping[str, Any], shown: str) -> Framework:
-    """Return the framework that a table describes in full, with its name.
-
-    Parameters
-    ----------
-    table : mapping
-        Fields of a framework by name; those that are as their default may be left out.
-    shown : str
-        Where it comes from, for messages.
+    """Return the framework that a table describes in full, with its name, in the words of a file.
 
     Raises
     ------
@@ -105,70 +227,38 @@ def framework_from_table(table: Mapping[str, Any], shown: str) -> Framework:
         If a field is unknown or missing, or its value is not allowed.
     """
     own = {key: value for key, value in table.items() if key != "name"}
-    return _build(str(table.get("name", "own")), own, shown)
-
-
-@cache
-def _shipped() -> dict[str, dict[str, Any]]:
-    text = (resources.files("traincast") / _SHIPPED).read_text(encoding="utf-8")
-    return parse_toml(text, _SHIPPED)
+    return _built(str(table.get("name", "own")), _values(own, shown), shown)
 
 
 @cache
 def _named(name: str) -> Framework:
-    return _build(name, _with_base(_shipped()[name], _SHIPPED), f"{_SHIPPED} [{name}]")
+    return _built(name, _read(name), name)
 
 
-def _with_base(table: dict[str, Any], shown: str) -> dict[str, Any]:
-    """Return a table over those of its bases."""
-    base = table.get("base")
-    own = {key: value for key, value in table.items() if key != "base"}
-    if base is None:
-        return own
-    base = known_name(f"base framework (in {shown})", str(base), framework_names())
-    return _with_base(_shipped()[base], _SHIPPED) | own
+def _read(given: str | Path) -> dict[str, Value]:
+    """Return the values of a file over those of its base, by field path."""
+    table, base = _SHELF.read(given)
+    return ({} if base is None else _read(base)) | _values(table, str(given))
 
 
-def _build(name: str, table: dict[str, Any], shown: str) -> Framework:
-    known = {field.name: field for field in fields(Framework) if field.name not in ("name", "sources")}
-    unknown = sorted(set(table) - set(known))
-    if unknown:
-        raise ConfigError(f"is unknown; {known_names(unknown[0], ['base', *known])} (in {shown})", unknown[0])
-    missing = [key for key, field in known.items() if field.default is MISSING and key not in table]
-    if missing:
-        raise ConfigError(f"is missing; give it, or a base (in {shown})", missing[0])
-    values: dict[str, Any] = {}
-    sources = []
-    for key, raw in table.items():
-        plain, source = _split_source(raw)
-        try:
-            values[key] = _value(known[key], plain)
-        except ConfigError as error:
-            raise ConfigError(f"{error} (in {shown})", key) from error
-        if not isinstance(values[key], bool | str):
-            sources.append((key, source or f"set in {shown}"))
-    return Framework(name=name, sources=tuple(sources), **values)
+def _values(table: dict[str, Any], shown: str) -> dict[str, Value]:
+    memory = read_table(MemoryPolicy, table.pop("memory", {}), shown, "memory.", without=_DECIDED, positive=False)
+    own = read_table(
+        Framework,
+        table,
+        shown,
+        without=("name", "memory", "sources"),
+        also=("base", "memory"),
+        choices=_CHOICES,
+        positive=False,
+    )
+    return own | memory
 
 
-def _split_source(raw: object) -> tuple[object, str | None]:
-    if isinstance(raw, dict) and "value" in raw and set(raw) <= {"value", "source"}:
-        return raw["value"], str(raw["source"]) if "source" in raw else None
-    return raw, None
-
-
-def _value(field: "Field[Any]", raw: object) -> Any:  # noqa: ANN401
-    """Return a value of the type and in the range of its field."""
-    if field.type in (bool, str):
-        if not isinstance(raw, bool if field.type is bool else str):
-            raise ConfigError(f"is {quoted(raw)}; it must be {'true or false' if field.type is bool else 'a text'}")
-        choices = _CHOICES.get(field.name)
-        if choices and find_name(str(raw), choices) is None:
-            raise ConfigError(f"is {quoted(raw)}; {known_names(str(raw), choices)}")
-        return find_name(str(raw), choices) if choices else raw
-    if isinstance(raw, str) and field.name.endswith("_s"):
-        raw = parse_time(raw)
-    if isinstance(raw, bool) or not isinstance(raw, int | float):
-        what = "a number or a time" if field.name.endswith("_s") else "a number"
-        raise ConfigError(f"is {quoted(raw)}; it must be {what}")
-    found = checked_field(field.name, raw, least=1 if field.name in _AT_LEAST_ONE else None)
-    return int(found) if field.type is int else found
+def _built(name: str, values: dict[str, Value], shown: str) -> Framework:
+    found = {
+        "name": Value(name),
+        "memory": Value(built(MemoryPolicy, values, shown, "memory.")),
+        "sources": Value(tuple((path, value.source) for path, value in values.items() if value.source)),
+    }
+    return built(Framework, values | found, shown, remedy="give it, or a base")

@@ -11,7 +11,7 @@ from typing import Any
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
-from traincast.job.framework import Framework
+from traincast.job.frameworks import Framework, MemoryPolicy
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
 from traincast.job.parallel import Parallel
 from traincast.model.model import Model
@@ -23,9 +23,6 @@ mxfp8 and nvfp4 per 32 and 16 values (the head and attention stay in bf16)."""
 
 SHARP_GROUPS = ("dp", "dp_replica")
 """Groups whose collectives the switches of the network may reduce: one of them, as in Megatron-LM."""
-
-CP_KINDS = ("ring", "all_gather", "all_to_all")
-"""How context parallel ranks exchange keys and values."""
 
 
 OLD_NAMES: Mapping[str, str] = MappingProxyType({"stack": "framework"})
@@ -188,6 +185,11 @@ class Job:
     def keeps_parameters_whole(self) -> bool:
         """Whether gathered parameters of a whole stage are in memory at once, not those of a few layers."""
         return self.zero == 3 and (self.reduces_once or not self.reshard_after_forward)
+
+    @property
+    def memory_policy(self) -> MemoryPolicy:
+        """What its framework keeps in memory."""
+        return self.framework.memory_policy(self.zero)
 
     @property
     def recomputed_modules(self) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ Source of the aliases: Megatron-LM, megatron/training/arguments.py.
 from typing import NamedTuple
 
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
-from traincast.job.framework import RECOMPUTE_METHODS
-from traincast.job.job import CP_KINDS, PRECISIONS, SHARP_GROUPS
+from traincast.job.frameworks import CP_KINDS, RECOMPUTE_METHODS
+from traincast.job.job import PRECISIONS, SHARP_GROUPS
 from traincast.job.optimizer_types import TYPE_CHOICES
 from traincast.model.counts import TASKS
 from traincast.model.recompute import RECOMPUTE, RECOMPUTE_MODULES

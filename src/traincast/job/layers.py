@@ -22,7 +22,7 @@ class Split:
     pp, vpp : int
         Pipeline stages and virtual stages on each.
     uneven : str
-        One of `traincast.job.framework.UNEVEN_SPLITS`, for layers that do not divide.
+        One of `traincast.job.frameworks.UNEVEN_SPLITS`, for layers that do not divide.
     counts_embedding : bool
         Embedding and head may count as a layer each where that makes the layers divide.
     first, last : int, optional

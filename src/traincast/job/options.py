@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError
-from traincast.hardware.cluster import Cluster
-from traincast.hardware.measured import OPERATIONS
+from traincast.hardware.cluster import OPERATIONS, Cluster
 from traincast.job.dtypes import bytes_per_element
 from traincast.names import find_name, known_names
 from traincast.units import RANGES, checked_field, counted, quoted

@@ -17,8 +17,7 @@ from traincast.errors import ConfigError, FormatError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table
 from traincast.job.draft import Draft
-from traincast.job.framework import Framework
-from traincast.job.frameworks import framework_from_table
+from traincast.job.frameworks import Framework, framework_from_table, framework_names, load_framework
 from traincast.job.inputs import InputFile
 from traincast.job.job import Job, JobRequest, under_new_names
 from traincast.job.job_file import SECTIONS, draft_of_table
@@ -188,16 +187,24 @@ def _job_table(job: JobRequest) -> dict[str, object]:
 def _job_of_table(table: Mapping[str, Any], shown: str) -> JobRequest | Job:
     if "decided_job" in table:
         said = _convert(table["decided_job"], dict[str, Any], "run.decided_job", shown)
-        decided: Job = _convert(under_new_names(said, shown), Job, "run.decided_job", shown)
+        said = under_new_names(said, shown)
+        said["framework"] = _whole_framework(said.get("framework"))
+        decided: Job = _convert(said, Job, "run.decided_job", shown)
         return decided
     sections = dict(_convert(table.get("job"), dict[str, dict[str, Any]], "run.job", shown))
     notes = _convert(table.get("model_notes", ()), tuple[Note, ...], "run.model_notes", shown)
     model = model_from_table(sections.pop("model", {}), shown, notes)
     said = dict(draft_of_table(sections, shown).fields)
     if "framework" in table:
-        own = _convert(table["framework"], dict[str, Any], "run.framework", shown)
+        own = _convert(_whole_framework(table["framework"]), dict[str, Any], "run.framework", shown)
         said["framework"] = framework_from_table(own, shown)
     return Draft(model=model, fields=said).request()
+
+
+def _whole_framework(table: Any) -> Any:  # noqa: ANN401
+    """Return a framework with what it keeps in memory, which results did not say once."""
+    known = isinstance(table, Mapping) and "memory" not in table and table.get("name") in framework_names()
+    return {**table, "memory": _said(load_framework(table["name"]).memory)} if known else table
 
 
 def _cluster_table(cluster: Cluster) -> dict[str, object]:

@@ -25,8 +25,7 @@ from traincast.job.decide import (
     padded_vocab,
 )
 from traincast.job.feasible import check_choices, check_imbalance, check_model, check_pipeline, near_batches
-from traincast.job.framework import Framework
-from traincast.job.frameworks import framework_of_year, load_framework
+from traincast.job.frameworks import Framework, framework_of_year, load_framework
 from traincast.job.job import Job, JobRequest
 from traincast.job.layers import Split, even_split, split_layers
 from traincast.job.optimizer_types import MAIN_GRADIENT_TYPES

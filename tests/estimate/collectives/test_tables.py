@@ -11,9 +11,8 @@ from traincast.errors import ConfigError
 from traincast.estimate.collective_table import collective_table
 from traincast.estimate.collectives import price_collective, price_many, price_message
 from traincast.fabric.placement import Placement
-from traincast.hardware.cluster import Measured
-from traincast.hardware.clusters import load_cluster
-from traincast.hardware.measured import OPERATIONS, MeasuredTable, measured_tables_from
+from traincast.hardware.cluster import OPERATIONS, Measured, MeasuredTable
+from traincast.hardware.clusters import load_cluster, measured_tables_from
 from traincast.workload.words import Operation
 
 AR, A2A, SEND = Operation.ALL_REDUCE, Operation.ALL_TO_ALL, Operation.SEND_RECV

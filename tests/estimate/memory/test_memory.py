@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from traincast.estimate.memory import chance_of_oom, fits, stage_memory, usable_bytes
 from traincast.estimate.memory.activations import LayerModel
-from traincast.estimate.memory.habits import habits_of
 from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.uncertainty import memory_deviation
 from traincast.job.frameworks import load_framework
@@ -56,7 +55,7 @@ def gpt(model: str, tp: int, micro_batch: int, **options) -> tuple[Job, LayerMod
         zero=0,
         **options,
     )
-    return job, LayerModel(job, habits_of(job.framework, job.zero))
+    return job, LayerModel(job, job.memory_policy)
 
 
 @pytest.mark.parametrize(("model", "tp", "micro_batch"), KORTHIKANTI)
@@ -263,12 +262,12 @@ def test_logits_are_on_the_last_stage_alone():
     assert term(stages[-1], "logits") == pytest.approx(4 * 4096 * job.padded_vocab / 2)
 
 
-def test_known_frameworks_have_their_own_habits():
-    megatron, nanotron = (habits_of(load_framework(name), 0) for name in ("megatron-core-2025", "nanotron-2024"))
+def test_known_frameworks_keep_what_is_said_of_them():
+    megatron, nanotron = (load_framework(name).memory_policy(0) for name in ("megatron-core-2025", "nanotron-2024"))
     assert nanotron.gradient_bytes + nanotron.passing_gradient_bytes == 6
     assert nanotron.activation_copy
     assert not megatron.activation_copy
-    assert habits_of(load_framework("megatron-2021"), 0).dropout
+    assert load_framework("megatron-2021").memory_policy(0).dropout
     assert not megatron.dropout
 
 
@@ -368,9 +367,9 @@ def test_sharding_more_never_needs_more(framework, precision):
 
 def test_the_loss_is_the_frameworks_whatever_is_sharded():
     megatron = load_framework("megatron-core-2025")
-    assert {habits_of(megatron, zero).logit_bytes for zero in range(4)} == {4}
-    assert {habits_of(load_framework("megatron-core-2024"), zero).logit_bytes for zero in range(4)} == {6}
-    assert habits_of(load_framework("torchtitan-2025"), 0).logit_bytes == 14
+    assert {megatron.memory_policy(zero).logit_bytes for zero in range(4)} == {4}
+    assert {load_framework("megatron-core-2024").memory_policy(zero).logit_bytes for zero in range(4)} == {6}
+    assert load_framework("torchtitan-2025").memory_policy(0).logit_bytes == 14
 
 
 def placeholders(job: Job) -> list[float]:

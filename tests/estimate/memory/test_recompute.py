@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from job_parts import TINY, TINY_ALL, job_of
 from traincast.estimate.memory import fits, stage_memory
 from traincast.estimate.memory.activations import LayerModel
-from traincast.estimate.memory.habits import habits_of
 from traincast.model.recompute import RECOMPUTE_MODULES
 from traincast.schedules.check import plan_of
 
@@ -25,7 +24,7 @@ def plain(model=TINY_ALL, **fields):
 
 
 def layer_of(job, index):
-    return LayerModel(job, habits_of(job.framework, job.zero)).layer(index)
+    return LayerModel(job, job.memory_policy).layer(index)
 
 
 def freed(*modules, index, **fields):

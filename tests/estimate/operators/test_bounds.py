@@ -11,7 +11,7 @@ from traincast import api
 from traincast.errors import InfeasibleError, UnknownNameError
 from traincast.estimate.operators import OperatorCall, price_calls, price_operator, shipped_constants, work_of
 from traincast.estimate.operators.calls import BYTES_OF_DTYPE
-from traincast.hardware.gpus import gpu_names, load_gpu
+from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.job.feasible import check_gpu
 
 GPUS = [load_gpu(name) for name in gpu_names()]

@@ -23,7 +23,7 @@ from traincast.estimate.operators import (
 from traincast.estimate.operators.constants import ANY, load_constants, read_constants, write_constants
 from traincast.estimate.operators.corrections import Correction, read_corrections, write_corrections
 from traincast.estimate.operators.host import host_floor_s
-from traincast.hardware.gpus import gpu_names, load_gpu
+from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.job.operators import OPERATOR_SIZES
 
 H100 = load_gpu("h100")

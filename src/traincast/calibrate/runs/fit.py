@@ -18,7 +18,7 @@ from traincast.calibrate.runs.evaluate import Forecast
 from traincast.calibrate.runs.run import RunRow
 from traincast.estimate.factors import Factor, FactorTable, Key, keys_of
 from traincast.estimate.priors import prior_deviation, prior_mean
-from traincast.hardware.gpus import load_gpu
+from traincast.hardware.gpu import load_gpu
 
 NOISE = 0.05
 """Deviation of a measured step from a perfect model: repeats with equal columns differ by 1 % in the median and

@@ -8,7 +8,7 @@ from typing import Any
 
 from traincast.calibrate.tables import Row
 from traincast.files import parse_toml
-from traincast.hardware.gpus import find_gpu
+from traincast.hardware.gpu import find_gpu
 from traincast.job.frameworks import DEFAULT_FRAMEWORK, framework_names, framework_of_year, load_framework
 
 _FILE = "data/runs/frameworks.toml"

@@ -21,9 +21,8 @@ from traincast.calibrate.tables import Row, Table
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.clusters import load_cluster
-from traincast.hardware.gpu_clusters import cluster_for
-from traincast.hardware.gpus import load_gpu
+from traincast.hardware.clusters import cluster_for, load_cluster
+from traincast.hardware.gpu import load_gpu
 from traincast.job.job import JobRequest
 from traincast.units import counted
 

@@ -17,7 +17,7 @@ import msgspec
 
 from traincast.calibrate.tables import Row
 from traincast.files import parse_toml
-from traincast.hardware.gpus import find_gpu
+from traincast.hardware.gpu import find_gpu
 from traincast.units import is_number, plain_number
 
 ALIASES = {

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from traincast.calibrate.tables import Row
 from traincast.errors import FormatError
-from traincast.hardware.gpus import load_gpu
+from traincast.hardware.gpu import load_gpu
 from traincast.model.counts import token_flops
 from traincast.model.model import Model
 

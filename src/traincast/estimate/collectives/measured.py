@@ -13,8 +13,7 @@ import numpy as np
 
 from traincast.estimate.collectives.contract import FloatArray
 from traincast.fabric.placement import Placement
-from traincast.hardware.cluster import Cluster
-from traincast.hardware.measured import MeasuredTable
+from traincast.hardware.cluster import Cluster, MeasuredTable
 from traincast.workload.words import Operation
 
 TABLE = "table"

@@ -25,8 +25,7 @@ from traincast.estimate.collectives.measured import TABLE, table_of, table_times
 from traincast.estimate.collectives.pairwise import point_to_point
 from traincast.estimate.collectives.tuning import may_run, protocol_of
 from traincast.fabric.placement import Placement
-from traincast.hardware.cluster import Cluster
-from traincast.hardware.measured import MeasuredTable
+from traincast.hardware.cluster import Cluster, MeasuredTable
 from traincast.workload.words import Operation
 
 

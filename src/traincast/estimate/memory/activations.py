@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from traincast.estimate.memory.habits import Habits
+from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job
 from traincast.job.rank_share import rank_share
 from traincast.model.blocks.share import Share
@@ -57,8 +57,8 @@ class LayerBytes:
 class LayerModel:
     """Sizes of the activations of a job's layers; layers with equal blocks are alike."""
 
-    def __init__(self, job: Job, habits: Habits) -> None:
-        self.job, self.share = job, kept_share(job, habits)
+    def __init__(self, job: Job, policy: MemoryPolicy) -> None:
+        self.job, self.share = job, kept_share(job, policy)
         self.parts = RankParts(self.share)
         self.of_blocks = cache(self._of_blocks)
 
@@ -108,18 +108,18 @@ class LayerModel:
         )
 
 
-def kept_share(job: Job, habits: Habits) -> Share:
+def kept_share(job: Job, policy: MemoryPolicy) -> Share:
     """Return a rank's share of a job, with what its framework keeps."""
     share = rank_share(job)
     return replace(
         share,
         execution=replace(
             share.execution,
-            dropout=habits.dropout,
-            activation_copy=habits.activation_copy,
-            core_output_copy=habits.core_output_copy,
-            expert_output_copy=habits.expert_output_copy,
-            eight_bit_inputs=habits.weight_copies,
-            saved_logit_bytes=habits.saved_logit_bytes,
+            dropout=policy.dropout,
+            activation_copy=policy.activation_copy,
+            core_output_copy=policy.core_output_copy,
+            expert_output_copy=policy.expert_output_copy,
+            eight_bit_inputs=policy.weight_copies,
+            saved_logit_bytes=policy.saved_logit_bytes,
         ),
     )

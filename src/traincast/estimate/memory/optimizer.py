@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from traincast.estimate.memory.habits import Habits
 from traincast.estimate.memory.parameters import RankParameters
+from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job
 
 MASTER_BYTES = 4
@@ -44,14 +44,14 @@ def shards(job: Job) -> tuple[int, int]:
     return job.shard, max(1, parallel.edp * job.shard // replicas)
 
 
-def states(job: Job, habits: Habits, held: RankParameters, train: RankParameters) -> States:
+def states(job: Job, policy: MemoryPolicy, held: RankParameters, train: RankParameters) -> States:
     """Return the bytes of all states.
 
     Parameters
     ----------
     job : Job
         The job.
-    habits : Habits
+    policy : MemoryPolicy
         Of its framework.
     held, train : RankParameters
         Elements on the rank, and those that are trained.
@@ -72,12 +72,12 @@ def states(job: Job, habits: Habits, held: RankParameters, train: RankParameters
     width = parameter_bytes(job.precision)
     shared, shared_train = _over(held, dense, expert), _over(train, dense, expert)
     types = job.optimizer_types
-    copied = habits.main_gradient_bytes * shared_train if types.copies_gradients(job.precision) else 0.0
+    copied = policy.main_gradient_bytes * shared_train if types.copies_gradients(job.precision) else 0.0
     master = types.main_parameter_bytes(job.precision, job.param_gather_bytes)
     optimizer = (master + types.moment_bytes) * shared_train
-    gradients = habits.gradient_bytes * (shared_train if job.zero >= 2 and not job.reduces_once else train.total)
-    gradients += habits.passing_gradient_bytes * train.total
-    copies = _COPIES_BYTES.get(job.precision, 0.0) * (held.total - held.ends) if habits.weight_copies else 0.0
+    gradients = policy.gradient_bytes * (shared_train if job.zero >= 2 and not job.reduces_once else train.total)
+    gradients += policy.passing_gradient_bytes * train.total
+    copies = _COPIES_BYTES.get(job.precision, 0.0) * (held.total - held.ends) if policy.weight_copies else 0.0
     eight_bits = job.param_gather_bytes == 1
     if job.zero < 3 or dense == expert == 1:
         # 8-bit parameters are the copy that one of the two GEMMs reads.
@@ -89,7 +89,7 @@ def states(job: Job, habits: Habits, held: RankParameters, train: RankParameters
     whole = width * (held.ends + held.largest_layer * LAYERS_GATHERED)
     if job.keeps_parameters_whole:
         whole = width * held.total - ((width - 1) * (held.dense - held.ends) if eight_bits else 0.0)
-    passing = 0.0 if job.reduces_once else habits.gradient_bytes * max(train.largest_layer, train.ends)
+    passing = 0.0 if job.reduces_once else policy.gradient_bytes * max(train.largest_layer, train.ends)
     return States(parameters, gradients, optimizer - master * shared_train, whole + passing, copies, copied)
 
 

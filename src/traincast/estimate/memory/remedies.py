@@ -16,9 +16,6 @@ CONTEXT_TOKENS = 8192
 """Fewest tokens of a sequence on each rank for which more context parallelism is proposed: published recipes split no
 shorter ones (Llama 3, arXiv 2407.21783, table 4: cp 1 at 8,192 tokens, 8,192 on each rank at 131,072)."""
 
-YEAR_OF_MODULES = 2025
-"""First frameworks that recompute by module. Source: Megatron Core 0.12, release notes (--recompute-modules)."""
-
 
 def remedies(job: Job, peak_bytes: float, gpus_per_node: int) -> tuple[tuple[str, float], ...]:
     """Return what would free memory on the stage that needs most.
@@ -75,7 +72,7 @@ def _modules(job: Job) -> Iterator[tuple[str, Job]]:
     Only where the framework knows modules and layers are not recomputed whole. Fused attention saves next to nothing
     that recomputing it would free.
     """
-    if job.recompute == "full" or job.framework.fsdp or job.framework.year < YEAR_OF_MODULES:
+    if job.recompute == "full" or not job.framework.recomputes_modules:
         return
     chosen = job.recomputed_modules
     more = [name for name in available_modules(job.model) if name not in (*chosen, "core_attn")]

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from traincast.estimate.memory.activations import LayerBytes, LayerModel
-from traincast.estimate.memory.habits import Habits, habits_of
 from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
 from traincast.estimate.memory.optimizer import parameter_bytes, states
 from traincast.estimate.memory.parameters import held_by, layers_of, one_of_each_matrix, rank_parameters
+from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job
 from traincast.schedules.plan import SchedulePlan
 
@@ -76,23 +76,23 @@ def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:
     tuple of StageMemory
         By stage.
     """
-    habits = habits_of(job.framework, job.zero)
-    model = LayerModel(job, habits)
-    return tuple(_stage(job, plan, stage, habits, model) for stage in range(len(plan.slots)))
+    policy = job.memory_policy
+    model = LayerModel(job, policy)
+    return tuple(_stage(job, plan, stage, policy, model) for stage in range(len(plan.slots)))
 
 
-def _stage(job: Job, plan: SchedulePlan, stage: int, habits: Habits, model: LayerModel) -> StageMemory:
+def _stage(job: Job, plan: SchedulePlan, stage: int, policy: MemoryPolicy, model: LayerModel) -> StageMemory:
     held, trained = rank_parameters(job, plan, stage, model.parts)
-    state = states(job, habits, held, trained)
-    activations = _activations(job, plan, stage, habits, model)
-    other = _other(job, plan, habits, model)
+    state = states(job, policy, held, trained)
+    activations = _activations(job, plan, stage, policy, model)
+    other = _other(job, plan, policy, model)
     if state.copies:
         other["8-bit copies of weights"] = state.copies
     # The step makes them when activations are gone: the larger of both counts.
     beyond = state.step_gradients - sum(activations.values())
     if beyond > 0:
         other["fp32 gradients of the step"] = beyond
-    if habits.gradient_placeholders and job.task != "lora":
+    if policy.gradient_placeholders and job.task != "lora":
         other["unused weight gradients"] = parameter_bytes(job.precision) * one_of_each_matrix(
             job, plan, stage, model.parts
         )
@@ -112,13 +112,13 @@ def _stage(job: Job, plan: SchedulePlan, stage: int, habits: Habits, model: Laye
     )
 
 
-def _activations(job: Job, plan: SchedulePlan, stage: int, habits: Habits, model: LayerModel) -> dict[str, float]:
+def _activations(job: Job, plan: SchedulePlan, stage: int, policy: MemoryPolicy, model: LayerModel) -> dict[str, float]:
     """Return the activations of a stage at its peak, by part."""
     chunks: dict[int, ChunkBytes] = {}
     parts: dict[int, dict[str, float]] = {}
     for _, virtual_stage in held_by(plan, stage):
-        parts[virtual_stage] = _parts(job, virtual_stage, habits, model)
-        chunks[virtual_stage] = _chunk(job, virtual_stage, habits, model, sum(parts[virtual_stage].values()))
+        parts[virtual_stage] = _parts(job, virtual_stage, policy, model)
+        chunks[virtual_stage] = _chunk(job, virtual_stage, policy, model, sum(parts[virtual_stage].values()))
     if not chunks:
         return {}
     peak = peak_in_flight(plan, stage, chunks)
@@ -141,7 +141,7 @@ def _recomputed(job: Job, count: int) -> int:
     return count if job.recompute_layers is None else min(count, job.recompute_layers)
 
 
-def _parts(job: Job, virtual_stage: int, habits: Habits, model: LayerModel) -> dict[str, float]:
+def _parts(job: Job, virtual_stage: int, policy: MemoryPolicy, model: LayerModel) -> dict[str, float]:
     """Return what one microbatch saves on a virtual stage, by part."""
     layers = layers_of(job)[virtual_stage]
     again = _recomputed(job, len(layers))
@@ -162,7 +162,7 @@ def _parts(job: Job, virtual_stage: int, habits: Habits, model: LayerModel) -> d
         for name, size in model.head().items():
             add(name, size)
         add("MTP layers", job.model.mtp_layers * _mtp_layer(job, model))
-    elif habits.stage_output_copy:
+    elif policy.stage_output_copy:
         add("stage outputs", model.share.norm_bytes)
     return found
 
@@ -178,15 +178,15 @@ def _logits(model: LayerModel) -> float:
     return float(model.share.tokens * model.share.table_rows)
 
 
-def _chunk(job: Job, virtual_stage: int, habits: Habits, model: LayerModel, saved: float) -> ChunkBytes:
+def _chunk(job: Job, virtual_stage: int, policy: MemoryPolicy, model: LayerModel, saved: float) -> ChunkBytes:
     layers = [model.layer(index) for index in layers_of(job)[virtual_stage]]
     again = _recomputed(job, len(layers))
     forward = max((layer.forward for layer in layers), default=0.0)
     backward = max((*_groups_again(layers[:again], job.recompute_group), *_modules_again(layers[again:])), default=0.0)
     if virtual_stage == len(job.layers_Q) - 1:
-        logits, saved_logits = (each * _logits(model) for each in (habits.logit_bytes, habits.saved_logit_bytes))
+        logits, saved_logits = (each * _logits(model) for each in (policy.logit_bytes, policy.saved_logit_bytes))
         forward = max(forward, logits - saved_logits)
-        if habits.fused_loss:
+        if policy.fused_loss:
             # The layers' backward passes begin when the logits are gone.
             backward = max(backward - saved_logits, 0.0)
         else:
@@ -215,7 +215,7 @@ def _modules_again(layers: list[LayerBytes]) -> Iterator[float]:
         yield layer.backward + layer.recomputed
 
 
-def _other(job: Job, plan: SchedulePlan, habits: Habits, model: LayerModel) -> dict[str, float]:
+def _other(job: Job, plan: SchedulePlan, policy: MemoryPolicy, model: LayerModel) -> dict[str, float]:
     parallel = job.parallel
     degrees = (parallel.tp, parallel.cp, parallel.dp, parallel.pp, parallel.ep)
     groups = sum(degree > 1 for degree in degrees)
@@ -224,6 +224,6 @@ def _other(job: Job, plan: SchedulePlan, habits: Habits, model: LayerModel) -> d
     found = {"cuda context": CONTEXT_BYTES, "nccl buffers": groups * COMMUNICATOR_BYTES}
     if len(plan.slots) > 1:
         found["pipeline messages"] = 4 * model.share.norm_bytes
-    if habits.buffer_bytes:
-        found["communication buckets"] = habits.buffer_bytes
+    if policy.buffer_bytes:
+        found["communication buckets"] = policy.buffer_bytes
     return found

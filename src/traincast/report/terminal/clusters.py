@@ -7,8 +7,7 @@ from rich.console import RenderableType
 
 from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.fabric import FabricSpec
-from traincast.hardware.gpu import Gpu
-from traincast.hardware.gpus import gpu_names
+from traincast.hardware.gpu import Gpu, gpu_names
 from traincast.report.terminal.parts import hanging, heading, indented, table, text
 from traincast.units import GIGA, format_decimal_size, format_rate, format_size, format_time
 

@@ -1,0 +1,230 @@
+"""Tables of TOML and JSON as dataclasses: the one check of what a user writes of a cluster, a framework or a job.
+
+The annotation of a field says what may stand there (msgspec decodes it), its name in which unit a text gives it and in
+which range it must be (`traincast.units`). A value may stand beside its source: ``{ value = ..., source = "..." }``.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from functools import reduce
+from importlib import resources
+from importlib.resources.abc import Traversable
+from operator import or_
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
+
+import msgspec
+
+from traincast.errors import ConfigError, UnknownNameError
+from traincast.files import parse_toml, read_toml
+from traincast.names import find_name, known_names
+from traincast.units import RANGES, parse_rate, parse_size, parse_time, parse_tokens, quoted, range_of
+
+T = TypeVar("T")
+
+_UNITS: tuple[tuple[str, Callable[[str], float] | None], ...] = (
+    ("_bytes_per_s", parse_rate),
+    ("_per_s", None),
+    ("_bytes", parse_size),
+    ("_s", parse_time),
+    ("seq_length", parse_tokens),
+)
+"""How a text is read, by the first ending of the field's name that fits."""
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_LISTS = {int: "a list of whole numbers", float: "a list of numbers", str: "a list of texts"}
+_NO_CHOICES: Mapping[str, Iterable[str]] = MappingProxyType({})
+
+
+class Value(NamedTuple):
+    """A checked value; where it comes from, or None for what is no number."""
+
+    value: Any
+    source: str | None = None
+
+
+def read_table(
+    kind: type,
+    table: object,
+    shown: str,
+    prefix: str = "",
+    *,
+    without: Iterable[str] = (),
+    also: Iterable[str] = (),
+    choices: Mapping[str, Iterable[str]] = _NO_CHOICES,
+    positive: bool = True,
+) -> dict[str, Value]:
+    """Return the values of a table by field path.
+
+    Parameters
+    ----------
+    kind : type
+        The dataclass whose fields are the keys.
+    table : object
+        As TOML or JSON reads it. One number may stand for a list of one.
+    shown : str
+        The file, for messages and as the source of what names none.
+    prefix : str
+        Path of the table with a dot at its end; empty at the top.
+    without : iterable of str
+        Fields that are no keys.
+    also : iterable of str
+        Keys that are no fields and were read before.
+    choices : mapping
+        Field to the names that it may have, in any spelling.
+    positive : bool
+        Whether a zero that is not the field's default is refused.
+
+    Raises
+    ------
+    ConfigError
+        With the path of the field, if a key is unknown or a value of the wrong type or out of range.
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", prefix.rstrip("."))
+    known = {field.name: field for field in fields(kind) if field.name not in without}
+    checked = {}
+    for key, raw in table.items():
+        path = f"{prefix}{key}"
+        if key not in known:
+            raise ConfigError(f"is unknown; {known_names(key, [*also, *known])} (in {shown})", path)
+        try:
+            plain, source = _with_source(raw, f"set in {shown}")
+            value = decoded(known[key], plain, choices.get(key, ()), positive=positive)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (in {shown})", path) from error
+        numbers = value if isinstance(value, tuple) else (value,)
+        checked[path] = Value(value, source if all(map(_is_number, numbers)) else None)
+    return checked
+
+
+def built(kind: type[T], values: Mapping[str, Value], shown: str, prefix: str = "", remedy: str = "give it") -> T:
+    """Return the dataclass of checked values by field path.
+
+    Parameters
+    ----------
+    remedy : str
+        What to do where a field that has no default is missing.
+
+    Raises
+    ------
+    ConfigError
+        If one is missing, or values contradict each other.
+    """
+    said = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        path = f"{prefix}{field.name}"
+        if path in values:
+            said[field.name] = values[path].value
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ConfigError(f"is missing; {remedy} (in {shown})", path)
+    try:
+        return kind(**said)
+    except ConfigError as error:
+        what = str(error).removeprefix(f"{error.field}: ")
+        raise ConfigError(f"{what} (in {shown})", error.field) from error
+
+
+def decoded(field: "Field[Any]", raw: object, choices: Iterable[str] = (), *, positive: bool = False) -> Any:  # noqa: ANN401
+    """Return a value of the type of a field, in its range; a text with a unit as a number in SI units.
+
+    Raises
+    ------
+    ConfigError
+        If it is none; without a path, which the caller knows.
+    """
+    types = [kind for kind in get_args(field.type) or (field.type,) if kind is not type(None)]
+    lists = field.type if get_origin(field.type) is tuple else next((t for t in types if get_origin(t) is tuple), None)
+    if lists is not None:
+        kind = get_args(lists)[0]
+        many = raw if isinstance(raw, list) else [raw] if _is_number(raw) and kind is not str else None
+        if many is None or (kind is str and not all(isinstance(each, str) for each in many)):
+            raise ConfigError(f"is {quoted(raw)}; it must be {_LISTS[kind]}")
+        return tuple(_single(field, [kind], each, positive=positive) for each in many)
+    found = _single(field, types, raw, positive=positive)
+    names = list(choices)
+    if names and (found := find_name(str(raw), names)) is None:
+        raise ConfigError(f"is {quoted(raw)}; {known_names(str(raw), names)}")
+    return found
+
+
+def _single(field: "Field[Any]", types: list[Any], raw: object, *, positive: bool) -> Any:  # noqa: ANN401
+    plain = tuple(kind for kind in types if kind in _WORDS)
+    parse = next((parse for ending, parse in _UNITS if field.name.endswith(ending)), None)
+    if isinstance(raw, str) and parse is not None and str not in plain:
+        raw = parse(raw)
+    whole = int in plain and float not in plain
+    try:
+        # A whole number may be written as 1e6; whether it is one, its range says.
+        found = msgspec.convert(raw, float if whole and isinstance(raw, float) else reduce(or_, plain))
+    except msgspec.ValidationError:
+        unit = "" if parse is None or str in plain else " or a text with its unit"
+        raise ConfigError(f"is {quoted(raw)}; it must be {_WORDS[plain[0]]}{unit}") from None
+    if isinstance(found, bool | str):
+        return found
+    found = replace(range_of(field.name) or RANGES["figure"], whole=whole).checked(raw)
+    if found == 0 and positive and field.default != 0:
+        raise ConfigError(f"is {quoted(raw)}; it must be positive")
+    return found
+
+
+def _with_source(raw: object, usual: str) -> tuple[object, str]:
+    if not isinstance(raw, dict):
+        return raw, usual
+    if not {"value"} <= set(raw) <= {"value", "source"} or not isinstance(raw.get("source", ""), str):
+        raise ConfigError('must be a value, or { value = ..., source = "..." }')
+    return raw["value"], raw.get("source", usual)
+
+
+def _is_number(raw: object) -> bool:
+    return isinstance(raw, int | float) and not isinstance(raw, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The descriptions of one kind that are shipped, each a TOML file, which others may build on (``base = "..."``).
+
+    Parameters
+    ----------
+    kind : str
+        What they describe, in the words of an error message.
+    folder : str
+        Below `traincast/data`.
+    """
+
+    kind: str
+    folder: str
+
+    def names(self) -> list[str]:
+        """Return the names of the shipped ones, sorted."""
+        files = (resources.files("traincast") / "data" / self.folder).iterdir()
+        return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+    def find(self, given: str) -> str | Path | None:
+        """Return the name that is meant, or the path of a file; None where it is neither."""
+        name, path = find_name(given, self.names()), Path(given)
+        return path if given != name and (path.suffix == ".toml" or path.is_file()) else name
+
+    def read(self, given: str | Path) -> tuple[dict[str, Any], str | None]:
+        """Return the table of a file or of a shipped description, without the name of its base, and that.
+
+        Raises
+        ------
+        FormatError
+            If the file cannot be read or is not TOML.
+        UnknownNameError
+            If the base is not known.
+        """
+        if isinstance(given, Path):
+            table = read_toml(given)
+        else:
+            file: Traversable = resources.files("traincast") / "data" / self.folder / f"{given}.toml"
+            table = parse_toml(file.read_text(encoding="utf-8"), given)
+        base = table.pop("base", None)
+        if base is None:
+            return table, None
+        found = find_name(str(base), self.names())
+        if found is None:
+            raise UnknownNameError(f"base {self.kind} (in {given})", str(base), self.names())
+        return table, found
