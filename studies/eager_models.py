@@ -16,7 +16,7 @@ from datafiles import DATA, table_path
 from eager.predict import KIND
 from traincast.calibrate.validate import validate
 from traincast.errors import TraincastError
-from traincast.report.terminal import print_validation
+from traincast.report.terminal.accuracy import print_validation
 
 
 def main() -> int:
@@ -29,7 +29,7 @@ def main() -> int:
     by = [name.strip() for name in given.by.split(",") if name.strip()]
     try:
         path = table_path("neusight_e2e_labels.csv", given.data)
-        print_validation(validate(path, by=by, leave_out=given.cv, kind=KIND), Console())
+        print_validation(Console(), validate(path, by=by, leave_out=given.cv, kind=KIND))
     except (FileNotFoundError, TraincastError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

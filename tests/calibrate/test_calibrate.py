@@ -11,7 +11,7 @@ from traincast import api
 from traincast.calibrate.collectives import price_measured, read_collectives
 from traincast.errors import CalibrationError, ConfigError
 from traincast.hardware.clusters import load_cluster
-from traincast.report.accuracy import calibration_to_dict
+from traincast.report.json import calibration_to_dict
 
 SIZES = [2**size for size in range(10, 31, 2)]
 

@@ -14,7 +14,7 @@ from traincast.calibrate.runs.rows import read_runs
 from traincast.calibrate.runs.run import layers_by_cost
 from traincast.calibrate.tables import read_table
 from traincast.estimate.memory.uncertainty import memory_deviation
-from traincast.report.terminal import print_validation
+from traincast.report.terminal.accuracy import print_validation
 
 HEADER = (
     "id,model,layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,gpu,nodes,num_gpus,dp,tp,pp,zero_stage,"
@@ -73,7 +73,7 @@ def test_worst_rows_are_in_the_unit_of_what_was_measured(tmp_path):
     path = tmp_path / "sweep.csv"
     path.write_text("\n".join((HEADER, *ROWS)) + "\n", encoding="utf-8")
     shown = io.StringIO()
-    print_validation(traincast.validate(path, kind="memory-of-runs"), Console(file=shown, width=300))
+    print_validation(Console(file=shown, width=300), traincast.validate(path, kind="memory-of-runs"))
     worst = shown.getvalue().split("Worst rows")[1].split("Skipped")[0]
     assert "24.2 GiB" in worst
     assert "37 GiB" in worst

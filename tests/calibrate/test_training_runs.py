@@ -15,7 +15,8 @@ from traincast.calibrate.runs.rows import read_runs
 from traincast.calibrate.tables import read_table
 from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.estimate.factors import Factor, FactorTable
-from traincast.report.accuracy import predictions_csv, validation_to_dict
+from traincast.report.csv import predictions_csv
+from traincast.report.json import validation_to_dict
 from traincast.simulation.confidence import Z
 
 COLUMNS = (

@@ -14,7 +14,7 @@ import pytest
 import traincast
 from fuzzing.measured import MEASURED
 from support import row, write_aicb
-from traincast.report.contract import REPORTS
+from traincast.report.files import REPORTS
 from traincast.report.plain import shown
 
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
@@ -211,7 +211,7 @@ def test_a_stopped_command_leaves_no_temporary_folder(call, workload, tmp_path, 
         stream.write(b"half")
         os.kill(os.getpid(), stop)
 
-    monkeypatch.setattr("traincast.report.directory._chosen", lambda *_: [replace(report, write=write)])
+    monkeypatch.setattr("traincast.report.files._chosen", lambda *_: [replace(report, write=write)])
     try:
         code, out, err = call("simulate", workload, "--out", tmp_path / "out")
         assert (code, out, err) == (128 + stop, "", f"stopped by {stop.name}\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from traincast import api
-from traincast.report.ops_csv import write_csv
+from traincast.report.csv import write_csv
 
 HERE = Path(__file__).parent
 WORKLOAD = HERE / "pipeline.txt"

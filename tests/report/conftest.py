@@ -182,7 +182,7 @@ def shown():
 
     def show(printer, subject, encoding="utf-8"):
         stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-        printer(subject, Console(file=stream, width=80, force_terminal=False, _environ={}))
+        printer(Console(file=stream, width=80, force_terminal=False, _environ={}), subject)
         stream.flush()
         return stream.buffer.getvalue().decode(encoding)
 

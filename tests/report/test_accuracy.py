@@ -8,10 +8,11 @@ import pytest
 
 import traincast
 from traincast.errors import ConfigError
-from traincast.report.accuracy import collective_to_dict, predictions_csv, validation_to_dict
-from traincast.report.json import encode
-from traincast.report.terminal import print_collective, print_validation
-from traincast.report.whole import write_whole
+from traincast.report.csv import predictions_csv
+from traincast.report.files import write_whole
+from traincast.report.json import collective_to_dict, encode, validation_to_dict
+from traincast.report.terminal.accuracy import print_validation
+from traincast.report.terminal.estimates import print_collective
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 
 from traincast.analysis.comparison import Difference, Side, compare
 from traincast.report.json import comparison_to_dict, encode
-from traincast.report.terminal import print_comparison, print_result
+from traincast.report.terminal.comparison import print_comparison
+from traincast.report.terminal.step import print_result
 from traincast.simulation.result import PartResult
 
 
@@ -66,7 +67,7 @@ def test_a_step_many_times_as_long_has_no_percentage(shown):
 
 def test_ranks_shows_the_parts_of_each(shown):
     comparison = compare(side("a"), side("b", 0.5))
-    output = narrow(shown(lambda subject, console: print_comparison(subject, console, ranks=True), comparison))
+    output = narrow(shown(lambda console, subject: print_comparison(console, subject, ranks=True), comparison))
     assert "B is 1.5 s shorter (-50.00 %)" in output
     assert re.search(r"^ +0  forward_step +1,000\.000 +500\.000 +-500\.000 +-50\.00 %", output, re.MULTILINE)
 
@@ -108,7 +109,7 @@ def test_many_like_ranks_are_elided(shown):
     section = narrow(shown(print_comparison, compare(many, many))).split("Ends")[1]
     assert re.findall(r"^ +(\d+|\.\.\.)(?: |$)", section, re.MULTILINE) == ["0", "1", "...", "62", "63", "..."]
     assert "... ranks 2 to 61 are like rank 0, within 1 % of the step" in section
-    every = shown(lambda subject, console: print_comparison(subject, console, ranks=True), compare(many, many))
+    every = shown(lambda console, subject: print_comparison(console, subject, ranks=True), compare(many, many))
     assert "..." not in every
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from traincast.errors import ConfigError, TraincastError, UnknownNameError
-from traincast.report.contract import REPORTS, FileReport
-from traincast.report.directory import write_directory
+from traincast.report.files import REPORTS, FileReport, write_directory
 
 ALL = ["ops.csv", "result.json", "trace.json.gz"]
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 
 from traincast.errors import ConfigError
-from traincast.report import chrome_trace, ops_csv
+from traincast.report import chrome_trace
+from traincast.report import csv as ops_csv
 from traincast.report.chrome_trace import write_trace
-from traincast.report.ops_csv import COLUMNS, write_csv
+from traincast.report.csv import COLUMNS, write_csv
 from traincast.report.plain import spreadsheet_cell
 from traincast.report.ranks import choose_ranks
 

@@ -12,7 +12,9 @@ from traincast.formats.contract import Inspection, Total
 from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.gpu import Gpu
-from traincast.report.terminal import print_cluster_numbers, print_clusters, print_inspections, print_result
+from traincast.report.terminal.catalog import print_cluster_numbers, print_clusters
+from traincast.report.terminal.inspection import print_inspections
+from traincast.report.terminal.step import print_result
 from traincast.simulation.result import BREAKDOWN_KEYS, RankResult
 
 LINK = Link(bandwidth_bytes_per_s=360e9, base_latency_s=3.5e-6, hop_latency_s=2e-7)
@@ -73,7 +75,7 @@ def test_a_terminal_without_unicode_gets_ascii(result, shown):
 
 def test_colour_on_a_terminal_only(result):
     stream = io.StringIO()
-    print_result(result, Console(file=stream, width=80, force_terminal=True, color_system="standard", _environ={}))
+    print_result(Console(file=stream, width=80, force_terminal=True, color_system="standard", _environ={}), result)
     assert "\x1b[33m" in stream.getvalue()
 
 
@@ -211,7 +213,7 @@ def test_every_number_of_a_cluster_has_its_unit_and_source(shown):
 
 def test_rich_and_numpy_are_loaded_only_when_used():
     code = (
-        "import sys, traincast.report.terminal, traincast.report.json, traincast.report.directory;"
+        "import sys, traincast.report.terminal, traincast.report.json, traincast.report.files;"
         "print(sorted({'rich', 'numpy'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -239,7 +241,7 @@ def test_the_communication_table_breaks_no_word_in_a_narrow_terminal(result):
     result = replace(result, collectives=(wide, *result.collectives))
     for width in (50, 60, 70, 80, 100):
         stream = io.StringIO()
-        print_result(result, Console(file=stream, width=width, force_terminal=False, _environ={}))
+        print_result(Console(file=stream, width=width, force_terminal=False, _environ={}), result)
         section = stream.getvalue().split("Communication")[1].split("Stragglers")[0]
         assert max(map(len, section.splitlines())) <= width
         words = re.findall(r"[A-Za-z]+", section)

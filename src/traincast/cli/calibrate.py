@@ -35,8 +35,8 @@ def command(
 
 def _operators(files: tuple[Path, ...], gpu: str, out: Path | None, *, as_json: bool) -> None:
     from traincast import api
-    from traincast.report.operator import operator_calibration_to_dict
-    from traincast.report.whole import write_whole
+    from traincast.report.files import write_whole
+    from traincast.report.json import operator_calibration_to_dict
 
     with announced(quiet=False), progress("fitting", quiet=as_json):
         calibration = api.calibrate_operators(files, gpu)
@@ -45,17 +45,17 @@ def _operators(files: tuple[Path, ...], gpu: str, out: Path | None, *, as_json: 
     if as_json:
         print_json(operator_calibration_to_dict(calibration))
         return
-    from traincast.report.terminal import print_operator_calibration
+    from traincast.report.terminal.accuracy import print_operator_calibration
 
-    print_operator_calibration(calibration, console())
+    print_operator_calibration(console(), calibration)
     if out is not None:
         print_line(f"wrote {out}; use it with traincast operator --constants {out}")
 
 
 def _collectives(files: tuple[Path, ...], cluster: str, out: Path | None, *, table: bool, as_json: bool) -> None:
     from traincast import api
-    from traincast.report.accuracy import calibration_to_dict
-    from traincast.report.whole import write_whole
+    from traincast.report.files import write_whole
+    from traincast.report.json import calibration_to_dict
 
     with announced(quiet=False), progress("fitting", quiet=as_json):
         calibration = api.calibrate(files, cluster, table=table)
@@ -64,8 +64,8 @@ def _collectives(files: tuple[Path, ...], cluster: str, out: Path | None, *, tab
     if as_json:
         print_json(calibration_to_dict(calibration))
         return
-    from traincast.report.terminal import print_calibration
+    from traincast.report.terminal.accuracy import print_calibration
 
-    print_calibration(calibration, console())
+    print_calibration(console(), calibration)
     if out is not None:
         print_line(f"wrote {out}; use it with --cluster {out}")

@@ -21,9 +21,9 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
 
         print_json(clusters_to_dict(known))
         return
-    from traincast.report.terminal import print_cluster_numbers, print_clusters
+    from traincast.report.terminal.catalog import print_cluster_numbers, print_clusters
 
     if names:
-        print_cluster_numbers(known, console())
+        print_cluster_numbers(console(), known)
     else:
-        print_clusters(known, console())
+        print_clusters(console(), known)

@@ -34,10 +34,10 @@ def command(
 
     table = api.collective(op, sizes, gpus, nodes, cluster)
     if as_json:
-        from traincast.report.accuracy import collective_to_dict
+        from traincast.report.json import collective_to_dict
 
         print_json(collective_to_dict(table))
     else:
-        from traincast.report.terminal import print_collective
+        from traincast.report.terminal.estimates import print_collective
 
-        print_collective(table, console())
+        print_collective(console(), table)

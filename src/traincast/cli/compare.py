@@ -26,6 +26,6 @@ def command(a: Path, b: Path, as_json: bool, ranks: bool) -> None:
 
         print_json(comparison_to_dict(comparison))
     else:
-        from traincast.report.terminal import print_comparison
+        from traincast.report.terminal.comparison import print_comparison
 
-        print_comparison(comparison, console(), ranks=ranks)
+        print_comparison(console(), comparison, ranks=ranks)

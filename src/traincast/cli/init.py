@@ -7,7 +7,7 @@ import click
 from traincast.cli.terminal import print_line
 from traincast.errors import ConfigError
 from traincast.job.job_file import TEMPLATE
-from traincast.report.whole import write_whole
+from traincast.report.files import write_whole
 
 
 @click.command(name="init")

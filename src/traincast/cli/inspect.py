@@ -22,6 +22,6 @@ def command(files: tuple[Path, ...], whole: bool, as_json: bool) -> None:
         for inspection in inspections:
             print_json(inspection_to_dict(inspection))
     else:
-        from traincast.report.terminal import print_inspections
+        from traincast.report.terminal.inspection import print_inspections
 
-        print_inspections(list(inspections), console(), whole=whole)
+        print_inspections(console(), list(inspections), whole=whole)

@@ -31,9 +31,9 @@ def command(names: tuple[str, ...], seq_length: int, as_json: bool) -> None:
 
         print_json(models_to_dict(known, seq_length))
         return
-    from traincast.report.terminal import print_model_counts, print_models
+    from traincast.report.terminal.catalog import print_model_counts, print_models
 
     if names:
-        print_model_counts(known, seq_length, console())
+        print_model_counts(console(), known, seq_length)
     else:
-        print_models(known, console())
+        print_models(console(), known)

@@ -88,13 +88,13 @@ def command(
         **given,
     )
     if as_json:
-        from traincast.report.operator import operator_to_dict
+        from traincast.report.json import operator_to_dict
 
         print_json(operator_to_dict(price))
         return
-    from traincast.report.terminal import print_operator
+    from traincast.report.terminal.estimates import print_operator
 
-    print_operator(price, console())
+    print_operator(console(), price)
 
 
 def _pair(text: str) -> tuple[str, str]:

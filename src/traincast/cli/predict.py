@@ -42,7 +42,7 @@ def command(
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     from traincast import api
-    from traincast.report.directory import write_directory
+    from traincast.report.files import write_directory
 
     record = recorded_run(words) if like is None else None
     if record is None:
@@ -61,8 +61,8 @@ def command(
 
         print_json(result_to_dict(result))
     elif not quiet:
-        from traincast.report.terminal import print_result
+        from traincast.report.terminal.step import print_result
 
-        print_result(result, console())
+        print_result(console(), result)
         for path in written:
             print_line(f"wrote {path}")

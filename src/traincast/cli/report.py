@@ -12,6 +12,6 @@ from traincast.cli.terminal import console
 def command(file: Path) -> None:
     """Show a result.json again; FILE may be the folder that it was written to."""
     from traincast import api
-    from traincast.report.terminal import print_result
+    from traincast.report.terminal.step import print_result
 
-    print_result(api.load_result(file), console())
+    print_result(console(), api.load_result(file))

@@ -93,7 +93,7 @@ def command(
     if overlap is not None:
         raise click.UsageError("--simai-overlap needs --pricing simai; a simulation finds out what overlaps")
     from traincast import api
-    from traincast.report.directory import write_directory
+    from traincast.report.files import write_directory
 
     record = recorded_run(files)
     with announced(quiet=quiet), progress("simulating", quiet=quiet or as_json):
@@ -107,9 +107,9 @@ def command(
 
         print_json(result_to_dict(result))
     elif not quiet:
-        from traincast.report.terminal import print_result
+        from traincast.report.terminal.step import print_result
 
-        print_result(result, console())
+        print_result(console(), result)
         for path in written:
             print_line(f"wrote {path}")
 
@@ -128,6 +128,6 @@ def _simai(
 
         print_json(simai_to_dict(report, result))
     elif not quiet:
-        from traincast.report.terminal import print_simai
+        from traincast.report.terminal.estimates import print_simai
 
-        print_simai(report, result, console())
+        print_simai(console(), report, result)

@@ -39,8 +39,9 @@ def command(
     FILE is a CSV file, whose columns say what was measured, or a log of nccl-tests.
     """
     from traincast import api
-    from traincast.report.accuracy import predictions_csv, validation_to_dict
-    from traincast.report.whole import write_whole
+    from traincast.report.csv import predictions_csv
+    from traincast.report.files import write_whole
+    from traincast.report.json import validation_to_dict
 
     chosen = [name.strip() for name in by.split(",")] if by is not None else []
     with announced(quiet=False), counted("predicting", quiet=as_json) as tell:
@@ -50,8 +51,8 @@ def command(
     if as_json:
         print_json(validation_to_dict(validation))
         return
-    from traincast.report.terminal import print_validation
+    from traincast.report.terminal.accuracy import print_validation
 
-    print_validation(validation, console())
+    print_validation(console(), validation)
     if out is not None:
         print_line(f"wrote {out}")

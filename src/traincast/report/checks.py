@@ -13,29 +13,12 @@ from traincast.units import RANGES, quoted, range_of
 
 _LARGEST = RANGES["FLOP rate"].highest
 """No number of a result is larger."""
-_TABLES = (
-    "breakdown_s",
-    "ranks",
-    "job",
-    "parallel",
-    "collectives",
-    "parts",
-    "interval",
-    "memory_bytes",
-    "stragglers",
-    "what_if",
-)
-"""Keys whose numbers are quantities by their names (`traincast.units`); others hold what a cluster or job says."""
+_FREE = ("cluster", "run")
+"""Keys that hold what a cluster or a job says; the numbers of all others are quantities by their names."""
 _KINDS: Mapping[str, str] = {"stage": "rank", "count": "count", "represents": "degree", "breakdown_s": "time"}
 """Kinds of quantities of a result whose names no input has."""
 _SIGNED = ("cost_s", "saving_s")
 """Differences: a change may make a step longer."""
-_NEEDED: Mapping[str, tuple[str, ...]] = {
-    "interval": ("level", "low_s", "high_s"),
-    "stragglers": ("rank", "stage", "slowdown", "cost_s"),
-    "what_if": ("change", "iteration_time_s", "saving_s"),
-}
-"""Keys of objects that are written whole or not at all."""
 _TOLERANCE = 1e-6
 """Share of the step by which a sum of its parts may be off: what rounding in another program leaves."""
 
@@ -43,22 +26,14 @@ _TOLERANCE = 1e-6
 def check_numbers(document: Mapping[str, Any], path: str) -> None:
     """Refuse a number that no result has: not finite, beyond any quantity, a time or count below zero.
 
-    Parameters
-    ----------
-    document : mapping
-        The document as JSON says it.
-    path : str
-        The file, for messages.
-
     Raises
     ------
     FormatError
-        With the path of the key.
+        With the path of the key in the document, as JSON says it.
     """
     for key, value in document.items():
-        named = key in _TABLES or key in ("iteration_time_s", "measured_s")
         for place, name, number in _numbers(value, f"$.{key}", key):
-            lowest, highest, what = _bounds(name, named=named)
+            lowest, highest, what = _bounds(name, named=key not in _FREE)
             if not lowest <= number <= highest:
                 raise FormatError(f"{quoted(number)} at {place} is no value of a result; it must be {what}", path)
 
@@ -88,25 +63,13 @@ def _numbers(value: object, place: str, name: str) -> Iterator[tuple[str, str, i
 
 
 def check_whole(result: Result, path: str) -> None:
-    """Refuse a result of which a part is missing, or whose parts do not add up.
-
-    Parameters
-    ----------
-    result : Result
-        As it was read; `check_numbers` has passed.
-    path : str
-        The file, for messages.
+    """Refuse a result whose parts are no numbers or do not add up; `check_numbers` has passed.
 
     Raises
     ------
     FormatError
         With the path of the key.
     """
-    for key, needed in _NEEDED.items():
-        value = getattr(result, key)
-        entries = value if isinstance(value, tuple) else () if value is None else (value,)
-        for index, entry in enumerate(entries):
-            _check_keys(entry, needed, f"$.{key}[{index}]" if isinstance(value, tuple) else f"$.{key}", path)
     for name, value in result.parallel.items():
         if name != "schedule" and not isinstance(value, int):
             raise FormatError(f"{quoted(value)} at $.parallel.{name} is no whole number", path)
@@ -115,14 +78,10 @@ def check_whole(result: Result, path: str) -> None:
         _check_breakdown(rank.breakdown_s, result.iteration_time_s, f"$.ranks[{index}].breakdown_s", path)
 
 
-def _check_keys(entry: Mapping[str, object], needed: tuple[str, ...], place: str, path: str) -> None:
-    missing = [key for key in needed if key not in entry]
+def _check_breakdown(breakdown_s: Mapping[str, float], step_s: float, place: str, path: str) -> None:
+    missing = [key for key in BREAKDOWN_KEYS if key not in breakdown_s]
     if missing:
         raise FormatError(f"lacks {', '.join(missing)} at {place}", path)
-
-
-def _check_breakdown(breakdown_s: Mapping[str, float], step_s: float, place: str, path: str) -> None:
-    _check_keys(breakdown_s, BREAKDOWN_KEYS, place, path)
     total_s = math.fsum(breakdown_s[key] for key in BREAKDOWN_KEYS)
     if abs(total_s - step_s) > _TOLERANCE * step_s:
         raise FormatError(

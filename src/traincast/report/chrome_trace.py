@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
-from traincast.report.contract import file_report
+from traincast.report.files import file_report
 from traincast.report.plain import Plain, encodable, plain
 from traincast.report.ranks import Choice, choose_ranks, simulated
 from traincast.simulation.result import Result

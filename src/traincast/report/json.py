@@ -1,11 +1,12 @@
-"""JSON documents, ``traincast.result/1`` and the like for comparisons, inspections, clusters, models and SimAI.
+"""JSON documents: ``traincast.result/1`` and those of every other command, each written in this one place.
 
 A document's keys keep their meaning within a major version; new keys may come, so a reader
 ignores those it does not know. Source: docs of the command line, "Every --json has a schema".
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
 import msgspec
 
@@ -13,34 +14,44 @@ from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.job.inputs import InputFile
 from traincast.report.checks import check_numbers, check_whole
-from traincast.report.contract import file_report
+from traincast.report.files import file_report
 from traincast.report.plain import Plain, plain
-from traincast.simulation.result import (
-    CollectiveResult,
-    JobFacts,
-    PartResult,
-    Peak,
-    RankResult,
-    Result,
-)
+from traincast.simulation.result import CollectiveResult, JobFacts, PartResult, Peak, RankResult, Result
 
 if TYPE_CHECKING:
     from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
+    from traincast.calibrate.calibrate import Calibration
+    from traincast.calibrate.operator_calibration import OperatorCalibration
+    from traincast.calibrate.validate import HeldOut, Validation
+    from traincast.estimate.collective_table import CollectiveTable
+    from traincast.estimate.operator_price import OperatorPrice
     from traincast.estimate.simai.total import SimaiReport
     from traincast.formats.contract import Inspection
     from traincast.hardware.cluster import Cluster
     from traincast.model.model import Model
 
-RESULT_SCHEMA = "traincast.result/1"
-COMPARISON_SCHEMA = "traincast.comparison/1"
-INSPECTION_SCHEMA = "traincast.inspection/1"
-CLUSTERS_SCHEMA = "traincast.clusters/1"
-MODELS_SCHEMA = "traincast.models/1"
-SIMAI_SCHEMA = "traincast.simai/1"
-
 # Counts stay integers in dicts that hold counts and seconds, so that a document read and
 # written again has the same bytes.
 _Numbers = dict[str, int | float]
+
+
+class _Interval(TypedDict):
+    level: float
+    low_s: float
+    high_s: float
+
+
+class _Straggler(TypedDict):
+    rank: int
+    stage: int
+    slowdown: int | float
+    cost_s: int | float
+
+
+class _WhatIf(TypedDict):
+    change: str
+    iteration_time_s: int | float
+    saving_s: int | float
 
 
 class _Document(msgspec.Struct, kw_only=True):
@@ -52,7 +63,7 @@ class _Document(msgspec.Struct, kw_only=True):
     ranks: tuple[RankResult, ...]
     job: JobFacts | None = None
     parallel: dict[str, int | str]
-    interval: dict[str, float] | None = None
+    interval: _Interval | None = None
     tokens_per_s_per_gpu: float | None = None
     tflops_per_gpu: float | None = None
     mfu: float | None = None
@@ -62,8 +73,8 @@ class _Document(msgspec.Struct, kw_only=True):
     hfu_16_bit: float | None = None
     memory_bytes: tuple[_Numbers, ...] | None = None
     collectives: tuple[CollectiveResult, ...]
-    stragglers: tuple[_Numbers, ...] = ()
-    what_if: tuple[dict[str, Any], ...] = ()
+    stragglers: tuple[_Straggler, ...] = ()
+    what_if: tuple[_WhatIf, ...] = ()
     measured_s: float | None = None
     parts: tuple[PartResult, ...] = ()
     inputs: tuple[InputFile, ...]
@@ -78,52 +89,35 @@ RESULT_KEYS = _Document.__struct_fields__
 """Every key of ``traincast.result/1``, in order."""
 
 
-def result_to_dict(result: Result) -> dict[str, Plain]:
-    """Return a result as the document ``traincast.result/1``.
-
-    Parameters
-    ----------
-    result : Result
-        The result; its program and timeline are left out.
-
-    Returns
-    -------
-    dict
-        Plain values, ``schema`` first; SI units as in the names.
+def _document(kind: str, fields: object) -> dict[str, Plain]:
+    """Return the document ``traincast.KIND/1`` with the fields of a mapping or dataclass as plain values.
 
     Raises
     ------
     TraincastError
         If a number is NaN or infinite; the message names the key path.
     """
-    values = {key: plain(getattr(result, key), f"$.{key}") for key in RESULT_KEYS[1:]}
-    return {"schema": RESULT_SCHEMA, **values}
+    return {"schema": f"traincast.{kind}/1", **_object(plain(fields))}
+
+
+def result_to_dict(result: Result) -> dict[str, Plain]:
+    """Return a result, without its program and timeline, as the document ``traincast.result/1``.
+
+    Raises
+    ------
+    TraincastError
+        If a number is NaN or infinite; the message names the key path.
+    """
+    return _document("result", {key: getattr(result, key) for key in RESULT_KEYS[1:]})
 
 
 def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:
-    """Return two steps side by side as the document ``traincast.comparison/1``.
-
-    Parameters
-    ----------
-    comparison : Comparison
-        The two steps.
-
-    Returns
-    -------
-    dict
-        Plain values, ``schema`` first; a relative difference to zero is null.
-
-    Raises
-    ------
-    TraincastError
-        If a number is NaN or infinite; the message names the key path.
-    """
+    """Return two steps side by side as ``traincast.comparison/1``; a relative difference to zero is null."""
     ranks = [
         {"rank": rank, "end_s": _difference(end), "parts_s": _differences(comparison.rank_parts[rank])}
         for rank, end in comparison.ends.items()
     ]
     document = {
-        "schema": COMPARISON_SCHEMA,
         "a": _side(comparison.a),
         "b": _side(comparison.b),
         "step_s": _difference(comparison.step),
@@ -134,88 +128,134 @@ def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:
         "only_a": _unmatched(comparison.only_a),
         "only_b": _unmatched(comparison.only_b),
     }
-    return _object(plain(document))
+    return _document("comparison", document)
 
 
 def inspection_to_dict(inspection: "Inspection") -> dict[str, Plain]:
     """Return what a file is as the document ``traincast.inspection/1``."""
-    document = {"schema": INSPECTION_SCHEMA}
-    return {**document, **_object(plain(inspection))}
+    return _document("inspection", inspection)
 
 
 def clusters_to_dict(clusters: Iterable["Cluster"]) -> dict[str, Plain]:
     """Return known clusters as the document ``traincast.clusters/1``."""
-    described: list[Plain] = []
+    described = []
     for index, cluster in enumerate(clusters):
-        fields = _object(plain(cluster, f"$.clusters[{index}]"))
         sources = [{"number": number, "source": source} for number, source in cluster.sources]
-        described.append({**fields, "sources": plain(sources)})
-    return {"schema": CLUSTERS_SCHEMA, "clusters": described}
+        described.append({**_object(plain(cluster, f"$.clusters[{index}]")), "sources": sources})
+    return _document("clusters", {"clusters": described})
 
 
 def models_to_dict(models: Iterable["Model"], seq_length: int) -> dict[str, Plain]:
-    """Return models with their counts as the document ``traincast.models/1``.
-
-    Parameters
-    ----------
-    models : iterable of Model
-        The models.
-    seq_length : int
-        Tokens of a sequence, for the FLOPs.
-    """
+    """Return models with their counts as the document ``traincast.models/1``; FLOPs at that sequence length."""
     from traincast.model.counts import model_flops_per_token, parameters, token_flops
 
-    described: list[Plain] = []
+    described = []
     for index, model in enumerate(models):
         place, counts = f"$.models[{index}]", parameters(model)
         totals = {name: getattr(counts, name) for name in ("total", "active", "computed", "trained")}
-        counted = {**_object(plain(counts, place)), **totals}
         flops = {
             "seq_length": seq_length,
             "training_per_token": model_flops_per_token(model, seq_length),
             "lora_per_token": model_flops_per_token(model, seq_length, "lora"),
-            "forward_per_token": plain(token_flops(model, seq_length), place),
+            "forward_per_token": token_flops(model, seq_length),
         }
-        described.append({**_object(plain(model, place)), "parameters": counted, "flops": plain(flops, place)})
-    return {"schema": MODELS_SCHEMA, "models": described}
+        described.append(
+            {**_object(plain(model, place)), "parameters": {**_object(plain(counts, place)), **totals}, "flops": flops}
+        )
+    return _document("models", {"models": described})
 
 
 def simai_to_dict(report: "SimaiReport", result: Result) -> dict[str, Plain]:
-    """Return SimAI's own sum and the simulated step as the document ``traincast.simai/1``.
-
-    Parameters
-    ----------
-    report : SimaiReport
-        SimAI's numbers.
-    result : Result
-        The simulated step of the same file and options; of its values those that compare.
-
-    Returns
-    -------
-    dict
-        Plain values, ``schema`` first.
-    """
+    """Return SimAI's own sum and what compares of the simulated step of the same file as ``traincast.simai/1``."""
     simulated = {key: getattr(result, key) for key in ("iteration_time_s", "breakdown_s", "parallel")}
     simulated["cluster"] = result.cluster.get("name")
     own = _object(plain(report))
     rows = own.pop("rows")
     layout = {**_object(own["layout"]), "dp": report.layout.dp}
-    document = {**own, "layout": layout, "simulated": simulated, "inputs": result.inputs, "version": result.version}
-    return {"schema": SIMAI_SCHEMA, **_object(plain(document)), "rows": rows}
+    further = {"simulated": simulated, "inputs": result.inputs, "version": result.version, "rows": rows}
+    return _document("simai", {**own, "layout": layout, **further})
+
+
+def collective_to_dict(table: "CollectiveTable") -> dict[str, Plain]:
+    """Return a collective over sizes as the document ``traincast.collective/1``."""
+    return _document("collective", table)
+
+
+def operator_to_dict(price: "OperatorPrice") -> dict[str, Plain]:
+    """Return what an operator takes as the document ``traincast.operator/1``."""
+    call, time = price.call, price.price
+    document = {
+        "family": call.family,
+        "shape": call.shape,
+        "dtype": call.dtype,
+        "direction": call.direction,
+        "causal": call.causal,
+        "window": call.window,
+        "options": dict(call.options),
+        "gpu": price.gpu,
+        "time_s": time.time_s,
+        "flops": time.flops,
+        "bytes": time.bytes_moved,
+        "bound": time.bound,
+        "utilisation": time.utilisation,
+        "source": time.source,
+        "confidence": time.confidence,
+        "terms": dict(time.terms),
+        "assumptions": price.assumptions,
+    }
+    return _document("operator", document)
+
+
+def validation_to_dict(validation: "Validation") -> dict[str, Plain]:
+    """Return a validation as the document ``traincast.validation/1``."""
+    held_out = validation.held_out
+    document = {
+        **_figures(validation),
+        "worst": validation.worst,
+        "file": validation.path,
+        "kind": validation.kind,
+        "quantity": validation.quantity,
+        "notes": validation.notes,
+        "held_out": None if held_out is None else {"by": held_out.by, **_figures(held_out)},
+    }
+    return _document("validation", document)
+
+
+def _figures(of: "Validation | HeldOut") -> dict[str, object]:
+    groups = [{"by": group.by, "name": group.name, **asdict(group.figures)} for group in of.groups]
+    return {**asdict(of.total), "skipped": [row._asdict() for row in of.skipped], "groups": groups}
+
+
+def calibration_to_dict(calibration: "Calibration") -> dict[str, Plain]:
+    """Return a calibration of collectives as the document ``traincast.calibration/1``."""
+    document = {
+        "files": calibration.files,
+        "base": calibration.base.name,
+        "fitted": calibration.fitted,
+        "residuals": calibration.residuals,
+        "skipped": [row._asdict() for row in calibration.skipped],
+        "notes": calibration.notes,
+        "cluster": calibration.cluster,
+    }
+    return _document("calibration", document)
+
+
+def operator_calibration_to_dict(calibration: "OperatorCalibration") -> dict[str, Plain]:
+    """Return a fit of operators' constants as the document ``traincast.operator_calibration/1``."""
+    document = {
+        "files": calibration.files,
+        "gpu": calibration.gpu.name,
+        "constants": calibration.constants,
+        "residuals": calibration.residuals,
+        "skipped": [row._asdict() for row in calibration.skipped],
+    }
+    return _document("operator_calibration", document)
 
 
 def encode(document: Mapping[str, Plain]) -> bytes:
     """Return a document as indented JSON with a newline at its end.
 
-    Parameters
-    ----------
-    document : mapping
-        Plain values, as the ``..._to_dict`` functions return them.
-
-    Returns
-    -------
-    bytes
-        UTF-8; keys in the order of the document, floats as short as they can be read back exactly.
+    UTF-8; keys in the order of the document, floats as short as they can be read back exactly.
     """
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
@@ -256,11 +296,11 @@ def result_from_json(data: bytes, path: str) -> Result:
         head = msgspec.json.decode(data)
         schema = head.get("schema") if isinstance(head, dict) else None
         if not isinstance(schema, str) or schema.partition(".result/")[2].partition(".")[0] != "1":
-            raise FormatError(f"is not a {RESULT_SCHEMA} document: its schema is {schema!r}", path)
+            raise FormatError(f"is not a traincast.result/1 document: its schema is {schema!r}", path)
         check_numbers(head, path)
         document = msgspec.convert(head, _Document)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"cannot be read as {RESULT_SCHEMA}: {error}", path) from None
+        raise FormatError(f"cannot be read as traincast.result/1: {error}", path) from None
     result = Result(**{key: getattr(document, key) for key in RESULT_KEYS[1:]})
     check_whole(result, path)
     return result

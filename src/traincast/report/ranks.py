@@ -1,11 +1,7 @@
-"""Which simulated ranks a file of single operations shows.
-
-Letter: R simulated ranks.
-"""
+"""Which simulated ranks a file of single operations shows. Letter: R simulated ranks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from traincast.errors import ConfigError
 from traincast.simulation.result import Result
@@ -14,20 +10,13 @@ if TYPE_CHECKING:
     from traincast.workload.program import Program, Timeline
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Chosen ranks and why these.
-
-    Parameters
-    ----------
-    indices : tuple of int
-        Indices into the program's ``rank_R``, ascending.
-    reason : str
-        For the reader of the file.
-    """
+class Choice(NamedTuple):
+    """Chosen ranks, and why these."""
 
     indices: tuple[int, ...]
+    """Indices into the program's ``rank_R``, ascending."""
     reason: str
+    """For the reader of the file."""
 
 
 def simulated(result: Result) -> "tuple[Program, Timeline]":
@@ -60,11 +49,6 @@ def choose_ranks(result: Result, size_R: Sequence[int], limit: int, unit: str) -
         Most of them in all.
     unit : str
         What is counted, for the reason: ``"slices"``.
-
-    Returns
-    -------
-    Choice
-        The ranks, in the order of the program.
     """
     if sum(size_R) <= limit:
         return Choice(tuple(range(len(size_R))), "every simulated rank is shown")

@@ -1,59 +1,64 @@
 """Two steps side by side, for people."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-
-from rich.console import RenderableType
+from typing import TypeVar
 
 from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
-from traincast.report.terminal.parts import TimeUnit, heading, indented, number, signed, signed_percent, table, text
-from traincast.report.terminal.runs import ALIKE, hidden_runs, legend, shorten
-from traincast.report.terminal.utilisation import utilisation
-from traincast.units import format_time
+from traincast.report.terminal.layout import (
+    Column,
+    TimeUnit,
+    View,
+    alike_runs,
+    change,
+    heading,
+    indented,
+    legend,
+    number,
+    printed,
+    signed,
+    table,
+    text,
+)
+from traincast.units import format_share, format_time
+
+T = TypeVar("T")
 
 _LEAST_BASE = 1e-3
 _MOST_RATIO = 10.0
+_HALF = "16-bit"
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """The columns that every table of differences has: both sides, the difference, its share of the first.
-
-    Parameters
-    ----------
-    a, b : str
-        Headings of the two sides.
-    unit : TimeUnit
-        Unit of the times.
-    step_s : float
-        The longer of the two steps.
-    """
+class Differences:
+    """What every table of differences shows: both sides, the difference, its share of the first."""
 
     a: str
+    """Heading of this side."""
     b: str
     unit: TimeUnit
     step_s: float
+    """The longer of the two steps."""
 
     @classmethod
-    def of(cls, comparison: Comparison, a: str, b: str) -> "Columns":
-        """Return the columns in a unit finer than that of the steps, because differences are small."""
+    def of(cls, comparison: Comparison, a: str, b: str) -> "Differences":
+        """Return them in a unit finer than that of the steps, because differences are small."""
         step_s = max(comparison.step.a_s, comparison.step.b_s)
         return cls(a, b, TimeUnit.of(step_s / 100), step_s)
 
-    @property
-    def headings(self) -> list[str]:
-        """Headings of the four columns."""
-        return [self.a, self.b, "difference", " "]
+    def columns(self, of: Callable[[T], Difference], ranks: int = 1) -> tuple[Column[T], ...]:
+        """Return the four columns of lines that have a difference, each a sum over so many ranks."""
+        whole_s, unit = self.step_s * ranks, self.unit
+        return (
+            Column(self.a, lambda line: unit.text(of(line).a_s)),
+            Column(self.b, lambda line: unit.text(of(line).b_s)),
+            Column("difference", lambda line: signed(unit.text(of(line).difference_s))),
+            Column(" ", lambda line: change(_share_that_matters(of(line), whole_s))),
+        )
 
-    def cells(self, difference: Difference, ranks: int = 1) -> list[str]:
-        """Return the four cells of a line; of a sum over several ranks with their number."""
-        times = [self.unit.text(time_s) for time_s in (difference.a_s, difference.b_s)]
-        share = share_that_matters(difference, self.step_s * ranks)
-        return [*times, signed(self.unit.text(difference.difference_s)), signed_percent(share)]
 
-
-def share_that_matters(difference: Difference, whole_s: float) -> float | None:
+def _share_that_matters(difference: Difference, whole_s: float) -> float | None:
     """Return a difference as a share of side a, where that says something; None where it does not.
 
     A share of what is less than a thousandth of the whole says nothing of the step, nor does one of what became ten
@@ -64,45 +69,34 @@ def share_that_matters(difference: Difference, whole_s: float) -> float | None:
     return difference.relative
 
 
-def view(comparison: Comparison, *, ranks: bool) -> Iterator[RenderableType]:
-    """Yield what to print of a comparison, from the steps to what only one side has.
-
-    Parameters
-    ----------
-    comparison : Comparison
-        The two steps.
-    ranks : bool
-        Whether to show the parts of each rank, too, and every rank's end.
-    """
-    columns = Columns.of(comparison, "A", "B")
+@printed
+def print_comparison(comparison: Comparison, *, ranks: bool = False) -> View:
+    """Print two steps side by side; with `ranks` every rank and its parts."""
+    sides = Differences.of(comparison, "A", "B")
     yield text(_headline(comparison.step), "bold")
     for label, side in (("A", comparison.a), ("B", comparison.b)):
         shares = utilisation(side.mfu, None, side.mfu_peak, side.mfu_16_bit)
         yield text(f"{label}  {side.name} ({', '.join(filter(None, (side.what, shares)))})")
     if comparison.breakdown is not None:
-        yield from _breakdown(comparison.breakdown, columns)
+        yield from _breakdown(comparison.breakdown, sides)
     if comparison.parts:
-        yield from parts(comparison, columns)
+        yield from parts(comparison, sides)
     if comparison.ends:
-        yield heading(f"Ends, {columns.unit.name}")
-        yield from ends(comparison, columns, elide=not ranks)
+        yield heading(f"Ends, {sides.unit.name}")
+        yield from finish_times(comparison, sides, elide=not ranks)
     if ranks:
-        yield from _rank_parts(comparison, columns)
+        yield from _rank_parts(comparison, sides)
     yield from _only("A", comparison.a, comparison.only_a)
     yield from _only("B", comparison.b, comparison.only_b)
 
 
-def over_ranks(comparison: Comparison) -> str:
-    """Return over which ranks the parts are summed: ``sums over 8 ranks``."""
-    return f"sums over {number(len(comparison.ends), 'rank', 'ranks')}"
-
-
-def parts(comparison: Comparison, columns: Columns, sides: str = "") -> Iterator[RenderableType]:
+def parts(comparison: Comparison, sides: Differences, titled: str = "") -> View:
     """Yield a table of what each part that both sides have took, and one of what it waited for other ranks.
 
     Of a part whose waiting a side does not know all of the time is in the first table.
     """
-    where = f"{columns.unit.name} ({over_ranks(comparison)})"
+    ranks = len(comparison.ends)
+    where = f"{sides.unit.name} (sums over {number(ranks, 'rank')})"
     own = {
         part: whole if (wait := comparison.waits.get(part)) is None else whole.without(wait)
         for part, whole in comparison.parts.items()
@@ -111,65 +105,60 @@ def parts(comparison: Comparison, columns: Columns, sides: str = "") -> Iterator
     names = (
         ("parts without waiting", "waiting for other ranks") if comparison.waits else ("parts, waiting included", "")
     )
-    for name, rows in zip(names, (own, waits), strict=True):
-        if rows:
-            yield heading(f"{sides}: {name}, {where}" if sides else f"{name[0].upper()}{name[1:]}, {where}")
-            ranks = len(comparison.ends)
-            lines = [(part, *columns.cells(difference, ranks)) for part, difference in rows.items()]
-            yield table(("part", *columns.headings), lines, labels=("part",))
+    for name, lines in zip(names, (own, waits), strict=True):
+        if lines:
+            yield heading(f"{titled}: {name}, {where}" if titled else f"{name[0].upper()}{name[1:]}, {where}")
+            yield table((_PART, *sides.columns(lines.__getitem__, ranks)), lines)
 
 
-def ends(
-    comparison: Comparison, columns: Columns, *, stage_of: Mapping[int, int] | None = None, elide: bool = True
-) -> Iterator[RenderableType]:
+_PART: Column[str] = Column("part", str, words=True)
+
+
+def finish_times(
+    comparison: Comparison, sides: Differences, *, stage_of: Mapping[int, int] | None = None, elide: bool = True
+) -> View:
     """Yield a table with a line per rank, with its stage where that is known; long runs of like ranks elided."""
-    times = [(each.a_s, each.b_s) for each in comparison.ends.values()]
-    hidden = hidden_runs(times, ALIKE * max(comparison.step.a_s, comparison.step.b_s)) if elide else []
-    rows = []
-    for rank, difference in comparison.ends.items():
-        stage = [] if stage_of is None else [str(stage_of[rank])]
-        rows.append([str(rank), *stage, *columns.cells(difference)])
-    yield table(["rank", *([] if stage_of is None else ["stage"]), *columns.headings], shorten(rows, hidden))
-    yield from legend("rank", list(comparison.ends), hidden)
+    ends = comparison.ends
+    hidden = alike_runs([(each.a_s, each.b_s) for each in ends.values()], sides.step_s) if elide else []
+    columns: list[Column[int]] = [Column("rank", str)]
+    if stage_of is not None:
+        columns.append(Column("stage", lambda rank: str(stage_of[rank])))
+    yield table((*columns, *sides.columns(ends.__getitem__)), ends, hidden)
+    yield from legend("rank", list(ends), hidden)
 
 
 def _headline(step: Difference) -> str:
     told = f"Step A {format_time(step.a_s)}, B {format_time(step.b_s)}"
     if step.difference_s == 0:
         return f"{told}: the same"
-    relative = share_that_matters(step, max(step.a_s, step.b_s))
-    share = f" ({signed_percent(relative)})" if relative is not None else ""
+    relative = _share_that_matters(step, max(step.a_s, step.b_s))
+    share = f" ({change(relative)})" if relative is not None else ""
     return (
         f"{told}: B is {format_time(abs(step.difference_s))} {'longer' if step.difference_s > 0 else 'shorter'}{share}"
     )
 
 
-def _breakdown(breakdown: Mapping[str, Difference], columns: Columns) -> Iterator[RenderableType]:
-    rows, empty = [], []
-    for key, difference in breakdown.items():
-        label = key.replace("_", " ")
-        if difference.a_s == difference.b_s == 0:
-            empty.append(label)
-        else:
-            rows.append((label, *columns.cells(difference)))
-    yield heading(f"Where the time goes, {columns.unit.name}")
-    yield table(("", *columns.headings), rows, labels=("",))
+def _breakdown(breakdown: Mapping[str, Difference], sides: Differences) -> View:
+    empty = [key for key, each in breakdown.items() if each.a_s == each.b_s == 0]
+    owner: Column[str] = Column("", lambda key: key.replace("_", " "), words=True)
+    yield heading(f"Where the time goes, {sides.unit.name}")
+    yield table((owner, *sides.columns(breakdown.__getitem__)), [key for key in breakdown if key not in empty])
     if empty:
-        yield indented(text(f"none: {', '.join(empty)}", "dim"))
+        yield indented(f"none: {', '.join(map(owner.cell, empty))}", "dim")
 
 
-def _rank_parts(comparison: Comparison, columns: Columns) -> Iterator[RenderableType]:
-    rows = [
-        (str(rank), part, *columns.cells(difference))
-        for rank, each in comparison.rank_parts.items()
-        for part, difference in each.items()
-    ]
-    if rows:
-        yield heading(f"Parts of each rank, waiting included, {columns.unit.name}")
-        yield table(("rank", "part", *columns.headings), rows, labels=("part",))
+def _rank_parts(comparison: Comparison, sides: Differences) -> View:
+    lines = [(rank, part, each) for rank, known in comparison.rank_parts.items() for part, each in known.items()]
+    named: tuple[Column[tuple[int, str, Difference]], ...] = (
+        Column("rank", lambda line: str(line[0])),
+        Column("part", lambda line: line[1], words=True),
+    )
+    if lines:
+        yield heading(f"Parts of each rank, waiting included, {sides.unit.name}")
+        yield table((*named, *sides.columns(lambda line: line[2])), lines)
 
 
-def _only(label: str, side: Side, only: Unmatched) -> Iterator[RenderableType]:
+def _only(label: str, side: Side, only: Unmatched) -> View:
     """Yield what only one side has; nothing where there is nothing."""
     where: dict[str, list[int]] = {}
     for rank, alone in only.part_s.items():
@@ -181,8 +170,7 @@ def _only(label: str, side: Side, only: Unmatched) -> Iterator[RenderableType]:
         lines.append(f"{part} on {_ranks(ranks)}, {format_time(total_s)}")
     if lines:
         yield heading(f"Only in {label}")
-        for line in lines:
-            yield indented(text(line))
+        yield from map(indented, lines)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -192,3 +180,28 @@ def _ranks(ranks: Sequence[int]) -> str:
         members = [rank for _, rank in run]
         spans.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(spans)}"
+
+
+def utilisation(
+    mfu: float | None,
+    hfu: float | None,
+    dtype: str | None,
+    mfu_16_bit: float | None = None,
+    hfu_16_bit: float | None = None,
+) -> str:
+    """Return MFU and HFU of the peak of a type, and of the 16-bit one where that is another; an empty text without.
+
+    For example ``MFU 44.0 %, HFU 58.6 % of the fp8 peak (87.9 %, 117.2 % of the 16-bit peak)``; a `dtype` of None
+    is the 16-bit one.
+    """
+    shares = _shares(mfu, hfu, ("MFU ", "HFU "))
+    if not shares:
+        return ""
+    also = "" if dtype in (None, "bf16", "fp16") else _shares(mfu_16_bit, hfu_16_bit, ("", ""))
+    half = f" ({also} of the {_HALF} peak)" if also else ""
+    return f"{shares} of the {dtype or _HALF} peak{half}"
+
+
+def _shares(mfu: float | None, hfu: float | None, names: tuple[str, str]) -> str:
+    known = [f"{name}{format_share(share)}" for name, share in zip(names, (mfu, hfu), strict=True) if share is not None]
+    return ", ".join(known)

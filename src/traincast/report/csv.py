@@ -1,4 +1,4 @@
-"""``ops.csv``: one line per simulated operation, for spreadsheets and data frames.
+"""CSV for spreadsheets and data frames: ``ops.csv`` with every simulated operation, and the rows of a validation.
 
 Letters: N operations, R simulated ranks, T template operations, G groups.
 Source of the form: RFC 4180, with a bare newline at the end of a line.
@@ -6,17 +6,18 @@ Source of the form: RFC 4180, with a bare newline at the end of a line.
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from traincast.job.inputs import InputFile
-from traincast.report.contract import file_report
-from traincast.report.plain import spreadsheet_cell
+from traincast.report.files import file_report
+from traincast.report.plain import encodable, spreadsheet_cell
 from traincast.report.ranks import choose_ranks, simulated
 from traincast.simulation.result import Result
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
 
 if TYPE_CHECKING:
+    from traincast.calibrate.validate import Validation
     from traincast.workload.ops import IntArray
     from traincast.workload.program import Program, Timeline
 
@@ -128,7 +129,27 @@ def _known(values: "IntArray") -> list[str]:
     return ["" if value < 0 else str(value) for value in values.tolist()]
 
 
-def _joined(cells: Sequence[str]) -> str:
+def predictions_csv(validation: "Validation") -> bytes:
+    """Return every row of a validation with its prediction.
+
+    The columns are ``id``, ``measured_`` and ``predicted_`` with the quantity, ``error``, and
+    what the row is. A row without a prediction has empty cells there; one that could not be
+    used at all is left out.
+    """
+    found, quantity = validation.predictions, validation.quantity
+    lines = [_joined(["id", f"measured_{quantity}", f"predicted_{quantity}", "error", *found.details])]
+    values = zip(found.ids, found.measured.tolist(), found.predicted.tolist(), strict=True)
+    for position, (name, measured, predicted) in enumerate(values):
+        # NaN is the only number that differs from itself.
+        forecast = ["", ""] if predicted != predicted else [predicted, predicted / measured - 1.0]  # noqa: PLR0124
+        lines.append(_joined([name, measured, *forecast, *(column[position] for column in found.details.values())]))
+    return encodable("".join(f"{line}\n" for line in lines)).encode()
+
+
+def _joined(cells: Iterable[object]) -> str:
+    """Return the cells of a line, with text that is no formula in a spreadsheet."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow([spreadsheet_cell(cell) for cell in cells])
+    csv.writer(text, lineterminator="").writerow(
+        [spreadsheet_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+    )
     return text.getvalue()

@@ -1,14 +1,46 @@
-"""Write reports into a directory: all of them, or none."""
+"""Files that are written whole or not at all: the reports of a result, and single ones."""
 
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from traincast.errors import ConfigError, TraincastError
-from traincast.report.contract import REPORTS, FileReport
+from traincast.registry import Registry
 from traincast.simulation.result import Result
+
+Writer = Callable[[Result, BinaryIO], None]
+"""Writes a result to a binary stream; the same result gives the same bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """One kind of output file."""
+
+    name: str
+    """Name in `REPORTS`: ``"json"``."""
+    filename: str
+    """File in the output directory: ``"result.json"``."""
+    write: Writer
+    needs_timeline: bool = False
+    """Whether it shows single operations; a result read back from JSON has none."""
+
+
+REPORTS: Registry[FileReport] = Registry("report", "traincast.report")
+
+
+def file_report(name: str, filename: str, *, needs_timeline: bool = False) -> Callable[[Writer], Writer]:
+    """Return a decorator that enters a writer in `REPORTS`; parameters as in `FileReport`."""
+
+    def enter(write: Writer) -> Writer:
+        REPORTS.register(name)(FileReport(name, filename, write, needs_timeline))
+        return write
+
+    return enter
 
 
 def write_directory(result: Result, out: Path, names: Sequence[str] | None = None) -> list[Path]:
@@ -125,3 +157,28 @@ def _publish(staged: Sequence[Path], targets: Sequence[Path]) -> None:
         if len(done) < len(targets):
             for target in done:
                 target.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file through a temporary one beside it; an existing file is replaced in one step.
+
+    A device or pipe, such as ``/dev/null``, is written to as it is: replacing it would take it away.
+
+    Raises
+    ------
+    ConfigError
+        If it is a directory or cannot be written; nothing is left behind then.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory; name a file for the output")
+    is_device = path.exists() and not path.is_file()
+    target = path if is_device else path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        target.write_bytes(content)
+        if not is_device:
+            target.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        if not is_device:
+            target.unlink(missing_ok=True)

@@ -1,0 +1,224 @@
+"""How far predictions are from measurements: validations and calibrations, for people."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from rich.console import RenderableType
+
+from traincast.calibrate.calibrate import Calibration, Residuals
+from traincast.calibrate.measurements import Skipped
+from traincast.calibrate.operator_calibration import FamilyResiduals, OperatorCalibration
+from traincast.calibrate.statistics import Statistics
+from traincast.calibrate.validate import GroupFigures, HeldOut, Validation, WorstRow
+from traincast.estimate.operators.constants import FamilyConstants
+from traincast.report.terminal.layout import (
+    Column,
+    View,
+    diagnostics,
+    error,
+    heading,
+    indented,
+    number,
+    printed,
+    share,
+    table,
+    text,
+)
+from traincast.units import format_rate, format_size, format_time
+
+_SHOWN_WORST = 5
+
+
+class _Line(NamedTuple):
+    """A line of errors: those of a group, or only its name over the groups by one thing."""
+
+    name: str
+    figures: Statistics | None = None
+
+
+_ERRORS: tuple[Column[Statistics], ...] = (
+    Column("rows", lambda each: f"{each.evaluated:,}"),
+    Column("mean", lambda each: error(each.mean_abs_error)),
+    Column("median", lambda each: error(each.median_abs_error)),
+    Column("p90", lambda each: error(each.p90_abs_error)),
+    Column("p95", lambda each: error(each.p95_abs_error)),
+    Column("bias", lambda each: error(each.bias, "+")),
+    Column("rank corr.", lambda each: "-" if each.spearman is None else f"{each.spearman:.3f}"),
+)
+_INTERVAL: Column[Statistics] = Column(
+    "in 90 %", lambda each: "-" if each.interval_coverage is None else f"{100 * each.interval_coverage:.0f} %"
+)
+"""How many measurements lie in their interval, where intervals were predicted."""
+
+
+@printed
+def print_validation(validation: Validation) -> View:
+    """Print how far predictions are from measurements, in total and by group, and what was skipped."""
+    total = validation.total
+    yield text(_headline(total), "bold")
+    yield text(f"{validation.path}: {validation.title}")
+    yield text(
+        f"{total.evaluated:,} of {number(total.rows, 'row')} predicted "
+        f"({share(total.evaluated, total.rows)}); errors are fractions of the measured value"
+    )
+    yield heading("Error")
+    yield _errors(total, validation.groups)
+    if validation.held_out is not None:
+        yield from _held_out(validation.held_out, validation)
+    if validation.worst:
+        yield heading("Worst rows")
+        yield table(_worst_columns(validation.path, validation.quantity), validation.worst[:_SHOWN_WORST])
+    yield from _skipped(validation.skipped, validation.path)
+    yield from diagnostics("Assumptions", validation.notes, files=[validation.path])
+
+
+def _headline(total: Statistics) -> str:
+    if total.median_abs_error is None or total.p90_abs_error is None:
+        return "No row could be predicted"
+    mean = "" if total.mean_abs_error is None else f", mean {error(total.mean_abs_error)}"
+    return f"Median error {error(total.median_abs_error)}{mean}, p90 {error(total.p90_abs_error)}"
+
+
+def _errors(total: Statistics, groups: Sequence[GroupFigures]) -> RenderableType:
+    known = _ERRORS if total.interval_coverage is None else (*_ERRORS, _INTERVAL)
+    name: Column[_Line] = Column("", lambda line: line.name, words=True)
+    lines = [_Line("all", total)]
+    for by, members in groupby(groups, key=lambda group: group.by):
+        lines += [_Line(f"by {by}"), *(_Line(f"  {group.name}", group.figures) for group in members)]
+    return table((name, *(column.of(lambda line: line.figures) for column in known)), lines)
+
+
+def _held_out(held_out: HeldOut, validation: Validation) -> View:
+    """Yield the errors of constants that were not fitted to the rows, and why some rows have none."""
+    if held_out.total.evaluated:
+        yield heading(f"Error where each group by {held_out.by} is left out of the fit")
+        yield _errors(held_out.total, [group for group in held_out.groups if group.figures.evaluated])
+    known = set(validation.skipped)
+    more = [row for row in held_out.skipped if row not in known]
+    yield from _skipped(more, validation.path, f"Skipped where each group by {held_out.by} is left out")
+
+
+def _worst_columns(path: str, quantity: str) -> tuple[Column[WorstRow], ...]:
+    def value(number: float) -> str:
+        if quantity.endswith("_bytes"):
+            return format_size(number)
+        return format_time(number) if quantity.endswith("_s") else f"{number:.4g}"
+
+    return (
+        Column("error", lambda row: error(row.error, "+")),
+        Column("measured", lambda row: value(row.measured)),
+        Column("predicted", lambda row: value(row.predicted)),
+        Column("what", _what, words=True),
+        Column("row", lambda row: _place(row.id, path), words=True),
+    )
+
+
+def _what(row: WorstRow) -> str:
+    said = {name: value for name, value in row.details.items() if value is not None}
+    words = []
+    for name, value in said.items():
+        if isinstance(value, str):
+            words.append(value)
+        elif name.endswith("_bytes"):
+            # A message is what a row is about; of several sizes each says its name.
+            several = sum(each.endswith("_bytes") for each in said) > 1
+            size = format_size(value)
+            words.append(f"{name.removesuffix('_bytes').replace('_', ' ')} {size}" if several else size)
+        else:
+            words.append(f"{value} {name.removesuffix('s') if value == 1 else name}")
+    return ", ".join(words)
+
+
+def _place(row: str, path: str) -> str:
+    """Return a row's id without the path of the file that all is about."""
+    line = row.removeprefix(f"{path}:")
+    return row if line == row else f"line {line}"
+
+
+def _skipped(skipped: Sequence[Skipped], path: str = "", title: str = "Skipped") -> View:
+    """Yield how many rows were skipped for each reason, the most frequent first."""
+    if not skipped:
+        return
+    yield heading(title)
+    first = {row.reason: row.id for row in reversed(skipped)}
+    for reason, count in Counter(row.reason for row in skipped).most_common():
+        yield indented(f"{number(count, 'row')}: {reason} (first: {_place(first[reason], path)})")
+
+
+_BY_SIZE: tuple[Column[Residuals], ...] = (
+    Column("size", lambda each: each.name, words=True),
+    Column("rows", lambda each: f"{each.after.rows:,}"),
+    Column("median", lambda each: error(each.after.median_abs_error)),
+    Column("base", lambda each: error(each.before.median_abs_error)),
+    Column("p90", lambda each: error(each.after.p90_abs_error)),
+    Column("base", lambda each: error(each.before.p90_abs_error)),
+    Column("bias", lambda each: error(each.after.bias, "+")),
+)
+
+
+@printed
+def print_calibration(calibration: Calibration) -> View:
+    """Print a fit: its residuals by size, and the constants before and after."""
+    yield text(f"{calibration.base.name} fitted to {calibration.residuals[0].after.rows:,} timings", "bold")
+    yield heading("Error, in sample (base: before the fit)")
+    yield table(_BY_SIZE, calibration.residuals)
+    constants: tuple[Column[str], ...] = (
+        Column("number", str, words=True),
+        Column("base", lambda name: _constant(calibration.base, name)),
+        Column("fitted", lambda name: _constant(calibration.cluster, name)),
+    )
+    yield heading("Constants")
+    yield table(constants, calibration.fitted)
+    if calibration.notes:
+        yield heading("What the rows cannot tell apart")
+        yield from (text(f"- {note}") for note in calibration.notes)
+    yield from _skipped(calibration.skipped)
+
+
+def _constant(cluster: object, path: str) -> str:
+    """Return a number of a cluster in the unit that its name ends in."""
+    value = cluster
+    for name in path.split("."):
+        value = getattr(value, name)
+    if not isinstance(value, int | float):
+        return "-"
+    for ending, written in (("_bytes_per_s", format_rate), ("_bytes", format_size), ("_s", format_time)):
+        if path.endswith(ending):
+            return written(value)
+    return f"{value:.4g}"
+
+
+_CONSTANTS: tuple[Column[FamilyConstants], ...] = (
+    Column("family", lambda row: row.family, words=True),
+    Column("dtype", lambda row: row.dtype, words=True),
+    Column("compute", lambda row: f"{row.compute:.3f}"),
+    Column("memory", lambda row: f"{row.memory:.3f}"),
+    Column("k fill", lambda row: f"{row.k_fill:.0f}"),
+    Column("wave", lambda row: f"{row.wave:.2f}"),
+)
+
+
+@printed
+def print_operator_calibration(calibration: OperatorCalibration) -> View:
+    """Print a fit of operators' constants: its residuals by family, and the constants."""
+    families = number(len(calibration.constants), "family", "families")
+    sure = {(row.family, row.dtype): row.confidence for row in calibration.constants}
+    by_family: tuple[Column[FamilyResiduals], ...] = (
+        Column("family", lambda each: each.family, words=True),
+        Column("dtype", lambda each: each.dtype, words=True),
+        Column("rows", lambda each: f"{each.after.rows:,}"),
+        Column("base", lambda each: error(each.before.median_abs_error)),
+        Column("median", lambda each: error(each.after.median_abs_error)),
+        Column("p90", lambda each: error(each.after.p90_abs_error)),
+        Column("held-out median", lambda each: error(each.held_out.median_abs_error if each.held_out else None)),
+        Column("held-out p90", lambda each: error(each.held_out.p90_abs_error if each.held_out else None)),
+        Column("confidence", lambda each: sure[each.family, each.dtype]),
+    )
+    yield text(f"{calibration.gpu.name}: {families} fitted to {', '.join(calibration.files)}", "bold")
+    yield heading("Error (base: before the fit; median and p90: in sample; held out: predicted without the row)")
+    yield table(by_family, calibration.residuals)
+    yield heading("Constants")
+    yield table(_CONSTANTS, calibration.constants)
+    yield from _skipped(calibration.skipped)

@@ -1,0 +1,144 @@
+"""What a collective, an operator, or SimAI's sum over a file comes to, for people."""
+
+from traincast.estimate.collective_table import CollectiveRow, CollectiveTable
+from traincast.estimate.operator_price import OperatorPrice
+from traincast.estimate.simai.total import SimaiReport
+from traincast.report.terminal.layout import (
+    Column,
+    View,
+    change,
+    diagnostics,
+    heading,
+    indented,
+    number,
+    printed,
+    table,
+    text,
+)
+from traincast.simulation.result import Result
+from traincast.units import GIGA, counted, format_decimal_size, format_rate, format_share, format_size, format_time
+
+_US_PER_S = 1e6
+
+
+def _gb_per_s(bytes_per_s: float | None) -> str:
+    return "-" if bytes_per_s is None else f"{bytes_per_s / GIGA:,.2f}"
+
+
+_COLLECTIVE: tuple[Column[CollectiveRow], ...] = (
+    Column("size", lambda row: f"{row.size_bytes}"),
+    Column(" ", lambda row: format_size(row.size_bytes)),
+    Column("time", lambda row: f"{row.time_s / 1e-6:,.2f}"),
+    Column("algbw", lambda row: _gb_per_s(row.algbw_bytes_per_s)),
+    Column("busbw", lambda row: _gb_per_s(row.busbw_bytes_per_s)),
+    Column("algorithm", lambda row: row.algorithm.replace("_", " "), words=True),
+    Column("protocol", lambda row: row.protocol or "-", words=True),
+)
+
+
+@printed
+def print_collective(collective: CollectiveTable) -> View:
+    """Print the time of a collective over sizes, in the units of nccl-tests: bytes, us, GB/s."""
+    op = collective.op.replace("_", " ")
+    where = number(collective.nodes, "node")
+    yield text(f"{op} over {number(collective.ranks, 'rank')} on {where} of {collective.cluster}", "bold")
+    yield text("time in us; algbw and busbw, as nccl-tests defines them, in GB/s")
+    yield table(_COLLECTIVE, collective.rows)
+    yield from diagnostics("Assumptions", collective.assumptions)
+
+
+_TERMS: tuple[Column[tuple[str, str]], ...] = (
+    Column("term", lambda line: line[0], words=True),
+    Column("value", lambda line: line[1]),
+)
+
+
+@printed
+def print_operator(priced: OperatorPrice) -> View:
+    """Print what an operator takes: its time, what binds it, and every term behind it."""
+    call, price = priced.call, priced.price
+    shape = " x ".join(map(str, call.shape))
+    what = "" if call.direction == "forward" else f" {call.direction}"
+    yield text(f"{call.family.replace('_', ' ')}{what} {shape}, {call.dtype}, on {priced.gpu}", "bold")
+    yield text(f"{format_time(price.time_s)}, bound by {price.bound}: {format_share(price.utilisation)} of its peak")
+    yield heading("Why")
+    lines = [
+        ("FLOP", _flop(price.flops)),
+        ("bytes", format_decimal_size(price.bytes_moved)),
+        ("FLOP per byte", f"{price.flops / max(price.bytes_moved, 1):.4g}"),
+        ("FLOP/s reached", f"{_flop(price.flops / price.time_s)}/s"),
+        ("bytes/s reached", format_rate(price.bytes_moved / price.time_s)),
+        *((name.removesuffix(" s"), _term(name, value)) for name, value in price.terms),
+    ]
+    yield table(_TERMS, lines)
+    yield text(f"Source: {price.source} (confidence: {price.confidence})")
+    yield from diagnostics("Assumptions", priced.assumptions)
+
+
+def _flop(flops: float) -> str:
+    for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if flops >= scale:
+            return f"{flops / scale:.4g} {prefix}FLOP"
+    return f"{flops:.0f} FLOP"
+
+
+def _term(name: str, value: float) -> str:
+    if name.endswith(" s"):
+        return format_time(value)
+    return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+
+
+_SIMAI = {
+    "dp_s": "Expose DP comm",
+    "dp_ep_s": "Expose DP_EP comm",
+    "tp_s": "Expose TP comm",
+    "ep_s": "Expose EP comm",
+    "pp_s": "Expose PP comm",
+    "bubble_s": "bubble time",
+    "compute_s": "total comp",
+    "exposed_s": "total exposed comm",
+    "total_s": "Total time",
+}
+"""SimAI's names of its numbers, in its order."""
+
+
+@printed
+def print_simai(report: SimaiReport, result: Result) -> View:
+    """Print SimAI-Analytical's own numbers of a file in its words, then the simulated step of the same file."""
+    columns: tuple[Column[str], ...] = (
+        Column("", _SIMAI.__getitem__, words=True),
+        Column("us", lambda name: _us(getattr(report, name))),
+        Column("share", lambda name: _share_of_sum(report, name)),
+    )
+    yield text(f"SimAI-Analytical's sum {_us(report.total_s)} us ({format_time(report.total_s)})", "bold")
+    yield from _simai_setting(report)
+    yield heading("In SimAI's words")
+    yield table(columns, _SIMAI)
+    yield indented("a plain sum over the rows of the file: nothing is scheduled, overlapped or waited for", "dim")
+    step_s = result.iteration_time_s
+    relative = change(report.total_s / step_s - 1) if step_s else "-"
+    how = f"schedule {result.parallel['schedule']}, cluster {result.cluster['name']}"
+    yield heading("Simulated by traincast")
+    yield indented(
+        f"step {_us(step_s)} us ({format_time(step_s)}), {how}; SimAI's sum differs from it by {relative}; "
+        "run without --pricing simai to see where it goes"
+    )
+    yield from diagnostics("Warnings", report.warnings, "yellow", [each.path for each in result.inputs])
+
+
+def _simai_setting(report: SimaiReport) -> View:
+    layout, machine, overlap = report.layout, report.machine, report.overlap
+    degrees = ", ".join(f"{name} {getattr(layout, name)}" for name in ("tp", "ep", "pp", "vpp", "dp", "ga"))
+    yield text(f"{number(layout.gpus, 'rank')}: {degrees}")
+    rates = f"NVLink {format_rate(machine.nvlink_bytes_per_s)}, NIC {format_rate(machine.nic_bytes_per_s)}"
+    servers = f"{counted(machine.nics_per_server, 'NIC')} and {counted(machine.gpus_per_server, 'GPU')} per server"
+    yield text(f"{machine.name}: {rates}, {servers}")
+    yield text(f"overlap as given: dp {overlap.dp:g}, tp {overlap.tp:g}, ep {overlap.ep:g}, pp {overlap.pp:g}")
+
+
+def _us(time_s: float) -> str:
+    return f"{time_s * _US_PER_S:,.0f}"
+
+
+def _share_of_sum(report: SimaiReport, name: str) -> str:
+    return "" if name == "total_s" or not report.total_s else format_share(getattr(report, name) / report.total_s, 2)

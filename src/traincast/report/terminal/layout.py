@@ -1,0 +1,315 @@
+"""What all views are made of: text, headings, tables of declared columns, lists of diagnostics.
+
+Colour appears on a terminal only. A view is imported when something is printed, because loading
+rich takes longer than most answers of the command line.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Concatenate, Generic, ParamSpec, TypeVar
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from traincast.diagnostics import Note
+from traincast.report.plain import shown
+from traincast.units import parse_time
+
+S = TypeVar("S")
+T = TypeVar("T")
+P = ParamSpec("P")
+View = Iterator[RenderableType]
+
+BLOCK = "\u2588"
+"""Cells of bars; a terminal that cannot show it gets ``#``."""
+ALIKE = 0.01
+"""Lines of a table are alike if their times differ by less than this share of the step."""
+_LONGEST_RUN = 16
+_KEPT = 2
+_LEGENDS = 2
+_SHOWN_PER_CODE = 3
+_ALL_SHOWN = frozenset({"shared-links", "flag-not-modelled", "flag-unknown"})
+"""Codes of which each entry says something of its own: another link that holds something back, another flag."""
+_GAP = 2
+
+
+def printed(view: Callable[P, View]) -> Callable[Concatenate[Console, P], None]:
+    """Return what prints the parts of a view on a console."""
+
+    @wraps(view)
+    def print_view(console: Console, /, *args: P.args, **options: P.kwargs) -> None:
+        if console.is_terminal:
+            for part in view(*args, **options):
+                console.print(part)
+            return
+        # rich fills lines up to a box's width; who reads a file or a pipe does not want the blanks.
+        with console.capture() as captured:
+            for part in view(*args, **options):
+                console.print(part)
+        console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+    return print_view
+
+
+def text(content: str, style: str = "") -> Text:
+    """Return text as it is, without markup, with control characters made visible."""
+    return Text(shown(content), style=style)
+
+
+def heading(content: str) -> RenderableType:
+    """Return a section's heading with an empty line above it."""
+    return text(f"\n{content}", "bold")
+
+
+def indented(content: RenderableType | str, style: str = "") -> RenderableType:
+    """Return content two columns to the right."""
+    return Padding(text(content, style) if isinstance(content, str) else content, (0, 0, 0, 2), expand=False)
+
+
+def hanging(mark: str, content: str) -> RenderableType:
+    """Return text after a mark; its further lines stand below its first."""
+    grid = _list(len(mark))
+    grid.add_row(text(mark), text(content))
+    return grid
+
+
+def _list(width: int) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=width)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+@dataclass(frozen=True, slots=True)
+class TimeUnit:
+    """The unit of a column of times (``s``, ``ms`` or ``us``), chosen by its largest so that the numbers line up."""
+
+    name: str
+
+    @classmethod
+    def of(cls, largest_s: float) -> "TimeUnit":
+        """Return the unit in which the largest time, in seconds, is 1 or more."""
+        return cls(next((name for name in ("s", "ms") if largest_s >= parse_time(f"1{name}")), "us"))
+
+    def text(self, time_s: float) -> str:
+        """Return a time as a number of this unit with three decimals."""
+        return f"{time_s / parse_time(f'1{self.name}'):,.3f}"
+
+
+def number(count: int, one: str, many: str | None = None) -> str:
+    """Return ``"1 rank"``, ``"1,024 ranks"``."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def share(part: float, whole: float) -> str:
+    """Return a part of a whole as ``"84.6 %"``; a little is never shown as nothing."""
+    percent = 100 * part / whole if whole else 0.0
+    return "<0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %"
+
+
+def error(fraction: float | None, sign: str = "") -> str:
+    """Return an error as ``"12.3 %"``, with the sign ``"+"`` as ``"+12.3 %"``; ``"-"`` where there is none."""
+    return "-" if fraction is None else f"{100 * fraction:{sign}.1f} %"
+
+
+def change(fraction: float | None) -> str:
+    """Return a relative difference as ``"+1.24 %"``; ``"-"`` where there is none."""
+    return "-" if fraction is None else f"{signed(f'{100 * fraction:,.2f}')} %"
+
+
+def signed(figure: str) -> str:
+    """Return a written number with its sign; without one where it was rounded to zero."""
+    if not figure.strip("-0.,"):
+        return figure.removeprefix("-")
+    return figure if figure.startswith("-") else f"+{figure}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """A column of a table: its heading, and what it shows of each line."""
+
+    heading: str
+    cell: Callable[[T], str]
+    words: bool = False
+    """It holds words: set left, and wraps at blanks. Others hold numbers and are set right."""
+    spare: int = 0
+    """When a narrow terminal leaves it out, and says so: 1 is the first to go, 0 stays."""
+
+    def of(self, part: Callable[[S], T | None]) -> "Column[S]":
+        """Return the column of lines of which it shows a part; empty where a line has none."""
+
+        def cell(line: S) -> str:
+            known = part(line)
+            return "" if known is None else self.cell(known)
+
+        return Column(self.heading, cell, self.words, self.spare)
+
+
+def table(columns: Sequence[Column[T]], lines: Iterable[T], hidden: Sequence[range] = ()) -> RenderableType:
+    """Return an indented table without rules; a row of an ellipsis stands for each hidden run of lines."""
+    rows: list[list[str]] = []
+    for position, line in enumerate(lines):
+        run = next((run for run in hidden if position in run), None)
+        if run is None:
+            rows.append([column.cell(line) for column in columns])
+        elif position == run.start:
+            rows.append(["...", *[""] * (len(columns) - 1)])
+    spare = sorted((index for index, column in enumerate(columns) if column.spare), key=lambda at: columns[at].spare)
+    return indented(_FittedTable([column.heading for column in columns], rows, [c.words for c in columns], spare))
+
+
+@dataclass(frozen=True, slots=True)
+class _FittedTable:
+    """A table of as many columns as there is room for; it breaks no words."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Sequence[bool]
+    spare: Sequence[int]
+    """Columns to do without where there is no room, the first one first."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield the table, and what was left out of it."""
+        kept = list(range(len(self.headings)))
+        left_out = []
+        for column in self.spare:
+            if self._needed(kept) <= options.max_width:
+                break
+            kept.remove(column)
+            left_out.append(" ".join(self.headings[column].split()))
+        yield self._grid(kept, options)
+        if left_out:
+            yield text(f"no room for: {', '.join(left_out)}", "dim")
+
+    def _grid(self, kept: Sequence[int], options: ConsoleOptions) -> Table:
+        width = options.max_width
+        full = {column: max(map(_longest_line, self._cells(column))) for column in kept}
+        # A closer table is easier to read than one with two lines in every row.
+        gap = 1 if 0 <= width - sum(full.values()) - (len(kept) - 1) < len(kept) - 1 else _GAP
+        grid = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+        widths = full if gap == 1 else self._widths(kept, full, width)
+        for column in kept:
+            grid.add_column(
+                text(self.headings[column]),
+                justify="left" if self.words[column] else "right",
+                no_wrap=not self.words[column],
+                overflow="fold",
+                width=widths.get(column),
+            )
+        for row in self.rows:
+            grid.add_row(*(text(row[at].replace(BLOCK, "#") if options.ascii_only else row[at]) for at in kept))
+        return grid
+
+    def _widths(self, kept: Sequence[int], full: Mapping[int, int], width: int) -> dict[int, int]:
+        """Return widths that fit without breaking a word; nothing where there are none."""
+        if self._needed(kept) > width:
+            return {}
+        widths = dict(full)
+        excess = sum(widths.values()) + _GAP * (len(kept) - 1) - width
+        for column in sorted(kept, key=lambda column: self._least(column) - widths[column]):
+            less = max(0, min(excess, widths[column] - self._least(column)))
+            widths[column] -= less
+            excess -= less
+        return widths
+
+    def _needed(self, kept: Sequence[int]) -> int:
+        """Return the least width that breaks no word and no number."""
+        return sum(map(self._least, kept)) + _GAP * (len(kept) - 1)
+
+    def _least(self, column: int) -> int:
+        return max(map(_longest_word if self.words[column] else _longest_line, self._cells(column)))
+
+    def _cells(self, column: int) -> list[str]:
+        return [shown(cell) for cell in (self.headings[column], *(row[column] for row in self.rows))]
+
+
+def _longest_line(cell: str) -> int:
+    return max(map(cell_len, cell.split("\n")))
+
+
+def _longest_word(cell: str) -> int:
+    """Return the width of the longest word; the first one keeps the blanks before it."""
+    indent = len(cell) - len(cell.lstrip())
+    return max((cell_len(word) + (0 if position else indent) for position, word in enumerate(cell.split())), default=0)
+
+
+def alike_runs(times: Sequence[Sequence[float]], step_s: float) -> list[range]:
+    """Return the lines that a table leaves out: the middles of long runs of like ones.
+
+    Parameters
+    ----------
+    times : sequence of sequence of float
+        The times of each line, in seconds; those of a run are close to those of its first line.
+    step_s : float
+        The step; `ALIKE` is a share of it.
+    """
+    hidden, start = [], 0
+    for position in range(1, len(times) + 1):
+        if position < len(times) and all(
+            abs(a - b) <= ALIKE * step_s for a, b in zip(times[start], times[position], strict=True)
+        ):
+            continue
+        if position - start > _LONGEST_RUN:
+            hidden.append(range(start + _KEPT, position - _KEPT))
+        start = position
+    return hidden
+
+
+def legend(kind: str, numbers: Sequence[int], hidden: Sequence[range]) -> View:
+    """Yield what to say of the lines that were left out; a line is a `kind` (``"stage"``) with its number."""
+    told = []
+    for run in hidden:
+        model, first, final = (numbers[position] for position in (run.start - _KEPT, run.start, run.stop - 1))
+        told.append(f"... {kind}s {first} to {final} are like {kind} {model}")
+    if len(told) > _LEGENDS:
+        told = [f"... {kind}s like the two above and below them"]
+    for line in told:
+        yield indented(f"{line}, within {100 * ALIKE:.0f} % of the step", "dim")
+
+
+def diagnostics(title: str, entries: Sequence[Note], style: str = "", files: Iterable[str] = ()) -> View:
+    """Yield a list of assumptions or warnings under a title, or nothing where there are none.
+
+    Of many entries with one code only the first few are shown, and the list says how many more there are;
+    links that are shared are all shown. Places show the short names of `files`.
+    """
+    if not entries:
+        return
+    yield heading(title)
+    grid = _list(1)
+    by_code: dict[str, list[Note]] = {}
+    for entry in entries:
+        by_code.setdefault(entry.code, []).append(entry)
+    names = _short_names(files)
+    for code, alike in by_code.items():
+        most = len(alike) if code in _ALL_SHOWN else _SHOWN_PER_CODE
+        for entry in alike[:most]:
+            place = text(f" ({_short(entry.place, names)})", "dim") if entry.place else Text()
+            grid.add_row("-", Text.assemble(text(entry.text, style), place))
+        if len(alike) > most:
+            grid.add_row("-", text(f"and {len(alike) - most:,} more of this kind", "dim"))
+    yield indented(grid)
+
+
+def _short_names(files: Iterable[str]) -> dict[str, str]:
+    """Return for each path its base name, with as many folders before it as tell it from the others."""
+    ends = {}
+    for file in files:
+        parts = Path(file).parts
+        ends[file] = [str(Path(*parts[-count:])) for count in range(1, len(parts) + 1)]
+    seen = Counter(end for each in ends.values() for end in each)
+    return {file: next((end for end in each if seen[end] == 1), file) for file, each in ends.items()}
+
+
+def _short(place: str, names: Mapping[str, str]) -> str:
+    """Return a place with the short name of its file: ``trace.txt:4``."""
+    # A path may begin another one's; the longest that fits is meant.
+    found = [file for file in names if place == file or (place.startswith(file) and place[len(file)] in ":[")]
+    file = max(found, key=len, default="")
+    return names[file] + place[len(file) :] if file else place
