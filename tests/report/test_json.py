@@ -138,7 +138,7 @@ def test_unknown_keys_are_ignored(result):
         (lambda d: d["collectives"][0].update(size_bytes=1.5), r"\$\.collectives\[.*\]\.size_bytes"),
         (lambda d: d["cluster"].update(later=1e300), r"\$\.cluster\.later"),
         (lambda d: d.update(mfu=1e300), r"\$\.mfu"),
-        (lambda d: d.update(interval={"level": 0.9, "low_s": 1.0}), r"missing required field `high_s` - at `\$\.interval`"),
+        (lambda d: d.update(interval={"level": 0.9, "low_s": 1.0}), r"required field `high_s` - at `\$\.interval`"),
         (lambda d: d.update(stragglers=[{"rank": 1}]), r"missing required field `stage` - at `\$\.stragglers\[0\]`"),
         (lambda d: d.update(what_if=[{"change": "x"}]), r"missing required field .* at `\$\.what_if\[0\]`"),
     ],

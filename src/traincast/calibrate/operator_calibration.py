@@ -1,6 +1,6 @@
 """Fit the operators' constants of one GPU to a few timings per family, as ``traincast calibrate --gpu`` does."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -20,11 +20,6 @@ from traincast.hardware.gpu import Gpu
 from traincast.progress import advanced, announce
 from traincast.units import counted
 
-RESIDUAL_HEADINGS = (
-    *("family", "dtype", "rows", "base", "median", "p90"),
-    *("held-out median", "held-out p90", "confidence"),
-)
-"""What `residual_lines` yields; held out: predicted without the row itself."""
 _FAMILY_S = 15
 """Most seconds of one core that the fit of a family took."""
 _ROWS_OF_HIGH = 50
@@ -207,19 +202,3 @@ def _residuals(sample: Sample, before: FamilyConstants, corrected: Sample, after
         before=statistics(predict(sample, before), sample.time_s_N),
         after=statistics(predict(corrected, after), sample.time_s_N),
     )
-
-
-def residual_lines(calibration: OperatorCalibration) -> Iterator[tuple[str, ...]]:
-    """Yield a line per family: `RESIDUAL_HEADINGS`; ``-`` where rows are too few to hold any out."""
-    for each in calibration.residuals:
-        held_out = each.held_out
-        errors = (
-            each.before.median_abs_error,
-            each.after.median_abs_error,
-            each.after.p90_abs_error,
-            None if held_out is None else held_out.median_abs_error,
-            None if held_out is None else held_out.p90_abs_error,
-        )
-        shown = ("-" if error is None else f"{100 * error:.1f} %" for error in errors)
-        sure = {(row.family, row.dtype): row.confidence for row in calibration.constants}[each.family, each.dtype]
-        yield each.family, each.dtype, f"{each.after.rows:,}", *shown, sure
