@@ -23,7 +23,7 @@ from traincast.model.blocks.part import BLOCKS
 from traincast.model.blocks.share import Share
 from traincast.model.counts import hardware_flops_per_token, layer_flops, layer_parameters, parameters
 from traincast.model.load import load_model
-from traincast.report.directory import write_directory
+from traincast.report.files import write_directory
 from traincast.schedules.check import plan_of
 from traincast.workload.words import Group, Operation
 
