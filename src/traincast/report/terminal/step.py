@@ -20,7 +20,14 @@ from traincast.report.terminal.layout import (
     table,
     text,
 )
-from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, RankResult, Result, replayed_side, simulated_side
+from traincast.simulation.result import (
+    BREAKDOWN_KEYS,
+    CollectiveResult,
+    RankResult,
+    Result,
+    replayed_side,
+    simulated_side,
+)
 from traincast.units import format_size, format_time
 
 _BAR_WIDTH = 36
