@@ -4,9 +4,12 @@ A small simulator of its own says when everything ran, so that what a replay mus
 are milliseconds, as in the files.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from traincast.formats.echo.lines import TraceOp
 
 HOST_CLOCK_MS = (3_370_854_000.0, 3_975_635_000.0, 12_345.0)
 """What the clock of each host reads when the run starts, in turn; they were booted weeks apart."""
@@ -215,3 +218,13 @@ def _simulate(ranks: list[_Rank]) -> list[list[str]]:
             ranks[rank].now = max(max(arrived[key].values()) + duration for key, _, duration in posts[rank])
             posts[rank] = next(programs[rank], None)
     return [rank.lines for rank in ranks]
+
+
+def line_read(op: TraceOp) -> str:
+    """Return the line that an operation was read from, of its fields as they were kept, without blanks before keys."""
+    return joined(f"{op.scope}:{op.rank}:{op.raw_op}({','.join(f'{key}={text}' for key, text in op.fields)})")
+
+
+def joined(line: str) -> str:
+    """Return a line without the blanks after commas: those before a key are no part of a field."""
+    return re.sub(", +", ",", line)

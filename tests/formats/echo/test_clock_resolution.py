@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast import api
-from traincast.formats.echo.fields import resolved_s
+from traincast.formats.echo.lines import resolved_s
 from traincast.workload.words import Kind
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from traincast.formats.echo.clocks import align, fused_pairs
-from traincast.formats.echo.facts import parse_name
-from traincast.formats.echo.files import RankTrace, Run, read_runs
+from traincast.formats.echo.clocks import align
+from traincast.formats.echo.files import RankTrace, Run, parse_name, read_runs
 from traincast.formats.echo.grammar import parse
+from traincast.formats.echo.lines import fused_pairs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SEND_LATE_MS = 0.35
@@ -105,7 +105,7 @@ def test_ranks_of_one_host_keep_their_clock():
     alignment = align(run, 8, 4)
     assert alignment.hosts == (tuple(range(8)),)
     assert set(alignment.offset_s.values()) == {min(trace.first_start_s for trace in run.traces.values())}
-    ends = {rank: trace.last_end_s - alignment.offset_s[rank] for rank, trace in run.traces.items()}
+    ends = {rank: max(op.end_s for op in trace.ops) - alignment.offset_s[rank] for rank, trace in run.traces.items()}
     assert ends[7] == pytest.approx(3.8555, abs=1e-4)
     assert ends[0] == pytest.approx(3.8008, abs=1e-4)
 
@@ -153,7 +153,7 @@ def test_pipelines_that_share_no_collective_are_joined_by_their_starts(other):
 
 
 def collectives(clock_ms, tp, noise_ms=0.02):
-    """Write ranks that only meet in synchronous collectives; an asynchronous one ends anywhere."""
+    """Write ranks that only come together in synchronous collectives; an asynchronous one ends anywhere."""
     noise = random.Random(5)  # noqa: S311 it only spreads the ends
     traces = {}
     for rank, clock in clock_ms.items():
@@ -178,7 +178,7 @@ def test_a_tensor_group_over_two_hosts_is_aligned_by_its_collectives():
 
 
 @pytest.mark.parametrize(("tp", "noise_ms"), [(2, 0.02), (4, 200.0)])
-def test_collectives_that_were_not_one_meeting_tell_nothing(tp, noise_ms):
+def test_collectives_that_were_not_one_rendezvous_tell_nothing(tp, noise_ms):
     # neighbours of different groups, or a wrong degree in the name: the ends are not alike
     clock_ms = {rank: 1e8 + 40 * (rank // 2) for rank in range(4)}
     alignment = align(collectives(clock_ms, tp, noise_ms), 4, 1)

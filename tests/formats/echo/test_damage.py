@@ -5,13 +5,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from echo_runs import joined, line_read
 from traincast.errors import FormatError
-from traincast.formats.echo.clocks import fused_pairs
-from traincast.formats.echo.facts import shape_facts
 from traincast.formats.echo.grammar import parse
-from traincast.formats.echo.inspection import generation, looks_like, oddities
-from traincast.formats.echo.lines import format_line
-from traincast.formats.echo.totals import totals
+from traincast.formats.echo.inspection import generation, looks_like, sizes_of_shapes, totals, trace_warnings
+from traincast.formats.echo.lines import fused_pairs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TEXT = (EXAMPLES / "megatron_moe_profile_rank7.txt").read_text()
@@ -43,9 +41,9 @@ def test_damage_is_refused_with_its_place_or_read(text):
         assert 1 <= problem.line <= text.count("\n") + 1
         return
     lines = [line.rstrip("\r") for line in text.removeprefix("\ufeff").split("\n")]
-    assert [format_line(op) for op in ops] == [line for line in lines if line and not line.isspace()]
+    assert [line_read(op) for op in ops] == [joined(line) for line in lines if line and not line.isspace()]
     generation(ops)
-    shape_facts(ops)
+    sizes_of_shapes(ops)
     totals(ops)
-    oddities("t.txt", ops)
+    trace_warnings("t.txt", ops)
     fused_pairs(ops)

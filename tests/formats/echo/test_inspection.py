@@ -14,9 +14,10 @@ from traincast.formats.echo.inspection import (
     generation,
     inspect_file,
     looks_like,
-    oddities,
+    pure_compute_s,
+    totals,
+    trace_warnings,
 )
-from traincast.formats.echo.totals import pure_compute_s, totals
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 DENSE = EXAMPLES / "megatron_rank0_pp2.txt"
@@ -43,7 +44,7 @@ def by_line(found):
 
 
 def codes(lines):
-    return [note.code for note in oddities("t.txt", parse("t.txt", "\n".join(lines)))]
+    return [note.code for note in trace_warnings("t.txt", parse("t.txt", "\n".join(lines)))]
 
 
 def test_the_trace_of_a_dense_run():

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from traincast.errors import FormatError
-from traincast.formats.echo.facts import parse_name
-from traincast.formats.echo.files import group_runs, read_runs, read_trace
+from traincast.formats.echo.files import parse_name, read_runs, read_trace
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PP4 = EXAMPLES / "megatron_pp4_tp2"
@@ -69,7 +68,7 @@ def test_the_example_folder_is_one_run():
     assert run.key == "wd8_tp2_pp4_numl40_bs2_GPT2BPETokenizer_20240923205004"
     assert list(run.traces) == list(range(8))
     start = min(trace.first_start_s for trace in run.traces.values())
-    end = max(trace.last_end_s for trace in run.traces.values())
+    end = max(op.end_s for trace in run.traces.values() for op in trace.ops)
     assert end - start == pytest.approx(3.8555, abs=0.0001)
 
 
@@ -84,7 +83,7 @@ def test_runs_are_told_apart_by_prefix_and_time(tmp_path):
         "wd4_20250320150350": [0, 1],
         "wd8": [0, 1],
     }
-    assert runs == group_runs([read_trace(path) for path in reversed(paths)])
+    assert runs == read_runs(paths[::-1])
 
 
 def test_a_rank_twice_in_one_run_names_both_files(tmp_path):
@@ -96,8 +95,8 @@ def test_a_rank_twice_in_one_run_names_both_files(tmp_path):
 
 def test_the_rank_of_the_lines_counts(tmp_path):
     trace = read_trace(write(tmp_path, "any.txt", 5))
-    assert (trace.rank, trace.notes) == (5, ())
-    (note,) = read_trace(write(tmp_path, "x_rank4.txt", 5)).notes
+    assert (trace.rank, trace.warnings) == (5, ())
+    (note,) = read_trace(write(tmp_path, "x_rank4.txt", 5)).warnings
     assert note.code == "rank-in-name"
 
 
@@ -110,11 +109,11 @@ def test_a_file_is_about_one_rank(tmp_path):
         read_trace(path)
 
 
-def test_a_clock_that_goes_back_is_a_remark(tmp_path):
-    (note,) = read_trace(write(tmp_path, "a.txt", 0, (10.0, 9.0, 30.0, 5.5))).notes
+def test_a_clock_that_goes_back_is_a_warning(tmp_path):
+    (note,) = read_trace(write(tmp_path, "a.txt", 0, (10.0, 9.0, 30.0, 5.5))).warnings
     assert (note.code, note.place) == ("clock-goes-back", f"{tmp_path / 'a.txt'}:4")
     assert "2 times, the most by 24.50 ms" in note.text
-    assert read_trace(write(tmp_path, "b.txt", 0, (10.0, 9.9995, 30.0))).notes == ()
+    assert read_trace(write(tmp_path, "b.txt", 0, (10.0, 9.9995, 30.0))).warnings == ()
 
 
 HOUR_MS = 3_600_000.0

@@ -1,23 +1,22 @@
 """Megatron-LM rank traces as Echo's tracer writes them: one text file per rank, one operation per line.
 
+`words`, `lines` and `grammar` read bytes into records with their places; `files` tells which are one run; `layout`,
+`clocks`, `rendezvous` and `experts` find out what happened; `work` and `stages` turn it into operations of the run
+to simulate; `read` makes the workload of them, and `inspection` describes a file.
+
 Source: fwyc0573/Megatron-LM (tracer of NetX-lab/Echo).
 """
 
 from traincast.formats.contract import FORMATS, Format
-from traincast.formats.echo.experts import traced_loads
 from traincast.formats.echo.inspection import inspect_file, looks_like
-from traincast.formats.echo.read import read_workload
+from traincast.formats.echo.read import read_workload, traced_loads
 
 FORMATS.register("echo")(
     Format(
         name="echo",
         title="Echo/Megatron rank trace",
         options=frozenset(
-            {
-                *("gpus", "tp", "dp", "pp", "ep", "etp", "microbatches", "schedule"),
-                *("pp_message_bytes", "comm"),
-                *("expert_imbalance", "expert_loads"),
-            }
+            "gpus tp dp pp ep etp microbatches schedule pp_message_bytes comm expert_imbalance expert_loads".split()
         ),
         looks_like=looks_like,
         describe=inspect_file,

@@ -1,25 +1,44 @@
 """Bring the ranks of a run on one clock.
 
-A timestamp counts from the boot of its host, so ranks of one host compare and ranks of two do
-not. A message between pipeline stages ends on both of its ranks at nearly the same time: over
-messages in both directions the delays cancel, and half the difference of the medians is the
-difference of the two clocks. Which ranks share a clock is found in the same way (`hosts`).
+A timestamp counts from the boot of its host, so ranks of one host compare and ranks of two do not. A message between
+pipeline stages ends on both of its ranks at nearly the same time, and so does a synchronous collective on its members:
+over messages in both directions the delays cancel, and half the difference of the medians of these ends is the
+difference of the two clocks. That tells which ranks share a host, and then how far the hosts' clocks are apart. Where
+nothing tells, clocks that read about alike within eight consecutive ranks are taken as one: that is the usual host.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
+from statistics import median
 
 from traincast.diagnostics import Note
-from traincast.formats.echo.files import Run
-from traincast.formats.echo.hosts import Ends, Hosts, clock_ahead_s, find_hosts, matched_ends
+from traincast.formats.echo.files import RankTrace, Run
 from traincast.formats.echo.lines import TraceOp
-from traincast.formats.echo.vocabulary import MESSAGES
+from traincast.formats.echo.words import MESSAGES
+from traincast.workload.words import Group
 
-_SAME_CLOCK_S = 60.0
+RANKS_PER_HOST = 8
+"""Ranks that are taken to share a host where the clocks do not tell."""
+
+_SAME_CLOCK_S = 0.020
+"""Clocks nearer than this are one: ends on one host agree within 3 ms, and no two boots are so near."""
+
+_ONE_RENDEZVOUS_S = 0.005
+"""Spread of the differences between two members of one group; more, and they are not of one group."""
+
+_OTHER_BOOT_S = 3600.0
+_READS_ALIKE_S = 60.0
 _WORTH_SAYING_S = 0.001
 _SHOWN_HOSTS = 4
+
+Hosts = tuple[tuple[int, ...], ...]
+"""Ranks of each host in rising order."""
+
+_Ends = dict[tuple[int, int], list[float]]
+"""By two ranks (or hosts): the end at the second less the end at the first, of each message from the first to the
+second. Collectives have no direction and are there both ways, as messages without a delay would be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,123 +71,212 @@ def align(run: Run, world: int, pp: int) -> Alignment:
         aligned and by how much, and those aligned by less than messages in both directions.
     """
     first_s = {rank: start for rank, trace in run.traces.items() if (start := trace.first_start_s) is not None}
-    ends = matched_ends(run, world // max(pp, 1))
-    hosts = find_hosts(first_s, ends)
+    stride = world // max(pp, 1)
+    ends = _message_ends(run, stride) | _collective_ends(run, stride)
+    hosts = _hosts(first_s, ends)
     host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
-    clocks_s, notes = _host_clocks(run.key, hosts, first_s, _between_hosts(ends, host_of))
+    between: _Ends = defaultdict(list)
+    for (rank, other), apart_s in ends.items():
+        if host_of[rank] != host_of[other]:
+            between[host_of[rank], host_of[other]] += apart_s
+    clocks_s, notes = _host_clocks(run.key, hosts, first_s, between)
     zero_s = min((start - clocks_s[host_of[rank]] for rank, start in first_s.items()), default=0.0)
     offset_s = {rank: zero_s + (clocks_s[host_of[rank]] if rank in host_of else 0.0) for rank in run.traces}
     return Alignment(offset_s, hosts, tuple(notes))
 
 
-def fused_pairs(ops: Sequence[TraceOp]) -> list[tuple[int, int]]:
-    """Find sends and receives that were one exchange.
-
-    Parameters
-    ----------
-    ops : sequence of TraceOp
-        Operations of one rank in the order of its file.
-
-    Returns
-    -------
-    list of (int, int)
-        Indices of the two consecutive lines of each exchange, which have one duration and one
-        timestamp; both times are those of the exchange, so they count once.
-    """
-    pairs: list[tuple[int, int]] = []
-    for index, (first, second) in enumerate(pairwise(ops)):
-        taken = bool(pairs) and pairs[-1][1] == index
-        if not taken and _is_exchange(first, second):
-            pairs.append((index, index + 1))
-    return pairs
-
-
-def _is_exchange(first: TraceOp, second: TraceOp) -> bool:
-    return (
-        first.op in MESSAGES
-        and second.op in MESSAGES
-        and first.op.startswith("send") != second.op.startswith("send")
-        and not first.is_placeholder
-        and first.duration_s == second.duration_s
-        and first.timestamp_s == second.timestamp_s
-    )
-
-
-def _between_hosts(ends: Ends, host_of: dict[int, int]) -> Ends:
-    """Pool what the ranks of two hosts ended together, by the numbers of the hosts."""
-    found: Ends = defaultdict(list)
-    for (rank, other), apart_s in ends.items():
-        here, there = host_of[rank], host_of[other]
-        if here != there:
-            found[here, there] += apart_s
+def _message_ends(run: Run, stride: int) -> _Ends:
+    ends_s: dict[tuple[str, int, int, int | None], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for rank, trace in run.traces.items():
+        for op in trace.ops:
+            if op.op in MESSAGES and op.end_s is not None:
+                sent_s, received_s = ends_s[_message(op, rank, stride)]
+                (sent_s if op.op.startswith("send") else received_s).append(op.end_s)
+    found: _Ends = defaultdict(list)
+    for (_, source, target, _), (sent_s, received_s) in ends_s.items():
+        if sent_s and received_s:
+            found[source, target] += [there - here for here, there in zip(sent_s, received_s, strict=False)]
     return found
 
 
-def _host_clocks(key: str, hosts: Hosts, first_s: dict[int, float], edges: Ends) -> tuple[dict[int, float], list[Note]]:
-    """Return how far each host's clock is ahead of the first one's, in seconds, with remarks."""
+def _message(op: TraceOp, rank: int, stride: int) -> tuple[str, int, int, int | None]:
+    """Return direction, source, target and microbatch of the message that an operation sends or receives."""
+    side, direction = op.op.split("_")
+    ahead = stride if direction == "forward" else -stride
+    source = rank if side == "send" else rank - ahead
+    return direction, source, source + ahead, op.batch_id
+
+
+def _collective_ends(run: Run, stride: int) -> _Ends:
+    """Match the collectives of neighbours in the tensor-parallel groups that the names of the files tell."""
+    ends_s = {rank: ends for rank, trace in run.traces.items() if (ends := _tensor_ends(trace))}
+    found: _Ends = {}
+    for here, there in pairwise(sorted(ends_s)):
+        tp = run.traces[here].name.tp or 1
+        places = ends_s[here].keys() & ends_s[there].keys()
+        if stride % tp or here // tp != there // tp or not places:
+            continue
+        apart_s = [ends_s[there][place] - ends_s[here][place] for place in places]
+        middle_s = median(apart_s)
+        if median([abs(each - middle_s) for each in apart_s]) <= _ONE_RENDEZVOUS_S:
+            found[here, there], found[there, here] = apart_s, [-each for each in apart_s]
+    return found
+
+
+def _tensor_ends(trace: RankTrace) -> dict[tuple[str, int | None, int], float]:
+    """Return the ends of a rank's synchronous tensor-parallel collectives by operation, microbatch and number."""
+    found: dict[tuple[str, int | None, int], float] = {}
+    for op in trace.ops:
+        # one GPU that plays all ranks does so one after the other: alike places are not one rendezvous
+        if op.sub_ops and not op.is_simulated:
+            collectives = [sub for sub in op.sub_ops if sub.call.group is Group.TP and not sub.call.is_async]
+            for number, sub in enumerate(collectives):
+                if sub.end_s is not None:
+                    found[op.op, op.batch_id, number] = sub.end_s
+    return found
+
+
+def _hosts(first_s: dict[int, float], ends: _Ends) -> Hosts:
+    """Group ranks by clock: join them by how far their clocks are apart, what is shown best first."""
+    ahead_s = dict.fromkeys(first_s, 0.0)
+    islands = {rank: [rank] for rank in first_s}  # ranks whose clocks are known relative to each other
+    for here, there, apart_s in (*_shown_apart(first_s, ends), *_usually_together(first_s)):
+        mainland, island = islands[here], islands[there]
+        if mainland is not island:
+            shift_s = ahead_s[here] + apart_s - ahead_s[there]
+            for rank in island:
+                ahead_s[rank] += shift_s
+                islands[rank] = mainland
+            mainland += island
+    found: Hosts = ()
+    for island in {id(each): each for each in islands.values()}.values():
+        parts: dict[tuple[int, int], list[int]] = defaultdict(list)
+        clock, last_s = 0, None
+        for rank in sorted(island, key=lambda rank: ahead_s[rank]):
+            clock += last_s is not None and ahead_s[rank] - last_s > _SAME_CLOCK_S
+            # should two eights be one host, what they share gives about zero between them
+            parts[clock, rank // RANKS_PER_HOST].append(rank)
+            last_s = ahead_s[rank]
+        found += tuple(tuple(sorted(ranks)) for ranks in parts.values())
+    return tuple(sorted(found))
+
+
+def _shown_apart(first_s: dict[int, float], ends: _Ends) -> Iterator[tuple[int, int, float]]:
+    """Yield two ranks and how far the second one's clock is shown to be ahead.
+
+    A message one way holds its delay, so it counts where nothing better joins two ranks.
+    """
+    pairs = sorted({(min(pair), max(pair)) for pair in ends if pair[0] != pair[1]})
+    for both_ways in (True, False):
+        for here, there in pairs:
+            onward, back = ends.get((here, there)), ends.get((there, here))
+            if bool(onward and back) is both_ways:
+                ahead_s = _evidence_s(onward, back, first_s[there] - first_s[here])
+                if ahead_s is not None:
+                    yield here, there, ahead_s
+
+
+def _clock_ahead_s(onward: list[float] | None, back: list[float] | None) -> float | None:
+    """Return how far the clock at the other end of the messages is ahead, in seconds; None without any."""
+    if onward and back:
+        return (median(onward) - median(back)) / 2
+    if onward:
+        return median(onward)
+    return -median(back) if back else None
+
+
+def _evidence_s(onward: list[float] | None, back: list[float] | None, starts_apart_s: float) -> float | None:
+    """Return how far the clock at the other end is shown to be ahead: 0 for the same clock, None if nothing is shown.
+
+    A delay can hold up the end at a receiver, but nothing arrives before it was sent. So different
+    clocks show in both directions only by an arrival before the sending; in one direction, by first
+    starts that come nearer, for the ranks of a step start together.
+    """
+    shift_s = _clock_ahead_s(onward, back)
+    if shift_s is None or abs(shift_s) <= _SAME_CLOCK_S:
+        return None if shift_s is None else 0.0
+    if onward and back:
+        # Of two clocks the same shift shows both ways; where the ends of one direction coincide it is one clock.
+        if min(abs(median(onward)), abs(median(back))) <= _SAME_CLOCK_S:
+            return 0.0
+        return shift_s if min(median(onward), median(back)) < -_SAME_CLOCK_S else None
+    return shift_s if abs(starts_apart_s - shift_s) < abs(starts_apart_s) else None
+
+
+def _usually_together(first_s: dict[int, float]) -> list[tuple[int, int, float]]:
+    """Pair ranks that share a host if nothing speaks against it, those that start most alike first.
+
+    A jump of more than an hour is another boot, and another eight ranks are another host.
+    """
+    usual: dict[tuple[int, int], list[int]] = defaultdict(list)
+    boot, last_s = 0, None
+    for rank, start_s in sorted(first_s.items(), key=lambda item: item[1]):
+        boot += last_s is not None and start_s - last_s > _OTHER_BOOT_S
+        usual[boot, rank // RANKS_PER_HOST].append(rank)
+        last_s = start_s
+    pairs = [pair for ranks in usual.values() for pair in combinations(sorted(ranks), 2)]
+    near = sorted(pairs, key=lambda pair: (abs(first_s[pair[0]] - first_s[pair[1]]), pair))
+    return [(here, there, 0.0) for here, there in near]
+
+
+def _host_clocks(key: str, hosts: Hosts, first_s: dict[int, float], ends: _Ends) -> tuple[dict[int, float], list[Note]]:
+    """Return how far each host's clock is ahead of the first one's, in seconds, with what is to be said of it."""
     clocks_s: dict[int, float] = {}
     notes: list[Note] = []
     start_s = [min(first_s[rank] for rank in ranks) for ranks in hosts]
-    for host, ranks in enumerate(hosts):
-        if host not in clocks_s:
-            clocks_s[host] = 0.0
-            if host:
-                clocks_s[host], note = _without_messages(key, ranks, start_s[host] - start_s[0])
-                notes.append(note)
-            notes += _follow_messages(key, hosts, edges, host, clocks_s)
+    for root, ranks in enumerate(hosts):
+        if root in clocks_s:
+            continue
+        clocks_s[root] = 0.0
+        if root:
+            ahead_s, text = (
+                start_s[root] - start_s[0],
+                f"no message reaches the host of ranks {_span(ranks)}; its clock",
+            )
+            if abs(ahead_s) <= _READS_ALIKE_S:
+                notes.append(Note("clock-taken-as-same", f"{text} reads alike and is taken as the same", key))
+            else:
+                clocks_s[root] = ahead_s
+                notes.append(Note("clock-by-first-start", f"{text} is aligned by its first start", key))
+        notes += _follow_messages(key, hosts, ends, root, clocks_s)
     return clocks_s, notes
 
 
-def _follow_messages(key: str, hosts: Hosts, edges: Ends, root: int, clocks_s: dict[int, float]) -> list[Note]:
+def _follow_messages(key: str, hosts: Hosts, ends: _Ends, root: int, clocks_s: dict[int, float]) -> list[Note]:
     """Set the clock of every host that messages join to the root, the nearest ones first."""
-    notes = []
-    joined = []
+    one_way: list[Note] = []
+    joined: list[int] = []
     queue = deque([root])
     while queue:
         host = queue.popleft()
         for other in range(len(hosts)):
-            there, back = edges.get((host, other)), edges.get((other, host))
-            apart_s = clock_ahead_s(there, back)
+            there, back = ends.get((host, other)), ends.get((other, host))
+            apart_s = _clock_ahead_s(there, back)
             if other in clocks_s or apart_s is None:
                 continue
             clocks_s[other] = clocks_s[host] + apart_s
             queue.append(other)
             joined.append(other)
             if not (there and back):
-                notes.append(_one_way(key, hosts[host], hosts[other]))
+                text = (
+                    f"the hosts of ranks {_span(hosts[host])} and {_span(hosts[other])} have messages in one direction "
+                    "only; their clocks agree to about the time of one message"
+                )
+                one_way.append(Note("clock-one-way", text, key))
     aligned_s = {hosts[other]: clocks_s[other] - clocks_s[root] for other in sorted(joined)}
-    worth_s = {ranks: ahead_s for ranks, ahead_s in aligned_s.items() if abs(ahead_s) >= _WORTH_SAYING_S}
-    return [_aligned(key, hosts[root], worth_s), *notes] if worth_s else notes
-
-
-def _aligned(key: str, root: tuple[int, ...], apart_s: dict[tuple[int, ...], float]) -> Note:
     shown = [
         f"that of ranks {_span(ranks)} is {abs(ahead_s):.4f} s {'ahead of' if ahead_s > 0 else 'behind'} it"
-        for ranks, ahead_s in list(apart_s.items())[:_SHOWN_HOSTS]
+        for ranks, ahead_s in aligned_s.items()
+        if abs(ahead_s) >= _WORTH_SAYING_S
     ]
-    more = [f"{len(apart_s) - _SHOWN_HOSTS} more"] if len(apart_s) > _SHOWN_HOSTS else []
+    if not shown:
+        return one_way
+    more = [f"{len(shown) - _SHOWN_HOSTS} more"] if len(shown) > _SHOWN_HOSTS else []
     text = (
-        f"hosts have clocks of their own, which are brought to that of ranks {_span(root)} by what both ended "
-        f"together: {', '.join(shown + more)}"
+        f"hosts have clocks of their own, which are brought to that of ranks {_span(hosts[root])} by what both ended "
+        f"together: {', '.join(shown[:_SHOWN_HOSTS] + more)}"
     )
-    return Note("clocks-aligned", text, key)
-
-
-def _one_way(key: str, here: tuple[int, ...], there: tuple[int, ...]) -> Note:
-    text = (
-        f"the hosts of ranks {_span(here)} and {_span(there)} have messages in one direction only; their clocks "
-        "agree to about the time of one message"
-    )
-    return Note("clock-one-way", text, key)
-
-
-def _without_messages(key: str, ranks: tuple[int, ...], ahead_s: float) -> tuple[float, Note]:
-    """Return the clock of a host that no message reaches, with the remark on it."""
-    if abs(ahead_s) <= _SAME_CLOCK_S:
-        text = f"no message reaches the host of ranks {_span(ranks)}; its clock reads alike and is taken as the same"
-        return 0.0, Note("clock-taken-as-same", text, key)
-    text = f"no message reaches the host of ranks {_span(ranks)}; its clock is aligned by its first start"
-    return ahead_s, Note("clock-by-first-start", text, key)
+    return [Note("clocks-aligned", text, key), *one_way]
 
 
 def _span(ranks: tuple[int, ...]) -> str:

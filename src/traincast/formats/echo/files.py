@@ -1,10 +1,15 @@
-"""The files of a run: which belong together, and what each rank did."""
+"""The files of a run: what their names say, which belong together, and what each rank did.
+
+Source of the names: fwyc0573/Megatron-LM, the tracer's output paths, such as
+``wd8_tp2_pp4_numl40_bs2_GPT2BPETokenizer_rank0_20240923205004.txt`` and
+``pp1_tp1_exp4_expn8_dp16_nl8_hs2048_sl2048/wd16_tp1_pp1_exp4_expNum8_l8_bs1_rank3_20250301101500.txt``.
+"""
 
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from glob import escape
 from itertools import pairwise, takewhile
@@ -12,7 +17,6 @@ from pathlib import Path
 
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
-from traincast.formats.echo.facts import FileName, parse_name
 from traincast.formats.echo.grammar import load
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.open import expand_inputs
@@ -24,9 +28,69 @@ SAME_RUN = timedelta(seconds=30)
 _BACKWARDS_S = 0.001
 _JUMP_S = 3600.0
 """Longest time that may lie between two operations of a step, whatever its length."""
-_SHOWN_RUNS = 8
 _JUMP_RATIO = 1000.0
 """Times what the file has traced so far that a longer pause may take: a step of days has pauses of hours."""
+_SHOWN_RUNS = 8
+
+_MARKS = {
+    **{"wd": "world", "tp": "tp", "pp": "pp", "dp": "dp", "exp": "ep", "ep": "ep", "expNum": "experts"},
+    **{"expn": "experts", "numl": "layers", "nl": "layers", "l": "layers", "bs": "micro_batch", "hs": "hidden"},
+    **{"sl": "sequence", "rank": "rank", "stage": "stage"},
+}
+_OF_ONE_FILE = ("rank", "stage")
+_WORD = re.compile(r"([A-Za-z]+)([0-9]{1,9})", re.ASCII)
+_STAMP = re.compile(r"20[0-9]{12}", re.ASCII)
+_OF_ONE_RANK = re.compile(r"20[0-9]{12}|(?:rank|stage)[0-9]{1,9}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileName:
+    """What a file's name and, where that is silent, its folder's say; None where neither does."""
+
+    prefix: str
+    """The name without what differs between the ranks of a run."""
+    world: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    ep: int | None = None
+    experts: int | None = None
+    layers: int | None = None
+    micro_batch: int | None = None
+    hidden: int | None = None
+    sequence: int | None = None
+    rank: int | None = None
+    stage: int | None = None
+    stamp: datetime | None = None
+    """When the trace was written."""
+
+
+def parse_name(path: Path) -> FileName:
+    """Read a file's name, completed by that of its folder; nothing in a name is an error."""
+    numbers = {key: value for key, value in _numbers(path.parent.name).items() if key not in _OF_ONE_FILE}
+    numbers.update(_numbers(path.stem))
+    words = path.stem.split("_")
+    stamp = next((found for word in words if (found := _stamp(word)) is not None), None)
+    prefix = "_".join(word for word in words if _OF_ONE_RANK.fullmatch(word) is None)
+    return FileName(prefix=prefix, stamp=stamp, **numbers)
+
+
+def _numbers(name: str) -> dict[str, int]:
+    """Return the numbers of a name by the fields of `FileName`; the first of a kind counts."""
+    found: dict[str, int] = {}
+    for word in name.split("_"):
+        match = _WORD.fullmatch(word)
+        # a degree or size of zero says nothing; ranks and stages count from zero
+        if match is not None and match[1] in _MARKS and (int(match[2]) or match[1] in _OF_ONE_FILE):
+            found.setdefault(_MARKS[match[1]], int(match[2]))
+    return found
+
+
+def _stamp(word: str) -> datetime | None:
+    try:
+        return datetime.strptime(word, "%Y%m%d%H%M%S") if _STAMP.fullmatch(word) else None  # no zone: only gaps count
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +102,22 @@ class RankTrace:
     """Rank, or stage in a plan of scope ``stage``."""
     ops: tuple[TraceOp, ...]
     name: FileName
-    notes: tuple[Note, ...] = ()
-    """Oddities found while reading."""
+    warnings: tuple[Note, ...] = ()
+    """What looks wrong in the file as a whole."""
+
+    def named(self, name: str) -> list[TraceOp]:
+        """Return the operations of that name, in order."""
+        return [op for op in self.ops if op.op == name]
+
+    @property
+    def stage(self) -> int | None:
+        """Stage that the lines say; None where they are silent."""
+        return next((op.stage_id for op in self.ops if op.stage_id is not None), None)
 
     @property
     def first_start_s(self) -> float | None:
         """Earliest start on the host's clock in seconds; None where the file has no times."""
         return min((op.start_s for op in self.ops if op.start_s is not None), default=None)
-
-    @property
-    def last_end_s(self) -> float | None:
-        """Latest end on the host's clock in seconds; None where the file has no times."""
-        return max((op.end_s for op in self.ops if op.end_s is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +127,18 @@ class Run:
     key: str
     """Prefix of the names, with the first stamp where there is one."""
     traces: dict[int, RankTrace]
+    is_profile: bool = False
+    """One GPU played the ranks: its communication times mean nothing."""
+
+    @property
+    def first(self) -> RankTrace:
+        """The trace of the lowest rank."""
+        return self.traces[min(self.traces)]
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of the traced step."""
+        return max(1, len(self.first.named("forward_step")))
 
 
 def read_trace(path: Path) -> RankTrace:
@@ -72,7 +152,7 @@ def read_trace(path: Path) -> RankTrace:
     Returns
     -------
     RankTrace
-        The rank is that of the lines; `notes` says where a clock goes back or the name differs.
+        The rank is that of the lines; its `warnings` say where a clock goes back or the name differs.
 
     Raises
     ------
@@ -89,16 +169,11 @@ def read_trace(path: Path) -> RankTrace:
             )
             raise FormatError(message, str(path), op.line)
     _refuse_jumps(ops)
-    notes = _clock_notes(ops)
+    warnings = _backward_clock(ops)
     if first.scope == "rank" and name.rank not in {None, first.rank}:
         text = f"the name says rank {name.rank}, the lines rank {first.rank}; the lines count"
-        notes.append(Note("rank-in-name", text, f"{path}:{first.line}"))
-    return RankTrace(path, first.rank, ops, name, tuple(notes))
-
-
-def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read files, folders and patterns, and group what they hold into runs (see `group_runs`)."""
-    return group_runs([read_trace(path) for path in expand_inputs(paths)])
+        warnings.append(Note("rank-in-name", text, f"{path}:{first.line}"))
+    return RankTrace(path, first.rank, ops, name, tuple(warnings))
 
 
 def only_run(paths: Sequence[Path]) -> Run:
@@ -112,7 +187,7 @@ def only_run(paths: Sequence[Path]) -> Run:
     runs = read_runs(paths)
     if len(runs) > 1:
         files = [trace.path for run in runs for trace in run.traces.values()]
-        each = [f"{pattern_of(run, files)!r} ({counted(len(run.traces), 'rank')})" for run in runs[:_SHOWN_RUNS]]
+        each = [f"{_pattern_of(run, files)!r} ({counted(len(run.traces), 'rank')})" for run in runs[:_SHOWN_RUNS]]
         more = [f"and {len(runs) - _SHOWN_RUNS} more"] if len(runs) > _SHOWN_RUNS else []
         shown = ", ".join([*each, *more])
         text = f"the files are of {len(runs)} runs; give those of one, by a pattern in quotes: {shown}"
@@ -120,66 +195,23 @@ def only_run(paths: Sequence[Path]) -> Run:
     return runs[0]
 
 
-def group_runs(traces: Sequence[RankTrace]) -> list[Run]:
-    """Group traces into runs: names of one prefix, stamps that follow each other within `SAME_RUN`.
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read files, folders and patterns, and group what they hold into runs, sorted by key.
 
-    Parameters
-    ----------
-    traces : sequence of RankTrace
-        In any order. Names without a stamp are one run per prefix.
-
-    Returns
-    -------
-    list of Run
-        Sorted by key.
+    The names of a run have one prefix and stamps that follow each other within `SAME_RUN`; names without a stamp
+    are one run per prefix.
 
     Raises
     ------
     FormatError
-        If a rank comes twice in one run; names both files.
+        If a file cannot be read, or a rank comes twice in one run; names both files.
     """
     by_prefix: dict[str, list[RankTrace]] = defaultdict(list)
-    for trace in traces:
+    for path in expand_inputs(paths):
+        trace = read_trace(path)
         by_prefix[trace.name.prefix].append(trace)
     runs = [_run(part) for alike in by_prefix.values() for part in _split_by_stamp(alike)]
     return sorted(runs, key=lambda run: run.key)
-
-
-def pattern_of(run: Run, files: Sequence[Path]) -> str:
-    """Return a pattern that a run's files match and no other of some files, for a command line.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-    files : sequence of Path
-        Those that were given, its own among them.
-
-    Returns
-    -------
-    str
-        The words of the names in which its files differ become ``*``. Where other files match that as
-        well, it is the run's first file.
-    """
-    mine = [trace.path for trace in run.traces.values()]
-    folders = {path.parent for path in mine}
-    words = zip(*[_words(path.name) for path in mine], strict=False)
-    name = "".join(_alike(each) for each in words)
-    if len({len(_words(path.name)) for path in mine}) > 1 or len(folders) > 1:
-        return escape(str(mine[0]))
-    pattern = str(Path(escape(str(mine[0].parent))) / name)
-    others = set(files) - set(mine)
-    return escape(str(mine[0])) if any(fnmatchcase(str(path), pattern) for path in others) else pattern
-
-
-def _words(name: str) -> list[str]:
-    return re.split(r"([_.])", name)
-
-
-def _alike(words: tuple[str, ...]) -> str:
-    """Return a pattern of words: what they begin with, then a star where they differ."""
-    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*words, strict=False))
-    return escape(words[0]) if len(set(words)) == 1 else escape("".join(letters[0] for letters in alike)) + "*"
 
 
 def _split_by_stamp(traces: list[RankTrace]) -> list[list[RankTrace]]:
@@ -205,6 +237,24 @@ def _run(traces: list[RankTrace]) -> Run:
     return Run(name.prefix if name.stamp is None else f"{name.prefix}_{name.stamp:%Y%m%d%H%M%S}", by_rank)
 
 
+def _pattern_of(run: Run, files: Sequence[Path]) -> str:
+    """Return a pattern that a run's files match and no other of those given; where there is none, its first file."""
+    mine = [trace.path for trace in run.traces.values()]
+    words = [re.split(r"([_.])", path.name) for path in mine]
+    if len({len(each) for each in words}) > 1 or len({path.parent for path in mine}) > 1:
+        return escape(str(mine[0]))
+    name = "".join(_alike(each) for each in zip(*words, strict=True))
+    pattern = str(Path(escape(str(mine[0].parent))) / name)
+    others = set(files) - set(mine)
+    return escape(str(mine[0])) if any(fnmatchcase(str(path), pattern) for path in others) else pattern
+
+
+def _alike(words: tuple[str, ...]) -> str:
+    """Return a pattern of words: what they begin with, then a star where they differ."""
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*words, strict=False))
+    return escape(words[0]) if len(set(words)) == 1 else escape("".join(letters[0] for letters in alike)) + "*"
+
+
 def _refuse_jumps(ops: Sequence[TraceOp]) -> None:
     """Refuse time stamps hours away from those before: the step would seem to last as long."""
     last_s: float | None = None
@@ -215,24 +265,27 @@ def _refuse_jumps(ops: Sequence[TraceOp]) -> None:
         if last_s is not None:
             pause_s = op.start_s - last_s
             if pause_s > max(_JUMP_S, _JUMP_RATIO * traced_s):
-                raise _jump(op, f"the clock jumps by {format_time(pause_s)} before {op.raw_op}")
+                raise _jump(op, f"{format_time(pause_s)} before")
             if last_s - op.end_s > _JUMP_S:
-                raise _jump(op, f"the clock jumps by -{format_time(last_s - op.end_s)} at {op.raw_op}")
+                raise _jump(op, f"-{format_time(last_s - op.end_s)} at")
         for sub in op.sub_ops:
             # a time stamp of 0 is left open, as that of an operation is
             outside_s = max(op.start_s - sub.end_s, sub.end_s - op.end_s) if sub.end_s else 0.0
             if outside_s > _JUMP_S:
-                raise _jump(op, f"the clock jumps by {format_time(outside_s)} at a sub-operation of {op.raw_op}")
+                raise _jump(op, f"{format_time(outside_s)} at a sub-operation of")
         last_s, traced_s = op.end_s, traced_s + (op.duration_s or 0.0)
 
 
-def _jump(op: TraceOp, what: str) -> FormatError:
-    message = f"{what}; one step cannot hold it: is the time stamp damaged, or are two steps in one file?"
+def _jump(op: TraceOp, by: str) -> FormatError:
+    message = (
+        f"the clock jumps by {by} {op.raw_op}; one step cannot hold it: is the time stamp damaged, or are two steps in "
+        "one file?"
+    )
     return FormatError(message, op.path, op.line)
 
 
-def _clock_notes(ops: Sequence[TraceOp]) -> list[Note]:
-    """Remark ends that lie before the end of the line above: lines are in the order of the program."""
+def _backward_clock(ops: Sequence[TraceOp]) -> list[Note]:
+    """Warn of ends that lie before the end of the line above: lines are in the order of the program."""
     ends = [(op.end_s, op) for op in ops if op.end_s is not None]
     back = [(earlier - end_s, op) for (earlier, _), (end_s, op) in pairwise(ends) if earlier > end_s + _BACKWARDS_S]
     if not back:

@@ -1,141 +1,46 @@
 """Describe a rank trace: what wrote it, counts, layout by name and shapes, totals, what is unusual in it."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
-from traincast.formats.contract import Inspection, Sniff
-from traincast.formats.echo.clocks import fused_pairs
-from traincast.formats.echo.facts import shape_facts
-from traincast.formats.echo.files import RankTrace, read_trace
+from traincast.formats.contract import Inspection, Sniff, Total
+from traincast.formats.echo.experts import experts_of
+from traincast.formats.echo.files import FileName, read_trace
 from traincast.formats.echo.grammar import HEAD, parse_line
-from traincast.formats.echo.lines import SubOp, TraceOp
-from traincast.formats.echo.totals import totals
-from traincast.formats.echo.vocabulary import (
+from traincast.formats.echo.lines import Call, TraceOp, fused_pairs
+from traincast.formats.echo.words import (
     COLLECTIVES,
     COMMUNICATIONS,
     DTYPE_BYTES,
     GROUPS,
     LATER_FIELDS,
     MESSAGES,
-    WORK,
+    PHASES,
 )
 from traincast.formats.values import shown
 from traincast.units import format_time
-
-
-def inspect_file(path: Path) -> Inspection:
-    """Describe a file.
-
-    Parameters
-    ----------
-    path : Path
-        Rank trace or scheduling plan.
-
-    Returns
-    -------
-    Inspection
-        Totals are over the file as written, which is one rank for one step.
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be read; with the line.
-    """
-    trace = read_trace(path)
-    kind = generation(trace.ops)
-    layout = _layout(trace)
-    return Inspection(
-        path=str(path),
-        format="echo",
-        generation=kind.text,
-        confidence=kind.confidence,
-        evidence=kind.evidence,
-        counts=_counts(trace),
-        layout=layout,
-        totals=totals(trace.ops),
-        oddities=(*trace.notes, *_name_against_shapes(trace), *oddities(str(path), trace.ops)),
-    )
-
-
-def _counts(trace: RankTrace) -> dict[str, int]:
-    counts = {"operations": len(trace.ops), "sub_operations": sum(len(op.sub_ops) for op in trace.ops)}
-    return counts | dict(Counter(op.op for op in trace.ops))
-
-
-def _layout(trace: RankTrace) -> dict[str, int | str | None]:
-    name, shapes, first = trace.name, shape_facts(trace.ops), trace.ops[0]
-    forwards = sum(op.op == "forward_step" for op in trace.ops)
-    return {
-        "rank": trace.rank if first.scope == "rank" else None,
-        "stage": first.stage_id,
-        "world_size": name.world,
-        "tp": name.tp,
-        "pp": name.pp,
-        "dp": name.dp,
-        "ep": name.ep,
-        "experts": shapes.experts if shapes.experts is not None else name.experts,
-        "layers": name.layers,
-        "microbatches": forwards or None,
-        "micro_batch": shapes.micro_batch if shapes.micro_batch is not None else name.micro_batch,
-        "sequence": shapes.sequence if shapes.sequence is not None else name.sequence,
-        "hidden": shapes.hidden if shapes.hidden is not None else name.hidden,
-        "vocabulary_shard": shapes.vocabulary_shard,
-        "gradient_elements": shapes.gradient_elements,
-        "dtype": shapes.dtype,
-    }
-
-
-def _name_against_shapes(trace: RankTrace) -> list[Note]:
-    """Remark sizes of which the name says one and the shapes another; the shapes were really there."""
-    shapes = shape_facts(trace.ops)
-    pairs = {
-        "micro_batch": (trace.name.micro_batch, shapes.micro_batch),
-        "hidden": (trace.name.hidden, shapes.hidden),
-        "sequence": (trace.name.sequence, shapes.sequence),
-    }
-    return [
-        Note(
-            "name-against-shapes",
-            f"{what} is {named} by the name and {found} by the shapes, which count",
-            str(trace.path),
-        )
-        for what, (named, found) in pairs.items()
-        if None not in {named, found} and named != found
-    ]
-
+from traincast.workload.words import Group, Operation
 
 REAL_RUN = "Echo rank trace of a real run"
 PROFILE = "Echo single-GPU profile"
 PLAN = "Echo scheduling plan"
 BUCKETS = "2026 trace with gradient buckets"
 
+_OF_THE_BATCH = frozenset({"tokens", "labels", "position_ids", "loss_mask"})
+_OF_ACTIVATIONS = frozenset({"embedding_fwd", "linear_fwd", "normlinear_bwd", "normlinear_bwd_allreduce"})
+_UNKNOWN_DTYPE = "data type {} is not known; its bytes count as 0"
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """What wrote a trace, how sure that is, and why it is believed."""
-
-    text: str
-    confidence: float
-    evidence: tuple[str, ...]
+_Sizes = dict[str, int | str | None]
 
 
 def looks_like(head: str) -> Sniff:
-    """Tell how sure it is that a text begins a rank trace or a scheduling plan.
-
-    Parameters
-    ----------
-    head : str
-        The beginning of a file.
-
-    Returns
-    -------
-    Sniff
-    """
+    """Tell how sure it is that a text begins a rank trace or a scheduling plan."""
     line, _, more = head.removeprefix("\ufeff").lstrip().partition("\n")
     if HEAD.match(line) is None:
         return Sniff(0.0, "the first line does not begin like rank:0:forward_step(")
@@ -148,18 +53,109 @@ def looks_like(head: str) -> Sniff:
     return Sniff(0.98, "the first line is an operation of a rank trace")
 
 
-def generation(ops: Sequence[TraceOp]) -> Generation:
-    """Tell which kind of run a trace is of.
-
-    Parameters
-    ----------
-    ops : sequence of TraceOp
-        All operations of a file.
+def inspect_file(path: Path) -> Inspection:
+    """Describe a rank trace or scheduling plan.
 
     Returns
     -------
-    Generation
+    Inspection
+        Totals are over the file as written, which is one rank for one step.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be read; with the line.
     """
+    trace = read_trace(path)
+    ops, first = trace.ops, trace.ops[0]
+    kind, sizes = generation(ops), sizes_of_shapes(ops)
+    counts = {"operations": len(ops), "sub_operations": sum(len(op.sub_ops) for op in ops)}
+    layout: _Sizes = {"rank": trace.rank if first.scope == "rank" else None, "stage": first.stage_id}
+    return Inspection(
+        path=str(path),
+        format="echo",
+        generation=kind.text,
+        confidence=kind.confidence,
+        evidence=kind.evidence,
+        counts=counts | dict(Counter(op.op for op in ops)),
+        layout=layout | _layout(trace.name, sizes, counts=len(trace.named("forward_step"))),
+        totals=totals(ops),
+        oddities=(*trace.warnings, *_name_against_shapes(path, trace.name, sizes), *trace_warnings(str(path), ops)),
+    )
+
+
+def _layout(name: FileName, sizes: _Sizes, counts: int) -> _Sizes:
+    """Return what the name and the shapes say of the run; the shapes, which were really there, come first."""
+
+    def either(key: str) -> int | str | None:
+        return getattr(name, key) if sizes[key] is None else sizes[key]
+
+    return {
+        "world_size": name.world,
+        "tp": name.tp,
+        "pp": name.pp,
+        "dp": name.dp,
+        "ep": name.ep,
+        "experts": either("experts"),
+        "layers": name.layers,
+        "microbatches": counts or None,
+        "micro_batch": either("micro_batch"),
+        "sequence": either("sequence"),
+        "hidden": either("hidden"),
+        "vocabulary_shard": sizes["vocabulary_shard"],
+        "gradient_elements": sizes["gradient_elements"],
+        "dtype": sizes["dtype"],
+    }
+
+
+def _name_against_shapes(path: Path, name: FileName, sizes: _Sizes) -> list[Note]:
+    """Warn of sizes of which the name says one and the shapes another."""
+    pairs = {key: (getattr(name, key), sizes[key]) for key in ("micro_batch", "hidden", "sequence")}
+    return [
+        Note("name-against-shapes", f"{key} is {named} by the name and {found} by the shapes, which count", str(path))
+        for key, (named, found) in pairs.items()
+        if None not in {named, found} and named != found
+    ]
+
+
+def sizes_of_shapes(ops: Sequence[TraceOp]) -> _Sizes:
+    """Return the sizes of the model and its batch that the shapes of one rank's operations say; None for the others.
+
+    A message is [sequence, microbatch, hidden], a batch [microbatch, sequence], the embedding's gradient
+    [vocabulary / tp, hidden], an activation [..., hidden]. With sequence parallelism and no batch in the trace,
+    ``sequence`` is a rank's share of it.
+    """
+    messages = [op for op in ops if op.op in MESSAGES and op.shape is not None and len(op.shape) == 3]
+    embeddings = [op.shape for op in ops if op.op == "emb_allreduce" and op.shape is not None and len(op.shape) == 2]
+    inner = [sub.call for op in ops for sub in op.sub_ops if sub.call.shape is not None and len(sub.call.shape) > 1]
+    activations = [each for each in inner if each.func_name in _OF_ACTIVATIONS or each.comm is Operation.ALL_TO_ALL]
+    tokens = next((call.shape for call in inner if call.func_name in _OF_THE_BATCH and call.shape is not None), None)
+    message = next((op.shape for op in messages if op.shape is not None), None)
+    if tokens is None and message is not None:
+        tokens = message[1], message[0]
+    wide = [message, *embeddings, *(call.shape for call in activations)]
+    elements = [op.shape[0] for op in ops if op.op in {"dp_allreduce", "edp_allreduce"} and op.shape]
+    return {
+        "hidden": next((shape[-1] for shape in wide if shape is not None), None),
+        "sequence": None if tokens is None else tokens[1],
+        "micro_batch": None if tokens is None else tokens[0],
+        "vocabulary_shard": embeddings[0][0] if embeddings else None,
+        "gradient_elements": sum(elements) if elements else None,
+        "experts": experts_of(ops),
+        "dtype": next(chain((op.dtype for op in messages), (call.dtype for call in activations)), None),
+    }
+
+
+class Generation(NamedTuple):
+    """What wrote a trace, how sure that is, and why it is believed."""
+
+    text: str
+    confidence: float
+    evidence: tuple[str, ...]
+
+
+def generation(ops: Sequence[TraceOp]) -> Generation:
+    """Tell which kind of run the operations of a file are of."""
     played = sum(op.is_simulated for op in ops)
     how = (f"{played} of {len(ops)} operations are marked as simulation or have no schedule state",)
     if any(op.op == "ddp_grad_comm" for op in ops):
@@ -173,82 +169,114 @@ def generation(ops: Sequence[TraceOp]) -> Generation:
     return Generation(REAL_RUN, 0.95, ("every operation has a schedule state and a time of its own", *later))
 
 
-def oddities(path: str, ops: Sequence[TraceOp]) -> tuple[Note, ...]:
-    """List what is unusual, each kind once with its first line.
-
-    Parameters
-    ----------
-    path : str
-        The file, for the notes' places.
-    ops : sequence of TraceOp
-        All its operations.
+def totals(ops: Sequence[TraceOp]) -> tuple[Total, ...]:
+    """Add up the operations of one rank, given in the order of the file.
 
     Returns
     -------
-    tuple of Note
-        In the order of the lines.
+    tuple of Total
+        Compute by phase, without the synchronous collectives inside it; communication by group and
+        operation, with the bytes of the tensors that go in and the spans as traced. Asynchronous
+        spans, which contain the GEMMs that hide them, are lines of their own, and stay in the compute.
     """
-    remarks = Remarks(path)
-    for op in ops:
-        _of_one_line(op, remarks)
+    again = {second for _, second in fused_pairs(ops)}
+    compute: dict[str, list[float | None]] = defaultdict(list)
+    exchanged: dict[tuple[Group, Operation, bool], list[tuple[int | None, float | None]]] = defaultdict(list)
+    for index, op in enumerate(ops):
+        if op.op in PHASES:
+            compute[PHASES[op.op].name.lower()].append(pure_compute_s(op))
+        whole = _collective_of(op)
+        if whole is not None:
+            # the lines of one exchange have one span: its time counts once, its two tensors twice
+            time_s = 0.0 if index in again else None if op.is_placeholder else op.duration_s
+            exchanged[*whole, False].append((op.moved_bytes, time_s))
         for sub in op.sub_ops:
-            _unknown_words(sub, op.line, remarks)
+            call = sub.call
+            group = Group.NONE if call.group is None else call.group
+            exchanged[group, call.comm, call.is_async].append((call.size_bytes, sub.duration_s))
+    phases = [phase for phase in ("forward", "backward", "step") if phase in compute]
+    found = [_total("compute", phase, [(0, time_s) for time_s in compute[phase]]) for phase in phases]
+    for key in sorted(exchanged):
+        group, operation, is_async = key
+        found.append(_total(group.name.lower(), operation.name.lower() + "_async" * is_async, exchanged[key]))
+    return tuple(found)
+
+
+def _total(group: str, what: str, parts: list[tuple[int | None, float | None]]) -> Total:
+    times_s = [time_s for _, time_s in parts if time_s is not None]
+    time_s, size_bytes = math.fsum(times_s) if times_s else None, sum(size_bytes or 0 for size_bytes, _ in parts)
+    return Total(group=group, what=what, count=len(parts), size_bytes=size_bytes, time_s=time_s)
+
+
+def pure_compute_s(op: TraceOp) -> float | None:
+    """Return an operation's duration without its synchronous collectives, in seconds; None where it has none."""
+    if op.duration_s is None or op.is_placeholder:
+        return None
+    return max(0.0, op.duration_s - math.fsum(sub.duration_s or 0.0 for sub in op.sub_ops if not sub.call.is_async))
+
+
+def _collective_of(op: TraceOp) -> tuple[Group, Operation] | None:
+    """Return group and operation of a line that is a communication as a whole, None for another."""
+    if op.op in MESSAGES:
+        return Group.PP, Operation.SEND_RECV
+    if op.op not in COLLECTIVES:
+        return None
+    group, operation = COLLECTIVES[op.op]
+    if op.op == "ddp_grad_comm" and op.group_kind is not None:
+        group = op.group_kind  # the buckets of expert parameters have their own group
+    return group, COMMUNICATIONS.get(op.raw("comm_func") or "", operation)
+
+
+def trace_warnings(path: str, ops: Sequence[TraceOp]) -> tuple[Note, ...]:
+    """List what is unusual in the operations of a file in the order of lines, each kind once with its first line."""
+    found = Remarks(path)
+    for op in ops:
+        _of_operation(op, found)
+        for sub in op.sub_ops:
+            _of_call(sub.call, op.line, found)
     for first, _ in fused_pairs(ops):
         text = "a send and a receive with one duration and timestamp are one exchange; its time counts once"
-        remarks.add("fused-messages", text, ops[first].line)
-    _asynchronous(ops, remarks)
-    _waiting(ops, remarks)
-    return remarks.notes()
+        found.add("fused-messages", text, ops[first].line)
+    spans = [(op, sub) for op in ops for sub in op.sub_ops if sub.call.is_async]
+    if spans:
+        spent_s = math.fsum(sub.duration_s or 0.0 for _, sub in spans)
+        text = (
+            f"{len(spans)} asynchronous spans of {format_time(spent_s)} in all run from launch to wait: they contain "
+            "the GEMMs that hide them, and stay in the compute time"
+        )
+        found.add("async-spans", text, spans[0][0].line)
+    communications = [op for op in ops if op.sub_ops or op.op in MESSAGES or op.op in COLLECTIVES]
+    for op in [op for op in communications if op.is_simulated][:1]:
+        text = "one GPU played this rank: times of communications are noise; only the compute between them counts"
+        found.add("simulated-communication", text, op.line)
+    for op in [op for op in communications if not op.is_simulated and not op.is_placeholder][:1]:
+        text = "times of synchronous communications include the waiting for the slowest member"
+        found.add("spans-include-waiting", text, op.line)
+    return found.notes()
 
 
-def _of_one_line(op: TraceOp, remarks: Remarks) -> None:
+def _of_operation(op: TraceOp, found: Remarks) -> None:
     if op.duration_s is not None and op.is_placeholder:
-        remarks.add("placeholder", f"{op.op} has no time: duration and timestamp are 0, to be estimated", op.line)
-    if op.op not in WORK and op.op not in MESSAGES and op.op not in COLLECTIVES:
-        remarks.add("unknown-operation", f"operation '{op.raw_op}' is not known; its time is in no total", op.line)
+        found.add("placeholder", f"{op.op} has no time: duration and timestamp are 0, to be estimated", op.line)
+    if op.op not in PHASES and op.op not in MESSAGES and op.op not in COLLECTIVES:
+        found.add("unknown-operation", f"operation '{op.raw_op}' is not known; its time is in no total", op.line)
     group = op.raw("group_kind")
     if group not in GROUPS and group not in {None, "None"}:
-        remarks.add("unknown-group", f"group {shown(str(group))} is not known", op.line)
+        found.add("unknown-group", f"group {shown(str(group))} is not known", op.line)
     if op.dtype not in DTYPE_BYTES and op.dtype is not None:
-        remarks.add("unknown-dtype", f"data type {shown(str(op.dtype))} is not known; its bytes count as 0", op.line)
+        found.add("unknown-dtype", _UNKNOWN_DTYPE.format(shown(op.dtype)), op.line)
     for key in op.extra.keys() - LATER_FIELDS:
-        remarks.add("unknown-field", f"field {shown(str(key))} is not known; it is kept as text", op.line)
+        found.add("unknown-field", f"field {shown(key)} is not known; it is kept as text", op.line)
     if op.raw("metadata_only") == "True":
         text = "gradient buckets have a launch time and no duration: nothing was sent"
-        remarks.add("bucket-launch-only", text, op.line)
+        found.add("bucket-launch-only", text, op.line)
 
 
-def _unknown_words(sub: SubOp, line: int, remarks: Remarks) -> None:
-    call = sub.call
+def _of_call(call: Call, line: int, found: Remarks) -> None:
     if call.group is None:
-        remarks.add("unknown-group", f"group {shown(str(call.group_name))} of a sub-operation is not known", line)
+        found.add("unknown-group", f"group {shown(str(call.group_name))} of a sub-operation is not known", line)
     if call.comm_name not in COMMUNICATIONS:
         text = f"communication {shown(str(call.comm_name))} of a sub-operation is not known"
-        remarks.add("unknown-communication", text, line)
+        found.add("unknown-communication", text, line)
     if call.dtype not in DTYPE_BYTES and call.dtype is not None:
-        remarks.add("unknown-dtype", f"data type {shown(str(call.dtype))} is not known; its bytes count as 0", line)
-
-
-def _asynchronous(ops: Sequence[TraceOp], remarks: Remarks) -> None:
-    found = [(op, sub) for op in ops for sub in op.sub_ops if sub.is_async]
-    if not found:
-        return
-    spent_s = math.fsum(sub.duration_s or 0.0 for _, sub in found)
-    text = (
-        f"{len(found)} asynchronous spans of {format_time(spent_s)} in all run from launch to wait: they contain the "
-        "GEMMs that hide them, and stay in the compute time"
-    )
-    remarks.add("async-spans", text, found[0][0].line)
-
-
-def _waiting(ops: Sequence[TraceOp], remarks: Remarks) -> None:
-    """Say what the times of communications are worth: waiting included, or nothing in a profile."""
-    communications = [op for op in ops if op.sub_ops or op.op in MESSAGES or op.op in COLLECTIVES]
-    played = [op for op in communications if op.is_simulated]
-    measured = [op for op in communications if not op.is_simulated and not op.is_placeholder]
-    if played:
-        text = "one GPU played this rank: times of communications are noise; only the compute between them counts"
-        remarks.add("simulated-communication", text, played[0].line)
-    if measured:
-        text = "times of synchronous communications include the waiting for the slowest member"
-        remarks.add("spans-include-waiting", text, measured[0].line)
+        found.add("unknown-dtype", _UNKNOWN_DTYPE.format(shown(call.dtype)), line)

@@ -1,51 +1,33 @@
 """Find out how the traced run was laid out, and how the run to simulate is.
 
 The traced layout comes from file names, then from the ranks and stages of the lines, then from what
-the trace shows; a flag wins over what was only inferred. The layout to simulate is the traced one
+the trace gives away; a flag wins over what was only inferred. The layout to simulate is the traced one
 with the user's flags over it, so that a flag extrapolates.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import gcd
 
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError, InfeasibleError
-from traincast.formats.echo import evidence
-from traincast.formats.echo.facts import experts_of
-from traincast.formats.echo.files import RankTrace
+from traincast.formats.echo.experts import experts_of
+from traincast.formats.echo.files import RankTrace, Run
 from traincast.formats.echo.lines import TraceOp
 from traincast.formats.layout import asked_dp, replicas
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.workload.words import Group
 
+_VOCABULARIES = {"GPT-2": 50257, "Llama 2": 32000, "Llama 3": 128256, "Qwen 2": 151936, "Mistral": 32768}
+"""Vocabulary sizes whose shards give away the tensor parallel degree (model cards)."""
 
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """What the traces of a run show, in short."""
+_PAD = 128
+"""Megatron-LM pads a vocabulary to a multiple of 128 x tp (make-vocab-size-divisible-by)."""
 
-    traces: Mapping[int, RankTrace]
-    profile: bool
-    """One GPU played the rank: its communication times mean nothing."""
-
-    def ops(self, rank: int, name: str) -> list[TraceOp]:
-        """Return a rank's operations of that name, in order."""
-        return [op for op in self.traces[rank].ops if op.op == name]
-
-    def stage(self, rank: int) -> int | None:
-        """Return the stage that a rank's lines say; None where they are silent."""
-        return next((op.stage_id for op in self.traces[rank].ops if op.stage_id is not None), None)
-
-    @property
-    def first_rank(self) -> int:
-        """The lowest traced rank."""
-        return min(self.traces)
-
-    @property
-    def microbatches(self) -> int:
-        """Microbatches of the traced step."""
-        return max(1, len(self.ops(self.first_rank, "forward_step")))
+_MEMORY_SPEED_BYTES_PER_S = 0.6e12
+"""A reduction faster than this moved through memory: above any network, below any HBM (V100: 0.9e12)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,66 +37,98 @@ class Layouts:
     traced: Parallel
     target: Parallel
 
+    def stage_of(self, trace: RankTrace) -> int:
+        """Return the stage of a traced rank."""
+        return trace.rank // self.traced.ranks_per_stage if trace.stage is None else trace.stage
 
-def decide_layouts(traced: Traced, options: LayoutOptions, notes: Notebook) -> Layouts:
+
+def decide_layouts(run: Run, options: LayoutOptions, notes: Notebook) -> Layouts:
     """Work out the traced layout and the one to simulate.
 
     Parameters
     ----------
-    traced : Traced
+    run : Run
         The traces.
     options : LayoutOptions
         What the user says.
     notes : Notebook
         Receives every assumption with its arithmetic.
 
-    Returns
-    -------
-    Layouts
-
     Raises
     ------
     InfeasibleError
         If the degrees contradict each other or the traced ranks.
     """
-    original = _traced_layout(traced, options, notes)
-    _check_stages(traced, original, notes)
+    original = _traced_layout(run, options, notes)
+    _check_stages(run, original, notes)
     tp, pp, cp = options.tp or original.tp, options.pp or original.pp, original.cp
     dp = asked_dp(options, {"tp": tp, "cp": cp, "pp": pp}, notes.path) or original.dp
-    target = replace(original, tp=tp, pp=pp, dp=dp, microbatches=options.microbatches or traced.microbatches)
-    _say_what_changed(original, target, notes)
+    target = replace(original, tp=tp, pp=pp, dp=dp, microbatches=options.microbatches or run.microbatches)
+    if target.tp != original.tp:
+        text = f"the run was traced with tp {original.tp}; its compute times and sizes are kept for tp {target.tp}"
+        notes.warn("tp-not-rescaled", text, None)
+    if target.pp != original.pp:
+        notes.warn(
+            "pp-not-rescaled",
+            f"the run was traced with pp {original.pp}; every stage of pp {target.pp} keeps the work of a traced one, "
+            "so the model is another one",
+            None,
+        )
+    if target.dp != original.dp:
+        text = f"the run was traced with dp {original.dp}; reductions over dp {target.dp} are priced by the model"
+        notes.assume("dp-extrapolated", text, None)
     return Layouts(original, target)
 
 
-def _traced_layout(traced: Traced, options: LayoutOptions, notes: Notebook) -> Parallel:
-    name, cp = traced.traces[traced.first_rank].name, options.cp or 1
-    communicates = _tp_subs(traced)
-    tp = name.tp or evidence.tp_of_vocabulary(traced.ops(traced.first_rank, "emb_allreduce"), communicates, notes)
-    tp = tp or options.tp or evidence.tp_of_communication(communicates, notes)
-    per_stage = _ranks_per_stage(traced, tp)
-    pp = name.pp or _pp_of_last_stage(traced, notes) or options.pp or _pp_of_waits(traced, notes)
+def _traced_layout(run: Run, options: LayoutOptions, notes: Notebook) -> Parallel:
+    name, cp = run.first.name, options.cp or 1
+    communicates = any(sub.call.group is Group.TP for op in run.first.ops for sub in op.sub_ops)
+    tp = name.tp or _tp_of_vocabulary(run.first.named("emb_allreduce"), communicates, notes)
+    tp = tp or options.tp or _tp_of_communication(communicates, notes)
+    per_stage = _ranks_per_stage(run, tp)
+    pp = name.pp or _pp_of_last_stage(run, notes) or options.pp
+    if not pp:
+        pp = _pp_of_first_wait(max(run.traces.values(), key=lambda each: (each.stage or 0, -each.rank)), notes)
     dp = name.dp or (name.world // (tp * cp * pp) if name.world else None)
     if dp is None and per_stage is not None:
         dp = per_stage // (tp * cp)
-    if dp is None and traced.profile:
+    if dp is None and run.is_profile:
         degrees = {"tp": tp, "cp": cp, "pp": pp}
         dp = options.dp or (None if options.gpus is None else replicas(options.gpus, degrees, notes.path))
     if not dp:
-        dp = evidence.dp_of_reduction(traced.ops(traced.first_rank, "dp_allreduce"), options.dp, notes)
-    ep = options.ep or name.ep or _ep_of_experts(traced, tp * cp * dp, notes)
+        dp = _dp_of_reduction(run.first.named("dp_allreduce"), options.dp, notes)
+    ep = options.ep or name.ep or _ep_of_experts(run.first.ops, tp * cp * dp, notes)
     return Parallel(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=options.etp or (1 if ep > 1 else None))
 
 
-def _tp_subs(traced: Traced) -> bool:
-    return any(sub.group is Group.TP for op in traced.traces[traced.first_rank].ops for sub in op.sub_ops)
+def _tp_of_vocabulary(embeddings: Sequence[TraceOp], communicates: bool, notes: Notebook) -> int | None:
+    """Infer tp from the shard of the vocabulary in the embedding's gradient; None where it fits no known one."""
+    for op, (model, vocabulary), tp in product(embeddings, _VOCABULARIES.items(), (1, 2, 4, 8, 16)):
+        padded = -(-vocabulary // (_PAD * tp)) * _PAD * tp
+        if op.shape and op.shape[0] * tp == padded and (tp == 1) == (not communicates):
+            notes.assume(
+                "tp-from-vocabulary",
+                f"tp {tp}: the vocabulary shard of {op.shape[0]} rows x {tp} = {padded}, the {vocabulary} of "
+                f"{model} padded to a multiple of {_PAD} x tp",
+                op.line,
+            )
+            return tp
+    return None
 
 
-def _ranks_per_stage(traced: Traced, tp: int) -> int | None:
+def _tp_of_communication(communicates: bool, notes: Notebook) -> int:
+    """Take tp from whether the rank communicates over it at all."""
+    tp, shown = (2, "tp communication but not its degree") if communicates else (1, "no tp communication")
+    notes.assume("tp-from-trace", f"the trace shows {shown}; taken as tp {tp} (give --tp)", None)
+    return tp
+
+
+def _ranks_per_stage(run: Run, tp: int) -> int | None:
     """Return how many ranks a stage has, where the stages of the traced ranks leave one number only."""
     least, most = 1, None
-    for rank in traced.traces:
-        stage = traced.stage(rank)
-        if traced.profile or stage is None:
+    for rank, trace in run.traces.items():
+        stage = trace.stage
+        if run.is_profile or stage is None:
             return None
         least = max(least, rank // (stage + 1) + 1)
         if stage:
@@ -123,12 +137,10 @@ def _ranks_per_stage(traced: Traced, tp: int) -> int | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _pp_of_last_stage(traced: Traced, notes: Notebook) -> int | None:
+def _pp_of_last_stage(run: Run, notes: Notebook) -> int | None:
     """Return pp where a traced rank is of the last stage: it receives activations and sends none on."""
-    if traced.profile:
-        return None
-    for rank, trace in sorted(traced.traces.items()):
-        names, stage = {op.op for op in trace.ops}, traced.stage(rank)
+    for rank, trace in () if run.is_profile else sorted(run.traces.items()):
+        names, stage = {op.op for op in trace.ops}, trace.stage
         if stage and "recv_forward" in names and not names & {"send_forward", "recv_backward"}:
             text = f"pp {stage + 1}: rank {rank} of stage {stage} receives activations and sends none on"
             notes.assume("pp-from-last-stage", f"{text}, so it is the last", None)
@@ -136,15 +148,59 @@ def _pp_of_last_stage(traced: Traced, notes: Notebook) -> int | None:
     return None
 
 
-def _pp_of_waits(traced: Traced, notes: Notebook) -> int:
-    rank = max(traced.traces, key=lambda each: (traced.stage(each) or 0, -each))
-    return evidence.pp_of_first_wait(traced.traces[rank].ops, traced.stage(rank) or 0, notes)
+def _pp_of_first_wait(trace: RankTrace, notes: Notebook) -> int:
+    """Infer pp from how long a rank awaited its first gradient, in units of one stage's work."""
+    stage, forwards, backwards = trace.stage or 0, trace.named("forward_step"), trace.named("backward_step")
+    awaited = trace.named("recv_backward")
+    wait_s = (awaited[0].duration_s or 0.0) if awaited else 0.0
+    if not wait_s:
+        sends = bool(trace.named("send_forward"))
+        pp = max(stage + 1, 2 if sends else 1)
+        if stage or sends:
+            notes.warn("pp-unknown", f"no wait for a gradient gives pp away; taken as pp {pp} (give --pp)", None)
+        return pp
+    if len(forwards) > 1:
+        work = [op.op for op in trace.ops if op.op in ("forward_step", "backward_step")]
+        warmup = work.index("backward_step") if backwards else len(work)
+        text = f"pp {stage + warmup}: stage {stage} ran {warmup} forward(s) before its first backward"
+        notes.assume("pp-from-warmup", text, None)
+        return stage + warmup
+    own_s = sum(each[0].duration_s or 0.0 for each in (forwards, backwards) if each)
+    further = max(1, round(wait_s / own_s)) if own_s else 1
+    notes.assume(
+        "pp-from-wait",
+        f"pp {stage + 1 + further}: the first gradient came after {1e3 * wait_s:.1f} ms, and a stage works "
+        f"{1e3 * own_s:.1f} ms forward and backward; {1e3 * wait_s:.1f} / {1e3 * own_s:.1f} = "
+        f"{wait_s / own_s if own_s else 0:.2f}, so {further} further stage(s)",
+        awaited[0].line,
+    )
+    return stage + 1 + further
 
 
-def _ep_of_experts(traced: Traced, ranks_per_stage: int, notes: Notebook) -> int:
+def _dp_of_reduction(reductions: Sequence[TraceOp], chosen: int | None, notes: Notebook) -> int:
+    """Infer dp 1 from a gradient reduction at memory speed; otherwise it is what the user says."""
+    for op in reductions:
+        if op.size_bytes and op.duration_s:
+            rate = 2 * op.size_bytes / op.duration_s
+            fast = rate > _MEMORY_SPEED_BYTES_PER_S
+            text = (
+                f"dp_allreduce reads and writes 2 x {op.size_bytes} bytes in {1e3 * op.duration_s:.2f} ms = "
+                f"{rate / 1e12:.2f} TB/s, {'memory' if fast else 'network'} speed"
+            )
+            if fast:
+                notes.assume("dp-from-reduction", f"traced with dp 1: {text}", op.line)
+                return 1
+            if chosen is None:
+                notes.warn("dp-unknown", f"{text}, so dp is above 1; taken as 2 (give --dp)", op.line)
+            return chosen or 2
+    if chosen is None:
+        notes.assume("dp-absent", "no gradient reduction tells dp; taken as 1 (give --dp)", None)
+    return chosen or 1
+
+
+def _ep_of_experts(ops: Sequence[TraceOp], ranks_per_stage: int, notes: Notebook) -> int:
     """Infer ep where experts exchange tokens: as many ranks as the experts and the stage's ranks allow."""
-    ops = traced.traces[traced.first_rank].ops
-    if not any(sub.group is Group.EP for op in ops for sub in op.sub_ops):
+    if not any(sub.call.group is Group.EP for op in ops for sub in op.sub_ops):
         return 1
     gathered = experts_of(ops)
     ep = gcd(gathered or ranks_per_stage, ranks_per_stage)
@@ -158,16 +214,17 @@ def _ep_of_experts(traced: Traced, ranks_per_stage: int, notes: Notebook) -> int
     return ep
 
 
-def _check_stages(traced: Traced, layout: Parallel, notes: Notebook) -> None:
+def _check_stages(run: Run, layout: Parallel, notes: Notebook) -> None:
     """Refuse lines that contradict each other, and a layout that puts traced ranks elsewhere than they say."""
-    for rank, trace in traced.traces.items():
+    for rank, trace in run.traces.items():
+        stage = trace.stage
         for op in trace.ops:
-            if op.stage_id not in (None, traced.stage(rank)):
-                text = f"rank {rank} says stage {op.stage_id} here and stage {traced.stage(rank)} before"
+            if op.stage_id not in (None, stage):
+                text = f"rank {rank} says stage {op.stage_id} here and stage {stage} before"
                 raise FormatError(f"{text}; a rank has one stage", op.path, op.line)
-    for rank in traced.traces:
-        stage, place = traced.stage(rank), rank // layout.ranks_per_stage
-        if traced.profile and stage is not None:
+    for rank, trace in run.traces.items():
+        stage, place = trace.stage, rank // layout.ranks_per_stage
+        if run.is_profile and stage is not None:
             place = stage
         if place >= layout.pp or stage not in (None, place):
             where = f"stage {place}" if place < layout.pp else f"none of its {layout.world_size} ranks"
@@ -176,25 +233,3 @@ def _check_stages(traced: Traced, layout: Parallel, notes: Notebook) -> None:
                 f"{notes.path}: rank {rank} {said}, but tp {layout.tp} x cp {layout.cp} x pp {layout.pp} x dp "
                 f"{layout.dp} puts it on {where}; give the degrees that the run had (--tp, --pp, --dp)"
             )
-
-
-def _say_what_changed(original: Parallel, target: Parallel, notes: Notebook) -> None:
-    if target.tp != original.tp:
-        notes.warn(
-            "tp-not-rescaled",
-            f"the run was traced with tp {original.tp}; its compute times and sizes are kept for tp {target.tp}",
-            None,
-        )
-    if target.pp != original.pp:
-        notes.warn(
-            "pp-not-rescaled",
-            f"the run was traced with pp {original.pp}; every stage of pp {target.pp} keeps the work of a traced one, "
-            "so the model is another one",
-            None,
-        )
-    if target.dp != original.dp:
-        notes.assume(
-            "dp-extrapolated",
-            f"the run was traced with dp {original.dp}; reductions over dp {target.dp} are priced by the model",
-            None,
-        )

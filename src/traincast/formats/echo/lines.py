@@ -1,12 +1,11 @@
-"""One line of a rank trace, and the collectives inside it.
+"""One line of a rank trace, and the collectives inside it, with their types and SI units."""
 
-The raw text of every field is kept in its order, so that a line is written as it was read;
-the properties are the same values with their types and SI units.
-"""
-
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from traincast.formats.echo.vocabulary import ALIASES, FIELDS, V_FORMS
+from traincast.formats.echo.words import ALIASES, DTYPE_BYTES, FIELDS, MESSAGES, V_FORMS
 from traincast.workload.words import Group, Operation
 
 
@@ -21,6 +20,7 @@ class Call:
     dtype: str | None
     """PyTorch's name without ``torch.``."""
     func_name: str | None
+    """What the collective is for."""
     group: Group | None
     """None where the trace says none, or a group that is not known."""
     group_name: str | None
@@ -33,8 +33,11 @@ class Call:
     """Bytes of the tensor that goes in; None where shape or dtype are not known."""
     is_async: bool
     """Whether the span runs from launch to wait, and so contains the GEMM that hides it."""
-    extra: tuple[tuple[str, str], ...] = ()
-    """Fields without a meaning here, as written."""
+
+    @property
+    def is_v_form(self) -> bool:
+        """Whether every rank has a piece of any size."""
+        return self.comm_name in V_FORMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,63 +47,13 @@ class SubOp:
     call: Call
     duration_s: float | None
     """Seconds, with the waiting for the slowest member; None where the trace says none."""
-    timestamp_s: float | None
+    end_s: float | None
     """End on the host's clock in seconds."""
 
     @property
-    def source(self) -> str:
-        """Function of the tracer that recorded it (``trace_src_func``)."""
-        return self.call.source
-
-    @property
-    def shape(self) -> tuple[int, ...] | None:
-        """Shape of the tensor that goes in."""
-        return self.call.shape
-
-    @property
-    def dtype(self) -> str | None:
-        """PyTorch's name of the element type, without ``torch.``."""
-        return self.call.dtype
-
-    @property
-    def func_name(self) -> str | None:
-        """What the collective is for, where the trace says it."""
-        return self.call.func_name
-
-    @property
-    def group(self) -> Group | None:
-        """Kind of the communication group."""
-        return self.call.group
-
-    @property
-    def comm(self) -> Operation:
-        """What the communication does."""
-        return self.call.comm
-
-    @property
-    def is_v_form(self) -> bool:
-        """Whether every rank has a piece of any size."""
-        return self.call.comm_name in V_FORMS
-
-    @property
-    def is_async(self) -> bool:
-        """Whether the span runs from launch to wait, and so contains the GEMM that hides it."""
-        return self.call.is_async
-
-    @property
-    def size_bytes(self) -> int | None:
-        """Bytes of the tensor that goes in; None where shape or dtype are not known."""
-        return self.call.size_bytes
-
-    @property
     def start_s(self) -> float | None:
-        """Start on the host's clock in seconds."""
-        return _start_s(self.timestamp_s, self.duration_s)
-
-    @property
-    def end_s(self) -> float | None:
-        """End on the host's clock in seconds."""
-        return self.timestamp_s
+        """Start on the host's clock in seconds; None where a time is missing."""
+        return None if self.end_s is None or self.duration_s is None else self.end_s - self.duration_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +91,6 @@ class TraceOp:
     sub_ops: tuple[SubOp, ...]
     fields: tuple[tuple[str, str], ...]
     """Every field and its text as written, in the order of the line."""
-    gaps: tuple[str, ...]
-    """What stands before each field but the first: a comma, in plans with a space."""
 
     @property
     def is_placeholder(self) -> bool:
@@ -151,19 +102,26 @@ class TraceOp:
         """Whether one GPU played the rank, so that the times of its communications mean nothing."""
         if self.description is not None and self.description.startswith("simulation"):
             return True
-        if self.raw("metadata_only") == "True":
-            return True
-        return self.state is None and self.scope == "rank"
+        return self.raw("metadata_only") == "True" or (self.state is None and self.scope == "rank")
 
     @property
     def start_s(self) -> float | None:
         """Start on the host's clock in seconds; None where the time is left open."""
-        return None if self.is_placeholder else _start_s(self.timestamp_s, self.duration_s)
+        end_s = self.end_s
+        return None if end_s is None or self.duration_s is None else end_s - self.duration_s
 
     @property
     def end_s(self) -> float | None:
         """End on the host's clock in seconds; None where the time is left open."""
         return None if self.is_placeholder else self.timestamp_s
+
+    @property
+    def moved_bytes(self) -> int | None:
+        """Bytes that a communication moves on this rank: of its tensor, else of a gradient bucket's elements."""
+        elements, dtype = self.raw("bucket_numel"), (self.raw("grad_dtype") or "").removeprefix("torch.")
+        if self.size_bytes is None and elements is not None and elements.isdecimal() and dtype in DTYPE_BYTES:
+            return int(elements[:18]) * DTYPE_BYTES[dtype]
+        return self.size_bytes
 
     @property
     def extra(self) -> dict[str, str]:
@@ -175,12 +133,48 @@ class TraceOp:
         return next((text for name, text in self.fields if name == key), None)
 
 
-def format_line(op: TraceOp) -> str:
-    """Write an operation as the line it was read from, without a line end."""
-    gaps = ("", *op.gaps)
-    body = "".join([f"{gap}{key}={text}" for gap, (key, text) in zip(gaps, op.fields, strict=True)])
-    return f"{op.scope}:{op.rank}:{op.raw_op}({body})"
+def fused_pairs(ops: Sequence[TraceOp]) -> list[tuple[int, int]]:
+    """Return the indices of every two consecutive lines that were one exchange: a send and a receive of one span.
+
+    Both times are those of the exchange, so they count once.
+    """
+    pairs: list[tuple[int, int]] = []
+    for index, (first, second) in enumerate(pairwise(ops)):
+        taken = bool(pairs) and pairs[-1][1] == index
+        if not taken and _is_exchange(first, second):
+            pairs.append((index, index + 1))
+    return pairs
 
 
-def _start_s(end_s: float | None, duration_s: float | None) -> float | None:
-    return None if end_s is None or duration_s is None else end_s - duration_s
+def _is_exchange(first: TraceOp, second: TraceOp) -> bool:
+    return (
+        first.op in MESSAGES
+        and second.op in MESSAGES
+        and first.op.startswith("send") != second.op.startswith("send")
+        and not first.is_placeholder
+        and first.duration_s == second.duration_s
+        and first.timestamp_s == second.timestamp_s
+    )
+
+
+def resolved_s(elapsed_s: float, clock_s: float | None) -> float:
+    """Return a difference of clock readings without the digits that come from the size of the clock alone.
+
+    Clocks count from the boot of a host: 52 days are 4.5e6 s, which a double holds to 1e-9 s, so that
+    a difference of two readings of 0.33 ms comes out as 0.330001 ms.
+
+    Parameters
+    ----------
+    elapsed_s : float
+        Difference of readings in seconds.
+    clock_s : float or None
+        One of the readings in seconds; None leaves the difference as it is.
+
+    Returns
+    -------
+    float
+        Seconds, rounded to the last decimal that four roundings of such a reading leave intact.
+    """
+    if not clock_s:
+        return elapsed_s
+    return round(elapsed_s, -math.ceil(math.log10(4 * math.ulp(clock_s))))

@@ -1,4 +1,4 @@
-"""Read rank traces of one run into the intermediate form.
+"""Read rank traces of one run into the intermediate form, and the loads of experts that they show.
 
 A full run is replayed: every rank has a template of its own. From fewer ranks the run is rebuilt:
 ranks that were not traced get the template of a traced rank of their stage, and stages that were
@@ -7,87 +7,90 @@ not traced that of another stage. Flags extrapolate: see `traincast.formats.echo
 Letters: Q virtual stages (stages: traces have one chunk each), M microbatches, D directions, W ranks.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from traincast.diagnostics import Notebook
+from traincast.diagnostics import Note, Notebook
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.echo.clocks import Alignment, align
-from traincast.formats.echo.experts import ExpertScaling, received_over_mean
-from traincast.formats.echo.files import RankTrace, only_run
-from traincast.formats.echo.layout import Layouts, Traced, decide_layouts
-from traincast.formats.echo.lines import TraceOp
-from traincast.formats.echo.meetings import Meetings, Messages, measured_run
-from traincast.formats.echo.pieces import Pieces
-from traincast.formats.echo.remarks import changes_loads, chosen_loads, say_what_was_read
-from traincast.formats.echo.split import BUCKET, RankWork, Splitter
+from traincast.formats.echo.experts import (
+    ExpertLayer,
+    ExpertScaling,
+    changes_loads,
+    exchanges_tokens,
+    layers_of,
+    received_over_routed,
+    say_of_scaled_experts,
+    warn_of_untraced_experts,
+)
+from traincast.formats.echo.files import Run, only_run
+from traincast.formats.echo.inspection import trace_warnings
+from traincast.formats.echo.layout import Layouts, decide_layouts
+from traincast.formats.echo.rendezvous import Messages, Rendezvous, measured_run
 from traincast.formats.echo.stages import Stages
+from traincast.formats.echo.words import MESSAGES
+from traincast.formats.echo.work import BUCKET, Conversion, RankWork, work_of
+from traincast.formats.layout import warn_single_microbatch
 from traincast.job.inputs import input_of
 from traincast.job.options import LayoutOptions
-from traincast.job.parallel import Parallel
 from traincast.schedules.plan import SlotKind
+from traincast.units import counted
 from traincast.workload.builder import WorkloadBuilder
-from traincast.workload.experts import ExpertLoads, load_of_rank
-from traincast.workload.groups import GroupTable, rank_groups
+from traincast.workload.experts import ExpertLoads, describe, expert_loads, expert_rank_W, load_of_rank
+from traincast.workload.groups import rank_groups
 from traincast.workload.ops import FloatArray, IntArray, Op
 from traincast.workload.words import Group
 from traincast.workload.workload import MeasuredRun, Workload
+
+_CHANGES_THE_FORECAST = frozenset({"unknown-operation", "unknown-group", "unknown-communication"})
+"""What is unusual in a trace and worth a warning of its simulation."""
 
 
 def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
     """Read the traces of one run (see `traincast.formats.contract.Format.read`)."""
     run = only_run(paths)
-    traces = run.traces
-    notes = Notebook(str(traces[min(traces)].path))
-    _refuse_plans(traces)
-    traced = Traced(traces, all(op.is_simulated for trace in traces.values() for op in trace.ops))
-    if traced.profile and options.comm == "measured":
+    ops = [op for trace in run.traces.values() for op in trace.ops]
+    for op in ops:
+        if op.scope == "stage":
+            text = "is a scheduling plan: it gives an order without times; give the traces of ranks"
+            raise FormatError(text, op.path, op.line)
+    run = replace(run, is_profile=all(op.is_simulated for op in ops))
+    if run.is_profile and options.comm == "measured":
         raise ConfigError("has no meaning for a single-GPU profile: its communication ran on a world of one", "--comm")
-    layouts = decide_layouts(traced, options, notes)
+    notes = Notebook(str(run.first.path))
+    layouts = decide_layouts(run, options, notes)
     alignment = align(run, layouts.traced.world_size, layouts.traced.pp)
     notes.assumptions += alignment.notes
-    name_of_run = traces[traced.first_rank].path.name
-    inputs = tuple(input_of(trace.path, name) for trace in traces.values())
-    builder = WorkloadBuilder(name_of_run, layouts.target, options.schedule or "1f1b", notes, inputs)
-    return _Replay(traced, layouts, alignment, options, builder).workload()
-
-
-def _refuse_plans(traces: Mapping[int, RankTrace]) -> None:
-    for trace in traces.values():
-        for op in trace.ops:
-            if op.scope == "stage":
-                raise FormatError(
-                    "is a scheduling plan: it gives an order without times; give the traces of ranks", op.path, op.line
-                )
+    inputs = tuple(input_of(trace.path, name) for trace in run.traces.values())
+    builder = WorkloadBuilder(run.first.path.name, layouts.target, options.schedule or "1f1b", notes, inputs)
+    return _Replay(run, layouts, alignment, options, builder).workload()
 
 
 @dataclass(slots=True)
 class _Replay:
     """Makes the workload of one run."""
 
-    traced: Traced
+    run: Run
     layouts: Layouts
     alignment: Alignment
     options: LayoutOptions
     builder: WorkloadBuilder
-    meetings: Meetings = field(init=False)
+    rendezvous: Rendezvous = field(init=False)
     messages: Messages = field(init=False)
-    _sources: list[int] = field(init=False, default_factory=list)
-    """Traced rank that each rank does the work of."""
+    measured: bool = field(init=False)
+    """Whether communication times are taken from the trace."""
+    scales_experts: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.messages = Messages(self.traced, self.layouts)
-        tables = rank_groups(self.layouts.traced, [kind for kind in Group if kind is not Group.NONE])
-        self.meetings = Meetings(tables)
-        # One GPU that plays all ranks meets nobody.
-        ops = {} if self.traced.profile else {rank: trace.ops for rank, trace in self.traced.traces.items()}
-        for rank, rank_ops in ops.items():
-            for op in rank_ops:
-                self.meetings.add(op, rank, self.alignment.offset_s[rank])
-        self.meetings.settle(ops)
+        self.messages = Messages(self.run, self.layouts)
+        self.rendezvous = Rendezvous(self.run, rank_groups(self.layouts.traced, list(Group)), self.alignment.offset_s)
+        self.measured = (self.options.comm or ("model" if self.run.is_profile else "measured")) == "measured"
+        self.scales_experts = changes_loads(self.run, self.options)
 
     @property
     def notes(self) -> Notebook:
@@ -95,105 +98,52 @@ class _Replay:
         return self.builder.notes
 
     def workload(self) -> Workload:
-        """Return the workload."""
         parallel = self.layouts.target
-        loads = chosen_loads(self.traced, self.options, parallel.ep)
+        scaled = self.scales_experts and exchanges_tokens(self.run)
+        loads = expert_loads(self.options, parallel.ep) if scaled else None
         load_W = np.ones(parallel.world_size) if loads is None else load_of_rank(parallel, loads)
-        stages = self._stages(np.unique(load_W).tolist(), loads)
+        stages: dict[float, Stages] = {}
+        for load in np.unique(load_W).tolist():
+            # what is noted of the stages is the same for every load
+            notes = Notebook(self.notes.path) if stages else self.notes
+            scaling = ExpertScaling(load, loads) if self.scales_experts else None
+            stages[load] = Stages(self.run, self.layouts, self._works(scaling, notes), notes)
         numbers: dict[tuple[int, tuple[int, int], float], int] = {}
         template_W = np.zeros(parallel.world_size, dtype=np.int32)
+        sources: list[int] = []
         for rank, load in enumerate(load_W.tolist()):
             stage = rank // parallel.ranks_per_stage
             source = stages[load].source(rank)
-            self._sources.append(source[1])
+            sources.append(source[1])
             key = stage, source, load
             if key not in numbers:
                 numbers[key] = len(numbers)
                 self._template(stages[load].work(stage, source), stage, source[1])
             template_W[rank] = numbers[key]
-        say_what_was_read(self.traced, self.layouts, self.options, loads, self.notes)
+        self._say_what_was_read(loads)
         message_bytes, measured = self._message_bytes(), self._measured_run()
         return self.builder.workload(
             message_bytes,
             template_W=template_W,
             measured=measured,
-            compute_is_in_situ=not self.traced.profile,
-            expert_load_W=self._traced_load_W() if loads is None else load_W,
+            compute_is_in_situ=not self.run.is_profile,
+            expert_load_W=self._traced_load_W(sources) if loads is None else load_W,
         )
 
-    def _traced_load_W(self) -> FloatArray | None:
-        """Return the tokens of each rank's experts over the mean as traced; None where there are no experts."""
-        if self.traced.profile or changes_loads(self.traced, self.options):
-            return None
-        load_of = {rank: received_over_mean(trace.ops) for rank, trace in self.traced.traces.items()}
-        if all(load is None for load in load_of.values()):
-            return None
-        return np.array([load_of[rank] or 0.0 for rank in self._sources], dtype=np.float64)
-
-    def _stages(self, distinct: Sequence[float], loads: ExpertLoads | None) -> dict[float, Stages]:
-        """Return the work of every stage for each load of experts; what is noted of it is the same for all."""
-        found: dict[float, Stages] = {}
-        for load in distinct:
-            notes = Notebook(self.notes.path) if found else self.notes
-            found[load] = Stages(self.traced, self.layouts, self._works(ExpertScaling(load, loads)), notes)
-        return found
-
-    @property
-    def _measured(self) -> bool:
-        """Whether communication times are taken from the trace."""
-        chosen = self.options.comm or ("model" if self.traced.profile else "measured")
-        return chosen == "measured"
-
-    def _measured_run(self) -> MeasuredRun | None:
-        """Return what was measured, if the run to simulate is the one that was traced."""
-        if self.traced.profile:
-            return None
-        measured = measured_run(self.traced.traces, self.alignment, self.meetings, self.messages)
-        original, target = self.layouts.traced, self.layouts.target
-        if measured is None or (original.tp, original.pp, original.dp, self.traced.microbatches) == (
-            target.tp,
-            target.pp,
-            target.dp,
-            target.microbatches,
-        ):
-            return measured
-        self.notes.assume(
-            "measured-otherwise",
-            f"the traced step took {1e3 * measured.step_s:.1f} ms with tp {original.tp}, pp {original.pp}, dp "
-            f"{original.dp} and {self.traced.microbatches} microbatch(es); another run is simulated, so they are not "
-            "compared",
-            None,
-        )
-        return None
-
-    def _works(self, experts: ExpertScaling) -> dict[int, RankWork]:
-        """Split every traced rank; the experts of a profile are brought to their load."""
-        tables = self.meetings.tables
-        target = rank_groups(self.layouts.target, tables)
-        pieces = Pieces(
-            self.meetings,
-            _sizes(tables, self.layouts.traced).__getitem__,
-            _sizes(target, self.layouts.target).__getitem__,
-            self._measured,
-            experts if self.traced.profile or changes_loads(self.traced, self.options) else None,
-            self.traced.profile,
-        )
-        traces = enumerate(self.traced.traces.items())
-        return {rank: self._work(pieces, rank, file, trace.ops) for file, (rank, trace) in traces}
-
-    def _work(self, pieces: Pieces, rank: int, file: int, ops: tuple[TraceOp, ...]) -> RankWork:
-        said = self.traced.stage(rank)
-        stage = rank // self.layouts.traced.ranks_per_stage if said is None else said
-        splitter = Splitter(pieces, rank, file, stage, self.layouts.traced.pp, self.alignment.offset_s[rank])
-        work = splitter.split(ops)
-        if splitter.untraced_waits and not self.traced.profile:
-            self.notes.warn(
-                "wait-untraced",
-                f"rank {rank} must have waited for a message before {len(splitter.untraced_waits)} operation(s), but "
-                "no receive was traced; the time before them is taken as that wait, not as a gap of the host",
-                splitter.untraced_waits[0].line,
-            )
-        return work
+    def _works(self, scaling: ExpertScaling | None, notes: Notebook) -> dict[int, RankWork]:
+        conversion = Conversion(self.rendezvous, self.layouts, self.measured, scaling)
+        works: dict[int, RankWork] = {}
+        for file, (rank, trace) in enumerate(self.run.traces.items()):
+            works[rank] = work_of(trace, file, conversion)
+            untraced = works[rank].untraced_waits
+            if untraced and not self.run.is_profile:
+                notes.warn(
+                    "wait-untraced",
+                    f"rank {rank} must have waited for a message before {len(untraced)} operation(s), but no receive "
+                    "was traced; the time before them is taken as that wait, not as a gap of the host",
+                    untraced[0].line,
+                )
+        return works
 
     def _template(self, work: RankWork, stage: int, rank: int) -> None:
         """Write a rank's work down as a template; microbatches beyond the traced ones repeat the last."""
@@ -201,13 +151,14 @@ class _Replay:
         written: dict[SlotKind, list[int]] = {}
         for kind in (SlotKind.F, SlotKind.BW):
             batches = [work.slots[key] for key in sorted(work.slots) if key[0] is kind]
-            each = [self._segment(_without_buckets(batch)) for batch in batches] or [-1]
+            # gradient buckets are launched by the last microbatch only
+            each = [self._segment([op for op in batch if op.part != BUCKET]) for batch in batches] or [-1]
             last = self._segment(batches[-1]) if batches else -1
             written[kind] = [each[min(at, len(each) - 1)] for at in range(microbatches - 1)] + [last]
         start, end = self._segment(work.start), self._segment(work.end)
         template = self.builder.template(
             before_recv_DQM=self._before_recv(work, stage),
-            message_s_DQM=self.messages.transfer_s_DQM(rank) if self._measured else None,
+            message_s_DQM=self.messages.transfer_s_DQM(rank) if self.measured else None,
         )
         template.forward_QM[stage], template.backward_QM[stage] = written[SlotKind.F], written[SlotKind.BW]
         template.start_P[stage], template.end_P[stage] = start, end
@@ -216,7 +167,7 @@ class _Replay:
         parallel = self.layouts.target
         before_DQM = self.builder.nothing(2, parallel.pp, parallel.microbatches)
         for (forward, batch), gap in work.before_recv.items():
-            boundary, last = stage - 1 if forward else stage, self.traced.microbatches - 1
+            boundary, last = stage - 1 if forward else stage, self.run.microbatches - 1
             same = slice(batch, parallel.microbatches if batch == last else batch + 1)
             before_DQM[int(not forward), boundary, same] = self._segment(gap)
         return before_DQM
@@ -224,29 +175,136 @@ class _Replay:
     def _segment(self, ops: list[Op]) -> int:
         return self.builder.segment(self.builder.add(*ops))
 
+    def _traced_load_W(self, sources: list[int]) -> FloatArray | None:
+        """Return the tokens of each rank's experts over the mean as traced; None where there are no experts."""
+        if self.scales_experts:
+            return None
+        load_of = {rank: received_over_routed(layers_of(trace.ops)) for rank, trace in self.run.traces.items()}
+        if all(load is None for load in load_of.values()):
+            return None
+        return np.array([load_of[rank] or 0.0 for rank in sources], dtype=np.float64)
+
     def _message_bytes(self) -> int:
         """Return the bytes of a message between stages: as traced, else the largest exchange inside a forward."""
         if self.options.pp_message_bytes is not None or self.layouts.target.pp == 1:
             return self.options.pp_message_bytes or 0
-        ops = [op for trace in self.traced.traces.values() for op in trace.ops]
-        traced = [op.size_bytes for op in ops if op.op.startswith(("send_", "recv_")) and op.size_bytes]
+        ops = [op for trace in self.run.traces.values() for op in trace.ops]
+        traced = [op.size_bytes for op in ops if op.op in MESSAGES and op.size_bytes]
         if traced:
             return max(traced)
-        inside = [sub.size_bytes or 0 for op in ops if op.op == "forward_step" for sub in op.sub_ops]
+        inside = [sub.call.size_bytes or 0 for op in ops if op.op == "forward_step" for sub in op.sub_ops]
         size = max(inside, default=0)
-        self.notes.assume(
-            "message-size",
-            f"the trace has no message between stages; taken as its largest exchange, {size} bytes (give --pp-comm)",
-            None,
-        )
+        text = f"the trace has no message between stages; taken as its largest exchange, {size} bytes (give --pp-comm)"
+        self.notes.assume("message-size", text, None)
         return size
 
+    def _measured_run(self) -> MeasuredRun | None:
+        """Return what was measured, if the run to simulate is the one that was traced."""
+        if self.run.is_profile:
+            return None
+        measured = measured_run(self.run, self.alignment, self.rendezvous, self.messages)
+        was, wanted = self.layouts.traced, self.layouts.target
+        original = was.tp, was.pp, was.dp, self.run.microbatches
+        if measured is None or original == (wanted.tp, wanted.pp, wanted.dp, wanted.microbatches):
+            return measured
+        self.notes.assume(
+            "measured-otherwise",
+            f"the traced step took {1e3 * measured.step_s:.1f} ms with tp {was.tp}, pp {was.pp}, dp {was.dp} and "
+            f"{self.run.microbatches} microbatch(es); another run is simulated, so they are not compared",
+            None,
+        )
+        return None
 
-def _sizes(tables: Mapping[Group, GroupTable], parallel: Parallel) -> dict[Group, int]:
-    sizes = {kind: table.members_GK.shape[1] for kind, table in tables.items()}
-    return sizes if parallel.pp > 1 else {**sizes, Group.EMB: 1}
+    def _say_what_was_read(self, loads: ExpertLoads | None) -> None:
+        """Note repeated microbatches, rescaled experts, and words that nobody knows."""
+        run, target, notes = self.run, self.layouts.target, self.notes
+        if target.microbatches > run.microbatches:
+            notes.assume(
+                "microbatches-repeated",
+                f"the trace has {run.microbatches} microbatch(es); the last one is repeated to make "
+                f"{target.microbatches}",
+                None,
+            )
+        if not (run.microbatches == target.microbatches == 1 and len(run.traces) == target.world_size):
+            warn_single_microbatch(notes, target.pp, target.pp, target.microbatches, None)
+        for trace in run.traces.values():
+            found = trace_warnings(str(trace.path), trace.ops)
+            notes.warnings += [*trace.warnings, *(note for note in found if note.code in _CHANGES_THE_FORECAST)]
+        self._warn_of_unused()
+        for rank, trace in run.traces.items():
+            forwards, backwards = (len(trace.named(name)) for name in ("forward_step", "backward_step"))
+            if forwards != backwards:
+                notes.warn(
+                    "passes-differ",
+                    f"rank {rank} was traced with {forwards} forward and {backwards} backward steps; the time of what "
+                    "is missing is a gap of the host, or lost",
+                    None,
+                )
+        if self.scales_experts:
+            say_of_scaled_experts(run, self.options, loads, notes)
+        elif exchanges_tokens(run):
+            warn_of_untraced_experts(run, self.layouts.traced, notes)
+
+    def _warn_of_unused(self) -> None:
+        """Warn of flags that change nothing."""
+        options, real, experts = self.options, not self.run.is_profile, exchanges_tokens(self.run)
+        fixed = not (self.scales_experts and experts)
+        unused = {
+            "--ep": options.ep is not None and not experts,
+            "--etp": options.etp is not None and not experts,
+            "--expert-imbalance": options.expert_imbalance is not None and fixed,
+            "--expert-loads": options.expert_loads is not None and fixed,
+            "--pp-comm": options.pp_message_bytes is not None and real and options.comm != "model",
+        }
+        for flag in [flag for flag, idle in unused.items() if idle]:
+            measured = (real and experts) or flag == "--pp-comm"
+            why = "its times are as measured (give --comm model)" if measured else "no experts exchange tokens"
+            self.notes.warn(f"{flag[2:]}-unused", f"{flag} changes nothing in this trace: {why}", None)
 
 
-def _without_buckets(ops: list[Op]) -> list[Op]:
-    """Return a microbatch's work without gradient buckets, which only the last one launches."""
-    return [op for op in ops if op.part != BUCKET]
+def traced_loads(paths: Sequence[Path], ep: int | None = None) -> tuple[ExpertLoads, Note]:
+    """Return the tokens that each expert rank of a traced run got, over the mean.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Rank traces of one run: of every expert rank at least one.
+    ep : int, optional
+        Expert ranks of a group, where the files do not tell.
+
+    Returns
+    -------
+    loads : tuple of float [ep]
+        Means over the layers, microbatches, stages and groups that were traced.
+    note : Note
+        Says so, with the highest load that a single exchange had.
+
+    Raises
+    ------
+    FormatError
+        If the files are not of one run, show no expert layers, or lack an expert rank.
+    """
+    run, place = only_run(paths), str(paths[0])
+    layers_W = {rank: layers_of(trace.ops) for rank, trace in run.traces.items()}
+    if not any(layers_W.values()):
+        raise FormatError("shows no tokens of experts: there are no all-to-alls over ep, two by two", place)
+    named = run.first.name.ep
+    layout = decide_layouts(run, LayoutOptions(ep=ep if named is None else None), Notebook(place)).traced
+    place_W = expert_rank_W(layout)
+    layers_E: dict[int, list[ExpertLayer]] = defaultdict(list)
+    for rank, layers in layers_W.items():
+        layers_E[int(place_W[rank])] += layers
+    missing = [str(expert) for expert in range(layout.ep) if not layers_E[expert]]
+    if missing:
+        raise FormatError(
+            f"lacks the trace of any rank with expert rank {', '.join(missing)} of {layout.ep}; give them too", place
+        )
+    share_E = [received_over_routed(layers_E[expert]) or 0.0 for expert in range(layout.ep)]
+    mean = math.fsum(share_E) / layout.ep
+    if not mean:
+        raise FormatError("gives no expert rank any tokens", place)
+    loads = tuple(share / mean for share in share_E)
+    most = max(received_over_routed([layer]) or 0.0 for layers in layers_E.values() for layer in layers)
+    text = f"from {counted(len(run.traces), 'traced rank')}, {describe(loads)}" if len(loads) > 1 else "one expert rank"
+    single = f"; the mean of all layers, microbatches and groups, of which single ones had up to {most / mean:.3g} x"
+    return loads, Note("expert-loads-traced", text + single, place)

@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from traincast.diagnostics import Notebook
-from traincast.formats.echo.layout import Layouts, Traced
-from traincast.formats.echo.split import RankWork
+from traincast.formats.echo.files import Run
+from traincast.formats.echo.layout import Layouts
+from traincast.formats.echo.work import RankWork
 from traincast.schedules.plan import SlotKind
 from traincast.workload.builder import compute_op
 from traincast.workload.ops import Op
 from traincast.workload.words import Group, Kind, OverlapClass, Phase, Provenance
 
 _FORWARD_SHARE = 1 / 3
-"""Forward's share of a layer's work: the backward does two matrix products for each one."""
+"""Forward's share of a layer's work: the backward does two GEMMs for each one."""
 
 _WORTH_SCALING = 0.05
 """Difference between a stage's work and what a wait shows of it from which the wait is believed."""
@@ -27,51 +28,53 @@ class Stages:
 
     Parameters
     ----------
-    traced : Traced
+    run : Run
         The traces.
     layouts : Layouts
         How they were laid out, and how the run to simulate is.
     works : mapping
-        Split work by traced rank.
+        Work by traced rank.
     notes : Notebook
         Receives what was assumed.
     """
 
-    traced: Traced
+    run: Run
     layouts: Layouts
     works: Mapping[int, RankWork]
     notes: Notebook
-    of_stage: dict[int, dict[int, RankWork]] = field(init=False, default_factory=dict)
+    _of_stage: dict[int, dict[int, RankWork]] = field(init=False, default_factory=dict)
     """Per traced stage: rank -> its work."""
 
     def __post_init__(self) -> None:
-        original = self.layouts.traced
+        stages, world = self.layouts.traced.pp, self.layouts.target.world_size
         for rank, work in self.works.items():
-            self.of_stage.setdefault(self.stage_of(rank), {})[rank] = work
-        present = sorted(self.of_stage)
-        for stage in range(original.pp):
-            if stage not in self.of_stage:
-                nearest = min(present, key=lambda known: _distance(known, stage, original.pp))
-                self.of_stage[stage] = self._made_up(stage, nearest)
-        missing = self.layouts.target.world_size - len(self.works)
+            self._of_stage.setdefault(self.layouts.stage_of(self.run.traces[rank]), {})[rank] = work
+        present = sorted(self._of_stage)
+        for stage in range(stages):
+            if stage not in self._of_stage:
+                # A middle stage stands for a middle stage, then the nearest.
+                nearest = min(
+                    present,
+                    key=lambda known: ((known in (0, stages - 1)) != (stage in (0, stages - 1)), abs(known - stage)),
+                )
+                self._of_stage[stage] = self._made_up(stage, nearest)
+        missing = world - len(self.works)
         if missing > 0:
             self.notes.assume(
                 "ranks-mirrored",
-                f"{len(self.works)} of {self.layouts.target.world_size} ranks were traced; each of the other {missing} "
-                "does what a traced rank of its stage, or else of another stage, did",
+                f"{len(self.works)} of {world} ranks were traced; each of the other {missing} does what a traced rank "
+                "of its stage, or else of another stage, did",
                 None,
             )
-
-    def stage_of(self, rank: int) -> int:
-        """Return the stage of a traced rank."""
-        said = self.traced.stage(rank)
-        return said if said is not None else rank // self.layouts.traced.ranks_per_stage
 
     def source(self, rank: int) -> tuple[int, int]:
         """Return the traced stage and rank whose work a rank of the run to simulate does."""
         original, target = self.layouts.traced, self.layouts.target
         stage, place = divmod(rank, target.ranks_per_stage)
-        from_stage = _stage_like(stage, target.pp, original.pp)
+        # Of a longer or shorter pipeline the first and last stage are like those, and others like a middle one.
+        from_stage = min(stage, max(0, original.pp - 2))
+        if stage and stage == target.pp - 1:
+            from_stage = original.pp - 1
         tp_index, replica = place % target.tp % original.tp, place // target.tp % (original.dp * original.cp)
         expert_rank = place // target.expert_tp % target.ep % original.ep
 
@@ -80,23 +83,23 @@ class Stages:
             tokens = theirs // original.expert_tp % original.ep != expert_rank
             return theirs % original.tp != tp_index, tokens, theirs // original.tp != replica, other
 
-        return from_stage, min(self.of_stage[from_stage], key=unlike)
+        return from_stage, min(self._of_stage[from_stage], key=unlike)
 
     def work(self, stage: int, source: tuple[int, int]) -> RankWork:
         """Return the work of a stage of the run to simulate."""
         from_stage, rank = source
-        work = self.of_stage[from_stage][rank]
+        work = self._of_stage[from_stage][rank]
         outer = stage in (0, self.layouts.target.pp - 1)
         return work if outer else _without_embedding(work)
 
     def _made_up(self, stage: int, nearest: int) -> dict[int, RankWork]:
         """Return the work of a stage nobody traced: that of another one, brought to what the waits show."""
         last = self.layouts.traced.pp - 1
-        source = min(self.of_stage[nearest])
+        source = min(self._of_stage[nearest])
         self.notes.assume("stage-made-up", f"stage {stage} was not traced; it does what rank {source} did", None)
         factor, head_s = self._upstream(source) if stage < nearest else self._downstream(source)
         made = {}
-        for rank, work in self.of_stage[nearest].items():
+        for rank, work in self._of_stage[nearest].items():
             alike = replace(work, start=[], before_recv={})
             alike = _scaled(alike, factor) if factor != 1 else alike
             alike = alike if stage in (0, last) else _without_embedding(alike)
@@ -105,9 +108,10 @@ class Stages:
 
     def _upstream(self, rank: int) -> tuple[float, float]:
         """Return how a stage before a rank compares with its own: the first activation came after so much work."""
-        stage = self.stage_of(rank)
-        waits, forwards = self.traced.ops(rank, "recv_forward"), self.traced.ops(rank, "forward_step")
-        if self.traced.profile or not (stage and waits and forwards) or not waits[0].duration_s:
+        trace = self.run.traces[rank]
+        stage = self.layouts.stage_of(trace)
+        waits, forwards = trace.named("recv_forward"), trace.named("forward_step")
+        if self.run.is_profile or not (stage and waits and forwards) or not waits[0].duration_s:
             return 1.0, 0.0
         own_s, wait_s = forwards[0].duration_s or 0.0, waits[0].duration_s
         factor = wait_s / stage / own_s if own_s else 1.0
@@ -127,11 +131,12 @@ class Stages:
 
         With one microbatch the first gradient comes after all further stages have worked.
         """
-        waits, sends = self.traced.ops(rank, "recv_backward"), self.traced.ops(rank, "send_forward")
-        forwards, backwards = self.traced.ops(rank, "forward_step"), self.traced.ops(rank, "backward_step")
+        trace = self.run.traces[rank]
+        waits, sends = trace.named("recv_backward"), trace.named("send_forward")
+        forwards, backwards = trace.named("forward_step"), trace.named("backward_step")
         told = bool(waits and forwards and backwards) and bool(waits[0].duration_s)
-        further = self.layouts.traced.pp - 1 - self.stage_of(rank)
-        if self.traced.profile or self.traced.microbatches > 1 or not told or not further:
+        further = self.layouts.traced.pp - 1 - self.layouts.stage_of(trace)
+        if self.run.is_profile or self.run.microbatches > 1 or not told or not further:
             return 1.0, 0.0
         stage_s = (forwards[0].duration_s or 0.0) + (backwards[0].duration_s or 0.0)
         travel_s = (2 * further - 1) * (sends[0].duration_s or 0.0) if sends else 0.0
@@ -150,27 +155,12 @@ class Stages:
             f"{1e3 * stage_s:.2f} ms of a stage's work = {1e3 * left_s:.2f} ms"
         )
         if left_s >= 0 or not stage_s:
-            text = f"head and loss on the last stage: {shown}"
-            self.notes.assume("head-from-wait", text, waits[0].line)
+            self.notes.assume("head-from-wait", f"head and loss on the last stage: {shown}", waits[0].line)
             return 1.0, left_s
         factor = max(0.0, wait_s - travel_s) / (further * stage_s)
         text = f"{shown}: the stages after rank {rank} work {factor:.2f} x what it does"
         self.notes.assume("downstream-from-wait", text, waits[0].line)
         return factor, 0.0
-
-
-def _distance(known: int, wanted: int, stages: int) -> tuple[bool, int]:
-    """Prefer a middle stage for a middle stage, then the nearest."""
-    return (known in (0, stages - 1)) != (wanted in (0, stages - 1)), abs(known - wanted)
-
-
-def _stage_like(stage: int, stages: int, traced_stages: int) -> int:
-    """Return the traced stage that a stage of a longer or shorter pipeline is like: first, last, or a middle one."""
-    if stage == 0 or traced_stages == 1:
-        return 0
-    if stage == stages - 1:
-        return traced_stages - 1
-    return min(stage, traced_stages - 2)
 
 
 def _without_embedding(work: RankWork) -> RankWork:
@@ -192,13 +182,9 @@ def _with_head(work: RankWork, head_s: float) -> RankWork:
     """Add the head's and loss's work to every forward (a third) and backward (two thirds)."""
     if head_s <= 0:
         return work
+    forward_s, bound = head_s * _FORWARD_SHARE, OverlapClass.COMPUTE_BOUND
     forward = compute_op(
-        "head_and_loss",
-        Phase.FORWARD,
-        head_s * _FORWARD_SHARE,
-        overlap_class=OverlapClass.COMPUTE_BOUND,
-        assumed=True,
-        part="forward_step",
+        "head_and_loss", Phase.FORWARD, forward_s, overlap_class=bound, assumed=True, part="forward_step"
     )
     backward = replace(forward, phase=Phase.BACKWARD, duration_s=head_s * (1 - _FORWARD_SHARE), part="backward_step")
     slots = {slot: [*ops, forward] if slot[0] is SlotKind.F else [backward, *ops] for slot, ops in work.slots.items()}
