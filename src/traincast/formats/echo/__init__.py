@@ -16,7 +16,10 @@ FORMATS.register("echo")(
         name="echo",
         title="Echo/Megatron rank trace",
         options=frozenset(
-            "gpus tp dp pp ep etp microbatches schedule pp_message_bytes comm expert_imbalance expert_loads".split()
+            {
+                *("gpus", "tp", "dp", "pp", "ep", "etp", "microbatches", "schedule", "pp_message_bytes", "comm"),
+                *("expert_imbalance", "expert_loads"),
+            }
         ),
         looks_like=looks_like,
         describe=inspect_file,
