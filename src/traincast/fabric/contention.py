@@ -35,7 +35,7 @@ class Slowdown:
 def network_factor(
     pattern: str | Sequence[str], groups: Sequence[npt.ArrayLike], graph: FabricGraph, seed: int | None = None
 ) -> list[Slowdown]:
-    """Return the slowdown of each of the groups that communicate at the same time.
+    """Return the slowdown of each of the groups that communicate at the same time; 1 for one inside a node.
 
     Parameters
     ----------
@@ -47,11 +47,6 @@ def network_factor(
         The fabric.
     seed : int, optional
         Of the hash, instead of the fabric's own.
-
-    Returns
-    -------
-    list of Slowdown
-        One for each group; 1 for a group inside one node.
 
     Raises
     ------
@@ -83,19 +78,9 @@ def link_use(
     factor: float = 1.0,
     seed: int | None = None,
 ) -> FloatArray:
-    """Return which share of every link the groups take while all of them communicate.
+    """Return which share of every link the groups take while all communicate; of several phases the most.
 
-    Parameters
-    ----------
-    pattern, groups, graph, seed
-        As in `network_factor`.
-    factor : float
-        Slowdown of all of them, the worst that `network_factor` found: the slowest sets the pace.
-
-    Returns
-    -------
-    float array [L]
-        At most 1 (and rounding); of several phases the one that takes most.
+    Parameters are as in `network_factor`; `factor` is the worst slowdown that it found: the slowest sets the pace.
     """
     use_L = np.zeros(len(graph.capacity_L))
     for flows, id_F, group_F in _phases(pattern, groups, graph):
@@ -115,12 +100,7 @@ def pair_slowdown(one_L: FloatArray, other_L: FloatArray, graph: FabricGraph) ->
     fair share for each that no link exceeds, and at most twice the time. It is 1 where they share
     no link, or none that is full.
 
-    Parameters
-    ----------
-    one_L, other_L : float array [L]
-        What `link_use` returned for each alone.
-    graph : FabricGraph
-        For the link's name.
+    `one_L` and `other_L` are what `link_use` returned for each alone.
     """
     asked_L = np.where((one_L > 0) & (other_L > 0), one_L + other_L, 0.0)
     link = int(asked_L.argmax())

@@ -26,7 +26,7 @@ _SATURATED = 1 - 1e-9
 def rates(
     routes_FH: IntArray, capacity_L: FloatArray, weights_F: FloatArray | None = None, engine: str = "auto"
 ) -> FloatArray:
-    """Return the max-min fair rate of every flow.
+    """Return the max-min fair rate of every flow, in bytes per second.
 
     No rate can be raised without lowering one (per weight) that is not higher.
 
@@ -40,11 +40,6 @@ def rates(
         Share of a flow against the others; all alike by default.
     engine : {"auto", "reference", "kernel"}
         Numpy or numba; they agree to rounding.
-
-    Returns
-    -------
-    float array [F]
-        Bytes per second.
 
     Raises
     ------
@@ -66,28 +61,17 @@ def rates(
 def finish_times(
     routes_FH: IntArray, sizes_F: FloatArray, capacity_L: FloatArray, tolerance: float = 0.0, engine: str = "auto"
 ) -> FloatArray:
-    """Return when each flow ends, all having started together.
+    """Return when each flow ends, in seconds, all having started together; routes, capacity and engine as in `rates`.
 
     Parameters
     ----------
-    routes_FH : int array [F, H]
-        Links of each flow; -1 is no link.
     sizes_F : float array [F]
         Bytes of each flow.
-    capacity_L : float array [L]
-        Bytes per second of each link.
     tolerance : float
         How late a flow may end, as a fraction of the end of all; 0 is exact. Completions are
         put together in windows of half of it, measured in the least possible end of all (the
         load of the busiest link over its capacity): what a flow leaves behind is shared out
         at the end of its window. No bound is proven; `docs/fabrics.md` has what was measured.
-    engine : {"auto", "reference", "kernel"}
-        As in `rates`.
-
-    Returns
-    -------
-    float array [F]
-        Seconds.
 
     Raises
     ------
@@ -126,23 +110,9 @@ def finish_times(
 def bottleneck(
     routes_FH: IntArray, rates_F: FloatArray, capacity_L: FloatArray, weights_F: FloatArray | None = None
 ) -> npt.NDArray[np.int64]:
-    """Return the link that holds each flow back: a full one on which no flow is faster.
+    """Return the link that holds each flow back: the first full one of its route on which no flow is faster.
 
-    Parameters
-    ----------
-    routes_FH : int array [F, H]
-        Links of each flow; -1 is no link.
-    rates_F : float array [F]
-        What `rates` returned.
-    capacity_L : float array [L]
-        Bytes per second of each link.
-    weights_F : float array [F], optional
-        As given to `rates`.
-
-    Returns
-    -------
-    int array [F]
-        The first such link of the route; -1 for a flow that crosses none.
+    It is -1 for a flow that crosses none; `rates_F` is what `rates` returned for the same routes, links and weights.
     """
     level_F = rates_F if weights_F is None else rates_F / weights_F
     real_FH = routes_FH >= 0

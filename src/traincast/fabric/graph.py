@@ -63,12 +63,10 @@ class FabricGraph:
         flow_ids_F: npt.ArrayLike | None = None,
         seed: int | None = None,
     ) -> npt.NDArray[np.int32]:
-        """Return the links of each flow, deterministically.
+        """Return the links of each flow from GPU to GPU, deterministically.
 
         Parameters
         ----------
-        source_F, target_F : int array [F]
-            GPUs.
         flow_ids_F : int array [F], optional
             What tells flows between the same GPUs apart; 0, 1, ... by default.
         seed : int, optional
@@ -182,14 +180,7 @@ def padded(columns: list[tuple[npt.NDArray[np.bool_], npt.ArrayLike]]) -> IntArr
 def choose(entropy: UintArray, switch_tier: int, ways: npt.ArrayLike) -> IntArray:
     """Return one of so many equal paths for each flow, as the hash of a switch does.
 
-    Parameters
-    ----------
-    entropy : uint64 array
-        What tells flows apart.
-    switch_tier : int
-        Which choice on the way it is: every tier of switches hashes on its own.
-    ways : int, or int array
-        Equal paths to choose from.
+    What tells flows apart is hashed by every tier of switches on its own.
     """
     tier = np.full(entropy.shape, switch_tier, dtype=np.uint64)
     return (_mixed(entropy, tier) % np.asarray(ways, dtype=np.uint64)).astype(np.int64)

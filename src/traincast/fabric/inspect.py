@@ -30,8 +30,6 @@ def inspect_file(path: Path, given: Sequence[Path] = (), further: Sequence[Telle
 
     Parameters
     ----------
-    path : Path
-        The file.
     given : sequence of Path
         Folders that the user gave, for the message about a file in one of them that nobody knows.
     further : sequence of Teller

@@ -71,13 +71,8 @@ class _Template(NamedTuple):
 def write_trace(result: Result, stream: BinaryIO) -> None:
     """Write the timeline of the simulated ranks, or of chosen ones above `MAX_SLICES`.
 
-    Parameters
-    ----------
-    result : Result
-        A result with program and timeline.
-    stream : BinaryIO
-        Where to; gzip without name and time, so that the same result gives the same bytes.
-        ``otherData`` says which ranks are shown and why.
+    It is gzip without name and time, so that the same result gives the same bytes; ``otherData`` says which
+    ranks are shown and why.
 
     Raises
     ------

@@ -37,15 +37,10 @@ _CHUNK = 20_000
 
 @file_report("csv", "ops.csv", needs_timeline=True)
 def write_csv(result: Result, stream: BinaryIO) -> None:
-    """Write every operation of the simulated ranks, or of the chosen ones above `MAX_ROWS`.
+    """Write every operation of the simulated ranks, or of the chosen ones above `MAX_ROWS`, in UTF-8.
 
-    Parameters
-    ----------
-    result : Result
-        A result with program and timeline.
-    stream : BinaryIO
-        Where to; UTF-8. A cell is empty where the column does not apply. Text of the input that a
-        spreadsheet would take for a formula has an apostrophe before it.
+    A cell is empty where the column does not apply. Text of the input that a spreadsheet would take for a
+    formula has an apostrophe before it.
 
     Raises
     ------

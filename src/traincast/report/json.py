@@ -272,19 +272,7 @@ def to_json(result: Result) -> bytes:
 
 
 def result_from_json(data: bytes, path: str) -> Result:
-    """Read a result from ``result.json``.
-
-    Parameters
-    ----------
-    data : bytes
-        The document; keys that are not known are ignored.
-    path : str
-        The file, for messages.
-
-    Returns
-    -------
-    Result
-        Without program and timeline, which the document does not hold.
+    """Read a result, without program and timeline, from ``result.json``; keys that are not known are ignored.
 
     Raises
     ------

@@ -21,17 +21,7 @@ Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 def plain(value: object, place: str = "$") -> Plain:
     """Return a value as JSON can say it: dataclasses as objects, tuples as arrays.
 
-    Parameters
-    ----------
-    value : object
-        Numbers (NumPy's too), text, None, and dataclasses, mappings and sequences of them.
-    place : str
-        Where the value stands, for the message: ``"$.ranks[3].end_s"``.
-
-    Returns
-    -------
-    Plain
-        New lists and dicts all the way down.
+    It may hold numbers (NumPy's too), text, None, and dataclasses, mappings and sequences of them.
 
     Raises
     ------

@@ -39,16 +39,7 @@ def choose_ranks(result: Result, size_R: Sequence[int], limit: int, unit: str) -
     the one computing longest; then the others in order, as many as fit. One rank is always
     shown, however large.
 
-    Parameters
-    ----------
-    result : Result
-        A result with its program.
-    size_R : sequence of int
-        Lines or slices that each simulated rank would take.
-    limit : int
-        Most of them in all.
-    unit : str
-        What is counted, for the reason: ``"slices"``.
+    `size_R` says how many lines or slices (the `unit`) each simulated rank would take.
     """
     if sum(size_R) <= limit:
         return Choice(tuple(range(len(size_R))), "every simulated rank is shown")
