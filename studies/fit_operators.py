@@ -25,12 +25,13 @@ from traincast.calibrate.operator_transfer import constants_from_few
 from traincast.calibrate.tables import read_table
 from traincast.estimate.operators.constants import (
     ANY,
+    Correction,
     FamilyConstants,
     OperatorConstants,
     shipped_constants,
     write_constants,
+    write_corrections,
 )
-from traincast.estimate.operators.corrections import Correction, write_corrections
 
 AICONFIGURATOR = "ai-dynamo/aiconfigurator (Apache-2.0)"
 NEUSIGHT = "sitar-lab/NeuSight (MIT, Copyright (c) 2025 Georgia Institute of Technology and Microsoft Corporation)"

@@ -8,13 +8,13 @@ from click.testing import CliRunner
 from traincast import api
 from traincast.cli.main import cli
 from traincast.errors import ConfigError, UnknownNameError
+from traincast.estimate.operators.families import FAMILIES
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.hardware.fabric import TOPOLOGIES, fabric_from_table
 from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.job.dtypes import DTYPE_BYTES, bytes_per_element
 from traincast.job.frameworks import framework_names, load_framework
 from traincast.job.job import PRECISIONS
-from traincast.job.operators import OPERATOR_SIZES
 from traincast.job.options import make_options
 from traincast.model.load import find_model, model_names
 from traincast.names import find_name, known_names, nearest, plain
@@ -32,7 +32,7 @@ from traincast.workload.words import operation_named
         gpu_names(),
         TOPOLOGIES.names(),
         SCHEDULES.names(),
-        list(OPERATOR_SIZES),
+        FAMILIES.names(),
     ],
 )
 def test_no_two_known_names_differ_in_spelling_alone(names):

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from traincast.calibrate.calibrate import Calibration
     from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.validate import Validation
-    from traincast.estimate.operator_price import OperatorPrice
+    from traincast.estimate.operators.cost import OperatorPrice
 
 _HEAD_BYTES = 4096
 
@@ -389,13 +389,12 @@ def operator(
     constants: str | None = None,
     **described: Any,  # noqa: ANN401
 ) -> "OperatorPrice":
-    """Return the price of one operator on a GPU, and why.
+    """Return the cost of one operator on a GPU, and why.
 
     Parameters
     ----------
     family : str
-        ``"gemm"``, ``"attention"``, ``"norm"``, ``"grouped_gemm"``, ...: a name of
-        `traincast.job.operators.OPERATOR_SIZES`.
+        ``"gemm"``, ``"attention"``, ``"norm"``, ``"grouped_gemm"``, ...: a name of `operator_sizes`.
     gpu : str, path or Gpu, optional
         ``"h100"``, ``"A100-SXM-80GB"``, ..., or a cluster file, of which ``[gpu]`` is read; h100, as an
         assumption, where it is not given.
@@ -411,12 +410,19 @@ def operator(
     >>> traincast.operator("gemm", "h100", m=8192, n=8192, k=8192).price.bound
     'compute'
     """
-    from traincast.estimate.operator_price import operator_price
+    from traincast.estimate.operators.cost import operator_price
 
     words = ("dtype", "direction", "causal", "window", "options")
     sizes = {name: size for name, size in described.items() if name not in words}
     chosen = {name: value for name, value in described.items() if name in words}
     return operator_price(family, sizes, gpu=gpu, constants=constants, **chosen)
+
+
+def operator_sizes() -> dict[str, tuple[str, ...]]:
+    """Return the names of the sizes of every family of operators, in the order of a call's shape."""
+    from traincast.estimate.operators import FAMILIES
+
+    return {name: tuple(size.name for size in FAMILIES.get(name).sizes) for name in FAMILIES.names()}
 
 
 def calibrate_operators(files: StrPath | Sequence[StrPath], gpu: StrPath | Gpu) -> "OperatorCalibration":

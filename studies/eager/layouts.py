@@ -20,8 +20,8 @@ from eager.graphs import (
     head,
     head_gradient,
 )
+from eager.host import host_floor_s
 from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls
-from traincast.estimate.operators.host import host_floor_s
 from traincast.hardware.clusters import cluster_for
 from traincast.hardware.gpu import Gpu
 from traincast.job.dtypes import bytes_per_element

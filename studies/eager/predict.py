@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from eager.graphs import MODELS, accumulation_calls, backward_calls, forward_calls
+from eager.host import host_floor_s
 from eager.layouts import layout_named, layout_time_s, misfit
 from eager.switch import SWITCH_MODELS, switch_backward, switch_forward
 from traincast.calibrate.contract import Grouping, Kind, Labels, Predictions, Request
@@ -17,7 +18,6 @@ from traincast.calibrate.operator_recipe import without_gpu
 from traincast.calibrate.tables import Row, Table
 from traincast.errors import ConfigError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls, shipped_constants
-from traincast.estimate.operators.host import host_floor_s
 from traincast.hardware.gpu import Gpu, find_gpu
 from traincast.units import parse_time
 

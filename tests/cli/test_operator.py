@@ -5,7 +5,7 @@ import json
 import pytest
 
 from traincast import api
-from traincast.job.operators import OPERATOR_SIZES
+from traincast.estimate.operators.families import FAMILIES
 
 GEMM = ("operator", "gemm", "--m", 8192, "--n", 8192, "--k", 8192)
 ATTENTION = ("operator", "attention", "--batch", 1, "--seq", 4096, "--keys", 4096, "--heads", 8, "--kv-heads", 8,
@@ -40,10 +40,10 @@ def test_people_see_time_bound_and_why(call):
 SIZES = {"heads": 8, "kv_heads": 4, "qk_dim": 64, "v_dim": 64, "head_dim": 64, "groups": 4, "topk": 2, "experts": 8}
 
 
-@pytest.mark.parametrize("family", OPERATOR_SIZES)
+@pytest.mark.parametrize("family", FAMILIES.names())
 def test_every_family_can_be_asked_for(call, family):
     words = ["operator", family.replace("_", "-"), "--json", "--gpu", "b200"]
-    for size in OPERATOR_SIZES[family]:
+    for size in FAMILIES.get(family).sizes:
         words += [f"--{size.name.replace('_', '-')}", SIZES.get(size.name, 512)]
     code, out, err = call(*words)
     assert (code, err) == (0, "")
@@ -63,7 +63,7 @@ def test_directions_and_options_matter(call):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["operator", "abacus"], "unknown operator family 'abacus'; known: gemm"),
+        (["operator", "abacus"], "unknown operator family 'abacus'; known: accumulate"),
         (["operator", "gemm", "--m", "8"], "n: is missing"),
         ([*GEMM, "--gpu", "abacus"], "unknown GPU 'abacus'"),
         ([*GEMM, "--gpu", "a100", "--dtype", "fp8"], "has no known peak for fp8"),

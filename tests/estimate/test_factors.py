@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from job_parts import job_of
-from traincast.estimate.compute import class_of, price_compute
+from traincast.estimate.compute import price_compute
 from traincast.estimate.factors import (
     CostFactors,
     Factor,
@@ -18,7 +18,8 @@ from traincast.estimate.factors import (
     with_factors,
     write_factors,
 )
-from traincast.estimate.operators.price import price_operator
+from traincast.estimate.operators.cost import price_operator
+from traincast.estimate.operators.families import FAMILIES
 from traincast.estimate.priors import prior_deviation, prior_mean
 from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.workload.calls import OperatorCall
@@ -126,7 +127,7 @@ def test_a_factor_scales_the_calls_of_its_class(name):
     from traincast.workload.ops import Op, table_of
     from traincast.workload.words import Kind, Phase
 
-    assert class_of(CALLS[name]) == name
+    assert FAMILIES.get(CALLS[name].family).cost_class(CALLS[name]) == name
     table = table_of([Op(name=other, kind=Kind.COMPUTE, phase=Phase.FORWARD, calls=((call, 2.0),))
                       for other, call in CALLS.items()])  # fmt: skip
     plain = price_compute(table, H100, CostFactors())

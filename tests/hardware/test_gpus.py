@@ -18,7 +18,6 @@ from traincast.hardware.gpu import (
     gpu_names,
     load_gpu,
 )
-from traincast.job.operators import OPERATOR_SIZES, operator_shape
 
 SPELLINGS = {
     "H100-SXM-80GB": ("h100", "H100-SXM-80GB", "h100_sxm", "NVIDIA_H100_80GB_HBM3", "H100-80 HBM3", "H100 SXM5"),
@@ -119,17 +118,3 @@ def test_of_a_gpu_without_a_datasheet_only_what_is_said_is_known():
     ):
         with pytest.raises(ConfigError, match=rf"gpu\.{field}: is not known of 'Abacus'; give it"):
             ask()
-
-
-def test_shapes_by_name():
-    assert operator_shape("gemm", {"m": 1, "n": 2, "k": 3}) == (1, 2, 3)
-    assert operator_shape("gemm", {"m": 1, "n": 2, "k": 3, "batch": 4}) == (4, 1, 2, 3)
-    full = {"queries": 8, "heads": 4, "qk_dim": 16}
-    assert operator_shape("attention", full) == (1, 8, 8, 4, 4, 16, 16)
-    assert operator_shape("grouped-gemm", {"rows": 1, "n": 2, "k": 3, "groups": 4}) == (1, 2, 3, 4)
-    with pytest.raises(ConfigError, match="k: is missing; gemm needs batch, m, n, k"):
-        operator_shape("gemm", {"m": 1, "n": 2})
-    with pytest.raises(ConfigError, match="width: has no meaning for gemm"):
-        operator_shape("gemm", {"width": 2})
-    with pytest.raises(UnknownNameError, match=f"known: {', '.join(OPERATOR_SIZES)}"):
-        operator_shape("abacus", {})

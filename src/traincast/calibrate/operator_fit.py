@@ -17,8 +17,8 @@ from traincast.calibrate.operator_measurements import OperatorMeasurements
 from traincast.calibrate.search import minimise
 from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorCall, OperatorConstants, price_calls, work_of
-from traincast.estimate.operators.corrections import LIMIT, Correction, corners
-from traincast.estimate.operators.price import machine_for
+from traincast.estimate.operators.constants import LIMIT, Correction, corners
+from traincast.estimate.operators.cost import machine_for
 from traincast.estimate.operators.roofline import Machine, WorkColumns, columns_of, least_s, roofline
 from traincast.hardware.gpu import Gpu
 

@@ -18,8 +18,7 @@ from traincast.calibrate.operator_fit import (
 )
 from traincast.calibrate.operator_measurements import OperatorMeasurements
 from traincast.estimate.operators import FamilyConstants, OperatorCall, OperatorConstants, work_of
-from traincast.estimate.operators.constants import ANY
-from traincast.estimate.operators.corrections import Correction
+from traincast.estimate.operators.constants import ANY, Correction
 from traincast.hardware.gpu import Gpu
 
 NODES = {"bmm": (6, 7, 7, 7, 1), "gemm fp32": (9, 10, 10, 2), "gemm": (7, 8, 8, 1), "attention": (6, 8, 4)}

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
+from traincast import api
 from traincast.cli.numbers import in_range
 from traincast.cli.terminal import console, print_json
-from traincast.job.operators import OPERATOR_SIZES, SIZE_NAMES
 
 _ALIASES = {
     "queries": ("--seq",),
@@ -19,10 +19,12 @@ _ALIASES = {
 
 def _size_options(function: Any) -> Any:  # noqa: ANN401
     """Add a flag for every size of every family."""
-    for name in reversed(SIZE_NAMES):
-        if name == "head_dim":
-            continue
-        families = [family for family, sizes in OPERATOR_SIZES.items() if name in [size.name for size in sizes]]
+    families_of: dict[str, list[str]] = {}
+    for family, sizes in api.operator_sizes().items():
+        for name in sizes:
+            families_of.setdefault(name, []).append(family)
+    del families_of["head_dim"]
+    for name, families in reversed(families_of.items()):
         flags = (f"--{name.replace('_', '-')}", *_ALIASES.get(name, ()))
         function = click.option(*flags, name, type=in_range(name, 1), metavar="N", help=f"Of {', '.join(families)}.")(
             function
@@ -42,7 +44,7 @@ def _size_options(function: Any) -> Any:  # noqa: ANN401
     default="forward",
     show_default=True,
     metavar="NAME",
-    help="forward, backward; dgrad and wgrad of products. Sizes are those of the forward pass.",
+    help="forward, backward; dgrad and wgrad of GEMMs. Sizes are those of the forward pass.",
 )
 @click.option("--causal", is_flag=True, help="Attention: a query sees no later key.")
 @click.option("--window", type=in_range("window"), default=0, metavar="N", help="Attention: keys seen at most.")
@@ -52,7 +54,7 @@ def _size_options(function: Any) -> Any:  # noqa: ANN401
 @click.option(
     "--constants", type=click.Path(path_type=Path), metavar="FILE.csv", help="Profile of traincast calibrate --gpu."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the price as JSON and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print the cost as JSON and nothing else.")
 def command(
     family: str,
     dtype: str,
@@ -65,14 +67,12 @@ def command(
     as_json: bool,
     **sizes: int | None,
 ) -> None:
-    """Print the price of one operator on a GPU: time, what binds it, and why.
+    """Print the cost of one operator on a GPU: time, what binds it, and why.
 
     FAMILY is gemm, grouped-gemm, attention, unfused-attention, norm, softmax, elementwise,
     activation, rotary, accumulate, cast, copy, embedding, cross-entropy, route, permute or
     optimizer. Example: traincast operator gemm --m 8192 --n 8192 --k 8192 --gpu h100
     """
-    from traincast import api
-
     given = {name: size for name, size in sizes.items() if size is not None}
     if family == "rotary" and "qk_dim" in given:
         given["head_dim"] = given.pop("qk_dim")

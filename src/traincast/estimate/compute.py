@@ -11,24 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from traincast.estimate.factors import CostFactors
-from traincast.estimate.operators.contract import OperatorTime
-from traincast.estimate.operators.price import price_operator
+from traincast.estimate.operators.cost import OperatorTime, price_operator
+from traincast.estimate.operators.families import FAMILIES
 from traincast.hardware.gpu import Gpu
 from traincast.workload.calls import OperatorCall
 from traincast.workload.ops import OpTable
 from traincast.workload.words import OverlapClass, Provenance
-
-
-def class_of(call: OperatorCall) -> str:
-    """Return the class of work of a call: matrix products by type, attention by kernel, the rest is memory."""
-    if call.family in ("gemm", "grouped_gemm"):
-        # Matrix units run both 16-bit types at one rate.
-        return f"{call.family} {'bf16' if call.dtype == 'fp16' else call.dtype}"
-    if call.family == "attention":
-        return f"attention {dict(call.options).get('kernel', 'fa2')}"
-    if call.family == "unfused_attention":
-        return "attention unfused"
-    return "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +49,7 @@ def price_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: 
     duration_T, provenance_T = ops.duration_s_T.copy(), ops.provenance_T.copy()
     flops_T, bytes_T, overlap_T = ops.flops_T.copy(), ops.bytes_moved_T.copy(), list(ops.overlap_shares_T)
     shares: list[Mapping[str, float]] = []
-    known: dict[OperatorCall, OperatorTime] = {}
+    known: dict[OperatorCall, tuple[OperatorTime, str]] = {}
     for row, calls in enumerate(ops.calls_T):
         if calls is None:
             shares.append({})
@@ -71,9 +59,8 @@ def price_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: 
         flops = moved = 0.0
         for call, count in calls:
             if call not in known:
-                known[call] = price_operator(call, gpu)
-            priced = known[call]
-            name = class_of(call)
+                known[call] = price_operator(call, gpu), FAMILIES.get(call.family).cost_class(call)
+            priced, name = known[call]
             time_s = count * priced.time_s * factors.of(name) * compute_factor
             of_class[name] = of_class.get(name, 0.0) + time_s
             bound[priced.bound] = bound.get(priced.bound, 0.0) + time_s

@@ -219,7 +219,7 @@ _UNKNOWN = Generation()
 @cache
 def generations() -> Mapping[str, Generation]:
     """Return the known generations by name, in the order of the data file."""
-    return {each.name: each for each in (_from_row(row, Generation) for row in _data_rows("generations.csv"))}
+    return {each.name: each for each in (from_row(row, Generation) for row in _data_rows("generations.csv"))}
 
 
 def _data_rows(name: str) -> Iterable[dict[str, str]]:
@@ -227,7 +227,7 @@ def _data_rows(name: str) -> Iterable[dict[str, str]]:
     return csv.DictReader(io.StringIO((_FOLDER / name).read_text(encoding="utf-8")))
 
 
-def _from_row(row: Mapping[str, str], kind: type[T]) -> T:
+def from_row(row: Mapping[str, str], kind: type[T]) -> T:
     """Return the dataclass that a row of a table describes; an empty cell is not said, lists are parted by ``;``."""
     lists = {each.name for each in fields(kind) if get_origin(each.type) is tuple}  # type: ignore[arg-type]
     said: dict[str, Any] = {
@@ -356,7 +356,7 @@ def _by_key() -> dict[str, Datasheet]:
 def _sheets() -> tuple[Datasheet, ...]:
     return tuple(
         Datasheet(
-            gpu=_from_row(row, Gpu),
+            gpu=from_row(row, Gpu),
             aliases=tuple(filter(None, row["aliases"].split(";"))),
             confidence=row["confidence"],
             source=row["source"],

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.validate import HeldOut, Validation
     from traincast.estimate.collective_table import CollectiveTable
-    from traincast.estimate.operator_price import OperatorPrice
+    from traincast.estimate.operators.cost import OperatorPrice
     from traincast.estimate.simai.total import SimaiReport
     from traincast.formats.contract import Inspection
     from traincast.hardware.cluster import Cluster

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from traincast import api
 from traincast.errors import InfeasibleError, UnknownNameError
 from traincast.estimate.operators import OperatorCall, price_calls, price_operator, shipped_constants, work_of
-from traincast.estimate.operators.calls import BYTES_OF_DTYPE
+from traincast.estimate.operators.families import BYTES_OF_DTYPE
 from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.job.feasible import check_gpu
 

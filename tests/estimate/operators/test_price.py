@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.estimate.operators import (
-    FAMILIES,
     FamilyConstants,
     OperatorCall,
     OperatorConstants,
@@ -20,11 +19,17 @@ from traincast.estimate.operators import (
     shipped_constants,
     work_of,
 )
-from traincast.estimate.operators.constants import ANY, load_constants, read_constants, write_constants
-from traincast.estimate.operators.corrections import Correction, read_corrections, write_corrections
-from traincast.estimate.operators.host import host_floor_s
+from traincast.estimate.operators.constants import (
+    ANY,
+    Correction,
+    load_constants,
+    read_constants,
+    read_corrections,
+    write_constants,
+    write_corrections,
+)
+from traincast.estimate.operators.families import FAMILIES
 from traincast.hardware.gpu import gpu_names, load_gpu
-from traincast.job.operators import OPERATOR_SIZES
 
 H100 = load_gpu("h100")
 PLAIN = OperatorConstants(shipped_constants().rows)
@@ -40,20 +45,8 @@ def gemm(*shape, dtype="bf16", **more):
 def sample_call(family, dtype="bf16"):
     """Return a call of ordinary size of any family."""
     sizes = {"batch": 2, "heads": 16, "kv_heads": 4, "qk_dim": 128, "v_dim": 128, "groups": 8, "topk": 2, "experts": 8}
-    shape = [sizes.get(each.name, 1024) for each in OPERATOR_SIZES[family]]
+    shape = [sizes.get(each.name, 1024) for each in FAMILIES.get(family).sizes]
     return OperatorCall(family=family, shape=tuple(shape), dtype=dtype)
-
-
-@pytest.mark.parametrize("family", FAMILIES.names())
-@pytest.mark.parametrize("name", ["h100", "a100", "b200", "gb300", "l4", "mi300x", "TPU-v5p", "Gaudi3", "A800", "H20"])
-def test_every_family_has_a_price_on_every_kind_of_gpu(family, name):
-    price = price_operator(sample_call(family), load_gpu(name))
-    assert 0 < price.time_s < 1
-    assert 0 < price.utilisation <= 1
-    assert price.bound in ("compute", "memory", "latency")
-    assert price.confidence in ("high", "medium", "low")
-    assert price.source
-    assert all(np.isfinite(value) for _, value in price.terms)
 
 
 @settings(max_examples=200, deadline=None)
@@ -228,7 +221,7 @@ def test_shipped_corrections_are_whole_percent_that_a_person_can_read():
         ("a,b\n1,2\n", "is no file of operator constants"),
         ("gpu,family,dtype,compute\nx,gemm,bf16,fast\n", "cannot be read"),
         ("gpu,family,dtype,compute\nx,gemm,bf16,1.5\n", "compute of x gemm must be from 1e-06 to 1"),
-        ("gpu,family,dtype,wave\nx,gemm,bf16,2\n", "wave of x gemm must be between 0 and 1"),
+        ("gpu,family,dtype,wave\nx,gemm,bf16,2\n", "wave of x gemm must be from 0 to 1"),
         ("gpu,family,dtype,floor_s\nx,gemm,bf16,-1\n", "floor_s of x gemm must be from 0 to 1e\\+09"),
         ("gpu,family,dtype,memory\nx,gemm,bf16,nan\n", "memory of x gemm"),
     ],
@@ -298,8 +291,3 @@ def test_a_gpu_without_the_type_is_refused():
         price_operator(gemm(8, 8, 8, dtype="fp8"), load_gpu("a100"))
     # What only moves bytes needs no peak.
     assert price_operator(OperatorCall(family="cast", shape=(2**20,), dtype="fp8"), load_gpu("a100")).time_s > 0
-
-
-def test_the_host_takes_less_for_graphs():
-    assert host_floor_s(100, cuda_graphs=True) < host_floor_s(100, backward=True) < host_floor_s(100)
-    assert host_floor_s(0) == 0

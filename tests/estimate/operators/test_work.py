@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.estimate.operators import FAMILIES, OperatorCall, work_of
-from traincast.estimate.operators.attention import keys_per_query
-from traincast.job.operators import OPERATOR_SIZES
+from traincast.estimate.operators import OperatorCall, work_of
+from traincast.estimate.operators.families import FAMILIES, operator_shape
+from traincast.estimate.operators.families.attention import keys_per_query
 
 DIRECTIONS = {"gemm": "wgrad", "grouped_gemm": "wgrad"}
 size = st.integers(1, 4096)
@@ -19,40 +19,26 @@ def call(family, *shape, dtype="bf16", **more):
     return OperatorCall(family=family, shape=shape, dtype=dtype, **more)
 
 
-def test_every_family_that_is_named_is_registered():
-    assert set(OPERATOR_SIZES) == set(FAMILIES.names())
-
-
-@pytest.mark.parametrize("family", FAMILIES.names())
-def test_a_wrong_shape_names_the_sizes_in_their_order(family):
-    names = [each.name for each in OPERATOR_SIZES[family] if family != "gemm" or each.name != "batch"]
-    with pytest.raises(ConfigError) as caught:
-        work_of(call(family, *([2] * 9)))
-    assert str(caught.value) == f"shape: is {' x '.join('2' * 9)}; {family} takes {' x '.join(names)}"
-    with pytest.raises(ConfigError, match="must be at least 1"):
-        work_of(call(family, *([1] * (len(names) - 1)), 0))
-
-
-@pytest.mark.parametrize("family", FAMILIES.names())
-def test_what_a_family_does_not_know_is_refused(family):
-    shape = [4] * (3 if family == "gemm" else len(OPERATOR_SIZES[family]))
-    with pytest.raises(UnknownNameError, match="direction"):
-        work_of(call(family, *shape, direction="sideways"))
-    with pytest.raises(UnknownNameError, match="colour"):
-        work_of(call(family, *shape, options=(("colour", "red"),)))
-    with pytest.raises(UnknownNameError, match="int3"):
-        work_of(call(family, *shape, dtype="int3"))
-    if "attention" not in family:
-        with pytest.raises(ConfigError, match=f"causal: has no meaning for {family}"):
-            work_of(call(family, *shape, causal=True))
-
-
 def test_an_unknown_family_lists_the_known():
     with pytest.raises(UnknownNameError, match="unknown operator family 'abacus'; known: accumulate, activation"):
         work_of(call("abacus", 1))
 
 
-# --- products
+def test_shapes_by_name():
+    assert operator_shape("gemm", {"m": 1, "n": 2, "k": 3}) == (1, 2, 3)
+    assert operator_shape("gemm", {"m": 1, "n": 2, "k": 3, "batch": 4}) == (4, 1, 2, 3)
+    full = {"queries": 8, "heads": 4, "qk_dim": 16}
+    assert operator_shape("attention", full) == (1, 8, 8, 4, 4, 16, 16)
+    assert operator_shape("grouped-gemm", {"rows": 1, "n": 2, "k": 3, "groups": 4}) == (1, 2, 3, 4)
+    with pytest.raises(ConfigError, match="k: is missing; gemm needs batch, m, n, k"):
+        operator_shape("gemm", {"m": 1, "n": 2})
+    with pytest.raises(ConfigError, match="width: has no meaning for gemm"):
+        operator_shape("gemm", {"width": 2})
+    with pytest.raises(UnknownNameError, match=f"known: {', '.join(FAMILIES.names())}"):
+        operator_shape("abacus", {})
+
+
+# --- GEMMs
 
 
 @given(size, size, size)

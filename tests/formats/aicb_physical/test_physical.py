@@ -10,7 +10,7 @@ from aicb_runs import codes, run
 from support import ALONE
 from traincast import api
 from traincast.errors import FormatError, InfeasibleError, TraincastError
-from traincast.estimate.operators.price import price_operator
+from traincast.estimate.operators.cost import price_operator
 from traincast.formats.aicb_physical.grammar import parse
 from traincast.formats.contract import FORMATS
 from traincast.hardware.clusters import load_cluster

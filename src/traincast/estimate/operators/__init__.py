@@ -1,8 +1,9 @@
-"""Operators: what each is (one module per kind) and what it costs on a GPU."""
+"""Operators: what each is (`families`) and what it costs on a GPU (`cost`)."""
 
 from traincast.estimate.operators.constants import FamilyConstants, OperatorConstants, shipped_constants
-from traincast.estimate.operators.contract import FAMILIES, OperatorCall, OperatorTime
-from traincast.estimate.operators.price import price_calls, price_operator, work_of
+from traincast.estimate.operators.cost import OperatorTime, price_calls, price_operator
+from traincast.estimate.operators.families import FAMILIES, work_of
+from traincast.workload.calls import OperatorCall
 
 __all__ = [
     "FAMILIES",

@@ -1,18 +1,30 @@
-"""The constants of the roofline per (GPU, family, dtype), and who stands in where there are none."""
+"""What kernels sustain, per (GPU, family, dtype): constants of the roofline, and corrections beyond it.
+
+Level 1 is the roofline with a few constants; where a GPU has none of its own, those of its kin, of a near dtype, or of
+all GPUs stand in. Level 0 corrects it where the same GPU, family and dtype were measured near the shape: a coarse grid
+over the logarithms of a call's sizes. Each node holds the logarithm of measured over predicted time in whole percent,
+smoothed over its neighbours; between nodes it is interpolated linearly. It stays within a factor of 2, and fades to
+nothing over one octave outside the measured range.
+
+Shipped: `data/operators/constants.csv` and `data/operators/corrections.csv`, made by `studies/fit_operators.py`.
+"""
 
 import csv
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from traincast.errors import FormatError, UnknownNameError
-from traincast.estimate.operators.corrections import Correction, shipped_corrections
-from traincast.files import read_text
-from traincast.hardware.gpu import Gpu
+import msgspec
+import numpy as np
+import numpy.typing as npt
 
-_Key = tuple[str, str, str]
+from traincast.errors import FormatError, UnknownNameError
+from traincast.files import read_text
+from traincast.hardware.gpu import Gpu, from_row
+from traincast.workload.ops import FloatArray
 
 ANY = "*"
 """GPU or dtype of a row that stands for all that have no row of their own."""
@@ -32,79 +44,119 @@ STAND_INS = {
 }
 """Element types whose sustained shares come nearest, nearest first."""
 
+STEP = 0.01
+"""Resolution of a stored logarithm: 1 %."""
+LIMIT = float(np.log(2.0))
+"""A correction is at most a factor of 2 either way: beyond it the roofline, not a table, is wrong."""
+
+_LEAST_SHARE = 1e-6
+"""Least share of a peak that a kernel can be said to reach; the lowest shipped one is 0.05."""
+_LARGEST = 1e9
+"""Largest of the other constants: seconds, and sizes in elements."""
+_LIMITS = {
+    **dict.fromkeys(("compute", "memory", "unaligned"), (_LEAST_SHARE, 1)),
+    **dict.fromkeys(("wave", "unhidden"), (0, 1)),
+    **dict.fromkeys(("floor_s", "k_fill", "edge", "event_s"), (0, _LARGEST)),
+}
+
+_Key = tuple[str, str, str]
+_Axis = tuple[float, float, int]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyConstants:
-    """What one family of kernels sustains on one GPU with one element type.
-
-    Parameters
-    ----------
-    gpu, family, dtype : str
-        What it holds for; `ANY` for all others.
-    compute : float
-        Share of the peak FLOP/s that full waves of large tiles sustain (clock and pipeline).
-    memory : float
-        Share of the peak memory rate that is sustained.
-    floor_s : float
-        Device time of a kernel that does nothing.
-    k_fill : float
-        Reduction length at which a tile runs at half its rate.
-    wave : float
-        Share of the idling of a last, partly filled wave that is real; 0 to 1.
-    edge : float
-        What a small tile pays: relative cost is ``1 + edge * (1 / tile m + 1 / tile n)``.
-    unhidden : float
-        Share of the lesser of compute and memory time that is not hidden behind the greater.
-    unaligned : float
-        Share of the compute rate that is left where rows do not begin at multiples of 16 bytes.
-    event_s : float
-        What the measurements hold beside the kernel (event timing, launch); no part of a price.
-    rows : int
-        Measurements behind it; 0 for an estimate.
-    median_error, p90_error : float or None
-        Absolute relative errors of these measurements, in sample.
-    source : str
-        Where it comes from.
-    confidence : str
-        ``high``, ``medium`` or ``low``.
-    grid_of : str
-        GPU whose correction of the same family and type holds here too; its own where empty.
-    """
+    """What one family of kernels sustains on one GPU with one element type; `ANY` stands for all others."""
 
     gpu: str
     family: str
     dtype: str
     compute: float = 0.7
+    """Share of the peak FLOP/s that full waves of large tiles sustain (clock and pipeline)."""
     memory: float = 0.8
+    """Share of the peak memory rate that is sustained."""
     floor_s: float = 3e-6
+    """Device time of a kernel that does nothing."""
     k_fill: float = 0.0
+    """Reduction length at which a tile runs at half its rate."""
     wave: float = 0.0
+    """Share of the idling of a last, partly filled wave that is real; 0 to 1."""
     edge: float = 0.0
+    """What a small tile pays: relative cost is ``1 + edge * (1 / tile m + 1 / tile n)``."""
     unhidden: float = 0.0
+    """Share of the lesser of compute and memory time that is not hidden behind the greater."""
     unaligned: float = 0.5
+    """Share of the compute rate that is left where rows do not begin at multiples of 16 bytes."""
     event_s: float = 0.0
+    """What the measurements hold beside the kernel (event timing, launch); no part of an estimate."""
     rows: int = 0
+    """Measurements behind it; 0 for an estimate."""
     median_error: float | None = None
+    """Absolute relative error of these measurements, in sample."""
     p90_error: float | None = None
     source: str = ""
     confidence: str = "low"
+    """``high``, ``medium`` or ``low``."""
     grid_of: str = ""
+    """GPU whose correction of the same family and type holds here too; its own where empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Correction:
+    """A grid of logarithms of measured over predicted time for the constants of one GPU, family and dtype."""
+
+    gpu: str
+    family: str
+    dtype: str
+    axes: tuple[_Axis, ...]
+    """First and last node as binary logarithm of a size, and number of nodes, per size."""
+    log_factor_V: FloatArray
+    """Values at the nodes, the last axis fastest."""
+    rows: int = 0
+    """Measurements behind it."""
+
+    def factors(self, coordinates_ND: FloatArray) -> FloatArray:
+        """Return the factor on the predicted time of each call; 1 outside the measured range."""
+        octaves_ND = np.log2(np.maximum(coordinates_ND, 1e-9))
+        nodes_NC, weights_NC = corners(octaves_ND, self.axes)
+        log_N = np.clip((self.log_factor_V[nodes_NC] * weights_NC).sum(axis=1), -LIMIT, LIMIT)
+        factor_N: FloatArray = np.exp(log_N * _inside(octaves_ND, self.axes))
+        return factor_N
+
+
+def corners(octaves_ND: FloatArray, axes: tuple[_Axis, ...]) -> tuple[npt.NDArray[np.int64], FloatArray]:
+    """Return the nodes around each point, and their weights, which sum to 1; both of shape (points, 2 ** axes).
+
+    Points outside the grid are moved to its edge.
+    """
+    nodes_NC = np.zeros((len(octaves_ND), 1), np.int64)
+    weights_NC = np.ones((len(octaves_ND), 1))
+    for axis, (first, last, count) in enumerate(axes):
+        if count == 1:
+            continue
+        place_N = (np.clip(octaves_ND[:, axis], first, last) - first) / (last - first) * (count - 1)
+        below_N = np.minimum(place_N.astype(np.int64), count - 2)
+        part_N1 = (place_N - below_N)[:, None]
+        base_NC = nodes_NC * count + below_N[:, None]
+        nodes_NC = np.concatenate([base_NC, base_NC + 1], axis=1)
+        weights_NC = np.concatenate([weights_NC * (1 - part_N1), weights_NC * part_N1], axis=1)
+    return nodes_NC, weights_NC
+
+
+def _inside(octaves_ND: FloatArray, axes: tuple[_Axis, ...]) -> FloatArray:
+    """Return 1 inside the grid, 0 an octave outside it, and linearly between."""
+    first_D, last_D = (np.array([axis[side] for axis in axes]) for side in (0, 1))
+    beyond_N = np.maximum(first_D - octaves_ND, octaves_ND - last_D).max(axis=1)
+    inside_N: FloatArray = np.clip(1.0 - beyond_N, 0.0, 1.0)
+    return inside_N
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorConstants:
-    """All constants that prices are made with.
-
-    Parameters
-    ----------
-    rows : tuple of FamilyConstants
-        In any order; a later row of the same GPU, family and dtype counts.
-    corrections : tuple of Correction
-        Grids of measured over predicted time; a row without one is not corrected.
-    """
+    """All constants that estimates are made with; of one GPU, family and dtype the later row counts."""
 
     rows: tuple[FamilyConstants, ...]
     corrections: tuple[Correction, ...] = ()
+    """A row without one is not corrected."""
     _by_key: dict[_Key, FamilyConstants] = field(init=False, repr=False, compare=False, hash=False)
     _grid_by_key: dict[_Key, Correction] = field(init=False, repr=False, compare=False, hash=False)
 
@@ -172,28 +224,17 @@ def _as_used(row: FamilyConstants, distance: int) -> FamilyConstants:
 
 @cache
 def shipped_constants() -> OperatorConstants:
-    """Return the constants that come with traincast (`data/operators/constants.csv`)."""
-    file = resources.files("traincast") / "data" / "operators" / "constants.csv"
-    return OperatorConstants(tuple(read_constants(file.read_text(encoding="utf-8"))), shipped_corrections())
+    """Return the constants that come with traincast."""
+    folder = resources.files("traincast") / "data" / "operators"
+    rows = read_constants((folder / "constants.csv").read_text(encoding="utf-8"))
+    return OperatorConstants(
+        tuple(rows), tuple(read_corrections((folder / "corrections.csv").read_text(encoding="utf-8")))
+    )
 
 
 def read_constants(text: str) -> list[FamilyConstants]:
-    """Return the rows of a constants file.
-
-    Parameters
-    ----------
-    text : str
-        CSV whose columns are the fields of `FamilyConstants`; an empty cell is the default.
-    """
-    kinds = {each.name: each.type for each in fields(FamilyConstants)}
-    found = []
-    for row in csv.DictReader(io.StringIO(text)):
-        values: dict[str, object] = {}
-        for name, cell in row.items():
-            if cell:
-                values[name] = cell if kinds[name] is str else int(cell) if kinds[name] is int else float(cell)
-        found.append(FamilyConstants(**values))  # type: ignore[arg-type]
-    return found
+    """Return the rows of a CSV whose columns are the fields of `FamilyConstants`; an empty cell is the default."""
+    return [from_row(row, FamilyConstants) for row in csv.DictReader(io.StringIO(text))]
 
 
 def load_constants(path: str) -> list[FamilyConstants]:
@@ -211,38 +252,71 @@ def load_constants(path: str) -> list[FamilyConstants]:
         raise FormatError(f"is no file of operator constants; its columns must be among {', '.join(known)}", path, 1)
     try:
         rows = read_constants(text)
-    except (ValueError, TypeError) as error:
+    except (msgspec.ValidationError, ValueError, TypeError) as error:
         raise FormatError(f"a number cannot be read: {error}", path) from None
     for row in rows:
-        _check(row, path)
+        for name, (least, most) in _LIMITS.items():
+            if not least <= getattr(row, name) <= most:
+                raise FormatError(f"{name} of {row.gpu} {row.family} must be from {least:g} to {most:g}", path)
     return rows
 
 
-_LEAST_SHARE = 1e-6
-"""Least share of a peak that a kernel can be said to reach; the lowest shipped one is 0.05."""
-_LARGEST = 1e9
-"""Largest of the other constants: seconds, and sizes in elements."""
-
-
-def _check(row: FamilyConstants, path: str) -> None:
-    for name in ("compute", "memory", "unaligned"):
-        if not _LEAST_SHARE <= getattr(row, name) <= 1:
-            raise FormatError(f"{name} of {row.gpu} {row.family} must be from {_LEAST_SHARE:g} to 1", path)
-    for name in ("wave", "unhidden"):
-        if not 0 <= getattr(row, name) <= 1:
-            raise FormatError(f"{name} of {row.gpu} {row.family} must be between 0 and 1", path)
-    for name in ("floor_s", "k_fill", "edge", "event_s"):
-        if not 0 <= getattr(row, name) <= _LARGEST:
-            raise FormatError(f"{name} of {row.gpu} {row.family} must be from 0 to {_LARGEST:g}", path)
-
-
-def write_constants(rows: list[FamilyConstants]) -> str:
+def write_constants(rows: Iterable[FamilyConstants]) -> str:
     """Return the text of a constants file; `read_constants` of it gives equal rows."""
-    stream = io.StringIO()
     names = [each.name for each in fields(FamilyConstants)]
+    cells = ((getattr(row, name) for name in names) for row in rows)
+    return _csv(names, (["" if cell is None else _shown(cell) for cell in row] for row in cells))
+
+
+def read_corrections(text: str) -> list[Correction]:
+    """Return the corrections of a text that `write_corrections` wrote."""
+    return [
+        Correction(
+            gpu=row["gpu"],
+            family=row["family"],
+            dtype=row["dtype"],
+            axes=tuple(_axis(axis) for axis in row["axes"].split()),
+            log_factor_V=np.array(row["percent"].split(), np.float64) * STEP,
+            rows=int(row["rows"]),
+        )
+        for row in csv.DictReader(io.StringIO(text))
+    ]
+
+
+def write_corrections(corrections: Iterable[Correction]) -> str:
+    """Return corrections as CSV that a person can read.
+
+    Axes are ``first:last:nodes``. The last cell holds the values in whole percent (100 times the logarithm) over
+    several lines: each line goes along the last axis that has several nodes, blank lines part the planes.
+    """
+    lines = []
+    for each in corrections:
+        axes = " ".join(f"{first:g}:{last:g}:{count}" for first, last, count in each.axes)
+        lines.append([each.gpu, each.family, each.dtype, each.rows, axes, _percent(each)])
+    return _csv(["gpu", "family", "dtype", "rows", "axes", "percent"], lines)
+
+
+def _axis(text: str) -> _Axis:
+    first, last, count = text.split(":")
+    return float(first), float(last), int(count)
+
+
+def _percent(correction: Correction) -> str:
+    """Return the values as lines of whole percent."""
+    percent_V = np.clip(np.rint(correction.log_factor_V / STEP), -100, 100).astype(np.int64)
+    counts = [count for *_, count in correction.axes if count > 1] or [1]
+    width, plane = counts[-1], counts[-2] if len(counts) > 2 else len(percent_V)
+    lines = [" ".join(f"{value:3}" for value in line) for line in percent_V.reshape(-1, width).tolist()]
+    planes = ("\n".join(lines[start : start + plane]) for start in range(0, len(lines), plane))
+    return "\n" + "\n\n".join(planes) + "\n"
+
+
+def _shown(cell: object) -> object:
+    return f"{cell:.5g}" if isinstance(cell, float) else cell
+
+
+def _csv(header: list[str], rows: Iterable[list[object]]) -> str:
+    stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(names)
-    for row in rows:
-        cells = (getattr(row, name) for name in names)
-        writer.writerow("" if cell is None else f"{cell:.5g}" if isinstance(cell, float) else cell for cell in cells)
+    writer.writerows([header, *rows])
     return stream.getvalue()

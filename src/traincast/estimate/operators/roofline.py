@@ -24,16 +24,13 @@ Waterman and Patterson, 2009.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from traincast.estimate.operators.constants import FamilyConstants
-from traincast.estimate.operators.contract import FloatArray, Work
-from traincast.job.dtypes import bytes_per_element
-
-IntArray = npt.NDArray[np.int64]
+from traincast.estimate.operators.families import FP32_BYTES, Work
+from traincast.workload.ops import FloatArray, IntArray
 
 GEMM_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 """Tiles of result that libraries' matrix kernels compute per block (names of cuBLAS and CUTLASS kernels)."""
@@ -42,8 +39,6 @@ ATTENTION_ROWS = (128, 64)
 _LEAST_EDGE = min(1.0 / tile_m + 1.0 / tile_n for tile_m, tile_n in GEMM_TILES)
 SPLITS = (1, 2, 4, 8)
 """Into how many parts a kernel may split the reduction."""
-PARTIAL_BYTES = bytes_per_element("fp32")
-"""Partial results of a split reduction are kept in fp32."""
 
 
 class WorkColumns(NamedTuple):
@@ -65,20 +60,10 @@ class WorkColumns(NamedTuple):
 
     def select(self, calls: IntArray) -> "WorkColumns":
         """Return the work of some of the calls."""
-        return WorkColumns(
-            flops_N=self.flops_N[calls],
-            bytes_N=self.bytes_N[calls],
-            batch_N=self.batch_N[calls],
-            m_N=self.m_N[calls],
-            n_N=self.n_N[calls],
-            k_N=self.k_N[calls],
-            efficiency_N=self.efficiency_N[calls],
-            kernels_N=self.kernels_N[calls],
-            aligned_N=self.aligned_N[calls],
-            coordinates_ND=self.coordinates_ND[calls],
-            whole_n=self.whole_n,
-            tiled=self.tiled,
-        )
+        chosen: dict[str, Any] = {
+            name: each[calls] for name, each in self._asdict().items() if isinstance(each, np.ndarray)
+        }
+        return self._replace(**chosen)
 
 
 class Machine(NamedTuple):
@@ -91,28 +76,19 @@ class Machine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Times of calls and what they are made of, as columns.
-
-    Parameters
-    ----------
-    time_N, compute_N, memory_N, latency_N : array of float
-        Seconds.
-    tile_N : array of int
-        Position of the chosen tile; meaningless where the work has none.
-    split_N : array of int
-        Parts of the reduction.
-    blocks_N, waves_N : array of float
-        Blocks, and waves of them that are paid.
-    """
+    """Times of calls in seconds and what they are made of, as columns."""
 
     time_N: FloatArray
     compute_N: FloatArray
     memory_N: FloatArray
     latency_N: FloatArray
     tile_N: IntArray
+    """Position of the chosen tile; meaningless where the work has none."""
     split_N: IntArray
+    """Parts of the reduction."""
     blocks_N: FloatArray
     waves_N: FloatArray
+    """Waves of blocks that are paid."""
 
 
 def columns_of(works: Sequence[Work]) -> WorkColumns:
@@ -139,21 +115,7 @@ def columns_of(works: Sequence[Work]) -> WorkColumns:
 
 
 def roofline(columns: WorkColumns, machine: Machine, constants: FamilyConstants) -> Parts:
-    """Return the times of calls of one family on one GPU.
-
-    Parameters
-    ----------
-    columns : WorkColumns
-        The work.
-    machine : Machine
-        The peaks.
-    constants : FamilyConstants
-        What of the peaks is sustained.
-
-    Returns
-    -------
-    Parts
-    """
+    """Return the times of calls of one family on one GPU, which sustains a share of its peaks."""
     memory_N = columns.bytes_N / (machine.bandwidth_bytes_per_s * constants.memory)
     latency_N = columns.kernels_N * constants.floor_s
     if not columns.tiled:
@@ -210,7 +172,7 @@ def _best(
     rate_N = machine.peak_flops_per_s / sms * constants.compute * columns.efficiency_N
     rate_N = rate_N * np.where(columns.aligned_N > 0, 1.0, constants.unaligned)
     compute_CN = waves_CN * tile_flops_CN / rate_N
-    results_N = PARTIAL_BYTES * columns.batch_N * columns.m_N * columns.n_N
+    results_N = FP32_BYTES * columns.batch_N * columns.m_N * columns.n_N
     partial_CN = np.where(split_C1 > 1, 2.0 * split_C1, 0.0) * results_N
     traffic_CN = memory_N + partial_CN / (machine.bandwidth_bytes_per_s * constants.memory)
     time_CN = _total(compute_CN, traffic_CN, latency_N, constants)

@@ -1,7 +1,7 @@
 """What a collective, an operator, or SimAI's sum over a file comes to, for people."""
 
 from traincast.estimate.collective_table import CollectiveRow, CollectiveTable
-from traincast.estimate.operator_price import OperatorPrice
+from traincast.estimate.operators.cost import OperatorPrice
 from traincast.estimate.simai.total import SimaiReport
 from traincast.report.terminal.layout import (
     Column,

@@ -1,4 +1,4 @@
-"""Attention: one fused kernel, or the products and the softmax each on its own.
+"""Attention: one fused kernel, or the GEMMs and the softmax each on its own.
 
 Shape of both: (batch, queries, keys, heads, kv_heads, qk_dim, v_dim): sequence lengths of queries
 and keys, heads of queries and of keys/values (fewer: GQA), and the sizes of a query/key head and of a
@@ -6,7 +6,7 @@ value head (different in MLA). `causal`: the queries are the last of the keys' s
 no later key. `window`: keys seen at most.
 
 ``attention`` takes the option ``kernel``: ``fa1 fa2 fa3 cudnn triton fallback``, the generation of the
-kernel (default: the best measured on the GPU). Forward makes 2 products per score (Q K', P V),
+kernel (default: the best measured on the GPU). Forward makes 2 GEMMs per score (Q K', P V),
 backward 5 (Q K' again, dO V', P' dO, dS K, dS' Q), as in FlashAttention-2 (arXiv 2307.08691,
 section 2); scores that a mask hides are neither counted nor, but for the diagonal's blocks, computed.
 
@@ -16,11 +16,11 @@ writes, dropout reads and writes).
 """
 
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.estimate.operators.calls import direction, element_bytes, number, only_options, option, sizes
-from traincast.estimate.operators.contract import FAMILIES, OperatorCall, Tiling, Work
+from traincast.estimate.operators.families import BOTH_WAYS, Size, Tiling, Work, element_bytes, family
 from traincast.hardware import attention_kernels
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.hardware.gpu import Gpu
+from traincast.workload.calls import OperatorCall
 
 KERNELS = ("auto", "fa1", "fa2", "fa3", "cudnn", "triton", "fallback")
 """Generations of fused attention kernels; ``fallback``: what runs where none of them takes the head size."""
@@ -32,23 +32,21 @@ MISALIGNED_SHARE = 1 / 3.4
 """Rate of a misaligned head size: order of magnitude, from 6 training runs (docs/measured.md)."""
 
 
-def check_kernel(call: OperatorCall, gpu: Gpu) -> None:
-    """Refuse an attention kernel that a GPU cannot run, by the rule that jobs are refused by.
+_SIZES = (
+    Size("batch", 1),
+    Size("queries"),
+    Size("keys", "queries"),
+    Size("heads"),
+    Size("kv_heads", "heads"),
+    Size("qk_dim"),
+    Size("v_dim", "qk_dim"),
+)
 
-    Parameters
-    ----------
-    call : OperatorCall
-        Any operator; only attention with an option ``kernel`` can be refused.
-    gpu : Gpu
-        The accelerator.
 
-    Raises
-    ------
-    ConfigError
-        If the GPU does not run the kernel.
-    """
+def _check_kernel(call: OperatorCall, gpu: Gpu) -> None:
+    """Refuse an attention kernel that a GPU cannot run, by the rule that jobs are refused by."""
     kernel = dict(call.options).get("kernel")
-    if call.family == "attention" and kernel in ATTENTION_KERNELS:
+    if kernel in ATTENTION_KERNELS:
         try:
             attention_kernels.check_kernel(kernel, gpu)
         except InfeasibleError as error:
@@ -69,38 +67,48 @@ def keys_per_query(queries: float, keys: float, causal: bool, window: int) -> fl
     return float((rising * (2 * first + rising - 1) / 2 + (queries - rising) * seen) / queries)
 
 
-@FAMILIES.register("attention")
-def attention(call: OperatorCall) -> Work:
+@family(
+    "attention",
+    *_SIZES,
+    directions=BOTH_WAYS,
+    options={"kernel": KERNELS},
+    masked=True,
+    cost_class=lambda call: f"attention {dict(call.options).get('kernel', 'fa2')}",
+    check=_check_kernel,
+)
+def attention(call: OperatorCall, *, kernel: str) -> Work:
     """Return the work of a fused attention kernel."""
-    batch, queries, keys, heads, kv_heads, qk_dim, v_dim = _sizes(call)
-    only_options(call, "kernel", "causal", "window")
-    backward = direction(call, "forward", "backward") == "backward"
-    kernel = option(call, "kernel", "auto", KERNELS)
+    batch, queries, keys, heads, kv_heads, qk_dim, v_dim = _checked(call)
+    backward = call.direction == "backward"
     seen = keys_per_query(queries, keys, call.causal, call.window)
     masked = call.causal or 0 < call.window < keys
     width = 3 * qk_dim + 2 * v_dim if backward else qk_dim + v_dim
     base = "attention_backward" if backward else "attention"
     q_o, k_v = heads * queries * (qk_dim + v_dim), kv_heads * keys * (qk_dim + v_dim)
-    times = 2 if backward else 1
+    elements = 2 * (q_o + k_v) + heads * queries * v_dim if backward else q_o + k_v
     return Work(
         constants=(base,) if kernel == "auto" else (f"{base}_{kernel}", base),
         flops=2.0 * batch * heads * queries * width * seen,
-        bytes_moved=batch * (times * (q_o + k_v) + (heads * queries * v_dim if backward else 0))
-        * max(element_bytes(call.dtype), 1.0),
+        bytes_moved=batch * elements * max(element_bytes(call.dtype), 1.0),
         tiling=Tiling(batch=batch * heads, m=queries, n=width, k=seen + (DIAGONAL if masked else 0), whole_n=True),
         efficiency=MISALIGNED_SHARE if qk_dim % ALIGNED or v_dim % ALIGNED else 1.0,
         coordinates=(queries, batch * heads, qk_dim),
         terms=(("keys per query", seen),),
-    )  # fmt: skip
+    )
 
 
-@FAMILIES.register("unfused_attention")
-def unfused_attention(call: OperatorCall) -> Work:
-    """Return the work of attention whose scores go through memory: batched products and a softmax."""
-    batch, queries, keys, heads, _, qk_dim, v_dim = _sizes(call)
-    only_options(call, "passes", "causal", "window")
-    backward = direction(call, "forward", "backward") == "backward"
-    passes = number(call, "passes", 4.0)
+@family(
+    "unfused_attention",
+    *_SIZES,
+    directions=BOTH_WAYS,
+    options={"passes": 4.0},
+    masked=True,
+    cost_class=lambda _: "attention unfused",
+)
+def unfused_attention(call: OperatorCall, *, passes: float) -> Work:
+    """Return the work of attention whose scores go through memory: batched GEMMs and a softmax."""
+    batch, queries, keys, heads, _, qk_dim, v_dim = _checked(call)
+    backward = call.direction == "backward"
     each = batch * heads
     shapes = [(each, queries, keys, qk_dim), (each, queries, v_dim, keys)]
     if backward:
@@ -122,13 +130,12 @@ def unfused_attention(call: OperatorCall) -> Work:
     return Work(constants=(), flops=0.0, bytes_moved=0.0, parts=(*parts, softmax))
 
 
-def _sizes(call: OperatorCall) -> tuple[int, ...]:
-    found = sizes(call, "batch", "queries", "keys", "heads", "kv_heads", "qk_dim", "v_dim")
-    heads, kv_heads = found[3:5]
+def _checked(call: OperatorCall) -> tuple[int, ...]:
+    _, queries, keys, heads, kv_heads, *_ = call.shape
     if heads % kv_heads:
         raise ConfigError(f"{heads} heads cannot share {kv_heads} heads of keys and values evenly", "shape")
-    if call.causal and found[1] > found[2]:
-        raise ConfigError(f"{found[1]} causal queries cannot be the last of {found[2]} keys", "shape")
+    if call.causal and queries > keys:
+        raise ConfigError(f"{queries} causal queries cannot be the last of {keys} keys", "shape")
     if call.window < 0:
         raise ConfigError(f"is {call.window}; it must be 0 (all keys) or a number of keys", "window")
-    return found
+    return call.shape

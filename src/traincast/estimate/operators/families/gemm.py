@@ -1,0 +1,89 @@
+"""GEMMs: one, a batch of equal ones, or a group of experts.
+
+``gemm`` has the shape (m, n, k), or (batch, m, n, k): m rows (tokens) of k inputs give n
+outputs. The shape is always that of the forward layer; the gradients are GEMMs of their own::
+
+    forward   m x n, reduction k        Y  = X W
+    dgrad     m x k, reduction n        dX = dY W'
+    wgrad     n x k, reduction m        dW += dY' X     (read and written in fp32)
+
+``grouped_gemm`` has the shape (rows, n, k, groups): `rows` of all experts together go through
+`groups` weights, in one launch. Option ``accumulate``: ``fp32`` (default) adds a weight gradient to
+the fp32 one in memory, ``none`` writes it in the result's type. Option
+``kernel`` of ``grouped_gemm``: ``triton`` for the fused expert kernels of inference frameworks.
+"""
+
+from dataclasses import replace
+
+from traincast.estimate.operators.families import (
+    FP32_BYTES,
+    Size,
+    Tiling,
+    Work,
+    element_bytes,
+    family,
+    result_bytes,
+)
+from traincast.workload.calls import OperatorCall
+
+VECTOR_BYTES = 16
+"""What a thread loads at once, if the row of the matrix begins at a multiple of it. Rows are n or k elements long,
+whatever the direction."""
+_WAYS = ("forward", "dgrad", "wgrad")
+_ACCUMULATE = ("fp32", "none")
+
+
+def _cost_class(call: OperatorCall) -> str:
+    """Return the family and type; matrix units run both 16-bit types at one rate."""
+    return f"{call.family} {'bf16' if call.dtype == 'fp16' else call.dtype}"
+
+
+@family(
+    "gemm",
+    Size("batch", 1),
+    *("m", "n", "k"),
+    drops_batch=True,
+    directions=_WAYS,
+    options={"accumulate": _ACCUMULATE},
+    cost_class=_cost_class,
+)
+def gemm(call: OperatorCall, *, accumulate: str) -> Work:
+    """Return the work of a GEMM or of a batch of them."""
+    *batch, m, n, k = call.shape
+    return _product(call, batch[0] if batch else 1, m, n, k, "bmm" if batch else "gemm", accumulate)
+
+
+@family(
+    "grouped_gemm",
+    *("rows", "n", "k", "groups"),
+    directions=_WAYS,
+    options={"accumulate": _ACCUMULATE, "kernel": ("auto", "triton")},
+    cost_class=_cost_class,
+)
+def grouped_gemm(call: OperatorCall, *, accumulate: str, kernel: str) -> Work:
+    """Return the work of the GEMMs of several experts in one launch."""
+    rows, n, k, groups = call.shape
+    busy = min(groups, rows)
+    work = _product(call, busy, rows / busy, n, k, "grouped_gemm", accumulate)
+    return work if kernel == "auto" else replace(work, constants=(f"grouped_gemm_{kernel}", *work.constants))
+
+
+def _product(call: OperatorCall, batch: float, m: float, n: float, k: float, name: str, accumulate: str) -> Work:
+    inputs, result = element_bytes(call.dtype), result_bytes(call.dtype)
+    aligned = all(size * int(inputs or 1) % VECTOR_BYTES == 0 for size in (n, k))
+    way = call.direction
+    if way == "wgrad":
+        m, n, k = n, k, m
+    elif way == "dgrad":
+        n, k = k, n
+    written = 2 * FP32_BYTES if way == "wgrad" and accumulate == "fp32" else result
+    special = () if way == "forward" else (f"{name}_{way}",)
+    plain = () if name == "gemm" else ("gemm",)
+    return Work(
+        constants=(*special, name, *plain),
+        flops=2.0 * batch * m * n * k,
+        bytes_moved=batch * ((m * k + k * n) * inputs + m * n * written),
+        tiling=Tiling(batch=batch, m=m, n=n, k=k),
+        aligned=aligned,
+        coordinates=((m, n, k) if name == "gemm" else (batch, m, n, k)) + (2.0 if aligned else 1.0,),
+    )

@@ -1,0 +1,128 @@
+"""Operators that work on each element or each row alone and are bound by memory.
+
+======================  ==========================  =======================================================
+family                  shape                       bytes per element (b: of the type)
+======================  ==========================  =======================================================
+``elementwise``         (rows, width)               b (inputs + outputs); options ``inputs`` 2, ``outputs`` 1
+``activation``          (tokens, width of output)   gelu: b 2, backward b 3; gated: b 3, backward b 5
+``rotary``              (tokens, heads, head_dim)   b 2, and the table once
+``accumulate``          (elements)                  b + 8: reads a gradient, adds it to one in fp32
+``cast``                (elements)                  2 + b: from bf16 to the type; option ``copies`` of the result
+``copy``                (elements)                  b 2
+``norm``, ``softmax``   (rows, width)               b 2; backward b 3: gradient and one saved tensor in, gradient out
+``optimizer``           (parameters)                30 of Adam on 16-bit weights, or ``bytes_per_parameter``
+======================  ==========================  =======================================================
+
+Adam on 16-bit or narrower weights reads and writes two fp32 moments (16 bytes) and the fp32 weight (8), reads the
+fp32 gradient (4) and writes the weight in 16 bits (2): 30 bytes per parameter; Megatron runs fit 27
+(docs/measured.md). SGD keeps one moment. FLOP per element: 5 for softmax, 6 for a norm, as NeuSight counts them
+(arXiv 2407.13853).
+"""
+
+from traincast.estimate.operators.families import (
+    BOTH_WAYS,
+    FP32_BYTES,
+    Work,
+    element_bytes,
+    family,
+    memory_bound,
+    result_bytes,
+)
+from traincast.workload.calls import OperatorCall
+
+_GATED = ("swiglu", "geglu")
+_MOMENTS = {"adam": 2, "sgd": 1}
+
+
+@family("elementwise", "rows", "width", options={"inputs": 2.0, "outputs": 1.0, "kind": ""})
+def elementwise(call: OperatorCall, *, inputs: float, outputs: float, kind: str) -> Work:
+    """Return the work of an operator on each element: addition, scaling, dropout, mask."""
+    rows, width = call.shape
+    names = (f"elementwise_{kind}", kind, "elementwise") if kind else ("elementwise",)
+    return _on_elements(*names, elements=rows * width, bytes_each=(inputs + outputs) * result_bytes(call.dtype))
+
+
+@family(
+    "activation",
+    *("tokens", "width"),
+    directions=BOTH_WAYS,
+    options={"kind": ("gelu", "relu", "silu", "tanh", *_GATED)},
+)
+def activation(call: OperatorCall, *, kind: str) -> Work:
+    """Return the work of an activation function; gated ones multiply it with a second input."""
+    tokens, width = call.shape
+    tensors = {"forward": 2, "backward": 3} if kind not in _GATED else {"forward": 3, "backward": 5}
+    bytes_each = tensors[call.direction] * result_bytes(call.dtype)
+    return _on_elements("activation", "elementwise", elements=tokens * width, bytes_each=bytes_each, flops=8.0)
+
+
+@family("rotary", "tokens", "heads", "head_dim", directions=BOTH_WAYS)
+def rotary(call: OperatorCall) -> Work:
+    """Return the work of rotating queries and keys; its gradient is the rotation back."""
+    tokens, heads, head_dim = call.shape
+    bytes_each = 2 * result_bytes(call.dtype) + 2 * FP32_BYTES / heads
+    return _on_elements("rotary", "elementwise", elements=tokens * heads * head_dim, bytes_each=bytes_each, flops=3.0)
+
+
+@family("accumulate", "elements")
+def accumulate(call: OperatorCall) -> Work:
+    """Return the work of adding a gradient to the fp32 one in memory."""
+    bytes_each = element_bytes(call.dtype) + 2 * FP32_BYTES
+    return _on_elements("accumulate", "elementwise", elements=call.shape[0], bytes_each=bytes_each)
+
+
+@family("cast", "elements", options={"copies": 1.0})
+def cast(call: OperatorCall, *, copies: float) -> Work:
+    """Return the work of a cast from bf16 to the type of the call, with its scales."""
+    bytes_each = element_bytes("bf16") + copies * element_bytes(call.dtype)
+    return _on_elements("cast", "elementwise", elements=call.shape[0], bytes_each=bytes_each, flops=2.0)
+
+
+@family("copy", "elements")
+def copy(call: OperatorCall) -> Work:
+    """Return the work of copying elements from one place in memory to another."""
+    bytes_each = 2 * element_bytes(call.dtype)
+    return _on_elements("copy", "elementwise", elements=call.shape[0], bytes_each=bytes_each, flops=0.0)
+
+
+@family("norm", "rows", "width", directions=BOTH_WAYS, options={"kind": ("rms", "layer")})
+def norm(call: OperatorCall, *, kind: str) -> Work:  # noqa: ARG001 - both kinds move the same bytes
+    """Return the work of a layer norm or RMS norm."""
+    return _on_rows(call, "norm", 6.0)
+
+
+@family("softmax", "rows", "width", directions=BOTH_WAYS)
+def softmax(call: OperatorCall) -> Work:
+    """Return the work of a softmax over each row."""
+    return _on_rows(call, "softmax", 5.0)
+
+
+@family("optimizer", "parameters", options={"kind": tuple(_MOMENTS), "bytes_per_parameter": None, "kernels": 1.0})
+def optimizer(call: OperatorCall, *, kind: str, bytes_per_parameter: float | None, kernels: float) -> Work:
+    """Return the work of a step of the optimizer over a rank's parameters, one launch per bucket of tensors."""
+    (parameters,) = call.shape
+    narrow = result_bytes(call.dtype) if call.dtype not in ("fp32", "tf32") else 0.0
+    usual = FP32_BYTES * (2 * _MOMENTS[kind] + 2 + 1) + narrow
+    return memory_bound(
+        "optimizer",
+        "elementwise",
+        flops=12.0 * parameters,
+        bytes_moved=(usual if bytes_per_parameter is None else bytes_per_parameter) * parameters,
+        kernels=max(1, round(kernels)),
+    )
+
+
+def _on_elements(*names: str, elements: float, bytes_each: float, flops: float = 1.0) -> Work:
+    moved = elements * bytes_each
+    return memory_bound(*names, flops=flops * elements, bytes_moved=moved, coordinates=(moved,))
+
+
+def _on_rows(call: OperatorCall, name: str, flops_per_element: float) -> Work:
+    rows, width = call.shape
+    backward, element = call.direction == "backward", result_bytes(call.dtype)
+    return memory_bound(
+        *((f"{name}_backward", name) if backward else (name,)),
+        flops=flops_per_element * rows * width * (1.5 if backward else 1.0),
+        bytes_moved=(3 if backward else 2) * rows * width * element,
+        coordinates=(rows, width * element),
+    )
