@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
+from traincast.engine import run
 from traincast.engine.graph import build_graph
-from traincast.engine.run import run
 from traincast.hardware.cluster import Cluster
 from traincast.job.job import Job
 from traincast.job.options import OVERLAP_CLASSES, StepOptions

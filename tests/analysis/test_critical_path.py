@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from support import HandMade, collective, compute, expanded, layouts, rich_rows, timed, wait, write_aicb, write_cluster
 from traincast import api
 from traincast.analysis.critical_path import critical_path
+from traincast.engine import run
 from traincast.engine.graph import build_graph
-from traincast.engine.run import run
 from traincast.job.parallel import Parallel
 from traincast.workload.words import Kind
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from support import collective, compute
-from traincast.analysis.parts import step_parts
+from traincast.analysis.breakdown import step_parts
+from traincast.workload.builder import wait_op
 from traincast.workload.ops import Op, table_of
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
@@ -80,3 +81,8 @@ def test_waiting_is_a_part_of_the_time_of_each_span():
         runs.append((piece(compute(1), "loss_func"), now + 3, now + 3, now + 4))
         now += 4
     assert spent(*runs) == {"forward_step": (15, 2.5), "loss_func": (5, 0)}
+
+
+def test_a_part_that_a_trace_calls_wait_is_shown_and_an_unnamed_wait_is_not():
+    traced, unnamed = piece(compute(1), "wait"), wait_op(Stream.COMPUTE)
+    assert spent((traced, 0, 0, 2), (unnamed, 2, 2, 2), (compute(1), 2, 2, 3)) == {"wait": (2, 0), "forward": (1, 0)}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from traincast.engine import run
 from traincast.engine.graph import build_graph
-from traincast.engine.run import run
 from traincast.errors import DeadlockError, ProgramError
 
 
@@ -231,11 +231,11 @@ def test_auto_takes_the_kernel_for_large_programs_and_wherever_it_is_loaded(monk
     calls = []
     genuine = kernel.run_kernel
     monkeypatch.setattr(kernel, "run_kernel", lambda *given: calls.append(1) or genuine(*given))
-    monkeypatch.setattr("traincast.engine.run.KERNEL_FROM_OPS", 3)
+    monkeypatch.setattr("traincast.engine.KERNEL_FROM_OPS", 3)
     times([0, 0], [1, 1], engine="auto")
     assert len(calls) == 1
     monkeypatch.delitem(sys.modules, "traincast.engine.kernel")
-    monkeypatch.setattr("traincast.engine.run._simulated", [0])
+    monkeypatch.setattr("traincast.engine._simulated", [0])
     times([0, 0], [1, 1], engine="auto")
     assert len(calls) == 1, "loading it takes longer than a small program"
     times([0], [1], engine="auto")
@@ -249,21 +249,21 @@ def forbidden(*_):
 def test_the_reference_is_pure_python_however_large_the_program_and_wherever_the_kernel_is_loaded(monkeypatch):
     kernel = pytest.importorskip("traincast.engine.kernel")
     monkeypatch.setattr(kernel, "run_kernel", forbidden)
-    monkeypatch.setattr("traincast.engine.run.KERNEL_FROM_OPS", 1)
+    monkeypatch.setattr("traincast.engine.KERNEL_FROM_OPS", 1)
     assert times([0, 0], [1, 1], engine="reference") == [(0, 0, 1), (1, 1, 2)]
 
 
 def test_the_kernel_is_the_kernel_however_small_the_program(monkeypatch):
     pytest.importorskip("numba")
-    monkeypatch.setattr("traincast.engine.run.run_reference", forbidden)
+    monkeypatch.setattr("traincast.engine.run_reference", forbidden)
     assert times([0, 0], [1, 1], engine="kernel") == [(0, 0, 1), (1, 1, 2)]
 
 
 def test_without_numba_every_program_runs_in_pure_python(monkeypatch):
     monkeypatch.delitem(sys.modules, "traincast.engine.kernel", raising=False)
-    monkeypatch.setattr("traincast.engine.run.find_spec", lambda _: None)
-    monkeypatch.setattr("traincast.engine.run.KERNEL_FROM_OPS", 1)
-    monkeypatch.setattr("traincast.engine.run._simulated", [0])
+    monkeypatch.setattr("traincast.engine.find_spec", lambda _: None)
+    monkeypatch.setattr("traincast.engine.KERNEL_FROM_OPS", 1)
+    monkeypatch.setattr("traincast.engine._simulated", [0])
     for engine in ("auto", "reference"):
         assert times([0, 0], [1, 1], engine=engine) == [(0, 0, 1), (1, 1, 2)]
     assert "traincast.engine.kernel" not in sys.modules

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import traincast
 from support import ALONE, HandMade, collective, compute, layouts, rich_rows, wait, write_aicb
+from traincast.engine import run
 from traincast.engine.graph import build_graph
-from traincast.engine.run import run
 from traincast.errors import ConfigError
 from traincast.estimate.collectives.price import price_collective
 from traincast.estimate.overlap import OVERLAP_SLOWDOWN, slowdowns

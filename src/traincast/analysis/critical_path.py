@@ -22,19 +22,10 @@ class CriticalPath:
 
 
 def critical_path(program: Program, timeline: Timeline) -> CriticalPath:
-    """Return a critical path of a step.
+    """Return a critical path of a step; where several chains are equally long, that of the lowest operations.
 
-    Parameters
-    ----------
-    program, timeline : Program, Timeline
-        What ran, and when.
-
-    Returns
-    -------
-    CriticalPath
-        Where several chains are equally long, the one of the lowest operations. Making an operation of
-        it longer by dt makes the step longer by dt (for a small dt), so the path is the gradient of the
-        step with respect to every duration.
+    Making an operation of it longer by dt makes the step longer by dt (for a small dt), so the path is the gradient of
+    the step with respect to every duration.
 
     Notes
     -----

@@ -1,9 +1,10 @@
-"""What the engine runs: who follows whom, as arrays.
+"""What the engine runs: who follows whom, as arrays; and the circle in a program that cannot finish.
 
 Letters: N operations, E edges, J joints, I members of joints.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +47,6 @@ def build_graph(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, 
     joint_N : int array [N]
         Operations of a joint (0, 1, 2 ...) start and end together; -1 for none.
 
-    Returns
-    -------
-    Graph
-
     Raises
     ------
     ProgramError
@@ -89,3 +86,42 @@ def _next_of_stream(stream_N: IntArray) -> IntArray:
     next_N = np.full(len(stream_N), -1, dtype=np.int32)
     next_N[order[:-1][same]] = order[1:][same]
     return next_N
+
+
+def find_cycle(graph: Graph) -> list[int]:
+    """Return operations, each waiting for the next and the last for the first; empty if there is no such circle.
+
+    Operations of one joint count as one, for each waits for whatever another waits for.
+    """
+    node_of = [op if joint < 0 else len(graph) + joint for op, joint in enumerate(graph.joint_N.tolist())]
+    blockers = _blockers(graph, node_of)
+    on_path: set[int] = set()
+    for root in range(len(graph)):
+        path = [root]
+        on_path = {node_of[root]}
+        while path:
+            waiting = blockers[node_of[path[-1]]]
+            if not waiting:
+                on_path.discard(node_of[path.pop()])
+                continue
+            # Popped once and for all: what has been followed to its end cannot be part of a circle.
+            target = waiting.pop()
+            if node_of[target] in on_path:
+                begin = next(place for place, op in enumerate(path) if node_of[op] == node_of[target])
+                return [target, *path[begin + 1 :]]
+            path.append(target)
+            on_path.add(node_of[target])
+    return []
+
+
+def _blockers(graph: Graph, node_of: list[int]) -> list[list[int]]:
+    """Return for each operation or joint the operations that must end before it may start."""
+    before: list[list[int]] = [[] for _ in range(len(graph) + len(graph.joint_ptr_J1) - 1)]
+    for op, follower in enumerate(graph.next_N.tolist()):
+        if follower >= 0:
+            before[node_of[follower]].append(op)
+    targets = graph.edge_dst_E.tolist()
+    for op, (begin, end) in enumerate(pairwise(graph.edge_ptr_N1.tolist())):
+        for target in targets[begin:end]:
+            before[node_of[target]].append(op)
+    return before

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from traincast.engine import run
 from traincast.engine.graph import Graph
-from traincast.engine.run import run
 from traincast.estimate.contention import SharedNetwork
 from traincast.hardware.cluster import Cluster
 from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from traincast import __version__
-from traincast.analysis.breakdown import rank_breakdown
-from traincast.analysis.parts import Spent, step_parts
+from traincast.analysis.breakdown import Spent, rank_breakdown, step_parts
 from traincast.analysis.stragglers import find_stragglers
 from traincast.diagnostics import Note
-from traincast.engine.run import run
+from traincast.engine import run
 from traincast.estimate.compute import price_compute
 from traincast.estimate.factors import CostFactors
 from traincast.fabric.placement import place_job
