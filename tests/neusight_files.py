@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from traincast.formats.neusight.table import COLUMNS
+from traincast.formats.neusight.grammar import COLUMNS
 
 GPT2_LARGE = Path(__file__).parent.parent / "examples" / "neusight_gpt2_large_dp.tsv"
 QUIET = (0, "None", 0)

@@ -8,8 +8,7 @@ from neusight_files import GPT2_LARGE, bert_rows, json_columns, json_rows, pipel
 from traincast import api
 from traincast.errors import FormatError, TraincastError
 from traincast.formats.contract import FORMATS
-from traincast.formats.neusight.grammar import parse
-from traincast.formats.neusight.table import COLUMNS
+from traincast.formats.neusight.grammar import COLUMNS, parse
 from traincast.job.options import LayoutOptions
 
 SAMPLES = [

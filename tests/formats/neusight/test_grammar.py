@@ -6,9 +6,7 @@ import pytest
 
 from neusight_files import GPT2_LARGE, QUIET, bert_rows, gradient, json_columns, json_rows, pipeline_rows, row, text_of
 from traincast.errors import FormatError
-from traincast.formats.neusight.grammar import parse
-from traincast.formats.neusight.rows import Cell
-from traincast.formats.neusight.table import COLUMNS
+from traincast.formats.neusight.grammar import COLUMNS, Cell, parse
 from traincast.workload.words import Group, Operation
 
 ROW = row("addmm", (9.5, "None", 0), (19, "ALLREDUCE_ASYNC", 4919040), (1.5, "NONE", 0))

@@ -17,9 +17,8 @@ from neusight_files import (
 )
 from traincast import api
 from traincast.errors import FormatError
-from traincast.formats.neusight.grammar import parse
+from traincast.formats.neusight.grammar import COLUMNS, looks_like, parse
 from traincast.formats.neusight.inspection import structural_oddities
-from traincast.formats.neusight.table import COLUMNS, looks_like
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from traincast.formats.neusight.lower import overlap_class_of
+from traincast.formats.neusight.read import overlap_class_of
 from traincast.workload.words import OverlapClass
 
 

@@ -5,10 +5,9 @@ the fields of AICB's ``Work_Item``.
 """
 
 from traincast.formats.contract import text_format
-from traincast.formats.neusight.grammar import parse
+from traincast.formats.neusight.grammar import looks_like, parse
 from traincast.formats.neusight.inspection import describe
 from traincast.formats.neusight.read import build
-from traincast.formats.neusight.table import looks_like
 
 text_format(
     "neusight",

@@ -1,63 +1,295 @@
-"""Read NeuSight operator forecasts, as text or JSON: times in milliseconds, sizes in elements."""
+"""Read NeuSight operator forecasts, tab-separated text or JSON: times in milliseconds, sizes in elements.
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TypeVar
+The text has a header with the names of the columns, in any order. The JSON is a list of objects, one a row, or an
+object with a list (or an object by row number, as pandas writes it) a column. Source: NeuSight's operator forecasts,
+exported with the row fields of AICB (``Work_Item`` of aliyun/aicb); the sizes stay NeuSight's shapes, in elements.
+"""
 
-from traincast.diagnostics import Remarks
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
-from traincast.files import read_bytes
-from traincast.formats.neusight.rows import Cell, Column, NeusightFile, Row, Token, elements, time_s, token
-from traincast.formats.neusight.table import Record, read_table
-from traincast.formats.values import check_lines, shown
-from traincast.workload.words import Group, Operation
+from traincast.formats import values
+from traincast.formats.contract import Sniff
+from traincast.formats.values import check_lines, filled_lines, shown
+from traincast.workload.words import Group, Operation, Phase
 
-_HINT: dict[Callable[[str], object], str] = {
-    time_s: "; write milliseconds, such as 9.98",
-    elements: "; write a number of elements, such as 4919040",
+NEUSIGHT_DTYPE = "fp32"
+"""Type of the elements where the user says none; NeuSight forecasts no other."""
+GRADIENT_SUFFIX = "_grad"
+"""Ends the name of a row that reduces the gradient of the node after it."""
+MILLISECONDS_PER_SECOND = 1e3
+MAX_ELEMENTS = 2**50 - 1
+"""Largest size in elements, so that its bytes are in range whatever the type."""
+
+PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "weight_grad": Phase.WEIGHT_GRADIENT}
+"""Parts of a row. The backward one has the kernels of both gradients, the last the accumulation of the weight's."""
+COLUMNS = (
+    "name",
+    *(f"{part}_{what}" for part in PHASES for what in ("compute_time", "comm_type", "comm_size")),
+    "process_time",
+)
+
+_COLLECTIVES = {
+    "ALLREDUCE": Operation.ALL_REDUCE,
+    "ALLGATHER": Operation.ALL_GATHER,
+    "REDUCESCATTER": Operation.REDUCE_SCATTER,
+    "ALLTOALL": Operation.ALL_TO_ALL,
+    "BROADCAST": Operation.BROADCAST,
 }
-"""What to do about a value that cannot be read, where its own message does not say."""
+_ASYNC = "_ASYNC"
+_COLUMN_OBJECT = re.compile(r'\{\s*"name"\s*:\s*[\[{]')
 
 T = TypeVar("T")
 
 
-def load(path: Path) -> NeusightFile:
-    """Read a file from disk (see `parse`); undecodable bytes are replaced, and fail where they matter."""
-    return parse(str(path), read_bytes(path).decode("utf-8", errors="replace"))
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One part of a row: a computation and the communication after it."""
+
+    compute_s: float
+    operation: Operation
+    asynchronous: bool
+    """Whether the communication overlaps with what follows (``_ASYNC``)."""
+    elements: int
+    """Size of the communication; may be non-zero where there is none."""
+    group: Group
+    """Who communicates; NONE for nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: an operator, or a communication."""
+
+    number: int
+    """1-based line of the text, or 0-based entry of the JSON form."""
+    name: str
+    """Node of the traced model, such as ``addmm_1`` or ``transformer_h_0_ln_1_grad``."""
+    forward: Cell
+    backward: Cell
+    weight_grad: Cell
+    process_s: float
+    """Seconds after each communication; never filled by the exporter."""
+
+    @property
+    def cells(self) -> tuple[Cell, Cell, Cell]:
+        """The three parts, in the order of `PHASES`."""
+        return self.forward, self.backward, self.weight_grad
+
+    @property
+    def reductions(self) -> tuple[Cell, ...]:
+        """Cells that reduce gradients over dp."""
+        return tuple(cell for cell in self.cells[1:] if cell.group is Group.DP)
+
+    @property
+    def sends(self) -> bool:
+        """Whether the row hands an activation, or its gradient, to the next stage."""
+        return any(cell.group is Group.PP for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeusightFile:
+    """What a whole file says, with what is unusual about single values."""
+
+    path: str
+    rows: tuple[Row, ...]
+    entries: bool
+    """Whether it is the JSON form, whose rows have no lines."""
+    oddities: tuple[Note, ...] = ()
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether any row says a time of the backward pass."""
+        return any(row.backward.compute_s or row.weight_grad.compute_s for row in self.rows)
+
+    def line(self, index: int) -> int | None:
+        """Return the line of a row; None in the JSON form."""
+        return None if self.entries else self.rows[index].number
+
+    def place(self, index: int) -> str:
+        """Return where a row stands: ``file:line``, or ``file[entry]`` in the JSON form."""
+        number = self.rows[index].number
+        return f"{self.path}[{number}]" if self.entries else f"{self.path}:{number}"
+
+
+def looks_like(head: str) -> Sniff:
+    """Tell from the names of the columns, in the beginning of a file, whose last line may be cut."""
+    if _is_json(head):
+        there = sum(f'"{name}"' in head for name in COLUMNS)
+        if there == 1 and _COLUMN_OBJECT.match(head.lstrip("\ufeff \t\r\n")):
+            return Sniff(0.3, "a JSON object that begins with a list of names")
+    else:
+        # A BOM and empty lines may come first.
+        header = head.removeprefix("\ufeff").lstrip().split("\n", 1)[0].split()
+        there = sum(name in header for name in COLUMNS)
+    if there == len(COLUMNS):
+        return Sniff(0.95, "all columns of a NeuSight operator forecast")
+    if "forward_compute_time" in head and there > 1:
+        return Sniff(0.6, f"{there} of the {len(COLUMNS)} columns of a NeuSight operator forecast")
+    return Sniff(0.0, f"the columns are not {COLUMNS[0]}, {COLUMNS[1]} ...")
 
 
 def parse(path: str, text: str) -> NeusightFile:
-    """Read the text of a file.
-
-    Parameters
-    ----------
-    path : str
-        Where the text came from, for messages.
-    text : str
-        Tab-separated text or JSON (see `traincast.formats.neusight.table`).
-
-    Returns
-    -------
-    NeusightFile
+    """Read the text of a file; `path` is where it came from, for messages.
 
     Raises
     ------
     FormatError
-        With the line (JSON: the entry), and the column and value, of the first thing that
-        cannot be read.
-
-    Notes
-    -----
-    Source: NeuSight's operator forecasts, exported with the row fields of AICB (``Work_Item``
-    of aliyun/aicb); the sizes stay NeuSight's shapes, in elements.
+        With the line (JSON: the entry), and the column and value, of the first thing that cannot be read.
     """
     check_lines(text, path)
-    table = read_table(path, text)
-    remarks = Remarks(path, entries=table.entries)
-    reader = _RowReader(path, table.entries, remarks)
-    rows = tuple(reader.row(record) for record in table.records)
+    entries = _is_json(text)
+    records = _entries(path, text) if entries else _lines(path, text)
+    remarks = Remarks(path, entries=entries)
+    reader = _RowReader(path, entries, remarks)
+    rows = tuple(reader.row(number, record) for number, record in records)
     _check_stages(reader, rows)
-    return NeusightFile(path=path, rows=rows, entries=table.entries, oddities=remarks.notes())
+    return NeusightFile(path=path, rows=rows, entries=entries, oddities=remarks.notes())
+
+
+# --- rows of text
+
+_Records = list[tuple[int, dict[str, str]]]
+"""The number of each row (see `Row.number`) and its values by column, as text."""
+
+
+def _is_json(text: str) -> bool:
+    return text.lstrip("\ufeff \t\r\n")[:1] in ("[", "{")
+
+
+def _lines(path: str, text: str) -> _Records:
+    lines = filled_lines(text)
+    if not lines:
+        raise FormatError("the file is empty", path)
+    first, header = lines[0]
+    names = _fields(header)
+    if problem := _wrong_columns(names):
+        message = f"the header {problem}; it needs, separated by tabs: {', '.join(COLUMNS)}"
+        raise FormatError(message, path, first)
+    records = []
+    for line, content in lines[1:]:
+        found = _fields(content)
+        if len(found) != len(names):
+            listed = ", ".join(shown(value) for value in found[: len(names) + 2])
+            more = ", ..." if len(found) > len(names) + 2 else ""
+            message = f"a row has {len(names)} columns ({', '.join(names)}); found {len(found)}: {listed}{more}"
+            raise FormatError(message, path, line)
+        records.append((line, dict(zip(names, found, strict=True))))
+    if not records:
+        raise FormatError("the file ends after its header; the rows are missing", path, first)
+    return records
+
+
+def _fields(line: str) -> list[str]:
+    # Editors replace tabs by spaces; no value has a space in it.
+    return [value.strip() for value in line.split("\t")] if "\t" in line else line.split()
+
+
+def _wrong_columns(names: Sequence[str]) -> str:
+    """Say what is wrong with the names of the columns; nothing if they are right, in any order."""
+    missing = [name for name in COLUMNS if name not in names]
+    unknown = [name for name in names if name not in COLUMNS]
+    if missing:
+        return f"lacks {', '.join(missing)}"
+    if unknown:
+        return f"has the unknown {shown(unknown[0])}"
+    return "" if len(names) == len(COLUMNS) else "has a column twice"
+
+
+def _entries(path: str, text: str) -> _Records:
+    # Deep nesting raises RecursionError, and a number of thousands of digits ValueError.
+    try:
+        data = json.loads(text.removeprefix("\ufeff").rstrip("\0 \t\r\n"))
+    except json.JSONDecodeError as problem:
+        raise FormatError(f"is not JSON: {problem.msg} (column {problem.colno})", path, problem.lineno) from None
+    except (ValueError, RecursionError):
+        raise FormatError("is not JSON of rows: a number is too long, or the nesting too deep", path) from None
+    records = []
+    for number, row in enumerate(_rows_of_columns(path, data) if isinstance(data, dict) else data):
+        wrong = _wrong_columns(list(row)) if isinstance(row, dict) else "is not an object with a value per column"
+        if wrong:
+            raise FormatError(f"entry [{number}] {wrong}; it needs {', '.join(COLUMNS)}", path)
+        records.append((number, {name: _as_text(value) for name, value in row.items()}))
+    if not records:
+        raise FormatError("has no rows", path)
+    return records
+
+
+def _rows_of_columns(path: str, data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Turn a list, or an object by row number, per column into an object per row."""
+    if problem := _wrong_columns(list(data)):
+        raise FormatError(f"the object {problem}; it needs a list for each of {', '.join(COLUMNS)}", path)
+    wrong = [name for name in COLUMNS if not isinstance(data[name], (list, dict))]
+    if wrong:
+        raise FormatError(f"column {wrong[0]} is not a list of values, one per row", path)
+    numbers = _row_numbers(data["name"])
+    columns = {name: list(found.values()) if isinstance(found, dict) else found for name, found in data.items()}
+    for name, found in columns.items():
+        if len(found) != len(numbers):
+            count = f"has {len(found)} values and column name has {len(numbers)}"
+            raise FormatError(f"column {name} {count}; it needs one per row", path)
+        if _row_numbers(data[name]) != numbers:
+            raise FormatError(f"column {name} does not number its rows as column name does", path)
+    return [dict(zip(columns, found, strict=True)) for found in zip(*columns.values(), strict=True)]
+
+
+def _row_numbers(column: Sequence[object] | dict[str, object]) -> list[str]:
+    return list(column) if isinstance(column, dict) else [str(number) for number in range(len(column))]
+
+
+def _as_text(value: object) -> str:
+    """Return a JSON value as it would stand in the text form."""
+    if isinstance(value, str):
+        # JSON can spell half a character, which no output could write.
+        return value.strip().encode("utf-8", "replace").decode()
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "an object"
+    return str(value)
+
+
+# --- values
+
+
+class _Token(NamedTuple):
+    """What a kind of communication says."""
+
+    operation: Operation
+    asynchronous: bool
+
+
+def _time_s(text: str) -> float:
+    return values.time_s(text, MILLISECONDS_PER_SECOND, "ms")
+
+
+def _size(text: str) -> int:
+    return values.whole(text, "count", most=MAX_ELEMENTS)
+
+
+@lru_cache(maxsize=256)
+def _token(text: str) -> _Token:
+    """Read a kind of communication, in any case; ``None`` is text here."""
+    name = text.upper()
+    if name == "NONE":
+        return _Token(Operation.NONE, asynchronous=False)
+    if name == "SENDRECV":
+        return _Token(Operation.SEND_RECV, asynchronous=False)
+    collective = name.removesuffix(_ASYNC)
+    if collective in _COLLECTIVES:
+        return _Token(_COLLECTIVES[collective], asynchronous=name.endswith(_ASYNC))
+    known = f"None, {', '.join(_COLLECTIVES)} (each also with {_ASYNC}), SENDRECV"
+    raise ValueError(f"unknown communication {shown(text)}; write one of {known}")
+
+
+_HINT: dict[Callable[[str], object], str] = {
+    _time_s: "; write milliseconds, such as 9.98",
+    _size: "; write a number of elements, such as 4919040",
+}
+"""What to do about a value that cannot be read, where its own message does not say."""
 
 
 class _RowReader:
@@ -73,18 +305,17 @@ class _RowReader:
             return FormatError(f"entry [{number}]: {message}", self.path)
         return FormatError(message, self.path, number)
 
-    def row(self, record: Record) -> Row:
+    def row(self, number: int, record: dict[str, str]) -> Row:
         """Read one row."""
-        number, name = record.number, record.values["name"]
+        name = record["name"]
         if not name:
             raise self.error(number, "column name is empty; write the name of the operator")
         if name in self.names:
-            self.remarks.add(
-                "name-repeated", f"the name {shown(name)} stands twice; traced nodes have one each", number
-            )
+            text = f"the name {shown(name)} stands twice; traced nodes have one each"
+            self.remarks.add("name-repeated", text, number)
         self.names.add(name)
-        forward, backward, weight_grad = (self._cell(record, column) for column in Column)
-        process_s = self._value(record, "process_time", time_s)
+        forward, backward, weight_grad = (self._cell(number, record, part) for part in PHASES)
+        process_s = self._value(number, record, "process_time", _time_s)
         if process_s:
             text = (
                 "process_time is not 0 (its exporter never fills it); taken as ms after each communication of the row"
@@ -92,47 +323,44 @@ class _RowReader:
             self.remarks.add("process-time", text, number)
         return Row(number, name, forward, backward, weight_grad, process_s)
 
-    def _cell(self, record: Record, column: Column) -> Cell:
-        compute_s = self._value(record, f"{column}_compute_time", time_s)
-        kind = self._value(record, f"{column}_comm_type", token)
-        size = self._value(record, f"{column}_comm_size", elements)
-        group = _group(kind, column)
-        if group is Group.PP and column is Column.WEIGHT_GRAD:
-            raise self.error(
-                record.number,
-                f"column {column}_comm_type: SENDRECV hands over activations; write it in forward_comm_type or "
-                "backward_comm_type",
-            )
-        if group is Group.NONE and size:
-            text = f"a size stands beside None in column {column}_comm_size and is not used"
-            self.remarks.add("size-beside-none", text, record.number)
-        elif group is not Group.NONE and not size:
-            text = f"column {column}_comm_size: a communication of 0 elements"
-            self.remarks.add("zero-size", text, record.number)
-        return Cell(compute_s, kind.operation, kind.asynchronous, size, group)
+    def _cell(self, number: int, record: dict[str, str], part: str) -> Cell:
+        compute_s = self._value(number, record, f"{part}_compute_time", _time_s)
+        kind = self._value(number, record, f"{part}_comm_type", _token)
+        elements = self._value(number, record, f"{part}_comm_size", _size)
+        group = _group(kind, part)
+        if group is Group.PP and part == "weight_grad":
+            text = "SENDRECV hands over activations; write it in forward_comm_type or backward_comm_type"
+            raise self.error(number, f"column {part}_comm_type: {text}")
+        if group is Group.NONE and elements:
+            text = f"a size stands beside None in column {part}_comm_size and is not used"
+            self.remarks.add("size-beside-none", text, number)
+        elif group is not Group.NONE and not elements:
+            self.remarks.add("zero-size", f"column {part}_comm_size: a communication of 0 elements", number)
+        return Cell(compute_s, kind.operation, kind.asynchronous, elements, group)
 
-    def _value(self, record: Record, column: str, read: Callable[[str], T]) -> T:
+    def _value(self, number: int, record: dict[str, str], column: str, read: Callable[[str], T]) -> T:
         try:
-            return read(record.values[column])
+            return read(record[column])
         except ValueError as problem:
-            raise self.error(record.number, f"column {column}: {problem}{_HINT.get(read, '')}") from None
+            raise self.error(number, f"column {column}: {problem}{_HINT.get(read, '')}") from None
 
 
-def _group(kind: Token, column: Column) -> Group:
+def _group(kind: _Token, part: str) -> Group:
     """Return who communicates: what overlaps or follows a weight gradient is dp, what blocks is tp."""
     if kind.operation is Operation.NONE:
         return Group.NONE
     if kind.operation is Operation.SEND_RECV:
         return Group.PP
-    return Group.DP if kind.asynchronous or column is Column.WEIGHT_GRAD else Group.TP
+    return Group.DP if kind.asynchronous or part == "weight_grad" else Group.TP
 
 
 def _check_stages(reader: _RowReader, rows: tuple[Row, ...]) -> None:
     """Refuse a stage without rows: SENDRECV separates two stages."""
+    text = "SENDRECV separates two stages, but no rows of a stage stand"
     before = True
     for row in rows:
         if row.sends and before and not any(cell.compute_s for cell in row.cells):
-            raise reader.error(row.number, "SENDRECV separates two stages, but no rows of a stage stand before it")
+            raise reader.error(row.number, f"{text} before it")
         before = row.sends
     if before:
-        raise reader.error(rows[-1].number, "SENDRECV separates two stages, but no rows of a stage stand after it")
+        raise reader.error(rows[-1].number, f"{text} after it")

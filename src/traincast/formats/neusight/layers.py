@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
-from traincast.formats.neusight.rows import GRADIENT_SUFFIX, MILLISECONDS_PER_SECOND, NeusightFile
+from traincast.formats.neusight.grammar import GRADIENT_SUFFIX, MILLISECONDS_PER_SECOND, NeusightFile
 from traincast.job.options import LayoutOptions
 from traincast.units import counted
 
@@ -27,18 +27,12 @@ _AFTER_LAYERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Where the layers of a file are; numbers index `NeusightFile.rows` (0-based).
-
-    Parameters
-    ----------
-    starts : tuple of int
-        First row of each layer.
-    end : int
-        Row after the last layer.
-    """
+    """Where the layers of a file are; numbers index `NeusightFile.rows`."""
 
     starts: tuple[int, ...]
+    """First row of each layer."""
     end: int
+    """Row after the last layer."""
 
     @property
     def last(self) -> range:
@@ -47,18 +41,10 @@ class Layers:
 
 
 def find_layers(file: NeusightFile) -> Layers | None:
-    """Find the layers of a file by the names of its modules.
+    """Find the layers of a file by the names of its modules; None if no name says a layer.
 
-    Parameters
-    ----------
-    file : NeusightFile
-        What the file says.
-
-    Returns
-    -------
-    Layers or None
-        The last layer ends before the next stage, or before the first module that is in no
-        layer (``transformer_ln_f``, ``lm_head``); None if no name says a layer.
+    The last layer ends before the next stage, or before the first module that is in no layer
+    (``transformer_ln_f``, ``lm_head``).
     """
     stem, number, starts, last = "", "", [], 0
     for index, row in enumerate(file.rows):
@@ -82,32 +68,13 @@ def _leaves(file: NeusightFile, index: int, root: str) -> bool:
     return row.sends or row.name.startswith(root) or _AFTER_LAYERS.search(row.name) is not None
 
 
-def named_layer(file: NeusightFile, first: str, last: str) -> Layers:
-    """Return the layer that the user names by its first and last row.
-
-    Parameters
-    ----------
-    file : NeusightFile
-        What the file says.
-    first, last : str
-        Names of rows, both inclusive. The gradient row of the first one, which stands before
-        it, is taken along.
-
-    Returns
-    -------
-    Layers
-
-    Raises
-    ------
-    ConfigError
-        If there is no such row, or the last one stands before the first.
-    """
+def _named_layer(file: NeusightFile, first: str, last: str) -> Layers:
+    """Return the layer that the user names by its first and last row; the gradient row before it is taken along."""
     names = [row.name for row in file.rows]
     for name in (first, last):
         if name not in names:
-            raise ConfigError(
-                f"{file.path} has no row {name!r}; its rows are {names[0]} ... {names[-1]}", "layer_block"
-            )
+            known = f"its rows are {names[0]} ... {names[-1]}"
+            raise ConfigError(f"{file.path} has no row {name!r}; {known}", "layer_block")
     begin = names.index(first)
     if last not in names[begin:]:
         raise ConfigError(f"row {last!r} stands before row {first!r}; write FIRST:LAST", "layer_block")
@@ -116,21 +83,12 @@ def named_layer(file: NeusightFile, first: str, last: str) -> Layers:
 
 
 def arrange(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> list[tuple[int, int]]:
-    """Lay out the rows of the whole model.
-
-    Parameters
-    ----------
-    file : NeusightFile
-        What the file says.
-    options : LayoutOptions
-        ``layers`` and ``layer_block``.
-    notes : Notebook
-        Receives what was repeated, or that the model may have more layers.
+    """Lay out the rows of the whole model, of as many layers as `options` say.
 
     Returns
     -------
     list of (int, int)
-        Row (0-based) and layer: -1 before the first layer, the number of layers after the last.
+        Index of a row and its layer: -1 before the first layer, the number of layers after the last.
 
     Raises
     ------
@@ -139,7 +97,7 @@ def arrange(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> list
     """
     if options.layer_block is not None and options.layers is None:
         raise ConfigError("says which rows --layers repeats; give --layers too", "layer_block")
-    found = find_layers(file) if options.layer_block is None else named_layer(file, *options.block_ends)
+    found = find_layers(file) if options.layer_block is None else _named_layer(file, *options.block_ends)
     if found is None:
         if options.layers is not None and options.layers > 1:
             raise ConfigError(
@@ -150,25 +108,28 @@ def arrange(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> list
         return [(index, -1) for index in range(len(file.rows))]
     listed = len(found.starts)
     if options.layers is None:
-        listed_layers = counted(listed, "layer")
-        text = f"the file lists {listed_layers} of the model and is simulated as written; give --layers N for all N"
-        notes.warn("layers-as-listed", text, file.line(found.starts[0]))
+        text = f"the file lists {counted(listed, 'layer')} of the model and is simulated as written"
+        notes.warn("layers-as-listed", f"{text}; give --layers N for all N", file.line(found.starts[0]))
     copies = _copies(file, found, options.layers or listed)
     if copies > 1:
         notes.assume("layers-repeated", _arithmetic(file, found, copies), file.line(found.starts[-1]))
         if any(row.sends for row in file.rows):
             text = f"all {copies} copies of the last listed layer run in its stage; the stages may be uneven"
             notes.warn("layers-in-one-stage", text, file.line(found.starts[-1]))
-    return _repeated(file, found, copies)
+    starts, layer, rows = set(found.starts), -1, []
+    for index in range(found.starts[-1]):
+        layer += index in starts
+        rows.append((index, layer))
+    rows += [(index, listed - 1 + copy) for copy in range(copies) for index in found.last]
+    return rows + [(index, listed - 1 + copies) for index in range(found.end, len(file.rows))]
 
 
 def _copies(file: NeusightFile, found: Layers, layers: int) -> int:
     """Return how often the last layer runs."""
     listed = len(found.starts)
     if layers < listed:
-        raise ConfigError(
-            f"is {layers}, but {file.path} lists {counted(listed, 'layer')}; give {listed} or more", "layers"
-        )
+        lists = counted(listed, "layer")
+        raise ConfigError(f"is {layers}, but {file.path} lists {lists}; give {listed} or more", "layers")
     copies = layers - listed + 1
     if copies > 1 and any(file.rows[index].sends for index in found.last):
         raise ConfigError("cannot repeat a layer with a SENDRECV row in it: it is in two stages", "layers")
@@ -176,17 +137,6 @@ def _copies(file: NeusightFile, found: Layers, layers: int) -> int:
     if rows > MAX_ROWS:
         raise ConfigError(f"{layers} layers make {rows} rows, above the limit of {MAX_ROWS}", "layers")
     return copies
-
-
-def _repeated(file: NeusightFile, found: Layers, copies: int) -> list[tuple[int, int]]:
-    listed, starts = len(found.starts), set(found.starts)
-    layer = -1
-    rows = []
-    for index in range(found.starts[-1]):
-        layer += index in starts
-        rows.append((index, layer))
-    rows += [(index, listed - 1 + copy) for copy in range(copies) for index in found.last]
-    return rows + [(index, listed - 1 + copies) for index in range(found.end, len(file.rows))]
 
 
 def forward_s(file: NeusightFile, rows: range) -> float:
@@ -201,9 +151,8 @@ def milliseconds(time_s: float) -> str:
 
 def _arithmetic(file: NeusightFile, found: Layers, copies: int) -> str:
     rows, last = file.rows, found.last
-    before, layer, after = (
-        forward_s(file, part) for part in (range(last.start), last, range(last.stop, len(file.rows)))
-    )
+    parts = (range(last.start), last, range(last.stop, len(file.rows)))
+    before, layer, after = (forward_s(file, part) for part in parts)
     which = "the one listed layer" if len(found.starts) == 1 else f"the last of {len(found.starts)} listed layers"
     return (
         f"{which} ({rows[last.start].name} to {rows[last.stop - 1].name}, {counted(len(last), 'row')}) runs "

@@ -1,53 +1,53 @@
-"""Read a NeuSight file into the intermediate form: its layout, its stages, what it leaves out.
+"""Make the workload of a NeuSight file: its layout, its stages, what it leaves out.
 
-Letters: P stages, Q virtual stages in model order (here the stages), M microbatches.
+Forward runs the rows in their order, backward in reverse, so that a gradient row, which stands
+before its node, is launched right after the node's backward. A row computes and then
+communicates; what is asynchronous holds nobody back.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError
 from traincast.formats.contract import Source
 from traincast.formats.layout import asked_dp, warn_single_microbatch
+from traincast.formats.neusight.grammar import NEUSIGHT_DTYPE, Cell, NeusightFile, Row
 from traincast.formats.neusight.inspection import GRAVE, GRAVE_GRADIENTS, structural_oddities
 from traincast.formats.neusight.layers import arrange, milliseconds
-from traincast.formats.neusight.lower import RowLowering
-from traincast.formats.neusight.rows import NEUSIGHT_DTYPE, NeusightFile
 from traincast.job.dtypes import bytes_per_element
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.units import counted, format_size
-from traincast.workload.words import Group
+from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
+from traincast.workload.words import Group, OverlapClass, Phase
 from traincast.workload.workload import Workload
 
 NEUSIGHT_GPUS = 4
 """GPUs that NeuSight's own formula for communication is fixed at, whatever the layout."""
 
+_Work = Sequence[tuple[int, int]]
+"""Rows of the file, each with its layer (see `arrange`)."""
 
-def decide_layout(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> Parallel:
-    """Work out degrees and microbatches.
 
-    Parameters
-    ----------
-    file : NeusightFile
-        What the file says.
-    options : LayoutOptions
-        What the user says.
-    notes : Notebook
-        Receives every assumption and warning.
+def build(file: NeusightFile, options: LayoutOptions, source: Source) -> Workload:
+    """Make the workload of a file."""
+    notes = source.notes
+    work = arrange(file, options, notes)
+    parallel = _parallel(file, options, notes)
+    dtype = _dtype(file, work, options, notes)
+    builder = source.builder(parallel, options.schedule or "1f1b")
+    _lay_out(_Lowering(builder, file, dtype, _estimates_backward(file, work, options, notes)), work, options)
+    _say_what_is_left_out(file, work, parallel, options, notes)
+    grave = GRAVE if options.forward_only else GRAVE | GRAVE_GRADIENTS
+    notes.warnings += [note for note in (*file.oddities, *structural_oddities(file)) if note.code in grave]
+    message_bytes = _message_bytes(file, bytes_per_element(dtype), notes)
+    return builder.workload(message_bytes, forward_only=options.forward_only)
 
-    Returns
-    -------
-    Parallel
-        As many stages as the file's SENDRECV rows separate.
 
-    Raises
-    ------
-    ConfigError
-        If the user wants other stages than the file has.
-    InfeasibleError
-        If the GPUs do not divide into the degrees.
-    """
+def _parallel(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> Parallel:
+    """Work out degrees and microbatches; there are as many stages as SENDRECV rows separate."""
     pp = 1 + sum(row.sends for row in file.rows)
     if options.pp not in (None, pp):
         raise ConfigError(
@@ -58,38 +58,29 @@ def decide_layout(file: NeusightFile, options: LayoutOptions, notes: Notebook) -
     if pp > 1 and options.microbatches is None:
         text = "the file says no number of microbatches; taken as 1, as NeuSight does (give --microbatches)"
         notes.assume("microbatches-absent", text, None)
-    tp, dp = _degrees(file, options, pp, notes)
-    _warn_not_rescaled(file, options, notes)
+    groups = {cell.group for row in file.rows for cell in row.cells}
+    tp, dp = _degrees(file, options, pp, groups, notes)
+    # Nothing in the file says which tp its times are of.
+    if options.tp is not None and (options.tp != 1 or Group.TP in groups):
+        text = f"the file says no tp; its compute times and elements are kept as they are for tp {options.tp}"
+        unused = "" if Group.TP in groups else ", and no row communicates over tp"
+        notes.warn("tp-not-rescaled", f"{text}{unused}", None)
     parallel = Parallel(tp=tp, dp=dp, pp=pp, microbatches=options.microbatches or 1)
     warn_single_microbatch(notes, pp, pp, parallel.microbatches, None)
     return parallel
 
 
-def _warn_not_rescaled(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> None:
-    """Warn where the user says a tp: nothing in the file says which one its times are of."""
-    communicates = Group.TP in _groups(file)
-    if options.tp is None or (options.tp == 1 and not communicates):
-        return
-    text = f"the file says no tp; its compute times and elements are kept as they are for tp {options.tp}"
-    notes.warn("tp-not-rescaled", text if communicates else f"{text}, and no row communicates over tp", None)
-
-
-def _groups(file: NeusightFile) -> set[Group]:
-    return {cell.group for row in file.rows for cell in row.cells}
-
-
-def _degrees(file: NeusightFile, options: LayoutOptions, pp: int, notes: Notebook) -> tuple[int, int]:
+def _degrees(
+    file: NeusightFile, options: LayoutOptions, pp: int, groups: set[Group], notes: Notebook
+) -> tuple[int, int]:
     """Return tp and dp: what the user leaves open follows from the GPUs, else from NeuSight's 4."""
-    groups = _groups(file)
     tp = options.tp
-    if tp is None:
-        only_tp = Group.TP in groups and Group.DP not in groups
-        if only_tp and options.gpus is not None:
-            tp = max(1, options.gpus // (pp * (options.dp or 1)))
-            text = f"the file communicates over tp only, so {counted(options.gpus, 'GPU makes', 'GPUs make')} tp {tp}"
-            notes.assume("tp-from-gpus", text, None)
-        else:
-            tp = _default(Group.TP, groups, notes)
+    if tp is None and Group.TP in groups and Group.DP not in groups and options.gpus is not None:
+        tp = max(1, options.gpus // (pp * (options.dp or 1)))
+        text = f"the file communicates over tp only, so {counted(options.gpus, 'GPU makes', 'GPUs make')} tp {tp}"
+        notes.assume("tp-from-gpus", text, None)
+    elif tp is None:
+        tp = _default(Group.TP, groups, notes)
     dp = asked_dp(options, {"tp": tp, "pp": pp}, file.path)
     return tp, _default(Group.DP, groups, notes) if dp is None else dp
 
@@ -105,25 +96,6 @@ def _default(group: Group, groups: set[Group], notes: Notebook) -> int:
         None,
     )
     return NEUSIGHT_GPUS
-
-
-_Work = list[tuple[int, int]]
-
-
-def build(file: NeusightFile, options: LayoutOptions, source: Source) -> Workload:
-    """Make the workload of a file."""
-    notes = source.notes
-    work = arrange(file, options, notes)
-    parallel = decide_layout(file, options, notes)
-    dtype = _dtype(file, work, options, notes)
-    builder = source.builder(parallel, options.schedule or "1f1b")
-    lowering = RowLowering(builder, file, dtype, _estimates_backward(file, work, options, notes))
-    _lay_out(lowering, _stages(file, work), options.forward_only)
-    _say_what_is_left_out(file, work, parallel, options, notes)
-    grave = GRAVE if options.forward_only else GRAVE | GRAVE_GRADIENTS
-    notes.warnings += [note for note in (*file.oddities, *structural_oddities(file)) if note.code in grave]
-    message_bytes = _message_bytes(file, bytes_per_element(dtype), notes)
-    return builder.workload(message_bytes, forward_only=options.forward_only)
 
 
 def _dtype(file: NeusightFile, work: _Work, options: LayoutOptions, notes: Notebook) -> str:
@@ -158,23 +130,115 @@ def _estimates_backward(file: NeusightFile, work: _Work, options: LayoutOptions,
     return True
 
 
-def _stages(file: NeusightFile, work: _Work) -> list[_Work]:
-    """Split the rows after each SENDRECV row."""
-    stages: list[_Work] = [[]]
-    for index, layer in work:
-        stages[-1].append((index, layer))
-        if file.rows[index].sends:
-            stages.append([])
-    return stages
+@dataclass(slots=True)
+class _Lowering:
+    """Turns rows into operations."""
+
+    builder: WorkloadBuilder
+    file: NeusightFile
+    dtype: str
+    """Type of the elements that sizes are counted in."""
+    estimate_backward: bool
+    """Whether the file lacks the backward pass, and each operator's is taken as twice its forward."""
+    reductions: set[int] = field(default_factory=set)
+    """Operations that reduce gradients over dp."""
+
+    def forward(self, work: _Work) -> Rows:
+        """Lower the forward pass of rows."""
+        ops = []
+        for index, layer in work:
+            row = self.file.rows[index]
+            ops += self._compute(row, Phase.FORWARD, row.forward.compute_s, layer)
+            ops += self._communicate(row, row.forward, Phase.FORWARD, layer)
+        return ops
+
+    def backward(self, work: _Work) -> Rows:
+        """Lower the backward pass of rows, last row first."""
+        ops = []
+        for index, layer in reversed(work):
+            row = self.file.rows[index]
+            input_s, weight_s = row.backward.compute_s, row.weight_grad.compute_s
+            if self.estimate_backward:
+                input_s = weight_s = row.forward.compute_s
+            ops += self._compute(row, Phase.BACKWARD, input_s, layer)
+            # What blocks needs the input gradient; a reduction needs the accumulated gradient.
+            if row.backward.group is Group.TP:
+                ops += self._communicate(row, row.backward, Phase.BACKWARD, layer)
+            ops += self._compute(row, Phase.WEIGHT_GRADIENT, weight_s, layer)
+            if row.backward.group is not Group.TP:
+                ops += self._communicate(row, row.backward, Phase.BACKWARD, layer)
+            ops += self._communicate(row, row.weight_grad, Phase.WEIGHT_GRADIENT, layer)
+        return ops
+
+    def _compute(self, row: Row, phase: Phase, duration_s: float, layer: int) -> Rows:
+        if duration_s == 0:
+            return []
+        assumed = self.estimate_backward and phase is not Phase.FORWARD
+        bound, place = overlap_class_of(row.name), self._place(row)
+        return self.builder.add(
+            compute_op(row.name, phase, duration_s, overlap_class=bound, assumed=assumed, place=place, layer=layer)
+        )
+
+    def _communicate(self, row: Row, cell: Cell, phase: Phase, layer: int) -> Rows:
+        """Add the collective of a cell; messages between stages come with the pipeline schedule."""
+        if cell.group in (Group.NONE, Group.PP) or cell.elements == 0:
+            return []
+        added = self.builder.add(
+            collective_op(
+                row.name,
+                phase,
+                cell.group,
+                cell.operation,
+                cell.elements * bytes_per_element(self.dtype),
+                blocking=not cell.asynchronous,
+                dtype=self.dtype,
+                process_s=row.process_s,
+                place=self._place(row),
+                layer=layer,
+            )
+        )
+        if phase is not Phase.FORWARD and cell.group is Group.DP:
+            self.reductions.update(added)
+        return added
+
+    def _place(self, row: Row) -> Place:
+        return Place(0, 0 if self.file.entries else row.number)
 
 
-def _lay_out(lowering: RowLowering, stages: list[_Work], forward_only: bool) -> None:
-    """Write the template of every rank; gradients are reduced in the last microbatch only."""
+_GEMMS = frozenset({"addmm", "baddbmm", "bmm", "dense", "einsum", "head", "linear", "matmul", "mm", "proj"})
+_STREAMS = frozenset(
+    {
+        *("softmax", "norm", "layernorm", "ln", "dropout", "gelu", "relu", "silu", "tanh", "sigmoid", "erf", "rsqrt"),
+        *("add", "sub", "rsub", "mul", "div", "truediv", "pow", "neg", "exp", "mean", "sum", "where", "cat", "to"),
+        *("contiguous", "clone", "type", "float", "embedding", "embeddings", "wte", "wpe", "act"),
+    }
+)
+_ENDINGS = frozenset({"grad", "f"})
+"""Last words that say nothing of the work: a gradient's row, and GPT-2's final norm ``ln_f``."""
+
+
+def overlap_class_of(name: str) -> OverlapClass:
+    """Return the class of an operator by the last telling word of its name; unknown where none is known.
+
+    It is that of a node of a traced model: a function with a running number (``addmm_12``, ``softmax``) or the path
+    of a module (``transformer_h_0_ln_1``, ``lm_head``). Source: sitar-lab/NeuSight, the operator names of its traced
+    graphs, which are those of ``torch.fx``.
+    """
+    words = [word for word in name.lower().split("_") if word and not word.isdigit() and word not in _ENDINGS]
+    last = words[-1] if words else ""
+    if last in _GEMMS:
+        return OverlapClass.COMPUTE_BOUND
+    return OverlapClass.MEMORY_BOUND if last in _STREAMS else OverlapClass.UNKNOWN
+
+
+def _lay_out(lowering: _Lowering, work: _Work, options: LayoutOptions) -> None:
+    """Write the template of every rank; a stage ends at a SENDRECV row, and only the last microbatch reduces."""
     builder = lowering.builder
     template = builder.template()
-    for stage, work in enumerate(stages):
-        forward = lowering.forward(work)
-        backward = [] if forward_only else lowering.backward(work)
+    ends = [place + 1 for place, (index, _) in enumerate(work) if lowering.file.rows[index].sends]
+    for stage, (begin, end) in enumerate(zip([0, *ends], [*ends, len(work)], strict=True)):
+        forward = lowering.forward(work[begin:end])
+        backward = [] if options.forward_only else lowering.backward(work[begin:end])
         template.forward_QM[stage] = builder.segment(forward)
         template.backward_QM[stage, -1] = builder.segment(backward)
         if builder.parallel.microbatches > 1:
@@ -187,19 +251,17 @@ def _say_what_is_left_out(
     file: NeusightFile, work: _Work, parallel: Parallel, options: LayoutOptions, notes: Notebook
 ) -> None:
     """Note what the step does without: what no row describes, and what does not run."""
-    reductions = [cell.elements for index, _ in work for cell in file.rows[index].reductions]
-    silent = [(file.rows[index].number, cell) for index, _ in work for cell in file.rows[index].cells]
-    empty = {number for number, cell in silent if cell.group is not Group.NONE and not cell.elements}
+    rows = [file.rows[index] for index, _ in work]
+    reductions = [cell.elements for row in rows for cell in row.reductions]
+    empty = {row.number for row in rows for cell in row.cells if cell.group is not Group.NONE and not cell.elements}
     if empty:
         text = f"{counted(len(empty), 'row communicates', 'rows communicate')} 0 elements, which takes no time"
         notes.assume("zero-size", text, None if file.entries else min(empty))
     if options.forward_only:
         text = "only the forward pass runs, as asked; the backward pass does not"
         if reductions:
-            what = counted(len(reductions), "gradient reduction")
-            text += (
-                f", and neither {'does' if len(reductions) == 1 else 'do'} {what} of {sum(reductions)} elements in all"
-            )
+            what, does = counted(len(reductions), "gradient reduction"), "does" if len(reductions) == 1 else "do"
+            text += f", and neither {does} {what} of {sum(reductions)} elements in all"
         notes.assume("forward-only", text, None)
         return
     notes.assume("optimizer-absent", "the file has no optimizer rows; the step ends with the gradients", None)
