@@ -31,9 +31,8 @@ from traincast.hardware.gpu import Gpu
 from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
 from traincast.job.job_file import read_job_file
-from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions, make_options
+from traincast.job.options import LayoutOptions, SimaiOverlap, SimulateOptions, StepOptions, make_options
 from traincast.job.record import RunRecord
-from traincast.job.simai import SimaiOverlap
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
 from traincast.report.json import result_from_json

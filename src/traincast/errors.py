@@ -6,10 +6,10 @@
     |-- FormatError          a file is not what its format says          (path, line)
     |-- ConfigError          a description of the job or cluster is wrong (field path)
     |   `-- UnknownNameError a name that no registry entry has            (the known ones)
-    |-- InfeasibleError      the job is understood but cannot be run      (reason)
+    |-- InfeasibleError      the job is understood but cannot be run      (bytes needed and usable, stage)
     |-- ProgramError         a program breaks its own rules               (the ops)
     |   `-- DeadlockError    operations wait for each other for ever      (the ops)
-    `-- CalibrationError     measurements that cannot be fitted           (reason)
+    `-- CalibrationError     measurements that cannot be fitted           (rows there are and needed)
 
 A message says what is wrong, where, and what to do about it. The command line
 prints it alone, without a traceback, and ends with ``exit_code``.
@@ -62,9 +62,30 @@ class UnknownNameError(ConfigError):
 
 
 class InfeasibleError(TraincastError):
-    """A job that is understood but cannot run: it does not divide or does not fit."""
+    """A job that is understood but cannot run: it does not divide or does not fit.
+
+    Parameters
+    ----------
+    message : str
+        The rule that it breaks, by how much, and what to change.
+    needed_bytes, limit_bytes : float, optional
+        Where memory refuses it: what the stage that needs most would take of a GPU, and what programs can use of one.
+    stage : int, optional
+        That pipeline stage.
+    """
 
     exit_code = 3
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        needed_bytes: float | None = None,
+        limit_bytes: float | None = None,
+        stage: int | None = None,
+    ) -> None:
+        self.needed_bytes, self.limit_bytes, self.stage = needed_bytes, limit_bytes, stage
+        super().__init__(message)
 
 
 class ProgramError(TraincastError):
@@ -80,4 +101,16 @@ class DeadlockError(ProgramError):
 
 
 class CalibrationError(TraincastError):
-    """Measurements of which none can be used, or that cannot be fitted."""
+    """Measurements of which none can be used, or that cannot be fitted.
+
+    Parameters
+    ----------
+    message : str
+        Why, and what is needed.
+    rows, needed_rows : int, optional
+        Where there are too few: the rows that can be used, and how many a fit needs.
+    """
+
+    def __init__(self, message: str, *, rows: int | None = None, needed_rows: int | None = None) -> None:
+        self.rows, self.needed_rows = rows, needed_rows
+        super().__init__(message)

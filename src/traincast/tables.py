@@ -5,7 +5,7 @@ which range it must be (`traincast.units`). A value may stand beside its source:
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import reduce
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -33,7 +33,7 @@ _UNITS: tuple[tuple[str, Callable[[str], float] | None], ...] = (
 """How a text is read, by the first ending of the field's name that fits."""
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-_LISTS = {int: "a list of whole numbers", float: "a list of numbers", str: "a list of texts"}
+_LISTS = {int: "whole numbers", float: "numbers", str: "texts"}
 _NO_CHOICES: Mapping[str, Iterable[str]] = MappingProxyType({})
 
 
@@ -91,7 +91,9 @@ def read_table(
             raise ConfigError(f"is unknown; {known_names(key, [*also, *known])} (in {shown})", path)
         try:
             plain, source = _with_source(raw, f"set in {shown}")
-            value = decoded(known[key], plain, choices.get(key, ()), positive=positive)
+            field = known[key]
+            refuses_zero = positive and field.default != 0
+            value = decoded(key, field.type, plain, choices.get(key, ()), positive=refuses_zero)
         except ConfigError as error:
             raise ConfigError(f"{error} (in {shown})", path) from error
         numbers = value if isinstance(value, tuple) else (value,)
@@ -126,45 +128,44 @@ def built(kind: type[T], values: Mapping[str, Value], shown: str, prefix: str = 
         raise ConfigError(f"{what} (in {shown})", error.field) from error
 
 
-def decoded(field: "Field[Any]", raw: object, choices: Iterable[str] = (), *, positive: bool = False) -> Any:  # noqa: ANN401
-    """Return a value of the type of a field, in its range; a text with a unit as a number in SI units.
+def decoded(name: str, annotation: Any, raw: object, choices: Iterable[str] = (), *, positive: bool = False) -> Any:  # noqa: ANN401
+    """Return a value of the type of a field, in the range of its name; a text with a unit as a number in SI units.
 
     Raises
     ------
     ConfigError
         If it is none; without a path, which the caller knows.
     """
-    types = [kind for kind in get_args(field.type) or (field.type,) if kind is not type(None)]
-    lists = field.type if get_origin(field.type) is tuple else next((t for t in types if get_origin(t) is tuple), None)
-    if lists is not None:
-        kind = get_args(lists)[0]
-        many = raw if isinstance(raw, list) else [raw] if _is_number(raw) and kind is not str else None
-        if many is None or (kind is str and not all(isinstance(each, str) for each in many)):
-            raise ConfigError(f"is {quoted(raw)}; it must be {_LISTS[kind]}")
-        return tuple(_single(field, [kind], each, positive=positive) for each in many)
-    found = _single(field, types, raw, positive=positive)
+    types = [annotation] if get_origin(annotation) is tuple else [*(get_args(annotation) or (annotation,))]
+    of_lists = next((kind for kind in types if get_origin(kind) is tuple), None)
+    if of_lists is not None:
+        kind = get_args(of_lists)[0]
+        many = [raw] if _is_number(raw) else raw
+        if not isinstance(many, list) or (kind is str and not all(isinstance(each, str) for each in many)):
+            raise ConfigError(f"is {quoted(raw)}; it must be a list of {_LISTS[kind]}")
+        return tuple(_single(name, (kind,), each, positive=positive) for each in many)
+    found = _single(name, tuple(kind for kind in types if kind in _WORDS), raw, positive=positive)
     names = list(choices)
     if names and (found := find_name(str(raw), names)) is None:
         raise ConfigError(f"is {quoted(raw)}; {known_names(str(raw), names)}")
     return found
 
 
-def _single(field: "Field[Any]", types: list[Any], raw: object, *, positive: bool) -> Any:  # noqa: ANN401
-    plain = tuple(kind for kind in types if kind in _WORDS)
-    parse = next((parse for ending, parse in _UNITS if field.name.endswith(ending)), None)
-    if isinstance(raw, str) and parse is not None and str not in plain:
+def _single(name: str, kinds: tuple[Any, ...], raw: object, *, positive: bool) -> Any:  # noqa: ANN401
+    parse = next((parse for ending, parse in _UNITS if name.endswith(ending)), None) if str not in kinds else None
+    if isinstance(raw, str) and parse is not None:
         raw = parse(raw)
-    whole = int in plain and float not in plain
+    whole = int in kinds and float not in kinds
     try:
         # A whole number may be written as 1e6; whether it is one, its range says.
-        found = msgspec.convert(raw, float if whole and isinstance(raw, float) else reduce(or_, plain))
+        found = msgspec.convert(raw, float if whole and isinstance(raw, float) else reduce(or_, kinds))
     except msgspec.ValidationError:
-        unit = "" if parse is None or str in plain else " or a text with its unit"
-        raise ConfigError(f"is {quoted(raw)}; it must be {_WORDS[plain[0]]}{unit}") from None
+        unit = " or a text with its unit" if parse else ""
+        raise ConfigError(f"is {quoted(raw)}; it must be {_WORDS[kinds[0]]}{unit}") from None
     if isinstance(found, bool | str):
         return found
-    found = replace(range_of(field.name) or RANGES["figure"], whole=whole).checked(raw)
-    if found == 0 and positive and field.default != 0:
+    found = replace(range_of(name) or RANGES["figure"], whole=whole).checked(raw)
+    if found == 0 and positive:
         raise ConfigError(f"is {quoted(raw)}; it must be positive")
     return found
 

@@ -89,8 +89,9 @@ def test_logs_and_tables_are_fitted_together(tmp_path, slow):
 def test_what_cannot_be_fitted_is_said(tmp_path, slow):
     nothing = tmp_path / "nothing.csv"
     nothing.write_text("ranks,size_bytes,time_us,suspect\n8,1024,5,cold\n")
-    with pytest.raises(CalibrationError, match=r"no row can be used: cold \(.*nothing\.csv:2\)"):
+    with pytest.raises(CalibrationError, match=r"no row can be used: cold \(.*nothing\.csv:2\)") as refused:
         api.calibrate(nothing, "a100")
+    assert (refused.value.rows, refused.value.needed_rows) == (0, 1)
     two = [csv_of(tmp_path / f"{gpu}.csv", slow, gpu=gpu) for gpu in ("a100", "h100")]
     with pytest.raises(CalibrationError, match=r"several GPUs \(a100, h100\)"):
         api.calibrate(two, "a100")

@@ -6,9 +6,9 @@ from click.testing import CliRunner
 
 from traincast.cli.job_options import job_of, job_options
 from traincast.cli.main import cli
-from traincast.job import job_flags
+from traincast.job.flags import JOB_FLAGS
+from traincast.job.job import SCHEDULES as BUILT_IN
 from traincast.job.job_file import TEMPLATE
-from traincast.job.job_flags import JOB_FLAGS
 from traincast.schedules.plan import SCHEDULES as REGISTRY
 
 
@@ -67,7 +67,7 @@ def test_flags_have_one_owner():
 
 
 def test_schedules_are_those_of_the_registry():
-    assert sorted(job_flags.SCHEDULES) == REGISTRY.names()
+    assert sorted(BUILT_IN) == REGISTRY.names()
 
 
 def test_init_writes_a_job_once(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from job_parts import job_of
 from traincast.estimate.memory.parameters import rank_parameters
-from traincast.job.rank_share import rank_share
+from traincast.job.job import rank_share
 from traincast.model.blocks.share import Execution, Share
 from traincast.model.counts import parameters
 from traincast.model.load import load_model, model_names

@@ -230,3 +230,16 @@ def test_a_cluster_without_a_known_gpu_is_refused():
     other = replace(H100, gpu=replace(H100.gpu, name="abacus", bf16_dense_flops_per_s=None))
     with pytest.raises(ConfigError, match="abacus"):
         forecast(job_of(TINY), other)
+
+
+def test_a_refusal_for_memory_carries_its_numbers():
+    request = JobRequest(model=load_model("llama3-70b"), seq_length=8192, global_batch=8, **TOO_LARGE)
+    with pytest.raises(InfeasibleError) as refused:
+        api.predict(request, "h100")
+    error = refused.value
+    allowed = api.predict(request, "h100", allow_oom=True).memory_bytes[error.stage]
+    assert (error.needed_bytes, error.limit_bytes) == (allowed["peak"], allowed["usable"])
+    assert f"over by {(error.needed_bytes - error.limit_bytes) / 2**30:.1f} GiB" in str(error)
+    with pytest.raises(InfeasibleError, match="do not divide") as refused:
+        api.predict(replace(request, gpus=9), "h100")
+    assert (refused.value.needed_bytes, refused.value.limit_bytes, refused.value.stage) == (None, None, None)

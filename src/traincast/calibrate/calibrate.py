@@ -118,7 +118,9 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: boo
     """
     read = read_collectives([Path(path) for path in paths])
     if not len(read.measurements):
-        raise CalibrationError(f"no row can be used: {read.skipped[0].reason} ({read.skipped[0].id})")
+        raise CalibrationError(
+            f"no row can be used: {read.skipped[0].reason} ({read.skipped[0].id})", rows=0, needed_rows=1
+        )
     gpus = sorted({gpu for gpu in read.measurements.gpu if gpu is not None})
     if len(gpus) > 1:
         raise CalibrationError(f"the rows are of several GPUs ({', '.join(gpus)}); calibrate each from its own file")

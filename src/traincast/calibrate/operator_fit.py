@@ -206,7 +206,9 @@ def fit_constants(sample: Sample, base: FamilyConstants, free: Sequence[str]) ->
     """
     if len(sample) < FEWEST:
         raise CalibrationError(
-            f"{len(sample)} timings of {base.family} are too few to fit; at least {FEWEST} are needed"
+            f"{len(sample)} timings of {base.family} are too few to fit; at least {FEWEST} are needed",
+            rows=len(sample),
+            needed_rows=FEWEST,
         )
     thin = sample.thinned()
     start = np.array([_to_line(name, getattr(base, name) or _STARTS[name]) for name in free])

@@ -197,7 +197,7 @@ def _check_used(found: Predictions) -> None:
     if not found.ids and found.skipped:
         first, more = found.skipped[0], len(found.skipped) - 1
         others = f"; {counted(more, 'more row')} cannot either" if more else ""
-        raise CalibrationError(f"no row can be used: {first.reason} ({first.id}){others}")
+        raise CalibrationError(f"no row can be used: {first.reason} ({first.id}){others}", rows=0, needed_rows=1)
 
 
 def _held_out(kind: Kind, table: Table, chosen: Sequence[str], request: Request) -> HeldOut:

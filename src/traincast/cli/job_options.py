@@ -13,9 +13,9 @@ from traincast.cli.options import Name, tokens
 from traincast.dialects.like import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft
-from traincast.job.job import OLD_NAMES, under_new_names
+from traincast.job.flags import JOB_FLAGS, Flag
+from traincast.job.job import OLD_NAMES, SCHEDULES, under_new_names
 from traincast.job.job_file import read_job_file
-from traincast.job.job_flags import JOB_FLAGS, SCHEDULES, JobFlag
 
 if TYPE_CHECKING:
     from traincast.job.record import RunRecord
@@ -27,7 +27,7 @@ def job_options(function: F) -> F:
     """Add ``[JOB]``, ``--like``, and a flag for every field of a job, under its own name and Megatron-LM's.
 
     The command gets ``words``, ``like``, ``cluster``, ``strict`` and one keyword per field of
-    `traincast.job.job_flags.JOB_FLAGS`; `job_of` turns them into a job.
+    `traincast.job.flags.JOB_FLAGS`; `job_of` turns them into a job.
     """
     for flag in reversed(JOB_FLAGS):
         function = _option(flag)(function)
@@ -165,7 +165,7 @@ def _names(context: click.Context, option: click.Parameter, value: str | None, k
     return None if words is None else tuple(known.convert(word, option, context) for word in words)
 
 
-def _option(flag: JobFlag) -> Callable[[F], F]:
+def _option(flag: Flag) -> Callable[[F], F]:
     if flag.kind == "switch":
         name = flag.names[0].removeprefix("--")
         forms = (f"--{name}/--no-{name}", *(each for each in flag.names[1:]))

@@ -10,8 +10,7 @@ import click
 from traincast.cli.numbers import in_range
 from traincast.errors import ConfigError
 from traincast.job.flags import LAYOUT_FLAGS
-from traincast.job.options import OVERLAP_CLASSES, check_gpus_used
-from traincast.job.simai import SimaiOverlap, parse_overlap
+from traincast.job.options import OVERLAP_CLASSES, SimaiOverlap, check_gpus_used, parse_overlap
 from traincast.names import find_name, known_names
 from traincast.units import RANGES, checked_field, count_of, parse_rate, parse_size, parse_tokens, quoted
 

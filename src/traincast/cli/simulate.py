@@ -13,8 +13,7 @@ from traincast.cli.run_options import given_fields, output_options, recorded_run
 from traincast.cli.terminal import console, print_json, print_line, progress
 from traincast.errors import ConfigError
 from traincast.job.dtypes import DTYPE_BYTES
-from traincast.job.options import COMM_SOURCES, SimulateOptions, StageRoles, changed_options, make_options
-from traincast.job.simai import SimaiOverlap
+from traincast.job.options import COMM_SOURCES, SimaiOverlap, SimulateOptions, StageRoles, changed_options, make_options
 
 
 @click.command(name="simulate")

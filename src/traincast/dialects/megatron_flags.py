@@ -19,8 +19,8 @@ from traincast.dialects.megatron_recompute import recompute_fields
 from traincast.dialects.pasted import Pasted, split_flags
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.job.draft import Draft
+from traincast.job.dtypes import TYPE_CHOICES
 from traincast.job.job import SHARP_GROUPS
-from traincast.job.optimizer_types import TYPE_CHOICES
 from traincast.model.model import Model
 from traincast.model.table import model_from_table
 from traincast.units import count_of, quoted

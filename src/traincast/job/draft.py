@@ -9,9 +9,9 @@ from typing import Any
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster
+from traincast.job.flags import flag_of
 from traincast.job.inputs import InputFile
 from traincast.job.job import JobRequest, under_new_names
-from traincast.job.job_flags import job_flag_of
 from traincast.model.load import load_model
 from traincast.model.model import Model
 
@@ -90,7 +90,7 @@ class Draft:
     def hint(self, missing: str) -> str:
         """Return what to do about a field that is missing."""
         why = f" ({self.whys[missing]})" if missing in self.whys else ""
-        return f"is missing{why}; give {job_flag_of(missing)}, or set it in the job file"
+        return f"is missing{why}; give {flag_of(missing)}, or set it in the job file"
 
     def missing(self) -> str | None:
         """Return the first field that a job must have and that neither was given nor follows; None where all are there.

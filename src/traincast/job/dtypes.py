@@ -1,6 +1,19 @@
-"""Element types and how many bytes an element takes."""
+"""Types of elements and their bytes; the types in which Adam keeps its state, and what they take.
 
+Source of the latter, the precision-aware optimizer of Megatron Core: Megatron-LM, megatron/core/optimizer:
+optimizer_config.py (rules, store_param_remainders), distrib_optimizer.py (which copies there are); Transformer Engine,
+FusedAdam.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traincast.errors import ConfigError
 from traincast.registry import known_name
+
+if TYPE_CHECKING:
+    from traincast.job.job import JobRequest
 
 DTYPE_BYTES: dict[str, int] = {
     "fp64": 8,
@@ -33,3 +46,127 @@ def bytes_per_element(dtype: str) -> int:
         If there is no such type; the message lists the known ones.
     """
     return DTYPE_BYTES[known_name("dtype", dtype, DTYPE_BYTES)]
+
+
+MOMENT_TYPES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+"""Types of the moments, and their bytes (fp8 is kept as uint8; its scales, one a tensor, do not count)."""
+
+MAIN_PARAMETER_TYPES: Mapping[str, int] = {"fp32": 4, "fp16": 2}
+MAIN_GRADIENT_TYPES: Mapping[str, int] = {"fp32": 4, "bf16": 2}
+
+TYPE_CHOICES: Mapping[str, Mapping[str, int]] = {
+    "main_grads_dtype": MAIN_GRADIENT_TYPES,
+    "main_params_dtype": MAIN_PARAMETER_TYPES,
+    "exp_avg_dtype": MOMENT_TYPES,
+    "exp_avg_sq_dtype": MOMENT_TYPES,
+}
+"""Field of `JobRequest` to its types, named as Megatron-LM's flags."""
+
+_OWN_MASTER = ("fp8_block", "mxfp8")
+"""Precisions whose fp32 main parameters stay with the framework, outside the kernel of the optimizer; ``fp8`` is taken
+as delayed scaling, whose do not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerTypes:
+    """How Adam keeps its state.
+
+    Parameters
+    ----------
+    precision_aware : bool
+        Whether its kernel reads and writes types other than fp32.
+    main_params, exp_avg, exp_avg_sq : str
+        Types of the main parameters and of both moments.
+    """
+
+    precision_aware: bool = False
+    main_params: str = "fp32"
+    exp_avg: str = "fp32"
+    exp_avg_sq: str = "fp32"
+
+    @property
+    def moment_bytes(self) -> int:
+        """Bytes of both moments of a parameter."""
+        return MOMENT_TYPES[self.exp_avg] + MOMENT_TYPES[self.exp_avg_sq]
+
+    def fused(self, precision: str) -> bool:
+        """Say whether its kernel reads gradients as they were reduced, and keeps the main parameters itself."""
+        return self.precision_aware and (self.main_params != "fp32" or precision not in _OWN_MASTER)
+
+    def main_parameter_bytes(self, precision: str, parameter_bytes: int = 2) -> int:
+        """Return the bytes of a main parameter beside the one that GEMMs read; 0 where that is fp32 itself.
+
+        Parameters
+        ----------
+        precision : str
+            Of the job.
+        parameter_bytes : int
+            Of the parameter that GEMMs read, where it is not fp32: 2, or 1 where it is kept in 8 bits.
+        """
+        if precision in ("fp32", "tf32"):
+            return 0
+        return 2 if self._keeps_remainders(precision, parameter_bytes) else MAIN_PARAMETER_TYPES[self.main_params]
+
+    def _keeps_remainders(self, precision: str, parameter_bytes: int) -> bool:
+        """Say whether of an fp32 main parameter only the 16 bits are kept that the bf16 one leaves out."""
+        bf16 = precision not in ("fp16", "fp32", "tf32") and parameter_bytes == 2
+        return self.fused(precision) and self.main_params == "fp32" and bf16
+
+    def copies_gradients(self, precision: str) -> bool:
+        """Say whether gradients that are reduced in 16 bits are copied to fp32 for the step."""
+        return not self.fused(precision)
+
+    def step_bytes(self, precision: str, gradient_bytes: int, parameter_bytes: int = 2) -> int:
+        """Return the bytes that a step moves for each parameter.
+
+        Moments and main parameters are read and written, the gradient is read; the parameter that GEMMs read is
+        written, and read where the main parameter is its remainder.
+
+        Parameters
+        ----------
+        precision : str
+            Of the job.
+        gradient_bytes : int
+            Bytes of a gradient as replicas reduce it.
+        parameter_bytes : int
+            As above.
+        """
+        main = self.main_parameter_bytes(precision, parameter_bytes)
+        narrow = parameter_bytes if main else 0
+        read = self._keeps_remainders(precision, parameter_bytes)
+        # A 16-bit gradient is copied to fp32 first, unless the kernel reads it as it is.
+        copied = 2 * 4 if gradient_bytes < 4 and self.copies_gradients(precision) else 0
+        return 2 * self.moment_bytes + 2 * (main or 4) + narrow * (2 if read else 1) + gradient_bytes + copied
+
+
+PLAIN = OptimizerTypes()
+"""Adam in fp32."""
+
+
+def check_types(request: "JobRequest") -> None:
+    """Refuse types that need Megatron-LM's precision-aware optimizer where it is off, or that contradict each other.
+
+    Raises
+    ------
+    ConfigError
+        With the field.
+    """
+    for field in TYPE_CHOICES:
+        name = getattr(request, field)
+        if name not in (None, "fp32") and request.precision_aware_optimizer is False:
+            raise ConfigError(f"is {name}; without precision_aware_optimizer it can only be fp32", field)
+    gradient, reduced = request.main_grads_dtype, request.grad_reduce_bytes
+    if gradient is not None and reduced is not None and MAIN_GRADIENT_TYPES[gradient] != reduced:
+        raise ConfigError(f"is {gradient}, but grad_reduce_bytes is {reduced}; give one of them", "main_grads_dtype")
+
+
+def optimizer_types(request: "JobRequest") -> OptimizerTypes:
+    """Return the types that a request names; any other than fp32 stands for the precision-aware optimizer."""
+    named = {field: getattr(request, field) or "fp32" for field in TYPE_CHOICES}
+    aware = request.precision_aware_optimizer
+    return OptimizerTypes(
+        precision_aware=any(name != "fp32" for name in named.values()) if aware is None else aware,
+        main_params=named["main_params_dtype"],
+        exp_avg=named["exp_avg_dtype"],
+        exp_avg_sq=named["exp_avg_sq_dtype"],
+    )

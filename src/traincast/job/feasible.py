@@ -1,15 +1,17 @@
 """Rules that no job may break, whatever runs it; each message names its rule and what to change."""
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.hardware.gpu import Gpu
+from traincast.job.dtypes import TYPE_CHOICES, check_types
 from traincast.job.frameworks import CP_KINDS, RECOMPUTE_METHODS
-from traincast.job.job import PRECISIONS, SHARP_GROUPS, JobRequest
-from traincast.job.job_flags import SCHEDULES
-from traincast.job.optimizer_types import TYPE_CHOICES, check_types
+from traincast.job.job import PRECISIONS, SCHEDULES, SHARP_GROUPS, JobRequest
+from traincast.job.parallel import Parallel
 from traincast.model.counts import TASKS
 from traincast.model.model import Model
 from traincast.model.recompute import RECOMPUTE, spelled_modules
@@ -17,34 +19,21 @@ from traincast.names import find_name
 from traincast.registry import known_name
 from traincast.units import check_given
 
-_CHOICES = (
-    ("precision", "precision", PRECISIONS),
-    ("recompute", "recomputation", RECOMPUTE),
-    ("recompute_method", "method of recomputation", RECOMPUTE_METHODS),
-    ("attention_kernel", "attention kernel", ATTENTION_KERNELS),
-    ("cp_kind", "way of context parallelism", CP_KINDS),
-    ("sharp", "group that switches reduce for", SHARP_GROUPS),
-    ("task", "task", TASKS),
-    *((field, f"type of {field.removesuffix('_dtype')}", known) for field, known in TYPE_CHOICES.items()),
-)
+CHOICES: Mapping[str, tuple[str, Iterable[str]]] = {
+    "precision": ("precision", PRECISIONS),
+    "recompute": ("recomputation", RECOMPUTE),
+    "recompute_method": ("method of recomputation", RECOMPUTE_METHODS),
+    "attention_kernel": ("attention kernel", ATTENTION_KERNELS),
+    "cp_kind": ("way of context parallelism", CP_KINDS),
+    "sharp": ("group that switches reduce for", SHARP_GROUPS),
+    "task": ("task", TASKS),
+    **{field: (f"type of {field.removesuffix('_dtype')}", known) for field, known in TYPE_CHOICES.items()},
+}
+"""Field of a job to what it is, in the words of a message, and the names that it may have."""
+
 _COUNTS = (
-    "gpus",
-    "seq_length",
-    "global_batch",
-    "micro_batch",
-    "tp",
-    "pp",
-    "vpp",
-    "cp",
-    "ep",
-    "etp",
-    "shard",
-    "recompute_layers",
-    "lora_rank",
-    "vocab_multiple",
-    "grad_reduce_bytes",
-    "first_stage_layers",
-    "last_stage_layers",
+    *("gpus", "seq_length", "global_batch", "micro_batch", "tp", "pp", "vpp", "cp", "ep", "etp", "shard", "lora_rank"),
+    *("recompute_layers", "vocab_multiple", "grad_reduce_bytes", "first_stage_layers", "last_stage_layers"),
 )
 
 
@@ -58,7 +47,7 @@ def check_choices(request: JobRequest) -> JobRequest:
     """
     spelled: dict[str, Any] = {
         field: known_name(kind, str(getattr(request, field)), known)
-        for field, kind, known in _CHOICES
+        for field, (kind, known) in CHOICES.items()
         if getattr(request, field) is not None
     }
     if request.schedule is not None:
@@ -196,6 +185,61 @@ def check_gpu(precision: str, gpu: Gpu | None) -> None:
         raise InfeasibleError(
             f"{gpu.name} ({gpu.architecture or 'unknown'}) has no matrix units for {precision}; {missing}"
         )
+
+
+class _Need(NamedTuple):
+    """What a field needs to have an effect."""
+
+    field: str
+    holds: Callable[[JobRequest, Parallel, int], bool]
+    """Whether it is there, by the request, the degrees and the stage of ZeRO."""
+    why: str
+    """When it has no effect, and why; ``{zero}`` stands for the stage of ZeRO."""
+
+
+def _has_replicas(_: JobRequest, parallel: Parallel, __: int) -> bool:
+    return max(parallel.dp * parallel.cp, parallel.edp) > 1
+
+
+_NEEDS = (
+    _Need("overlap_tp", lambda _, parallel, __: parallel.tp > 1, "with tp 1"),
+    _Need("overlap_p2p", lambda _, parallel, __: parallel.pp > 1, "with pp 1"),
+    _Need("embedding_as_layer", lambda _, parallel, __: parallel.pp > 1, "with pp 1"),
+    _Need("head_as_layer", lambda _, parallel, __: parallel.pp > 1, "with pp 1"),
+    _Need("overlap_grad_reduce", _has_replicas, "with dp 1 and cp 1: no gradients are reduced"),
+    _Need("overlap_param_gather", lambda _, __, zero: zero > 0, "with zero {zero}: no parameters are gathered"),
+    _Need("zero", lambda _, parallel, __: parallel.dp * parallel.cp > 1, "with dp 1 and cp 1: no ranks share state"),
+    _Need(
+        "deduplicated_dispatch", lambda request, _, __: request.model.experts is not None, "on a model without experts"
+    ),
+    _Need(
+        "deduplicated_dispatch",
+        lambda request, parallel, _: request.model.experts is None or parallel.ep > 1,
+        "with ep 1: no tokens are sent",
+    ),
+)
+
+
+def unused_fields(request: JobRequest, parallel: Parallel, zero: int) -> Iterator[Note]:
+    """Yield a note for each field that is turned on and has no effect on this job.
+
+    Parameters
+    ----------
+    request : JobRequest
+        What the user says; a field that is off says what is so anyway.
+    parallel : Parallel
+        The decided degrees.
+    zero : int
+        The decided stage of ZeRO.
+    """
+    for field, holds, why in _NEEDS:
+        said = getattr(request, field)
+        if said and not holds(request, parallel, zero):
+            value = "" if said is True else f" {said}"
+            text = f"{field}{value} has no effect {why.format(zero=zero)}"
+            yield Note(f"{field.replace('_', '-')}-unused", text)
+    if request.schedule == "interleaved" and parallel.pp == 1:
+        yield Note("schedule-unused", "schedule interleaved has no effect with pp 1: there is no pipeline")
 
 
 def near_batches(batch: int, multiple: int) -> str:

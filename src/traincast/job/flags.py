@@ -1,37 +1,73 @@
-"""Flags of the layout, with the long names that Megatron-LM users type.
+"""Flags of a job and of the layout of a file on the command line, ours and those that Megatron-LM users type.
 
-Source of the aliases: Megatron-LM, megatron/training/arguments.py.
+The table is `data/job/flags.csv`; what a flag takes follows from the type of its field. Source of the other names:
+Megatron-LM, megatron/training/arguments.py.
 """
 
-from typing import NamedTuple
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import fields
+from importlib import resources
+from typing import NamedTuple, get_args, get_origin
 
-
-class Flag(NamedTuple):
-    """One layout flag of the command line."""
-
-    field: str
-    """Field of `LayoutOptions` that it sets."""
-    names: tuple[str, ...]
-    help: str
-
-
-LAYOUT_FLAGS: tuple[Flag, ...] = (
-    Flag("gpus", ("--gpus", "--world-size"), "World size; changes dp, never the microbatches."),
-    Flag("tp", ("--tp", "--tensor-model-parallel-size"), "Tensor parallel degree."),
-    Flag("pp", ("--pp", "--pipeline-model-parallel-size"), "Pipeline stages."),
-    Flag("vpp", ("--vpp", "--num-virtual-stages-per-pipeline-rank"), "Virtual stages per stage."),
-    Flag("cp", ("--cp", "--context-parallel-size"), "Context parallel degree."),
-    Flag("ep", ("--ep", "--expert-model-parallel-size"), "Expert parallel degree."),
-    Flag("etp", ("--etp", "--expert-tensor-parallel-size"), "Expert tensor parallel degree (default: tp)."),
-    Flag("dp", ("--dp", "--data-parallel-size"), "Data parallel degree."),
-    Flag("microbatches", ("--microbatches",), "Microbatches per step."),
-    Flag("layers", ("--layers", "--num-layers"), "Layers of the model, where the file lists fewer."),
-)
+from traincast.job.feasible import CHOICES
+from traincast.job.job import SCHEDULES, JobRequest
+from traincast.model.recompute import RECOMPUTE_MODULES
 
 _OTHER_NAMES = {"pp_message_bytes": "--pp-comm"}
 
 
+class Flag(NamedTuple):
+    """One flag."""
+
+    field: str
+    """Field of `JobRequest` or `LayoutOptions`, or ``model``."""
+    names: tuple[str, ...]
+    kind: str
+    """``text``, ``count``, ``tokens``, ``number``, ``switch`` (with a ``--no-`` form), ``choice``, or ``names`` for
+    several choices."""
+    help: str
+    choices: tuple[str, ...] = ()
+    """All values of a ``choice`` or of ``names``, the built-in ones of a ``text`` to which plug-ins may add."""
+    least: int = 1
+    """Smallest value of a count or number; the largest below, None: that of `traincast.units.range_of`."""
+    most: int | None = None
+
+
+def _flags(of: str) -> Iterator[Flag]:
+    types = {each.name: get_args(each.type) or (each.type,) for each in fields(JobRequest)}
+    text = (resources.files("traincast") / "data" / "job" / "flags.csv").read_text(encoding="utf-8")
+    for row in csv.DictReader(io.StringIO(text)):
+        if of not in row["of"].split(";"):
+            continue
+        field = row["field"]
+        kind, choices = _kind(field, types.get(field, (int,)))
+        least, most = int(row["least"] or 1), int(row["most"]) if row["most"] else None
+        yield Flag(field, tuple(row["names"].split()), kind, row["help"], choices, least, most)
+
+
+def _kind(field: str, types: tuple[object, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return what the flag of a field takes, and its choices."""
+    if field == "seq_length":
+        return "tokens", ()
+    if field in CHOICES:
+        return "choice", tuple(CHOICES[field][1])
+    if any(get_origin(each) is tuple for each in types):
+        return "names", RECOMPUTE_MODULES
+    plain = {bool: "switch", int: "count", float: "number"}
+    found = next((plain[each] for each in types if each in plain), "text")
+    return found, SCHEDULES if field == "schedule" else ()
+
+
+JOB_FLAGS = tuple(_flags("job"))
+"""Flags of a command that takes a job."""
+
+LAYOUT_FLAGS = tuple(_flags("layout"))
+"""Flags that say otherwise than a file how its work is laid out."""
+
+
 def flag_of(field: str) -> str:
-    """Return the name of the command-line flag that sets a field of `LayoutOptions`."""
-    named = {flag.field: flag.names[0] for flag in LAYOUT_FLAGS} | _OTHER_NAMES
+    """Return the name of the flag that sets a field of a job or of `LayoutOptions`."""
+    named = {flag.field: flag.names[0] for flag in (*JOB_FLAGS, *LAYOUT_FLAGS)} | _OTHER_NAMES
     return named.get(field, f"--{field.replace('_', '-')}")

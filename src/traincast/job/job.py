@@ -11,15 +11,19 @@ from typing import Any
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
+from traincast.job.dtypes import PLAIN, OptimizerTypes
 from traincast.job.frameworks import Framework, MemoryPolicy
-from traincast.job.optimizer_types import PLAIN, OptimizerTypes
 from traincast.job.parallel import Parallel
+from traincast.model.blocks.share import Execution, Share
 from traincast.model.model import Model
 from traincast.model.recompute import DEFAULT_MODULES
 
 PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8_block", "mxfp8", "nvfp4")
 """Types of the inputs of the large matrix products: fp8 is scaled per tensor, fp8_block per 128 x 128 block,
 mxfp8 and nvfp4 per 32 and 16 values (the head and attention stay in bf16)."""
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
+"""Pipeline schedules that are built in, beside those of plug-ins."""
 
 SHARP_GROUPS = ("dp", "dp_replica")
 """Groups whose collectives the switches of the network may reduce: one of them, as in Megatron-LM."""
@@ -119,7 +123,7 @@ class JobRequest:
     precision_aware_optimizer: bool | None = None
     """Whether Adam keeps its state in the types below (Megatron Core); None: where one is other than fp32."""
     main_grads_dtype: str | None = None
-    """Types of gradients, main parameters and both moments (`traincast.job.optimizer_types`)."""
+    """Types of gradients, main parameters and both moments (`traincast.job.dtypes`)."""
     main_params_dtype: str | None = None
     exp_avg_dtype: str | None = None
     exp_avg_sq_dtype: str | None = None
@@ -200,3 +204,38 @@ class Job:
     def tokens_per_step(self) -> int:
         """Tokens that a step trains on."""
         return self.global_batch * self.seq_length
+
+
+def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
+    """Return what one rank works on in a microbatch.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    ranks_per_node : int
+        Ranks that reach each other without the network (64 where a job uses so many of an NVL72 rack).
+    """
+    parallel, framework = job.parallel, job.framework
+    return Share(
+        model=job.model,
+        seq_length=job.seq_length,
+        micro_batch=job.micro_batch,
+        tp=parallel.tp,
+        cp=parallel.cp,
+        ep=parallel.ep,
+        etp=parallel.expert_tp,
+        sequence_parallel=job.sequence_parallel,
+        vocab=job.padded_vocab,
+        execution=Execution(
+            precision=job.precision,
+            attention_kernel=job.attention_kernel,
+            cp_kind=job.cp_kind,
+            lora_rank=job.lora_rank if job.task == "lora" else 0,
+            expert_imbalance=job.expert_imbalance,
+            ranks_per_node=ranks_per_node,
+            fused_elementwise=framework.fused_elementwise,
+            fused_expert_bias=framework.fused_expert_bias,
+            deduplicated_dispatch=framework.deduplicated_dispatch,
+        ),
+    )

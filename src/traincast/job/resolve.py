@@ -24,13 +24,19 @@ from traincast.job.decide import (
     decide_sharding,
     padded_vocab,
 )
-from traincast.job.feasible import check_choices, check_imbalance, check_model, check_pipeline, near_batches
+from traincast.job.dtypes import MAIN_GRADIENT_TYPES
+from traincast.job.feasible import (
+    check_choices,
+    check_imbalance,
+    check_model,
+    check_pipeline,
+    near_batches,
+    unused_fields,
+)
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
 from traincast.job.job import Job, JobRequest
 from traincast.job.layers import Split, even_split, split_layers
-from traincast.job.optimizer_types import MAIN_GRADIENT_TYPES
 from traincast.job.parallel import Parallel
-from traincast.job.unused import unused_fields
 from traincast.units import counted
 
 

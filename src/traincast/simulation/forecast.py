@@ -74,7 +74,12 @@ def _warnings(job: Job, plan: SchedulePlan, cluster: Cluster, *, allow_oom: bool
     found = []
     verdict = fits(job, plan, cluster.gpu.memory_bytes, cluster.gpus_per_node)
     if verdict.refused and not allow_oom:
-        raise InfeasibleError(f"{verdict.text}; --allow-oom simulates all the same")
+        raise InfeasibleError(
+            f"{verdict.text}; --allow-oom simulates all the same",
+            needed_bytes=verdict.peak_bytes,
+            limit_bytes=verdict.usable_bytes,
+            stage=verdict.stage,
+        )
     if verdict.doubtful:
         found.append(Note("out-of-memory" if verdict.refused else "may-run-out-of-memory", verdict.text))
     if plan.overlapped_p2p and not job.overlap_p2p and job.parallel.pp > 1:

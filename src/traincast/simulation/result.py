@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from traincast.analysis.comparison import Side
 from traincast.diagnostics import Note
+from traincast.job.dtypes import PLAIN, OptimizerTypes
 from traincast.job.inputs import InputFile
-from traincast.job.optimizer_types import PLAIN, OptimizerTypes
 
 if TYPE_CHECKING:
     from traincast.workload.program import Program, Timeline

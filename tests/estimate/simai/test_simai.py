@@ -13,8 +13,7 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, bus_bandwidth, efficiency, simai_machine, spread
 from traincast.estimate.simai.total import simai_sum
 from traincast.formats.aicb.grammar import load
-from traincast.job.options import LayoutOptions
-from traincast.job.simai import SimaiOverlap, parse_overlap
+from traincast.job.options import LayoutOptions, SimaiOverlap, parse_overlap
 from traincast.workload.words import Operation
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of, workload_of
-from traincast.job.rank_share import rank_share
+from traincast.job.job import rank_share
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.stage import stages_of
 from traincast.workload.builder import WorkloadBuilder

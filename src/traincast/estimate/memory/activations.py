@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from traincast.job.frameworks import MemoryPolicy
-from traincast.job.job import Job
-from traincast.job.rank_share import rank_share
+from traincast.job.job import Job, rank_share
 from traincast.model.blocks.share import Share
 from traincast.model.structure import MTP_ENDS, Blocks, RankParts, last_blocks, layer_blocks
 

@@ -63,7 +63,7 @@ def states(job: Job, policy: MemoryPolicy, held: RankParameters, train: RankPara
     Notes
     -----
     Source: Rajbhandari et al. 2019, arXiv 1910.02054: Adam in mixed precision has an fp32 copy and two fp32 moments
-    (3.1; other types: `traincast.job.optimizer_types`), stage 1 divides optimizer states, 2 also gradients, 3 also
+    (3.1; other types: `traincast.job.dtypes`), stage 1 divides optimizer states, 2 also gradients, 3 also
     parameters; parameters of stage 3 are kept in fp32 and are their own master copy (PyTorch FSDP2,
     MixedPrecisionPolicy). Under PyTorch's pipeline schedules they and their gradients, in the type that is reduced
     (FSDPParam.to_accumulated_grad_if_needed), are whole from the first to the last pass of a step.

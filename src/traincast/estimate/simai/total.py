@@ -9,8 +9,7 @@ from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, single
 from traincast.estimate.simai.price import RAISES_SMALL, Price, SimaiLayout, group_of, layout_of, message_bytes, price
 from traincast.formats.aicb.rows import AicbFile, Cell, Column, Row
 from traincast.job.flags import flag_of
-from traincast.job.options import LayoutOptions, SimulateOptions
-from traincast.job.simai import SimaiOverlap
+from traincast.job.options import LayoutOptions, SimaiOverlap, SimulateOptions
 from traincast.units import GIGA, counted
 
 _GIB = 1 << 30

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.diagnostics import Note
-from traincast.job.job import Job
-from traincast.job.rank_share import rank_share
+from traincast.job.job import Job, rank_share
 from traincast.model.blocks.experts import nodes_of_token
 from traincast.model.blocks.share import Share
 from traincast.schedules.plan import SchedulePlan

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from traincast.job.job import Job
-from traincast.job.rank_share import rank_share
+from traincast.job.job import Job, rank_share
 from traincast.model.blocks.part import Elements
 from traincast.model.structure import (
     FIRST_BLOCKS,
