@@ -44,7 +44,7 @@ def test_a_bad_file_is_named(call, tmp_path, command):
 def test_collective_prints_a_line_per_size(call, op):
     code, out, err = call("collective", op, "--size", "1KiB..1MiB", "--gpus", "16", "--cluster", "h100")
     assert (code, err) == (0, "")
-    assert out.startswith("all reduce over 16 ranks on 2 nodes of h100\n")
+    assert out.startswith("all-reduce over 16 ranks on 2 nodes of h100\n")
     assert len(out.splitlines()) == 3 + 11
     assert len(call("collective", op, "--size", "1MiB", "--cluster", "h100")[1].splitlines()) == 4
     code, out, err = call("collective", op, "--json", "--gpus", "2", "--nodes", "2")

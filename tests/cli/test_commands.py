@@ -191,7 +191,7 @@ def test_of_many_files_the_first_and_last_are_shown(call, file):
     out = call("inspect", traces)[1]
     assert out.startswith("8 files: traces of 8 ranks of 8 by the file names\n")
     assert [int(rank) for rank in re.findall(r"^  rank (\d)", out, re.MULTILINE)] == [0, 7]
-    assert re.search(r"^\.\.\. 6 files more, with \d+ oddities \(--all shows them\)$", out, re.MULTILINE)
+    assert re.search(r"^\.\.\. 6 files more, with \d+ warnings \(--all shows them\)$", out, re.MULTILINE)
     every = call("inspect", traces, "--all")[1]
     assert [int(rank) for rank in re.findall(r"^  rank (\d)", every, re.MULTILINE)] == list(range(8))
     assert "--all" not in every

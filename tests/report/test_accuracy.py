@@ -76,7 +76,7 @@ def test_nothing_predicted_is_said(tmp_path, shown):
 def test_a_collective_for_people_and_machines(shown):
     table = traincast.collective("alltoall", (1024, 2**33), gpus=16, cluster="h100")
     out = shown(print_collective, table)
-    assert out.startswith("all to all over 16 ranks on 2 nodes of h100\n")
+    assert out.startswith("all-to-all over 16 ranks on 2 nodes of h100\n")
     assert len(out.splitlines()) == 3 + 24
     assert max(map(len, out.splitlines())) <= 80
     document = json.loads(encode(collective_to_dict(table)))

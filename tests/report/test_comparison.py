@@ -106,7 +106,7 @@ def test_identical_sides_are_the_same(shown):
 
 def test_many_like_ranks_are_elided(shown):
     many = side("a", end_s=dict.fromkeys(range(64), 3.0), part_s={})
-    section = narrow(shown(print_comparison, compare(many, many))).split("Ends")[1]
+    section = narrow(shown(print_comparison, compare(many, many))).split("Finish times")[1]
     assert re.findall(r"^ +(\d+|\.\.\.)(?: |$)", section, re.MULTILINE) == ["0", "1", "...", "62", "63", "..."]
     assert "... ranks 2 to 61 are like rank 0, within 1 % of the step" in section
     every = shown(lambda console, subject: print_comparison(console, subject, ranks=True), compare(many, many))
@@ -150,7 +150,7 @@ def test_the_document():
 
 def test_a_result_shows_what_was_measured_beside_it(result, shown):
     output = narrow(shown(print_result, result))
-    section = output.split("Measured and simulated: ends")[1].split("Communication")[0]
+    section = output.split("Measured and simulated: finish times")[1].split("Communication")[0]
     assert re.search(r"^ +0 +0 +14\.300 +14\.300 +0\.000 +0\.00 %", section, re.MULTILINE)
     assert re.search(r"^ +2 +1 +19\.800 +18\.700 +-1\.100 +-5\.56 %", section, re.MULTILINE)
     assert "parts, waiting included, us (sums over 2 ranks)" in section

@@ -28,8 +28,8 @@ _MEGA, _TERA = 1e6, 1e12
 _LINKS: tuple[Column[tuple[str, Link]], ...] = (
     Column("links", lambda line: line[0], words=True),
     Column("rate per GPU", lambda line: format_rate(line[1].bandwidth_bytes_per_s)),
-    Column("start", lambda line: format_time(line[1].base_latency_s)),
-    Column("per hop", lambda line: format_time(line[1].hop_latency_s)),
+    Column("base latency", lambda line: format_time(line[1].base_latency_s)),
+    Column("hop latency", lambda line: format_time(line[1].hop_latency_s)),
 )
 
 
@@ -185,13 +185,13 @@ def print_model_counts(models: Sequence[Model], seq_length: int) -> View:
             f"with low-rank adapters {lora / GIGA:,.4g}"
         )
         yield indented(f"source: {model.source or 'not given'}")
-        yield from diagnostics("Notes", model.notes)
+        yield from diagnostics("Assumptions", model.notes)
 
 
 def _shape(model: Model) -> Iterator[str]:
     attention, experts = model.attention, model.experts
     yield f"{counted(model.layers, 'layer')}, hidden {model.hidden}, {model.vocab} tokens" + (
-        ", head tied to the embedding" if model.tied_embeddings else ""
+        ", LM head tied to the embedding" if model.tied_embeddings else ""
     )
     heads = f"attention: {_heads(attention)} heads of {attention.head_dim}"
     if attention.latent is not None:
@@ -200,15 +200,15 @@ def _shape(model: Model) -> Iterator[str]:
         which = "" if attention.window_period == 1 else f" in {attention.window_layers} of {attention.window_period}"
         heads += f", window {attention.window}{which}"
     yield heads + ("" if attention.causal else ", not causal")
-    kind = "gated" if model.gated else "plain"
+    kind = "gated as with SwiGLU" if model.gated else "not gated, as with GELU"
     if experts is None:
-        yield f"feed-forward: {model.ffn_hidden}, {kind}"
+        yield f"MLP: {model.ffn_hidden}, {kind}"
         return
     shared = f", shared {experts.shared_ffn_hidden}" if experts.shared_ffn_hidden else ""
     yield f"experts: {experts.experts} of {experts.ffn_hidden}, top-{experts.topk}{shared}, {kind}"
     dense = sum(not model.has_experts(layer) for layer in range(model.layers))
     if dense:
-        yield f"feed-forward of {counted(dense, 'layer')} without experts: {model.ffn_hidden}"
+        yield f"MLP of {counted(dense, 'dense layer')}: {model.ffn_hidden}"
 
 
 def _parameter_lines(model: Model) -> list[_Part]:
@@ -218,21 +218,21 @@ def _parameter_lines(model: Model) -> list[_Part]:
         "embedding": counts.embedding,
         "positions": counts.positions,
         "attention": layers.attention,
-        "feed-forward": layers.mlp,
+        "MLP": layers.mlp,
         "router": layers.router,
         "experts": layers.experts,
         "shared experts": layers.shared_experts,
         "norms": layers.norms + counts.final_norm,
-        "head": counts.head,
+        "LM head": counts.head,
         "other": counts.other,
     }
     lines = [(name, _count(count), f"{count / counts.total:.1%}") for name, count in parts.items() if count]
     lines.append(("total", _count(counts.total), ""))
     if model.experts:
         lines.append(("active per token", _count(counts.active), f"{counts.active / counts.total:.1%}"))
-        lines.append(("without look-ups", _count(counts.computed), f"{counts.computed / counts.total:.1%}"))
+        lines.append(("without embedding lookup", _count(counts.computed), f"{counts.computed / counts.total:.1%}"))
     if model.mtp_layers:
-        lines.append(("further-token layers", _count(counts.trained - counts.total), "not in total"))
+        lines.append(("MTP layers", _count(counts.trained - counts.total), "not in total"))
     return lines
 
 
@@ -241,12 +241,12 @@ def _flop_lines(model: Model, seq_length: int) -> list[_Part]:
     parts = {
         "attention projections": flops.attention_projections,
         "attention core": flops.attention_core,
-        "feed-forward": flops.mlp,
+        "MLP": flops.mlp,
         "router": flops.router,
         "experts": flops.experts,
         "shared experts": flops.shared_experts,
-        "head": flops.head,
-        "further-token projections": flops.mtp_projections,
+        "LM head": flops.head,
+        "MTP projections": flops.mtp_projections,
     }
     lines = [(name, f"{part / GIGA:,.4g} G", f"{part / flops.forward:.1%}") for name, part in parts.items() if part]
     return [*lines, ("total", f"{flops.forward / GIGA:,.4g} G", "")]

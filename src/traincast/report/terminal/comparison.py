@@ -82,7 +82,7 @@ def print_comparison(comparison: Comparison, *, ranks: bool = False) -> View:
     if comparison.parts:
         yield from parts(comparison, sides)
     if comparison.ends:
-        yield heading(f"Ends, {sides.unit.name}")
+        yield heading(f"Finish times, {sides.unit.name}")
         yield from finish_times(comparison, sides, elide=not ranks)
     if ranks:
         yield from _rank_parts(comparison, sides)

@@ -11,6 +11,7 @@ from traincast.report.terminal.layout import (
     heading,
     indented,
     number,
+    operation,
     printed,
     table,
     text,
@@ -39,9 +40,8 @@ _COLLECTIVE: tuple[Column[CollectiveRow], ...] = (
 @printed
 def print_collective(collective: CollectiveTable) -> View:
     """Print the time of a collective over sizes, in the units of nccl-tests: bytes, us, GB/s."""
-    op = collective.op.replace("_", " ")
-    where = number(collective.nodes, "node")
-    yield text(f"{op} over {number(collective.ranks, 'rank')} on {where} of {collective.cluster}", "bold")
+    where = f"{number(collective.ranks, 'rank')} on {number(collective.nodes, 'node')} of {collective.cluster}"
+    yield text(f"{operation(collective.op)} over {where}", "bold")
     yield text("time in us; algbw and busbw, as nccl-tests defines them, in GB/s")
     yield table(_COLLECTIVE, collective.rows)
     yield from diagnostics("Assumptions", collective.assumptions)

@@ -10,6 +10,7 @@ from traincast.report.terminal.layout import (
     heading,
     indented,
     number,
+    operation,
     printed,
     table,
     text,
@@ -32,8 +33,8 @@ def print_inspections(inspections: Sequence[Inspection], *, whole: bool = False)
                 yield text("")
             yield from _block(each)
         elif position == 1:
-            oddities = sum(len(inspection.oddities) for inspection in hidden)
-            said = f"with {number(oddities, 'oddity', 'oddities')}" if oddities else "without oddities"
+            warnings = sum(len(inspection.oddities) for inspection in hidden)
+            said = f"with {number(warnings, 'warning')}" if warnings else "without warnings"
             yield text(f"\n... {number(len(hidden), 'file')} more, {said} (--all shows them)", "dim")
 
 
@@ -56,12 +57,12 @@ def _summary(inspections: Sequence[Inspection]) -> str:
 
 
 def _block(inspection: Inspection) -> View:
-    """Yield what to print of one file, from its format to its oddities; of what is no workload one line."""
+    """Yield what to print of one file, from its format to its warnings; of what is no workload one line."""
     if not inspection.evidence:
         yield text(f"{inspection.path}: {inspection.generation}; {inspection.taken_by}")
         return
     yield text(inspection.path, "bold")
-    yield text(f"{inspection.format}: {inspection.generation} ({format_share(inspection.confidence, 0)} sure)")
+    yield text(f"{inspection.format}: {inspection.generation} (confidence {format_share(inspection.confidence, 0)})")
     for reason in inspection.evidence:
         yield indented(reason, "dim")
     if inspection.taken_by:
@@ -74,15 +75,15 @@ def _block(inspection: Inspection) -> View:
     if inspection.totals:
         yield heading("Totals")
         yield table(_TOTALS, inspection.totals)
-    yield from diagnostics("Oddities", inspection.oddities, "yellow", [inspection.path])
+    yield from diagnostics("Warnings", inspection.oddities, "yellow", [inspection.path])
 
 
 _TOTALS: tuple[Column[Total], ...] = (
     Column("group", lambda total: total.group, words=True),
-    Column("what", lambda total: total.what.replace("_", " "), words=True),
+    Column("what", lambda total: operation(total.what), words=True),
     Column("count", lambda total: f"{total.count:,}"),
     Column("size", lambda total: format_size(total.size_bytes) if total.size_bytes else ""),
-    Column("time", lambda total: "not said" if total.time_s is None else format_time(total.time_s)),
+    Column("time", lambda total: "not specified" if total.time_s is None else format_time(total.time_s)),
 )
 
 
@@ -109,4 +110,4 @@ def _layout(inspection: Inspection) -> View:
     if said:
         yield indented(", ".join(said))
     if silent:
-        yield indented(f"not said: {', '.join(silent)}", "dim")
+        yield indented(f"not specified: {', '.join(silent)}", "dim")

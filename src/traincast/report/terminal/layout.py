@@ -20,6 +20,7 @@ from rich.text import Text
 from traincast.diagnostics import Note
 from traincast.report.plain import shown
 from traincast.units import parse_time
+from traincast.workload.words import Operation
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -84,6 +85,13 @@ def _list(width: int) -> Table:
     grid.add_column(width=width)
     grid.add_column(overflow="fold")
     return grid
+
+
+def operation(name: str) -> str:
+    """Return what people call an operation: ``all-gather``, ``send/recv``, ``reduce-scatter``; others with blanks."""
+    if name == "send_recv":
+        return "send/recv"
+    return name.replace("_", "-" if name.upper() in Operation.__members__ else " ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from traincast.report.terminal.layout import (
     indented,
     legend,
     number,
+    operation,
     printed,
     share,
     table,
@@ -44,7 +45,7 @@ def print_result(result: Result) -> View:
             yield text(line)
     yield from _breakdown(result)
     yield from _stages(result)
-    yield from _measured_beside(result)
+    yield from _measured_run(result)
     yield from _collectives(result)
     yield from _stragglers(result)
     yield from _what_if(result)
@@ -138,11 +139,11 @@ def _stages(result: Result) -> View:
         Column("exposed comm", lambda rank: unit.text(_rest(rank)[0])),
         Column("bubble", lambda rank: unit.text(_rest(rank)[1])),
         Column("other", lambda rank: unit.text(_rest(rank)[2])),
-        Column("end", lambda rank: unit.text(rank.end_s)),
+        Column("finish", lambda rank: unit.text(rank.end_s)),
     ]
     if any(_peak(result, rank.stage) for rank in last):
         columns.append(Column("peak memory", lambda rank: _peak(result, rank.stage)))
-    yield heading(f"Stages, {unit.name} (of each the rank that ends last)")
+    yield heading(f"Stages, {unit.name} (of each the rank that finishes last)")
     yield table(columns, last, hidden)
     yield from legend("stage", [rank.stage for rank in last], hidden)
 
@@ -168,14 +169,14 @@ def _peak(result: Result, stage: int) -> str:
     return "" if peak is None else format_size(peak)
 
 
-def _measured_beside(result: Result) -> View:
+def _measured_run(result: Result) -> View:
     """Yield when the measured ranks finished and the sums of their parts; nothing where none was measured."""
     replayed = replayed_side(result, "measured")
     if replayed is None or not replayed.end_s:
         return
     comparison = compare(replayed, simulated_side(result, "simulated"))
     sides = Differences.of(comparison, "measured", "simulated")
-    yield heading(f"Measured and simulated: ends of the ranks, {sides.unit.name}")
+    yield heading(f"Measured and simulated: finish times of the ranks, {sides.unit.name}")
     yield from finish_times(comparison, sides, stage_of={rank.rank: rank.stage for rank in result.ranks})
     if comparison.parts:
         yield from parts(comparison, sides, "Measured and simulated")
@@ -187,13 +188,13 @@ def _measured_beside(result: Result) -> View:
 
 _COLLECTIVES: tuple[Column[CollectiveResult], ...] = (
     Column("group", lambda each: each.group, words=True),
-    Column("operation", lambda each: _spaced(each.op), words=True),
+    Column("operation", lambda each: operation(each.op), words=True),
     Column("size", lambda each: format_size(each.size_bytes)),
     Column("ranks/\nnodes", lambda each: f"{each.ranks}/{each.nodes}", spare=3),
     Column("count", lambda each: f"{each.count:,}"),
     Column("each", lambda each: format_time(each.time_s), spare=1),
     Column("total", lambda each: format_time(_total_s(each))),
-    Column("how", lambda each: " ".join(filter(None, (each.algorithm, each.protocol))), words=True, spare=2),
+    Column("algo", lambda each: " ".join(filter(None, (each.algorithm, each.protocol))), words=True, spare=2),
 )
 
 
@@ -202,7 +203,7 @@ def _collectives(result: Result) -> View:
     if not result.collectives:
         return
     longest = sorted(result.collectives, key=_total_s, reverse=True)
-    yield heading("Communication (transfer, hidden or not)")
+    yield heading("Communication (transfer time, overlapped or exposed)")
     yield table(_COLLECTIVES, longest[:_SHOWN_COLLECTIVES])
     others = longest[_SHOWN_COLLECTIVES:]
     if others:
@@ -213,7 +214,7 @@ _STRAGGLERS: tuple[Column[dict[str, int | float]], ...] = (
     Column("rank", lambda each: f"{each['rank']:.0f}"),
     Column("stage", lambda each: f"{each['stage']:.0f}"),
     Column("slowdown", lambda each: f"{each['slowdown']:.2f}x"),
-    Column("costs", lambda each: format_time(each["cost_s"])),
+    Column("step-time impact", lambda each: format_time(each["cost_s"])),
 )
 
 
