@@ -5,8 +5,8 @@ AICB replays such files on real GPUs, and writes them again with times. Source: 
 """
 
 from traincast.formats.aicb_physical.grammar import looks_like, parse
-from traincast.formats.aicb_physical.inspection import describe
 from traincast.formats.aicb_physical.read import build
+from traincast.formats.aicb_physical.steps import describe
 from traincast.formats.contract import text_format
 
 text_format(

@@ -6,13 +6,11 @@ Source: AICB, ``log_analyzer/log.py`` (``LogItem``, ``Workload.dump``), ``utils/
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 from traincast.errors import FormatError
-from traincast.files import read_bytes
 from traincast.formats.contract import Sniff
 from traincast.formats.values import check_lines, filled_lines, shown, time_s, whole
 from traincast.workload.words import Group, Operation
@@ -22,64 +20,41 @@ MESSAGES = ("isend", "irecv")
 
 @dataclass(frozen=True, slots=True)
 class PhysicalRow:
-    """One row of the file.
-
-    Parameters
-    ----------
-    line : int
-        1-based line in the file.
-    kind : str
-        ``comm_type`` without its class: ``all_reduce``, ``isend``, ``computation``, ``epoch_end`` ...
-    operation : Operation
-        What the ranks of a group do; NONE for computations, messages and the ends of steps.
-    group : Group
-        Who does it; NONE where nobody else is concerned.
-    ranks : int, optional
-        Members of the group, where the file says them.
-    size_bytes : int
-        Payload of the whole group as `Operation` counts it; bytes of a message.
-    product : tuple of int, optional
-        Of a computation: batch, m, n, k of the matrix product.
-    stage : str
-        Where in the step: ``forward.MegatronRowLinear``.
-    time_s : float, optional
-        Seconds it took, where the file is the log of a run.
-    count : int
-        Equal ones, one after the other.
-    """
+    """One row of the file."""
 
     line: int
     kind: str
+    """``comm_type`` without its class: ``all_reduce``, ``isend``, ``computation``, ``epoch_end`` ..."""
     operation: Operation
+    """What the ranks of a group do; NONE for computations, messages and the ends of steps."""
     group: Group
+    """Who does it; NONE where nobody else is concerned."""
     ranks: int | None
+    """Members of the group, where the file says them."""
     size_bytes: int
-    product: tuple[int, int, int, int] | None
+    """Payload of the whole group as `Operation` counts it; bytes of a message."""
+    gemm: tuple[int, int, int, int] | None
+    """Of a computation: batch, m, n, k."""
     stage: str
+    """Where in the step: ``forward.MegatronRowLinear``."""
     time_s: float | None
+    """Seconds it took, where the file is the log of a run."""
     count: int
+    """Equal ones, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The rows of one rank, which stand for all ranks of its pipeline stage.
-
-    Parameters
-    ----------
-    line : int
-        Line of its title, or of the first header.
-    stage : int, optional
-        Pipeline stage; None where the title names none.
-    ranks : int, optional
-        Ranks that it stands for; None without a title.
-    rows : tuple of PhysicalRow
-        In program order, ends of steps included.
-    """
+    """The rows of one rank, which stand for all ranks of its pipeline stage."""
 
     line: int
+    """Line of its title, or of the first header."""
     stage: int | None
+    """Pipeline stage; None where the title names none."""
     ranks: int | None
+    """Ranks that it stands for; None without a title."""
     rows: tuple[PhysicalRow, ...]
+    """In program order, ends of steps included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +63,11 @@ class PhysicalFile:
 
     path: str
     sections: tuple[Section, ...]
+
+    @property
+    def rows(self) -> Iterator[PhysicalRow]:
+        """Every row of every section."""
+        return (row for section in self.sections for row in section.rows)
 
 
 HEADER = "comm_type,comm_group,"
@@ -130,7 +110,7 @@ _MOST_BYTES = 2**53
 _SILENT = ("None", "")
 _RANK = re.compile(r"rank(\d{1,9})\b")
 _STAGE = re.compile(r"pp_stage(\d{1,9})\b")
-_PRODUCT = re.compile(r"\(\((\d{1,12}(?: \d{1,12})*)\) \((\d{1,12}(?: \d{1,12})*)\)\)")
+_SHAPES = re.compile(r"\(\((\d{1,12}(?: \d{1,12})*)\) \((\d{1,12}(?: \d{1,12})*)\)\)")
 
 T = TypeVar("T")
 
@@ -143,29 +123,13 @@ def looks_like(head: str) -> Sniff:
     return Sniff(0.95, "a header of AICB's columns")
 
 
-def load(path: Path) -> PhysicalFile:
-    """Read a file from disk (see `parse`); undecodable bytes are replaced, and fail where they matter."""
-    return parse(str(path), read_bytes(path).decode("utf-8", errors="replace"))
-
-
 def parse(path: str, text: str) -> PhysicalFile:
-    """Read the text of a file.
-
-    Parameters
-    ----------
-    path : str
-        Where the text came from, for messages.
-    text : str
-        A header and rows; or a title in brackets before each header, one for every pipeline stage.
-
-    Returns
-    -------
-    PhysicalFile
+    """Read the text of a file: a header and rows; or a title in brackets before each header, one for every stage.
 
     Raises
     ------
     FormatError
-        With the line, and the column and value, of the first thing that cannot be read.
+        With the line in `path`, and the column and value, of the first thing that cannot be read.
     """
     check_lines(text, path, MOST_LINES)
     reader = _Reader(path)
@@ -186,7 +150,6 @@ class _Reader:
         """Rows that were read under the present header, by their text."""
 
     def take(self, line: int, content: str) -> None:
-        """Read one line that is not empty."""
         if content.startswith("["):
             self._title(line, content)
         elif content.startswith(HEADER):
@@ -200,20 +163,14 @@ class _Reader:
         empty = next((section for section in sections if not section.rows), None)
         if empty is not None or not sections:
             raise FormatError("holds no rows", self.path, empty.line if empty else 1)
-        if len(sections) > 1:
-            sections = self._in_order(sections)
-        return PhysicalFile(self.path, tuple(sections))
-
-    def _in_order(self, sections: list[Section]) -> list[Section]:
-        staged = {section.stage: section for section in sections if section.stage is not None}
-        if len(staged) < len(sections) or sorted(staged) != list(range(len(sections))):
+        if len(sections) > 1 and {section.stage for section in sections} != set(range(len(sections))):
             raise FormatError(
                 f"has {len(sections)} titles; where there is more than one they must be pp_stage0 to "
                 f"pp_stage{len(sections) - 1}, each once",
                 self.path,
                 sections[1].line,
             )
-        return [staged[stage] for stage in range(len(sections))]
+        return PhysicalFile(self.path, tuple(sorted(sections, key=lambda section: section.stage or 0)))
 
     def _title(self, line: int, content: str) -> None:
         ranks = [int(rank) for rank in _RANK.findall(content)]
@@ -264,9 +221,9 @@ class _Reader:
 
         kind = value("comm_type", _kind)
         collective = kind in _COLLECTIVES
-        product = value("msg_size", _product) if kind == "computation" else None
+        gemm = value("msg_size", _gemm) if kind == "computation" else None
         sized = collective or kind in MESSAGES
-        size_bytes = value("msg_size", _size_bytes) if sized else 0
+        size_bytes = value("msg_size", lambda size: whole(size, "bytes")) if sized else 0
         return PhysicalRow(
             line=line,
             kind=kind,
@@ -274,7 +231,7 @@ class _Reader:
             group=value("comm_group", _group) if sized else Group.NONE,
             ranks=value("comm_group_size", _members) if collective else None,
             size_bytes=_BARRIER_BYTES if kind == "barrier" else size_bytes,
-            product=product,
+            gemm=gemm,
             stage=value("stage", str),
             time_s=value("_elapsed_time", _time_s),
             count=value("count", whole, "1"),
@@ -301,17 +258,13 @@ def _members(text: str) -> int | None:
     return None if text in _SILENT else whole(text)
 
 
-def _size_bytes(text: str) -> int:
-    return whole(text, "bytes")
-
-
 def _time_s(text: str) -> float | None:
     return None if text in _SILENT else time_s(text, 1e3, "ms")
 
 
-def _product(text: str) -> tuple[int, int, int, int]:
-    """Read the shapes of the two factors of a matrix product as batch, m, n, k."""
-    match = _PRODUCT.fullmatch(text)
+def _gemm(text: str) -> tuple[int, int, int, int]:
+    """Read the shapes of the two factors of a GEMM as batch, m, n, k."""
+    match = _SHAPES.fullmatch(text)
     shapes = [[int(size) for size in each.split()] for each in match.groups()] if match else []
     if not shapes or min(min(shape) for shape in shapes) < 1 or len(shapes[1]) < 2 or shapes[0][-1] != shapes[1][-2]:
         raise ValueError(f"{shown(text)} is not two shapes that can be multiplied, such as ((4096 1 640) (640 5120))")

@@ -1,4 +1,4 @@
-"""Read a physical AICB workload into the intermediate form.
+"""Make the workload of a physical AICB file: its layout, its passes, what it leaves out.
 
 Letters: P stages, M microbatches.
 """
@@ -10,11 +10,17 @@ from dataclasses import dataclass, field
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
 from traincast.formats.aicb_physical.grammar import PhysicalFile, PhysicalRow
-from traincast.formats.aicb_physical.layout import Layout, decide_layout
-from traincast.formats.aicb_physical.steps import Passes, Steps, steps_of
+from traincast.formats.aicb_physical.steps import Passes, Steps, steps_of, written_sizes
 from traincast.formats.contract import Source
-from traincast.formats.layout import known_message_bytes
+from traincast.formats.layout import (
+    NODE_RANKS,
+    asked_dp,
+    known_message_bytes,
+    microbatches_of,
+    warn_single_microbatch,
+)
 from traincast.job.options import LayoutOptions
+from traincast.job.parallel import Parallel
 from traincast.units import counted, format_size, format_time
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
 from traincast.workload.calls import OperatorCall
@@ -28,9 +34,8 @@ _STRIDED = frozenset({Group.DP, Group.EDP})
 
 def build(file: PhysicalFile, options: LayoutOptions, source: Source) -> Workload:
     """Make the workload of a file."""
-    steps = steps_of(file)
-    notes = source.notes
-    layout = decide_layout(file, steps, options, notes)
+    steps, notes = steps_of(file), source.notes
+    layout = _decide_layout(file, steps, options, notes)
     builder = source.builder(layout.parallel, layout.schedule)
     lowering = _Lowering(builder, layout.as_written, _takes_times(file, steps, options))
     lowering.lay_out(steps.passes)
@@ -42,6 +47,110 @@ def build(file: PhysicalFile, options: LayoutOptions, source: Source) -> Workloa
         forward_only=bool(steps.passes[0].forward) and not steps.passes[0].backward,
         measured=MeasuredRun(step_s, {0: step_s}, {}) if step_s else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The decided layout."""
+
+    parallel: Parallel
+    schedule: str
+    as_written: frozenset[Group]
+    """Groups that have as many members here as in the file, so that its times hold for them."""
+
+
+def _decide_layout(file: PhysicalFile, steps: Steps, options: LayoutOptions, notes: Notebook) -> _Layout:
+    """Work out degrees, microbatches and schedule: what the user says, then the sizes of groups, then a default."""
+    sizes = written_sizes(file)
+    tp = _degree("tp", options.tp, sizes.get(Group.TP, 1), notes)
+    pp = _stages(file, steps, options, sizes, notes)
+    written = _written_dp(file, sizes, tp, pp, notes)
+    dp = asked_dp(options, {"tp": tp, "pp": pp}, file.path) or written
+    ep = _experts(file, options, sizes, dp, notes)
+    microbatches = microbatches_of(options, max(1, steps.passes[0].microbatches), "the step", notes)
+    parallel = Parallel(tp=tp, dp=dp, pp=pp, ep=ep, etp=options.etp, microbatches=microbatches)
+    members = {
+        Group.TP: tp,
+        Group.DP: dp,
+        Group.EP: ep,
+        Group.EDP: parallel.edp,
+        Group.PP: pp,
+        Group.EMB: min(2, pp),
+        Group.WORLD: parallel.world_size,
+    }
+    if steps.passes[0].microbatches:
+        warn_single_microbatch(notes, pp, pp, parallel.microbatches)
+    same = frozenset(group for group, count in members.items() if sizes.get(group, count) == count)
+    return _Layout(parallel, options.schedule or "1f1b", same)
+
+
+def _degree(name: str, chosen: int | None, written: int, notes: Notebook) -> int:
+    """Return a degree: the user's, with a warning where the file has another one, else the file's."""
+    if chosen is not None and chosen != written:
+        notes.warn(
+            f"{name}-not-rescaled",
+            f"the file was written for {name} {written}; its sizes are kept for {name} {chosen}",
+        )
+    return written if chosen is None else chosen
+
+
+def _stages(file: PhysicalFile, steps: Steps, options: LayoutOptions, sizes: dict[Group, int], notes: Notebook) -> int:
+    """Return the number of pipeline stages."""
+    sections = len(file.sections)
+    if sections > 1:
+        if options.pp not in (None, sections):
+            raise FormatError(f"describes {sections} pipeline stages; --pp {options.pp} is another number", file.path)
+        return sections
+    sends = bool(steps.passes[0].messages)
+    written = sizes.get(Group.PP, 1)
+    if sends and max(written, options.pp or 1) == 1:
+        row = steps.passes[0].messages[0]
+        raise FormatError(
+            "sends messages to another stage, and nothing says how many stages there are; give --pp",
+            file.path,
+            row.line,
+        )
+    if written == 1 and options.pp is not None:
+        return options.pp
+    return _degree("pp", options.pp, written, notes)
+
+
+def _written_dp(file: PhysicalFile, sizes: dict[Group, int], tp: int, pp: int, notes: Notebook) -> int:
+    """Return the data parallel degree that the file says: by its dp groups, by its titles, or a default."""
+    told = [section.ranks for section in file.sections if section.ranks is not None]
+    ranks = sum(told) if len(told) == len(file.sections) else None
+    if Group.DP in sizes:
+        dp = sizes[Group.DP]
+        if ranks is not None and ranks != tp * dp * pp:
+            notes.warn(
+                "world-mismatch",
+                f"the titles name {ranks} ranks, but tp {tp} x dp {dp} x pp {pp} = {tp * dp * pp}; the groups count",
+            )
+        return dp
+    if ranks is not None and ranks % (tp * pp) == 0:
+        return ranks // (tp * pp)
+    if any(row.group is Group.DP for row in file.rows):
+        notes.assume(
+            "world-absent",
+            f"the file does not say how many ranks a dp group has; taken as {NODE_RANKS} (give --gpus or --dp)",
+        )
+        return NODE_RANKS
+    return sizes.get(Group.EP, 1) * sizes.get(Group.EDP, 1)
+
+
+def _experts(file: PhysicalFile, options: LayoutOptions, sizes: dict[Group, int], dp: int, notes: Notebook) -> int:
+    """Return the expert parallel degree; AICB's logs of expert layers often leave it out."""
+    if options.ep is not None:
+        return options.ep
+    if Group.EP in sizes:
+        return sizes[Group.EP]
+    first = next((row for row in file.rows if row.group is Group.EP), None)
+    if first is None:
+        return 1
+    notes.warn(
+        "ep-absent", f"the file does not say how many ranks an ep group has; taken as dp {dp} (give --ep)", first.line
+    )
+    return dp
 
 
 @dataclass(slots=True)
@@ -79,10 +188,7 @@ class _Lowering:
         kept = [row for row in rows if not (middle and row.group is Group.EMB)]
         key = (
             phase,
-            *(
-                (row.kind, row.group, row.size_bytes, row.product, row.stage, self._time_s(row), row.count)
-                for row in kept
-            ),
+            *((row.kind, row.group, row.size_bytes, row.gemm, row.stage, self._time_s(row), row.count) for row in kept),
         )
         if key not in self._known:
             self._known[key] = self.builder.segment([each for row in kept for each in self._lower(row, phase)])
@@ -96,21 +202,18 @@ class _Lowering:
     def _lower(self, row: PhysicalRow, phase: Phase) -> Rows:
         time_s, place = self._time_s(row), Place(0, row.line)
         name = row.stage.partition(".")[2] or row.stage or row.kind
-        if row.product is not None:
-            batch, m, n, k = row.product
+        if row.gemm is not None:
+            batch, m, n, k = row.gemm
             shape = (m, n, k) if batch == 1 else (batch, m, n, k)
             calls = ((OperatorCall(family="gemm", shape=shape, dtype=_DTYPE), float(row.count)),)
             bound = OverlapClass.COMPUTE_BOUND
-            if time_s is None:
-                return self.builder.add(compute_op(name, phase, calls=calls, overlap_class=bound, place=place))
-            return self.builder.add(compute_op(name, phase, time_s, overlap_class=bound, place=place))
+            cost = calls if time_s is None else None
+            return self.builder.add(compute_op(name, phase, time_s, calls=cost, overlap_class=bound, place=place))
         if row.size_bytes == 0 and time_s is None:
             self.zero_sizes.add(row.line)
             return []
-        repeats = float(row.count)
-        return self.builder.add(
-            collective_op(name, phase, row.group, row.operation, row.size_bytes, time_s, repeats=repeats, place=place)
-        )
+        what = (row.group, row.operation, row.size_bytes)
+        return self.builder.add(collective_op(name, phase, *what, time_s, repeats=float(row.count), place=place))
 
 
 def _takes_times(file: PhysicalFile, steps: Steps, options: LayoutOptions) -> bool:
@@ -123,7 +226,7 @@ def _takes_times(file: PhysicalFile, steps: Steps, options: LayoutOptions) -> bo
     return known and options.comm != "model"
 
 
-def _message_bytes(steps: Steps, layout: Layout, options: LayoutOptions, notes: Notebook) -> int:
+def _message_bytes(steps: Steps, layout: _Layout, options: LayoutOptions, notes: Notebook) -> int:
     """Return the bytes of one message between stages: the commonest in the file."""
     known = known_message_bytes(options, layout.parallel.pp, None, notes)
     if known is not None:
@@ -147,7 +250,7 @@ def _message_bytes(steps: Steps, layout: Layout, options: LayoutOptions, notes: 
     return size
 
 
-def _say(steps: Steps, layout: Layout, lowering: _Lowering, notes: Notebook) -> None:
+def _say(steps: Steps, layout: _Layout, lowering: _Lowering, notes: Notebook) -> None:
     """Note what was chosen, left out, and what the file does not hold."""
     first = steps.passes[0]
     rows, parallel = [row for passes in steps.passes for row in passes.rows()], layout.parallel
@@ -177,7 +280,7 @@ def _say(steps: Steps, layout: Layout, lowering: _Lowering, notes: Notebook) -> 
     if lowering.zero_sizes:
         count = counted(len(lowering.zero_sizes), "communication of 0 bytes takes", "communications of 0 bytes take")
         notes.assume("zero-size", f"{count} no time", min(lowering.zero_sizes))
-    if not any(row.product for row in rows):
+    if not any(row.gemm for row in rows):
         notes.warn(
             "communication-only",
             "no row of the step computes: what is simulated are its communications alone, one after the other",

@@ -1,4 +1,4 @@
-"""Split the rows of a rank into steps, and a step into the passes of its microbatches.
+"""Split the rows of a rank into steps, and a step into the passes of its microbatches; describe them.
 
 A rank's rows are its initialisation and then its steps, each closed by ``epoch_end``. In a step the name of
 a row's part begins with ``forward`` or ``backward``; a message to or from another stage, and a change
@@ -9,12 +9,14 @@ and without one), ``generate_deepspeed_stage1_2_workload.py``, ``generate_deepsp
 ``generate_collective_test.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 
 from traincast.errors import FormatError
 from traincast.formats.aicb_physical.grammar import MESSAGES, PhysicalFile, PhysicalRow, Section
+from traincast.formats.contract import Counted, Inspection, totals_of
+from traincast.workload.words import Group, Operation
 
 _BEFORE = ("init", "warmup")
 _END = "epoch_end"
@@ -65,12 +67,7 @@ class Steps:
 
 
 def steps_of(file: PhysicalFile) -> Steps:
-    """Split a file into steps and choose the one to simulate.
-
-    Returns
-    -------
-    Steps
-        The step of median time where the file is the log of a run, else the first one.
+    """Split a file into steps and choose the one to simulate: that of median time in the log of a run, else the first.
 
     Raises
     ------
@@ -124,31 +121,23 @@ def _choose(ends: Sequence[PhysicalRow]) -> tuple[int, float | None]:
 def _passes(file: PhysicalFile, section: Section, rows: Rows) -> Passes:
     """Split one step of a stage into its passes."""
     found = Passes()
-    block: list[PhysicalRow] = []
-    direction = ""
-
-    def close() -> None:
-        nonlocal block
-        if block:
-            (found.forward if direction == "forward" else found.backward).append(tuple(block))
-        block = []
-
+    of_pass: list[PhysicalRow] = []
+    before = ""
     for row in rows:
         if row.kind == _END:
             continue
-        if row.kind in MESSAGES:
-            close()
+        sent = row.kind in MESSAGES
+        now = next((each for each in ("forward", "backward") if row.stage.startswith(each)), "")
+        if (sent or now != before) and of_pass:
+            (found.forward if before == "forward" else found.backward).append(tuple(of_pass))
+            of_pass = []
+        if sent:
             found.messages.append(row)
             continue
-        now = next((each for each in ("forward", "backward") if row.stage.startswith(each)), "")
-        if now != direction:
-            close()
-            direction = now
-        if now:
-            block.append(row)
-        else:
-            (found.end if found.forward or found.backward else found.start).append(row)
-    close()
+        before = now
+        (of_pass if now else found.end if found.forward or found.backward else found.start).append(row)
+    if of_pass:
+        (found.forward if before == "forward" else found.backward).append(tuple(of_pass))
     if found.forward and found.backward and len(found.backward) != len(found.forward):
         raise FormatError(
             f"a step of this stage has {len(found.forward)} forward and {len(found.backward)} backward passes; "
@@ -173,4 +162,69 @@ def _once(found: Passes) -> None:
 
 
 def _what(row: PhysicalRow) -> tuple[object, ...]:
-    return row.kind, row.group, row.ranks, row.size_bytes, row.product, row.stage
+    return row.kind, row.group, row.ranks, row.size_bytes, row.gemm, row.stage
+
+
+def written_sizes(file: PhysicalFile) -> dict[Group, int]:
+    """Return the members of each kind of group, where the rows say them.
+
+    Raises
+    ------
+    FormatError
+        If two rows disagree.
+    """
+    sizes: dict[Group, int] = {}
+    for row in file.rows:
+        if row.ranks is None or row.group is Group.NONE:
+            continue
+        if sizes.setdefault(row.group, row.ranks) != row.ranks:
+            name = row.group.name.lower()
+            raise FormatError(
+                f"a {name} group has {row.ranks} members here and {sizes[row.group]} before", file.path, row.line
+            )
+    return sizes
+
+
+def describe(file: PhysicalFile) -> Inspection:
+    """Describe a file; totals are those of one step of the first stage."""
+    steps, sizes = steps_of(file), written_sizes(file)
+    first = steps.passes[0]
+    what, reason = _producer(steps)
+    timed = any(row.time_s is not None for row in first.rows())
+    told = [section.ranks for section in file.sections if section.ranks is not None]
+    return Inspection(
+        generation=f"AICB physical {'log of a run' if timed else 'workload'}{what}",
+        evidence=(f"the columns of AICB's {'log, with times' if timed else 'workload, without times'}", *reason),
+        counts={
+            "rows": sum(len(section.rows) for section in file.sections),
+            "stages": len(file.sections),
+            "steps": steps.held,
+            "microbatches": first.microbatches,
+            "once_per_step_rows": len(first.start) + len(first.end),
+        },
+        layout={
+            **{group.name.lower(): sizes.get(group) for group in (Group.TP, Group.DP, Group.EP, Group.PP)},
+            "world_size": sum(told) if told else None,
+        },
+        totals=tuple(totals_of(_parts([*first.rows(), *first.messages]))),
+    )
+
+
+def _producer(steps: Steps) -> tuple[str, tuple[str, ...]]:
+    """Return what wrote the file, and why that is believed; nothing where nothing tells."""
+    names = {row.stage.partition(".")[2].partition(".")[0] for passes in steps.passes for row in passes.rows()}
+    if any(name.startswith("Megatron") for name in names):
+        return ": Megatron", ("rows of Megatron's layers (MegatronRowLinear and the like)",)
+    if names & {"allreduce_bucket", "all_gather_dp_groups"}:
+        return ": DeepSpeed, ZeRO stage 1 or 2", ("rows of DeepSpeed's buckets",)
+    if names & {"allgather_fn", "reduce_scatter_fn"}:
+        return ": DeepSpeed, ZeRO stage 3", ("rows that gather parameters in both passes",)
+    if not steps.passes[0].forward:
+        return ": test of a collective", ("no row is of a forward or backward pass",)
+    return "", ()
+
+
+def _parts(rows: Sequence[PhysicalRow]) -> Iterator[Counted]:
+    for row in rows:
+        what = row.kind if row.operation is Operation.NONE else row.operation.name.lower()
+        yield Counted(row.group, what, row.count, row.size_bytes * row.count, row.time_s)
