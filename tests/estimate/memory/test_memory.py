@@ -306,7 +306,7 @@ def test_chances_follow_from_the_measured_error():
 
 
 @settings(max_examples=30, deadline=None)
-@given(share=st.floats(0.3, 3))
+@given(share=st.floats(0.3, 3).filter(lambda share: abs(share - 1) > 1e-9))  # the product of shares rounds
 def test_jobs_are_refused_warned_of_or_run_by_their_chance(share):
     job = job_of("llama3-70b", 64, tp=4, pp=2, vpp=1, zero=0, micro_batch=2)
     need = peak_of(job)
