@@ -22,7 +22,7 @@ from traincast.estimate.operators.cost import price_operator
 from traincast.estimate.operators.families import FAMILIES
 from traincast.estimate.priors import prior_deviation, prior_mean
 from traincast.hardware.gpu import gpu_names, load_gpu
-from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group
 
 H100, H200, H20, A100 = (load_gpu(name) for name in ("h100", "h200", "h20", "a100"))

@@ -289,10 +289,10 @@ WORDS = {
     "layers weight gradient": "weight gradients",
     "layers recompute": "recompute",
     "modules recompute": "recompute",
-    "head forward": "head",
-    "head backward": "head",
+    "LM head forward": "head",
+    "LM head backward": "head",
     "step overhead": "host",
-    "p2p hand-over": "host",
+    "P2P launch overhead": "host",
     "launches of layers": "host",
     "launches of experts": "host for experts",
 }

@@ -7,7 +7,7 @@ from support import expanded, timed
 from traincast.errors import ProgramError
 from traincast.job.parallel import Parallel
 from traincast.workload.builder import Place, WorkloadBuilder, collective_op, compute_op, host_op, wait_op
-from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import OperatorCall
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Provenance, Stream
 
 HERE = Place(0, 7)

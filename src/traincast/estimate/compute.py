@@ -14,8 +14,7 @@ from traincast.estimate.factors import CostFactors
 from traincast.estimate.operators.cost import OperatorTime, price_operator
 from traincast.estimate.operators.families import FAMILIES
 from traincast.hardware.gpu import Gpu
-from traincast.workload.calls import OperatorCall
-from traincast.workload.ops import OpTable
+from traincast.workload.ops import OperatorCall, OpTable
 from traincast.workload.words import OverlapClass, Provenance
 
 

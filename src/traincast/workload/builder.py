@@ -26,8 +26,7 @@ from traincast.diagnostics import Notebook
 from traincast.errors import ProgramError
 from traincast.job.inputs import InputFile
 from traincast.job.parallel import Parallel
-from traincast.workload.calls import OperatorCall
-from traincast.workload.ops import FloatArray, IntArray, Op, table_of
+from traincast.workload.ops import FloatArray, IntArray, Op, OperatorCall, table_of
 from traincast.workload.words import (
     STREAM_OF_GROUP,
     CostClass,

@@ -14,7 +14,7 @@ from traincast.estimate.operators.cost import price_operator
 from traincast.formats.aicb_physical.grammar import parse
 from traincast.formats.contract import FORMATS
 from traincast.hardware.clusters import load_cluster
-from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import OperatorCall
 
 HEADER = "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"
 OLD_HEADER = HEADER.replace("comm_group_size,", "")

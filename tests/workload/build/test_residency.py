@@ -12,8 +12,8 @@ from traincast.errors import ConfigError
 from traincast.hardware.clusters import load_cluster
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SCHEDULES
-from traincast.workload.build.residency import residency
 from traincast.workload.build.stage import stages_of
+from traincast.workload.build.state import residency
 from traincast.workload.words import Group, Operation
 
 GATHER, SCATTER = Operation.ALL_GATHER, Operation.REDUCE_SCATTER

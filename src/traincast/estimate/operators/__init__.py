@@ -3,7 +3,7 @@
 from traincast.estimate.operators.constants import FamilyConstants, OperatorConstants, shipped_constants
 from traincast.estimate.operators.cost import OperatorTime, price_calls, price_operator
 from traincast.estimate.operators.families import FAMILIES, work_of
-from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import OperatorCall
 
 __all__ = [
     "FAMILIES",

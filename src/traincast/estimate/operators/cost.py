@@ -23,8 +23,7 @@ from traincast.hardware.gpu import PEAK_OF_DTYPE, Gpu
 from traincast.job.feasible import check_gpu
 from traincast.names import find_name
 from traincast.registry import known_name
-from traincast.workload.calls import OperatorCall
-from traincast.workload.ops import FloatArray
+from traincast.workload.ops import FloatArray, OperatorCall
 
 DEFAULT_GPU = "h100"
 _KEPT = 65536

@@ -23,7 +23,7 @@ from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.units import counted, format_size, format_time
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
-from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group, Operation, OverlapClass, Phase
 from traincast.workload.workload import MeasuredRun, Workload
 

@@ -4,7 +4,7 @@ Letters: P stages, Q virtual stages in model order, M microbatches, D directions
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +13,18 @@ from traincast.diagnostics import Note
 from traincast.job.job import Job, rank_share
 from traincast.model.blocks.experts import nodes_of_token
 from traincast.model.blocks.share import Share
+from traincast.model.numbers import ceil_div
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.build.emit import Emitter
-from traincast.workload.build.kernels import Counted, Exchange
-from traincast.workload.build.residency import Residency, residency
 from traincast.workload.build.stage import Gather, StageWork, backward_rows, forward_rows, stages_of
-from traincast.workload.build.state import StateExchange
+from traincast.workload.build.state import Residency, StateExchange, residency
+from traincast.workload.build.work import Exchange
 from traincast.workload.builder import Rows, WorkloadBuilder
-from traincast.workload.calls import OperatorCall
-from traincast.workload.ops import IntArray
+from traincast.workload.ops import IntArray, OperatorCall
 from traincast.workload.words import STREAM_OF_GROUP, CostClass, Group, Operation, Phase
 from traincast.workload.workload import Workload
 
-NORM_BYTES = 4
+_NORM_BYTES = 4
 """The gradient norm is one 32-bit number, reduced over all ranks that hold a part of the model."""
 
 
@@ -95,54 +94,54 @@ class _StepWriter:
     plan: SchedulePlan
     emit: Emitter
     stages: tuple[StageWork, ...]
+    states: tuple[StateExchange, ...] = field(init=False)
     _followed: Residency | None = None
+
+    def __post_init__(self) -> None:
+        self.states = tuple(StateExchange(self.job, stage.weights()) for stage in self.stages)
 
     def write(self) -> None:
         """Add the template, with the segments of every stage."""
-        count, pp = self.job.parallel.microbatches, range(self.job.parallel.pp)
-        forward = [self._forward(stage, count) for stage in self.stages]
-        backward = [self._backward(stage, count) for stage in self.stages]
+        pp = range(self.job.parallel.pp)
+        forward = [self._forward(stage) for stage in self.stages]
+        backward = [self._backward(stage) for stage in self.stages]
         starts = [self._segment(self._start_rows(stage)) for stage in pp]
         ends = [self._segment(self._end_rows(stage)) for stage in pp]
-        template = self.emit.builder.template(before_recv_DQM=self._handover())
+        template = self.emit.builder.template(before_recv_DQM=self._before_messages())
         template.forward_QM[:], template.backward_QM[:] = forward, backward
         template.start_P[:], template.end_P[:] = starts, ends
 
     def _segment(self, rows: Rows) -> int:
         return self.emit.builder.segment(rows)
 
-    def _state(self, stage: StageWork) -> StateExchange:
-        return StateExchange(self.job, stage.weights())
-
-    def _forward(self, stage: StageWork, microbatches: int) -> list[int]:
+    def _forward(self, stage: StageWork) -> list[int]:
         """Return the segment of each microbatch: the first may collect the updated parameters beside its work."""
+        count, gathered = self.job.parallel.microbatches, self.states[stage.index].gathered()
         if self.job.zero == 3:
             gathers_M = self._residency().forward_gathers_QM[stage.index]
-            gathered = self._state(stage).gathered()
             return self._segments(
                 gathers_M, lambda gathers: forward_rows(self.emit, stage, gathered if gathers else [])
             )
         usual = self._segment(forward_rows(self.emit, stage, []))
         if not (self._gathers_updated and self.job.overlap_param_gather):
-            return [usual] * microbatches
-        first = self._segment(forward_rows(self.emit, stage, [], self._gather(stage)))
-        return [first] + [usual] * (microbatches - 1)
+            return [usual] * count
+        own = self._of_rank(self.plan.placement[0][stage.index])
+        position = own.index(stage.index)
+        following = self.states[own[position + 1]].gathered() if position + 1 < len(own) else []
+        gather = Gather(following, begins=position == 0, own=gathered)
+        return [self._segment(forward_rows(self.emit, stage, [], gather))] + [usual] * (count - 1)
 
-    def _backward(self, stage: StageWork, microbatches: int) -> list[int]:
+    def _backward(self, stage: StageWork) -> list[int]:
         """Return the segment of each microbatch: the last may reduce its gradients beside its work."""
-        state = self._state(stage)
+        state, count = self.states[stage.index], self.job.parallel.microbatches
         if self.job.zero == 3:
             return self._fully_sharded_backward(stage, state)
-        if self.job.zero == 2:
-            # Gradients are kept in shares, so every microbatch's are reduced.
-            every = self._segment(backward_rows(self.emit, stage, [], state.reduced()))
-            ending = [*state.reduced(), *state.summed()]
-            return [every] * (microbatches - 1) + [self._segment(backward_rows(self.emit, stage, [], ending))]
-        usual = self._segment(backward_rows(self.emit, stage, [], []))
-        if not self.job.overlap_grad_reduce:
-            return [usual] * microbatches
-        last = self._segment(backward_rows(self.emit, stage, [], [*state.reduced(), *state.summed()]))
-        return [usual] * (microbatches - 1) + [last]
+        # Gradients that are kept in shares are reduced in every microbatch.
+        every = state.reduced() if self.job.zero == 2 else []
+        usual = self._segment(backward_rows(self.emit, stage, [], every))
+        if self.job.zero < 2 and not self.job.overlap_grad_reduce:
+            return [usual] * count
+        return [usual] * (count - 1) + [self._segment(backward_rows(self.emit, stage, [], state.all_reduced()))]
 
     def _fully_sharded_backward(self, stage: StageWork, state: StateExchange) -> list[int]:
         """Return the segment of each microbatch with sharded parameters: which gather, and which reduce gradients."""
@@ -150,22 +149,19 @@ class _StepWriter:
         last_M = np.arange(self.job.parallel.microbatches) == found.last_backward_Q[stage.index]
         once, ends = self.job.reduces_once, bool(found.ends_rank_Q[stage.index])
 
-        def rows(choice: int) -> list[int]:
+        def rows(choice: int) -> Rows:
             gathers, last = divmod(choice, 2)
             beside = [*(state.gathered() if gathers else []), *([] if once else state.reduced())]
             passed = backward_rows(self.emit, stage, beside, state.summed() if last and not once else [])
             # What the rank computes last is reduced after its message has left, with what ends the step.
-            return passed + (self._all(_reduced_once(state)) if last and once and not ends else [])
+            return passed + (self.emit.all(state.all_reduced()) if last and once and not ends else [])
 
         return self._segments(2 * found.backward_gathers_QM[stage.index] + last_M, rows)
 
-    def _segments(self, choice_M: npt.ArrayLike, rows: Callable[[int], list[int]]) -> list[int]:
+    def _segments(self, choice_M: npt.ArrayLike, rows: Callable[[int], Rows]) -> list[int]:
         """Return the segment of each microbatch, made once for each distinct choice."""
-        made: dict[int, int] = {}
         chosen = [int(choice) for choice in np.asarray(choice_M)]
-        for choice in chosen:
-            if choice not in made:
-                made[choice] = self._segment(rows(choice))
+        made = {choice: self._segment(rows(choice)) for choice in dict.fromkeys(chosen)}
         return [made[choice] for choice in chosen]
 
     def _residency(self) -> Residency:
@@ -179,21 +175,15 @@ class _StepWriter:
             )
         return self._followed
 
-    def _gather(self, stage: StageWork) -> Gather:
-        own = self._of_rank(self.plan.placement[0][stage.index])
-        position = own.index(stage)
-        following = self._state(own[position + 1]).gathered() if position + 1 < len(own) else []
-        return Gather(following, begins=position == 0, own=self._state(stage).gathered())
-
     @property
     def _gathers_updated(self) -> bool:
         """Whether each step must collect parameters that other ranks have updated."""
         return self.job.zero in (1, 2)
 
-    def _of_rank(self, stage: int) -> list[StageWork]:
-        return [each for each, holder in zip(self.stages, self.plan.placement[0], strict=True) if holder == stage]
+    def _of_rank(self, stage: int) -> list[int]:
+        return [index for index, holder in enumerate(self.plan.placement[0]) if holder == stage]
 
-    def _start_rows(self, stage: int) -> list[int]:
+    def _start_rows(self, stage: int) -> Rows:
         """Return what precedes the first forward pass: the host's work, and the gather of its parameters.
 
         The first layer's parameters must be there; those of the others come while it computes.
@@ -201,73 +191,59 @@ class _StepWriter:
         rows = self.emit.gap("step overhead", self.job.framework.step_fixed_s, CostClass.FIXED)
         if self._gathers_updated and self.job.overlap_param_gather:
             first = self._of_rank(stage)[0]
-            share = 1 / max(1, first.layers)
-            for each in self._state(first).gathered():
-                rows += self.emit.exchange(each, Phase.STEP, share=share)
-            for each in self._state(first).gathered():
-                rows += self.emit.exchange(each, Phase.STEP, share=1 - share, blocking=False)
+            share, gathered = 1 / max(1, self.stages[first].layers), self.states[first].gathered()
+            rows += self.emit.all(gathered, share=share)
+            rows += self.emit.all(gathered, share=1 - share, blocking=False)
         return rows
 
-    def _end_rows(self, stage: int) -> list[int]:
+    def _end_rows(self, stage: int) -> Rows:
         """Return what follows the last backward pass: rest of the reduction, norm, update, parameter gather."""
-        emit, job = self.emit, self.job
-        states = [self._state(each) for each in self._of_rank(stage)]
-        groups = {each.group for state in states for each in [*state.reduced(), *state.summed()]}
-        rows = [emit.wait(STREAM_OF_GROUP[group]) for group in sorted(groups)]
-        if not job.overlap_grad_reduce and job.zero < 2:
-            rows += self._all([each for state in states for each in [*state.reduced(), *state.summed()]])
+        emit, job, own = self.emit, self.job, self._of_rank(stage)
+        reduced = {index: self.states[index].all_reduced() for index in own}
+        groups = {each.group for found in reduced.values() for each in found}
+        rows = emit.builder.wait(*(STREAM_OF_GROUP[group] for group in sorted(groups)))
+        late = own if not job.overlap_grad_reduce and job.zero < 2 else []
         if job.reduces_once:
             ends_Q = self._residency().ends_rank_Q
-            final = [state for each, state in zip(self._of_rank(stage), states, strict=True) if ends_Q[each.index]]
-            rows += self._all([each for state in final for each in _reduced_once(state)])
+            late = [index for index in own if ends_Q[index]]
+        rows += emit.all([each for index in late for each in reduced[index]])
         rows += self._tied(stage)
         if job.parallel.world_size > 1:
-            rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, NORM_BYTES), Phase.STEP)
-        updated = sum(state.updated() for state in states)
+            rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, _NORM_BYTES))
+        updated = sum(self.states[index].updated() for index in own)
         rows += emit.compute("optimizer", Phase.STEP, _optimizer(job, updated))
         if self._gathers_updated and not job.overlap_param_gather:
-            rows += self._all([each for state in states for each in state.gathered()])
+            rows += emit.all([each for index in own for each in self.states[index].gathered()])
         return rows
 
-    def _all(self, exchanges: list[Exchange]) -> list[int]:
-        return [row for each in exchanges for row in self.emit.exchange(each, Phase.STEP)]
-
-    def _tied(self, stage: int) -> list[int]:
+    def _tied(self, stage: int) -> Rows:
         """Return the sum of an embedding's gradients over the first and last stage, where both have its table.
 
-        That is where the LM head is the embedding, or further tokens are predicted. Source: Megatron-LM,
+        That is where the LM head is the embedding, or there are MTP layers. Source: Megatron-LM,
         megatron/core/distributed/finalize_model_grads.py (_allreduce_word_embedding_grads).
         """
         pp, model = self.job.parallel.pp, self.job.model
-        if (
-            not (model.tied_embeddings or model.mtp_layers)
-            or pp == 1
-            or stage not in (0, pp - 1)
-            or self.job.task == "lora"
-        ):
+        tied = (model.tied_embeddings or model.mtp_layers) and self.job.task != "lora"
+        if not tied or pp == 1 or stage not in (0, pp - 1):
             return []
-        elements = -(-self.job.padded_vocab // self.job.parallel.tp) * model.hidden
+        elements = ceil_div(self.job.padded_vocab, self.job.parallel.tp) * model.hidden
         size = elements * self.job.framework.grad_reduce_bytes
-        return self.emit.exchange(Exchange(Group.EMB, Operation.ALL_REDUCE, size), Phase.STEP)
+        return self.emit.exchange(Exchange(Group.EMB, Operation.ALL_REDUCE, size))
 
-    def _handover(self) -> IntArray | None:
+    def _before_messages(self) -> IntArray | None:
         """Return the host's work before each blocking receive, where the framework has any."""
-        rows = self.emit.gap("p2p hand-over", self.job.framework.p2p_handover_s, CostClass.HANDOVER)
+        rows = self.emit.gap("P2P launch overhead", self.job.framework.p2p_handover_s, CostClass.HANDOVER)
         if not rows or self.plan.overlapped_p2p:
             return None
         return np.full((2, len(self.stages), self.job.parallel.microbatches), self._segment(rows), dtype=np.int32)
 
 
-def _reduced_once(state: StateExchange) -> list[Exchange]:
-    return [*state.reduced(), *state.summed()]
-
-
-def _optimizer(job: Job, parameters: int) -> list[Counted]:
+def _optimizer(job: Job, parameters: int) -> dict[OperatorCall, float]:
     """Return the update of so many parameters; other types than fp32 move other bytes."""
     if not parameters:
-        return []
+        return {}
     call, types = OperatorCall(family="optimizer", shape=(parameters,), dtype="bf16"), job.optimizer_types
     if types.precision_aware:
         moved = types.step_bytes(job.precision, job.framework.grad_reduce_bytes, job.param_gather_bytes)
         call = replace(call, options=(("bytes_per_parameter", str(moved)),))
-    return [(call, 1.0)]
+    return {call: 1.0}

@@ -5,32 +5,28 @@ before the computation, and the share that no framework can hide (the first and 
 transfer), which blocks. What the computation is too short for shows as exposed all the same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from traincast.job.job import Job
 from traincast.model.blocks.share import Share
-from traincast.workload.build.kernels import Counted, Exchange
+from traincast.model.numbers import Summed
+from traincast.workload.build.work import Exchange
 from traincast.workload.builder import Rows, WorkloadBuilder, collective_op, compute_op, host_op
-from traincast.workload.calls import OperatorCall
-from traincast.workload.words import CostClass, Group, Phase, Stream
+from traincast.workload.ops import OperatorCall
+from traincast.workload.words import CostClass, Group, Phase
+
+Exchanges = Mapping[Exchange, float] | list[Exchange]
+"""Exchanges, each once or as often as it is said."""
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class Host(Summed):
     """What the host needs to launch some layers."""
 
     layers_s: float = 0.0
     experts_s: float = 0.0
     """Further time of layers with experts: routing, permutation, waiting for the tokens' counts."""
-
-    def __add__(self, other: "Host") -> "Host":
-        """Return both together."""
-        return Host(self.layers_s + other.layers_s, self.experts_s + other.experts_s)
-
-    def __mul__(self, factor: float) -> "Host":
-        """Return so many times as much."""
-        return Host(self.layers_s * factor, self.experts_s * factor)
 
 
 @dataclass(slots=True)
@@ -43,10 +39,9 @@ class Emitter:
     """What a rank has of it, and how many ranks share its node."""
     builder: WorkloadBuilder
 
-    def compute(self, name: str, phase: Phase, calls: Iterable[Counted]) -> Rows:
+    def compute(self, name: str, phase: Phase, calls: Mapping[OperatorCall, float]) -> Rows:
         """Add one operation for all calls that run one after the other; nothing for none."""
-        merged = _merged(calls)
-        return self.builder.add(compute_op(name, phase, calls=merged, part=name)) if merged else []
+        return self.builder.add(compute_op(name, phase, calls=tuple(calls.items()), part=name)) if calls else []
 
     def gap(self, name: str, duration_s: float, cost_class: CostClass) -> Rows:
         """Add host time for which the GPU waits, if there is any."""
@@ -66,40 +61,53 @@ class Emitter:
         ]
         return self.builder.overlapped(self.builder.add(*launches), rows) if rows else rows
 
-    def exchange(
-        self, each: Exchange, phase: Phase, *, share: float = 1.0, blocking: bool = True, unhidden: bool = False
+    def all(
+        self,
+        exchanges: Exchanges,
+        phase: Phase = Phase.STEP,
+        *,
+        share: float = 1.0,
+        blocking: bool = True,
     ) -> Rows:
-        """Add a share of an exchange, perhaps the one that nothing hides; nothing for an empty one."""
-        if each.size_bytes <= 0 or each.count * share <= 0:
+        """Add a share of every exchange."""
+        rows: Rows = []
+        for each, count in _counted(exchanges):
+            rows += self.exchange(each, phase, count * share, blocking=blocking)
+        return rows
+
+    def exchange(
+        self,
+        each: Exchange,
+        phase: Phase = Phase.STEP,
+        count: float = 1.0,
+        *,
+        blocking: bool = True,
+        unhidden: bool = False,
+    ) -> Rows:
+        """Add an exchange so many times, perhaps the share of it that nothing hides; nothing for an empty one."""
+        if each.size_bytes <= 0 or count <= 0:
             return []
-        part, repeats = f"{each.group.name.lower()} {each.operation.name.lower()}", each.count * share
+        part = f"{each.group.name.lower()} {each.operation.name.lower()}"
         return self.builder.add(
             collective_op(
                 f"{part} (unhidden)" if unhidden else part,
                 phase,
-                each.group,
-                each.operation,
-                each.size_bytes,
+                *each,
                 blocking=blocking,
-                repeats=repeats,
+                repeats=count,
                 cost_class=CostClass.UNHIDDEN if unhidden else CostClass.NONE,
                 part=part,
             )
         )
 
-    def wait(self, stream: Stream) -> int:
-        """Add a wait for all that was launched on a stream."""
-        (row,) = self.builder.wait(stream)
-        return row
-
-    def overlapped(self, exchanges: list[Exchange], phase: Phase, compute: Rows) -> Rows:
+    def beside(self, exchanges: Exchanges, phase: Phase, compute: Rows) -> Rows:
         """Put exchanges around the computation that they may hide behind."""
         before: Rows = []
         after: Rows = []
-        for each in exchanges:
+        for each, count in _counted(exchanges):
             share = self.unhidden(each.group)
-            before += self.exchange(each, phase, share=1 - share, blocking=False)
-            after += self.exchange(each, phase, share=share, unhidden=share < 1)
+            before += self.exchange(each, phase, count * (1 - share), blocking=False)
+            after += self.exchange(each, phase, count * share, unhidden=share < 1)
         return [*self.builder.overlapped(before, compute), *after]
 
     def unhidden(self, group: Group) -> float:
@@ -127,9 +135,5 @@ class Emitter:
         return parallel.world_size <= ranks or ranks % span == 0
 
 
-def _merged(calls: Iterable[Counted]) -> tuple[Counted, ...]:
-    """Add up equal calls, in the order of their first."""
-    counts: dict[OperatorCall, float] = {}
-    for call, count in calls:
-        counts[call] = counts.get(call, 0.0) + count
-    return tuple(counts.items())
+def _counted(exchanges: Exchanges) -> Iterable[tuple[Exchange, float]]:
+    return exchanges.items() if isinstance(exchanges, Mapping) else ((each, 1.0) for each in exchanges)

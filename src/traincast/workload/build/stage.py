@@ -6,50 +6,53 @@ Letters: Q virtual stages in model order.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from traincast.job.job import Job, rank_share
 from traincast.model.blocks.part import Elements
-from traincast.model.structure import (
-    FIRST_BLOCKS,
-    MTP_ENDS,
-    Blocks,
-    RankParts,
-    last_blocks,
-    layer_blocks,
-    layer_kinds,
-)
+from traincast.model.structure import FIRST_BLOCKS, MTP_ENDS, Blocks, RankParts, last_blocks, layer_blocks, layer_kinds
 from traincast.workload.build.emit import Emitter, Host
-from traincast.workload.build.ends import embedding, exchanged, head_rows, merged, times
-from traincast.workload.build.kernels import Counted, Exchange, Work, work_of
+from traincast.workload.build.work import Exchange, Pass, Work, work_of
+from traincast.workload.builder import Rows
 from traincast.workload.words import STREAM_OF_GROUP, Phase
 
-BACKWARD_HOST = 1.6
-"""Host time of a layer's backward pass over its forward: two products for each one, and autograd's own
+_BACKWARD_HOST = 1.6
+"""Host time of a layer's backward pass over its forward: two GEMMs for each one, and autograd's own
 bookkeeping (docs/measured.md)."""
 
-
-GRAPH_HOST = 0.3
+_GRAPH_HOST = 0.3
 """Host time of a layer in a CUDA graph over that of launching its kernels one by one: 1.5 us each (1-2 us between the
 kernels of a replayed graph: NVIDIA blog, Constant-time launch for straight-line CUDA graphs, 2024) against 5 us
 (PyTorch eager: Python, dispatcher and driver)."""
 
-
-UNSYNCHRONISED = 0.3
+_UNSYNCHRONISED = 0.3
 """Host time of a layer whose experts take a fixed number of tokens over that of one whose host waits for their
 counts: what is left is launching (Qwen3-30B at micro batch 1: 4.7 ms a layer with dropped tokens, 8.8 ms without)."""
 
 
-@dataclass(frozen=True, slots=True)
+class StageParts:
+    """What a rank has of every block of a job, and what each does; the same for all stages."""
+
+    def __init__(self, job: Job, ranks_per_node: int) -> None:
+        self.job, self.parts = job, RankParts(rank_share(job, ranks_per_node))
+        self._works: dict[Blocks, Work] = {}
+
+    def work(self, blocks: Blocks) -> Work:
+        """Return what some blocks do."""
+        if blocks not in self._works:
+            share = self.parts.share
+            self._works[blocks] = work_of(self.parts.of(blocks), trains_weights=share.trains_weights)
+        return self._works[blocks]
+
+
+@dataclass(frozen=True)
 class StageWork:
     """One virtual stage: how many layers of each kind it has, and what each does."""
 
     job: Job
     index: int
-    kinds: tuple[tuple[Blocks, int], ...]
-    parts: RankParts
-    """What a rank has of every block; the same for all stages."""
-    works: Mapping[Blocks, Work]
-    """What a layer of each kind does; the same for all stages."""
+    kinds: Mapping[Blocks, int]
+    of_rank: StageParts
 
     @property
     def first(self) -> bool:
@@ -58,56 +61,79 @@ class StageWork:
 
     @property
     def last(self) -> bool:
-        """Whether it has the output head."""
+        """Whether it has the LM head."""
         return self.index == len(self.job.layers_Q) - 1
 
-    @property
+    @cached_property
     def layers(self) -> int:
         """Layers of all kinds."""
-        return sum(count for _, count in self.kinds)
+        return sum(self.kinds.values())
 
-    def work(self, kind: Blocks) -> Work:
-        """Return what a layer of a kind does."""
-        return self.works[kind]
-
-    def host(self) -> Host:
-        """Return what the host needs to launch a forward pass."""
-        framework = self.job.framework
-        experts = sum(count for kind, count in self.kinds if any(part.expert for part in self.parts.of(kind)))
-        waits = self.job.model.experts is not None and self.job.model.experts.capacity_factor is None
-        experts_s = framework.host_expert_s * experts * (1.0 if waits else UNSYNCHRONISED)
-        seconds = Host(framework.host_layer_s * self.layers, experts_s)
-        return seconds * GRAPH_HOST if self.job.cuda_graphs else seconds
+    @cached_property
+    def ends(self) -> dict[Blocks, int]:
+        """What stands after the last layer, and how often; on the last virtual stage alone."""
+        head = last_blocks(self.job.model, with_embedding=self.job.parallel.pp == 1)
+        return {head: 1, MTP_ENDS: self.job.model.mtp_layers} if self.last else {}
 
     def weights(self) -> Elements:
         """Return the weights that a rank holds of it."""
-        model = self.job.model
-        held = [*self.kinds]
-        if self.first:
-            held.append((FIRST_BLOCKS, 1))
-        if self.last:
-            held.append((last_blocks(model, with_embedding=self.job.parallel.pp == 1), 1))
-            held.append((MTP_ENDS, model.mtp_layers))
         total = Elements()
-        for blocks, count in held:
-            total = total + self.parts.elements(blocks) * count
+        for blocks, count in {**self.kinds, **({FIRST_BLOCKS: 1} if self.first else {}), **self.ends}.items():
+            total += self.of_rank.parts.elements(blocks) * count
         return total
+
+    def host(self) -> Host:
+        """Return what the host needs to launch a forward pass."""
+        framework, parts = self.job.framework, self.of_rank.parts
+        routed = sum(count for kind, count in self.kinds.items() if any(part.expert for part in parts.of(kind)))
+        waits = self.job.model.experts is not None and self.job.model.experts.capacity_factor is None
+        experts_s = framework.host_expert_s * routed * (1.0 if waits else _UNSYNCHRONISED)
+        seconds = Host(framework.host_layer_s * self.layers, experts_s)
+        return seconds * _GRAPH_HOST if self.job.cuda_graphs else seconds
+
+    def total(self, blocks: Mapping[Blocks, int], *phases: Phase, share: float = 1.0) -> Pass:
+        """Return what some blocks do in some passes: a share of as many as there are."""
+        found = Pass()
+        for each, count in blocks.items():
+            for phase in phases:
+                found.add(self.of_rank.work(each).passes[phase], count * share)
+        return found
+
+    def recomputed(self) -> tuple[str, Pass, Host]:
+        """Return what the backward pass recomputes, whole layers or modules of each, and what the host launches."""
+        job = self.job
+        if job.recompute == "full":
+            again = self.layers if job.recompute_layers is None else min(job.recompute_layers, self.layers)
+            share = again / max(1, self.layers)
+            return "layers recompute", self.total(self.kinds, Phase.FORWARD, share=share), self.host() * share
+        return "modules recompute", *self._modules_again()
+
+    def _modules_again(self) -> tuple[Pass, Host]:
+        """Return the recomputed modules, and what the host needs to launch them.
+
+        A layer's launches are taken as equally long; routing is relaunched with the experts alone.
+        """
+        found, launched, modules = Pass(), 0.0, self.job.recomputed_modules
+        for kind, count in self.kinds.items():
+            work = self.of_rank.work(kind)
+            for again in (work.modules[module] for module in modules if module in work.modules):
+                found.add(again, count)
+                launched += count * again.launches / work.passes[Phase.FORWARD].launches
+        whole = self.host()
+        routed = whole.experts_s if "moe" in modules else 0.0
+        return found, Host(whole.layers_s * launched / max(1, self.layers), routed)
 
 
 def stages_of(job: Job, ranks_per_node: int) -> tuple[StageWork, ...]:
     """Return every virtual stage of a job, in model order, [Q]."""
-    parts, model = RankParts(rank_share(job, ranks_per_node)), job.model
-    works = {
-        blocks: work_of(parts.of(blocks), trains_weights=parts.share.trains_weights)
-        for blocks in layer_kinds(model, range(model.layers))
-    }
+    of_rank, model = StageParts(job, ranks_per_node), job.model
     stages, begin = [], 0
     for index, layers in enumerate(job.layers_Q):
-        of_stage = Counter(layer_kinds(model, range(begin, begin + layers)))
+        kinds = Counter(layer_kinds(model, range(begin, begin + layers)))
         if index == len(job.layers_Q) - 1 and model.mtp_layers:
-            # Layers that predict further tokens follow the last one and are like it.
-            of_stage[layer_blocks(model, model.layers - 1)] += model.mtp_layers
-        stages.append(StageWork(job, index, tuple(of_stage.items()), parts, works))
+            # MTP layers follow the last one and are like it.
+            kinds[layer_blocks(model, model.layers - 1)] += model.mtp_layers
+        stages.append(StageWork(job, index, kinds, of_rank))
         begin += layers
     return tuple(stages)
 
@@ -124,7 +150,7 @@ class Gather:
     """Its own, wherever they were launched."""
 
 
-def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather: Gather | None = None) -> list[int]:
+def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather: Gather | None = None) -> Rows:
     """Return the rows of a forward pass.
 
     Parameters
@@ -138,40 +164,28 @@ def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather
     gather : Gather, optional
         In the first pass of a step with a distributed optimizer.
 
-    Returns
-    -------
-    list of int
-
     Notes
     -----
     A virtual stage's parameters are gathered while the one before it runs. Source: Megatron-LM,
     megatron/core/pipeline_parallel/schedules.py (`param_sync_func`).
     """
-    rows: list[int] = []
-    arrived = [] if gather is None else [emit.wait(STREAM_OF_GROUP[each.group]) for each in gather.own]
-    launched = [
-        row
-        for each in (gather.following if gather else [])
-        for row in emit.exchange(each, Phase.FORWARD, blocking=False)
-    ]
-    if gather and not gather.begins:
-        rows += [*arrived, *launched]
+    arrived: Rows = []
+    if gather:
+        arrived = emit.builder.wait(*(STREAM_OF_GROUP[each.group] for each in gather.own))
+        arrived += emit.all(gather.following, Phase.FORWARD, blocking=False)
+    rows = arrived if gather and not gather.begins else []
     if stage.first:
-        lookup = embedding(emit)
-        rows += emit.compute("embedding forward", Phase.FORWARD, lookup.forward)
-        rows += [row for each in lookup.forward_exchanges for row in emit.exchange(each, Phase.FORWARD)]
-    calls, exchanges, host = _forward(stage)
-    layers = emit.compute("layers forward", Phase.FORWARD, calls)
-    passed = emit.overlapped(beside, Phase.FORWARD, emit.overlapped(exchanges, Phase.FORWARD, layers))
-    rows += emit.hosted(host, Phase.FORWARD, passed)
-    if gather and gather.begins:
-        rows += [*arrived, *launched]
-    if stage.last:
-        rows += head_rows(emit, backward=False)
-    return rows
+        lookup = stage.total({FIRST_BLOCKS: 1}, Phase.FORWARD)
+        rows = rows + emit.compute("embedding forward", Phase.FORWARD, lookup.calls)
+        rows += emit.all(lookup.exchanges, Phase.FORWARD)
+    layers = stage.total(stage.kinds, Phase.FORWARD)
+    passed = emit.beside(layers.exchanges, Phase.FORWARD, emit.compute("layers forward", Phase.FORWARD, layers.calls))
+    rows = rows + emit.hosted(stage.host(), Phase.FORWARD, emit.beside(beside, Phase.FORWARD, passed))
+    rows += arrived if gather and gather.begins else []
+    return rows + _ends(emit, stage, Phase.FORWARD)
 
 
-def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduced: list[Exchange]) -> list[int]:
+def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduced: list[Exchange]) -> Rows:
     """Return the rows of a backward pass.
 
     Parameters
@@ -184,97 +198,31 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
         What each backward pass exchanges of parameters and gradients (ZeRO-3), done when the pass is.
     reduced : list of Exchange
         Gradients that are reduced layer by layer while the pass runs; nothing waits for them here.
-
-    Returns
-    -------
-    list of int
     """
-    rows: list[int] = []
-    if stage.last:
-        rows += head_rows(emit, backward=True)
-    calls: list[Counted] = []
-    weights: list[Counted] = []
-    exchanges: list[Exchange] = []
-    for kind, count in stage.kinds:
-        work = stage.work(kind)
-        calls += times(work.backward, count)
-        weights += times(work.weight, count)
-        exchanges += exchanged(work.backward_exchanges, count)
+    rows = _ends(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
+    name, again, launches = stage.recomputed()
+    recompute = emit.compute(name, Phase.RECOMPUTE, again.calls)
     # What is recomputed hides parameters on their way, too: layers are recomputed one by one.
-    passed = _recomputed(emit, stage)
+    passed = emit.hosted(launches, Phase.RECOMPUTE, emit.beside(again.exchanges, Phase.RECOMPUTE, recompute))
     # All layers but the one that is computed last have their gradients before the pass ends.
     early = 1 - 1 / max(1, stage.layers)
-    for each in reduced:
-        passed += emit.exchange(each, Phase.WEIGHT_GRADIENT, share=early, blocking=False)
-    compute = emit.compute("layers backward", Phase.BACKWARD, calls)
-    compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights)
-    layers = emit.overlapped(merged(exchanges), Phase.BACKWARD, compute)
-    passed += emit.hosted(stage.host() * BACKWARD_HOST, Phase.BACKWARD, layers)
-    rows += emit.overlapped(beside, Phase.BACKWARD, passed)
-    if stage.first and stage.parts.share.trains_weights:
-        lookup = embedding(emit)
-        rows += [row for each in lookup.backward_exchanges for row in emit.exchange(each, Phase.WEIGHT_GRADIENT)]
-        rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, lookup.backward)
-    for each in reduced:
-        rows += emit.exchange(each, Phase.WEIGHT_GRADIENT, share=1 - early, blocking=False)
-    return rows
+    passed += emit.all(reduced, Phase.WEIGHT_GRADIENT, share=early, blocking=False)
+    layers = stage.total(stage.kinds, Phase.BACKWARD)
+    compute = emit.compute("layers backward", Phase.BACKWARD, layers.calls)
+    weights = stage.total(stage.kinds, Phase.WEIGHT_GRADIENT)
+    compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.calls)
+    exchanged = emit.beside(layers.exchanges, Phase.BACKWARD, compute)
+    passed += emit.hosted(stage.host() * _BACKWARD_HOST, Phase.BACKWARD, exchanged)
+    rows += emit.beside(beside, Phase.BACKWARD, passed)
+    if stage.first and stage.of_rank.parts.share.trains_weights:
+        lookup = stage.total({FIRST_BLOCKS: 1}, Phase.BACKWARD)
+        rows += emit.all(lookup.exchanges, Phase.WEIGHT_GRADIENT)
+        rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, lookup.calls)
+    return rows + emit.all(reduced, Phase.WEIGHT_GRADIENT, share=1 - early, blocking=False)
 
 
-def _forward(stage: StageWork, share: float = 1.0) -> tuple[list[Counted], list[Exchange], Host]:
-    """Return calls and exchanges of the forward pass of a share of the layers, and what the host needs for it."""
-    calls: list[Counted] = []
-    exchanges: list[Exchange] = []
-    for kind, count in stage.kinds:
-        work = stage.work(kind)
-        calls += times(work.forward, count * share)
-        exchanges += exchanged(work.forward_exchanges, count * share)
-    return calls, merged(exchanges), stage.host() * share
-
-
-def _recomputed(emit: Emitter, stage: StageWork) -> list[int]:
-    """Return what the backward pass recomputes: whole layers with their exchanges, or modules of each layer."""
-    share = _recomputed_share(stage)
-    if share > 0:
-        calls, exchanges, host = _forward(stage, share)
-        name = "layers recompute"
-    elif stage.job.recomputed_modules:
-        calls, exchanges, host = _modules_again(stage)
-        name = "modules recompute"
-    else:
-        return []
-    again = emit.compute(name, Phase.RECOMPUTE, calls)
-    return emit.hosted(host, Phase.RECOMPUTE, emit.overlapped(exchanges, Phase.RECOMPUTE, again))
-
-
-def _modules_again(stage: StageWork) -> tuple[list[Counted], list[Exchange], Host]:
-    """Return calls and exchanges of the recomputed modules, and what the host needs to launch them.
-
-    A layer's launches are taken as equally long; routing is relaunched with the experts alone.
-    """
-    calls: list[Counted] = []
-    exchanges: list[Exchange] = []
-    launched = 0.0
-    for kind, count in stage.kinds:
-        work = stage.work(kind)
-        for module in stage.job.recomputed_modules:
-            if module in work.modules:
-                again = work.modules[module]
-                calls += times(again.calls, count)
-                exchanges += exchanged(again.exchanges, count)
-                launched += count * _launches(again.calls) / _launches(work.forward)
-    whole = stage.host()
-    routed = whole.experts_s if "moe" in stage.job.recomputed_modules else 0.0
-    return calls, merged(exchanges), Host(whole.layers_s * launched / max(1, stage.layers), routed)
-
-
-def _launches(calls: list[Counted]) -> float:
-    return sum(often for _, often in calls)
-
-
-def _recomputed_share(stage: StageWork) -> float:
-    """Return which share of the layers' forward work is done again."""
-    job = stage.job
-    if job.recompute != "full" or not stage.layers:
-        return 0.0
-    again = stage.layers if job.recompute_layers is None else min(job.recompute_layers, stage.layers)
-    return again / stage.layers
+def _ends(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:
+    """Return final norm, LM head and loss, of MTP layers, too, with what tensor parallel ranks exchange."""
+    found = stage.total(stage.ends, *phases)
+    rows = emit.compute(f"LM head {phases[0].name.lower()}", phases[0], found.calls)
+    return rows + emit.all(found.exchanges, phases[0])

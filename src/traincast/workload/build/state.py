@@ -1,16 +1,22 @@
-"""What data parallel ranks exchange and update: gradients, parameters, optimizer state.
+"""What data parallel ranks exchange and update: gradients, parameters, optimizer state; and when, under FSDP.
 
 Sources: Rajbhandari et al., arXiv 1910.02054 (ZeRO: a reduce-scatter and an all-gather move what an
 all-reduce does); Zhao et al., arXiv 2304.11277 (FSDP: an all-gather in each pass, a reduce-scatter of
 gradients after each backward pass).
+
+Letters: Q virtual stages in model order, M microbatches.
 """
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from traincast.job.job import Job
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import ceil_div
-from traincast.workload.build.kernels import Exchange
+from traincast.schedules.plan import SchedulePlan, SlotKind
+from traincast.workload.build.work import Exchange
+from traincast.workload.ops import BoolArray, IntArray
 from traincast.workload.words import Group, Operation
 
 PARAMETER_BYTES = 2
@@ -23,6 +29,12 @@ class StateExchange:
 
     job: Job
     weights: Elements
+
+    def _elements(self, *, trained: bool) -> tuple[int, int]:
+        weights = self.weights
+        if trained:
+            return weights.trained_dense, weights.trained_experts
+        return weights.dense, weights.experts
 
     def gathered(self) -> list[Exchange]:
         """Return the all-gathers that bring all parameters of the stage to each rank."""
@@ -53,12 +65,6 @@ class StateExchange:
     def _hybrid(self) -> bool:
         return self.job.zero > 0 and self.job.shard < self.job.parallel.dp * self.job.parallel.cp
 
-    def _elements(self, *, trained: bool) -> tuple[int, int]:
-        weights = self.weights
-        if trained:
-            return weights.trained_dense, weights.trained_experts
-        return weights.dense, weights.experts
-
     def _over(self, operation: Operation, dense_bytes: int, expert_bytes: int) -> list[Exchange]:
         """Return one exchange of dense and one of expert weights, where there are any to exchange with."""
         parallel = self.job.parallel
@@ -71,6 +77,10 @@ class StateExchange:
             found.append(Exchange(Group.EDP, operation, expert_bytes))
         return found
 
+    def all_reduced(self) -> list[Exchange]:
+        """Return the reductions and then the sums."""
+        return [*self.reduced(), *self.summed()]
+
     def updated(self) -> int:
         """Return the parameters that the optimizer of one rank updates."""
         dense, expert = self.weights.trained_dense, self.weights.trained_experts
@@ -80,3 +90,56 @@ class StateExchange:
         return int(
             ceil_div(dense, max(1, min(self.job.shard, parallel.dp * parallel.cp))) + ceil_div(expert, parallel.edp)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """What each pass of each virtual stage does to its sharded parameters and gradients."""
+
+    forward_gathers_QM: BoolArray
+    """Whether a forward pass gathers its parameters."""
+    backward_gathers_QM: BoolArray
+    last_backward_Q: IntArray
+    """The microbatch whose weight gradients are computed last."""
+    ends_rank_Q: BoolArray
+    """Whether that is the last that its rank computes in a step."""
+
+
+def residency(plan: SchedulePlan, microbatches: int, *, reshard_after_forward: bool, pipelined: bool) -> Residency:
+    """Follow the parameters of every virtual stage through a step.
+
+    A virtual stage's parameters are whole or sharded when a pass begins; a pass gathers them where they are sharded,
+    and what happens after it is the framework's choice. Sources: PyTorch, torch/distributed/fsdp
+    (`reshard_after_forward`: kept whole from the forward to the backward pass where it is off) and
+    torch/distributed/pipelining/stage.py (`backward_maybe_with_nosync` keeps parameters whole and does not reduce
+    after a backward pass; `perform_reduce_grad`, before 2.9 `run_post_backward`, reduces and shards after the last).
+
+    Parameters
+    ----------
+    plan : SchedulePlan
+        The order of every stage.
+    microbatches : int
+        M.
+    reshard_after_forward : bool
+        Whether a forward pass leaves its parameters sharded.
+    pipelined : bool
+        Whether a backward pass leaves them whole, as PyTorch's pipeline schedules do; else sharded.
+    """
+    virtual_stages = len(plan.placement[0])
+    gathers = {kind: np.zeros((virtual_stages, microbatches), dtype=np.bool_) for kind in (SlotKind.F, SlotKind.B)}
+    last_Q, ends_Q = np.zeros(virtual_stages, dtype=np.int64), np.zeros(virtual_stages, dtype=np.bool_)
+    for slots in plan.slots:
+        whole: set[tuple[int, int]] = set()
+        final = 0
+        for slot in slots:
+            held = (slot.copy, slot.virtual_stage)
+            kind = SlotKind.F if slot.kind is SlotKind.F else SlotKind.B
+            if slot.kind is not SlotKind.W:
+                gathers[kind][slot.virtual_stage, slot.microbatch] |= held not in whole
+                stays = not reshard_after_forward if kind is SlotKind.F else pipelined
+                whole = whole | {held} if stays else whole - {held}
+            if slot.kind in (SlotKind.W, SlotKind.BW):
+                last_Q[slot.virtual_stage] = slot.microbatch
+                final = slot.virtual_stage
+        ends_Q[final] = True
+    return Residency(gathers[SlotKind.F], gathers[SlotKind.B], last_Q, ends_Q)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.gpu import Gpu
 from traincast.registry import Registry, known_name
-from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import OperatorCall
 
 BYTES_OF_DTYPE: Mapping[str, float] = {
     "fp64": 8.0,

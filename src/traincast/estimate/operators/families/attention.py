@@ -20,7 +20,7 @@ from traincast.estimate.operators.families import BOTH_WAYS, Size, Tiling, Work,
 from traincast.hardware import attention_kernels
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.hardware.gpu import Gpu
-from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import OperatorCall
 
 KERNELS = ("auto", "fa1", "fa2", "fa3", "cudnn", "triton", "fallback")
 """Generations of fused attention kernels; ``fallback``: what runs where none of them takes the head size."""

@@ -24,7 +24,7 @@ from traincast.estimate.operators.families import (
     family,
     result_bytes,
 )
-from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import OperatorCall
 
 VECTOR_BYTES = 16
 """What a thread loads at once, if the row of the matrix begins at a multiple of it. Rows are n or k elements long,

@@ -28,7 +28,7 @@ from traincast.estimate.operators.families import (
     memory_bound,
     result_bytes,
 )
-from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import OperatorCall
 
 _GATED = ("swiglu", "geglu")
 _MOMENTS = {"adam": 2, "sgd": 1}

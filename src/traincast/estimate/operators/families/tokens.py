@@ -13,7 +13,7 @@ The router's GEMM is a ``gemm`` of its own; putting tokens back is a ``permute``
 """
 
 from traincast.estimate.operators.families import BOTH_WAYS, FP32_BYTES, Work, family, memory_bound, result_bytes
-from traincast.workload.calls import OperatorCall
+from traincast.workload.ops import OperatorCall
 
 INDEX_BYTES = 8.0
 """PyTorch indexes with 64-bit integers."""

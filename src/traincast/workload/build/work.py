@@ -1,0 +1,116 @@
+"""What the parts of a model run and exchange in each pass: operator calls and communications, and how often.
+
+The backward pass of a GEMM is two GEMMs of its own: dgrad turns the gradient of the output into that of the input,
+wgrad into that of the weight, which it adds to the gradient buffer.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from traincast.model.blocks.part import Exchange as PartExchange
+from traincast.model.blocks.part import Gemm, Kernel, Part
+from traincast.workload.ops import OperatorCall
+from traincast.workload.words import Group, Operation, Phase
+
+
+class Exchange(NamedTuple):
+    """A communication."""
+
+    group: Group
+    operation: Operation
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class Pass:
+    """Calls and exchanges, each with how often it is done, in the order in which they come first."""
+
+    calls: dict[OperatorCall, float] = field(default_factory=dict)
+    exchanges: dict[Exchange, float] = field(default_factory=dict)
+
+    def add(self, other: "Pass", count: float = 1.0) -> None:
+        """Add another pass so many times."""
+        if count == 0:
+            return
+        for call, often in other.calls.items():
+            self.run(call, often * count)
+        for each, often in other.exchanges.items():
+            self.exchanges[each] = self.exchanges.get(each, 0.0) + often * count
+
+    def run(self, call: OperatorCall, often: float = 1.0) -> None:
+        """Add a call, unless it has nothing to do."""
+        if min(call.shape) > 0:
+            self.calls[call] = self.calls.get(call, 0.0) + often
+
+    def exchange(self, exchanges: Iterable[PartExchange]) -> None:
+        """Add the exchanges of a part that take place."""
+        for each in exchanges:
+            if each.size_bytes > 0:
+                found = Exchange(Group[each.group.upper()], Operation[each.operation.upper()], each.size_bytes)
+                self.exchanges[found] = self.exchanges.get(found, 0.0) + each.count
+
+    @property
+    def launches(self) -> float:
+        """Calls that the host launches."""
+        return sum(self.calls.values())
+
+
+@dataclass(slots=True)
+class Work:
+    """What some parts run and exchange in each pass; the backward pass meets their exchanges from the last part on."""
+
+    passes: dict[Phase, Pass] = field(
+        default_factory=lambda: {phase: Pass() for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)}
+    )
+    modules: dict[str, Pass] = field(default_factory=dict)
+    """The share of the forward pass of each module that can be recomputed by itself; one may hold another."""
+
+
+def work_of(parts: list[Part], *, trains_weights: bool) -> Work:
+    """Return the work of some parts, of numbers; `trains_weights` says whether all weights are trained, or adapters."""
+    work = Work()
+    for part in parts:
+        _add(work, part, trained=trains_weights or part.adapter)
+    for part in reversed(parts):
+        work.passes[Phase.BACKWARD].exchange(part.backward)
+    return work
+
+
+def _add(work: Work, part: Part, *, trained: bool) -> None:
+    gemms = [_gemm(gemm) for gemm in part.gemms]
+    kernels = [(kernel, _kernel(kernel)) for kernel in part.kernels]
+    modules = [work.modules.setdefault(name, Pass()) for name in part.modules]
+    for found in (work.passes[Phase.FORWARD], *modules):
+        for call in gemms:
+            found.run(call)
+        for kernel, call in kernels:
+            found.run(call, kernel.count)
+        found.exchange(part.forward)
+    for call in gemms:
+        work.passes[Phase.BACKWARD].run(replace(call, direction="dgrad"))
+        if trained:
+            work.passes[Phase.WEIGHT_GRADIENT].run(replace(call, direction="wgrad"))
+    for kernel, call in kernels:
+        if kernel.has_backward:
+            again = call if kernel.backward_alike else replace(call, direction="backward")
+            work.passes[Phase.BACKWARD].run(again, kernel.count)
+
+
+def _gemm(gemm: Gemm) -> OperatorCall:
+    """Return the forward call of a GEMM; one expert alone is a plain one."""
+    shape = (gemm.m, gemm.n, gemm.k)
+    if gemm.groups > 1:
+        return OperatorCall(family="grouped_gemm", shape=(*shape, gemm.groups), dtype=gemm.dtype)
+    return OperatorCall(family="gemm", shape=shape, dtype=gemm.dtype)
+
+
+def _kernel(kernel: Kernel) -> OperatorCall:
+    return OperatorCall(
+        family=kernel.family,
+        shape=kernel.shape,
+        dtype=kernel.dtype,
+        causal=kernel.causal,
+        window=kernel.window,
+        options=kernel.options,
+    )
