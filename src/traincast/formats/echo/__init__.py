@@ -1,6 +1,6 @@
 """Megatron-LM rank traces as Echo's tracer writes them: one text file per rank, one operation per line.
 
-`words`, `lines` and `grammar` read bytes into records with their places; `files` tells which are one run; `layout`,
+`lines` and `grammar` read bytes into records with their places; `files` tells which are one run; `layout`,
 `clocks`, `rendezvous` and `experts` find out what happened; `work` and `stages` turn it into operations of the run
 to simulate; `read` makes the workload of them, and `inspection` describes a file.
 

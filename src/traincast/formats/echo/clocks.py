@@ -15,8 +15,7 @@ from statistics import median
 
 from traincast.diagnostics import Note
 from traincast.formats.echo.files import RankTrace, Run
-from traincast.formats.echo.lines import TraceOp
-from traincast.formats.echo.words import MESSAGES
+from traincast.formats.echo.lines import MESSAGES, TraceOp
 from traincast.workload.words import Group
 
 RANKS_PER_HOST = 8
@@ -50,25 +49,13 @@ class Alignment:
     hosts: Hosts
     """Ranks that are taken to share a clock."""
     notes: tuple[Note, ...]
+    """Hosts that were aligned and by how much, and those aligned by less than messages in both directions."""
 
 
 def align(run: Run, world: int, pp: int) -> Alignment:
-    """Find the offsets that bring all ranks of a run on one clock.
+    """Find the offsets that bring all ranks of a run on one clock, for its world size and its pipeline stages.
 
-    Parameters
-    ----------
-    run : Run
-        Traces of a real run; some ranks may be missing.
-    world : int
-        World size of the run.
-    pp : int
-        Pipeline stages; a message goes to the rank ``world / pp`` away.
-
-    Returns
-    -------
-    Alignment
-        Ranks without any time get the offset of the first host. `notes` names the hosts that were
-        aligned and by how much, and those aligned by less than messages in both directions.
+    Some ranks may be missing; those without any time get the offset of the first host.
     """
     first_s = {rank: start for rank, trace in run.traces.items() if (start := trace.first_start_s) is not None}
     stride = world // max(pp, 1)

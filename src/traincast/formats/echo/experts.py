@@ -131,7 +131,7 @@ def experts_of(ops: Iterable[TraceOp]) -> int | None:
 
 def exchanges_tokens(run: Run) -> bool:
     """Tell whether any rank communicates over its experts."""
-    return any(sub.call.group is Group.EP for trace in run.traces.values() for op in trace.ops for sub in op.sub_ops)
+    return any(sub.call.group is Group.EP for op in run.ops for sub in op.sub_ops)
 
 
 def changes_loads(run: Run, options: LayoutOptions) -> bool:
@@ -146,7 +146,7 @@ def changes_loads(run: Run, options: LayoutOptions) -> bool:
 
 def say_of_scaled_experts(run: Run, options: LayoutOptions, loads: ExpertLoads | None, notes: Notebook) -> None:
     """Note what the experts were traced with, and what they are brought to."""
-    layers = [layer for trace in run.traces.values() for layer in layers_of(trace.ops)]
+    layers = layers_of(run.ops)
     if not layers:
         return
     fewest, most = (pick(layer.traced for layer in layers) for pick in (min, max))

@@ -7,7 +7,7 @@ Source of the names: fwyc0573/Megatron-LM, the tracer's output paths, such as
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
@@ -33,9 +33,9 @@ _JUMP_RATIO = 1000.0
 _SHOWN_RUNS = 8
 
 _MARKS = {
-    **{"wd": "world", "tp": "tp", "pp": "pp", "dp": "dp", "exp": "ep", "ep": "ep", "expNum": "experts"},
-    **{"expn": "experts", "numl": "layers", "nl": "layers", "l": "layers", "bs": "micro_batch", "hs": "hidden"},
-    **{"sl": "sequence", "rank": "rank", "stage": "stage"},
+    **{name: name for name in ("tp", "pp", "dp", "ep", "rank", "stage")},
+    **{"wd": "world", "exp": "ep", "expNum": "experts", "expn": "experts", "numl": "layers", "nl": "layers"},
+    **{"l": "layers", "bs": "micro_batch", "hs": "hidden", "sl": "sequence"},
 }
 _OF_ONE_FILE = ("rank", "stage")
 _WORD = re.compile(r"([A-Za-z]+)([0-9]{1,9})", re.ASCII)
@@ -122,11 +122,12 @@ class RankTrace:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The traces of one run, by rank in rising order."""
+    """The traces of one run."""
 
     key: str
     """Prefix of the names, with the first stamp where there is one."""
     traces: dict[int, RankTrace]
+    """By rank in rising order."""
     is_profile: bool = False
     """One GPU played the ranks: its communication times mean nothing."""
 
@@ -136,23 +137,18 @@ class Run:
         return self.traces[min(self.traces)]
 
     @property
+    def ops(self) -> Iterator[TraceOp]:
+        """Operations of all ranks, one rank after the other."""
+        return (op for trace in self.traces.values() for op in trace.ops)
+
+    @property
     def microbatches(self) -> int:
         """Microbatches of the traced step."""
         return max(1, len(self.first.named("forward_step")))
 
 
 def read_trace(path: Path) -> RankTrace:
-    """Read one file and check that it is about one rank.
-
-    Parameters
-    ----------
-    path : Path
-        Rank trace or scheduling plan.
-
-    Returns
-    -------
-    RankTrace
-        The rank is that of the lines; its `warnings` say where a clock goes back or the name differs.
+    """Read a rank trace or scheduling plan, and check that it is about one rank: that of its lines.
 
     Raises
     ------
@@ -164,10 +160,8 @@ def read_trace(path: Path) -> RankTrace:
     first = ops[0]
     for op in ops:
         if (op.scope, op.rank) != (first.scope, first.rank):
-            message = (
-                f"{op.scope} {op.rank} in a file of {first.scope} {first.rank}; give the lines of each rank in a file"
-            )
-            raise FormatError(message, str(path), op.line)
+            text = f"{op.scope} {op.rank} in a file of {first.scope} {first.rank}"
+            raise FormatError(f"{text}; give the lines of each rank in a file", str(path), op.line)
     _refuse_jumps(ops)
     warnings = _backward_clock(ops)
     if first.scope == "rank" and name.rank not in {None, first.rank}:
@@ -177,20 +171,13 @@ def read_trace(path: Path) -> RankTrace:
 
 
 def only_run(paths: Sequence[Path]) -> Run:
-    """Return the one run of some files.
-
-    Raises
-    ------
-    FormatError
-        If they are of several runs; the message has a pattern for each.
-    """
+    """Return the one run of some files; the error where they are of several has a pattern for each."""
     runs = read_runs(paths)
     if len(runs) > 1:
         files = [trace.path for run in runs for trace in run.traces.values()]
-        each = [f"{_pattern_of(run, files)!r} ({counted(len(run.traces), 'rank')})" for run in runs[:_SHOWN_RUNS]]
-        more = [f"and {len(runs) - _SHOWN_RUNS} more"] if len(runs) > _SHOWN_RUNS else []
-        shown = ", ".join([*each, *more])
-        text = f"the files are of {len(runs)} runs; give those of one, by a pattern in quotes: {shown}"
+        shown = [f"{_pattern_of(run, files)!r} ({counted(len(run.traces), 'rank')})" for run in runs[:_SHOWN_RUNS]]
+        shown += [f"and {len(runs) - _SHOWN_RUNS} more"] if len(runs) > _SHOWN_RUNS else []
+        text = f"the files are of {len(runs)} runs; give those of one, by a pattern in quotes: {', '.join(shown)}"
         raise FormatError(text, str(paths[0]))
     return runs[0]
 
@@ -215,11 +202,11 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _split_by_stamp(traces: list[RankTrace]) -> list[list[RankTrace]]:
-    parts = [part] if (part := [trace for trace in traces if trace.name.stamp is None]) else []
-    stamped = [(trace.name.stamp, trace) for trace in traces if trace.name.stamp is not None]
-    last = None
-    for stamp, trace in sorted(stamped, key=lambda item: (item[0], item[1].rank)):
-        if last is None or stamp - last > SAME_RUN:
+    parts: list[list[RankTrace]] = []
+    last = datetime.min
+    for trace in sorted(traces, key=lambda each: (each.name.stamp or datetime.min, each.rank)):
+        stamp = trace.name.stamp or datetime.min
+        if not parts or stamp - last > SAME_RUN:
             parts.append([])
         parts[-1].append(trace)
         last = stamp

@@ -9,21 +9,22 @@ Source: fwyc0573/Megatron-LM, the tracer's commands (the writer).
 import gc
 import math
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from traincast.errors import FormatError
 from traincast.files import read_bytes
-from traincast.formats.echo.lines import Call, SubOp, TraceOp
-from traincast.formats.echo.words import (
+from traincast.formats.echo.lines import (
     ALIASES,
     COMMUNICATIONS,
     DTYPE_BYTES,
     FIELDS,
     GROUPS,
     OPERATION_NAMES,
+    Call,
+    SubOp,
+    TraceOp,
 )
 from traincast.formats.values import check_lines, shown
 from traincast.units import LARGEST_WHOLE
@@ -58,19 +59,9 @@ def load(path: Path) -> tuple[TraceOp, ...]:
 
 
 def parse(path: str, text: str) -> tuple[TraceOp, ...]:
-    """Read the text of a trace.
+    """Read the text of a trace, one operation per line, in the order of the program.
 
-    Parameters
-    ----------
-    path : str
-        Where the text came from, for messages.
-    text : str
-        One operation per line. Empty lines, a byte-order mark and carriage returns are passed over.
-
-    Returns
-    -------
-    tuple of TraceOp
-        In the order of the file, which is the order of the program.
+    Empty lines, a byte-order mark and carriage returns are passed over; `path` is for messages.
 
     Raises
     ------
@@ -79,43 +70,26 @@ def parse(path: str, text: str) -> tuple[TraceOp, ...]:
     """
     check_lines(text, path)
     lines = text.removeprefix("\ufeff").split("\n")
-    with _no_garbage_collection():
-        ops = tuple(
-            [parse_line(line, path, place) for place, line in enumerate(lines, 1) if line and not line.isspace()]
-        )
+    was_enabled = gc.isenabled()
+    gc.disable()  # it would walk the growing trace, which has no cycles, again and again
+    try:
+        filled = [(place, line) for place, line in enumerate(lines, 1) if line and not line.isspace()]
+        ops = tuple([parse_line(line, path, place) for place, line in filled])
+    finally:
+        if was_enabled:
+            gc.enable()
     if not ops:
         raise FormatError("the file has no operations", path, 1)
     return ops
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Pause the collector: it would walk the growing trace, which has no cycles, again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def parse_line(text: str, path: str, line: int) -> TraceOp:
-    """Read one line.
-
-    Parameters
-    ----------
-    text : str
-        The line, with or without its line end.
-    path : str
-        File it comes from, for messages and for `TraceOp.path`.
-    line : int
-        1-based line in it.
+    """Read one line, with or without its line end, of a rank trace or of a scheduling plan.
 
     Raises
     ------
     FormatError
-        If it is not a line of a rank trace or of a scheduling plan; with what is wrong.
+        If it is none; with `path`, the 1-based number `line`, and what is wrong.
     """
     text = text.rstrip("\r\n")
     head = HEAD.match(text)
@@ -136,7 +110,7 @@ def _operation(head: re.Match[str], body: str, path: str, line: int) -> TraceOp:
     values = _by_key(fields)
     if "duration" not in values:
         raise ValueError("the line has no field 'duration'")
-    shape, dtype = _shape(values.get("input__shape")), _dtype(values)
+    shape, dtype, size_bytes = _tensor(values)
     return TraceOp(
         path=path,
         line=line,
@@ -153,7 +127,7 @@ def _operation(head: re.Match[str], body: str, path: str, line: int) -> TraceOp:
         group_kind=GROUPS.get(values.get("group_kind", "")),
         shape=shape,
         dtype=dtype,
-        size_bytes=_size_bytes(shape, dtype),
+        size_bytes=size_bytes,
         sub_ops=tuple([_sub_operation(each) for each in _list_of_strings(values.get("sub_operations"))]),
         fields=fields,
     )
@@ -182,7 +156,7 @@ def _call(before: str, after: str) -> Call:
         raise ValueError(f"a sub-operation has no field 'trace_src_func': {shown(after)}")
     if "duration" in values or "timestamp" in values:
         raise ValueError("a sub-operation has a time twice")
-    shape, dtype = _shape(values.get("input__shape")), _dtype(values)
+    shape, dtype, size_bytes = _tensor(values)
     func_name, group_name, comm_name = (_text(values, key) for key in ("func_name", "group", "comm_func"))
     return Call(
         source=source,
@@ -193,7 +167,7 @@ def _call(before: str, after: str) -> Call:
         group_name=group_name,
         comm=COMMUNICATIONS.get(comm_name or "", Operation.NONE),
         comm_name=comm_name,
-        size_bytes=_size_bytes(shape, dtype),
+        size_bytes=size_bytes,
         is_async=source.endswith("_async") or (func_name or "").endswith("_async"),
     )
 
@@ -280,9 +254,16 @@ def _text(values: Mapping[str, str], key: str) -> str | None:
     return None if text == "None" else text
 
 
-def _dtype(values: Mapping[str, str]) -> str | None:
-    text = _text(values, "input__dtype")
-    return None if text is None else text.removeprefix("torch.")
+def _tensor(values: Mapping[str, str]) -> tuple[tuple[int, ...] | None, str | None, int | None]:
+    """Return shape, name of the type, and bytes of a tensor, as far as they are known."""
+    shape, dtype = _shape(values.get("input__shape")), _text(values, "input__dtype")
+    dtype = None if dtype is None else dtype.removeprefix("torch.")
+    if shape is None or dtype not in DTYPE_BYTES:
+        return shape, dtype, None
+    size_bytes = math.prod(shape) * DTYPE_BYTES[dtype]
+    if size_bytes > LARGEST_WHOLE:
+        raise ValueError(f"the shape {'x'.join(map(str, shape))} is more than the 2^53 bytes that any tensor has")
+    return shape, dtype, size_bytes
 
 
 def _time_s(text: str | None, what: str) -> float | None:
@@ -316,12 +297,3 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
     if _SHAPE.fullmatch(text) is None:
         raise ValueError(f"input__shape is not a list of whole numbers: {shown(text)}")
     return tuple(int(size) for size in text[1:-1].split(",") if size)
-
-
-def _size_bytes(shape: tuple[int, ...] | None, dtype: str | None) -> int | None:
-    if shape is None or dtype not in DTYPE_BYTES:
-        return None
-    size_bytes = math.prod(shape) * DTYPE_BYTES[dtype]
-    if size_bytes > LARGEST_WHOLE:
-        raise ValueError(f"the shape {'x'.join(map(str, shape))} is more than the 2^53 bytes that any tensor has")
-    return size_bytes

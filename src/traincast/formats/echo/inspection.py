@@ -5,7 +5,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
@@ -13,8 +12,7 @@ from traincast.formats.contract import Inspection, Sniff, Total
 from traincast.formats.echo.experts import experts_of
 from traincast.formats.echo.files import FileName, read_trace
 from traincast.formats.echo.grammar import HEAD, parse_line
-from traincast.formats.echo.lines import Call, TraceOp, fused_pairs
-from traincast.formats.echo.words import (
+from traincast.formats.echo.lines import (
     COLLECTIVES,
     COMMUNICATIONS,
     DTYPE_BYTES,
@@ -22,6 +20,9 @@ from traincast.formats.echo.words import (
     LATER_FIELDS,
     MESSAGES,
     PHASES,
+    Call,
+    TraceOp,
+    fused_pairs,
 )
 from traincast.formats.values import shown
 from traincast.units import format_time
@@ -35,6 +36,12 @@ BUCKETS = "2026 trace with gradient buckets"
 _OF_THE_BATCH = frozenset({"tokens", "labels", "position_ids", "loss_mask"})
 _OF_ACTIVATIONS = frozenset({"embedding_fwd", "linear_fwd", "normlinear_bwd", "normlinear_bwd_allreduce"})
 _UNKNOWN_DTYPE = "data type {} is not known; its bytes count as 0"
+
+_LAYOUT = (
+    *("tp", "pp", "dp", "ep", "experts", "layers", "microbatches", "micro_batch", "sequence", "hidden"),
+    *("vocabulary_shard", "gradient_elements", "dtype"),
+)
+"""What the shapes, which were really there, or else the name say of a run."""
 
 _Sizes = dict[str, int | str | None]
 
@@ -54,58 +61,24 @@ def looks_like(head: str) -> Sniff:
 
 
 def inspect_file(path: Path) -> Inspection:
-    """Describe a rank trace or scheduling plan.
-
-    Returns
-    -------
-    Inspection
-        Totals are over the file as written, which is one rank for one step.
-
-    Raises
-    ------
-    FormatError
-        If the file cannot be read; with the line.
-    """
+    """Describe a rank trace or scheduling plan; totals are over the file as written, one rank for one step."""
     trace = read_trace(path)
     ops, first = trace.ops, trace.ops[0]
-    kind, sizes = generation(ops), sizes_of_shapes(ops)
+    (kind, confidence, evidence), sizes = generation(ops), sizes_of_shapes(ops)
     counts = {"operations": len(ops), "sub_operations": sum(len(op.sub_ops) for op in ops)}
-    layout: _Sizes = {"rank": trace.rank if first.scope == "rank" else None, "stage": first.stage_id}
+    said = {key: getattr(trace.name, key, None) if sizes.get(key) is None else sizes[key] for key in _LAYOUT}
+    rank = trace.rank if first.scope == "rank" else None
     return Inspection(
         path=str(path),
         format="echo",
-        generation=kind.text,
-        confidence=kind.confidence,
-        evidence=kind.evidence,
+        generation=kind,
+        confidence=confidence,
+        evidence=evidence,
         counts=counts | dict(Counter(op.op for op in ops)),
-        layout=layout | _layout(trace.name, sizes, counts=len(trace.named("forward_step"))),
+        layout={"rank": rank, "stage": first.stage_id, "world_size": trace.name.world, **said},
         totals=totals(ops),
         oddities=(*trace.warnings, *_name_against_shapes(path, trace.name, sizes), *trace_warnings(str(path), ops)),
     )
-
-
-def _layout(name: FileName, sizes: _Sizes, counts: int) -> _Sizes:
-    """Return what the name and the shapes say of the run; the shapes, which were really there, come first."""
-
-    def either(key: str) -> int | str | None:
-        return getattr(name, key) if sizes[key] is None else sizes[key]
-
-    return {
-        "world_size": name.world,
-        "tp": name.tp,
-        "pp": name.pp,
-        "dp": name.dp,
-        "ep": name.ep,
-        "experts": either("experts"),
-        "layers": name.layers,
-        "microbatches": counts or None,
-        "micro_batch": either("micro_batch"),
-        "sequence": either("sequence"),
-        "hidden": either("hidden"),
-        "vocabulary_shard": sizes["vocabulary_shard"],
-        "gradient_elements": sizes["gradient_elements"],
-        "dtype": sizes["dtype"],
-    }
 
 
 def _name_against_shapes(path: Path, name: FileName, sizes: _Sizes) -> list[Note]:
@@ -119,7 +92,7 @@ def _name_against_shapes(path: Path, name: FileName, sizes: _Sizes) -> list[Note
 
 
 def sizes_of_shapes(ops: Sequence[TraceOp]) -> _Sizes:
-    """Return the sizes of the model and its batch that the shapes of one rank's operations say; None for the others.
+    """Return the sizes of the model and its batch that one rank's operations say; None for the others.
 
     A message is [sequence, microbatch, hidden], a batch [microbatch, sequence], the embedding's gradient
     [vocabulary / tp, hidden], an activation [..., hidden]. With sequence parallelism and no batch in the trace,
@@ -137,6 +110,7 @@ def sizes_of_shapes(ops: Sequence[TraceOp]) -> _Sizes:
     elements = [op.shape[0] for op in ops if op.op in {"dp_allreduce", "edp_allreduce"} and op.shape]
     return {
         "hidden": next((shape[-1] for shape in wide if shape is not None), None),
+        "microbatches": sum(op.op == "forward_step" for op in ops) or None,
         "sequence": None if tokens is None else tokens[1],
         "micro_batch": None if tokens is None else tokens[0],
         "vocabulary_shard": embeddings[0][0] if embeddings else None,
@@ -146,38 +120,27 @@ def sizes_of_shapes(ops: Sequence[TraceOp]) -> _Sizes:
     }
 
 
-class Generation(NamedTuple):
-    """What wrote a trace, how sure that is, and why it is believed."""
-
-    text: str
-    confidence: float
-    evidence: tuple[str, ...]
-
-
-def generation(ops: Sequence[TraceOp]) -> Generation:
-    """Tell which kind of run the operations of a file are of."""
+def generation(ops: Sequence[TraceOp]) -> tuple[str, float, tuple[str, ...]]:
+    """Tell which kind of run the operations of a file are of, how sure that is, and why it is believed."""
     played = sum(op.is_simulated for op in ops)
     how = (f"{played} of {len(ops)} operations are marked as simulation or have no schedule state",)
     if any(op.op == "ddp_grad_comm" for op in ops):
         played_by = "one GPU played the rank" if played else "all ranks ran"
-        return Generation(BUCKETS, 0.95, ("lines of gradient buckets (ddp_grad_comm)", *how, played_by))
+        return (BUCKETS, 0.95, ("lines of gradient buckets (ddp_grad_comm)", *how, played_by))
     if all(op.duration_s is None for op in ops):
-        return Generation(PLAN, 0.95, ("no operation has a duration",))
+        return (PLAN, 0.95, ("no operation has a duration",))
     later = ("fields of the traces of 2026 (cmd_uid)",) if any(op.raw("cmd_uid") for op in ops) else ()
     if played:
-        return Generation(PROFILE, 0.95 if played == len(ops) else 0.6, (*how, *later))
-    return Generation(REAL_RUN, 0.95, ("every operation has a schedule state and a time of its own", *later))
+        return (PROFILE, 0.95 if played == len(ops) else 0.6, (*how, *later))
+    return (REAL_RUN, 0.95, ("every operation has a schedule state and a time of its own", *later))
 
 
 def totals(ops: Sequence[TraceOp]) -> tuple[Total, ...]:
     """Add up the operations of one rank, given in the order of the file.
 
-    Returns
-    -------
-    tuple of Total
-        Compute by phase, without the synchronous collectives inside it; communication by group and
-        operation, with the bytes of the tensors that go in and the spans as traced. Asynchronous
-        spans, which contain the GEMMs that hide them, are lines of their own, and stay in the compute.
+    Compute is by phase, without the synchronous collectives inside it; communication by group and operation, with
+    the bytes of the tensors that go in and the spans as traced. Asynchronous spans, which contain the GEMMs that hide
+    them, are lines of their own, and stay in the compute.
     """
     again = {second for _, second in fused_pairs(ops)}
     compute: dict[str, list[float | None]] = defaultdict(list)

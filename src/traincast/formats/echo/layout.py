@@ -43,21 +43,12 @@ class Layouts:
 
 
 def decide_layouts(run: Run, options: LayoutOptions, notes: Notebook) -> Layouts:
-    """Work out the traced layout and the one to simulate.
-
-    Parameters
-    ----------
-    run : Run
-        The traces.
-    options : LayoutOptions
-        What the user says.
-    notes : Notebook
-        Receives every assumption with its arithmetic.
+    """Work out the traced layout and the one to simulate; `notes` receives every assumption with its arithmetic.
 
     Raises
     ------
     InfeasibleError
-        If the degrees contradict each other or the traced ranks.
+        If the degrees that the user gives contradict each other or the traced ranks.
     """
     original = _traced_layout(run, options, notes)
     _check_stages(run, original, notes)

@@ -1,12 +1,73 @@
-"""One line of a rank trace, and the collectives inside it, with their types and SI units."""
+"""The words of Echo's rank traces (``data/formats/echo.toml``), and one line of them with its types and SI units."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from itertools import pairwise
 
-from traincast.formats.echo.words import ALIASES, DTYPE_BYTES, FIELDS, MESSAGES, V_FORMS
-from traincast.workload.words import Group, Operation
+import msgspec
+
+from traincast.workload.words import Group, Operation, Phase
+
+
+class _Words(msgspec.Struct, forbid_unknown_fields=True):
+    fields: list[str]
+    later_fields: list[str]
+    field_names: dict[str, list[str]]
+    groups: dict[str, list[str]]
+    communications: dict[str, list[str]]
+    v_forms: dict[str, list[str]]
+    dtype_bytes: dict[str, int]
+    collectives: dict[str, tuple[str, str]]
+    other_names: dict[str, list[str]]
+
+
+def _by_name(names: dict[str, list[str]]) -> dict[str, str]:
+    return {name: meant for meant, alike in names.items() for name in alike}
+
+
+_SHIPPED = resources.files("traincast") / "data" / "formats" / "echo.toml"
+_WORDS = msgspec.toml.decode(_SHIPPED.read_bytes(), type=_Words)
+
+FIELDS = frozenset(_WORDS.fields)
+"""Fields of an operation that have a property of `TraceOp`."""
+
+LATER_FIELDS = frozenset(_WORDS.later_fields)
+"""Fields that the traces of 2026 add."""
+
+ALIASES = _by_name(_WORDS.field_names)
+"""Other spellings of a field's name (older logs) and the usual one."""
+
+GROUPS = {name: Group[group] for name, group in _by_name(_WORDS.groups).items()}
+"""Groups by the tracer's name; ``ep`` is the embedding group, ``exp`` the expert group."""
+
+V_FORMS = {name: Operation[operation] for name, operation in _by_name(_WORDS.v_forms).items()}
+"""Forms of communications in which every rank has a piece of any size."""
+
+COMMUNICATIONS = {name: Operation[operation] for name, operation in _by_name(_WORDS.communications).items()} | V_FORMS
+"""Communications by the tracer's name, in both spellings."""
+
+DTYPE_BYTES = _WORDS.dtype_bytes
+"""Bytes of one element, by PyTorch's name without ``torch.``."""
+
+COLLECTIVES = {name: (Group[group], Operation[what]) for name, (group, what) in _WORDS.collectives.items()}
+"""Operations that are one collective as a whole."""
+
+OPERATION_NAMES = _by_name(_WORDS.other_names)
+"""Operations that go by another name here; every other name is kept."""
+
+MESSAGES = frozenset({"send_forward", "recv_forward", "send_backward", "recv_backward"})
+"""Operations that are one end of a message between pipeline stages."""
+
+PHASES = {
+    "get_batch": Phase.FORWARD,
+    "forward_step": Phase.FORWARD,
+    "loss_func": Phase.FORWARD,
+    "backward_step": Phase.BACKWARD,
+    "optimizer_step": Phase.STEP,
+}
+"""Operations that compute, with the collectives inside them as sub-operations: the part of the step they are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +201,7 @@ def fused_pairs(ops: Sequence[TraceOp]) -> list[tuple[int, int]]:
     """
     pairs: list[tuple[int, int]] = []
     for index, (first, second) in enumerate(pairwise(ops)):
-        taken = bool(pairs) and pairs[-1][1] == index
-        if not taken and _is_exchange(first, second):
+        if not (pairs and pairs[-1][1] == index) and _is_exchange(first, second):
             pairs.append((index, index + 1))
     return pairs
 
@@ -160,21 +220,8 @@ def _is_exchange(first: TraceOp, second: TraceOp) -> bool:
 def resolved_s(elapsed_s: float, clock_s: float | None) -> float:
     """Return a difference of clock readings without the digits that come from the size of the clock alone.
 
-    Clocks count from the boot of a host: 52 days are 4.5e6 s, which a double holds to 1e-9 s, so that
-    a difference of two readings of 0.33 ms comes out as 0.330001 ms.
-
-    Parameters
-    ----------
-    elapsed_s : float
-        Difference of readings in seconds.
-    clock_s : float or None
-        One of the readings in seconds; None leaves the difference as it is.
-
-    Returns
-    -------
-    float
-        Seconds, rounded to the last decimal that four roundings of such a reading leave intact.
+    Clocks count from the boot of a host: 52 days are 4.5e6 s, which a double holds to 1e-9 s, so that a difference of
+    two readings of 0.33 ms comes out as 0.330001 ms. Rounded is to the last decimal that four roundings of the
+    reading `clock_s` leave intact; None and 0 leave the difference as it is.
     """
-    if not clock_s:
-        return elapsed_s
-    return round(elapsed_s, -math.ceil(math.log10(4 * math.ulp(clock_s))))
+    return round(elapsed_s, -math.ceil(math.log10(4 * math.ulp(clock_s)))) if clock_s else elapsed_s

@@ -31,9 +31,9 @@ from traincast.formats.echo.experts import (
 from traincast.formats.echo.files import Run, only_run
 from traincast.formats.echo.inspection import trace_warnings
 from traincast.formats.echo.layout import Layouts, decide_layouts
+from traincast.formats.echo.lines import MESSAGES
 from traincast.formats.echo.rendezvous import Messages, Rendezvous, measured_run
 from traincast.formats.echo.stages import Stages
-from traincast.formats.echo.words import MESSAGES
 from traincast.formats.echo.work import BUCKET, Conversion, RankWork, work_of
 from traincast.formats.layout import warn_single_microbatch
 from traincast.job.inputs import input_of
@@ -54,12 +54,11 @@ _CHANGES_THE_FORECAST = frozenset({"unknown-operation", "unknown-group", "unknow
 def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
     """Read the traces of one run (see `traincast.formats.contract.Format.read`)."""
     run = only_run(paths)
-    ops = [op for trace in run.traces.values() for op in trace.ops]
-    for op in ops:
+    for op in run.ops:
         if op.scope == "stage":
             text = "is a scheduling plan: it gives an order without times; give the traces of ranks"
             raise FormatError(text, op.path, op.line)
-    run = replace(run, is_profile=all(op.is_simulated for op in ops))
+    run = replace(run, is_profile=all(op.is_simulated for op in run.ops))
     if run.is_profile and options.comm == "measured":
         raise ConfigError("has no meaning for a single-GPU profile: its communication ran on a world of one", "--comm")
     notes = Notebook(str(run.first.path))
@@ -188,11 +187,10 @@ class _Replay:
         """Return the bytes of a message between stages: as traced, else the largest exchange inside a forward."""
         if self.options.pp_message_bytes is not None or self.layouts.target.pp == 1:
             return self.options.pp_message_bytes or 0
-        ops = [op for trace in self.run.traces.values() for op in trace.ops]
-        traced = [op.size_bytes for op in ops if op.op in MESSAGES and op.size_bytes]
+        traced = [op.size_bytes for op in self.run.ops if op.op in MESSAGES and op.size_bytes]
         if traced:
             return max(traced)
-        inside = [sub.call.size_bytes or 0 for op in ops if op.op == "forward_step" for sub in op.sub_ops]
+        inside = [sub.call.size_bytes or 0 for op in self.run.ops if op.op == "forward_step" for sub in op.sub_ops]
         size = max(inside, default=0)
         text = f"the trace has no message between stages; taken as its largest exchange, {size} bytes (give --pp-comm)"
         self.notes.assume("message-size", text, None)
@@ -263,21 +261,10 @@ class _Replay:
 
 
 def traced_loads(paths: Sequence[Path], ep: int | None = None) -> tuple[ExpertLoads, Note]:
-    """Return the tokens that each expert rank of a traced run got, over the mean.
+    """Return the tokens that each expert rank of a traced run got, over the mean, with a note that says so.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Rank traces of one run: of every expert rank at least one.
-    ep : int, optional
-        Expert ranks of a group, where the files do not tell.
-
-    Returns
-    -------
-    loads : tuple of float [ep]
-        Means over the layers, microbatches, stages and groups that were traced.
-    note : Note
-        Says so, with the highest load that a single exchange had.
+    They are means over the layers, microbatches, stages and groups that were traced, of which every expert rank must
+    be one; `ep` says how many expert ranks a group has where the files do not tell.
 
     Raises
     ------

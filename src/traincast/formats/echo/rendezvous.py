@@ -19,8 +19,7 @@ import numpy as np
 from traincast.formats.echo.clocks import Alignment
 from traincast.formats.echo.files import Run
 from traincast.formats.echo.layout import Layouts
-from traincast.formats.echo.lines import Call, TraceOp, fused_pairs
-from traincast.formats.echo.words import COLLECTIVES, MESSAGES
+from traincast.formats.echo.lines import COLLECTIVES, MESSAGES, Call, TraceOp, fused_pairs
 from traincast.workload.groups import GroupTable
 from traincast.workload.ops import FloatArray
 from traincast.workload.words import Group
@@ -55,21 +54,14 @@ class Rendezvous:
     """Spans of every collective, by the members that met.
 
     Collectives are asked for by their operation and rank, and by their index among its sub-operations; without an
-    index it is the operation as a whole.
-
-    Parameters
-    ----------
-    run : Run
-        The traces; one GPU that plays all ranks meets nobody.
-    tables : mapping
-        Groups of the traced layout.
-    offset_s : mapping
-        What to subtract from the clock of each rank.
+    index it is the operation as a whole. One GPU that plays all ranks meets nobody.
     """
 
     run: Run
     tables: Mapping[Group, GroupTable]
+    """Groups of the traced layout."""
     offset_s: Mapping[int, float]
+    """What to subtract from the clock of each rank."""
     norm_is_met: bool = field(init=False, default=True)
     """Whether the optimizer begins with a norm over tp x pp; False once a rank ended it before another began."""
     _keys: dict[tuple[int, int], list[_Key]] = field(init=False, default_factory=dict)

@@ -24,23 +24,12 @@ _NO_WAIT = 0.1
 
 @dataclass(slots=True)
 class Stages:
-    """Work of every stage, traced or made up, and who stands for whom.
-
-    Parameters
-    ----------
-    run : Run
-        The traces.
-    layouts : Layouts
-        How they were laid out, and how the run to simulate is.
-    works : mapping
-        Work by traced rank.
-    notes : Notebook
-        Receives what was assumed.
-    """
+    """Work of every stage, traced or made up, and who stands for whom."""
 
     run: Run
     layouts: Layouts
     works: Mapping[int, RankWork]
+    """By traced rank."""
     notes: Notebook
     _of_stage: dict[int, dict[int, RankWork]] = field(init=False, default_factory=dict)
     """Per traced stage: rank -> its work."""

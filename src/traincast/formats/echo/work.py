@@ -12,9 +12,8 @@ from traincast.errors import FormatError
 from traincast.formats.echo.experts import Exchange, ExpertScaling, exchanges, is_exchange
 from traincast.formats.echo.files import RankTrace
 from traincast.formats.echo.layout import Layouts
-from traincast.formats.echo.lines import TraceOp, resolved_s
+from traincast.formats.echo.lines import COLLECTIVES, MESSAGES, PHASES, TraceOp, resolved_s
 from traincast.formats.echo.rendezvous import OPTIMIZER, Rendezvous
-from traincast.formats.echo.words import COLLECTIVES, MESSAGES, PHASES
 from traincast.job.parallel import Parallel
 from traincast.schedules.plan import SlotKind
 from traincast.workload.builder import Place, collective_op, compute_op, host_op, wait_op
@@ -34,6 +33,8 @@ _OVERLAP_CLASSES = {
 
 _HOST = "get_batch"
 """Operation that is the host's work but for the communication inside it."""
+
+_What = tuple[Group, Operation]
 
 _SLOTS = {"forward_step": SlotKind.F, "backward_step": SlotKind.BW}
 _RECEIVES = {"forward_step": "recv_forward", "backward_step": "recv_backward"}
@@ -87,16 +88,7 @@ def _group_sizes(parallel: Parallel) -> dict[Group, int]:
 
 
 def work_of(trace: RankTrace, file: int, conversion: Conversion) -> RankWork:
-    """Return a rank's work.
-
-    Parameters
-    ----------
-    trace : RankTrace
-        What it did.
-    file : int
-        Index of its input file.
-    conversion : Conversion
-        How its operations become those of the run to simulate.
+    """Return the work of a rank, whose file is the one of that index among the inputs.
 
     Raises
     ------
@@ -198,7 +190,7 @@ class _Splitter:
 
     def _collective(self, op: TraceOp) -> list[Op]:
         """Return an operation that is one collective; in a group of one it was local work, and stays so."""
-        group, operation = COLLECTIVES[op.op]
+        what = group, _ = COLLECTIVES[op.op]
         rank, rendezvous = self.trace.rank, self.how.rendezvous
         alone, timed = self.how.traced_size[group] == 1, _has_times(op)
         local = [self._compute(op, Phase.STEP, op.duration_s or 0.0)] if alone and timed else []
@@ -210,16 +202,18 @@ class _Splitter:
             # does not know how long it waited.
             known = rendezvous.is_complete(op, rank)
         duration_s = rendezvous.transfer_s(op, rank) if known else None
-        return [*local, self._communication(op.op, op, Phase.STEP, group, operation, op.moved_bytes, duration_s)]
+        return [*local, self._communication(op, op.op, Phase.STEP, what, op.moved_bytes, duration_s)]
 
     def _bucket(self, op: TraceOp) -> list[Op]:
         """Return the launch of a gradient bucket, which overlaps with what follows."""
-        group, operation = op.group_kind or COLLECTIVES[op.op][0], COLLECTIVES[op.op][1]
+        group, operation = COLLECTIVES[op.op]
+        group = op.group_kind or group
         if self.how.target_size[group] == 1:
             return []
         time_s = op.duration_s if self.how.believes(group) and op.duration_s else None
-        phase, moved_bytes = Phase.WEIGHT_GRADIENT, op.moved_bytes
-        return [self._communication(op.op, op, phase, group, operation, moved_bytes, time_s, blocking=False)]
+        phase = Phase.WEIGHT_GRADIENT
+        launch = self._communication(op, op.op, phase, (group, operation), op.moved_bytes, time_s)
+        return [replace(launch, blocking=False)]
 
     def _optimizer(self, op: TraceOp) -> list[Op]:
         """Return the optimizer: a rendezvous of tp x pp for the norm, and what is left when all have come.
@@ -233,7 +227,8 @@ class _Splitter:
             after_s = self.how.rendezvous.after_last_start_s(op, self.trace.rank)
             own_s = min(own_s, resolved_s(after_s, op.timestamp_s))
         transfer_s = 0.0 if self.how.measured else None
-        norm = self._communication("grad_norm", op, Phase.STEP, Group.MP, Operation.ALL_REDUCE, 4, transfer_s)
+        what = Group.MP, Operation.ALL_REDUCE
+        norm = self._communication(op, "grad_norm", Phase.STEP, what, 4, transfer_s)
         return [norm, self._compute(op, Phase.STEP, own_s)]
 
     def _inside(self, op: TraceOp, launches: Sequence[TraceOp]) -> list[Op]:
@@ -277,10 +272,8 @@ class _Splitter:
             transfer_s = how.rendezvous.hidden_transfer_s(call) if believed else None
         else:
             transfer_s = how.rendezvous.transfer_s(op, rank, index) if believed and timed else None
-        made = self._communication(
-            name, op, phase, group, call.comm, size_bytes, transfer_s, blocking=not call.is_async
-        )
-        made = replace(made, received_bytes=exchange.received_bytes, unequal=call.is_v_form)
+        made = self._communication(op, name, phase, (group, call.comm), size_bytes, transfer_s)
+        made = replace(made, blocking=not call.is_async, received_bytes=exchange.received_bytes, unequal=call.is_v_form)
         if not call.is_async:
             loads = how.scaling.loads if how.scaling is not None and is_exchange(call) else None
             return [*local, replace(made, loads=loads)]
@@ -301,25 +294,13 @@ class _Splitter:
         return compute_op(op.op, phase, duration_s, overlap_class=bound, place=place, part=op.op)
 
     def _communication(
-        self,
-        name: str,
-        op: TraceOp,
-        phase: Phase,
-        group: Group,
-        operation: Operation,
-        size_bytes: int | None,
-        time_s: float | None,
-        *,
-        blocking: bool = True,
+        self, op: TraceOp, name: str, phase: Phase, what: _What, size_bytes: int | None, time_s: float | None
     ) -> Op:
         if size_bytes is None and time_s is None:
             message = f"the communication {name!r} of {op.op!r} has no time to use, and its shape or type gives no size"
             raise FormatError(f"{message} to price", op.path, op.line)
         time_s = None if time_s is None else resolved_s(time_s, op.timestamp_s)
-        place = Place(self.file, op.line)
-        return collective_op(
-            name, phase, group, operation, size_bytes, time_s, blocking=blocking, place=place, part=op.op
-        )
+        return collective_op(name, phase, *what, size_bytes, time_s, place=Place(self.file, op.line), part=op.op)
 
 
 def _has_times(op: TraceOp) -> bool:
