@@ -23,6 +23,8 @@ from traincast.units import RANGES, parse_rate, parse_size, parse_time, parse_to
 
 T = TypeVar("T")
 
+_DATA: Traversable = resources.files("traincast") / "data"
+
 _UNITS: tuple[tuple[str, Callable[[str], float] | None], ...] = (
     ("_bytes_per_s", parse_rate),
     ("_per_s", None),
@@ -199,7 +201,7 @@ class Shelf:
 
     def names(self) -> list[str]:
         """Return the names of the shipped ones, sorted."""
-        files = (resources.files("traincast") / "data" / self.folder).iterdir()
+        files = (_DATA / self.folder).iterdir()
         return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
     def find(self, given: str) -> str | Path | None:
@@ -220,8 +222,8 @@ class Shelf:
         if isinstance(given, Path):
             table = read_toml(given)
         else:
-            file: Traversable = resources.files("traincast") / "data" / self.folder / f"{given}.toml"
-            table = parse_toml(file.read_text(encoding="utf-8"), given)
+            text = (_DATA / self.folder / f"{given}.toml").read_text(encoding="utf-8")
+            table = parse_toml(text, given)
         base = table.pop("base", None)
         if base is None:
             return table, None

@@ -62,7 +62,7 @@ class Generation:
     bf16 : bool
         Whether its matrix units take bf16.
     scaled_blocks : tuple of str
-        Precisions with a scale for each small block that its matrix units take: ``mxfp8``, ``nvfp4``.
+        Precisions with a scale for each small block that its matrix units take: ``mxfp8``, ``nvfp4``, ``mxfp4``.
     source : str
         Where this is from.
     """

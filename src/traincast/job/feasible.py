@@ -31,6 +31,9 @@ CHOICES: Mapping[str, tuple[str, Iterable[str]]] = {
 }
 """Field of a job to what it is, in the words of a message, and the names that it may have."""
 
+_SCALED = ("mxfp8", "nvfp4", "mxfp4")
+"""Precisions with a scale for each small block, which matrix units have or have not."""
+
 _COUNTS = (
     *("gpus", "seq_length", "global_batch", "micro_batch", "tp", "pp", "vpp", "cp", "ep", "etp", "shard", "lora_rank"),
     *("recompute_layers", "vocab_multiple", "grad_reduce_bytes", "first_stage_layers", "last_stage_layers"),
@@ -177,9 +180,10 @@ def check_gpu(precision: str, gpu: Gpu | None) -> None:
         missing = "use fp16"
     elif precision in ("fp8", "fp8_block") and not gpu.has_peak("fp8"):
         missing = "use bf16"
-    elif precision in ("mxfp8", "nvfp4") and precision not in gpu.generation.scaled_blocks:
-        missing = "use fp8" if gpu.has_peak("fp8") else "use bf16"
-    elif precision == "nvfp4" and not gpu.has_peak("nvfp4"):
+    elif precision in _SCALED and precision not in gpu.generation.scaled_blocks:
+        others = [each for each in gpu.generation.scaled_blocks if gpu.has_peak(each) and each[-1] == precision[-1]]
+        missing = f"use {others[0] if others else 'fp8' if gpu.has_peak('fp8') else 'bf16'}"
+    elif precision in _SCALED and not gpu.has_peak(precision):
         missing = "use mxfp8"
     if missing:
         raise InfeasibleError(

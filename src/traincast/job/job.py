@@ -18,9 +18,9 @@ from traincast.model.blocks.share import Execution, Share
 from traincast.model.model import Model
 from traincast.model.recompute import DEFAULT_MODULES
 
-PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8_block", "mxfp8", "nvfp4")
+PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4")
 """Types of the inputs of the large matrix products: fp8 is scaled per tensor, fp8_block per 128 x 128 block,
-mxfp8 and nvfp4 per 32 and 16 values (the head and attention stay in bf16)."""
+mxfp8 and mxfp4 per 32 values, nvfp4 per 16 (the head and attention stay in bf16)."""
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 """Pipeline schedules that are built in, beside those of plug-ins."""

@@ -29,7 +29,7 @@ class OperatorCall:
     shape: tuple[int, ...]
     """Sizes, with the meaning that the family documents."""
     dtype: str
-    """Type of the inputs: bf16, fp16, fp32, tf32, fp8, fp8_block, mxfp8, nvfp4."""
+    """Type of the inputs: bf16, fp16, fp32, tf32, fp8, fp8_block, mxfp8, nvfp4, mxfp4."""
     direction: str = "forward"
     """``forward``; of a matrix product ``dgrad`` and ``wgrad``; of others ``backward``."""
     causal: bool = False

@@ -81,7 +81,7 @@ def precision_class(precision: str | None) -> str:
     """Return ``fp8`` and ``fp4`` for every flavour of them, ``unknown`` for none."""
     if precision is None:
         return "unknown"
-    return {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}.get(precision, precision)
+    return {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(precision, precision)
 
 
 BY_COST = "by-cost"

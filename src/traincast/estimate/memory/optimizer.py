@@ -12,7 +12,7 @@ MASTER_BYTES = 4
 LAYERS_GATHERED = 2
 """Layers whose sharded parameters are whole at a time: one in use and the next one (PyTorch FSDP2 prefetch)."""
 
-_COPIES_BYTES = {"fp8": 2.0, "fp8_block": 2.0, "mxfp8": 2.0, "nvfp4": 1.125}
+_COPIES_BYTES = {"fp8": 2.0, "fp8_block": 2.0, "mxfp8": 2.0, "nvfp4": 1.125, "mxfp4": 1.0625}
 """Per matrix element: one copy for each of the two products that use it, scales included (Transformer Engine)."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div, choose, larger
 
-EIGHT_BIT = ("fp8", "fp8_block", "mxfp8", "nvfp4")
+EIGHT_BIT = ("fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4")
 """Precisions of 8 bits or less, whose weights can be kept and gathered in 8."""
 
 DELAYED_SCALING = "fp8"
