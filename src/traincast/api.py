@@ -327,8 +327,9 @@ def collective(
     gpus: int | None = None,
     nodes: int | None = None,
     cluster: StrPath | Cluster | None = None,
+    algorithm: str | None = None,
 ) -> CollectiveTable:
-    """Return the price of one collective over a range of sizes.
+    """Return the cost of one collective over a range of sizes.
 
     Parameters
     ----------
@@ -342,6 +343,8 @@ def collective(
         Nodes they are spread over; the fewest by default.
     cluster : str, path or Cluster, optional
         Cluster; the default cluster, as an assumption, where it is not given.
+    algorithm : str, optional
+        The algorithm, whatever a library would choose; the cheapest of those by default.
 
     Examples
     --------
@@ -352,7 +355,7 @@ def collective(
     known = with_used_gpus(known, known.ranks_per_node)
     first, last = (sizes, sizes) if isinstance(sizes, int) else sizes
     placement = members_on(known.ranks_per_node if gpus is None else gpus, nodes, known.ranks_per_node)
-    table = collective_table(operation_named(operation), doubling(first, last), placement, known)
+    table = collective_table(operation_named(operation), doubling(first, last), placement, known, algorithm)
     table = replace(table, assumptions=(*(Note("cluster-assumed", text) for text in known.assumed), *table.assumptions))
     if cluster is not None:
         return table

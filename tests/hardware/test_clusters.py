@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
-from traincast.estimate.collectives.inside import STRAIGHT, rate_inside
+from traincast.estimate.collectives.links import STRAIGHT, rate_inside
 from traincast.estimate.collectives.tuning import tables
 from traincast.hardware.cluster import Link
 from traincast.hardware.clusters import cluster_for, cluster_names, load_cluster

@@ -9,7 +9,7 @@ import pytest
 import traincast
 from traincast.api import run_again
 from traincast.errors import ConfigError, FormatError, InfeasibleError, UnknownNameError
-from traincast.estimate.collectives.inside import rate_inside
+from traincast.estimate.collectives.links import rate_inside
 from traincast.hardware import gpu as gpu_module
 from traincast.hardware.cluster import Link
 from traincast.hardware.clusters import cluster_names, gpu_named, load_cluster, preset_of

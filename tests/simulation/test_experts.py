@@ -11,7 +11,7 @@ import traincast
 from aicb_runs import codes, run
 from support import HandMade, collective, layouts, rich_rows, row, write_aicb, write_cluster
 from traincast.errors import ConfigError
-from traincast.estimate.collectives.price import price_collective
+from traincast.estimate.collectives.cost import price_collective
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
 from traincast.job.parallel import Parallel

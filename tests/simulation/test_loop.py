@@ -14,7 +14,7 @@ from support import ALONE, HandMade, collective, compute, layouts, rich_rows, wa
 from traincast.engine import run
 from traincast.engine.graph import build_graph
 from traincast.errors import ConfigError
-from traincast.estimate.collectives.price import price_collective
+from traincast.estimate.collectives.cost import price_collective
 from traincast.estimate.overlap import OVERLAP_SLOWDOWN, slowdowns
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster

@@ -7,7 +7,7 @@ import pytest
 from job_parts import job_of
 from support import forecast
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.estimate.collectives.price import price_collective
+from traincast.estimate.collectives.cost import price_collective
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.workload.words import Operation

@@ -1,6 +1,6 @@
 """Fit the links of a cluster to measured collectives.
 
-The form of a price is fixed (`traincast.estimate.collectives.contract`); only the constants
+The form of a price is fixed (`traincast.estimate.collectives.links`); only the constants
 of `Link`, and the copy rate of the GPU, are fitted, the same for all operations, sizes and
 numbers of ranks. The fit lowers the error of the logarithm, which weighs all sizes alike.
 
@@ -34,8 +34,9 @@ from traincast.calibrate.shows import (
 )
 from traincast.errors import ConfigError
 from traincast.estimate.collective_table import spread
-from traincast.estimate.collectives.contract import Curve, Traffic, curve, evaluate
-from traincast.estimate.collectives.price import candidates
+from traincast.estimate.collectives.algorithms import Traffic
+from traincast.estimate.collectives.cost import candidates
+from traincast.estimate.collectives.links import Curve, curve, evaluate
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
 from traincast.workload.words import Operation

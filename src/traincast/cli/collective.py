@@ -21,18 +21,25 @@ from traincast.cli.terminal import console, print_json
 @click.option("--gpus", type=in_range("gpus"), metavar="N", help="Ranks that take part (default: one full node).")
 @click.option("--nodes", type=in_range("nodes"), metavar="K", help="Nodes they are spread over (default: the fewest).")
 @click.option("--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file (default: h100, an assumption).")
+@click.option("--algorithm", metavar="NAME", help="This one, whatever a library would choose (default: the cheapest).")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON and nothing else.")
 def command(
-    op: str, sizes: tuple[int, int], gpus: int | None, nodes: int | None, cluster: str | None, as_json: bool
+    op: str,
+    sizes: tuple[int, int],
+    gpus: int | None,
+    nodes: int | None,
+    cluster: str | None,
+    algorithm: str | None,
+    as_json: bool,
 ) -> None:
-    """Print the price of one collective: nccl-tests without the GPUs.
+    """Print the cost of one collective: nccl-tests without the GPUs.
 
     OP is all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce or send_recv, in
     any spelling. Sizes are counted as nccl-tests counts them.
     """
     from traincast import api
 
-    table = api.collective(op, sizes, gpus, nodes, cluster)
+    table = api.collective(op, sizes, gpus, nodes, cluster, algorithm)
     if as_json:
         from traincast.report.json import collective_to_dict
 

@@ -1,13 +1,12 @@
-"""The table of nccl-tests without the GPUs: the price of one collective over a range of sizes."""
+"""The table of nccl-tests without the GPUs: the cost of one collective over a range of sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.estimate.collectives import price_collective
-from traincast.estimate.collectives.contract import bus_factor
-from traincast.estimate.collectives.measured import table_of
+from traincast.estimate.collectives.algorithms import bus_factor
+from traincast.estimate.collectives.cost import price_collective, table_of
 from traincast.estimate.contention import one_group
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster, MeasuredTable
@@ -18,23 +17,14 @@ from traincast.workload.words import Operation
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRow:
-    """One line of the table.
-
-    Parameters
-    ----------
-    size_bytes : int
-        Size as `Operation` defines it.
-    time_s : float
-        Seconds from the arrival of the last member to the end.
-    algbw_bytes_per_s, busbw_bytes_per_s : float or None
-        As nccl-tests defines them; None where it takes no time.
-    algorithm, protocol : str or None
-        How it is done.
-    """
+    """One line of the table."""
 
     size_bytes: int
+    """Size as `Operation` defines it."""
     time_s: float
+    """Seconds from the arrival of the last member to the end."""
     algbw_bytes_per_s: float | None
+    """As nccl-tests defines it, and so is the bus bandwidth; None where it takes no time."""
     busbw_bytes_per_s: float | None
     algorithm: str
     protocol: str | None
@@ -42,31 +32,19 @@ class CollectiveRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTable:
-    """One collective over a range of sizes.
-
-    Parameters
-    ----------
-    op : str
-        Name of the `Operation` in lower case.
-    ranks, nodes : int
-        Members, and the nodes they sit on.
-    members_per_node : tuple of int
-        Members on each node, in descending order.
-    cluster : str
-        Name of the cluster.
-    rows : tuple of CollectiveRow
-        In the order of the sizes.
-    assumptions : tuple of Note
-        What was not said, and what a fabric does to the group.
-    """
+    """One collective over a range of sizes."""
 
     op: str
+    """Name of the `Operation` in lower case."""
     ranks: int
     nodes: int
     members_per_node: tuple[int, ...]
+    """Members on each node, in descending order."""
     cluster: str
     rows: tuple[CollectiveRow, ...]
+    """In the order of the sizes."""
     assumptions: tuple[Note, ...] = ()
+    """What was not said, and what a fabric does to the group."""
 
 
 def doubling(first_bytes: int, last_bytes: int) -> list[int]:
@@ -119,39 +97,30 @@ def spread(ranks: int, nodes: int) -> Placement:
 
 
 def collective_table(
-    operation: Operation, sizes_bytes: Sequence[int], placement: Placement, cluster: Cluster
+    operation: Operation,
+    sizes_bytes: Sequence[int],
+    placement: Placement,
+    cluster: Cluster,
+    algorithm: str | None = None,
 ) -> CollectiveTable:
-    """Return the price of a collective at each of some sizes.
-
-    Parameters
-    ----------
-    operation : Operation
-        What is done.
-    sizes_bytes : sequence of int
-        Positive sizes.
-    placement : Placement
-        Members per node.
-    cluster : Cluster
-        The links; on its fabric, if it has one, the group is alone.
-
-    Returns
-    -------
-    CollectiveTable
+    """Return the cost of a collective at each of some positive sizes; on a fabric the group is alone.
 
     Raises
     ------
     ConfigError
         If the fabric does not fit the nodes.
+    ProgramError, UnknownNameError
+        If the algorithm that is asked for cannot do it, or is not known.
     """
     seen, notes = one_group(operation, placement, cluster)
     factor = bus_factor(operation, placement.ranks)
     rows = []
     for size_bytes in sizes_bytes:
-        price = price_collective(operation, size_bytes, placement, seen)
-        algbw = size_bytes / price.time_s if price.time_s else None
+        cost = price_collective(operation, size_bytes, placement, seen, algorithm=algorithm)
+        algbw = size_bytes / cost.time_s if cost.time_s else None
         busbw = None if algbw is None else algbw * factor
-        rows.append(CollectiveRow(size_bytes, price.time_s, algbw, busbw, price.algorithm, price.protocol))
-    measured = table_of(operation, placement, cluster)
+        rows.append(CollectiveRow(size_bytes, cost.time_s, algbw, busbw, cost.algorithm, cost.protocol))
+    measured = table_of(operation, placement, cluster) if algorithm is None else None
     return CollectiveTable(
         op=operation.name.lower(),
         ranks=placement.ranks,

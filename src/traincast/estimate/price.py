@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from traincast.errors import ProgramError
-from traincast.estimate.collectives.price import Price, price_collective, price_message
+from traincast.estimate.collectives.cost import Price, price_collective
 from traincast.fabric.placement import Placement, placement_of
 from traincast.hardware.cluster import Cluster
 from traincast.workload.ops import FloatArray, IntArray
@@ -233,7 +233,8 @@ class _Links:
         cluster, name = self.contended.get(group, self.cluster), group.name.lower()
         rate = self.busbw.get(f"{name}.{operation.name.lower()}", self.busbw.get(name))
         if operation is Operation.SEND_RECV:
-            price = price_message(size_bytes, placement.nodes == 1, cluster, rate)
+            ends = Placement((2,) if placement.nodes == 1 else (1, 1))
+            price = price_collective(operation, size_bytes, ends, cluster, rate)
         else:
             # Tokens go to the busiest expert rank or come back from it: its load is what it receives or sends.
             moved = None if loads is None else [load * size_bytes for load in loads]

@@ -7,7 +7,7 @@ import numpy as np
 
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
-from traincast.estimate.collectives.measured import TABLE
+from traincast.estimate.collectives.cost import TABLE
 from traincast.estimate.overlap import OVERLAP_SLOWDOWN, classes_present
 from traincast.job.parallel import Parallel
 from traincast.simulation.step import Setting, Step

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast.errors import ConfigError, ProgramError
-from traincast.estimate.collectives import ALGORITHMS, Traffic, price_collective, price_message
-from traincast.estimate.collectives.inside import rate_inside
+from traincast.estimate.collectives import ALGORITHMS, price_collective
+from traincast.estimate.collectives.links import rate_inside
 from traincast.estimate.collectives.tuning import SWITCH_RANKS, switch_efficiency
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster, Link
@@ -39,6 +39,11 @@ clusters = st.sampled_from(REAL)
 LATENCIES = ["base_latency_s", "hop_latency_s", "fill_latency_s"]
 BANDWIDTHS = [f"{name}bandwidth_bytes_per_s" for name in ("", "node_", "pair_", "halves_")]
 PLACEMENTS = [Placement(counts) for counts in ((2,), (3,), (5,), (8,), (1, 1), (1,) * 7, (4, 2), (7, 3, 1), (8, 8))]
+
+
+def price_message(size_bytes, same_node, cluster, rate=None):
+    ends = Placement((2,) if same_node else (1, 1))
+    return price_collective(Operation.SEND_RECV, size_bytes, ends, cluster, rate)
 
 
 def scaled(cluster, level, name, factor):
@@ -190,13 +195,6 @@ def test_a_tree_wins_for_small_and_a_ring_for_large_messages_over_nodes():
     spread = Placement((1,) * 8)
     chosen = [price_collective(Operation.ALL_REDUCE, size, spread, ROUND).algorithm for size in (8, 10**9)]
     assert chosen == ["tree", "ring"]
-
-
-def test_a_cheaper_plug_in_is_taken(monkeypatch):
-    monkeypatch.setitem(
-        ALGORITHMS._entries, "magic", lambda _operation, _placement: Traffic(intra_hops=1, port_load=1e-3)
-    )
-    assert price_collective(Operation.ALL_GATHER, MB, Placement((4,)), ROUND).algorithm == "magic"
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

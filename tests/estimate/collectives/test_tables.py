@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from traincast.errors import ConfigError
 from traincast.estimate.collective_table import collective_table
-from traincast.estimate.collectives import price_collective, price_many, price_message
+from traincast.estimate.collectives import price_collective, price_many
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import OPERATIONS, Measured, MeasuredTable
 from traincast.hardware.clusters import load_cluster, measured_tables_from
@@ -19,6 +19,11 @@ AR, A2A, SEND = Operation.ALL_REDUCE, Operation.ALL_TO_ALL, Operation.SEND_RECV
 SIZES, TIMES = (2**10, 2**16, 2**20, 2**26), (35e-6, 80e-6, 80e-6, 1.2e-3)
 TWO = Placement((8, 8))
 H100 = load_cluster("h100")
+
+
+def price_message(size_bytes, same_node, cluster, rate=None):
+    ends = Placement((2,) if same_node else (1, 1))
+    return price_collective(Operation.SEND_RECV, size_bytes, ends, cluster, rate)
 
 
 def with_tables(*tables, cluster=H100):

@@ -1,8 +1,8 @@
 """What a communication costs: algorithms as plug-ins over the links of a cluster."""
 
-from traincast.estimate.collectives.contract import ALGORITHMS, Algorithm, Traffic, transfer_time_s
-from traincast.estimate.collectives.many import price_many
-from traincast.estimate.collectives.price import Price, price_collective, price_message
+from traincast.estimate.collectives.algorithms import ALGORITHMS, Algorithm, Traffic
+from traincast.estimate.collectives.cost import Price, price_collective, price_many
+from traincast.estimate.collectives.links import transfer_time_s
 from traincast.estimate.collectives.tuning import nccl_choice
 
 __all__ = [
@@ -13,6 +13,5 @@ __all__ = [
     "nccl_choice",
     "price_collective",
     "price_many",
-    "price_message",
     "transfer_time_s",
 ]

@@ -2,7 +2,7 @@
 
 NCCL takes the (algorithm, protocol) whose modelled time is least,
 ``latency * pipeline steps + bytes / bandwidth``. The model is made to rank, not to
-predict: time comes from our own fit (`contract`), and NCCL's tables say what may run and
+predict: time comes from our own fit (`links`), and NCCL's tables say what may run and
 under which protocol. Source: NVIDIA/nccl, src/graph/tuning.cc, by version in `data/nccl`.
 """
 
@@ -14,16 +14,11 @@ from importlib import resources
 from typing import Any
 
 from traincast.errors import UnknownNameError
+from traincast.estimate.collectives.algorithms import ALGORITHMS, BY_MESSAGES, PROTOCOLS, Algorithm
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
 from traincast.workload.words import Operation
 
-PROTOCOLS = ("LL", "LL128", "Simple")
-OUTSIDE_NCCL = frozenset({"hierarchical", "recursive_doubling", "direct"})
-"""Algorithms that no NCCL runs: priced where they are asked for by name."""
-IN_SWITCH = frozenset({"nvls", "nvls_tree"})
-IN_NETWORK = frozenset({"collnet", "nvls_collnet"})
-"""Algorithms that need switches between the nodes that reduce."""
 SWITCH_RANKS = 8
 """Ranks of a node from which on NCCL reduces in the switch.
 
@@ -31,10 +26,11 @@ Source: all-reduces of 4 GPUs of H100, H200, B200, B300, GB200 and GB300 reach t
 the ring, those of 8 exceed it (ai-dynamo/aiconfigurator, NCCL 2.27 to 2.29).
 """
 
-_BY_MESSAGES = frozenset(
+_WITHOUT_ALGORITHM = frozenset(
     {Operation.ALL_TO_ALL, Operation.GATHER, Operation.SCATTER, Operation.SEND_RECV, Operation.NONE}
 )
 """What NCCL has no algorithm for: it sends messages."""
+_IN_SWITCH = ("nvls", "nvls_tree")
 _BYTES_PER_US = 1000.0
 """Of 1 GB/s."""
 _P2P_LL_BYTES = 16384
@@ -69,49 +65,26 @@ def switch_efficiency(cluster: Cluster) -> float | None:
     return None if efficiency is None else float(efficiency)
 
 
-def may_run(algorithm: str, placement: Placement, cluster: Cluster) -> bool:
-    """Say whether an algorithm may be chosen on a cluster, where nobody asks for it by name."""
-    if algorithm in IN_NETWORK and not cluster.in_network_reduction:
-        return False
-    if algorithm in IN_SWITCH or algorithm == "nvls_collnet":
-        return placement.min_members >= SWITCH_RANKS and switch_efficiency(cluster) is not None
-    return algorithm not in OUTSIDE_NCCL
+def reduces_in_switch(placement: Placement, cluster: Cluster) -> bool:
+    """Say whether NCCL reduces in the switches of the nodes of a placement."""
+    return placement.min_members >= SWITCH_RANKS and switch_efficiency(cluster) is not None
 
 
 def protocol_of(
-    algorithm: str, operation: Operation, size_bytes: int, placement: Placement, cluster: Cluster
+    algorithm: Algorithm, operation: Operation, size_bytes: int, placement: Placement, cluster: Cluster
 ) -> str | None:
-    """Return the protocol that NCCL prefers for an algorithm.
-
-    Parameters
-    ----------
-    algorithm : str
-        Name in `ALGORITHMS`.
-    operation : Operation
-        What is done.
-    size_bytes : int
-        Its size.
-    placement : Placement
-        Members per node.
-    cluster : Cluster
-        Its links and its version of NCCL.
-
-    Returns
-    -------
-    str or None
-        One of `PROTOCOLS`; None where the cluster has no NCCL or NCCL has no such algorithm.
-    """
-    if cluster.nccl is None or algorithm in OUTSIDE_NCCL:
+    """Return the protocol that NCCL prefers for an algorithm; None where the cluster or the algorithm is not NCCL's."""
+    if cluster.nccl is None or algorithm.since is None:
         return None
-    if algorithm in IN_NETWORK:
-        return "Simple"
-    if algorithm in ("pairwise", "pxn"):
+    if len(algorithm.protocols) == 1:
+        return algorithm.protocols[0]
+    if algorithm.protocols == BY_MESSAGES:
         share = size_bytes if operation is Operation.SEND_RECV else size_bytes / placement.ranks
-        return "LL" if share <= _P2P_LL_BYTES else "Simple"
+        return BY_MESSAGES[share > _P2P_LL_BYTES]
     own = {
         protocol: time
         for (name, protocol), time in nccl_times_us(operation, size_bytes, placement, cluster).items()
-        if name == {"chain": "ring"}.get(algorithm, algorithm)
+        if name == algorithm.tuned_as
     }
     return min(own, key=lambda protocol: own[protocol]) if own else None
 
@@ -121,7 +94,7 @@ def nccl_choice(
 ) -> tuple[str, str] | None:
     """Return the algorithm and protocol that NCCL's own model takes, or None where it has none.
 
-    Ours may be another algorithm: NCCL's model jumps with the size, and a price must not.
+    Ours may be another algorithm: NCCL's model jumps with the size, and a cost must not.
     """
     times = nccl_times_us(operation, size_bytes, placement, cluster)
     return min(times, key=lambda pair: times[pair]) if times else None
@@ -136,16 +109,17 @@ def nccl_times_us(
     operation by messages. The rate of the links is that of the cluster; NCCL would take it
     from the machine.
     """
-    if cluster.nccl is None or operation in _BY_MESSAGES:
+    if cluster.nccl is None or operation in _WITHOUT_ALGORITHM:
         return {}
     table, reduces = tables(cluster.nccl), operation is Operation.ALL_REDUCE
     if cluster.gpu.nccl_row not in table["channels"]:
         return {}
     nodes, found = placement.nodes, {}
     for name in ("ring", *(("tree", "nvls" if nodes == 1 else "nvls_tree") if reduces else ())):
-        if name in IN_SWITCH and not may_run(name, placement, cluster):
+        algorithm = ALGORITHMS.get(name)
+        if name in _IN_SWITCH and not algorithm.is_chosen(placement, cluster):
             continue
-        for protocol in PROTOCOLS[2:] if name in IN_SWITCH else PROTOCOLS:
+        for protocol in algorithm.protocols:
             if protocol == "LL128" and cluster.intra.kind == "pcie":
                 continue
             rate = _algorithm_gbps(table, name, protocol, operation, size_bytes, placement, cluster)
@@ -202,7 +176,7 @@ def _algorithm_gbps(
             "LL128": min(0.92 * bus, channels * table["ring_ll128_gbps"][kind][column]),
         }
         return float(limit.get(protocol, bus)) * ring_share
-    if name in IN_SWITCH:
+    if name in _IN_SWITCH:
         efficiency = float(table["nvls_efficiency"][kind])
         return bus * efficiency * 2 * (channels - 1) / channels * ring_share
     tree = min(0.92 * bus, channels * float(table["tree_gbps"][kind][column]))

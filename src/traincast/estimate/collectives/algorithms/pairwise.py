@@ -1,14 +1,19 @@
-"""Pairwise: every rank sends straight to those who need its data."""
+"""Messages: every rank sends straight to those who need its data, or along the rails."""
 
-from math import log2
+from math import inf, log2
 
-from traincast.estimate.collectives.contract import ALGORITHMS, Traffic
+from traincast.estimate.collectives.algorithms import BY_MESSAGES, Traffic, algorithm
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
 
-@ALGORITHMS.register("pairwise")
-def pairwise(operation: Operation, placement: Placement) -> Traffic | None:
+@algorithm(
+    "pairwise",
+    *(Operation.ALL_TO_ALL, Operation.GATHER, Operation.SCATTER, Operation.SEND_RECV),
+    since="2.7",
+    protocols=BY_MESSAGES,
+)
+def pairwise(operation: Operation, placement: Placement) -> Traffic:
     """Return the traffic of direct messages: all to all, or each to its neighbour.
 
     In an all-to-all a rank of a node with m of the n members sends (m-1)/n of its buffer
@@ -25,8 +30,6 @@ def pairwise(operation: Operation, placement: Placement) -> Traffic | None:
     """
     if operation is Operation.SEND_RECV:
         return _to_the_next(placement)
-    if operation not in (Operation.ALL_TO_ALL, Operation.GATHER, Operation.SCATTER):
-        return None
     n, most, least = placement.ranks, placement.max_members, placement.min_members
     # Of a gather one rank of a node moves bytes over its borders, of an all-to-all all of them do.
     rooted = operation is not Operation.ALL_TO_ALL
@@ -52,7 +55,7 @@ def _to_the_next(placement: Placement) -> Traffic:
     """Return the traffic of a circle of ranks, node after node, in which each sends to the next."""
     most = placement.max_members
     if placement.ranks == 2 or most == 1:
-        return point_to_point(same_node=placement.nodes == 1)
+        return _message(same_node=placement.nodes == 1)
     across = placement.nodes > 1
     return Traffic(
         intra_hops=0 if across else 1,
@@ -68,8 +71,47 @@ def _to_the_next(placement: Placement) -> Traffic:
     )
 
 
-def point_to_point(*, same_node: bool) -> Traffic:
+def _message(*, same_node: bool) -> Traffic:
     """Return the traffic of one message from one rank to another."""
     if same_node:
         return Traffic(intra_hops=1, port_load=1.0, inside_load=1.0, halves_load=1.0, members=2, direct=True)
     return Traffic(inter_hops=1, nic_load=1.0, node_load=1.0, members=1, direct=True)
+
+
+@algorithm(
+    "pxn",
+    Operation.ALL_TO_ALL,
+    nodes=(2, inf),
+    least_members=2,
+    even=True,
+    since="2.12",
+    protocols=BY_MESSAGES,
+)
+def pxn(operation: Operation, placement: Placement) -> Traffic:  # noqa: ARG001 - only all-to-alls
+    """Return the traffic of an all-to-all that leaves a node only on the rail of its receiver.
+
+    What is meant for another rail goes to the local GPU on it first, which sends the data
+    of all its neighbours together: more inside the node, fewer steps between them, and
+    nothing crosses rails. The NIC still serves a part for each pair. Needs as many members
+    on every node.
+
+    Source: NVIDIA, Doubling all2all performance with NVIDIA Collective Communication
+    Library 2.12 (PXN), developer blog, 2022.
+    """
+    members, n = placement.max_members, placement.ranks
+    leaving = (n - members) / n
+    inside = (members - 1) / n + leaving * (members - 1) / members
+    return Traffic(
+        intra_hops=log2(members) + 1,
+        inter_hops=log2(placement.nodes),
+        port_load=inside,
+        nic_load=leaving,
+        node_load=members * leaving,
+        inside_load=members * inside,
+        messages=n - members,
+        copy_load=1 / n,
+        share=1 / n,
+        halves_load=(members // 2) * (members - members // 2) * inside / (members - 1),
+        members=members,
+        direct=True,
+    )

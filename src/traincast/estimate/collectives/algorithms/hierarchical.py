@@ -1,13 +1,12 @@
 """Hierarchical: reduce-scatter inside the nodes, the same between them on every rail, gather inside."""
 
-from traincast.estimate.collectives.contract import ALGORITHMS, Traffic, bus_factor
-from traincast.estimate.collectives.inside import least_together
+from traincast.estimate.collectives.algorithms import Traffic, algorithm, bus_factor, least_together
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
 
-@ALGORITHMS.register("hierarchical")
-def hierarchical(operation: Operation, placement: Placement) -> Traffic | None:
+@algorithm("hierarchical", Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER)
+def hierarchical(operation: Operation, placement: Placement) -> Traffic:
     """Return the traffic of rings inside the nodes and rings between them, pipelined with each other.
 
     Far fewer steps than one ring over all ranks: members and nodes add up instead of
@@ -16,8 +15,6 @@ def hierarchical(operation: Operation, placement: Placement) -> Traffic | None:
     Source: Cho et al., BlueConnect: Decomposing all-reduce for deep learning on
     heterogeneous network hierarchy, MLSys 2019.
     """
-    if operation not in (Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER):
-        return None
     passes = 2 if operation is Operation.ALL_REDUCE else 1
     most, least, nodes = placement.max_members, placement.min_members, placement.nodes
     # What the node that lacks most must get from the others.

@@ -1,12 +1,12 @@
 """Recursive doubling: partners at doubling distance exchange everything they have."""
 
-from traincast.estimate.collectives.contract import ALGORITHMS, Traffic, tree_depth
+from traincast.estimate.collectives.algorithms import Traffic, algorithm, tree_depth
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
 
-@ALGORITHMS.register("recursive_doubling")
-def recursive_doubling(operation: Operation, placement: Placement) -> Traffic | None:
+@algorithm("recursive_doubling", Operation.ALL_REDUCE)
+def recursive_doubling(operation: Operation, placement: Placement) -> Traffic:  # noqa: ARG001 - only all-reduces
     """Return the traffic of log2 n exchanges of the whole data, inside the nodes first.
 
     Few steps and many bytes: for small messages. Where members or nodes are no power of
@@ -15,8 +15,6 @@ def recursive_doubling(operation: Operation, placement: Placement) -> Traffic | 
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication
     operations in MPICH, 2005.
     """
-    if operation is not Operation.ALL_REDUCE:
-        return None
     most = placement.max_members
     inside, outside = _exchanges(most), _exchanges(placement.nodes)
     return Traffic(

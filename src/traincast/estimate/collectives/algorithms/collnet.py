@@ -1,12 +1,22 @@
 """CollNet: the switches of an InfiniBand network reduce (SHARP), so that data crosses each NIC once."""
 
-from traincast.estimate.collectives.contract import ALGORITHMS, Traffic
+from math import inf
+
+from traincast.estimate.collectives.algorithms import Traffic, algorithm
+from traincast.estimate.collectives.tuning import reduces_in_switch
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
 
-@ALGORITHMS.register("collnet")
-def collnet(operation: Operation, placement: Placement) -> Traffic | None:
+@algorithm(
+    "collnet",
+    *(Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER),
+    nodes=(2, inf),
+    since="2.6",
+    has_hardware=lambda _, cluster: cluster.in_network_reduction,
+    protocols=("Simple",),
+)
+def collnet(operation: Operation, placement: Placement) -> Traffic:
     """Return the traffic of a collective that the network reduces or multicasts.
 
     Ranks of a node first sum up a part each, straight from the others, and send it to the network alone; what comes
@@ -17,9 +27,7 @@ def collnet(operation: Operation, placement: Placement) -> Traffic | None:
     src/graph/tuning.cc (CollNetDirect: ``2 (one step + serialisation) inside, one between nodes``; gathers and
     scatters with a NIC for each rank).
     """
-    passes = {Operation.ALL_REDUCE: 2, Operation.REDUCE_SCATTER: 1, Operation.ALL_GATHER: 1}.get(operation)
-    if passes is None or placement.nodes == 1:
-        return None
+    passes = 2 if operation is Operation.ALL_REDUCE else 1
     most, least = placement.max_members, placement.min_members
     return Traffic(
         intra_hops=passes * min(1, most - 1),
@@ -35,14 +43,20 @@ def collnet(operation: Operation, placement: Placement) -> Traffic | None:
     )
 
 
-@ALGORITHMS.register("nvls_collnet")
-def nvls_collnet(operation: Operation, placement: Placement) -> Traffic | None:
+@algorithm(
+    "nvls_collnet",
+    Operation.ALL_REDUCE,
+    nodes=(2, inf),
+    least_members=2,
+    since="2.18",
+    has_hardware=lambda placement, cluster: cluster.in_network_reduction and reduces_in_switch(placement, cluster),
+    protocols=("Simple",),
+)
+def nvls_collnet(operation: Operation, placement: Placement) -> Traffic:  # noqa: ARG001 - only all-reduces
     """Return the traffic of an all-reduce in the switches of the nodes and in those of the network.
 
     Source: NVIDIA/nccl, src/transport/nvls.cc and src/graph/tuning.cc (NVLS over several nodes, with CollNet).
     """
-    if operation is not Operation.ALL_REDUCE or placement.nodes == 1 or placement.min_members == 1:
-        return None
     return Traffic(
         intra_hops=2,
         inter_hops=1,

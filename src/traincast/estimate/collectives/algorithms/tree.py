@@ -1,13 +1,12 @@
 """Double binary tree: reduce towards the roots and broadcast back, half of the data in each tree."""
 
-from traincast.estimate.collectives.contract import ALGORITHMS, Traffic, tree_depth
-from traincast.estimate.collectives.inside import least_together
+from traincast.estimate.collectives.algorithms import Traffic, algorithm, least_together, tree_depth
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
 
-@ALGORITHMS.register("tree")
-def tree(operation: Operation, placement: Placement) -> Traffic | None:
+@algorithm("tree", Operation.ALL_REDUCE, since="2.4", tuned_as="tree")
+def tree(operation: Operation, placement: Placement) -> Traffic:  # noqa: ARG001 - only all-reduces
     """Return the traffic of two complementary trees over nodes, with a chain inside each node.
 
     2 log2(nodes) steps between nodes and a chain of the members inside, both ways. A rank
@@ -18,8 +17,6 @@ def tree(operation: Operation, placement: Placement) -> Traffic | None:
     reduction and scan, 2009; steps and the rate of half the bus as in NVIDIA/nccl,
     src/graph/tuning.cc.
     """
-    if operation is not Operation.ALL_REDUCE:
-        return None
     across = placement.nodes > 1
     return Traffic(
         intra_hops=2 * (placement.max_members - 1),

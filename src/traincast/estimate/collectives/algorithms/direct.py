@@ -1,19 +1,15 @@
 """Direct: every rank sends every other one its share at once; an all-reduce gathers the sums the same way."""
 
-from traincast.estimate.collectives.contract import ALGORITHMS, Traffic
+from traincast.estimate.collectives.algorithms import Traffic, algorithm
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
-_PASSES = {
-    Operation.ALL_REDUCE: 2,
-    Operation.ALL_GATHER: 1,
-    Operation.REDUCE_SCATTER: 1,
-    Operation.ALL_TO_ALL: 1,
-}
 
-
-@ALGORITHMS.register("direct")
-def direct(operation: Operation, placement: Placement) -> Traffic | None:
+@algorithm(
+    "direct",
+    *(Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER, Operation.ALL_TO_ALL),
+)
+def direct(operation: Operation, placement: Placement) -> Traffic:
     """Return the traffic of an exchange among all pairs: an all-reduce scatters sums and gathers them.
 
     One or two steps at any number of ranks, but all bytes go through the rank's own port
@@ -21,9 +17,7 @@ def direct(operation: Operation, placement: Placement) -> Traffic | None:
 
     Source: Thakur, Rabenseifner and Gropp, 2005 (all pairs exchange).
     """
-    passes = _PASSES.get(operation)
-    if passes is None:
-        return None
+    passes = 2 if operation is Operation.ALL_REDUCE else 1
     n, most = placement.ranks, placement.max_members
     across = placement.nodes > 1
     return Traffic(
