@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from support import row, write_aicb
 from traincast import api
 from traincast.calibrate.collectives import read_collectives
-from traincast.cli.announced import announced
 from traincast.cli.main import cli
+from traincast.cli.terminal import announced
 from traincast.errors import FormatError, InfeasibleError
 from traincast.estimate.collective_table import members_on
 from traincast.fabric.contention import network_factor
@@ -177,7 +177,7 @@ def test_a_long_run_tells_its_size_and_how_far_it_is(tmp_path, monkeypatch):
 
 def test_lines_on_stderr_have_the_time_left(capsys, monkeypatch):
     seconds = iter([0.0, 0.0, 5.0, 6.0, 20.0])
-    monkeypatch.setattr("traincast.cli.announced.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("traincast.cli.terminal.monotonic", lambda: next(seconds))
     with announced(quiet=False):
         announce("scheduling much")
         for share in (0.25, 0.3, 0.5):

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from traincast.cli.announced import announced
-from traincast.cli.terminal import console, print_json, print_line, progress
+from traincast.cli.terminal import announced, console, print_json, print_line, progress
 
 
 @click.command(name="calibrate")

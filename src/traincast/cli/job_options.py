@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from traincast.cli.numbers import in_range
-from traincast.cli.options import Name, tokens
+from traincast.cli.options import Name, in_range, tokens
 from traincast.dialects.like import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft
@@ -72,11 +71,6 @@ def job_of(
         Refuse pasted flags that are unknown, and GPUs that are not what the launcher starts.
     recorded : Draft, optional
         The job of a result that `words` name, instead of that of a job file.
-
-    Returns
-    -------
-    Draft
-        Call `Draft.request` for the job, and `cluster` and `notes` for the rest.
 
     Raises
     ------

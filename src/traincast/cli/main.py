@@ -1,14 +1,21 @@
-"""The command ``traincast``: finds the subcommand, turns errors into messages and exit codes."""
+"""The command ``traincast``: finds the subcommand, turns errors into messages and exit codes.
+
+A command that is told to stop puts away what it was writing first.
+"""
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from io import StringIO
+from types import FrameType
 
 import click
 
 from traincast import __version__
-from traincast.cli.signals import StoppedError, stoppable
 from traincast.cli.terminal import complain, whole_output
 from traincast.errors import TraincastError
 from traincast.names import find_name, known_names
@@ -27,6 +34,9 @@ _COMMANDS = {
     "models": "The models that are known, with their parameters and FLOPs.",
     "clusters": "The clusters that are known, and where their numbers come from.",
 }
+
+_STOPS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""What a scheduler, or a terminal that goes away, sends; SIGINT is Python's own KeyboardInterrupt."""
 
 
 class _LazyGroup(click.Group):
@@ -78,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
     Set TRAINCAST_DEBUG=1 to see the traceback of an error.
     """
     try:
-        with stoppable(), whole_output():
+        with _stoppable(), whole_output():
             code = cli.main(args=arguments, prog_name="traincast", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
@@ -89,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted")
         sys.exit(130)
-    except StoppedError as stop:
+    except _StoppedError as stop:
         complain(str(stop))
         sys.exit(stop.exit_code)
     except BrokenPipeError:
@@ -129,3 +139,40 @@ def _fail(message: str, code: int) -> None:
         raise  # noqa: PLE0704 - called from an except clause
     complain(f"error: {message}")
     sys.exit(code)
+
+
+class _StoppedError(BaseException):
+    """The process was told to stop; no handler of errors is to catch it, but every ``finally`` runs."""
+
+    def __init__(self, number: int) -> None:
+        self.exit_code = 128 + number
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Raise `_StoppedError` in the body when a signal says to stop, so that temporary files are taken away.
+
+    A signal that the process was started to ignore (``nohup``) stays ignored. Outside the main thread nothing is
+    changed: Python has no handlers there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.getsignal(number) for number in _STOPS}
+    for number, handler in kept.items():
+        if handler is signal.SIG_DFL:
+            signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            if handler is signal.SIG_DFL:
+                signal.signal(number, handler)
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    # A second signal must not break off the tidying that the first one began.
+    for each in _STOPS:
+        signal.signal(each, signal.SIG_IGN)
+    raise _StoppedError(number)

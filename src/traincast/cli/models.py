@@ -2,7 +2,7 @@
 
 import click
 
-from traincast.cli.numbers import in_range
+from traincast.cli.options import in_range
 from traincast.cli.terminal import console, print_json
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from traincast import api
-from traincast.cli.numbers import in_range
+from traincast.cli.options import in_range
 from traincast.cli.terminal import console, print_json
 
 _ALIASES = {

@@ -1,29 +1,58 @@
-"""Options that several commands share, made from the tables of `traincast.job`."""
+"""Types of options, and the options that several commands share.
 
-from collections.abc import Callable, Iterable
+What an option means is said where the field that it sets is; a value that is wrong there is wrong usage here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import wraps
 from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from traincast.cli.numbers import in_range
 from traincast.errors import ConfigError
 from traincast.job.flags import LAYOUT_FLAGS
-from traincast.job.options import OVERLAP_CLASSES, SimaiOverlap, check_gpus_used, parse_overlap
+from traincast.job.options import (
+    NETWORKS,
+    OVERLAP_CLASSES,
+    SimaiOverlap,
+    StepOptions,
+    check_gpus_used,
+    parse_overlap,
+)
 from traincast.names import find_name, known_names
-from traincast.units import RANGES, checked_field, count_of, parse_rate, parse_size, parse_tokens, quoted
+from traincast.units import (
+    RANGES,
+    Range,
+    checked_field,
+    count_of,
+    is_number,
+    parse_rate,
+    parse_size,
+    parse_tokens,
+    plain_number,
+    quoted,
+    range_of,
+)
 
 if TYPE_CHECKING:
+    from traincast.job.record import RunRecord
+
     _ChoiceType = click.Choice[str]
+    _NumberType = click.ParamType[float]
 else:
     # Generic in the stubs of click 8.2 and later only.
-    _ChoiceType = click.Choice
+    _ChoiceType, _NumberType = click.Choice, click.ParamType
 
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
+T = TypeVar("T")
 
-ALL_CLASSES = "all classes"
+_ALL_CLASSES = "all classes"
 
 
 class Name(_ChoiceType):
@@ -41,50 +70,93 @@ class Name(_ChoiceType):
         return found
 
 
+class InRange(_NumberType):
+    """A number in a range, perhaps with ends of this option alone; outside it the usage is wrong."""
+
+    def __init__(self, known: Range, least: float | None = None, most: float | None = None) -> None:
+        self.name = "integer" if known.whole else "float"
+        lowest, highest = known.lowest if least is None else least, known.highest if most is None else most
+        self.known = Range(known.kind, lowest, highest, known.unit, known.whole, known.of)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, or complain as wrong usage."""
+        if isinstance(value, str):
+            if not is_number(value.strip()):
+                self.fail(f"{quoted(value)} is not a valid {self.name}; it must be {self.known}", param, ctx)
+            value = plain_number(value)
+        try:
+            return self.known.checked(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+def in_range(field: str, least: float | None = None, most: float | None = None) -> InRange:
+    """Return the type of an option that sets a field of that name."""
+    return InRange(range_of(field) or RANGES["figure"], least, most)
+
+
+def _usage(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Let a reader of a text complain as wrong usage."""
+
+    @wraps(read)
+    def convert(text: str) -> T:
+        try:
+            return read(text)
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return convert
+
+
+@_usage
 def tokens(text: str) -> int:
-    """Read ``8192``, ``8k`` or ``1M`` tokens, or complain as wrong usage."""
-    try:
-        return int(checked_field("seq_length", parse_tokens(text)))
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
+    """Read ``8192``, ``8k`` or ``1M`` tokens."""
+    return int(checked_field("seq_length", parse_tokens(text)))
 
 
-def layout_options(function: F) -> F:
-    """Add a flag for every layout degree, under its own name and Megatron-LM's."""
-    for flag in reversed(LAYOUT_FLAGS):
-        function = click.option(*flag.names, flag.field, type=in_range(flag.field, 1), metavar="N", help=flag.help)(
-            function
-        )
-    return function
-
-
+@_usage
 def size(text: str) -> int:
-    """Read a number of bytes with a unit, or complain as wrong usage."""
-    try:
-        return parse_size(text)
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
+    """Read a number of bytes with a unit."""
+    return parse_size(text)
 
 
-def size_range(text: str | tuple[int, int]) -> tuple[int, int]:
-    """Read ``64MiB`` or ``1KiB..8GiB`` as its first and last size, or complain as wrong usage."""
-    if not isinstance(text, str):
-        return text
+@_usage
+def size_range(text: str) -> tuple[int, int]:
+    """Read ``64MiB`` or ``1KiB..8GiB`` as its first and last size."""
     first, dots, last = text.partition("..")
-    sizes = size(first), size(last if dots else first)
+    sizes = parse_size(first), parse_size(last if dots else first)
     if not 0 < sizes[0] <= sizes[1]:
-        raise click.BadParameter(f"{quoted(text)} is no range of sizes above 0; write it like 1KiB..8GiB")
+        raise ConfigError(f"{quoted(text)} is no range of sizes above 0; write it like 1KiB..8GiB")
     return sizes
 
 
+@_usage
 def group_name(text: str) -> str:
-    """Read the name of a group, or complain as wrong usage: an option in its place was meant as one."""
+    """Read the name of a group; an option in its place was meant as one."""
     if text.startswith("-"):
-        raise click.BadParameter(f"{quoted(text)} is an option; say what is left out, such as ranks or gpu")
+        raise ConfigError(f"{quoted(text)} is an option; say what is left out, such as ranks or gpu")
     return text
 
 
-class GroupRates(NamedTuple):
+@_usage
+def expert_loads(text: str) -> tuple[float, ...] | Path:
+    """Read ``1,0.8,1.2``, or a path of traces whose loads are meant."""
+    try:
+        return tuple(RANGES["load"].parsed(load) for load in text.split(","))
+    except ConfigError as error:
+        if has_magic(text) or Path(text).exists():
+            return Path(text)
+        what = "is not a list of numbers, such as 1.0,0.8,1.2, nor a path of rank traces"
+        raise ConfigError(f"{quoted(text)} {what}: {error}") from None
+
+
+@_usage
+def simai_overlap(text: str) -> SimaiOverlap:
+    """Read ``tp=0.5,dp=1``."""
+    return parse_overlap(text)
+
+
+class _Rates(NamedTuple):
     """What one ``--busbw`` says."""
 
     rates: tuple[tuple[str, float], ...]
@@ -92,92 +164,73 @@ class GroupRates(NamedTuple):
     from_file: bool
 
 
-def group_rates(text: str) -> GroupRates:
-    """Read ``tp=300GB/s``, ``tp.all_reduce=300GB/s``, or a file of SimAI's that holds several; else wrong usage."""
+@_usage
+def _rates(text: str) -> _Rates:
+    """Read ``tp=300GB/s``, ``tp.all_reduce=300GB/s``, or a file of SimAI's that holds several."""
     if "=" not in text and Path(text).is_file():
         from traincast import api
 
-        return GroupRates(tuple(api.bus_bandwidths(text).items()), from_file=True)
-    try:
-        group, rate = _pair(text, "GROUP=RATE, nor a file of bus bandwidths")
-        return GroupRates(((group, parse_rate(rate)),), from_file=False)
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
+        return _Rates(tuple(api.bus_bandwidths(text).items()), from_file=True)
+    group, rate = _pair(text, "GROUP=RATE, nor a file of bus bandwidths")
+    return _Rates(((group, parse_rate(rate)),), from_file=False)
 
 
-def rates_by_group(given: tuple[GroupRates, ...], name: str) -> dict[str, float]:
+def _by_group(given: Sequence[_Rates], name: str) -> dict[str, float]:
     """Return the bus bandwidth of each group; a typed one goes before a file's, for all operations of its group."""
     typed, filed = (
-        once_each(tuple(pair for each in given if each.from_file is from_file for pair in each.rates), name)
+        _once_each([pair for each in given if each.from_file is from_file for pair in each.rates], name)
         for from_file in (False, True)
     )
-    replaced = {key.casefold() for key in typed}
+    typed_names = {key.casefold() for key in typed}
     kept = {
-        key: rate for key, rate in filed.items() if not replaced & {key.casefold(), key.partition(".")[0].casefold()}
+        key: rate for key, rate in filed.items() if not typed_names & {key.casefold(), key.partition(".")[0].casefold()}
     }
     return {**kept, **typed}
 
 
-def rank_factor(text: str) -> tuple[int, float]:
-    """Read ``7=1.3``, or complain as wrong usage."""
+@_usage
+def _rank_factor(text: str) -> tuple[int, float]:
+    """Read ``7=1.3``."""
     try:
         rank, factor = _pair(text, "RANK=FACTOR")
         return int(RANGES["rank"].parsed(rank)), RANGES["factor"].parsed(factor)
     except ConfigError as error:
-        raise click.BadParameter(f"{quoted(text)} is not a rank and a factor, such as 7=1.3: {error}") from None
+        raise ConfigError(f"{quoted(text)} is not a rank and a factor, such as 7=1.3: {error}") from None
 
 
-def class_slowdowns(text: str) -> tuple[tuple[str, float], ...]:
-    """Read ``memory=0.1``, several of them between commas, or ``0.1`` for all classes, or complain as wrong usage."""
-    return tuple(_class_slowdown(part) for part in text.split(","))
+@_usage
+def _slowdowns(text: str) -> list[tuple[str, float]]:
+    """Read ``memory=0.1``, several of them between commas, or ``0.1`` for all classes."""
+    found = []
+    for part in text.split(","):
+        name, _, number = part.rpartition("=")
+        try:
+            found.append((name.strip() or _ALL_CLASSES, RANGES["added share"].parsed(number)))
+        except ConfigError as error:
+            what = "is not a class and a slowdown, such as memory=0.1"
+            raise ConfigError(f"{quoted(part)} {what}: {error}") from None
+    return found
 
 
-def _class_slowdown(text: str) -> tuple[str, float]:
-    name, _, number = text.rpartition("=")
-    try:
-        return name.strip() or ALL_CLASSES, RANGES["added share"].parsed(number)
-    except ConfigError as error:
-        raise click.BadParameter(f"{quoted(text)} is not a class and a slowdown, such as memory=0.1: {error}") from None
-
-
-def slowdown_by_class(given: tuple[tuple[tuple[str, float], ...], ...], name: str) -> dict[str, float]:
+def _by_class(given: Sequence[Sequence[tuple[str, float]]], name: str) -> dict[str, float]:
     """Return the slowdown of each class; one that is named goes before one for all."""
-    by_class = once_each(tuple(pair for pairs in given for pair in pairs), name)
-    of_all = {} if ALL_CLASSES not in by_class else dict.fromkeys(OVERLAP_CLASSES, by_class.pop(ALL_CLASSES))
+    by_class = _once_each([pair for pairs in given for pair in pairs], name)
+    of_all = {} if _ALL_CLASSES not in by_class else dict.fromkeys(OVERLAP_CLASSES, by_class.pop(_ALL_CLASSES))
     return {**of_all, **by_class}
 
 
-def gpus_used(text: str | int) -> str | int:
-    """Read ``64``, ``all`` or ``auto``, or complain as wrong usage."""
-    value = count_of(str(text)) or text
+@_usage
+def _gpus_used(text: str) -> str | int:
+    """Read ``64``, ``all`` or ``auto``."""
+    value = count_of(text) or text
     try:
         check_gpus_used(value)
     except ConfigError as error:
-        raise click.BadParameter(str(error).removeprefix("gpus_used_per_node: ")) from None
+        raise ConfigError(str(error).removeprefix("gpus_used_per_node: ")) from None
     return value
 
 
-def expert_loads(text: str) -> tuple[float, ...] | Path:
-    """Read ``1,0.8,1.2``, or a path of traces whose loads are meant, or complain as wrong usage."""
-    try:
-        return tuple(RANGES["load"].parsed(load) for load in text.split(","))
-    except ConfigError as error:
-        if has_magic(text) or Path(text).exists():
-            return Path(text)
-        raise click.BadParameter(
-            f"{quoted(text)} is not a list of numbers, such as 1.0,0.8,1.2, nor a path of rank traces: {error}"
-        ) from None
-
-
-def simai_overlap(text: str) -> SimaiOverlap:
-    """Read ``tp=0.5,dp=1``, or complain as wrong usage."""
-    try:
-        return parse_overlap(text)
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def once_each(pairs: tuple[tuple[K, float], ...], name: str) -> dict[K, float]:
+def _once_each(pairs: Sequence[tuple[K, float]], name: str) -> dict[K, float]:
     """Return pairs by their key, or complain as wrong usage about a key that is given twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
@@ -192,3 +245,144 @@ def _pair(text: str, form: str) -> tuple[str, str]:
     if not equals:
         raise ConfigError(f"{quoted(text)} is not of the form {form}")
     return left.strip(), right.strip()
+
+
+def _many(
+    flag: str, field: str, read: Callable[[str], Any], gather: Callable[..., Any], metavar: str, text: str
+) -> Callable[[F], F]:
+    """Return an option that may be given several times, and what gathers its values into one field."""
+
+    def gathered(_: click.Context, __: click.Parameter, values: Sequence[Any]) -> object:
+        return gather(values, flag)
+
+    return click.option(flag, field, multiple=True, type=read, callback=gathered, metavar=metavar, help=text)
+
+
+_STEP_OPTIONS = (
+    _many(
+        "--busbw",
+        "busbw_bytes_per_s",
+        _rates,
+        _by_group,
+        "GROUP[.OP]=RATE|FILE",
+        "Bus bandwidth of a group, such as tp=300GB/s, or of one operation, tp.all_reduce=300GB/s; or SimAI's "
+        "busbw.yaml.",
+    ),
+    _many(
+        "--slow",
+        "compute_slowdown",
+        _rank_factor,
+        _once_each,
+        "RANK=FACTOR",
+        "Make one rank's compute slower, such as 7=1.3.",
+    ),
+    click.option(
+        "--network",
+        type=Name(NETWORKS),
+        default=NETWORKS[0],
+        show_default=True,
+        help="How groups share links: as flows where they can meet, never, or always as flows.",
+    ),
+    click.option(
+        "--network-seeds",
+        type=in_range("network_seeds"),
+        default=1,
+        metavar="N",
+        help="Hash seeds of the fabric to run; min, median and max of the step are told.",
+    ),
+    _many(
+        "--overlap-slowdown",
+        "overlap_slowdown",
+        _slowdowns,
+        _by_class,
+        "[CLASS=]X[,...]",
+        "What full overlap adds to the time of a class, such as memory=0.1, or of all: "
+        f"{', '.join(OVERLAP_CLASSES)}; 0 for none.",
+    ),
+    click.option(
+        "--gpus-used-per-node",
+        type=_gpus_used,
+        metavar="N|all|auto",
+        help="GPUs of each node that ranks are placed on (auto: what keeps tp, cp and ep groups in a node).",
+    ),
+    click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike."),
+)
+_OUTPUT_OPTIONS = (
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Write result.json, ops.csv, trace.json.gz there.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else."),
+    click.option("--quiet", is_flag=True, help="Print nothing but errors."),
+)
+
+
+def _with(options: Iterable[Callable[[F], F]], function: F) -> F:
+    for option in reversed(tuple(options)):
+        function = option(function)
+    return function
+
+
+def step_options(function: F) -> F:
+    """Add an option for every field of `StepOptions`."""
+    return _with(_STEP_OPTIONS, function)
+
+
+def output_options(function: F) -> F:
+    """Add ``--out``, ``--json`` and ``--quiet``."""
+    return _with(_OUTPUT_OPTIONS, function)
+
+
+def layout_options(function: F) -> F:
+    """Add a flag for every layout degree, under its own name and Megatron-LM's."""
+    return _with(
+        (
+            click.option(*flag.names, flag.field, type=in_range(flag.field, 1), metavar="N", help=flag.help)
+            for flag in LAYOUT_FLAGS
+        ),
+        function,
+    )
+
+
+def json_option(what: str) -> Callable[[F], F]:
+    """Return the option ``--json`` of a command that prints `what`."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON and nothing else.")
+
+
+@contextmanager
+def wrong_usage() -> Iterator[None]:
+    """Turn what is wrong with the options of a command into wrong usage."""
+    try:
+        yield
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def step_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `StepOptions` among the values of a command."""
+    return {each.name: values[each.name] for each in fields(StepOptions)}
+
+
+def on_command_line(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that stand on the command line, which win over those of a recorded run."""
+    source = click.get_current_context().get_parameter_source
+    return {name: value for name, value in values.items() if source(name) is ParameterSource.COMMANDLINE}
+
+
+def recorded_run(words: Sequence[str | Path]) -> "RunRecord | None":
+    """Return what a result was made from, where it is the only word; None where the words are something else.
+
+    Raises
+    ------
+    TraincastError
+        If it is a result that does not hold that, or is damaged.
+    """
+    path = Path(words[0]) if len(words) == 1 else Path()
+    # Asked of the name first, so that a pipe or device is not opened here.
+    if path.suffix != ".json" and not (path / "result.json").is_file():
+        return None
+    from traincast import api
+
+    return api.load_record(path) if api.is_result(path) else None

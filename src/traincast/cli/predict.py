@@ -5,17 +5,15 @@ from typing import Any
 
 import click
 
-from traincast.cli.announced import announced
 from traincast.cli.job_options import job_of, job_options, naming_unknown_flags, recorded_job
-from traincast.cli.run_options import given_fields, output_options, recorded_run, run_fields, run_options
-from traincast.cli.terminal import console, print_json, print_line, progress
-from traincast.errors import ConfigError
-from traincast.job.options import changed_options, make_options
+from traincast.cli.options import on_command_line, output_options, recorded_run, step_fields, step_options, wrong_usage
+from traincast.cli.terminal import announced, progress, show_result
+from traincast.job.options import StepOptions, changed_options
 
 
 @click.command(name="predict", context_settings={"ignore_unknown_options": False})
 @job_options
-@run_options
+@step_options
 @click.option("--allow-oom", is_flag=True, help="Simulate a job that is refused because it does not fit into memory.")
 @output_options
 def command(
@@ -37,32 +35,19 @@ def command(
     JOB may also be the result.json of a forecast, or its folder: its job, cluster and options are run again, and
     options win over them.
     """
-    try:
-        options = make_options(**run_fields(values))
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from None
     from traincast import api
     from traincast.report.files import write_directory
 
+    with wrong_usage():
+        options = StepOptions(**step_fields(values))
     record = recorded_run(words) if like is None else None
     if record is None:
         draft = job_of(words, like, cluster, values, strict=strict)
     else:
         draft = job_of(words, like, cluster, values, recorded=recorded_job(record))
-        options, allow_oom = (
-            changed_options(record.options, **given_fields(run_fields(values))),
-            allow_oom or record.allow_oom,
-        )
+        options = changed_options(record.options, **on_command_line(step_fields(values)))
+        allow_oom = allow_oom or record.allow_oom
     with naming_unknown_flags(draft), announced(quiet=quiet), progress("predicting", quiet=quiet or as_json):
         result = api.predict(draft, options=options, allow_oom=allow_oom)
         written = write_directory(result, out) if out else []
-    if as_json:
-        from traincast.report.json import result_to_dict
-
-        print_json(result_to_dict(result))
-    elif not quiet:
-        from traincast.report.terminal.step import print_result
-
-        print_result(console(), result)
-        for path in written:
-            print_line(f"wrote {path}")
+    show_result(result, written, as_json=as_json, quiet=quiet)

@@ -6,12 +6,20 @@ from typing import Any
 
 import click
 
-from traincast.cli.announced import announced
-from traincast.cli.numbers import in_range
-from traincast.cli.options import Name, expert_loads, layout_options, simai_overlap, size
-from traincast.cli.run_options import given_fields, output_options, recorded_run, run_options, run_values
-from traincast.cli.terminal import console, print_json, print_line, progress
-from traincast.errors import ConfigError
+from traincast.cli.options import (
+    Name,
+    expert_loads,
+    in_range,
+    layout_options,
+    on_command_line,
+    output_options,
+    recorded_run,
+    simai_overlap,
+    size,
+    step_options,
+    wrong_usage,
+)
+from traincast.cli.terminal import announced, console, print_json, progress, show_result
 from traincast.job.dtypes import DTYPE_BYTES
 from traincast.job.options import COMM_SOURCES, SimaiOverlap, SimulateOptions, StageRoles, changed_options, make_options
 
@@ -64,7 +72,7 @@ from traincast.job.options import COMM_SOURCES, SimaiOverlap, SimulateOptions, S
     metavar="GROUP=SHARE,...",
     help="Shares that SimAI takes as hidden, such as tp=0.5,dp=1,pp=0.5.",
 )
-@run_options
+@step_options
 @output_options
 def command(
     files: tuple[Path, ...],
@@ -80,10 +88,8 @@ def command(
     The result.json of a simulation, or its folder, is run again: its files, which must be what they were, on its
     cluster with its options; options win over them.
     """
-    try:
-        options = make_options(**run_values(changes))
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from None
+    with wrong_usage():
+        options = make_options(**changes)
     if pricing == "simai":
         if out:
             raise click.UsageError("--out has no meaning for SimAI's prices; run without --pricing simai")
@@ -99,18 +105,9 @@ def command(
         if record is None:
             result = api.simulate(files, options)
         else:
-            result = api.simulate_record(record, changed_options(record.options, **given_fields(run_values(changes))))
+            result = api.simulate_record(record, changed_options(record.options, **on_command_line(changes)))
         written = write_directory(result, out) if out else []
-    if as_json:
-        from traincast.report.json import result_to_dict
-
-        print_json(result_to_dict(result))
-    elif not quiet:
-        from traincast.report.terminal.step import print_result
-
-        print_result(console(), result)
-        for path in written:
-            print_line(f"wrote {path}")
+    show_result(result, written, as_json=as_json, quiet=quiet)
 
 
 def _simai(

@@ -8,21 +8,30 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from traincast.errors import TraincastError
+from traincast.progress import listening
 from traincast.report.plain import printable, shown
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from rich.console import Console
 
+    from traincast.simulation.result import Result
+
 _STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """What JSON may say as it is and a terminal may obey: DEL, C1 controls, marks of the writing direction."""
 _LONGEST_MESSAGE = 6000
 """Characters; the longest sound messages list some hundred known names."""
+_EVERY_S = 2.0
+"""Least time between two lines about long work."""
+_TOLD_FROM = 0.1
+"""Share behind from which the time left can be told from the time that it took."""
 
 
 class OutputError(TraincastError):
@@ -33,13 +42,8 @@ class _WholeOutput(io.RawIOBase):
     """A file descriptor that fails once: what is written after that goes nowhere.
 
     Python writes out what is left in its buffers when it ends, and would complain a second time, with an exit
-    code of its own.
-
-    Parameters
-    ----------
-    descriptor : int or None
-        None for a standard output that was closed before the command began; its number may belong to
-        another file by now.
+    code of its own. None stands for a standard output that was closed before the command began; its number may
+    belong to another file by now.
     """
 
     def __init__(self, descriptor: int | None) -> None:
@@ -147,6 +151,20 @@ def print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.buffer.write(escaped.encode("utf-8"))
 
 
+def show_result(result: "Result", written: Sequence[Path], *, as_json: bool, quiet: bool) -> None:
+    """Print a simulated step, as JSON or for people, and which files were written."""
+    if as_json:
+        from traincast.report.json import result_to_dict
+
+        print_json(result_to_dict(result))
+    elif not quiet:
+        from traincast.report.terminal.step import print_result
+
+        print_result(console(), result)
+        for path in written:
+            print_line(f"wrote {path}")
+
+
 def complain(message: str) -> None:
     """Write a message to stderr: long values cut short, control characters made visible."""
     text = shown(message)
@@ -160,6 +178,28 @@ def complain(message: str) -> None:
     except (OSError, ValueError):
         # Nobody can be told; the exit code says it.
         return
+
+
+@contextmanager
+def announced(*, quiet: bool) -> Iterator[None]:
+    """Print lines on stderr about the long work in the body: its size, how far it is, the time left."""
+    if quiet:
+        yield
+        return
+    start_s = last_s = monotonic()
+
+    def tell(what: str, share: float) -> None:
+        nonlocal last_s
+        now_s = monotonic()
+        if share == 0:
+            complain(what)
+        elif now_s - last_s >= _EVERY_S and _TOLD_FROM <= share < 1:
+            left_s = (now_s - start_s) * (1 - share) / share
+            complain(f"{share:.0%} done, about {left_s:.0f} s left")
+            last_s = now_s
+
+    with listening(tell):
+        yield
 
 
 @contextmanager

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
-from traincast.cli.announced import announced
 from traincast.cli.options import group_name
-from traincast.cli.terminal import console, counted, print_json, print_line
+from traincast.cli.terminal import announced, console, counted, print_json, print_line
 
 
 @click.command(name="validate")
