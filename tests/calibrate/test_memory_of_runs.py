@@ -13,7 +13,7 @@ from traincast.calibrate.runs.models import model_from_columns
 from traincast.calibrate.runs.rows import read_runs
 from traincast.calibrate.runs.run import layers_by_cost
 from traincast.calibrate.tables import read_table
-from traincast.estimate.memory.uncertainty import memory_deviation
+from traincast.estimate.memory.fits import memory_deviation
 from traincast.report.terminal.accuracy import print_validation
 
 HEADER = (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from job_parts import job_of
-from traincast.estimate.memory.parameters import rank_parameters
+from traincast.estimate.memory.states import rank_parameters
 from traincast.job.job import rank_share
 from traincast.model.blocks.share import Execution, Share
 from traincast.model.counts import parameters
@@ -45,9 +45,9 @@ def test_every_count_of_parameters_is_the_same(name):
     counted = parameters(model, job.padded_vocab)
     (stage,) = stages_of(job, 8)
     built = stage.weights()
-    held, trained = rank_parameters(job, plan_of(job), 0, RankParts(rank_share(job)))
+    held = rank_parameters(job, plan_of(job), 0, RankParts(rank_share(job))).total
     assert built.total == built.trained_dense + built.trained_experts == counted.trained
-    assert held.total == trained.total == counted.trained
+    assert held.total == held.trained == counted.trained
     experts = counted.layers.experts + counted.mtp.experts
     assert built.experts == held.experts == experts
 

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traincast.estimate.memory import chance_of_oom, fits, stage_memory, usable_bytes
-from traincast.estimate.memory.activations import LayerModel
-from traincast.estimate.memory.in_flight import ChunkBytes, peak_in_flight
-from traincast.estimate.memory.uncertainty import memory_deviation
+from traincast.estimate.memory.activations import ChunkBytes, LayerModel, peak_in_flight
+from traincast.estimate.memory.fits import memory_deviation
 from traincast.job.frameworks import load_framework
 from traincast.job.job import Job, JobRequest
 from traincast.job.resolve import resolve_job
@@ -55,7 +54,7 @@ def gpt(model: str, tp: int, micro_batch: int, **options) -> tuple[Job, LayerMod
         zero=0,
         **options,
     )
-    return job, LayerModel(job, job.memory_policy)
+    return job, LayerModel(job)
 
 
 @pytest.mark.parametrize(("model", "tp", "micro_batch"), KORTHIKANTI)

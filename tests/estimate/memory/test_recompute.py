@@ -24,7 +24,7 @@ def plain(model=TINY_ALL, **fields):
 
 
 def layer_of(job, index):
-    return LayerModel(job, job.memory_policy).layer(index)
+    return LayerModel(job).layer(index)
 
 
 def freed(*modules, index, **fields):

@@ -18,7 +18,7 @@ from traincast.calibrate.tables import Table
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError, TraincastError
 from traincast.estimate.memory import StageMemory, fits, stage_memory
-from traincast.estimate.memory.uncertainty import REFUSED_ABOVE
+from traincast.estimate.memory.fits import REFUSED_ABOVE
 from traincast.schedules.plan import SCHEDULES
 from traincast.units import format_share
 
@@ -177,7 +177,7 @@ def _verdicts(outcome: str, found: list[RunMemory]) -> Note:
 
 
 def _spread(measured: FloatArray, predicted: FloatArray) -> list[Note]:
-    """Say how far the model is off: the deviation that `traincast.estimate.memory.uncertainty` takes."""
+    """Say how far the model is off: the deviation that `traincast.estimate.memory.fits` takes."""
     if not measured.size:
         return []
     within = float(np.quantile(np.abs(np.log(measured / predicted)), ONE_DEVIATION))

@@ -1,4 +1,4 @@
-"""Activations of one microbatch on one rank: sums over what the parts of the model's blocks keep.
+"""Activations on one rank: sums over what the parts of the model's blocks keep, and what a schedule has in flight.
 
 Per layer: what autograd keeps from the forward to the backward pass. With plain attention and dropout the sum is
 the s b h (34 + 5 a s / h) of Korthikanti et al. 2022, arXiv 2205.05198, equation 1, and its division by tensor and
@@ -9,37 +9,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
+
 from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job, rank_share
 from traincast.model.blocks.share import Share
 from traincast.model.structure import MTP_ENDS, Blocks, RankParts, last_blocks, layer_blocks
+from traincast.schedules.plan import SchedulePlan, SlotKind
 
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """What one layer keeps of one microbatch, and what passes while it runs.
-
-    Parameters
-    ----------
-    tensors : mapping
-        Bytes saved with nothing recomputed, by part.
-    dropped : mapping
-        The part of them that the recomputation of modules drops.
-    recomputed : float
-        Most of the dropped bytes that are there again at a time while the layer's backward pass runs: those of one
-        block.
-    input_bytes : float
-        The layer's input, all that full recomputation keeps.
-    forward, backward : float
-        Gathered inputs, and gradients of the widest part, while the layer runs.
-    """
+    """What one layer keeps of one microbatch, and what passes while it runs."""
 
     tensors: Mapping[str, float]
+    """Bytes saved with nothing recomputed, by part."""
     dropped: Mapping[str, float]
+    """The part of them that the recomputation of modules drops."""
     recomputed: float
+    """Most of the dropped bytes that are there again at a time while its backward pass runs: those of one block."""
     input_bytes: float
+    """The layer's input, all that full recomputation keeps."""
     forward: float
+    """Gathered inputs while the layer runs."""
     backward: float
+    """Gathered inputs and gradients of the widest part."""
 
     @property
     def all_bytes(self) -> float:
@@ -56,8 +50,9 @@ class LayerBytes:
 class LayerModel:
     """Sizes of the activations of a job's layers; layers with equal blocks are alike."""
 
-    def __init__(self, job: Job, policy: MemoryPolicy) -> None:
-        self.job, self.share = job, kept_share(job, policy)
+    def __init__(self, job: Job) -> None:
+        self.job, self.policy = job, job.memory_policy
+        self.share = _kept_share(job, self.policy)
         self.parts = RankParts(self.share)
         self.of_blocks = cache(self._of_blocks)
 
@@ -107,7 +102,7 @@ class LayerModel:
         )
 
 
-def kept_share(job: Job, policy: MemoryPolicy) -> Share:
+def _kept_share(job: Job, policy: MemoryPolicy) -> Share:
     """Return a rank's share of a job, with what its framework keeps."""
     share = rank_share(job)
     return replace(
@@ -122,3 +117,57 @@ def kept_share(job: Job, policy: MemoryPolicy) -> Share:
             saved_logit_bytes=policy.saved_logit_bytes,
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkBytes:
+    """What one microbatch takes on a rank of a virtual stage."""
+
+    saved: float
+    """From its forward to its backward pass."""
+    for_weights: float
+    """The part of `saved` that the weight gradients need, where these run later."""
+    forward: float
+    """Beside it while its forward pass runs."""
+    backward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The largest sum."""
+
+    saved_bytes: float
+    """Saved activations at that moment."""
+    passing_bytes: float
+    """What runs beside them."""
+    in_flight: int
+    """Microbatches of virtual stages that are saved at that moment."""
+
+
+def peak_in_flight(plan: SchedulePlan, stage: int, chunk_of: dict[int, ChunkBytes]) -> Peak:
+    """Return the largest sum of activations over the slots of a stage, from the bytes of each virtual stage.
+
+    Notes
+    -----
+    1F1B keeps min(P - p, M) microbatches on stage p; interleaving keeps 1 + (P - 1) / (P V) times as much on the
+    first stage as 1F1B. Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3.
+    """
+    slots = plan.slots[stage]
+    if not slots:
+        return Peak(0.0, 0.0, 0)
+    kind = np.array([slot.kind for slot in slots], np.int64)
+    width = max(chunk_of) + 1
+    column = np.zeros((4, width))
+    for virtual_stage, chunk in chunk_of.items():
+        column[:, virtual_stage] = chunk.saved, chunk.for_weights, chunk.forward, chunk.backward
+    saved, for_weights, forward, backward = column[:, [slot.virtual_stage for slot in slots]]
+    is_forward, is_input, is_weight = kind == SlotKind.F, kind == SlotKind.B, kind == SlotKind.W
+    change = np.select([is_forward, is_input, is_weight], [saved, for_weights - saved, -for_weights], -saved)
+    after = np.cumsum(change)
+    # A backward pass frees what it reads only at its end, a forward pass holds what it saves from its start.
+    during = np.where(is_forward, after, after - change)
+    passing = np.select([is_forward, is_weight], [forward, np.zeros_like(forward)], backward)
+    top = int(np.argmax(during + passing))
+    count = np.cumsum(np.select([is_forward, is_weight], [1, 0], -1))
+    in_flight = int(count[top] + (not is_forward[top] and not is_weight[top]))
+    return Peak(float(during[top]), float(passing[top]), in_flight)

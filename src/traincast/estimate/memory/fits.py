@@ -1,10 +1,17 @@
-"""Whether a job fits into the memory of its GPUs, how sure that is, and what would free memory."""
+"""Whether a job fits into the memory of its GPUs, how sure that is, and what would free memory.
 
+The logarithm of measured over predicted memory is taken as normal around 0 with the deviation that published runs
+show (`data/memory/error.toml`). All stages of a job share the model's error, so that the stage that needs most decides.
+"""
+
+import math
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 
 from traincast.estimate.memory.remedies import remedies
 from traincast.estimate.memory.stage import stage_memory
-from traincast.estimate.memory.uncertainty import REFUSED_ABOVE, WARNED_ABOVE, chance_of_oom, memory_deviation
 from traincast.job.job import Job
 from traincast.schedules.plan import SchedulePlan
 from traincast.units import format_size
@@ -13,6 +20,13 @@ VISIBLE = 0.989
 """Memory that programs can use over the size that is sold, in powers of two: an "80 GB" A100 or H100 shows 79.1 of
 80 GiB (recalled; other GPUs show more, up to 99.7 % of an H200, so that for them it is on the safe side)."""
 
+REFUSED_ABOVE = 0.9
+"""Chance of not fitting beyond which a job is refused: fitting is then very unlikely (below 10 %) in the words that
+the IPCC gives to chances (Mastrandrea et al. 2010, Guidance note on treatment of uncertainties, table 1)."""
+
+WARNED_ABOVE = 0.1
+"""Chance of not fitting beyond which a job runs with a warning: below it, not fitting is very unlikely."""
+
 _GIB = 2**30
 _GIB_PER_GB = _GIB / 1e9
 _SHOWN = 4
@@ -20,34 +34,24 @@ _SHOWN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a job fits.
-
-    Parameters
-    ----------
-    fits : bool
-        Whether every stage does, taking the memory model at its word.
-    chance_of_oom : float
-        Chance that it does not, given how far the model is off.
-    stage : int
-        The stage that needs most.
-    peak_bytes, usable_bytes : float
-        What it needs, and what programs can use of a GPU.
-    shortfall_bytes : float
-        What is missing on that stage; 0 where the job fits.
-    largest : tuple of (str, float)
-        Its largest terms, the largest first.
-    remedies : tuple of (str, float)
-        Changes, with the bytes that each saves on the worst stage, the best first; empty where the job fits surely.
-    """
+    """Whether a job fits."""
 
     fits: bool
+    """Whether every stage does, taking the memory model at its word."""
     chance_of_oom: float
+    """Chance that it does not, given how far the model is off."""
     stage: int
+    """The stage that needs most."""
     peak_bytes: float
+    """What it needs."""
     usable_bytes: float
+    """What programs can use of a GPU."""
     shortfall_bytes: float
+    """What is missing on that stage; 0 where the job fits."""
     largest: tuple[tuple[str, float], ...]
+    """Its largest terms, the largest first."""
     remedies: tuple[tuple[str, float], ...]
+    """Changes, with the bytes that each saves on the worst stage, the best first; empty where the job fits surely."""
 
     @property
     def refused(self) -> bool:
@@ -88,14 +92,23 @@ class Verdict:
 
 
 def usable_bytes(hbm_bytes: float) -> float:
-    """Return the bytes that programs can use of a GPU sold with that many.
-
-    Parameters
-    ----------
-    hbm_bytes : float
-        Of the datasheet, in decimal bytes: 80e9 for "80 GB", which are 80 GiB.
-    """
+    """Return the bytes that programs can use of a GPU sold with that many: 80e9 for "80 GB", which are 80 GiB."""
     return VISIBLE * _GIB_PER_GB * hbm_bytes
+
+
+@cache
+def memory_deviation() -> float:
+    """Return the standard deviation of the logarithm of measured over predicted memory."""
+    text = (resources.files("traincast") / "data" / "memory" / "error.toml").read_text(encoding="utf-8")
+    return float(tomllib.loads(text)["error"]["deviation"])
+
+
+def chance_of_oom(peak_bytes: float, usable_bytes: float) -> float:
+    """Return the chance that a GPU runs out of memory; 0.5 where it is predicted to need what programs can use."""
+    if peak_bytes <= 0:
+        return 0.0
+    deviations = math.log(peak_bytes / usable_bytes) / memory_deviation()
+    return 0.5 * math.erfc(-deviations / math.sqrt(2))
 
 
 def fits(job: Job, plan: SchedulePlan, hbm_bytes: float, gpus_per_node: int = 8) -> Verdict:
@@ -104,18 +117,13 @@ def fits(job: Job, plan: SchedulePlan, hbm_bytes: float, gpus_per_node: int = 8)
     Parameters
     ----------
     job : Job
-        The job.
+        The job; remedies are found by computing the memory of the changed job, on as many GPUs.
     plan : SchedulePlan
         In which order its stages run.
     hbm_bytes : float
         Memory of a GPU as its datasheet gives it.
     gpus_per_node : int
         GPUs that reach each other without the network: remedies keep tensor parallelism inside.
-
-    Returns
-    -------
-    Verdict
-        Its remedies are found by computing the memory of the changed job, on as many GPUs.
     """
     stages = stage_memory(job, plan)
     worst = max(range(len(stages)), key=lambda stage: stages[stage].peak)

@@ -1,0 +1,160 @@
+"""What lasts for a whole step on one rank: parameters, gradients and optimizer states, by how they are sharded."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from traincast.job.job import Job
+from traincast.model.blocks.part import Elements
+from traincast.model.structure import FIRST_BLOCKS, Blocks, RankParts, last_blocks, layer_kinds, mtp_layer
+from traincast.schedules.plan import SchedulePlan
+
+_MASTER_BYTES = 4
+"""Sharded parameters are kept in fp32, which is their own master copy (PyTorch FSDP2, MixedPrecisionPolicy)."""
+
+_LAYERS_GATHERED = 2
+"""Layers whose sharded parameters are whole at a time: one in use and the next one (PyTorch FSDP2 prefetch)."""
+
+_COPIES_BYTES = {"fp8": 2.0, "fp8_block": 2.0, "mxfp8": 2.0, "nvfp4": 1.125, "mxfp4": 1.0625}
+"""Per matrix element: one copy for each of the two GEMMs that use it, scales included (Transformer Engine)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankParameters:
+    """Elements on one rank of a stage."""
+
+    total: Elements
+    ends: Elements
+    """The part of them that is embedding and head."""
+    largest_layer: float
+    """Most elements of one layer, dense and experts together."""
+    largest_trained: float
+    """Most elements of one layer that are trained."""
+
+
+class States(NamedTuple):
+    """Bytes on one rank that last for the whole step."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    gathered: float
+    """Whole layers of sharded parameters, and their gradients on the way."""
+    copies: float
+    """8-bit copies of weights."""
+    step_gradients: float
+    """Gradients in fp32 that are there in the optimizer's step alone, when activations are not."""
+
+
+def parameter_bytes(precision: str) -> int:
+    """Return the bytes of a parameter in the types that GEMMs read."""
+    return 4 if precision in ("fp32", "tf32") else 2
+
+
+def layers_of(job: Job) -> tuple[range, ...]:
+    """Return the layers of each virtual stage, by index in the model."""
+    ranges, first = [], 0
+    for count in job.layers_Q:
+        ranges.append(range(first, first + count))
+        first += count
+    return tuple(ranges)
+
+
+def held_by(plan: SchedulePlan, stage: int) -> Iterator[tuple[int, int]]:
+    """Yield (copy, virtual stage) of all that a stage holds."""
+    for copy, placement in enumerate(plan.placement):
+        for virtual_stage, holder in enumerate(placement):
+            if holder == stage:
+                yield copy, virtual_stage
+
+
+def rank_parameters(job: Job, plan: SchedulePlan, stage: int, parts: RankParts) -> RankParameters:
+    """Return the elements on one rank of a stage: sums over the parts of its blocks, each split as its block says.
+
+    A tied head on another stage than the embedding is a copy of it. Source: Shoeybi et al. 2019, arXiv 1909.08053,
+    section 3.
+    """
+    total = ends = Elements()
+    layers = []
+    for blocks, count, is_end in _blocks_of(job, plan, stage):
+        found = parts.elements(blocks)
+        total += found * count
+        if is_end:
+            ends += found * count
+        else:
+            layers.append(found)
+    return RankParameters(
+        total=total,
+        ends=ends,
+        largest_layer=max((layer.total for layer in layers), default=0.0),
+        largest_trained=max((layer.trained for layer in layers), default=0.0),
+    )
+
+
+def one_of_each_matrix(job: Job, plan: SchedulePlan, stage: int, parts: RankParts) -> float:
+    """Return the elements on one rank of a stage's matrices, where those of one shape count once.
+
+    Experts are matrices of their own. The embedding is a table, and a router's weights are not fused.
+    """
+    kinds = dict.fromkeys(blocks for blocks, _, _ in _blocks_of(job, plan, stage))
+    fused = [part for blocks in kinds for part in parts.of(blocks) if part.counts_as != "router"]
+    return float(sum(n * k for n, k in {(gemm.n, gemm.k) for part in fused for gemm in part.gemms}))
+
+
+def _blocks_of(job: Job, plan: SchedulePlan, stage: int) -> Iterator[tuple[Blocks, int, bool]]:
+    """Yield the blocks that a stage holds, how often, and whether they are ends of the model, not layers."""
+    model, layers, held = job.model, layers_of(job), tuple(held_by(plan, stage))
+    for copy, virtual_stage in held:
+        for blocks, count in layer_kinds(model, layers[virtual_stage]).items():
+            yield blocks, count, False
+        if virtual_stage == 0:
+            yield FIRST_BLOCKS, 1, True
+        if virtual_stage == len(layers) - 1:
+            yield last_blocks(model, with_embedding=(copy, 0) in held), 1, True
+            if model.mtp_layers:
+                yield mtp_layer(model), model.mtp_layers, False
+
+
+def states(job: Job, held: RankParameters) -> States:
+    """Return the bytes of all states of a rank that holds some parameters.
+
+    Notes
+    -----
+    Source: Rajbhandari et al. 2019, arXiv 1910.02054: Adam in mixed precision has an fp32 copy and two fp32 moments
+    (3.1; other types: `traincast.job.dtypes`), stage 1 divides optimizer states, 2 also gradients, 3 also
+    parameters; parameters of stage 3 are kept in fp32 and are their own master copy (PyTorch FSDP2,
+    MixedPrecisionPolicy). Under PyTorch's pipeline schedules they and their gradients, in the type that is reduced
+    (FSDPParam.to_accumulated_grad_if_needed), are whole from the first to the last pass of a step.
+    """
+    policy, (dense, expert) = job.memory_policy, _shards(job)
+    total, ends, width = held.total, held.ends, parameter_bytes(job.precision)
+    shared = total.dense / dense + total.experts / expert
+    shared_train = total.trained_dense / dense + total.trained_experts / expert
+    types = job.optimizer_types
+    copied = policy.main_gradient_bytes * shared_train if types.copies_gradients(job.precision) else 0.0
+    master = types.main_parameter_bytes(job.precision, job.param_gather_bytes)
+    optimizer = (master + types.moment_bytes) * shared_train
+    gradients = policy.gradient_bytes * (shared_train if job.zero >= 2 and not job.reduces_once else total.trained)
+    gradients += policy.passing_gradient_bytes * total.trained
+    copies = _COPIES_BYTES.get(job.precision, 0.0) * (total.total - ends.total) if policy.weight_copies else 0.0
+    eight_bits = job.param_gather_bytes == 1
+    if job.zero < 3 or dense == expert == 1:
+        # 8-bit parameters are the copy that one of the two GEMMs reads.
+        spared = total.total - ends.total if eight_bits else 0.0
+        whole = width * total.total - (width - 1) * spared
+        return States(whole, gradients, optimizer, 0.0, max(0.0, copies - spared), copied)
+    parameters = _MASTER_BYTES * shared_train + width * (shared - shared_train)
+    # The embedding and the head belong to the root, which stays whole between the passes.
+    whole = width * (ends.total + held.largest_layer * _LAYERS_GATHERED)
+    if job.keeps_parameters_whole:
+        whole = width * total.total - ((width - 1) * (total.dense - ends.total) if eight_bits else 0.0)
+    passing = 0.0 if job.reduces_once else policy.gradient_bytes * max(held.largest_trained, ends.trained)
+    return States(parameters, gradients, optimizer - master * shared_train, whole + passing, copies, copied)
+
+
+def _shards(job: Job) -> tuple[int, int]:
+    """Return the ranks that share one copy of the dense state, and of the experts' state."""
+    parallel = job.parallel
+    if job.zero == 0:
+        return 1, 1
+    return job.shard, max(1, parallel.edp * job.shard // (parallel.dp * parallel.cp))
