@@ -175,3 +175,42 @@ def test_unknown_words_are_warned_of(tmp_path):
     (warning,) = [note for note in simulate(path).warnings if note.code == "unknown-operation"]
     assert "quux" in warning.text
     assert warning.place == f"{path}:6"
+
+
+def trace_of(*lines):
+    """Return the trace of stage 0 with one microbatch, of operations and their durations, one after the other."""
+    now_ms, text = 1000.0, ""
+    for op, duration_ms in lines:
+        now_ms += duration_ms
+        text += (
+            f"rank:0:{op}(stage_id=0,batch_id=0,mg_state=steady,duration={duration_ms},description=None,"
+            f"group_kind=None,input__shape=[8, 1, 4],input__dtype=torch.float16,timestamp={now_ms},sub_operations=[])\n"
+        )
+    return text
+
+
+@pytest.mark.parametrize("send_ms", [0.0, 5.0, 20.0])
+def test_head_and_loss_are_what_the_first_wait_leaves(tmp_path, send_ms):
+    """The gradient comes after a message, the last stage's pass and a message; what is left is a third forward."""
+    path = tmp_path / "trace_pp2.txt"
+    work = [("forward_step", 100.0), ("send_forward", send_ms), ("recv_backward", 365.0), ("backward_step", 200.0)]
+    path.write_text(trace_of(*work))
+    ops = api.read(path).ops
+    found = {time_s for name, time_s in zip(ops.name_T, ops.duration_s_T.tolist(), strict=True) if name[:4] == "head"}
+    head_s = 0.365 - send_ms / 1e3 - (0.100 + 0.200)
+    assert sorted(found) == pytest.approx([head_s / 3, head_s * 2 / 3])
+
+
+def test_a_batch_that_is_loaded_last_is_part_of_the_step(tmp_path):
+    path = tmp_path / "trace_pp1.txt"
+    work = [("get_batch", 3.0), ("forward_step", 100.0), ("backward_step", 200.0), ("optimizer_step", 7.0)]
+    path.write_text(trace_of(*work, ("get_batch", 11.0)))
+    assert simulate(path).iteration_time_s == pytest.approx(0.321)
+
+
+def test_a_profile_of_overlapped_collectives_is_read(tmp_path):
+    """One GPU played the rank, so that nobody met: an asynchronous span is the rank's own work."""
+    path = tmp_path / "trace_rank0.txt"
+    path.write_text(re.sub(r"mg_state=\w+", "mg_state=None", ONE_RANK.read_text()))
+    ops = simulate(path, tp=2, pp=2, dp=1).program.ops
+    assert {ops.name_T[row] for row in range(len(ops)) if not ops.blocking_T[row]} >= {"normlinear_bwd"}

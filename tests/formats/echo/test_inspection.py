@@ -49,7 +49,7 @@ def codes(lines):
 
 def test_the_trace_of_a_dense_run():
     found = inspect_file(DENSE)
-    assert (found.format, found.generation, found.confidence) == ("echo", REAL_RUN, 0.95)
+    assert (found.generation, found.confidence) == (REAL_RUN, 0.95)
     assert (found.counts["operations"], found.counts["sub_operations"]) == (8, 84)
     assert (found.counts["dp_allreduce"], found.counts["emb_allreduce"]) == (1, 1)
     expected = {

@@ -15,7 +15,7 @@ from statistics import median
 
 from traincast.diagnostics import Note
 from traincast.formats.echo.files import RankTrace, Run
-from traincast.formats.echo.lines import MESSAGES, TraceOp
+from traincast.formats.echo.lines import MESSAGES
 from traincast.workload.words import Group
 
 RANKS_PER_HOST = 8
@@ -77,21 +77,16 @@ def _message_ends(run: Run, stride: int) -> _Ends:
     for rank, trace in run.traces.items():
         for op in trace.ops:
             if op.op in MESSAGES and op.end_s is not None:
-                sent_s, received_s = ends_s[_message(op, rank, stride)]
-                (sent_s if op.op.startswith("send") else received_s).append(op.end_s)
+                side, direction = op.op.split("_")
+                ahead = stride if direction == "forward" else -stride
+                source = rank if side == "send" else rank - ahead
+                sent_s, received_s = ends_s[direction, source, source + ahead, op.batch_id]
+                (sent_s if side == "send" else received_s).append(op.end_s)
     found: _Ends = defaultdict(list)
     for (_, source, target, _), (sent_s, received_s) in ends_s.items():
         if sent_s and received_s:
             found[source, target] += [there - here for here, there in zip(sent_s, received_s, strict=False)]
     return found
-
-
-def _message(op: TraceOp, rank: int, stride: int) -> tuple[str, int, int, int | None]:
-    """Return direction, source, target and microbatch of the message that an operation sends or receives."""
-    side, direction = op.op.split("_")
-    ahead = stride if direction == "forward" else -stride
-    source = rank if side == "send" else rank - ahead
-    return direction, source, source + ahead, op.batch_id
 
 
 def _collective_ends(run: Run, stride: int) -> _Ends:

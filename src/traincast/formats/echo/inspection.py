@@ -69,8 +69,6 @@ def inspect_file(path: Path) -> Inspection:
     said = {key: getattr(trace.name, key, None) if sizes.get(key) is None else sizes[key] for key in _LAYOUT}
     rank = trace.rank if first.scope == "rank" else None
     return Inspection(
-        path=str(path),
-        format="echo",
         generation=kind,
         confidence=confidence,
         evidence=evidence,

@@ -130,7 +130,7 @@ class _Replay:
         )
 
     def _works(self, scaling: ExpertScaling | None, notes: Notebook) -> dict[int, RankWork]:
-        conversion = Conversion(self.rendezvous, self.layouts, self.measured, scaling)
+        conversion = Conversion(self.rendezvous, self.layouts, self.run.is_profile, self.measured, scaling)
         works: dict[int, RankWork] = {}
         for file, (rank, trace) in enumerate(self.run.traces.items()):
             works[rank] = work_of(trace, file, conversion)

@@ -60,6 +60,8 @@ class Conversion:
 
     rendezvous: Rendezvous
     layouts: Layouts
+    is_profile: bool
+    """What was done at which time says nothing of a run."""
     measured: bool
     """Take communication times from the trace; otherwise leave them to be estimated."""
     scaling: ExpertScaling | None
@@ -70,11 +72,6 @@ class Conversion:
 
     def __post_init__(self) -> None:
         self.traced_size, self.target_size = _group_sizes(self.layouts.traced), _group_sizes(self.layouts.target)
-
-    @property
-    def is_profile(self) -> bool:
-        """Whether what was done at which time says nothing of a run."""
-        return self.rendezvous.run.is_profile
 
     def believes(self, group: Group) -> bool:
         """Tell whether the traced times of a group's communication hold for the run to simulate."""
@@ -191,9 +188,9 @@ class _Splitter:
     def _collective(self, op: TraceOp) -> list[Op]:
         """Return an operation that is one collective; in a group of one it was local work, and stays so."""
         what = group, _ = COLLECTIVES[op.op]
-        rank, rendezvous = self.trace.rank, self.how.rendezvous
-        alone, timed = self.how.traced_size[group] == 1, _has_times(op)
-        local = [self._compute(op, Phase.STEP, op.duration_s or 0.0)] if alone and timed else []
+        rank, rendezvous, timed = self.trace.rank, self.how.rendezvous, op.start_s is not None
+        alone = timed and self.how.traced_size[group] == 1
+        local = [self._compute(op, Phase.STEP, op.duration_s or 0.0)] if alone else []
         if self.how.target_size[group] == 1:
             return local
         known = self.how.believes(group) and timed
@@ -211,9 +208,8 @@ class _Splitter:
         if self.how.target_size[group] == 1:
             return []
         time_s = op.duration_s if self.how.believes(group) and op.duration_s else None
-        phase = Phase.WEIGHT_GRADIENT
-        launch = self._communication(op, op.op, phase, (group, operation), op.moved_bytes, time_s)
-        return [replace(launch, blocking=False)]
+        what, phase = (group, operation), Phase.WEIGHT_GRADIENT
+        return [replace(self._communication(op, op.op, phase, what, op.moved_bytes, time_s), blocking=False)]
 
     def _optimizer(self, op: TraceOp) -> list[Op]:
         """Return the optimizer: a rendezvous of tp x pp for the norm, and what is left when all have come.
@@ -223,18 +219,17 @@ class _Splitter:
         own_s = _time_of(op)
         if self.how.target_size[Group.MP] == 1 or not self.how.rendezvous.norm_is_met:
             return [self._compute(op, Phase.STEP, own_s)]
-        if not self.how.is_profile and _has_times(op):
+        if not self.how.is_profile and op.start_s is not None:
             after_s = self.how.rendezvous.after_last_start_s(op, self.trace.rank)
             own_s = min(own_s, resolved_s(after_s, op.timestamp_s))
-        transfer_s = 0.0 if self.how.measured else None
-        what = Group.MP, Operation.ALL_REDUCE
+        what, transfer_s = (Group.MP, Operation.ALL_REDUCE), 0.0 if self.how.measured else None
         norm = self._communication(op, "grad_norm", Phase.STEP, what, 4, transfer_s)
         return [norm, self._compute(op, Phase.STEP, own_s)]
 
     def _inside(self, op: TraceOp, launches: Sequence[TraceOp]) -> list[Op]:
         """Return a forward, backward or other operation: what lies between its collectives, and they."""
         phase = PHASES.get(op.op, Phase.STEP)
-        if op.op == _HOST and not _has_times(op):
+        if op.op == _HOST and op.start_s is None:
             return []
         duration_s = _time_of(op)
         if op.start_s is None or op.end_s is None:
@@ -267,7 +262,7 @@ class _Splitter:
         size_bytes, name = exchange.size_bytes, call.func_name or call.source
         if size_bytes is not None and call.comm in (Operation.ALL_GATHER, Operation.GATHER):
             size_bytes *= how.target_size[group]
-        timed, believed = sub.start_s is not None and sub.end_s is not None, how.believes(group)
+        timed, believed = sub.start_s is not None, how.believes(group)
         if call.is_async:
             transfer_s = how.rendezvous.hidden_transfer_s(call) if believed else None
         else:
@@ -303,19 +298,11 @@ class _Splitter:
         return collective_op(name, phase, *what, size_bytes, time_s, place=Place(self.file, op.line), part=op.op)
 
 
-def _has_times(op: TraceOp) -> bool:
-    return op.start_s is not None and op.end_s is not None
-
-
 def _time_of(op: TraceOp) -> float:
     """Return an operation's duration in seconds, or refuse one that has none: nothing estimates it."""
     if op.duration_s is None or op.is_placeholder:
-        raise FormatError(
-            f"{op.op} has no time, and traincast does not estimate computations of a trace; give a trace in which it "
-            "was measured",
-            op.path,
-            op.line,
-        )
+        text = f"{op.op} has no time, and traincast does not estimate computations of a trace"
+        raise FormatError(f"{text}; give a trace in which it was measured", op.path, op.line)
     return op.duration_s
 
 
