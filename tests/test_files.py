@@ -11,7 +11,7 @@ import pytest
 
 import traincast
 from traincast.calibrate.tables import read_table
-from traincast.dialects.like import draft_like
+from traincast.dialects import draft_like
 from traincast.errors import FormatError, TraincastError
 from traincast.estimate.operators.constants import load_constants
 from traincast.files import MOST_DEPTH, parse_json, parse_toml, read_bytes, read_text, unpacked

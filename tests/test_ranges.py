@@ -10,7 +10,7 @@ import click
 import pytest
 
 from traincast.cli.main import cli
-from traincast.dialects.like import draft_like
+from traincast.dialects import draft_like
 from traincast.errors import ConfigError, FormatError, InfeasibleError
 from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.clusters import load_cluster

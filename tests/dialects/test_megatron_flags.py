@@ -4,8 +4,8 @@ import shlex
 
 import pytest
 
-from traincast.dialects.like import draft_like
-from traincast.dialects.megatron_layout import layers_of_layout, moe_layers
+from traincast.dialects import draft_like
+from traincast.dialects.megatron_model import layers_of_layout, moe_layers
 from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
 from traincast.job.draft import Draft
 from traincast.job.resolve import resolve_job

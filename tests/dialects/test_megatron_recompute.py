@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from datafiles import table_path
-from traincast.dialects.like import draft_like
+from traincast.dialects import draft_like
 from traincast.errors import ConfigError
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model

@@ -2,7 +2,7 @@
 
 import pytest
 
-from traincast.dialects.like import draft_like
+from traincast.dialects import draft_like
 from traincast.errors import ConfigError, FormatError, InfeasibleError
 from traincast.job.draft import Draft
 from traincast.job.resolve import resolve_job

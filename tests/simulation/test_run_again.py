@@ -11,7 +11,7 @@ import traincast
 from echo_runs import MoeRun
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, job_of
 from traincast import api
-from traincast.dialects.like import draft_like
+from traincast.dialects import draft_like
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table, cluster_names, load_cluster

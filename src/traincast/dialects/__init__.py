@@ -1,1 +1,49 @@
 """What people paste: the launch commands and flags of other frameworks, read as a job."""
+
+from collections.abc import Callable, Sequence
+
+from traincast.dialects.flags import flag_table
+from traincast.dialects.megatron_flags import draft_of_megatron
+from traincast.dialects.torchtitan_flags import draft_of_torchtitan
+from traincast.job.draft import Draft
+from traincast.registry import known_name
+
+LIKES: dict[str, Callable[..., Draft]] = {
+    "megatron": draft_of_megatron,
+    "torchtitan": draft_of_torchtitan,
+}
+"""Name to the reader of its command line."""
+
+
+def likely_framework(words: Sequence[str]) -> str:
+    """Return the framework whose flags a pasted line has most of; one that its script is named after goes before."""
+
+    def evidence(name: str) -> tuple[bool, int]:
+        table = flag_table(name)
+        flags = [word.lstrip("-").partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
+        known = sum(table.find(table.spellings.get(flag, (flag,))[0]) is not None for flag in flags)
+        return any(name in word.lower() for word in words if not word.startswith("-")), known
+
+    return max(LIKES, key=evidence)
+
+
+def draft_like(name: str, words: Sequence[str], *, strict: bool = False) -> Draft:
+    """Read a pasted command line of a framework.
+
+    Parameters
+    ----------
+    name : str
+        One of `LIKES`.
+    words : sequence of str
+        Its words, launcher, assignments and script among them or not; or one word, the text of a script.
+    strict : bool, default False
+        Refuse unknown flags instead of warning of them.
+
+    Raises
+    ------
+    UnknownNameError
+        If its flags are not known here.
+    ConfigError
+        If a flag has a wrong value or makes a job that cannot be described, or is unknown and `strict` is set.
+    """
+    return LIKES[known_name("framework", name, LIKES)](words, strict=strict)

@@ -112,10 +112,6 @@ def read_launch(words: Sequence[str], shown: str) -> Launch:
     shown : str
         Whose flags follow, for messages.
 
-    Returns
-    -------
-    Launch
-
     Raises
     ------
     ConfigError

@@ -1,4 +1,4 @@
-"""Megatron-LM's flags beside each other: combinations that it refuses, and flags that need another to have an effect.
+"""Megatron-LM's flags together: recomputation, what it refuses, and flags that need another to have an effect.
 
 Source: Megatron-LM, megatron/training/arguments.py (validate_args) and megatron/core/transformer/transformer_config.py
 (__post_init__), core 0.12 to 0.15.
@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from traincast.diagnostics import Note
-from traincast.dialects.megatron_recompute import granularity
-from traincast.dialects.pasted import Pasted
-from traincast.errors import ConfigError
+from traincast.dialects.flags import Pasted
+from traincast.job.frameworks import RECOMPUTE_METHODS
 
 _EXPERTS = (
     "moe-router-topk moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-layer-freq moe-expert-capacity-factor "
@@ -30,6 +29,79 @@ _OF_MODEL = (
 _RECOMPUTE = "recompute-method recompute-num-layers"
 DISPATCHER = "moe-token-dispatcher-type"
 """Flag of how tokens travel to their experts."""
+
+
+def granularity(pasted: Pasted) -> str:
+    """Return what is recomputed: ``full``, ``selective`` or ``none``.
+
+    Raises
+    ------
+    ConfigError
+        If ``--recompute-granularity`` has another value.
+    """
+    layer = pasted.is_on("moe-layer-recompute")
+    if "recompute-granularity" in pasted:
+        found = pasted.choice("recompute-granularity", {"full": "full", "selective": "selective"})
+        if layer and found == "full":
+            raise pasted.wrong("moe-layer-recompute", "cannot stand beside --recompute-granularity full")
+        return found
+    return "selective" if layer or pasted.is_on("recompute-activations") else "none"
+
+
+def recompute_fields(pasted: Pasted) -> dict[str, Any]:
+    """Return the fields of a job that the flags set.
+
+    Raises
+    ------
+    ConfigError
+        If Megatron-LM refuses the modules beside the other flags.
+    """
+    recompute = granularity(pasted)
+    fields: dict[str, Any] = {"recompute": recompute}
+    if recompute == "full" and "recompute-method" in pasted:
+        fields["recompute_method"] = pasted.choice("recompute-method", {name: name for name in RECOMPUTE_METHODS})
+        if "recompute-num-layers" in pasted:
+            fields["recompute_layers"] = pasted.count("recompute-num-layers", 1)
+    modules = list(pasted.flags.get("recompute-modules", ("core_attn",)))
+    if pasted.is_on("moe-layer-recompute") and "moe" not in modules:
+        modules.append("moe")
+    if recompute == "selective":
+        fields["recompute_modules"] = tuple(modules)
+        _check_modules(pasted, modules)
+    overlap = "overlap-moe-expert-parallel-comm"
+    if pasted.is_on(overlap) and (recompute == "full" or "moe" in fields.get("recompute_modules", ())):
+        what = "--recompute-granularity full" if recompute == "full" else "moe among --recompute-modules"
+        raise pasted.wrong(overlap, f"cannot stand beside {what}")
+    return fields
+
+
+def _delayed(pasted: Pasted) -> bool:
+    eight_bit = "fp8-format" in pasted or "fp8" in pasted
+    return eight_bit and ("fp8-recipe" not in pasted or pasted.text("fp8-recipe") == "delayed")
+
+
+_REFUSED: tuple[tuple[tuple[str, ...], Callable[[Pasted], bool], str], ...] = (
+    (("moe_act",), lambda pasted: not pasted.is_on("moe-grouped-gemm"), "needs --moe-grouped-gemm"),
+    (
+        ("mla_up_proj",),
+        lambda pasted: "num-layers" in pasted and not pasted.is_on("multi-latent-attention"),
+        "needs --multi-latent-attention",
+    ),
+    (
+        ("shared_experts",),
+        lambda pasted: "moe-shared-expert-intermediate-size" in pasted and pasted.is_on("moe-shared-expert-overlap"),
+        "cannot stand beside --moe-shared-expert-overlap",
+    ),
+    (("moe_act", "layernorm"), _delayed, "cannot be recomputed with fp8 by delayed scaling; give another --fp8-recipe"),
+)
+"""Modules, when Megatron-LM refuses them, and its rule."""
+
+
+def _check_modules(pasted: Pasted, modules: list[str]) -> None:
+    for names, breaks, rule in _REFUSED:
+        name = next((name for name in names if name in modules), None)
+        if name is not None and breaks(pasted):
+            raise pasted.wrong("recompute-modules", f"{name} {rule}")
 
 
 def sends_once_to_a_node(pasted: Pasted) -> bool:
@@ -77,15 +149,15 @@ def check_combinations(pasted: Pasted, fields: Mapping[str, Any], described: boo
         If two flags contradict each other, or one needs another.
     """
     if pasted.is_on("fp16") and pasted.is_on("bf16"):
-        raise ConfigError(f"cannot stand beside --bf16; give one of them (in {pasted.shown})", "--fp16")
+        raise pasted.wrong("fp16", "cannot stand beside --bf16; give one of them")
     _check_distributed_optimizer(pasted, fields["zero"])
     _check_types(pasted, fields["zero"])
     if pasted.is_on("moe-enable-deepep") and not sends_once_to_a_node(pasted):
-        raise ConfigError(f"needs --{DISPATCHER} flex (in {pasted.shown})", "--moe-enable-deepep")
+        raise pasted.wrong("moe-enable-deepep", f"needs --{DISPATCHER} flex")
     if granularity(pasted) == "selective":
         for flag in ("recompute-method", "recompute-num-layers"):
             if flag in pasted:
-                raise ConfigError(f"needs --recompute-granularity full, not selective (in {pasted.shown})", f"--{flag}")
+                raise pasted.wrong(flag, "needs --recompute-granularity full, not selective")
     unread = [] if described else [f"--{flag}" for flag in _OF_MODEL.split() if flag in pasted]
     if unread:
         text = f"without --num-layers the flags do not describe the model; without effect are {', '.join(unread)}"
@@ -101,14 +173,14 @@ def _check_distributed_optimizer(pasted: Pasted, zero: int) -> None:
     """Refuse flags of the distributed optimizer without it."""
     several = "num-distributed-optimizer-instances"
     if several in pasted and pasted.count(several, 1) > 1 and zero == 0:
-        raise ConfigError(f"needs --use-distributed-optimizer (in {pasted.shown})", f"--{several}")
+        raise pasted.wrong(several, "needs --use-distributed-optimizer")
     if not pasted.is_on("overlap-param-gather"):
         return
     if zero == 0:
-        raise ConfigError(f"needs --use-distributed-optimizer (in {pasted.shown})", "--overlap-param-gather")
+        raise pasted.wrong("overlap-param-gather", "needs --use-distributed-optimizer")
     if zero < 2 and not pasted.is_on("overlap-grad-reduce"):
         # Sharding strategies of gradients and parameters turn it on by themselves.
-        raise ConfigError(f"needs --overlap-grad-reduce (in {pasted.shown})", "--overlap-param-gather")
+        raise pasted.wrong("overlap-param-gather", "needs --overlap-grad-reduce")
 
 
 def _check_types(pasted: Pasted, zero: int) -> None:
@@ -118,13 +190,13 @@ def _check_types(pasted: Pasted, zero: int) -> None:
     """
     aware = "use-precision-aware-optimizer"
     if pasted.is_on(aware) and zero == 0:
-        raise ConfigError(f"needs --use-distributed-optimizer (in {pasted.shown})", f"--{aware}")
+        raise pasted.wrong(aware, "needs --use-distributed-optimizer")
     for flag in ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype"):
         if flag in pasted and pasted.text(flag) != "fp32" and not pasted.is_on(aware):
-            raise ConfigError(f"is {pasted.text(flag)}, which needs --{aware} (in {pasted.shown})", f"--{flag}")
+            raise pasted.wrong(flag, f"is {pasted.text(flag)}, which needs --{aware}")
     in_fp32 = "accumulate-allreduce-grads-in-fp32"
     if pasted.is_on("bf16") and pasted.is_on(in_fp32) and pasted.flags.get("main-grads-dtype") == ("bf16",):
-        raise ConfigError(f"is bf16, but --{in_fp32} stands beside it (in {pasted.shown})", "--main-grads-dtype")
+        raise pasted.wrong("main-grads-dtype", f"is bf16, but --{in_fp32} stands beside it")
 
 
 def _unused(flag: str, why: str) -> Note:

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from traincast.diagnostics import Note
-from traincast.dialects.dialect_flags import flag_table, judge
+from traincast.dialects.flags import Pasted, flag_table, judge, split_flags
 from traincast.dialects.launch import Launch, launch_notes, read_launch
-from traincast.dialects.pasted import Pasted, split_flags
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.files import read_toml
 from traincast.job.draft import Draft
 from traincast.job.inputs import InputFile, input_of
 from traincast.model.load import find_model, model_names
-from traincast.names import find_name, known_names, nearest
-from traincast.units import RANGES, checked_field, count_of, counted, is_number, parse_tokens, plain_number, quoted
+from traincast.names import nearest
+from traincast.units import count_of, counted, quoted
 
 T = TypeVar("T")
 
@@ -42,75 +41,10 @@ _FLAVORS = {
     ("llama4", "17bx128e"): "llama4-maverick",
 }
 """Flavors that are named after their sizes alone: torchtitan/models/*/__init__.py."""
-_CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
-_DEGREES = {
-    "tensor_parallel_degree": "tp",
-    "pipeline_parallel_degree": "pp",
-    "context_parallel_degree": "cp",
-    "expert_parallel_degree": "ep",
-    "expert_tensor_parallel_degree": "etp",
-}
-
-
-class _Settings:
-    """Settings by their dotted name, as texts or TOML values."""
-
-    def __init__(self, values: Mapping[str, Any], inputs: tuple[InputFile, ...] = ()) -> None:
-        self.values = values
-        self.inputs = inputs
-
-    def get(self, name: str, usual: Any) -> Any:  # noqa: ANN401
-        return self.values.get(name, usual)
-
-    def count(self, name: str, usual: int) -> int:
-        """Return a whole number of at least 1; where -1 is usual it stands for torchtitan's own choice."""
-        raw = self.values.get(name, usual)
-        value = plain_number(raw) if isinstance(raw, str) and is_number(raw) else raw
-        if value == usual == -1:
-            return -1
-        try:
-            return int(RANGES["degree"].checked(value))
-        except ConfigError as error:
-            also = ", or -1 for what is left" if usual == -1 else ""
-            raise ConfigError(f"{error}{also} (in {SHOWN})", name) from None
-
-    def tokens(self, name: str) -> int:
-        """Return a number of tokens; ``8k`` is 8,192."""
-        try:
-            return int(checked_field("seq_length", parse_tokens(str(self.values[name]))))
-        except ConfigError as error:
-            raise ConfigError(f"{error} (in {SHOWN})", name) from None
-
-    def on(self, name: str, *, usual: bool = False) -> bool:
-        """Return a switch."""
-        raw = self.values.get(name, usual)
-        if isinstance(raw, bool) or raw == "":
-            return raw is not False
-        return str(raw).lower() in ("true", "1", "yes")
-
-    def choice(self, name: str, known: Mapping[str, T]) -> T:
-        """Return what the value of a setting that is there stands for."""
-        raw = str(self.values[name])
-        found = find_name(raw, known)
-        if found is None:
-            raise ConfigError(f"is {quoted(raw)}; {known_names(raw, known)} (in {SHOWN})", name)
-        return known[found]
 
 
 def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
-    """Read torchtitan's command line, and the configuration file that it names.
-
-    Parameters
-    ----------
-    words : sequence of str
-        Its words; launcher and script may stand before the flags.
-    strict : bool, default False
-        Refuse unknown settings instead of warning of them.
-
-    Returns
-    -------
-    Draft
-        Model and fields; its notes list the settings that have no effect, its warnings those that are not modelled.
+    """Read torchtitan's command line, and the configuration file that it names; see `traincast.dialects.draft_like`.
 
     Raises
     ------
@@ -122,17 +56,21 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
         If the degrees do not fit each other.
     """
     table, launch = flag_table("torchtitan"), read_launch(words, SHOWN)
-    pasted = split_flags(launch.words, SHOWN, table)
-    settings = _settings(pasted, launch)
-    given = {name.replace("_", "-"): _text(value) for name, value in settings.values.items() if value is not False}
+    settings, inputs = _settings(split_flags(launch.words, SHOWN, table), launch)
+    given = {name.replace("_", "-"): text for name, text in settings.given().items()}
     judged = judge(given, table, strict=strict)
     framework = _framework(settings)
     why = "with torch.compile" if framework == _COMPILED else "without torch.compile"
     assumed = Note("assumed-framework", f"framework is not given: {framework}, for torchtitan {why}; give --framework")
-    notes = (*judged.notes, *launch_notes(launch), assumed)
-    warnings = (*judged.warnings, *_python_config(settings))
-    fields: dict[str, Any] = {"zero": 3, "framework": framework}
-    fields |= {field: settings.count(f"parallelism.{name}", 1) for name, field in _DEGREES.items()}
+    fields: dict[str, Any] = {
+        "zero": 3,
+        "framework": framework,
+        "tp": 1,
+        "pp": 1,
+        "cp": 1,
+        "overlap_tp": False,
+        **settings.fields(table),
+    }
     fields = {name: value for name, value in fields.items() if name not in ("ep", "etp") or value != 1}
     _data_parallel(settings, fields)
     gpus, says = _world(launch)
@@ -140,43 +78,40 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
         fields["gpus"] = gpus
     _batch(settings, fields)
     _pipeline(settings, fields)
-    _computing(settings, fields)
-    notes += _sharding(settings, fields)
+    more = _computing(settings, fields)
     model, why_none = _model(settings), _why_no_model(settings)
     return Draft(
         model=model,
         fields=fields,
-        notes=notes,
-        warnings=warnings,
+        notes=(*judged.notes, *launch_notes(launch), assumed, *more),
+        warnings=(*judged.warnings, *_python_config(settings)),
         finish=lambda given: _finish(settings, given),
         launched=gpus,
         whys={name: why for name, why in (("gpus", says), ("model", why_none)) if why is not None},
-        inputs=settings.inputs,
+        inputs=inputs,
     )
 
 
-def _settings(pasted: Pasted, launch: Launch) -> _Settings:
-    """Return the settings of the file, and of the flags over them."""
-    flags: dict[str, Any] = {name.replace("-", "_"): _value(values) for name, values in pasted.flags.items()}
+def _settings(pasted: Pasted, launch: Launch) -> tuple[Pasted, tuple[InputFile, ...]]:
+    """Return the settings of the file, and of the flags over them, by their dotted names; and the file."""
+    flags = {name.replace("-", "_"): values for name, values in pasted.flags.items()}
     # Source: torchtitan, run_train.sh: its variables stand for the file, or for the module and its function.
     from_script = {"CONFIG_FILE": "job.config_file", "MODULE": "module", "CONFIG": "config"}
     if (launch.script or "").endswith(".sh"):
-        flags = {name: launch.variables[key] for key, name in from_script.items() if key in launch.variables} | flags
-    file = flags.pop("job.config_file", None)
+        said = {name: (launch.variables[key],) for key, name in from_script.items() if key in launch.variables}
+        flags = said | flags
+    file = " ".join(flags.pop("job.config_file", ()))
     spellings = flag_table("torchtitan").spellings
     read = {name.replace("_", "-"): value for name, value in (_flat(read_toml(Path(file))) if file else {}).items()}
-    usual = {spellings.get(name, (name,))[0].replace("-", "_"): value for name, value in read.items()}
-    return _Settings({**usual, **flags}, (input_of(file, "torchtitan"),) if file else ())
+    usual = {spellings.get(name, (name,))[0].replace("-", "_"): _words(value) for name, value in read.items()}
+    return Pasted({**usual, **flags}, SHOWN, ""), (input_of(file, "torchtitan"),) if file else ()
 
 
-def _value(values: Sequence[str]) -> Any:  # noqa: ANN401
-    return False if tuple(values) == ("false",) else " ".join(values)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return "" if value is True else str(value)
+def _words(value: object) -> tuple[str, ...]:
+    """Return a value of a TOML file as the words of a flag."""
+    if isinstance(value, bool):
+        return () if value else ("false",)
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
 
 
 def _world(launch: Launch) -> tuple[int | None, str | None]:
@@ -187,13 +122,17 @@ def _world(launch: Launch) -> tuple[int | None, str | None]:
     return launch.gpus, launch.says
 
 
-def _python_config(settings: _Settings) -> tuple[Note, ...]:
+def _python_config(settings: Pasted) -> tuple[Note, ...]:
     """Warn of a configuration that is a function of Python, which only torchtitan can run."""
-    name = settings.get("config", None)
+    name = _name(settings, "config")
     if name is None:
         return ()
     text = f"config {name} is a function of torchtitan, which is not run: only the settings that are given count"
     return (Note("flag-not-modelled", text, "config"),)
+
+
+def _name(settings: Pasted, name: str) -> str | None:
+    return settings.words(name) if name in settings else None
 
 
 def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -203,12 +142,12 @@ def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _model(settings: _Settings) -> str | None:
+def _model(settings: Pasted) -> str | None:
     """Return the built-in model that name and flavor mean."""
-    name, flavor = settings.get("model.name", None), settings.get("model.flavor", None)
+    name, flavor = _name(settings, "model.name"), _name(settings, "model.flavor")
     if name is None:
         # A function of Python is named after its model; where it is not, the model stays open.
-        return find_model(str(settings.get("config", "")))
+        return find_model(_name(settings, "config") or "")
     # A flavor may also say which kernel or positions it has.
     size = re.sub(r"_(?:flex|varlen|irope)(?:_attn)?$", "", str(flavor))
     if (str(name), size) in _FLAVORS:
@@ -217,21 +156,21 @@ def _model(settings: _Settings) -> str | None:
     return next((found for each in tried if (found := find_model(each))), None)
 
 
-def _why_no_model(settings: _Settings) -> str | None:
+def _why_no_model(settings: Pasted) -> str | None:
     """Return what to say where no model is given otherwise; None where the settings name none."""
-    if "model.name" not in settings.values:
+    if "model.name" not in settings:
         return None
-    name = "-".join(str(settings.values[each]) for each in ("model.name", "model.flavor") if each in settings.values)
+    name = "-".join(settings.words(each) for each in ("model.name", "model.flavor") if each in settings)
     near = ", ".join(nearest(name, model_names()))
     return f"{quoted(name)} is not a known model{near and '; near it: '}{near}"
 
 
-def _framework(settings: _Settings) -> str:
-    compiled = settings.on("compile.enable") or settings.on("training.compile")
+def _framework(settings: Pasted) -> str:
+    compiled = settings.is_on("compile.enable") or settings.is_on("training.compile")
     return _COMPILED if compiled else "torchtitan-eager-2024"
 
 
-def _data_parallel(settings: _Settings, fields: dict[str, Any]) -> None:
+def _data_parallel(settings: Pasted, fields: dict[str, Any]) -> None:
     """Fill in the GPUs and the sharding group, where the degrees tell them."""
     shard, replicas = _replication(settings)
     model_parallel = fields["tp"] * fields["pp"] * fields["cp"]
@@ -244,25 +183,23 @@ def _data_parallel(settings: _Settings, fields: dict[str, Any]) -> None:
                 del fields["shard"]
 
 
-def _batch(settings: _Settings, fields: dict[str, Any]) -> None:
+def _batch(settings: Pasted, fields: dict[str, Any]) -> None:
     """Fill in the batch: torchtitan's local batch is that of one data parallel rank."""
-    if "training.seq_len" in settings.values:
-        fields["seq_length"] = settings.tokens("training.seq_len")
-    in_pipeline = settings.count("parallelism.pipeline_parallel_microbatch_size", 1)
-    if (pieces := settings.count("parallelism.pipeline_parallel_microbatches", -1)) > 0:
+    in_pipeline = settings.count("parallelism.pipeline_parallel_microbatch_size", 1, 1)
+    if (pieces := settings.count("parallelism.pipeline_parallel_microbatches", 1, -1)) > 0:
         in_pipeline = max(1, _local_batch(settings) // pieces)
     fields["micro_batch"] = in_pipeline if fields["pp"] > 1 else _local_batch(settings)
-    total = settings.count("training.global_batch_size", -1)
+    total = settings.count("training.global_batch_size", 1, -1)
     if total > 0:
         fields["global_batch"] = total
-    if (tokens := settings.count(_TOKENS, -1)) > 0:
+    if (tokens := settings.count(_TOKENS, 1, -1)) > 0:
         fields["micro_batch"] = _sequences(settings, _TOKENS, tokens)
         step = "training.num_tokens_per_train_step"
-        if (tokens := settings.count(step, -1)) > 0:
+        if (tokens := settings.count(step, 1, -1)) > 0:
             fields["global_batch"] = _sequences(settings, step, tokens)
 
 
-def _finish(settings: _Settings, given: Mapping[str, Any]) -> dict[str, Any]:
+def _finish(settings: Pasted, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the global batch and the sharding group that follow from the GPUs."""
     model_parallel = given["tp"] * given["pp"] * given["cp"]
     dp = max(1, given["gpus"] // model_parallel)
@@ -282,30 +219,30 @@ def _finish(settings: _Settings, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _replication(settings: _Settings) -> tuple[int, int]:
+def _replication(settings: Pasted) -> tuple[int, int]:
     """Return the degrees of sharding, -1 for what is left of the GPUs, and of replication."""
     shard_name, replicate_name = (f"parallelism.data_parallel_{each}_degree" for each in ("shard", "replicate"))
-    return settings.count(shard_name, -1), settings.count(replicate_name, 1)
+    return settings.count(shard_name, 1, -1), settings.count(replicate_name, 1, 1)
 
 
-def _sequences(settings: _Settings, name: str, tokens: int) -> int:
+def _sequences(settings: Pasted, name: str, tokens: int) -> int:
     """Return a number of tokens as sequences of the full length, in which newer versions count their batches."""
-    length = settings.tokens("training.seq_len") if "training.seq_len" in settings.values else _CONTEXT
+    length = settings.tokens("training.seq_len") if "training.seq_len" in settings else _CONTEXT
     if tokens % length:
         raise ConfigError(f"is {tokens}; it must be a multiple of the {length} tokens of a sequence (in {SHOWN})", name)
     return tokens // length
 
 
-def _local_batch(settings: _Settings) -> int:
-    if (tokens := settings.count(_TOKENS, -1)) > 0:
-        pieces = settings.count("parallelism.num_pp_microbatches", 1)
-        in_pipeline = settings.count("parallelism.pipeline_parallel_degree", 1) > 1
+def _local_batch(settings: Pasted) -> int:
+    if (tokens := settings.count(_TOKENS, 1, -1)) > 0:
+        pieces = settings.count("parallelism.num_pp_microbatches", 1, 1)
+        in_pipeline = settings.count("parallelism.pipeline_parallel_degree", 1, 1) > 1
         return _sequences(settings, _TOKENS, tokens) * (pieces if in_pipeline else 1)
-    return settings.count("training.local_batch_size", 8)
+    return settings.count("training.local_batch_size", 1, 8)
 
 
-def _pipeline(settings: _Settings, fields: dict[str, Any]) -> None:
-    raw = str(settings.get("parallelism.pipeline_parallel_schedule", "1F1B"))
+def _pipeline(settings: Pasted, fields: dict[str, Any]) -> None:
+    raw = settings.words("parallelism.pipeline_parallel_schedule") or "1F1B"
     if raw.lower() not in _SCHEDULES:
         known = ", ".join(("1F1B", "GPipe", "Interleaved1F1B"))
         raise ConfigError(
@@ -318,36 +255,23 @@ def _pipeline(settings: _Settings, fields: dict[str, Any]) -> None:
         fields["vpp"] = 2 if interleaved else 1
 
 
-def _sharding(settings: _Settings, fields: dict[str, Any]) -> tuple[Note, ...]:
-    """Fill in when FSDP frees parameters, and the type it gathers them in."""
-    reshard, eight = "parallelism.fsdp_reshard_after_forward", "float8.enable_fsdp_float8_all_gather"
-    known = {"default": None, "always": True, "never": False}
-    if reshard in settings.values and (said := settings.choice(reshard, known)) is not None:
-        fields["reshard_after_forward"] = said
-    if not settings.on(eight):
+def _computing(settings: Pasted, fields: dict[str, Any]) -> tuple[Note, ...]:
+    """Fill in what is recomputed, the types, and how ranks exchange sequences and parameters."""
+    fields.setdefault("recompute", "selective")
+    converters, in_16_bits = settings.words("model.converters"), "training.mixed_precision_param"
+    fp8 = "float8" in converters or settings.is_on("float8.enable_float8_linear")
+    fields["precision"] = "mxfp8" if "mx" in converters else "fp8" if fp8 else "bf16"
+    if fields["precision"] == "bf16" and in_16_bits in settings:
+        fields["precision"] = settings.choice(in_16_bits, {"bfloat16": "bf16", "float32": "fp32"})
+    if fields["tp"] > 1:
+        fields["sequence_parallel"] = settings.is_on("parallelism.enable_sequence_parallel", usual=True)
+    if fields["cp"] > 1:
+        fields.setdefault("cp_kind", "all_gather")
+    eight = "float8.enable_fsdp_float8_all_gather"
+    if not settings.is_on(eight):
         return ()
     if fields["precision"] != "fp8":
         text = f"{eight} has no effect without the converter float8: parameters are gathered in 16 bits"
         return (Note("flags-without-effect", text),)
     fields["param_gather_bytes"] = 1
     return ()
-
-
-def _computing(settings: _Settings, fields: dict[str, Any]) -> None:
-    mode = "activation_checkpoint.mode"
-    fields["recompute"] = settings.choice(mode, _CHECKPOINTING) if mode in settings.values else "selective"
-    converters = str(settings.get("model.converters", ""))
-    fp8 = "float8" in converters or settings.on("float8.enable_float8_linear")
-    fields["precision"] = "mxfp8" if "mx" in converters else "fp8" if fp8 else "bf16"
-    if fields["precision"] == "bf16" and "training.mixed_precision_param" in settings.values:
-        fields["precision"] = settings.choice("training.mixed_precision_param", {"bfloat16": "bf16", "float32": "fp32"})
-    if "training.mixed_precision_reduce" in settings.values:
-        fields["grad_reduce_bytes"] = settings.choice("training.mixed_precision_reduce", {"float32": 4, "bfloat16": 2})
-    fields["overlap_tp"] = settings.on("parallelism.enable_async_tensor_parallel")
-    if fields["tp"] > 1:
-        fields["sequence_parallel"] = settings.on("parallelism.enable_sequence_parallel", usual=True)
-    rotate = "parallelism.context_parallel_rotate_method"
-    if rotate in settings.values:
-        fields["cp_kind"] = settings.choice(rotate, {"allgather": "all_gather", "alltoall": "ring"})
-    elif fields["cp"] > 1:
-        fields["cp_kind"] = "all_gather"
