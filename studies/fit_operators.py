@@ -30,8 +30,8 @@ from traincast.estimate.operators.constants import (
     OperatorConstants,
     shipped_constants,
     write_constants,
-    write_corrections,
 )
+from written import write_corrections
 
 AICONFIGURATOR = "ai-dynamo/aiconfigurator (Apache-2.0)"
 NEUSIGHT = "sitar-lab/NeuSight (MIT, Copyright (c) 2025 Georgia Institute of Technology and Microsoft Corporation)"

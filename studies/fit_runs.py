@@ -23,7 +23,8 @@ from traincast.calibrate.runs.fit import Sample, factors_of, sample_of
 from traincast.calibrate.runs.rows import read_runs
 from traincast.calibrate.runs.run import RunRow
 from traincast.calibrate.tables import read_table
-from traincast.estimate.factors import FactorTable, shipped_factors, write_factors
+from traincast.estimate.factors import FactorTable, shipped_factors
+from written import write_factors
 
 ROUNDS = 4
 """Simulations of all runs; the fourth changes forecasts by less than 1 %."""

@@ -7,23 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from job_parts import job_of
-from traincast.estimate.compute import price_compute
 from traincast.estimate.factors import (
     CostFactors,
     Factor,
     FactorTable,
     keys_of,
+    prior_deviation,
+    prior_mean,
     read_factors,
     shipped_factors,
     with_factors,
-    write_factors,
 )
 from traincast.estimate.operators.cost import price_operator
 from traincast.estimate.operators.families import FAMILIES
-from traincast.estimate.priors import prior_deviation, prior_mean
+from traincast.estimate.program import price_compute
 from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group
+from written import write_factors
 
 H100, H200, H20, A100 = (load_gpu(name) for name in ("h100", "h200", "h20", "a100"))
 

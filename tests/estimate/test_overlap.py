@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support import HandMade, collective, compute, expanded, wait
-from traincast.estimate.overlap import OVERLAP_SLOWDOWN, classes_present, slowdowns
+from traincast.estimate.contention import OVERLAP_SLOWDOWN, classes_present, slowdowns
 from traincast.job.options import OVERLAP_CLASSES
 from traincast.job.parallel import Parallel
 from traincast.workload.words import Kind, OverlapClass

@@ -15,7 +15,7 @@ from traincast.engine import run
 from traincast.engine.graph import build_graph
 from traincast.errors import ConfigError
 from traincast.estimate.collectives.cost import price_collective
-from traincast.estimate.overlap import OVERLAP_SLOWDOWN, slowdowns
+from traincast.estimate.contention import OVERLAP_SLOWDOWN, slowdowns
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
 from traincast.job.parallel import Parallel

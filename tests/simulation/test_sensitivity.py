@@ -7,8 +7,7 @@ import pytest
 
 from job_parts import TINY_EXPERTS, job_of
 from support import ALONE, run_job, write_cluster
-from traincast.estimate.factors import CostFactors, Factor, FactorTable, keys_of, shipped_factors
-from traincast.estimate.priors import prior_deviation
+from traincast.estimate.factors import CostFactors, Factor, FactorTable, keys_of, prior_deviation, shipped_factors
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import load_gpu
 from traincast.job.options import SimulateOptions

@@ -7,7 +7,7 @@ GPU that no run was measured on, what is known of its kind still holds. A factor
 measured.
 
 File `data/training/factors.csv`: level (``all``, ``architecture``, ``chip``, ``framework``), name, class, factor,
-deviation (of its logarithm after the fit), rows (runs behind it).
+deviation (of its logarithm after the fit), rows (runs behind it); classes are in `data/training/cost_classes.toml`.
 """
 
 import csv
@@ -18,28 +18,48 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 
+import msgspec
+
+from traincast.files import parse_toml
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.workload.words import CostClass
 
 Key = tuple[str, str, str]
-"""Level, name, class of work."""
+"""Level, name, class of work (``gemm bf16``: after a blank follows the type, kernel or group)."""
 
-_LEVELS = {
-    "gemm": ("all", "architecture", "chip"),
-    "grouped_gemm": ("all", "architecture", "framework"),
-    "attention": ("all", "architecture"),
-    "memory": ("all", "architecture"),
-    "compute": ("all", "framework"),
-    "host": ("all", "framework"),
-    "fixed": ("all", "framework"),
-    "handover": ("all",),
-    "unhidden": ("all",),
-    "transfer": ("all",),
-    "transfer ep": ("all", "framework"),
-}
-"""Levels of each class, by its name or its first word; after a blank follows the type, kernel or group
-(``gemm bf16``)."""
+_FOLDER = resources.files("traincast") / "data" / "training"
+
+
+class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A class of work: how far its factors may be from their means before a run is seen."""
+
+    deviation: dict[str, float]
+    """Standard deviation of a factor's logarithm, by level; a class has factors on these levels."""
+    mean: dict[str, float] = {}
+    """Factor expected over all GPUs, by what follows the first word of the class, where that is not 1."""
+
+
+@cache
+def _classes() -> dict[str, _Class]:
+    """Return the classes of work by their first word, or by their whole name where that is an exception."""
+    file = _FOLDER / "cost_classes.toml"
+    return msgspec.convert(parse_toml(file.read_text(encoding="utf-8"), file.name), dict[str, _Class])
+
+
+def _class_of(cost_class: str) -> _Class:
+    return _classes().get(cost_class) or _classes()[cost_class.split(" ", maxsplit=1)[0]]
+
+
+def prior_mean(key: Key) -> float:
+    """Return the factor that is expected before a run is seen."""
+    level, _, cost_class = key
+    return _class_of(cost_class).mean.get(cost_class.partition(" ")[2], 1.0) if level == "all" else 1.0
+
+
+def prior_deviation(key: Key) -> float:
+    """Return the prior deviation of the logarithm of a factor."""
+    return _class_of(key[2]).deviation[key[0]]
 
 
 def host_class(cost_class: CostClass) -> str:
@@ -55,8 +75,7 @@ def chip_of(gpu: Gpu) -> str:
 def keys_of(cost_class: str, gpu: Gpu, framework: str) -> tuple[Key, ...]:
     """Return the keys of all factors that scale a class of work on a GPU under a framework."""
     names = {"all": "*", "architecture": gpu.architecture or "*", "chip": chip_of(gpu), "framework": framework}
-    levels = _LEVELS.get(cost_class) or _LEVELS[cost_class.split(" ", maxsplit=1)[0]]
-    return tuple((level, names[level], cost_class) for level in levels)
+    return tuple((level, names[level], cost_class) for level in _class_of(cost_class).deviation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +130,7 @@ class FactorTable:
 def with_factors(job: Job, factors: CostFactors) -> Job:
     """Return a job whose framework has the factors on its shares.
 
-    Shares that cannot be hidden stay at most 1; times are scaled where they are priced.
+    Shares that cannot be hidden stay at most 1; times are scaled where they are estimated.
     """
     framework = job.framework
     shares = {
@@ -136,19 +155,7 @@ def read_factors(text: str) -> FactorTable:
     )
 
 
-def write_factors(factors: Iterable[Factor]) -> str:
-    """Return the text of a factors file; `read_factors` of it gives equal factors to four digits."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["level", "name", "class", "factor", "deviation", "rows"])
-    for each in sorted(factors, key=lambda factor: factor.key):
-        cells = [each.level, each.name, each.cost_class, f"{each.factor:.4f}", f"{each.deviation:.4f}", each.rows]
-        writer.writerow(cells)
-    return stream.getvalue()
-
-
 @cache
 def shipped_factors() -> FactorTable:
     """Return the factors that come with traincast."""
-    file = resources.files("traincast") / "data" / "training" / "factors.csv"
-    return read_factors(file.read_text(encoding="utf-8")) if file.is_file() else FactorTable()
+    return read_factors((_FOLDER / "factors.csv").read_text(encoding="utf-8"))

@@ -130,7 +130,7 @@ class StepOptions:
     """Factor on the compute times of single ranks (stragglers)."""
     overlap_slowdown: Mapping[str, float] = field(default_factory=dict)
     """How much longer work of a class takes while its rank computes and communicates at the same time, 0.1 for
-    10 %; classes that are not given have the default of `traincast.estimate.overlap`, 0 turns one off. A number
+    10 %; classes that are not given have the default of `traincast.estimate.contention`, 0 turns one off. A number
     alone is taken for all classes."""
     network: str = "auto"
     """How groups that communicate at the same time share links (`NETWORKS`)."""

@@ -16,8 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from traincast.analysis.critical_path import critical_path
-from traincast.estimate.factors import FactorTable, chip_of, host_class, keys_of, with_factors
-from traincast.estimate.priors import prior_deviation
+from traincast.estimate.factors import FactorTable, chip_of, host_class, keys_of, prior_deviation, with_factors
 from traincast.simulation.job_step import JobStep
 from traincast.workload.words import CostClass, Group, Kind
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traincast.diagnostics import Note
-from traincast.estimate.compute import PricedCompute, price_compute
 from traincast.estimate.factors import CostFactors, host_class, shipped_factors, with_factors
+from traincast.estimate.program import PricedCompute, price_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu

@@ -9,8 +9,8 @@ from traincast.analysis.breakdown import Spent, rank_breakdown, step_parts
 from traincast.analysis.stragglers import find_stragglers
 from traincast.diagnostics import Note
 from traincast.engine import run
-from traincast.estimate.compute import price_compute
 from traincast.estimate.factors import CostFactors
+from traincast.estimate.program import price_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu

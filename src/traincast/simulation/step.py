@@ -12,9 +12,8 @@ import numpy as np
 from traincast.diagnostics import Note
 from traincast.engine.graph import Graph, build_graph
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
-from traincast.estimate.contention import Contention, SharedNetwork
-from traincast.estimate.overlap import slowdowns
-from traincast.estimate.price import Prices, price_program
+from traincast.estimate.contention import Contention, SharedNetwork, slowdowns
+from traincast.estimate.program import Prices, price_program
 from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
 from traincast.job.options import StepOptions

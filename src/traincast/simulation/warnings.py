@@ -8,7 +8,7 @@ import numpy as np
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
 from traincast.estimate.collectives.cost import TABLE
-from traincast.estimate.overlap import OVERLAP_SLOWDOWN, classes_present
+from traincast.estimate.contention import OVERLAP_SLOWDOWN, classes_present
 from traincast.job.parallel import Parallel
 from traincast.simulation.step import Setting, Step
 from traincast.units import counted, format_size

@@ -74,7 +74,7 @@ class Workload:
     """Tokens of each rank's experts over the mean (`traincast.workload.experts`); None where they are balanced."""
     compute_is_in_situ: bool = False
     """Whether the times that the input gives were measured inside a running step, so that they contain what
-    overlap with communication costs (`traincast.estimate.overlap`); False for kernels timed alone."""
+    overlap with communication costs (`traincast.estimate.contention`); False for kernels timed alone."""
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     """What its files were read with."""
     in_network: frozenset[Group] = frozenset()

@@ -26,10 +26,10 @@ from traincast.estimate.operators.constants import (
     read_constants,
     read_corrections,
     write_constants,
-    write_corrections,
 )
 from traincast.estimate.operators.families import FAMILIES
 from traincast.hardware.gpu import gpu_names, load_gpu
+from written import write_corrections
 
 H100 = load_gpu("h100")
 PLAIN = OperatorConstants(shipped_constants().rows)

@@ -16,8 +16,7 @@ import numpy as np
 from traincast.calibrate.contract import FloatArray
 from traincast.calibrate.runs.evaluate import Forecast
 from traincast.calibrate.runs.run import RunRow
-from traincast.estimate.factors import Factor, FactorTable, Key, keys_of
-from traincast.estimate.priors import prior_deviation, prior_mean
+from traincast.estimate.factors import Factor, FactorTable, Key, keys_of, prior_deviation, prior_mean
 from traincast.hardware.gpu import load_gpu
 
 NOISE = 0.05

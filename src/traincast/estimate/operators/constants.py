@@ -264,12 +264,21 @@ def load_constants(path: str) -> list[FamilyConstants]:
 def write_constants(rows: Iterable[FamilyConstants]) -> str:
     """Return the text of a constants file; `read_constants` of it gives equal rows."""
     names = [each.name for each in fields(FamilyConstants)]
-    cells = ((getattr(row, name) for name in names) for row in rows)
-    return _csv(names, (["" if cell is None else _shown(cell) for cell in row] for row in cells))
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        cells = (getattr(row, name) for name in names)
+        writer.writerow("" if cell is None else f"{cell:.5g}" if isinstance(cell, float) else cell for cell in cells)
+    return stream.getvalue()
 
 
 def read_corrections(text: str) -> list[Correction]:
-    """Return the corrections of a text that `write_corrections` wrote."""
+    """Return the corrections of a CSV.
+
+    Axes are ``first:last:nodes``. The last cell holds the values in whole percent (100 times the logarithm) over
+    several lines: each line goes along the last axis that has several nodes, blank lines part the planes.
+    """
     return [
         Correction(
             gpu=row["gpu"],
@@ -283,40 +292,6 @@ def read_corrections(text: str) -> list[Correction]:
     ]
 
 
-def write_corrections(corrections: Iterable[Correction]) -> str:
-    """Return corrections as CSV that a person can read.
-
-    Axes are ``first:last:nodes``. The last cell holds the values in whole percent (100 times the logarithm) over
-    several lines: each line goes along the last axis that has several nodes, blank lines part the planes.
-    """
-    lines = []
-    for each in corrections:
-        axes = " ".join(f"{first:g}:{last:g}:{count}" for first, last, count in each.axes)
-        lines.append([each.gpu, each.family, each.dtype, each.rows, axes, _percent(each)])
-    return _csv(["gpu", "family", "dtype", "rows", "axes", "percent"], lines)
-
-
 def _axis(text: str) -> _Axis:
     first, last, count = text.split(":")
     return float(first), float(last), int(count)
-
-
-def _percent(correction: Correction) -> str:
-    """Return the values as lines of whole percent."""
-    percent_V = np.clip(np.rint(correction.log_factor_V / STEP), -100, 100).astype(np.int64)
-    counts = [count for *_, count in correction.axes if count > 1] or [1]
-    width, plane = counts[-1], counts[-2] if len(counts) > 2 else len(percent_V)
-    lines = [" ".join(f"{value:3}" for value in line) for line in percent_V.reshape(-1, width).tolist()]
-    planes = ("\n".join(lines[start : start + plane]) for start in range(0, len(lines), plane))
-    return "\n" + "\n\n".join(planes) + "\n"
-
-
-def _shown(cell: object) -> object:
-    return f"{cell:.5g}" if isinstance(cell, float) else cell
-
-
-def _csv(header: list[str], rows: Iterable[list[object]]) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerows([header, *rows])
-    return stream.getvalue()

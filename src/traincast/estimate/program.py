@@ -1,13 +1,13 @@
 """Put a time on every operation of a program.
 
-Computations bring theirs from the input; communications that bring none are priced by the
-links between the members of their group. Distinct communications are priced once.
+Computations bring theirs from the input, or say which operators they run. Communications that bring none get what the
+links between the members of their group make of them, each distinct one once.
 
-Letters: N operations, U distinct communications, G groups.
+Letters: N operations, T template operations, U distinct communications.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -15,19 +15,92 @@ import numpy as np
 
 from traincast.errors import ProgramError
 from traincast.estimate.collectives.cost import Price, price_collective
+from traincast.estimate.factors import CostFactors
+from traincast.estimate.operators.cost import OperatorTime, price_operator
+from traincast.estimate.operators.families import FAMILIES
 from traincast.fabric.placement import Placement, placement_of
 from traincast.hardware.cluster import Cluster
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.hardware.gpu import Gpu
+from traincast.workload.ops import FloatArray, IntArray, OperatorCall, OpTable
 from traincast.workload.program import Program
-from traincast.workload.words import Group, Kind, Operation, Provenance
+from traincast.workload.words import Group, Kind, Operation, OverlapClass, Provenance
 
 Loads = tuple[float, ...]
 """What each member of a group moves, over the size of the communication."""
 
 
 @dataclass(frozen=True, slots=True)
+class PricedCompute:
+    """Computations with durations, and what each consists of."""
+
+    ops: OpTable
+    shares_T: tuple[Mapping[str, float], ...]
+    """Seconds by class of work of each template operation; empty where it was not worked out here."""
+
+
+def price_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: float = 1.0) -> PricedCompute:
+    """Put a time on the computations of a table that carry operator calls.
+
+    One takes as long as its operators take one after the other, each scaled by the factor of its class of work, and all
+    by that of the framework; what the host needs to launch them is an operation of its own.
+    """
+    duration_T, provenance_T = ops.duration_s_T.copy(), ops.provenance_T.copy()
+    flops_T, bytes_T, overlap_T = ops.flops_T.copy(), ops.bytes_moved_T.copy(), list(ops.overlap_shares_T)
+    shares: list[Mapping[str, float]] = []
+    known: dict[OperatorCall, tuple[OperatorTime, str]] = {}
+    for row, calls in enumerate(ops.calls_T):
+        if calls is None:
+            shares.append({})
+            continue
+        of_class: dict[str, float] = {}
+        bound: dict[str, float] = {}
+        flops = moved = 0.0
+        for call, count in calls:
+            if call not in known:
+                known[call] = price_operator(call, gpu), FAMILIES.get(call.family).cost_class(call)
+            priced, name = known[call]
+            time_s = count * priced.time_s * factors.of(name) * compute_factor
+            of_class[name] = of_class.get(name, 0.0) + time_s
+            bound[priced.bound] = bound.get(priced.bound, 0.0) + time_s
+            flops += count * priced.flops
+            moved += count * priced.bytes_moved
+        duration_T[row] = sum(of_class.values())
+        provenance_T[row] = Provenance.PRICED
+        flops_T[row], bytes_T[row] = flops, moved
+        overlap_T[row] = _overlap_shares(bound)
+        shares.append(of_class)
+    priced_ops = replace(
+        ops,
+        duration_s_T=duration_T,
+        provenance_T=provenance_T,
+        flops_T=flops_T,
+        bytes_moved_T=bytes_T,
+        overlap_shares_T=tuple(overlap_T),
+    )
+    return PricedCompute(priced_ops, tuple(shares))
+
+
+_BOUND_OF = {
+    OverlapClass.COMPUTE_BOUND: "compute",
+    OverlapClass.MEMORY_BOUND: "memory",
+    OverlapClass.SMALL: "latency",
+}
+
+
+def _overlap_shares(time_s_by_bound: Mapping[str, float]) -> tuple[float, ...] | None:
+    """Return the share of the time that kernels of each class take, in the order of `OverlapClass`.
+
+    Not the class of most of it: that would jump where kernels change sides, and a faster GPU could take longer.
+    """
+    total_s = sum(time_s_by_bound.values())
+    if not total_s:
+        return None
+    return tuple(time_s_by_bound.get(_BOUND_OF.get(each, ""), 0.0) / total_s for each in OverlapClass)
+
+
+@dataclass(frozen=True, slots=True)
 class PricedCommunication:
-    """One distinct communication with its price."""
+    """One distinct communication with its cost."""
 
     group: Group
     operation: Operation
@@ -43,7 +116,7 @@ class PricedCommunication:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """A duration for every operation, and what was priced."""
+    """A duration for every operation, and what was estimated."""
 
     duration_s_N: FloatArray
     provenance_T: IntArray
@@ -59,14 +132,12 @@ def price_program(
     contended: Mapping[Group, Cluster] | None = None,
     factor: Mapping[Group, float] | None = None,
 ) -> Prices:
-    """Price a program on a cluster.
+    """Put a time on every operation of a program on a cluster.
 
     Parameters
     ----------
-    program : Program
-        What runs.
-    cluster : Cluster
-        Its links.
+    program, cluster : Program, Cluster
+        What runs, and its links.
     location_LW : int array [L, W]
         Where every rank sits.
     busbw_bytes_per_s : mapping, optional
@@ -75,11 +146,7 @@ def price_program(
     contended : mapping, optional
         The cluster as groups of a kind see it that share its links; others see `cluster`.
     factor : mapping, optional
-        What the prices of a kind of group are multiplied with, but for rates that override the model; else 1.
-
-    Returns
-    -------
-    Prices
+        What the times of a kind of group are multiplied with, but for rates that override the model; else 1.
 
     Raises
     ------
@@ -175,7 +242,8 @@ def _measured_distinct(
     columns = (placement_at, ops.group_T[row_at], ops.operation_T[row_at], _busiest_bytes(program, at))
     keys, inverse_at = np.unique(np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True)
     inverse_at = inverse_at.reshape(-1)
-    mean_s_U = _means(duration_s_at, inverse_at, _represented(program, at), keys.shape[1])
+    represented_at = np.repeat(program.represents_R, np.diff(program.op_ptr_R1))[at]
+    mean_s_U = _means(duration_s_at, inverse_at, represented_at, keys.shape[1])
     count_U = _most_per_rank(program.rank_N[at], inverse_at, keys.shape[1], ops.repeats_T[row_at])
     return tuple(
         PricedCommunication(
@@ -188,11 +256,6 @@ def _measured_distinct(
     )
 
 
-def _represented(program: Program, at: IntArray) -> IntArray:
-    """Return how many ranks each operation stands for."""
-    return np.repeat(program.represents_R, np.diff(program.op_ptr_R1))[at]
-
-
 def _means(value_at: FloatArray, which_at: IntArray, weight_at: IntArray, count: int) -> list[float]:
     """Return the weighted mean of the values of each kind, [U], to the last bit whatever their order and grouping.
 
@@ -202,19 +265,13 @@ def _means(value_at: FloatArray, which_at: IntArray, weight_at: IntArray, count:
     value, which = value_at[order], which_at[order]
     first = np.flatnonzero(np.concatenate([[True], (which[1:] != which[:-1]) | (value[1:] != value[:-1])]))
     weight = np.add.reduceat(weight_at[order].astype(np.int64), first)
+    first_of_kind = np.searchsorted(which[first], np.arange(count + 1)).tolist()
     means = []
-    for values, weights in _by_kind(value[first], weight, which[first], count):
+    for begin, end in pairwise(first_of_kind):
+        values, weights = value[first[begin:end]].tolist(), weight[begin:end].tolist()
         above = math.fsum(w * (v - values[0]) for v, w in zip(values, weights, strict=True))
         means.append(values[0] + above / sum(weights))
     return means
-
-
-def _by_kind(
-    value: FloatArray, weight: IntArray, which: IntArray, count: int
-) -> Iterator[tuple[list[float], list[int]]]:
-    borders = np.searchsorted(which, np.arange(count + 1))
-    for begin, end in pairwise(borders.tolist()):
-        yield value[begin:end].tolist(), weight[begin:end].tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +286,7 @@ class _Links:
     def price(
         self, group: Group, operation: Operation, size_bytes: int, placement: Placement, loads: Loads | None = None
     ) -> Price:
-        """Return the price of a communication over them; of unequal loads what each member moves is given."""
+        """Return the cost of a communication over them; of unequal loads what each member moves is given."""
         cluster, name = self.contended.get(group, self.cluster), group.name.lower()
         rate = self.busbw.get(f"{name}.{operation.name.lower()}", self.busbw.get(name))
         if operation is Operation.SEND_RECV:
