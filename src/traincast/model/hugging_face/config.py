@@ -11,14 +11,7 @@ from traincast.units import RANGES, quoted
 class Config:
     """The keys of a ``config.json``, or of an object inside it.
 
-    Parameters
-    ----------
-    values : mapping
-        The object.
-    prefix : str
-        Path of the object in the file, with the dot that follows it.
-    shown : str
-        The file, for messages.
+    `prefix` is the path of the object in the file, with the dot that follows it; `shown` the file, for messages.
     """
 
     def __init__(self, values: Mapping[str, Any], prefix: str, shown: str) -> None:
@@ -32,13 +25,7 @@ class Config:
         return any(self.values.get(key) is not None for key in keys)
 
     def whole(self, *keys: str, default: int | None = None) -> int:
-        """Return the number under the first of the keys that is there and not null.
-
-        Raises
-        ------
-        ConfigError
-            If none is there and there is no default, or the value is no whole number of at least 0.
-        """
+        """Return the number under the first of the keys that is there and not null, which must be 0 or above."""
         for key in keys:
             raw = self.values.get(key)
             if raw is None:

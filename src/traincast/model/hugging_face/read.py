@@ -1,24 +1,36 @@
 """Read the ``config.json`` of a model on Hugging Face, without its library.
 
 What a file leaves out is what the model's class in huggingface/transformers takes for it
-(``src/transformers/models/*/configuration_*.py``); `traincast.model.hugging_face.families` has those of them
-that published files lean on.
+(``src/transformers/models/*/configuration_*.py``); ``data/hugging_face/families.toml`` has those of
+them that published files lean on.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError, FormatError
 from traincast.files import read_json
 from traincast.model.hugging_face.config import Config
-from traincast.model.hugging_face.families import FAMILIES, PLAIN, unknown_family
-from traincast.model.hugging_face.parts import Family, head
-from traincast.model.hugging_face.refused import refuse_undescribed
+from traincast.model.hugging_face.readers import Family, known, unknown_family
 from traincast.model.model import Model
-from traincast.model.table import merged, model_from_table
+from traincast.model.table import model_from_table
+from traincast.units import quoted
 
 _NESTED = ("text_config", "llm_config", "language_config")
 """Keys under which a model of text and images has its language model."""
+
+
+_HYBRID = "hybrids of attention and state-space or linear attention layers are not described"
+
+_TYPES = re.compile(
+    r"mamba|rwkv|retnet|xlstm|hyena|delta_?net|linear|recurrent|jamba|zamba|bamba|hymba|hybrid|nemotron_h|falcon_h1"
+    r"|qwen3_next|lfm2|^gla$|^hgrn"
+)
+"""Values of ``model_type`` of models with such layers, whatever keys their files leave out."""
+
+_LAYERS = frozenset(("full_attention", "sliding_attention", "chunked_attention", "attention"))
+"""Values of ``layer_types`` that are described."""
 
 
 def read_config(path: Path) -> Model:
@@ -51,12 +63,8 @@ def read_config(path: Path) -> Model:
             config = Config(inner, f"{key}.", shown)
             config.note("language-model-only", f"only {key} is read: what is beside the language model is left out")
             break
-    refuse_undescribed(config)
-    family = _family(config)
-    table: dict[str, Any] = merged(PLAIN, family.values)
-    for part in (head, *family.parts):
-        table = merged(table, part(config, family))
-    table |= {"name": _name(document, path), "source": shown}
+    _refuse_undescribed(config)
+    table = _family(config).table(config) | {"name": _name(document, path), "source": shown}
     try:
         return model_from_table(table, shown, tuple(config.notes))
     except ConfigError as error:
@@ -83,17 +91,17 @@ def _parse(path: Path) -> dict[str, Any]:
 
 def _family(config: Config) -> Family:
     kind = config.word("model_type")
-    family = FAMILIES.get(kind.removesuffix("_text"))
+    families = known().types()
+    family = families.get(kind.removesuffix("_text"))
     if family is not None:
         return family
-    known = ", ".join(sorted(FAMILIES))
     if not config.has("num_hidden_layers"):
         what = f"is {kind!r}, which is not known, and the keys are not those of Llama" if kind else "is missing"
-        raise config.error(f"{what}; known: {known}", "model_type")
+        raise config.error(f"{what}; known: {', '.join(sorted(families))}", "model_type")
     what = f"model_type {kind!r} is not known" if kind else "there is no model_type"
     config.note(
         "model-type-unknown",
-        f"{what}: taken as a model like Llama by its keys (gated feed-forward, RMS norms); check the parameter count",
+        f"{what}: taken as a model like Llama by its keys (SwiGLU, RMSNorm); check the parameter count",
         "model_type",
     )
     return unknown_family(config)
@@ -104,3 +112,28 @@ def _name(document: dict[str, Any], path: Path) -> str:
     if isinstance(name, str) and name.strip("/. "):
         return name.rstrip("/").rpartition("/")[2]
     return path.parent.name if path.stem == "config" and path.parent.name else path.stem
+
+
+def _refuse_undescribed(config: Config) -> None:
+    """Refuse models that would be forecast as others, with the key that says so."""
+    for refused in known().refused:
+        found = next((key for key in refused.keys if config.values.get(key) not in (None, 0, False, [], {}, "")), None)
+        if found is not None:
+            raise _error(config, refused.why, found)
+    if _TYPES.search(config.word("model_type")):
+        raise _error(config, _HYBRID, "model_type")
+    strange = sorted(set(config.words("layer_types")) - _LAYERS)
+    if strange:
+        raise _error(config, f"has {quoted(strange[0])}: {_HYBRID}", "layer_types")
+    kinds = config.values.get("attn_type_list")
+    if isinstance(kinds, list) and any(kind == 0 for kind in kinds):
+        # MiniMax-01: 1 is softmax attention, 0 lightning attention.
+        raise _error(config, _HYBRID, "attn_type_list")
+    if config.flag("attn_output_gate", default=False):
+        raise _error(config, "attention with an output gate is not described", "attn_output_gate")
+    if config.flag("is_encoder_decoder", default=False):
+        raise config.error("is true; a model of encoder and decoder is not described", "is_encoder_decoder")
+
+
+def _error(config: Config, why: str, key: str) -> ConfigError:
+    return config.error(f"{why}, and the model would be forecast as another one", key)

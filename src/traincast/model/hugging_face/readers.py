@@ -1,0 +1,379 @@
+"""What can be read of a ``config.json``, and of which ``model_type``; a reader returns values for a model's table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from traincast.files import parse_toml
+from traincast.model.hugging_face.config import Config
+from traincast.model.table import merged
+
+Table = dict[str, Any]
+
+PLAIN: Table = {"gated": True, "norm": "rms"}
+"""A model like Llama, over which a family's values are laid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """How configs of some model types are read; fields as in ``data/hugging_face/families.toml``."""
+
+    types: tuple[str, ...] = ()
+    values: Table = field(default_factory=dict)
+    reads: tuple[str, ...] = ()
+    window_pattern: tuple[int, int] | None = None
+    tied: bool = False
+    four_times: bool = False
+    defaults: dict[str, int] = field(default_factory=dict)
+
+    def table(self, config: Config) -> Table:
+        """Return the values that a config says."""
+        table = merged(PLAIN, self.values)
+        for reader in (_head, *(READERS[name] for name in self.reads)):
+            table = merged(table, reader(config, self))
+        return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Keys of models that are not described, and why."""
+
+    models: str
+    keys: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of model types."""
+
+    family: tuple[Family, ...]
+    refused: tuple[Refused, ...]
+
+    def types(self) -> dict[str, Family]:
+        """Return the family of each model type."""
+        return {name: family for family in self.family for name in family.types}
+
+
+@cache
+def known() -> Known:
+    """Return all families and refused keys."""
+    text = (resources.files("traincast") / "data" / "hugging_face" / "families.toml").read_text(encoding="utf-8")
+    return msgspec.convert(parse_toml(text, "families.toml"), Known)
+
+
+def unknown_family(config: Config) -> Family:
+    """Return a family by the keys that a config of an unknown type has."""
+    reads = ["biases", "query_norm", "windows"]
+    if config.has("kv_lora_rank"):
+        reads.append("latent")
+    if config.has("n_routed_experts"):
+        reads.append("routed_experts")
+    elif config.has("moe_intermediate_size"):
+        reads.append("sparse_experts")
+    elif config.has("num_local_experts", "num_experts"):
+        reads.append("local_experts")
+    return Family(reads=tuple(reads))
+
+
+_Reader = Callable[[Config, Family], Table]
+READERS: dict[str, _Reader] = {}
+"""What families read, by name."""
+
+
+def _reader(read: _Reader) -> _Reader:
+    READERS[read.__name__.lstrip("_")] = read
+    return read
+
+
+def _head(config: Config, family: Family) -> Table:
+    """Read the sizes that every model has."""
+    default = family.defaults
+    hidden = config.whole("hidden_size", "n_embd", "d_model", "n_embed")
+    heads = config.whole("num_attention_heads", "n_head", "n_heads", default=default.get("num_attention_heads"))
+    kv_heads = config.whole(
+        *("num_key_value_heads", "num_kv_heads", "n_head_kv"), default=default.get("num_key_value_heads", heads)
+    )
+    attention: Table = {"heads": heads, "kv_heads": kv_heads}
+    head_dim = config.whole("head_dim", "kv_channels", "attention_head_dim", default=default.get("head_dim", 0))
+    if head_dim:
+        attention["head_dim"] = head_dim
+    elif heads == 0 or hidden % heads:
+        raise config.error(f"{hidden} do not divide into {heads} heads, and there is no head_dim", "hidden_size")
+    table: Table = {
+        "layers": config.whole("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+        "hidden": hidden,
+        "vocab": config.whole("vocab_size", "padded_vocab_size", default=default.get("vocab_size")),
+        "ffn_hidden": config.whole(
+            *("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"),
+            default=4 * hidden if family.four_times else None,
+        ),
+        "tied_embeddings": config.flag("tie_word_embeddings", default=family.tied),
+        "attention": attention,
+    }
+    positions = config.whole("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=0)
+    return {**table, "max_positions": positions} if positions else table
+
+
+@_reader
+def _biases(config: Config, _: Family) -> Table:
+    """Read ``attention_bias`` and ``mlp_bias`` as Llama has them; the attention output's own is not counted."""
+    return {
+        "attention": {"qkv_bias": config.flag("attention_bias", default=False)},
+        "linear_bias": config.flag("mlp_bias", default=False),
+    }
+
+
+@_reader
+def _qkv_biases(config: Config, _: Family) -> Table:
+    """Read the biases of queries, keys and values alone."""
+    keys = [key for key in ("attention_bias", "add_qkv_bias", "qkv_bias", "bias") if config.has(key)]
+    return {"attention": {"qkv_bias": any(config.flag(key, default=False) for key in keys)}}
+
+
+@_reader
+def _windows(config: Config, family: Family) -> Table:
+    """Read a sliding window: that of the layers that ``layer_types`` names, or the class's own pattern."""
+    if family.window_pattern and config.has("sliding_window") and not config.has("layer_types"):
+        few, every = family.window_pattern
+        if config.has("sliding_window_pattern"):
+            every = config.whole("sliding_window_pattern")
+            few = every - 1
+        return {"attention": {"window": config.whole("sliding_window"), "window_layers": few, "window_period": every}}
+    window = config.whole("sliding_window", "attention_chunk_size", default=0)
+    layers = config.whole("num_hidden_layers")
+    # Only the classes of Qwen have this key, and have it false.
+    used = config.flag("use_sliding_window", default=not config.word("model_type").startswith("qwen"))
+    if not window or not used:
+        return {}
+    kinds = config.words("layer_types")
+    if kinds and len(kinds) != layers:
+        raise config.error(f"has {len(kinds)} entries for {layers} layers", "layer_types")
+    if kinds:
+        key, local = "layer_types", [kind in ("sliding_attention", "chunked_attention") for kind in kinds]
+    elif config.has("max_window_layers"):
+        first = config.whole("max_window_layers")
+        key, local = "max_window_layers", [layer >= first for layer in range(layers)]
+    else:
+        return {"attention": {"window": window, "window_layers": 1, "window_period": 1}}
+    return {"attention": {"window": window, **_pattern(config, local, key)}} if any(local) else {}
+
+
+def _pattern(config: Config, local: list[bool], key: str) -> Table:
+    """Return the shortest period that has its layers with a window first, for a list of which layers have one."""
+    for period in range(1, len(local) + 1):
+        count = sum(local[:period])
+        if all(each == (layer % period < count) for layer, each in enumerate(local)):
+            return {"window_layers": count, "window_period": period}
+    config.note("window-layers-moved", f"{sum(local)} layers with a window are taken as the first ones", key)
+    return {"window_layers": sum(local), "window_period": len(local)}
+
+
+@_reader
+def _query_norm(config: Config, _: Family) -> Table:
+    """Read whether queries and keys are normalised."""
+    keys = [key for key in ("use_qk_norm", "qk_layernorm") if config.has(key)]
+    normalised = any(config.flag(key, default=False) for key in keys)
+    return {"attention": {"qk_norm": normalised, "qk_norm_whole": normalised}}
+
+
+@_reader
+def _latent(config: Config, _: Family) -> Table:
+    """Read multi-head latent attention."""
+    heads = config.whole("num_attention_heads", "n_head")
+    parts: Table = {
+        "kv_rank": config.whole("kv_lora_rank"),
+        "rope_head_dim": config.whole("qk_rope_head_dim"),
+        "nope_head_dim": config.whole("qk_nope_head_dim"),
+        "v_head_dim": config.whole("v_head_dim"),
+    }
+    if config.has("q_lora_rank"):
+        parts["q_rank"] = config.whole("q_lora_rank")
+    width = parts["nope_head_dim"] + parts["rope_head_dim"]
+    return {"attention": {"latent": parts, "kv_heads": heads, "head_dim": width}}
+
+
+@_reader
+def _local_experts(config: Config, _: Family) -> Table:
+    """Read experts as wide as ``intermediate_size``: Mixtral, gpt-oss, Grok-1, Phi-3.5-MoE."""
+    experts = config.whole("num_local_experts", "num_experts")
+    topk = config.whole("num_experts_per_tok", "experts_per_token", "num_selected_experts")
+    return {"experts": {"experts": experts, "topk": topk, "ffn_hidden": config.whole("intermediate_size")}}
+
+
+@_reader
+def _sparse_experts(config: Config, _: Family) -> Table:
+    """Read the experts of Qwen: every so many layers, but for those of ``mlp_only_layers``."""
+    dense = sorted(config.wholes("mlp_only_layers"))
+    if dense != list(range(len(dense))):
+        raise config.error(f"is {dense}; dense layers that are not the first are not described", "mlp_only_layers")
+    step = config.whole("decoder_sparse_step", default=1)
+    if dense and step != 1:
+        raise config.error(f"is {dense} beside a decoder_sparse_step of {step}; not described", "mlp_only_layers")
+    experts: Table = {
+        "experts": config.whole("num_experts"),
+        "topk": config.whole("num_experts_per_tok"),
+        "ffn_hidden": config.whole("moe_intermediate_size"),
+        "shared_ffn_hidden": config.whole("shared_expert_intermediate_size", default=0),
+        "first_dense_layers": len(dense),
+        "period": step,
+    }
+    # A gate of its own multiplies what the shared experts give (Transformers, modeling_qwen2_moe.py).
+    return {"experts": {**experts, "shared_gate": experts["shared_ffn_hidden"] > 0}}
+
+
+@_reader
+def _routed_experts(config: Config, _: Family) -> Table:
+    """Read the experts of DeepSeek: shared ones as a number, after the first dense layers."""
+    if not config.whole("n_routed_experts", default=0):
+        return {}
+    if config.whole("moe_layer_freq", default=1) != 1:
+        raise config.error(
+            f"is {config.values['moe_layer_freq']}; only experts in every layer are described", "moe_layer_freq"
+        )
+    width = config.whole("moe_intermediate_size")
+    return {
+        "experts": {
+            "experts": config.whole("n_routed_experts"),
+            "topk": config.whole("num_experts_per_tok"),
+            "ffn_hidden": width,
+            "shared_ffn_hidden": config.whole("n_shared_experts", default=0) * width,
+            "first_dense_layers": config.whole("first_k_dense_replace", default=0),
+            **_limited_routing(config),
+        },
+        "mtp_layers": config.whole("num_nextn_predict_layers", default=0),
+    }
+
+
+def _limited_routing(config: Config) -> Table:
+    """Read the groups of node-limited routing; ``topk_method`` greedy has none (DeepSeek, modeling_deepseek.py)."""
+    if config.has("topk_method") and config.word("topk_method") == "greedy":
+        return {}
+    groups, chosen = config.whole("n_group", default=1), config.whole("topk_group", default=1)
+    return {"groups": groups, "group_topk": chosen} if groups > 1 else {}
+
+
+@_reader
+def _full_experts(config: Config, _: Family) -> Table:
+    """Read experts that all have one width: OLMoE."""
+    experts, topk = config.whole("num_experts"), config.whole("num_experts_per_tok")
+    return {"experts": {"experts": experts, "topk": topk, "ffn_hidden": config.whole("intermediate_size")}}
+
+
+@_reader
+def _head_bias(config: Config, _: Family) -> Table:
+    """Read whether the LM head has a bias."""
+    return {"head_bias": config.flag("lm_head_bias", default=False)}
+
+
+@_reader
+def _learned_positions(config: Config, _: Family) -> Table:
+    """Read as many learned positions as the model has positions."""
+    return {"learned_positions": config.whole("n_positions", "max_position_embeddings")}
+
+
+@_reader
+def _bert(config: Config, _: Family) -> Table:
+    """Segments, pooler and the two heads of pretraining: Devlin et al. 2018, arXiv 1810.04805, appendix A.2."""
+    hidden, vocab = config.whole("hidden_size"), config.whole("vocab_size")
+    pooler = hidden * hidden + hidden
+    heads = hidden * hidden + 3 * hidden + vocab + 2 * hidden + 2
+    return {"other_params": config.whole("type_vocab_size", default=2) * hidden + pooler + heads}
+
+
+@_reader
+def _big_code(config: Config, _: Family) -> Table:
+    return {"attention": {"kv_heads": 1}} if config.flag("multi_query", default=True) else {}
+
+
+@_reader
+def _opt(config: Config, _: Family) -> Table:
+    hidden = config.whole("hidden_size")
+    if config.whole("word_embed_proj_dim", default=hidden) != hidden:
+        raise config.error("is not the hidden size; projected embeddings are not described", "word_embed_proj_dim")
+    # The class keeps two positions for the padding.
+    return {"learned_positions": config.whole("max_position_embeddings") + 2}
+
+
+@_reader
+def _mpt(config: Config, _: Family) -> Table:
+    attention, hidden = config.inner("attn_config"), config.whole("d_model")
+    bias = not config.flag("no_bias", default=True)
+    elsewhere = attention.flag("alibi", default=False) or attention.flag("rope", default=False)
+    learned = config.flag("learned_pos_emb", default=True) and not elsewhere
+    heads = config.whole("n_heads")
+    one = attention.word("attn_type") == "multiquery_attention"
+    return {
+        "ffn_hidden": hidden * config.whole("expansion_ratio", default=4),
+        "linear_bias": bias,
+        "learned_positions": config.whole("max_seq_len") if learned else 0,
+        "attention": {"qkv_bias": bias, "kv_heads": 1 if one else attention.whole("kv_n_heads", default=heads)},
+    }
+
+
+@_reader
+def _falcon(config: Config, _: Family) -> Table:
+    new = config.flag("new_decoder_architecture", default=False)
+    heads = config.whole("num_attention_heads", "n_head")
+    many = config.whole("num_kv_heads", "n_head_kv", default=heads)
+    one = not new and config.flag("multi_query", default=True)
+    beside = not new and config.flag("parallel_attn", default=True)
+    norms = config.whole("num_ln_in_parallel_attn", default=2) if new else 1 if beside else 2
+    bias = config.flag("bias", default=False)
+    return {
+        "norms_per_layer": norms,
+        "linear_bias": bias,
+        "attention": {"kv_heads": 1 if one else many if new else heads, "qkv_bias": bias},
+    }
+
+
+@_reader
+def _chatglm(config: Config, _: Family) -> Table:
+    heads = config.whole("num_attention_heads")
+    groups = config.whole("multi_query_group_num", default=heads)
+    few = config.flag("multi_query_attention", default=False)
+    return {
+        "norm": "rms" if config.flag("rmsnorm", default=True) else "layer",
+        "linear_bias": config.flag("add_bias_linear", default=False),
+        "attention": {"kv_heads": groups if few else heads, "qkv_bias": config.flag("add_qkv_bias", default=False)},
+    }
+
+
+@_reader
+def _dbrx(config: Config, _: Family) -> Table:
+    attention, ffn = config.inner("attn_config"), config.inner("ffn_config")
+    width = ffn.whole("ffn_hidden_size")
+    experts = {"experts": ffn.whole("moe_num_experts"), "topk": ffn.whole("moe_top_k"), "ffn_hidden": width}
+    return {
+        "ffn_hidden": width,
+        "experts": experts,
+        "attention": {"kv_heads": attention.whole("kv_n_heads", default=config.whole("n_heads"))},
+    }
+
+
+@_reader
+def _llama4(config: Config, _: Family) -> Table:
+    """Chunks are taken as a window; a layer without rotary positions sees all tokens."""
+    width, step = config.whole("intermediate_size"), config.whole("interleave_moe_layer_step", default=1)
+    experts: Table = {
+        "experts": config.whole("num_local_experts"),
+        "topk": config.whole("num_experts_per_tok"),
+        "ffn_hidden": width,
+        "shared_ffn_hidden": width,
+        "period": step,
+    }
+    table: Table = {"ffn_hidden": config.whole("intermediate_size_mlp", default=width), "experts": experts}
+    if config.has("layer_types") or not config.has("attention_chunk_size"):
+        return {**table, **_windows(config, Family())}
+    every = config.whole("no_rope_layer_interval", default=4)
+    window = config.whole("attention_chunk_size")
+    return {**table, "attention": {"window": window, "window_layers": every - 1, "window_period": every}}
+
+
+@_reader
+def _internlm(config: Config, _: Family) -> Table:
+    return {"attention": {"qkv_bias": config.flag("bias", default=True)}}
