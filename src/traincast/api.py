@@ -256,7 +256,7 @@ def simai(
     form = identify(path)
     if others or form.name != "aicb":
         what = f"{1 + len(others)} files" if others else form.title
-        raise ConfigError(f"SimAI's prices are those of one AICB/SimAI workload, but this is {what}", str(path))
+        raise ConfigError(f"SimAI's sum is that of one AICB/SimAI workload, but this is {what}", str(path))
     report = simai_sum(load(path), simai_machine(_name_of(chosen.cluster or DEFAULT_CLUSTER)), chosen.layout, overlap)
     if chosen.cluster:
         return report

@@ -75,7 +75,7 @@ def test_the_name_of_a_file_tells_reduce_from_what_holds_the_word(tmp_path, name
 def test_a_silent_log_of_what_is_not_priced_is_skipped(tmp_path):
     measured, _, skipped = read(tmp_path, nccl_log(ROWS, binary=False), "hypercube_1n.log")
     assert not len(measured)
-    assert {row.reason for row in skipped} == {"hypercube is no operation that is priced"}
+    assert {row.reason for row in skipped} == {"hypercube is no operation that can be estimated"}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_several_tests_in_one_log(tmp_path):
     measured, _, skipped = read(tmp_path, text)
     assert measured.op == ("all_reduce",) * 3 + ("all_to_all",)
     assert (measured.ranks.tolist(), measured.nodes.tolist()) == ([8, 8, 8, 2], [1, 1, 1, 2])
-    assert [row.reason for row in skipped] == ["hypercube is no operation that is priced"]
+    assert [row.reason for row in skipped] == ["hypercube is no operation that can be estimated"]
 
 
 def test_what_is_not_to_be_trusted_is_skipped_with_its_reason(tmp_path):

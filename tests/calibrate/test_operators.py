@@ -125,7 +125,7 @@ def test_simumax_attention_counts_masked_scores_too(tmp_path):
     [
         ("abacus,add,8x8,fp32,1", "nothing is known of the GPU 'abacus'"),
         ("T4,sort,8x8,fp32,1", "no operator is called 'sort'"),
-        (",add,8x8,fp32,1", "the GPU is not said"),
+        (",add,8x8,fp32,1", "the GPU is not specified"),
         ("T4,add,,fp32,1", "the row has no shape"),
         ("T4,add,8by8,fp32,1", "column shape is '8by8'; write it like 8192x1024"),
         (f"T4,add,{'9' * 5000},fp32,1", "column shape is"),

@@ -49,7 +49,7 @@ def test_each_row_is_priced_on_its_own_preset(file):
     assert [line for line, _ in reasons] == ["20", "18", "19"]
     assert reasons[0][1] == "cold"
     assert "no preset for the GPU 'abacus'" in reasons[1][1]
-    assert "not said" in reasons[2][1]
+    assert "not specified" in reasons[2][1]
 
 
 def test_groups_come_in_their_natural_order(file):
@@ -65,7 +65,7 @@ def test_groups_come_in_their_natural_order(file):
 def test_groups_can_be_crossed(file):
     groups = {group.name: group.figures for group in traincast.validate(file, by=["gpu+ranks"]).groups}
     assert {group.by for group in traincast.validate(file, by=["gpu+ranks"]).groups} == {"gpu+ranks"}
-    names = ["a100_sxm, 2", "a100_sxm, 8", "abacus, 2", "h100_sxm, 2", "h100_sxm, 8", "not said, 2"]
+    names = ["a100_sxm, 2", "a100_sxm, 8", "abacus, 2", "h100_sxm, 2", "h100_sxm, 8", "not specified, 2"]
     assert list(groups) == names
     assert [groups[name].evaluated for name in names] == [4, 4, 0, 4, 4, 0]
     assert groups["h100_sxm, 8"].bias == pytest.approx(0.25)

@@ -58,7 +58,7 @@ def test_without_a_cluster_it_says_which_was_taken():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--schedule", "gpipe"], "--schedule has no meaning for SimAI's prices"),
+        (["--schedule", "gpipe"], "--schedule has no meaning for SimAI's sum"),
         (["--dp", "8"], "--dp has no meaning"),
         (["--cp", "2"], "--cp has no meaning"),
         (["--stage-roles", "as-written"], "--stage-roles has no meaning"),
@@ -96,4 +96,4 @@ def test_other_formats_are_refused():
     for files in (["neusight_gpt2_large_dp.tsv"], ["aicb_scaled_512gpu.txt", "aicb_gpt_405b_1024gpu.txt"]):
         code, _, message = call(*(EXAMPLES / file for file in files), "--pricing", "simai")
         assert code == 1
-        assert "SimAI's prices are those of one AICB/SimAI workload" in message
+        assert "SimAI's sum is that of one AICB/SimAI workload" in message

@@ -180,7 +180,7 @@ def test_flags_that_have_what_they_need_are_not_said_to_be_unused():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--fp16", "--fp16: cannot stand beside --bf16"),
+        ("--fp16", "--fp16: cannot be combined with --bf16"),
         ("--overlap-param-gather --overlap-grad-reduce", "--overlap-param-gather: needs --use-distributed-optimizer"),
         ("--use-distributed-optimizer --overlap-param-gather", "--overlap-param-gather: needs --overlap-grad-reduce"),
         ("--num-distributed-optimizer-instances 2", "instances: needs --use-distributed-optimizer"),
@@ -253,7 +253,7 @@ def test_a_tokenizer_tells_its_vocabulary_or_it_is_assumed():
     ("words", "message"),
     [
         ("--num-layers x --hidden-size 8 --num-attention-heads 1", "--num-layers: is 'x'; it must be a whole number"),
-        ("--num-layers 2", "--hidden-size: is missing beside --num-layers"),
+        ("--num-layers 2", "--hidden-size: is missing; --num-layers needs it"),
         ("word", "'word' belongs to no flag"),
         ("--seq-length 3 4", "'4' belongs to no flag; --seq-length takes 1"),
         ("--tensor-model-parallel-size 0", "--tensor-model-parallel-size: is 0; it must be a whole number from 1 to"),

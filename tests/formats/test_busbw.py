@@ -105,7 +105,7 @@ def test_rates_over_which_nothing_is_priced_are_one_warning(tmp_path):
     path = write_aicb(tmp_path / "w.txt", rich_rows(), tp=2, ep=2, pp=2, ga=2, gpus=16)
     result = run(path, "h100", busbw_bytes_per_s={"tp.broadcast": 1e9, "cp": 1e9, "tp.all_gather": 1e9})
     (note,) = [note for note in result.warnings if note.code == "busbw-unused"]
-    assert note.text == "--busbw tp.broadcast, cp: no such communication was priced, so they change nothing"
+    assert note.text == "--busbw tp.broadcast, cp: no such communication was estimated, so they change nothing"
 
 
 def test_the_names_of_operations_are_those_of_the_workload():

@@ -99,7 +99,7 @@ def test_what_has_no_effect_is_said():
     texts = {note.code: note.text for note in capped.assumptions}
     assert capped.recompute_layers == max(capped.layers_Q)
     assert texts["recompute-layers-capped"] == (
-        "recompute_layers 99: a virtual stage has at most 2, all of which are computed again"
+        "recompute_layers 99: a virtual stage has at most 2, all of which are recomputed"
     )
     assert texts["assumed-recompute"] == "recompute is not given: full, as recompute_layers is given"
     assert "cp-kind-unused" in codes(resolve_job(replace(DENSE, cp_kind="ring")))

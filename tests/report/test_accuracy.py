@@ -70,7 +70,7 @@ def test_nothing_predicted_is_said(tmp_path, shown):
     path.write_text("ranks,size_bytes,time_us\n8,1024,5\n")
     out = shown(print_validation, traincast.validate(path))
     assert out.startswith("No row could be predicted")
-    assert "1 row: the GPU is not said; give a cluster (first: line 2)" in out
+    assert "1 row: the GPU is not specified; give a cluster (first: line 2)" in out
 
 
 def test_a_collective_for_people_and_machines(shown):

@@ -75,7 +75,7 @@ def test_loads_that_do_not_fit_the_expert_ranks_are_refused(options, message):
         ({"expert_loads": (math.inf, 1.0)}, "expert_loads: is inf"),
         ({"expert_loads": (0.0, 0.0)}, "expert_loads: gives no expert rank any tokens"),
         ({"expert_loads": ()}, "expert_loads: gives no expert rank any tokens"),
-        ({"expert_loads": (1.0, 2.0), "expert_imbalance": 1.5}, "expert_loads: stands beside expert_imbalance"),
+        ({"expert_loads": (1.0, 2.0), "expert_imbalance": 1.5}, "expert_loads: cannot be combined with expert_imb"),
     ],
 )
 def test_what_is_no_load_is_refused(options, message):

@@ -88,7 +88,7 @@ class Calibration:
             )
         yield from (f"Note: {note}." for note in self.notes)
         if self.cluster.measured is not None:
-            yield "That is the formula. The groups in the tables at the end are priced by those instead."
+            yield "That is the formula. The groups in the tables at the end take their times from there instead."
 
 
 def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: bool = False) -> Calibration:

@@ -217,7 +217,7 @@ def _suspicion(op: str, size: str, times: list[str]) -> str:
     try:
         operation_named(op)
     except UnknownNameError:
-        return f"{op} is no operation that is priced"
+        return f"{op} is no operation that can be estimated"
     try:
         out_of_place, in_place = map(float, times)
         known = math.isfinite(out_of_place) and math.isfinite(in_place)

@@ -164,7 +164,7 @@ def _gpu(row: Row, default: Gpu | None = None) -> Gpu:
     if "gpu" not in row.cells:
         if default is not None:
             return default
-        raise _UnusableError("the GPU is not said")
+        raise _UnusableError("the GPU is not specified")
     gpu = find_gpu(row.cells["gpu"])
     if gpu is None:
         raise _UnusableError(f"nothing is known of the GPU {row.cells['gpu']!r}")
@@ -261,7 +261,7 @@ def _experts(row: Row) -> _Read:
     )
     tp, ep = (row.count(name) if name in row.cells else 1 for name in ("tp", "ep"))
     if row.cells.get("distribution", "balanced") not in ("balanced", "uniform"):
-        raise _UnusableError("the tokens of the measured rank are not said where routing is uneven")
+        raise _UnusableError("the tokens of the measured rank are not specified where routing is uneven")
     rows, groups, width = max(1, tokens * topk // ep), max(1, experts // ep), max(1, ffn // tp)
     dtype = _dtype(row)
     calls = (

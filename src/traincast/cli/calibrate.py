@@ -12,7 +12,7 @@ from traincast.cli.terminal import announced, console, print_json, print_line, p
 @click.option("--cluster", metavar="NAME|FILE", help="Of collectives: preset, GPU or TOML file to start from.")
 @click.option("--gpu", metavar="NAME|FILE", help="Of operators: the accelerator that they were measured on.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the fitted profile there.")
-@click.option("--table", is_flag=True, help="Keep the measured times: they price just these groups.")
+@click.option("--table", is_flag=True, help="Keep the measured times, which just these groups then take.")
 @click.option("--json", "as_json", is_flag=True, help="Print residuals and constants as JSON and nothing else.")
 def command(
     files: tuple[Path, ...], cluster: str | None, gpu: str | None, out: Path | None, table: bool, as_json: bool
@@ -27,7 +27,7 @@ def command(
     if cluster is not None:
         _collectives(files, cluster, out, table=table, as_json=as_json)
     elif gpu is not None and table:
-        raise click.UsageError("--table is of collectives; it has no meaning beside --gpu")
+        raise click.UsageError("--table is for collectives and cannot be combined with --gpu")
     elif gpu is not None:
         _operators(files, gpu, out, as_json=as_json)
 

@@ -281,7 +281,7 @@ _STEP_OPTIONS = (
         type=Name(NETWORKS),
         default=NETWORKS[0],
         show_default=True,
-        help="How groups share links: as flows where they can meet, never, or always as flows.",
+        help="When the flows on shared links are solved: where groups can contend, never, or always.",
     ),
     click.option(
         "--network-seeds",

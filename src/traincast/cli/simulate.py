@@ -36,8 +36,8 @@ from traincast.job.options import COMM_SOURCES, SimaiOverlap, SimulateOptions, S
     show_default=True,
     help="Embedding and final rows on the first and last virtual stage, or on every stage.",
 )
-@click.option("--overlap-grad-reduce", is_flag=True, help="Reduce gradients beside the last backward.")
-@click.option("--pp-comm", "pp_message_bytes", type=size, metavar="SIZE", help="Size of one message between stages.")
+@click.option("--overlap-grad-reduce", is_flag=True, help="Overlap the gradient reduction with the last backward pass.")
+@click.option("--pp-comm", "pp_message_bytes", type=size, metavar="SIZE", help="Size of one pipeline send/recv.")
 @click.option(
     "--comm",
     type=Name(COMM_SOURCES),
@@ -63,14 +63,14 @@ from traincast.job.options import COMM_SOURCES, SimaiOverlap, SimulateOptions, S
     type=Name(("traincast", "simai")),
     default="traincast",
     show_default=True,
-    help="simai: SimAI-Analytical's own sum of an AICB file, beside the simulated step.",
+    help="simai: SimAI-Analytical's own sum of an AICB file, next to the simulated step.",
 )
 @click.option(
     "--simai-overlap",
     "overlap",
     type=simai_overlap,
     metavar="GROUP=SHARE,...",
-    help="Shares that SimAI takes as hidden, such as tp=0.5,dp=1,pp=0.5.",
+    help="Shares of communication that SimAI takes as overlapped, such as tp=0.5,dp=1,pp=0.5.",
 )
 @step_options
 @output_options
@@ -92,7 +92,7 @@ def command(
         options = make_options(**changes)
     if pricing == "simai":
         if out:
-            raise click.UsageError("--out has no meaning for SimAI's prices; run without --pricing simai")
+            raise click.UsageError("--out has no meaning for SimAI's sum; run without --pricing simai")
         _simai(files, options, overlap, as_json=as_json, quiet=quiet)
         return
     if overlap is not None:

@@ -43,7 +43,7 @@ def granularity(pasted: Pasted) -> str:
     if "recompute-granularity" in pasted:
         found = pasted.choice("recompute-granularity", {"full": "full", "selective": "selective"})
         if layer and found == "full":
-            raise pasted.wrong("moe-layer-recompute", "cannot stand beside --recompute-granularity full")
+            raise pasted.wrong("moe-layer-recompute", "cannot be combined with --recompute-granularity full")
         return found
     return "selective" if layer or pasted.is_on("recompute-activations") else "none"
 
@@ -71,7 +71,7 @@ def recompute_fields(pasted: Pasted) -> dict[str, Any]:
     overlap = "overlap-moe-expert-parallel-comm"
     if pasted.is_on(overlap) and (recompute == "full" or "moe" in fields.get("recompute_modules", ())):
         what = "--recompute-granularity full" if recompute == "full" else "moe among --recompute-modules"
-        raise pasted.wrong(overlap, f"cannot stand beside {what}")
+        raise pasted.wrong(overlap, f"cannot be combined with {what}")
     return fields
 
 
@@ -90,7 +90,7 @@ _REFUSED: tuple[tuple[tuple[str, ...], Callable[[Pasted], bool], str], ...] = (
     (
         ("shared_experts",),
         lambda pasted: "moe-shared-expert-intermediate-size" in pasted and pasted.is_on("moe-shared-expert-overlap"),
-        "cannot stand beside --moe-shared-expert-overlap",
+        "cannot be combined with --moe-shared-expert-overlap",
     ),
     (("moe_act", "layernorm"), _delayed, "cannot be recomputed with fp8 by delayed scaling; give another --fp8-recipe"),
 )
@@ -149,7 +149,7 @@ def check_combinations(pasted: Pasted, fields: Mapping[str, Any], described: boo
         If two flags contradict each other, or one needs another.
     """
     if pasted.is_on("fp16") and pasted.is_on("bf16"):
-        raise pasted.wrong("fp16", "cannot stand beside --bf16; give one of them")
+        raise pasted.wrong("fp16", "cannot be combined with --bf16; give one of them")
     _check_distributed_optimizer(pasted, fields["zero"])
     _check_types(pasted, fields["zero"])
     if pasted.is_on("moe-enable-deepep") and not sends_once_to_a_node(pasted):
@@ -196,7 +196,7 @@ def _check_types(pasted: Pasted, zero: int) -> None:
             raise pasted.wrong(flag, f"is {pasted.text(flag)}, which needs --{aware}")
     in_fp32 = "accumulate-allreduce-grads-in-fp32"
     if pasted.is_on("bf16") and pasted.is_on(in_fp32) and pasted.flags.get("main-grads-dtype") == ("bf16",):
-        raise pasted.wrong("main-grads-dtype", f"is bf16, but --{in_fp32} stands beside it")
+        raise pasted.wrong("main-grads-dtype", f"is bf16, but --{in_fp32} is given too")
 
 
 def _unused(flag: str, why: str) -> Note:

@@ -36,7 +36,7 @@ def described_model(pasted: Pasted, notes: list[Note]) -> Model | None:
         return None
     for flag in ("hidden-size", "num-attention-heads"):
         if flag not in pasted:
-            raise pasted.wrong(flag, "is missing beside --num-layers")
+            raise pasted.wrong(flag, "is missing; --num-layers needs it")
     hidden, heads = pasted.count("hidden-size", 1), pasted.count("num-attention-heads", 1)
     gated = pasted.is_on("swiglu") or pasted.is_on("quick-geglu")
     # Source: arguments.py, validate_args: 4 h, or for a gated layer 8 h / 3 rounded to 64.

@@ -189,7 +189,7 @@ class Gpu:
             If the accelerator has none for it; the message lists those it has.
         """
         if dtype not in PEAK_OF_DTYPE:
-            raise UnknownNameError("dtype of a matrix product", dtype, PEAK_OF_DTYPE)
+            raise UnknownNameError("dtype of a GEMM", dtype, PEAK_OF_DTYPE)
         peak = self._peak(dtype)
         if peak is None:
             known = ", ".join(name for name in PEAK_OF_DTYPE if self.has_peak(name))

@@ -198,14 +198,14 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
         layers = max(1, round(share * most_layers))
         decided.note(
             "selective-as-layers",
-            f"selective of {decided.framework.name} computes {share:g} of each layer again: taken as {layers} of "
+            f"selective of {decided.framework.name} recomputes {share:g} of each layer: taken as {layers} of "
             f"{most_layers} layers in full",
         )
         recompute = "full"
     if layers is not None and layers > most_layers:
         decided.note(
             "recompute-layers-capped",
-            f"recompute_layers {layers}: a virtual stage has at most {most_layers}, all of which are computed again",
+            f"recompute_layers {layers}: a virtual stage has at most {most_layers}, all of which are recomputed",
         )
         layers = most_layers
     if request.recompute_method == "uniform":

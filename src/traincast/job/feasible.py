@@ -92,7 +92,7 @@ def check_model(model: Model, *, tp: int, ep: int, etp: int) -> None:
             f"{_divisors(kv_heads)}, or a multiple of {kv_heads}"
         )
     if model.ffn_hidden % tp:
-        raise InfeasibleError(f"tp {tp} does not divide the feed-forward width {model.ffn_hidden} of {model.name}")
+        raise InfeasibleError(f"tp {tp} does not divide the MLP width {model.ffn_hidden} of {model.name}")
     if model.experts is None:
         return
     if model.experts.experts % ep:

@@ -106,7 +106,7 @@ class LayoutOptions:
 def _checked_loads(loads: Iterable[float] | str | Path, imbalance: float | None) -> tuple[float, ...] | Path:
     """Refuse loads that are none, that are all zero, or that stand beside a single factor."""
     if imbalance is not None:
-        raise ConfigError("stands beside expert_imbalance; give one of the two", "expert_loads")
+        raise ConfigError("cannot be combined with expert_imbalance; give one of the two", "expert_loads")
     if isinstance(loads, str | Path):
         return Path(loads)
     found = tuple(loads)

@@ -170,7 +170,7 @@ _WRITTEN_AS: dict[str, Any] = {"expert_loads": tuple[float, ...] | str}
 
 
 def _job_table(job: JobRequest) -> dict[str, object]:
-    """Return a job as the sections of a job file; a framework that no name leads to stands beside it in full."""
+    """Return a job as the sections of a job file; a framework that no name leads to is given too in full."""
     said = {each.name: getattr(job, each.name) for each in fields(JobRequest) if _is_said(job, each)}
     framework = said.pop("framework", None)
     software = {} if framework is None or isinstance(framework, Framework) else {"framework": framework}

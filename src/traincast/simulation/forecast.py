@@ -83,7 +83,7 @@ def _warnings(job: Job, plan: SchedulePlan, cluster: Cluster, *, allow_oom: bool
     if verdict.doubtful:
         found.append(Note("out-of-memory" if verdict.refused else "may-run-out-of-memory", verdict.text))
     if plan.overlapped_p2p and not job.overlap_p2p and job.parallel.pp > 1:
-        text = f"messages of the schedule {plan.name} travel beside computation here; overlap_p2p off changes nothing"
+        text = f"P2P of the schedule {plan.name} is overlapped with computation here; overlap_p2p off changes nothing"
         found.append(Note("overlap-p2p-unused", text))
     return tuple(found)
 

@@ -88,7 +88,7 @@ def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:
     flag = f"sharp {job.sharp}"
     if cluster.inter.kind != "infiniband":
         text = (
-            f"{flag} has no effect: {cluster.name} is not said to be InfiniBand, and other switches reduce nothing; "
+            f"{flag} has no effect: {cluster.name} is not specified as InfiniBand, and other switches reduce nothing; "
             'give a cluster file with kind = "infiniband" in [inter] where it is'
         )
         return replace(workload, warnings=(*workload.warnings, Note("sharp-unused", text)))

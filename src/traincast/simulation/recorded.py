@@ -183,7 +183,7 @@ def _recorded(result: Result, record: RunRecord) -> Result:
     if record.cluster_assumed:
         assumptions = (*assumptions, Note("cluster-default", f"no cluster was given; taken as {name}"))
         if any(each.algorithm != "measured" for each in result.collectives):
-            text = f"communication was priced for {name}, because no cluster was given (use --cluster)"
+            text = f"communication was estimated for {name}, because no cluster was given (use --cluster)"
             warnings = (*warnings, Note("cluster-default", text))
     table = record_to_table(record)
     return replace(result, run=table, inputs=record.inputs, assumptions=assumptions, warnings=warnings)

@@ -45,8 +45,8 @@ def _with_compute(workload: Workload, gpu: Gpu) -> Workload:
     if not calls:
         return workload
     text = (
-        f"{counted(calls, 'distinct computation has', 'distinct computations have')} a shape and no time; priced as "
-        f"kernels alone on {gpu.name}, without what a framework adds"
+        f"{counted(calls, 'distinct computation has', 'distinct computations have')} a shape and no time; estimated "
+        f"as kernels that run alone on {gpu.name}, without what a framework adds"
     )
     ops = price_compute(workload.ops, gpu, CostFactors()).ops
     return replace(workload, ops=ops, assumptions=(*workload.assumptions, Note("compute-priced", text)))

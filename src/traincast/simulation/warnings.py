@@ -156,7 +156,8 @@ def _overlap(step: Step) -> tuple[Note, ...]:
     longer = settled.timeline.step_s / settled.alone_step_s - 1
     text = (
         f"what runs side by side takes longer (slowdown at full overlap: {shown}): +{longer:.2%} on the step, "
-        f"found in {counted(settled.rounds, 'round')}, the last of which changed it by {settled.residual:.1g} of itself"
+        f"found in {counted(settled.rounds, 'round')} of simulation; the last round changed the step by "
+        f"{100 * settled.residual:.4f} %"
     )
     return (Note("overlap-slowdown", text),)
 
@@ -213,7 +214,9 @@ def _unused_rates(step: Step) -> tuple[Note, ...]:
     unused = [name for name in step.setting.busbw_bytes_per_s if name not in used]
     if not unused:
         return ()
-    text = f"--busbw {', '.join(unused)}: no such communication was priced, so {'it' if len(unused) == 1 else 'they'}"
+    text = (
+        f"--busbw {', '.join(unused)}: no such communication was estimated, so {'it' if len(unused) == 1 else 'they'}"
+    )
     return (Note("busbw-unused", f"{text} {'changes' if len(unused) == 1 else 'change'} nothing"),)
 
 

@@ -104,7 +104,9 @@ def _prices(measured: CollectiveMeasurements, plan: list[Unseen]) -> tuple[list[
     """Return the price of each row, and why a row has none."""
     prices: list[Price | None] = [None] * len(measured)
     reasons = {
-        row: "the GPU is not said; give a cluster" if gpu is None else f"no preset for the GPU {gpu!r}; give a cluster"
+        row: "the GPU is not specified; give a cluster"
+        if gpu is None
+        else f"no preset for the GPU {gpu!r}; give a cluster"
         for row, gpu in enumerate(measured.gpu)
     }
     for rows, cluster in plan:
@@ -136,7 +138,7 @@ def _details(
 def _groupings(measured: CollectiveMeasurements, clusters: list[Cluster | None]) -> tuple[Grouping, ...]:
     """Return the rows by GPU (or cluster, where no GPU is said), operation, ranks and size."""
     gpus = [
-        gpu or ("not said" if cluster is None else cluster.name)
+        gpu or ("not specified" if cluster is None else cluster.name)
         for gpu, cluster in zip(measured.gpu, clusters, strict=True)
     ]
     return (

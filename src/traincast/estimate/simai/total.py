@@ -71,7 +71,7 @@ def refuse_beside_simai(options: SimulateOptions) -> None:
     pricing = [each.name for each in fields(SimulateOptions) if each.name not in ("layout", "cluster")]
     given += [_FLAGS.get(name, name) for name in pricing if getattr(options, name) != getattr(SimulateOptions(), name)]
     if given:
-        raise ConfigError(f"{flag_of(given[0])} has no meaning for SimAI's prices")
+        raise ConfigError(f"{flag_of(given[0])} has no meaning for SimAI's sum")
 
 
 def simai_sum(

@@ -35,7 +35,7 @@ _COLUMNS = (
 )
 _ODDITIES = {
     "token-case": "{token} is not in upper case",
-    "size-beside-none": "a size stands beside NONE and is not used",
+    "size-beside-none": "NONE has a size, which is not used",
     "zero-size": "{token} of 0 bytes",
 }
 _PLACEHOLDER_S = 1 / GIGA

@@ -97,8 +97,8 @@ def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: La
     if not activation:
         notes.warn(
             "pp-comm-unknown",
-            f"the header says {said} and no row shows the size of an activation; messages between stages take no "
-            "time (give --pp-comm)",
+            f"the header says {said} and no row shows the size of an activation; pipeline sends and receives "
+            "take no time (give --pp-comm)",
         )
         return 0
     sequence_parallel = token in (Operation.ALL_GATHER, Operation.REDUCE_SCATTER)
@@ -106,8 +106,7 @@ def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: La
     shared = f" / tp {layout.parallel.tp} (sequence parallel rows)" if sequence_parallel else ""
     notes.assume(
         "pp-comm-absent",
-        f"the header says {said}; a message between stages is the activation of {activation} bytes"
-        f"{shared} = {size} bytes",
+        f"the header says {said}; a pipeline send/recv is the activation of {activation} bytes{shared} = {size} bytes",
         line,
     )
     return size

@@ -237,14 +237,14 @@ def _message_bytes(steps: Steps, layout: _Layout, options: LayoutOptions, notes:
     if not sizes:
         notes.warn(
             "pp-comm-unknown",
-            "no row is a message between stages; they take no time (give --pp-comm)",
+            "no row is a pipeline send/recv; they take no time (give --pp-comm)",
         )
         return 0
     size, times = sizes.most_common(1)[0]
     if len(sizes) > 1:
         notes.assume(
             "pp-comm-mixed",
-            f"messages between stages have {len(sizes)} sizes; all are taken as the commonest, {format_size(size)} "
+            f"pipeline sends and receives have {len(sizes)} sizes; all are taken as the commonest, {format_size(size)} "
             f"({times} of {sum(sizes.values())})",
         )
     return size

@@ -66,7 +66,7 @@ def decide_layouts(run: Run, options: LayoutOptions, notes: Notebook) -> Layouts
             None,
         )
     if target.dp != original.dp:
-        text = f"the run was traced with dp {original.dp}; reductions over dp {target.dp} are priced by the model"
+        text = f"the run was traced with dp {original.dp}; reductions over dp {target.dp} are estimated"
         notes.assume("dp-extrapolated", text, None)
     return Layouts(original, target)
 

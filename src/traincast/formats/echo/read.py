@@ -192,7 +192,7 @@ class _Replay:
             return max(traced)
         inside = [sub.call.size_bytes or 0 for op in self.run.ops if op.op == "forward_step" for sub in op.sub_ops]
         size = max(inside, default=0)
-        text = f"the trace has no message between stages; taken as its largest exchange, {size} bytes (give --pp-comm)"
+        text = f"the trace has no pipeline send/recv; taken as its largest exchange, {size} bytes (give --pp-comm)"
         self.notes.assume("message-size", text, None)
         return size
 

@@ -293,7 +293,7 @@ class _Splitter:
     ) -> Op:
         if size_bytes is None and time_s is None:
             message = f"the communication {name!r} of {op.op!r} has no time to use, and its shape or type gives no size"
-            raise FormatError(f"{message} to price", op.path, op.line)
+            raise FormatError(f"{message} to estimate it from", op.path, op.line)
         time_s = None if time_s is None else resolved_s(time_s, op.timestamp_s)
         return collective_op(name, phase, *what, size_bytes, time_s, place=Place(self.file, op.line), part=op.op)
 

@@ -332,7 +332,7 @@ class _RowReader:
             text = "SENDRECV hands over activations; write it in forward_comm_type or backward_comm_type"
             raise self.error(number, f"column {part}_comm_type: {text}")
         if group is Group.NONE and elements:
-            text = f"a size stands beside None in column {part}_comm_size and is not used"
+            text = f"None has a size in column {part}_comm_size, which is not used"
             self.remarks.add("size-beside-none", text, number)
         elif group is not Group.NONE and not elements:
             self.remarks.add("zero-size", f"column {part}_comm_size: a communication of 0 elements", number)

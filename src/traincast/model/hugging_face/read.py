@@ -61,7 +61,7 @@ def read_config(path: Path) -> Model:
         if isinstance(document.get(key), dict):
             inner = {"model_type": document.get("model_type"), **document[key]}
             config = Config(inner, f"{key}.", shown)
-            config.note("language-model-only", f"only {key} is read: what is beside the language model is left out")
+            config.note("language-model-only", f"only {key} is read: all but the language model is left out")
             break
     _refuse_undescribed(config)
     table = _family(config).table(config) | {"name": _name(document, path), "source": shown}

@@ -213,7 +213,7 @@ def _sparse_experts(config: Config, _: Family) -> Table:
         raise config.error(f"is {dense}; dense layers that are not the first are not described", "mlp_only_layers")
     step = config.whole("decoder_sparse_step", default=1)
     if dense and step != 1:
-        raise config.error(f"is {dense} beside a decoder_sparse_step of {step}; not described", "mlp_only_layers")
+        raise config.error(f"is {dense} with a decoder_sparse_step of {step}; not described", "mlp_only_layers")
     experts: Table = {
         "experts": config.whole("num_experts"),
         "topk": config.whole("num_experts_per_tok"),
