@@ -44,7 +44,19 @@ ROOMS = (
 FRONT = {"__init__", "__main__"}
 CLOSED = {
     "engine": {"errors", "engine"},
-    "cli": {"api", "simulation", "report", "diagnostics", "hardware", "model", "job", "dialects", *ROOMS[:4], "cli"},
+    "cli": {
+        "api",
+        "schedules",
+        "simulation",
+        "report",
+        "diagnostics",
+        "hardware",
+        "model",
+        "job",
+        "dialects",
+        *ROOMS[:4],
+        "cli",
+    },
 }
 """Rooms that may import less than what is before them."""
 

@@ -66,8 +66,11 @@ def test_flags_have_one_owner():
     assert len(names) == len(set(names))
 
 
-def test_schedules_are_those_of_the_registry():
-    assert sorted(BUILT_IN) == REGISTRY.names()
+@pytest.mark.parametrize("name", ["predict", "simulate"])
+def test_help_lists_the_schedules_of_the_registry(name):
+    (option,) = (each for each in cli.get_command(None, name).params if "--schedule" in each.opts)
+    assert option.help == f"Pipeline schedule: {', '.join(REGISTRY.names())}."
+    assert set(BUILT_IN) <= set(REGISTRY.names())
 
 
 def test_init_writes_a_job_once(tmp_path):

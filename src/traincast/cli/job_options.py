@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from traincast.cli.options import Name, in_range, tokens
+from traincast.cli.options import Name, in_range, schedule_option, tokens
 from traincast.dialects import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft
 from traincast.job.flags import JOB_FLAGS, Flag
-from traincast.job.job import OLD_NAMES, SCHEDULES, under_new_names
+from traincast.job.job import OLD_NAMES, under_new_names
 from traincast.job.job_file import read_job_file
+from traincast.schedules.plan import SCHEDULES
 
 if TYPE_CHECKING:
     from traincast.job.record import RunRecord
@@ -145,14 +145,6 @@ def _gathered(
     return read_job_file(words[0]).under(said)
 
 
-def _check_name(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Refuse a schedule that is neither built in nor a plug-in's."""
-    if value is None or value in SCHEDULES:
-        return value
-    added = [entry.name for entry in entry_points(group="traincast.schedules")]
-    return Name((*SCHEDULES, *added)).convert(value, option, context)
-
-
 def _names(context: click.Context, option: click.Parameter, value: str | None, known: Name) -> tuple[str, ...] | None:
     """Split names at commas and blanks; refuse one that is none of the known ones."""
     words = None if value is None else value.replace(",", " ").split()
@@ -160,26 +152,16 @@ def _names(context: click.Context, option: click.Parameter, value: str | None, k
 
 
 def _option(flag: Flag) -> Callable[[F], F]:
+    known = ", ".join(flag.choices)
+    if flag.field == "schedule":
+        return schedule_option(Name(SCHEDULES.names()))
     if flag.kind == "switch":
-        name = flag.names[0].removeprefix("--")
-        forms = (f"--{name}/--no-{name}", *(each for each in flag.names[1:]))
-        return click.option(*forms, flag.field, default=None, help=flag.help)
-    kinds: dict[str, Any] = {
-        "text": str,
-        "count": in_range(flag.field, flag.least, flag.most),
-        "number": in_range(flag.field, flag.least, flag.most),
-        "tokens": tokens,
-        "choice": Name(flag.choices),
-    }
-    if flag.kind == "text" and flag.choices:
-        known = ", ".join(flag.choices)
-        return click.option(
-            *flag.names, flag.field, metavar="NAME", callback=_check_name, help=f"{flag.help[:-1]}: {known}."
-        )
+        first, *others = flag.names
+        return click.option(f"{first}/--no-{first[2:]}", *others, flag.field, default=None, help=flag.help)
     if flag.kind == "names":
-        split, known = partial(_names, known=Name(flag.choices)), ", ".join(flag.choices)
-        return click.option(
-            *flag.names, flag.field, metavar="A,B", callback=split, help=f"{flag.help[:-1]}; known: {known}."
-        )
+        split, text = partial(_names, known=Name(flag.choices)), f"{flag.help[:-1]}; known: {known}."
+        return click.option(*flag.names, flag.field, metavar="A,B", callback=split, help=text)
+    number = in_range(flag.field, flag.least, flag.most)
+    types: dict[str, Any] = {"tokens": tokens, "choice": Name(flag.choices), "count": number, "number": number}
     metavar = {"text": "NAME|FILE", "count": "N", "tokens": "N", "number": "X"}.get(flag.kind)
-    return click.option(*flag.names, flag.field, type=kinds[flag.kind], metavar=metavar, help=flag.help)
+    return click.option(*flag.names, flag.field, type=types.get(flag.kind, str), metavar=metavar, help=flag.help)

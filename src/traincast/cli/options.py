@@ -25,6 +25,7 @@ from traincast.job.options import (
     parse_overlap,
 )
 from traincast.names import find_name, known_names
+from traincast.schedules.plan import SCHEDULES
 from traincast.units import (
     RANGES,
     Range,
@@ -344,6 +345,12 @@ def layout_options(function: F) -> F:
         ),
         function,
     )
+
+
+def schedule_option(kind: Name | None = None) -> Callable[[F], F]:
+    """Return the option ``--schedule``, which lists every schedule, those of plug-ins too."""
+    known = ", ".join(SCHEDULES.names())
+    return click.option("--schedule", type=kind, metavar="NAME", help=f"Pipeline schedule: {known}.")
 
 
 def json_option(what: str) -> Callable[[F], F]:

@@ -14,6 +14,7 @@ from traincast.cli.options import (
     on_command_line,
     output_options,
     recorded_run,
+    schedule_option,
     simai_overlap,
     size,
     step_options,
@@ -28,7 +29,7 @@ from traincast.job.options import COMM_SOURCES, SimaiOverlap, SimulateOptions, S
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file (default: h100, with a warning).")
 @layout_options
-@click.option("--schedule", metavar="NAME", help="Pipeline schedule: gpipe, 1f1b, interleaved.")
+@schedule_option()
 @click.option(
     "--stage-roles",
     type=Name(role.value for role in StageRoles),

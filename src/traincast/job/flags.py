@@ -12,7 +12,7 @@ from importlib import resources
 from typing import NamedTuple, get_args, get_origin
 
 from traincast.job.feasible import CHOICES
-from traincast.job.job import SCHEDULES, JobRequest
+from traincast.job.job import JobRequest
 from traincast.model.recompute import RECOMPUTE_MODULES
 
 _OTHER_NAMES = {"pp_message_bytes": "--pp-comm"}
@@ -56,8 +56,7 @@ def _kind(field: str, types: tuple[object, ...]) -> tuple[str, tuple[str, ...]]:
     if any(get_origin(each) is tuple for each in types):
         return "names", RECOMPUTE_MODULES
     plain = {bool: "switch", int: "count", float: "number"}
-    found = next((plain[each] for each in types if each in plain), "text")
-    return found, SCHEDULES if field == "schedule" else ()
+    return next((plain[each] for each in types if each in plain), "text"), ()
 
 
 JOB_FLAGS = tuple(_flags("job"))
