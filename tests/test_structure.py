@@ -2,7 +2,9 @@
 
 import ast
 import importlib
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import traincast
 
 SOURCE = Path(traincast.__file__).parent
+ROOT = Path(__file__).parent.parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 LONGEST = 600
 ROOMS = (
@@ -121,12 +124,28 @@ def test_a_public_name_is_there_and_documented(name):
     assert name == "__version__" or (value.__doc__ or "").strip()
 
 
-def test_public_names_are_sorted_and_complete():
-    assert list(traincast.__all__) == sorted(traincast.__all__)
+def test_public_names_are_those_of_the_page_and_no_others():
+    assert list(traincast.__all__) == sorted(traincast.__all__) == dir(traincast)
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    assert sorted(name for cell in cells for name in re.findall(r"`(\w+)`", cell)) == traincast.__all__
     with pytest.raises(AttributeError, match="no_such_name"):
         traincast.no_such_name  # noqa: B018
-    for name in ("api", "cli", "formats"):
-        assert importlib.import_module(f"traincast.{name}").__doc__
+
+
+def test_a_public_name_is_found_where_type_checkers_find_it():
+    """What the package imports for type checkers alone is what it hands out."""
+    (block,) = (node for node in ast.parse((SOURCE / "__init__.py").read_text()).body if isinstance(node, ast.If))
+    found = {alias.name: node.module for node in block.body for alias in node.names}
+    assert {*found, "__version__"} == set(traincast.__all__)
+    for name, module in found.items():
+        assert getattr(traincast, name) is getattr(importlib.import_module(module), name)
+
+
+def test_the_package_is_marked_as_typed_and_ships_whole():
+    assert (SOURCE / "py.typed").is_file()
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel == {"packages": ["src/traincast"]}, "hatch ships every file of a package, unless told otherwise"
 
 
 @pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) == "api"], ids=module_name)

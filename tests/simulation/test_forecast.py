@@ -11,7 +11,7 @@ from traincast import api
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.job import JobRequest
-from traincast.job.options import SimulateOptions
+from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
 from traincast.model.counts import adapter_parameters, model_flops_per_step, token_flops
 from traincast.model.load import load_model
 from traincast.report.json import result_to_dict
@@ -243,3 +243,11 @@ def test_a_refusal_for_memory_carries_its_numbers():
     with pytest.raises(InfeasibleError, match="do not divide") as refused:
         api.predict(replace(request, gpus=9), "h100")
     assert (refused.value.needed_bytes, refused.value.limit_bytes, refused.value.stage) == (None, None, None)
+
+
+def test_what_says_the_layout_of_files_is_refused_beside_a_job():
+    job, options = job_of(), StepOptions(compute_slowdown={0: 1.5})
+    with pytest.raises(ConfigError, match="layout: is of files; a job says its degrees and its schedule itself"):
+        api.predict(job, H100, options=SimulateOptions(layout=LayoutOptions(tp=2)))
+    given = [api.predict(job, H100, options=each) for each in (options, SimulateOptions(compute_slowdown={0: 1.5}))]
+    assert given[0].iteration_time_s == given[1].iteration_time_s > api.predict(job, H100).iteration_time_s
