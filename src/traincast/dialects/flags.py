@@ -92,13 +92,7 @@ class FlagTable:
     fields: Mapping[str, tuple[str, Mapping[str, Any] | None]]
 
     def check_script(self, script: str | None) -> None:
-        """Refuse a training script of a kind of model or step that is not described.
-
-        Raises
-        ------
-        ConfigError
-            If the script is one of these.
-        """
+        """Refuse a training script of a kind of model or step that is not described."""
         name = (script or "").rpartition("/")[2]
         why = next((why for pattern, why in self.scripts.items() if re.fullmatch(pattern, name)), None)
         if why is not None:
@@ -161,16 +155,7 @@ def _flags(table: Mapping[str, Any]) -> Iterator[KnownFlag]:
 
 
 def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -> Judgement:
-    """Say what becomes of every flag that is not read.
-
-    Parameters
-    ----------
-    flags : mapping
-        Flag, words joined by ``-``, to its values joined by blanks; those that are off are left out.
-    table : FlagTable
-        What is known of them.
-    strict : bool, default False
-        Refuse unknown flags instead of warning of them.
+    """Say what becomes of flags (words joined by ``-``, to their values joined by blanks) that are not read.
 
     Raises
     ------

@@ -103,14 +103,7 @@ def launch_notes(launch: Launch) -> tuple[Note, ...]:
 
 
 def read_launch(words: Sequence[str], shown: str) -> Launch:
-    """Take a pasted launch line apart.
-
-    Parameters
-    ----------
-    words : sequence of str
-        Its words, or one word with the text of a script.
-    shown : str
-        Whose flags follow, for messages.
+    """Take a pasted launch line apart: its words, or one word with the text of a script.
 
     Raises
     ------

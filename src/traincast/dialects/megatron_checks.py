@@ -32,13 +32,7 @@ DISPATCHER = "moe-token-dispatcher-type"
 
 
 def granularity(pasted: Pasted) -> str:
-    """Return what is recomputed: ``full``, ``selective`` or ``none``.
-
-    Raises
-    ------
-    ConfigError
-        If ``--recompute-granularity`` has another value.
-    """
+    """Return what is recomputed: ``full``, ``selective`` or ``none``."""
     layer = pasted.is_on("moe-layer-recompute")
     if "recompute-granularity" in pasted:
         found = pasted.choice("recompute-granularity", {"full": "full", "selective": "selective"})
@@ -49,13 +43,7 @@ def granularity(pasted: Pasted) -> str:
 
 
 def recompute_fields(pasted: Pasted) -> dict[str, Any]:
-    """Return the fields of a job that the flags set.
-
-    Raises
-    ------
-    ConfigError
-        If Megatron-LM refuses the modules beside the other flags.
-    """
+    """Return the fields of a job that the flags set; refuse modules that Megatron-LM refuses beside the other flags."""
     recompute = granularity(pasted)
     fields: dict[str, Any] = {"recompute": recompute}
     if recompute == "full" and "recompute-method" in pasted:
@@ -134,19 +122,7 @@ _NEEDS: tuple[tuple[str, Callable[[Pasted], bool], str], ...] = (
 def check_combinations(pasted: Pasted, fields: Mapping[str, Any], described: bool) -> Iterator[Note]:
     """Refuse what Megatron-LM asserts against; yield a note for each flag that has no effect beside the others.
 
-    Parameters
-    ----------
-    pasted : Pasted
-        The flags.
-    fields : mapping
-        What was read from them: ``cp`` and ``zero`` are used.
-    described : bool
-        Whether the flags describe the model; where they do not, its experts and attention are not known here.
-
-    Raises
-    ------
-    ConfigError
-        If two flags contradict each other, or one needs another.
+    Where the flags do not describe the model, its experts and attention are not known here.
     """
     if pasted.is_on("fp16") and pasted.is_on("bf16"):
         raise pasted.wrong("fp16", "cannot be combined with --bf16; give one of them")

@@ -71,17 +71,6 @@ def read_commands(words: Sequence[str], shown: str) -> Commands:
 
     One word with blanks in it is the text of a script; several are what a shell has made of a line already.
 
-    Parameters
-    ----------
-    words : sequence of str
-        What stands after ``--``.
-    shown : str
-        Whose flags they are, for messages.
-
-    Returns
-    -------
-    Commands
-
     Raises
     ------
     ConfigError
@@ -171,13 +160,7 @@ def _assigned(words: Sequence[str], variables: dict[str, str]) -> Iterator[str]:
 
 
 def expanded(words: Iterable[str], variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield words with what is known of their variables; one that is nothing else may be several words.
-
-    Raises
-    ------
-    ConfigError
-        If variables in variables become too long.
-    """
+    """Yield words with what is known of their variables; one that is nothing else may be several words."""
     length = 0
     for word in words:
         if word in _FORWARDED:

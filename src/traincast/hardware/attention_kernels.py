@@ -32,26 +32,12 @@ _OF_MOST = ("fa1", "fa2", "triton")
 
 
 def runs_kernel(kernel: str, gpu: Gpu) -> bool:
-    """Say whether a GPU is known to run an attention kernel.
-
-    Parameters
-    ----------
-    kernel : str
-        One of `ATTENTION_KERNELS`.
-    gpu : Gpu
-        The GPU.
-    """
+    """Say whether a GPU is known to run one of `ATTENTION_KERNELS`."""
     return kernel == "unfused" or kernel in gpu.generation.attention
 
 
 def check_kernel(kernel: str, gpu: Gpu) -> None:
-    """Refuse an attention kernel that a GPU has none of; where its architecture is not known, nothing is refused.
-
-    Raises
-    ------
-    InfeasibleError
-        With the architectures that run it, and the kernels that this one runs.
-    """
+    """Refuse an attention kernel that a GPU of a known architecture does not run; the message names those it runs."""
     if not gpu.architecture or runs_kernel(kernel, gpu):
         return
     needed = [each.title for each in generations().values() if kernel in each.attention]
@@ -62,13 +48,7 @@ def check_kernel(kernel: str, gpu: Gpu) -> None:
 
 
 def kernel_instead(kernel: str, gpu: Gpu) -> tuple[str, str | None]:
-    """Return the kernel that a framework runs on a GPU where it would take `kernel`, and why it is another one.
-
-    Returns
-    -------
-    str, str or None
-        The kernel, and the reason; None where it is the same.
-    """
+    """Return the kernel that a framework runs on a GPU where it would take `kernel`; why, where it is another one."""
     found = next((each for each in _NEXT_BEST if runs_kernel(each, gpu)), "unfused")
     if kernel in gpu.generation.passed_over:
         return found, f"frameworks take it before {kernel} on {gpu.architecture}"

@@ -48,18 +48,10 @@ def cluster_names() -> list[str]:
 
 
 def load_cluster(given: str | PathLike[str] | Cluster) -> Cluster:
-    """Return a preset, the cluster that a TOML file describes, or that of a GPU; a cluster as it is.
+    """Return a cluster with a source for every number; one that is given as it is.
 
-    Parameters
-    ----------
-    given : str, path or Cluster
-        A name in `cluster_names`, the path of a TOML file, or the name of a GPU: its preset, or a cluster built from
-        its datasheet.
-
-    Returns
-    -------
-    Cluster
-        With a source for every number; where the file gives none, it is the file.
+    It is given by a name in `cluster_names`, the path of a TOML file, or the name of a GPU, which stands for its preset
+    or a cluster built from its datasheet.
 
     Raises
     ------
@@ -123,10 +115,6 @@ def cluster_for(
     gpus : int, optional
         GPUs of the job: more than an NVL72 rack, in multiples of 64, are taken as 64 of each rack.
 
-    Returns
-    -------
-    Cluster
-
     Raises
     ------
     UnknownNameError
@@ -142,12 +130,7 @@ def cluster_for(
 def cluster_from_table(table: Mapping[str, Any], shown: str) -> Cluster:
     """Return the cluster that a table describes in full, under the names of a cluster file and with its name.
 
-    Parameters
-    ----------
-    table : mapping
-        As a TOML file has it, without a base; a topology file is looked up from the working folder.
-    shown : str
-        Where it comes from, for messages.
+    A topology file is looked up from the working folder.
 
     Raises
     ------
@@ -238,14 +221,7 @@ def _values(document: dict[str, Any], shown: str, folder: Path) -> dict[str, Val
 
 
 def measured_tables_from(raw: object, shown: str) -> tuple[MeasuredTable, ...]:
-    """Return the tables of a cluster file.
-
-    Parameters
-    ----------
-    raw : object
-        What stands under ``measured``.
-    shown : str
-        The file, for messages.
+    """Return the tables that stand under ``measured`` in a cluster file.
 
     Raises
     ------

@@ -32,23 +32,10 @@ _USUAL_NIC_BYTES_PER_S = 50e9
 def cluster_from_datasheet(
     gpu: Gpu, source: str, preset: Callable[[str], Cluster], gpus_per_node: int | None = None
 ) -> Cluster:
-    """Return the cluster that a GPU usually stands in, as far as its datasheet tells.
+    """Return the cluster that a GPU usually stands in, as far as its datasheet tells; what was assumed stands in it.
 
-    Parameters
-    ----------
-    gpu : Gpu
-        With the rate of its links.
-    source : str
-        Where its values are from.
-    preset : callable
-        A preset by its name.
-    gpus_per_node : int, optional
-        GPUs of a node; those that its links usually connect, of PCIe cards eight, by default.
-
-    Returns
-    -------
-    Cluster
-        With what was assumed in `Cluster.assumed`, and where each number comes from.
+    `source` says where the values of the GPU are from, `preset` gives a preset by its name. Without `gpus_per_node` a
+    node has the GPUs that its links usually connect, of PCIe cards eight.
 
     Raises
     ------

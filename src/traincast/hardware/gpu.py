@@ -144,42 +144,20 @@ class Gpu:
 
     @property
     def memory_bytes(self) -> int:
-        """Size of its memory.
-
-        Raises
-        ------
-        ConfigError
-            If nothing says it.
-        """
+        """Size of its memory; a `ConfigError` where nothing says it."""
         if self.hbm_bytes is None:
             raise self._unknown("hbm_bytes")
         return self.hbm_bytes
 
     @property
     def memory_bytes_per_s(self) -> float:
-        """Peak rate of its memory.
-
-        Raises
-        ------
-        ConfigError
-            If nothing says it.
-        """
+        """Peak rate of its memory; a `ConfigError` where nothing says it."""
         if self.hbm_bytes_per_s is None:
             raise self._unknown("hbm_bytes_per_s")
         return self.hbm_bytes_per_s
 
     def peak_flops_per_s(self, dtype: str) -> float:
-        """Return the dense peak for GEMMs of an element type.
-
-        Parameters
-        ----------
-        dtype : str
-            Key of `PEAK_OF_DTYPE`.
-
-        Returns
-        -------
-        float
-            FLOP per second.
+        """Return the dense peak for GEMMs of an element type, a key of `PEAK_OF_DTYPE`, in FLOP per second.
 
         Raises
         ------
@@ -269,13 +247,7 @@ def gpu_names() -> list[str]:
 
 
 def find_datasheet(name: str) -> Datasheet | None:
-    """Return the datasheet of a GPU by its name, or by any spelling that files and drivers use; None: there is none.
-
-    Parameters
-    ----------
-    name : str
-        ``H100-SXM-80GB``, ``h100``, ``NVIDIA_H100_80GB_HBM3``, ``a100_sxm``.
-    """
+    """Return the datasheet of a GPU by any spelling (``h100``, ``NVIDIA_H100_80GB_HBM3``); None: there is none."""
     return _by_key().get(_key(name))
 
 
@@ -305,19 +277,9 @@ def said_of(gpu: Gpu) -> dict[str, Any]:
 
 
 def filled(gpu: Gpu, shown: str | None = None) -> Gpu:
-    """Return a GPU with what the datasheet of its name says where it says nothing itself.
+    """Return a GPU under the name of its datasheet, with what that says where the GPU says nothing itself.
 
-    Parameters
-    ----------
-    gpu : Gpu
-        As a cluster file, or code, gives it.
-    shown : str, optional
-        The file, for messages.
-
-    Returns
-    -------
-    Gpu
-        Under the name of its datasheet. A 16-bit peak other than the datasheet's counts for bf16 and fp16.
+    A 16-bit peak other than the datasheet's counts for bf16 and fp16.
 
     Raises
     ------

@@ -4,7 +4,7 @@ Each function returns what the request says, or the default of the framework wit
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
@@ -16,26 +16,13 @@ from traincast.job.frameworks import Framework
 from traincast.job.job import JobRequest
 from traincast.job.parallel import Parallel
 from traincast.model.blocks.share import EIGHT_BIT
-from traincast.model.recompute import DEFAULT_MODULES, modules_of
+from traincast.model.recompute import modules_of
 from traincast.units import counted
 
 T = TypeVar("T")
 
 DEFAULT_LORA_RANK = 16
 """Rank of adapters where none is given. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
-
-
-class Recompute(NamedTuple):
-    """What the backward pass recomputes."""
-
-    recompute: str
-    """One of `traincast.model.recompute.RECOMPUTE`."""
-    recompute_layers: int | None
-    """Layers of a virtual stage, with ``full``; None: all."""
-    recompute_group: int = 1
-    """Layers that are recomputed together, with ``full``."""
-    recompute_modules: tuple[str, ...] = DEFAULT_MODULES
-    """Modules of each layer, with ``selective``."""
 
 
 @dataclass(slots=True)
@@ -59,13 +46,7 @@ class Decisions:
 
 
 def decide_sequence_parallel(request: JobRequest, decided: Decisions, tp: int, cp: int) -> bool:
-    """Decide whether norms are split along the sequence.
-
-    Raises
-    ------
-    InfeasibleError
-        If it is asked for and the sequence does not divide by tp x cp.
-    """
+    """Decide whether norms are split along the sequence; refuse it where tp x cp does not divide the sequence."""
     if tp == 1:
         if request.sequence_parallel:
             decided.note("sequence-parallel-unused", "sequence_parallel has no effect with tp 1")
@@ -82,13 +63,7 @@ def decide_sequence_parallel(request: JobRequest, decided: Decisions, tp: int, c
 
 
 def decide_sharding(request: JobRequest, decided: Decisions, parallel: Parallel) -> tuple[int, int]:
-    """Return the stage of ZeRO and the ranks that share one copy of the state.
-
-    Raises
-    ------
-    ConfigError, InfeasibleError
-        If the group is given without sharding, or does not divide dp x cp.
-    """
+    """Return the stage of ZeRO and the ranks that share one copy of the state; refuse a group that cannot be."""
     replicas = parallel.dp * parallel.cp
     framework = decided.framework
     usual = 3 if framework.fsdp else 1 if framework.distributed_optimizer else 0
@@ -133,13 +108,7 @@ def decide_reshard(request: JobRequest, decided: Decisions, parallel: Parallel, 
 
 
 def decide_param_gather(request: JobRequest, decided: Decisions, zero: int, precision: str) -> int:
-    """Return the bytes of a weight's element as it is gathered: 2 unless 8-bit GEMMs get 8-bit weights.
-
-    Raises
-    ------
-    ConfigError
-        If 8 bits are asked for and GEMMs read more.
-    """
+    """Return the bytes of a weight's element as it is gathered: 2, or 1 where GEMMs in 8 bits are asked to get it."""
     said = request.param_gather_bytes
     if said is None or zero == 0:
         if said is not None:
@@ -172,13 +141,10 @@ def decide_overlaps(request: JobRequest, decided: Decisions, parallel: Parallel,
     }
 
 
-def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) -> Recompute:
+def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) -> dict[str, Any]:
     """Return what is recomputed: nothing, so many layers of a virtual stage, or modules of each layer.
 
-    Raises
-    ------
-    ConfigError
-        If a number of layers is given with anything but ``full``, or modules with anything but ``selective``.
+    Refused are a number of layers with anything but ``full``, and modules with anything but ``selective``.
     """
     recompute = request.recompute
     fields = (("recompute_layers", "full"), ("recompute_method", "full"), ("recompute_modules", "selective"))
@@ -208,11 +174,12 @@ def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) 
             f"recompute_layers {layers}: a virtual stage has at most {most_layers}, all of which are recomputed",
         )
         layers = most_layers
+    found = {"recompute": recompute, "recompute_layers": layers}
     if request.recompute_method == "uniform":
-        return Recompute(recompute, None, recompute_group=layers or 1)
+        return found | {"recompute_layers": None, "recompute_group": layers or 1}
     if recompute != "selective" or modules is None:
-        return Recompute(recompute, layers)
-    return Recompute(recompute, layers, recompute_modules=_modules(request, modules, decided))
+        return found
+    return found | {"recompute_modules": _modules(request, modules, decided)}
 
 
 def _modules(request: JobRequest, modules: tuple[str, ...], decided: Decisions) -> tuple[str, ...]:
@@ -228,13 +195,7 @@ def _modules(request: JobRequest, modules: tuple[str, ...], decided: Decisions) 
 
 
 def decide_optimizer(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> OptimizerTypes:
-    """Return the types of the optimizer's state.
-
-    Raises
-    ------
-    ConfigError
-        If they are not fp32 on an optimizer that is not sharded, which Megatron-LM refuses.
-    """
+    """Return the types of the optimizer's state; as Megatron-LM refuse others than fp32 where it is not sharded."""
     types = optimizer_types(request)
     if types.precision_aware and zero == 0 and (request.zero == 0 or parallel.dp * parallel.cp > 1):
         raise ConfigError("needs a sharded optimizer (zero 1), as in Megatron-LM", "precision_aware_optimizer")
@@ -247,13 +208,7 @@ def decide_optimizer(request: JobRequest, decided: Decisions, parallel: Parallel
 
 
 def decide_precision(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> str:
-    """Return the type of the products: bf16, or fp16 on GPUs before Ampere, where none is given.
-
-    Raises
-    ------
-    InfeasibleError
-        If the GPU has no matrix units for it.
-    """
+    """Return the type of the GEMMs, bf16 or on GPUs before Ampere fp16 by default; refuse what the GPU lacks."""
     precision = request.precision
     if precision is None:
         precision = "bf16" if gpu is None or gpu.generation.bf16 else "fp16"
@@ -263,13 +218,7 @@ def decide_precision(request: JobRequest, decided: Decisions, gpu: Gpu | None) -
 
 
 def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: Gpu | None) -> str:
-    """Decide the attention kernel: the framework's, as far as the GPU runs it.
-
-    Raises
-    ------
-    InfeasibleError
-        If the one that is asked for does not run on the GPU.
-    """
+    """Decide the attention kernel: the framework's, as far as the GPU runs it; refuse one that does not run there."""
     if request.attention_kernel is not None:
         if gpu is not None:
             check_kernel(request.attention_kernel, gpu)
@@ -282,13 +231,7 @@ def decide_attention_kernel(request: JobRequest, decided: Decisions, gpu: Gpu | 
 
 
 def decide_cp_kind(request: JobRequest, decided: Decisions, cp: int, tp: int) -> str:
-    """Return how keys and values are exchanged; refuse sequences and heads that do not divide.
-
-    Raises
-    ------
-    InfeasibleError
-        If the sequence, or the heads with ``all_to_all``, do not divide by cp.
-    """
+    """Return how keys and values are exchanged; refuse sequences and heads that do not divide."""
     kind = request.cp_kind or decided.framework.cp_kind
     if cp == 1:
         if request.cp_kind is not None:
@@ -326,13 +269,7 @@ def padded_vocab(request: JobRequest, decided: Decisions, tp: int) -> int:
 
 
 def decide_lora_rank(request: JobRequest, decided: Decisions) -> int:
-    """Return the rank of the adapters.
-
-    Raises
-    ------
-    ConfigError
-        If it is given for another task.
-    """
+    """Return the rank of the adapters; refuse one for another task."""
     if request.task != "lora":
         if request.lora_rank is not None:
             raise ConfigError(

@@ -93,13 +93,7 @@ class Draft:
         return f"is missing{why}; give {flag_of(missing)}, or set it in the job file"
 
     def missing(self) -> str | None:
-        """Return the first field that a job must have and that neither was given nor follows; None where all are there.
-
-        Raises
-        ------
-        InfeasibleError
-            If degrees of a framework do not fit the GPUs.
-        """
+        """Return the first field that a job must have and that was not given and does not follow, or None."""
         if self.model is None:
             return "model"
         fields = self._finished()

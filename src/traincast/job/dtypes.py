@@ -30,16 +30,6 @@ DTYPE_BYTES: dict[str, int] = {
 def bytes_per_element(dtype: str) -> int:
     """Return the bytes of one element.
 
-    Parameters
-    ----------
-    dtype : str
-        Name of an element type: ``fp32``, ``bf16``.
-
-    Returns
-    -------
-    int
-        Bytes.
-
     Raises
     ------
     UnknownNameError
@@ -96,12 +86,7 @@ class OptimizerTypes:
     def main_parameter_bytes(self, precision: str, parameter_bytes: int = 2) -> int:
         """Return the bytes of a main parameter beside the one that GEMMs read; 0 where that is fp32 itself.
 
-        Parameters
-        ----------
-        precision : str
-            Of the job.
-        parameter_bytes : int
-            Of the parameter that GEMMs read, where it is not fp32: 2, or 1 where it is kept in 8 bits.
+        The parameter that GEMMs read has `parameter_bytes` where it is not fp32: 2, or 1 where it is kept in 8 bits.
         """
         if precision in ("fp32", "tf32"):
             return 0
@@ -121,15 +106,6 @@ class OptimizerTypes:
 
         Moments and main parameters are read and written, the gradient is read; the parameter that GEMMs read is
         written, and read where the main parameter is its remainder.
-
-        Parameters
-        ----------
-        precision : str
-            Of the job.
-        gradient_bytes : int
-            Bytes of a gradient as replicas reduce it.
-        parameter_bytes : int
-            As above.
         """
         main = self.main_parameter_bytes(precision, parameter_bytes)
         narrow = parameter_bytes if main else 0
@@ -144,13 +120,7 @@ PLAIN = OptimizerTypes()
 
 
 def check_types(request: "JobRequest") -> None:
-    """Refuse types that need Megatron-LM's precision-aware optimizer where it is off, or that contradict each other.
-
-    Raises
-    ------
-    ConfigError
-        With the field.
-    """
+    """Refuse types that need Megatron-LM's precision-aware optimizer where it is off, or that contradict each other."""
     for field in TYPE_CHOICES:
         name = getattr(request, field)
         if name not in (None, "fp32") and request.precision_aware_optimizer is False:

@@ -72,13 +72,7 @@ def check_choices(request: JobRequest) -> JobRequest:
 
 
 def check_model(model: Model, *, tp: int, ep: int, etp: int) -> None:
-    """Refuse degrees that do not divide the model.
-
-    Raises
-    ------
-    InfeasibleError
-        If heads, key/value heads, widths or experts do not divide.
-    """
+    """Refuse degrees that do not divide the heads, key/value heads, widths or experts of a model."""
     attention = model.attention
     if attention.heads % tp:
         raise InfeasibleError(
@@ -105,13 +99,7 @@ def check_model(model: Model, *, tp: int, ep: int, etp: int) -> None:
 
 
 def check_imbalance(busiest: float, ep: int) -> None:
-    """Refuse more tokens for the busiest of the expert ranks than there are.
-
-    Raises
-    ------
-    ConfigError
-        With the field.
-    """
+    """Refuse more tokens for the busiest of the expert ranks than there are."""
     if busiest > ep:
         raise ConfigError(
             f"is {busiest:g}; one of ep {ep} has at most all tokens, {ep} x the mean (give less, or another ep)",
@@ -120,13 +108,7 @@ def check_imbalance(busiest: float, ep: int) -> None:
 
 
 def check_pipeline(request: JobRequest, pp: int) -> None:
-    """Refuse virtual stages without a pipeline, and schedules that contradict them.
-
-    Raises
-    ------
-    ConfigError, InfeasibleError
-        With the field or the rule.
-    """
+    """Refuse virtual stages without a pipeline, and schedules that contradict them."""
     if request.vpp is not None and request.vpp > 1:
         if pp == 1:
             raise InfeasibleError(f"vpp {request.vpp} needs pp above 1: virtual stages interleave a pipeline")
@@ -146,13 +128,7 @@ def check_pipeline(request: JobRequest, pp: int) -> None:
 
 
 def check_sharding(request: JobRequest, zero: int, replicas: int) -> None:
-    """Refuse a sharding group that does not divide the replicas.
-
-    Raises
-    ------
-    ConfigError, InfeasibleError
-        With the field or the rule.
-    """
+    """Refuse a sharding group that does not divide the replicas."""
     shard = request.shard
     if shard is None:
         return
@@ -166,13 +142,7 @@ def check_sharding(request: JobRequest, zero: int, replicas: int) -> None:
 
 
 def check_gpu(precision: str, gpu: Gpu | None) -> None:
-    """Refuse types that the GPU's matrix units do not have.
-
-    Raises
-    ------
-    InfeasibleError
-        If it has none for that precision.
-    """
+    """Refuse types that the GPU's matrix units do not have."""
     if gpu is None:
         return
     missing = ""
@@ -225,17 +195,7 @@ _NEEDS = (
 
 
 def unused_fields(request: JobRequest, parallel: Parallel, zero: int) -> Iterator[Note]:
-    """Yield a note for each field that is turned on and has no effect on this job.
-
-    Parameters
-    ----------
-    request : JobRequest
-        What the user says; a field that is off says what is so anyway.
-    parallel : Parallel
-        The decided degrees.
-    zero : int
-        The decided stage of ZeRO.
-    """
+    """Yield a note for each field that is turned on and has no effect on this job."""
     for field, holds, why in _NEEDS:
         said = getattr(request, field)
         if said and not holds(request, parallel, zero):

@@ -35,16 +35,7 @@ DESCRIPTIONS = ("job", "torchtitan", "model", "hugging-face", "cluster", "topolo
 
 
 def input_of(path: str | Path, form: str, data: bytes | None = None) -> InputFile:
-    """Return a file with the digest of its bytes.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-    form : str
-        Name of its format.
-    data : bytes, optional
-        Its bytes, where they have been read; they are read here by default.
+    """Return a file with the digest of its bytes, which are read where they are not given.
 
     Raises
     ------

@@ -209,12 +209,7 @@ class Job:
 def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
     """Return what one rank works on in a microbatch.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    ranks_per_node : int
-        Ranks that reach each other without the network (64 where a job uses so many of an NVL72 rack).
+    `ranks_per_node` reach each other without the network (64 where a job uses so many of an NVL72 rack).
     """
     parallel, framework = job.parallel, job.framework
     return Share(

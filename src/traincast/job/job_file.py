@@ -62,17 +62,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {name: keys for name, keys in _section
 
 
 def read_job_file(path: str) -> Draft:
-    """Read a job file.
-
-    Parameters
-    ----------
-    path : str
-        A TOML file.
-
-    Returns
-    -------
-    Draft
-        What the file says; what it leaves open is not in it.
+    """Read a job file; what it leaves open is not in the draft.
 
     Raises
     ------
@@ -88,14 +78,7 @@ def read_job_file(path: str) -> Draft:
 
 
 def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
-    """Return the job that the tables of a job file describe.
-
-    Parameters
-    ----------
-    document : mapping
-        Tables by section.
-    shown : str
-        The file, for messages and for paths beside it.
+    """Return the job that the tables of a job file describe, by section; paths are looked up beside the file.
 
     Raises
     ------

@@ -48,17 +48,7 @@ class Split:
 
 
 def split_layers(split: Split) -> tuple[tuple[int, ...], str]:
-    """Return the layers of each virtual stage, and the rule that gave them.
-
-    Parameters
-    ----------
-    split : Split
-        What decides it.
-
-    Returns
-    -------
-    tuple of (tuple of int, str)
-        Layers by virtual stage in model order, and the rule with its arithmetic.
+    """Return the layers of each virtual stage in model order, and the rule that gave them, with its arithmetic.
 
     Raises
     ------

@@ -206,16 +206,7 @@ def _of_all_classes(slowdown: object) -> dict[str, float]:
 
 
 def check_gpus_used(value: object, most: int | None = None, node_of: str = "") -> None:
-    """Refuse what is no number of GPUs of a node and no word for one.
-
-    Parameters
-    ----------
-    value : object
-        A number, one of `NODE_USES`, or None.
-    most : int, optional
-        GPUs of a node, where the cluster is known.
-    node_of : str
-        Name of that cluster.
+    """Refuse what is no number of GPUs of a node (where it is known, of at most `most`) and none of `NODE_USES`.
 
     Raises
     ------

@@ -105,16 +105,7 @@ def record_to_table(record: RunRecord) -> dict[str, object]:
 
 
 def record_from_table(table: Mapping[str, Any], inputs: tuple[InputFile, ...], shown: str) -> RunRecord:
-    """Return the record that a table holds.
-
-    Parameters
-    ----------
-    table : mapping
-        The key ``run`` of a result.
-    inputs : tuple of InputFile
-        The inputs of the same result.
-    shown : str
-        The result's file, for messages.
+    """Return the record that the key ``run`` of a result holds, with the inputs of the same result.
 
     Raises
     ------

@@ -5,7 +5,8 @@ job's assumptions. Every rule that a combination may break is checked here or in
 `traincast.job.feasible`, and the message names it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
@@ -39,31 +40,15 @@ from traincast.job.layers import Split, even_split, split_layers
 from traincast.job.parallel import Parallel
 from traincast.units import counted
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pipeline:
-    """The decided pipeline."""
-
-    vpp: int
-    schedule: str
-    layers_Q: tuple[int, ...]
+_AS_SAID = ("model", "seq_length", "global_batch", "task", "expert_imbalance", "sharp", "gpus_used_per_node")
+"""Fields of a request that a job has as they are."""
 
 
 def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
-    """Decide everything that a request leaves open.
+    """Decide everything that a request leaves open, with a note for every decision among the assumptions.
 
-    Parameters
-    ----------
-    request : JobRequest
-        What the user says.
-    cluster : Cluster, optional
-        What it runs on; where it is given, its GPU must be able to run the job's types, and it
-        chooses the attention kernel and the default precision.
-
-    Returns
-    -------
-    Job
-        With a note for every decision among its assumptions.
+    Where the cluster is given, its GPU must be able to run the job's types, and it chooses the attention kernel and the
+    default precision.
 
     Raises
     ------
@@ -75,59 +60,50 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         If the framework is not known.
     """
     request = check_choices(request)
-    decided = _start(request)
-    gpu = None if cluster is None else cluster.gpu
-    parallel, pipeline, micro_batch = _layout(request, decided)
+    decided, gpu = _start(request), None if cluster is None else cluster.gpu
+    parallel, laid = _layout(request, decided)
     zero, shard = decide_sharding(request, decided, parallel)
     if zero and shard < parallel.dp * parallel.cp:
         parallel = replace(parallel, shard=shard)
-    again = decide_recompute(request, decided, max(pipeline.layers_Q))
+    again = decide_recompute(request, decided, max(laid["layers_Q"]))
     precision = decide_precision(request, decided, gpu)
     reshard = decide_reshard(request, decided, parallel, zero)
     decided.notes += unused_fields(request, parallel, zero)
+    decisions: dict[str, Any] = {
+        "sequence_parallel": decide_sequence_parallel(request, decided, parallel.tp, parallel.cp),
+        **decide_overlaps(request, decided, parallel, zero),
+        "optimizer_types": decide_optimizer(request, decided, parallel, zero),
+        "attention_kernel": decide_attention_kernel(request, decided, gpu),
+        "cp_kind": decide_cp_kind(request, decided, parallel.cp, parallel.tp),
+        "padded_vocab": padded_vocab(request, decided, parallel.tp),
+        "lora_rank": decide_lora_rank(request, decided),
+        "param_gather_bytes": decide_param_gather(request, decided, zero, precision),
+        "cuda_graphs": decided.framework.cuda_graphs if request.cuda_graphs is None else request.cuda_graphs,
+    }
     return Job(
-        model=request.model,
+        **{name: getattr(request, name) for name in _AS_SAID},
+        **laid,
+        **again,
+        **decisions,
+        framework=decided.framework,
         parallel=parallel,
-        schedule=pipeline.schedule,
-        seq_length=request.seq_length,
-        micro_batch=micro_batch,
-        global_batch=request.global_batch,
-        layers_Q=pipeline.layers_Q,
-        sequence_parallel=decide_sequence_parallel(request, decided, parallel.tp, parallel.cp),
         zero=zero,
         shard=shard,
-        **decide_overlaps(request, decided, parallel, zero),
-        recompute=again.recompute,
-        recompute_layers=again.recompute_layers,
-        recompute_group=again.recompute_group,
-        recompute_modules=again.recompute_modules,
-        optimizer_types=decide_optimizer(request, decided, parallel, zero),
-        precision=precision,
-        attention_kernel=decide_attention_kernel(request, decided, gpu),
-        cuda_graphs=decided.framework.cuda_graphs if request.cuda_graphs is None else request.cuda_graphs,
-        cp_kind=decide_cp_kind(request, decided, parallel.cp, parallel.tp),
-        framework=decided.framework,
-        padded_vocab=padded_vocab(request, decided, parallel.tp),
-        task=request.task,
-        lora_rank=decide_lora_rank(request, decided),
-        expert_imbalance=request.expert_imbalance,
-        sharp=request.sharp,
         reshard_after_forward=reshard,
-        param_gather_bytes=decide_param_gather(request, decided, zero, precision),
-        gpus_used_per_node=request.gpus_used_per_node,
+        precision=precision,
         assumptions=tuple(decided.notes),
     )
 
 
-def _layout(request: JobRequest, decided: Decisions) -> tuple[Parallel, _Pipeline, int]:
-    """Decide the degrees, the pipeline and the sequences of a microbatch."""
+def _layout(request: JobRequest, decided: Decisions) -> tuple[Parallel, dict[str, Any]]:
+    """Decide the degrees, and as fields of the job the pipeline and the sequences of a microbatch."""
     tp, pp, cp, dp = _degrees(request, decided)
     ep, etp = _expert_degrees(request, decided, tp, dp * cp)
     check_model(request.model, tp=tp, ep=ep, etp=etp)
     micro_batch, microbatches = _batches(request, decided, dp)
-    pipeline = _pipeline(request, decided, pp, microbatches)
-    parallel = Parallel(tp=tp, cp=cp, dp=dp, pp=pp, vpp=pipeline.vpp, ep=ep, etp=etp, microbatches=microbatches)
-    return parallel, pipeline, micro_batch
+    vpp, schedule, layers_Q = _pipeline(request, decided, pp, microbatches)
+    parallel = Parallel(tp=tp, cp=cp, dp=dp, pp=pp, vpp=vpp, ep=ep, etp=etp, microbatches=microbatches)
+    return parallel, {"schedule": schedule, "layers_Q": layers_Q, "micro_batch": micro_batch}
 
 
 def _start(request: JobRequest) -> Decisions:
@@ -218,8 +194,8 @@ def _batches(request: JobRequest, decided: Decisions, dp: int) -> tuple[int, int
     return micro_batch, microbatches
 
 
-def _pipeline(request: JobRequest, decided: Decisions, pp: int, microbatches: int) -> _Pipeline:
-    """Decide virtual stages, schedule and the split of the layers."""
+def _pipeline(request: JobRequest, decided: Decisions, pp: int, microbatches: int) -> tuple[int, str, tuple[int, ...]]:
+    """Decide virtual stages, schedule and the layers of each virtual stage."""
     check_pipeline(request, pp)
     vpp = request.vpp
     if request.stage_layers is not None:
@@ -228,11 +204,11 @@ def _pipeline(request: JobRequest, decided: Decisions, pp: int, microbatches: in
         vpp = _default_vpp(request, decided, pp, microbatches)
     schedule = request.schedule or ("interleaved" if vpp > 1 else "1f1b")
     if request.stage_layers is not None:
-        return _Pipeline(vpp=vpp, schedule=schedule, layers_Q=request.stage_layers)
+        return vpp, schedule, request.stage_layers
     layers_Q, rule = split_layers(_split(request, decided.framework, pp, vpp))
     if len(set(layers_Q)) > 1 and request.first_stage_layers is None and request.last_stage_layers is None:
         decided.note("uneven-layers", rule)
-    return _Pipeline(vpp=vpp, schedule=schedule, layers_Q=layers_Q)
+    return vpp, schedule, layers_Q
 
 
 def _split(request: JobRequest, framework: Framework, pp: int, vpp: int) -> Split:
@@ -256,14 +232,16 @@ def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches:
     framework = decided.framework
     if pp == 1:
         return 1
+    ends = (request.first_stage_layers, request.last_stage_layers)
+    why = None
     if not framework.interleave or request.schedule not in (None, "interleaved"):
-        decided.note("assumed-vpp", f"vpp is not given: 1, as {framework.name} does not interleave by itself")
-        return 1
-    if microbatches % pp:
-        decided.note("assumed-vpp", f"vpp is not given: 1, as {microbatches} microbatches are no multiple of pp {pp}")
-        return 1
-    if request.first_stage_layers is not None or request.last_stage_layers is not None:
-        decided.note("assumed-vpp", "vpp is not given: 1, as the first or last stage has its own number of layers")
+        why = f"{framework.name} does not interleave by itself"
+    elif microbatches % pp:
+        why = f"{microbatches} microbatches are no multiple of pp {pp}"
+    elif ends != (None, None):
+        why = "the first or last stage has its own number of layers"
+    if why is not None:
+        decided.note("assumed-vpp", f"vpp is not given: 1, as {why}")
         return 1
     most = (request.model.layers + 2) // (pp * framework.layers_per_chunk)
     for vpp in range(most, 1, -1):
