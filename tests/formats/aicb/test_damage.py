@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traincast.errors import FormatError
-from traincast.formats.aicb.generation import generation, looks_like
 from traincast.formats.aicb.grammar import parse
-from traincast.formats.aicb.inspection import structural_oddities
+from traincast.formats.aicb.inspection import generation, looks_like, structural_oddities
 from traincast.formats.aicb.structure import structure
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from traincast.errors import FormatError
-from traincast.formats.aicb.grammar import load, parse
-from traincast.formats.aicb.header import POLICIES
-from traincast.formats.aicb.rows import AicbFile, Cell, Header
+from traincast.formats.aicb.grammar import AicbFile, Cell, load, parse
+from traincast.formats.aicb.header import POLICIES, Header
 from traincast.workload.words import Group, Operation
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from traincast.formats.aicb.grammar import load, parse
+from traincast.formats.aicb.grammar import Cell, Column, load, parse
 from traincast.formats.aicb.inspection import structural_oddities
 from traincast.formats.aicb.meaning import group_of
-from traincast.formats.aicb.rows import Cell, Column
 from traincast.formats.aicb.structure import Structure, structure
 from traincast.workload.words import Group, Operation
 

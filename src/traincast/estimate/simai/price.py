@@ -6,7 +6,7 @@ from typing import NamedTuple
 from traincast.diagnostics import Remarks
 from traincast.errors import ConfigError
 from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, bus_bandwidth, efficiency, single, spread
-from traincast.formats.aicb.rows import AicbFile, Cell, Column
+from traincast.formats.aicb.grammar import AicbFile, Cell, Column
 from traincast.formats.aicb.structure import structure
 from traincast.job.options import LayoutOptions
 from traincast.units import GIGA, counted

@@ -7,7 +7,7 @@ from traincast.diagnostics import Note, Remarks
 from traincast.errors import ConfigError
 from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, single
 from traincast.estimate.simai.price import RAISES_SMALL, Price, SimaiLayout, group_of, layout_of, message_bytes, price
-from traincast.formats.aicb.rows import AicbFile, Cell, Column, Row
+from traincast.formats.aicb.grammar import AicbFile, Cell, Column, Row
 from traincast.job.flags import flag_of
 from traincast.job.options import LayoutOptions, SimaiOverlap, SimulateOptions
 from traincast.units import GIGA, counted

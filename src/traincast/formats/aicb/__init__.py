@@ -3,9 +3,8 @@
 Source: aliyun/aicb (writes it) and aliyun/SimAI, astra-sim/workload/Workload.cc (reads it).
 """
 
-from traincast.formats.aicb.generation import looks_like
 from traincast.formats.aicb.grammar import parse
-from traincast.formats.aicb.inspection import describe
+from traincast.formats.aicb.inspection import describe, looks_like
 from traincast.formats.aicb.read import build
 from traincast.formats.contract import text_format
 

@@ -1,50 +1,100 @@
-"""Read AICB and SimAI workload text: a header, the number of rows, and the rows."""
+"""Read AICB and SimAI workload text: a header, the number of rows, and the rows.
+
+Rows have 12 (``HYBRID_CUSTOMIZED``: 13) fields separated by any white space, with times in ns. Source: SimAI,
+``astra-sim/workload/Workload.cc``, ``Workload::initialize_workload``.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from traincast.diagnostics import Remarks
+from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
 from traincast.files import read_bytes
-from traincast.formats.aicb.header import POLICIES, parse_header
-from traincast.formats.aicb.rows import AicbFile, Cell, Column, Header, Row, size_bytes, time_s, token
-from traincast.formats.values import check_lines, filled_lines, shown, whole
+from traincast.formats.aicb.header import COUNTED, Header, HeaderReader, policy, size_bytes
+from traincast.formats.values import check_lines, filled_lines, shown, time_s, whole
 from traincast.units import GIGA, counted
-from traincast.workload.words import Operation
+from traincast.workload.words import Group, Operation, Phase
 
 FIELDS = 12
 """Fields of a row; files of ``HYBRID_CUSTOMIZED`` have a policy as one more."""
-
-_CUSTOMIZED = "HYBRID_CUSTOMIZED"
-_FIRST_FIELD = {Column.FORWARD: 2, Column.INPUT_GRAD: 5, Column.WEIGHT_GRAD: 8}
-_COLUMNS = (
-    "name",
-    "dependency",
-    "forward compute time",
-    "forward communication",
-    "forward size",
-    "input-gradient compute time",
-    "input-gradient communication",
-    "input-gradient size",
-    "weight-gradient compute time",
-    "weight-gradient communication",
-    "weight-gradient size",
-    "process time",
-    "policy",
-)
-_ODDITIES = {
-    "token-case": "{token} is not in upper case",
-    "size-beside-none": "NONE has a size, which is not used",
-    "zero-size": "{token} of 0 bytes",
-}
-_PLACEHOLDER_S = 1 / GIGA
-_MOST_DEPENDENCY = 2**31 - 1
-"""As SimAI stores it."""
-_MICRO_TEST = "micro_test"
-"""Name of every row of a test of a collective, which computes nothing."""
-
+PLACEHOLDER_S = 1 / GIGA
+"""AICB writes 1 ns where nothing was measured."""
 T = TypeVar("T")
+
+
+class Column(StrEnum):
+    """The three parts of a row; each has a compute time, a communication and its size."""
+
+    FORWARD = "forward"
+    INPUT_GRAD = "input_grad"
+    WEIGHT_GRAD = "weight_grad"
+
+
+PHASES = {
+    Column.FORWARD: Phase.FORWARD,
+    Column.INPUT_GRAD: Phase.BACKWARD,
+    Column.WEIGHT_GRAD: Phase.WEIGHT_GRADIENT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One column of a row: a computation and the communication after it."""
+
+    compute_s: float
+    token: str
+    """Communication as written, such as ``ALLREDUCE_DP_EP``."""
+    operation: Operation
+    """What the token does; NONE for no communication."""
+    suffix: Group | None
+    """Group that the token names; None where column and row decide (`traincast.formats.aicb.meaning.group_of`)."""
+    size_bytes: int
+    """Payload of the whole group: the gathered tensor of an all-gather, the tensor of an all-reduce, what leaves one
+    rank in an all-to-all. May be non-zero beside NONE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the file."""
+
+    line: int
+    name: str
+    """Layer part, such as ``attention_column``."""
+    dependency: int
+    """As written; -1 in all but hand-made files, and used by no tool."""
+    forward: Cell
+    input_grad: Cell
+    weight_grad: Cell
+    process_s: float
+    """Seconds after each communication; SimAI-Analytical ignores it."""
+    policy: str | None
+    """Policy of this row, in files of ``HYBRID_CUSTOMIZED`` only."""
+
+    def cell(self, column: Column) -> Cell:
+        """Return the cell of a column."""
+        if column is Column.FORWARD:
+            return self.forward
+        return self.input_grad if column is Column.INPUT_GRAD else self.weight_grad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AicbFile:
+    """A whole file."""
+
+    path: str
+    header: Header
+    declared_rows: int | None
+    """The count line; None where the file has none."""
+    rows: tuple[Row, ...]
+    """The declared rows, or those that are there where they are fewer or none is declared."""
+    left_out: int | None = None
+    """Line of the first row beyond the declared ones, where there are more; it and those after it are not read."""
+    oddities: tuple[Note, ...] = ()
+    """What is unusual but readable, each with its ``file:line``."""
 
 
 def load(path: Path) -> AicbFile:
@@ -53,47 +103,32 @@ def load(path: Path) -> AicbFile:
 
 
 def parse(path: str, text: str) -> AicbFile:
-    """Read the text of a file.
-
-    Parameters
-    ----------
-    path : str
-        Where the text came from, for messages.
-    text : str
-        Header, number of rows, rows of 12 (``HYBRID_CUSTOMIZED``: 13) fields separated by
-        any white space. Empty lines, a byte-order mark, carriage returns and trailing NULs
-        are passed over.
-
-    Returns
-    -------
-    AicbFile
-        The declared rows, or those that are there where they are fewer or none is declared;
-        `oddities` says what is unusual.
+    """Read the text of a file; `path` is where it came from, for messages.
 
     Raises
     ------
     FormatError
         With the line, and the column and value, of the first thing that cannot be read.
-
-    Notes
-    -----
-    Source: SimAI, ``astra-sim/workload/Workload.cc``, ``Workload::initialize_workload``.
     """
     check_lines(text, path)
     lines = filled_lines(text)
     if not lines:
         raise FormatError("the file is empty", path)
     remarks = Remarks(path)
-    header = parse_header(path, *lines[0], remarks)
+    header = HeaderReader(path, *lines[0], remarks).read()
     declared, first = _count(path, lines, remarks)
-    reader = _RowReader(path, header.policy == _CUSTOMIZED, remarks)
+    reader = _RowReader(path, header.policy == "HYBRID_CUSTOMIZED", remarks)
     found = lines[first:]
     if not found:
         raise FormatError("the file has no rows", path, lines[-1][0])
     left_out = _left_out(found, declared, lines[1][0], remarks)
     # As SimAI does: what follows the declared rows is not read, whatever it is.
     rows = tuple(reader.row(line, content) for line, content in (found[:declared] if left_out else found))
-    _check_checkpoints(path, lines[0][0], header, len(rows))
+    for key in COUNTED:
+        outside = next((row for row in getattr(header, key) if row >= len(rows)), None)
+        if outside is not None:
+            message = f"header key '{key}': there is no row {outside}; the rows are 0 to {len(rows) - 1}"
+            raise FormatError(message, path, lines[0][0])
     _check_placeholders(header, rows, remarks)
     return AicbFile(
         path=path, header=header, declared_rows=declared, rows=rows, left_out=left_out, oddities=remarks.notes()
@@ -123,45 +158,110 @@ def _left_out(found: list[tuple[int, str]], declared: int | None, line: int, rem
     if declared is None or declared == len(found):
         return None
     there = f"{len(found)} {'is' if len(found) == 1 else 'are'} there"
-    text = f"{counted(declared, 'row is', 'rows are')} declared and {there}"
     left_out = found[declared][0] if 0 < declared < len(found) else None
-    if left_out is None:
-        remarks.add("row-count", f"{text}; those that are there are used", line)
-    else:
-        remarks.add(
-            "row-count", f"{text}; only the declared ones are used: line {left_out} is the first left out", line
-        )
+    used = (
+        "those that are there are used"
+        if left_out is None
+        else f"only the declared ones are used: line {left_out} is the first left out"
+    )
+    remarks.add("row-count", f"{counted(declared, 'row is', 'rows are')} declared and {there}; {used}", line)
     return left_out
 
 
-def _check_checkpoints(path: str, line: int, header: Header, rows: int) -> None:
-    for key in ("checkpoints", "checkpoint_initiates"):
-        outside = next((row for row in getattr(header, key) if row >= rows), None)
-        if outside is not None:
-            message = f"header key '{key}': there is no row {outside}; the rows are 0 to {rows - 1}"
-            raise FormatError(message, path, line)
-
-
 def _check_placeholders(header: Header, rows: tuple[Row, ...], remarks: Remarks) -> None:
-    """Remark a file without compute times: its generator writes 1 ns where nothing was measured."""
+    """Remark a file without compute times; a test of a collective computes nothing."""
     longest_s = max(max(row.forward.compute_s, row.input_grad.compute_s, row.weight_grad.compute_s) for row in rows)
-    tests_a_collective = header.policy == "MICRO" or all(row.name == _MICRO_TEST for row in rows)
-    if longest_s <= _PLACEHOLDER_S and not tests_a_collective:
+    tests_a_collective = header.policy == "MICRO" or all(row.name == "micro_test" for row in rows)
+    if longest_s <= PLACEHOLDER_S and not tests_a_collective:
         text = "no compute time in the file is above 1 ns: these are placeholders, not measurements"
         remarks.add("placeholder-compute", text, rows[0].line)
+
+
+# --- values
+
+
+class _Token(NamedTuple):
+    """What a communication token says; `suffix` is None where it names no group."""
+
+    operation: Operation
+    suffix: Group | None
+
+
+_OPERATIONS = {
+    "ALLREDUCE": Operation.ALL_REDUCE,
+    "ALLGATHER": Operation.ALL_GATHER,
+    "REDUCESCATTER": Operation.REDUCE_SCATTER,
+    "ALLTOALL": Operation.ALL_TO_ALL,
+    "BROADCAST": Operation.BROADCAST,
+    "REDUCE": Operation.REDUCE,
+}
+_SUFFIXES = {
+    "EP": Group.EP,
+    "DP_EP": Group.EDP,
+    "EDP": Group.EDP,
+    "TP": Group.TP,
+    "DP": Group.DP,
+    "CP": Group.CP,
+    "PP": Group.PP,
+    "ETP": Group.ETP,
+}
+_MOST_DEPENDENCY = 2**31 - 1
+"""As SimAI stores it."""
+
+
+def _time_s(text: str) -> float:
+    return time_s(text, GIGA, "ns")
+
+
+def _dependency(text: str) -> int:
+    return whole(text, least=-_MOST_DEPENDENCY, most=_MOST_DEPENDENCY)
+
+
+@lru_cache(maxsize=256)
+def _token(text: str) -> _Token:
+    """Read a communication token, such as ``NONE`` or ``ALLGATHER_DP_EP``, in any case.
+
+    SimAI takes an unknown one for no communication at all, or for one without a group, and gives it no time.
+    """
+    name = text.upper()
+    if name == "NONE":
+        return _Token(Operation.NONE, None)
+    operation, _, suffix = name.partition("_")
+    if operation in _OPERATIONS and (not suffix or suffix in _SUFFIXES) and not name.endswith("_"):
+        return _Token(_OPERATIONS[operation], _SUFFIXES.get(suffix))
+    known = f"NONE, {', '.join(_OPERATIONS)}, alone or with _{', _'.join(_SUFFIXES)}"
+    raise ValueError(f"unknown communication {shown(text)}; known: {known}")
+
+
+# --- rows
+
+_PARTS = ("forward", "input-gradient", "weight-gradient")
+_OF_PART = ("compute time", "communication", "size")
+_NAMES = ("name", "dependency", *(f"{part} {what}" for part in _PARTS for what in _OF_PART), "process time", "policy")
+_FIRST_FIELD = {Column.FORWARD: 2, Column.INPUT_GRAD: 5, Column.WEIGHT_GRAD: 8}
+_ODDITIES = {
+    "token-case": "{token} is not in upper case",
+    "size-beside-none": "NONE has a size, which is not used",
+    "zero-size": "{token} of 0 bytes",
+}
 
 
 class _RowReader:
     """Reads rows; equal cells, which real files repeat by the thousand, are one object."""
 
     def __init__(self, path: str, customized: bool, remarks: Remarks) -> None:
-        self.path, self.customized, self.remarks = path, customized, remarks
+        self.path, self.remarks = path, remarks
+        self.names = _NAMES if customized else _NAMES[:FIELDS]
         self.cells: dict[tuple[str, ...], tuple[Cell, tuple[str, ...]]] = {}
 
     def row(self, line: int, content: str) -> Row:
+        """Read one row."""
         fields = content.split()
-        if len(fields) != FIELDS + self.customized:
-            raise FormatError(self._miscounted(fields), self.path, line)
+        if len(fields) != len(self.names):
+            found = ", ".join(shown(each) for each in fields[: FIELDS + 2])
+            more = ", ..." if len(fields) > FIELDS + 2 else ""
+            text = f"a row has {len(self.names)} fields ({', '.join(self.names)}); found {len(fields)}: {found}{more}"
+            raise FormatError(text, self.path, line)
         return Row(
             line=line,
             name=fields[0],
@@ -169,8 +269,8 @@ class _RowReader:
             forward=self._cell(line, fields, Column.FORWARD),
             input_grad=self._cell(line, fields, Column.INPUT_GRAD),
             weight_grad=self._cell(line, fields, Column.WEIGHT_GRAD),
-            process_s=self._value(time_s, line, fields, 11),
-            policy=self._value(_policy, line, fields, 12) if self.customized else None,
+            process_s=self._value(_time_s, line, fields, 11),
+            policy=self._value(policy, line, fields, 12) if len(fields) > FIELDS else None,
         )
 
     def _cell(self, line: int, fields: list[str], column: Column) -> Cell:
@@ -178,8 +278,8 @@ class _RowReader:
         key = tuple(fields[start : start + 3])
         known = self.cells.get(key)
         if known is None:
-            compute_s = self._value(time_s, line, fields, start)
-            meaning = self._value(token, line, fields, start + 1)
+            compute_s = self._value(_time_s, line, fields, start)
+            meaning = self._value(_token, line, fields, start + 1)
             size = self._value(size_bytes, line, fields, start + 2)
             cell = Cell(compute_s, key[1], meaning.operation, meaning.suffix, size)
             known = self.cells[key] = cell, _oddities(cell)
@@ -194,32 +294,15 @@ class _RowReader:
         try:
             return read(fields[index])
         except ValueError as problem:
-            message = f"column {index + 1} ({_COLUMNS[index]}): {problem}"
+            message = f"column {index + 1} ({_NAMES[index]}): {problem}"
             raise FormatError(message, self.path, line) from None
-
-    def _miscounted(self, fields: list[str]) -> str:
-        wanted = FIELDS + self.customized
-        found = ", ".join(shown(field) for field in fields[: FIELDS + 2])
-        more = ", ..." if len(fields) > FIELDS + 2 else ""
-        return f"a row has {wanted} fields ({', '.join(_COLUMNS[:wanted])}); found {len(fields)}: {found}{more}"
-
-
-def _dependency(text: str) -> int:
-    return whole(text, least=-_MOST_DEPENDENCY, most=_MOST_DEPENDENCY)
-
-
-def _policy(text: str) -> str:
-    if text not in POLICIES:
-        raise ValueError(f"unknown policy {shown(text)}; known: {', '.join(POLICIES)}")
-    return text
 
 
 def _oddities(cell: Cell) -> tuple[str, ...]:
-    found = []
-    if cell.token != cell.token.upper():
-        found.append("token-case")
-    if cell.operation is Operation.NONE and cell.size_bytes:
-        found.append("size-beside-none")
-    if cell.operation is not Operation.NONE and not cell.size_bytes:
-        found.append("zero-size")
-    return tuple(found)
+    communicates = cell.operation is not Operation.NONE
+    found = {
+        "token-case": cell.token != cell.token.upper(),
+        "size-beside-none": not communicates and cell.size_bytes > 0,
+        "zero-size": communicates and cell.size_bytes == 0,
+    }
+    return tuple(code for code, holds in found.items() if holds)

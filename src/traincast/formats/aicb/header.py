@@ -1,13 +1,17 @@
-"""Read the first line of an AICB file: a policy, then an unordered bag of keys and values."""
+"""Read the first line of an AICB file: a policy, then an unordered bag of keys and values.
+
+A colon after a key may be missing, attached or detached, and numbers may be written as floats. Source: AICB,
+``workload_generator/SimAI_training_workload_generator.py`` and ``SimAI_inference_workload_generator.py`` (writers);
+SimAI, ``astra-sim/workload/Workload.cc`` (reader).
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from traincast.diagnostics import Remarks
 from traincast.errors import FormatError
-from traincast.formats import values
-from traincast.formats.aicb.rows import Header, size_bytes
-from traincast.formats.values import number, shown
+from traincast.formats.values import number, shown, whole
 from traincast.units import counted
 
 POLICIES = (
@@ -23,15 +27,55 @@ POLICIES = (
     "HYBRID_CUSTOMIZED",
     "MICRO",
 )
-"""Every policy that SimAI knows. Source: SimAI, ``astra-sim/workload/Workload.cc``."""
+"""Every policy that SimAI knows."""
 
 
-def _count(text: str) -> int:
-    return values.whole(text, least=0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The first line; None where it is silent."""
+
+    policy: str
+    tp: int | None = None
+    ep: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    ga: int | None = None
+    """Microbatches per step."""
+    all_gpus: int | None = None
+    pp_message_bytes: int | None = None
+    """``pp_comm``: bytes of one activation message between pipeline stages."""
+    checkpoints: tuple[int, ...] = ()
+    """Rows (0-based) that are activation checkpoints."""
+    checkpoint_initiates: tuple[int, ...] = ()
+    """Rows (0-based) at which recomputation starts in the backward pass."""
+    inference: bool = False
+    """The file has a forward pass only: ``mode: 1`` or the policy ``DISTRIBUTED_INFERENCE``."""
+    keys: tuple[str, ...] = ()
+    """In the order of the file, without their colons."""
+    bare_keys: tuple[str, ...] = ()
+    """Those of them that have no colon."""
+    extra: dict[str, str] = field(default_factory=dict)
+    """Unknown keys, and known ones that nothing here uses, with their values as written."""
+
+
+def _whole(text: str) -> int:
+    return whole(text, least=0)
+
+
+def size_bytes(text: str) -> int:
+    """Read a size in bytes; a fraction, which a division by TP can leave, is rounded."""
+    return whole(text, "bytes", rounded=True)
+
+
+def policy(text: str) -> str:
+    """Read a policy, or raise ValueError with the known ones."""
+    if text not in POLICIES:
+        raise ValueError(f"unknown policy {shown(text)}; known: {', '.join(POLICIES)}")
+    return text
 
 
 def _mode(text: str) -> bool:
-    value = _count(text)
+    value = _whole(text)
     if value > 1:
         raise ValueError(f"{shown(text)} is neither 0 (training) nor 1 (inference)")
     return value == 1
@@ -39,65 +83,29 @@ def _mode(text: str) -> bool:
 
 # Key in lower case: field of Header (None: kept in `extra`) and reader of its value.
 _SINGLE: dict[str, tuple[str | None, Callable[[str], Any]]] = {
-    "model_parallel_npu_group": ("tp", _count),
-    "ep": ("ep", _count),
-    "expert_parallel_npu_group": ("ep", _count),
-    "pp": ("pp", _count),
-    "vpp": ("vpp", _count),
-    "ga": ("ga", _count),
-    "all_gpus": ("all_gpus", _count),
+    "model_parallel_npu_group": ("tp", _whole),
+    "ep": ("ep", _whole),
+    "expert_parallel_npu_group": ("ep", _whole),
+    "pp": ("pp", _whole),
+    "vpp": ("vpp", _whole),
+    "ga": ("ga", _whole),
+    "all_gpus": ("all_gpus", _whole),
     "pp_comm": ("pp_message_bytes", size_bytes),
     "mode": ("inference", _mode),
-    "dlrm_last_bottom_layer": (None, _count),
+    "dlrm_last_bottom_layer": (None, _whole),
 }
+COUNTED = ("checkpoints", "checkpoint_initiates")
 _LONGEST_HEADER = 1 << 20
-_COUNTED = ("checkpoints", "checkpoint_initiates")
 
 
-def parse_header(path: str, line: int, text: str, remarks: Remarks) -> Header:
-    """Read the header line.
-
-    Parameters
-    ----------
-    path : str
-        File, for messages.
-    line : int
-        1-based line of the header.
-    text : str
-        The line. A colon after a key may be missing, attached or detached; keys may stand in
-        any order; numbers may be written as floats.
-    remarks : Remarks
-        Takes what is unusual: unknown and repeated keys.
-
-    Returns
-    -------
-    Header
-        Keys that are absent are None.
-
-    Raises
-    ------
-    FormatError
-        For an unknown policy, a key without a proper value, a value without a key, and a key
-        with two different values.
-
-    Notes
-    -----
-    Source: AICB, ``workload_generator/SimAI_training_workload_generator.py`` and
-    ``SimAI_inference_workload_generator.py`` (writers); SimAI, ``Workload.cc`` (reader).
-    """
-    if len(text) > _LONGEST_HEADER:
-        raise FormatError(f"the header line has {len(text)} characters; this is no AICB file", path, line)
-    words = text.replace(":", " : ").split()
-    if words[0] not in POLICIES:
-        raise FormatError(f"unknown policy {shown(words[0])}; known: {', '.join(POLICIES)}", path, line)
-    return _HeaderReader(path, line, words, remarks).read()
-
-
-class _HeaderReader:
+class HeaderReader:
     """A walk over the words of a header line; colons are words of their own."""
 
-    def __init__(self, path: str, line: int, words: list[str], remarks: Remarks) -> None:
-        self.path, self.line, self.words, self.remarks = path, line, words, remarks
+    def __init__(self, path: str, line: int, text: str, remarks: Remarks) -> None:
+        if len(text) > _LONGEST_HEADER:
+            raise FormatError(f"the header line has {len(text)} characters; this is no AICB file", path, line)
+        self.path, self.line, self.remarks = path, line, remarks
+        self.words = text.replace(":", " : ").split()
         self.position = 1
         self.fields: dict[str, Any] = {}
         self.writer: dict[str, str] = {}
@@ -106,11 +114,16 @@ class _HeaderReader:
         self.extra: dict[str, str] = {}
 
     def read(self) -> Header:
+        """Return the header; raise FormatError for what belongs to no key, has no value, or is said twice."""
+        try:
+            first = policy(self.words[0])
+        except ValueError as problem:
+            raise FormatError(str(problem), self.path, self.line) from None
         while self.position < len(self.words):
             key = self._key()
             name = key.lower()
             try:
-                if name in _COUNTED:
+                if name in COUNTED:
                     self._store(name, key, self._counted())
                 elif name in _SINGLE:
                     self._single(name, key)
@@ -118,14 +131,10 @@ class _HeaderReader:
                     self._unknown(key)
             except ValueError as problem:
                 raise FormatError(f"header key {shown(key)}: {problem}", self.path, self.line) from None
-        inference = self.fields.pop("inference", False) or self.words[0] == "DISTRIBUTED_INFERENCE"
+        inference = self.fields.pop("inference", False) or first == "DISTRIBUTED_INFERENCE"
+        keys, bare_keys = tuple(self.keys), tuple(self.bare)
         return Header(
-            policy=self.words[0],
-            inference=inference,
-            keys=tuple(self.keys),
-            bare_keys=tuple(self.bare),
-            extra=self.extra,
-            **self.fields,
+            policy=first, inference=inference, keys=keys, bare_keys=bare_keys, extra=self.extra, **self.fields
         )
 
     def _key(self) -> str:
@@ -150,23 +159,23 @@ class _HeaderReader:
     def _at_key(self) -> bool:
         """Tell whether a key starts here: a known one, or any word before a colon."""
         word = self.words[self.position].lower()
-        return word in _SINGLE or word in _COUNTED or ":" in self.words[self.position : self.position + 2]
+        return word in _SINGLE or word in COUNTED or ":" in self.words[self.position : self.position + 2]
 
     def _single(self, name: str, key: str) -> None:
         """Read a key that takes one value."""
-        field, read = _SINGLE[name]
+        target, read = _SINGLE[name]
         word = self._word()
         value = read(word)
-        if field is None:
+        if target is None:
             self._keep(key, word)
         else:
-            self._store(field, key, value)
+            self._store(target, key, value)
 
     def _counted(self) -> tuple[int, ...]:
-        count = _count(self._word())
+        count = _whole(self._word())
         if count > len(self.words) - self.position:
             raise ValueError(f"announces {counted(count, 'layer')} but the line ends before them")
-        return tuple(_count(self._word()) for _ in range(count))
+        return tuple(_whole(self._word()) for _ in range(count))
 
     def _unknown(self, key: str) -> None:
         """Keep a key that nobody knows, with one word or any number of numbers."""
@@ -185,14 +194,14 @@ class _HeaderReader:
             raise ValueError(f"is given twice, as {shown(self.extra[key])} and as {shown(value)}")
         self.extra[key] = value
 
-    def _store(self, field: str, key: str, value: object) -> None:
-        if field in self.writer:
-            if self.fields.get(field, value) != value:
-                earlier = f"{shown(self.writer[field])} as {self.fields[field]}"
+    def _store(self, target: str, key: str, value: object) -> None:
+        if target in self.writer:
+            if self.fields.get(target, value) != value:
+                earlier = f"{shown(self.writer[target])} as {self.fields[target]}"
                 raise ValueError(f"is {value}, but the header already gives {earlier}")
             self.remarks.add("repeated-key", f"header key {shown(key)} is given twice, with one value", self.line)
-        self.writer[field] = key
-        self.fields[field] = value
+        self.writer[target] = key
+        self.fields[target] = value
 
 
 def _is_number(word: str) -> bool:

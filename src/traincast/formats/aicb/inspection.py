@@ -1,23 +1,50 @@
-"""Describe an AICB file: generation, counts, layout as written, totals, and what looks wrong in it."""
+"""Describe an AICB file: generation, counts, layout as written, totals, and what looks wrong in it.
 
-import math
-from collections import defaultdict
+Source: AICB, ``workload_generator/`` at its dated commits, and ``workload/simAI/``; SimAI, ``example/``. Header and
+rows changed independently, so each is dated by itself.
+"""
+
 from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
 
 from traincast.diagnostics import Note
-from traincast.formats.aicb.generation import generation
+from traincast.formats.aicb.grammar import FIELDS, PHASES, AicbFile, Cell, Column
+from traincast.formats.aicb.header import POLICIES, Header
 from traincast.formats.aicb.meaning import group_of, positions_as_written
-from traincast.formats.aicb.rows import AicbFile, Cell, Column
 from traincast.formats.aicb.structure import Block, Structure, structure
-from traincast.formats.contract import Inspection, Total
+from traincast.formats.contract import Counted, Inspection, Sniff, totals_of
+from traincast.formats.values import shown
 from traincast.units import counted
 from traincast.workload.words import Group, Operation, Phase
 
-_PHASE_OF_COLUMN = {
-    Column.FORWARD: Phase.FORWARD,
-    Column.INPUT_GRAD: Phase.BACKWARD,
-    Column.WEIGHT_GRAD: Phase.WEIGHT_GRADIENT,
-}
+_V1_0 = "AICB v1.0 (2024-07 to 2024-08)"
+_UNKNOWN_WRITER = "SimAI workload of an unknown writer"
+
+
+def looks_like(head: str) -> Sniff:
+    """Tell from the beginning of a file, whose last line may be cut.
+
+    It is near 1 with a known policy, a number of rows and a row of 12 or 13 fields.
+    """
+    lines = [line.split() for line in head[: 1 << 16].removeprefix("\ufeff").splitlines() if line.strip()][:3]
+    if not lines:
+        return Sniff(0.0, "the file is empty")
+    first, rest = lines[0], lines[1:]
+    if first[0] not in POLICIES:
+        if "model_parallel_NPU_group:" in first:
+            return Sniff(0.3, f"the header has model_parallel_NPU_group, but {shown(first[0])} is no policy of SimAI")
+        return Sniff(0.0, "the first word is no policy of SimAI")
+    has_count = bool(rest) and len(rest[0]) == 1 and _is_whole(rest[0][0])
+    if any(len(fields) in (FIELDS, FIELDS + 1) and _is_whole(fields[1]) for fields in rest):
+        return Sniff(0.98 if has_count else 0.9, f"policy {first[0]} and rows of 12 or 13 fields")
+    if has_count or "model_parallel_NPU_group:" in first:
+        return Sniff(0.7, f"policy {first[0]} and the number of rows or the TP size")
+    return Sniff(0.2, f"the first word is the policy {first[0]}")
+
+
+def _is_whole(word: str) -> bool:
+    return word.removeprefix("-").isdecimal()
 
 
 def describe(file: AicbFile) -> Inspection:
@@ -26,163 +53,207 @@ def describe(file: AicbFile) -> Inspection:
     Totals are over the file as written, which is one stage for one step; compute of once-per-step
     rows is the phase ``step``.
     """
-    split = structure(file)
+    parts, header = structure(file), file.header
+    once = {*parts.leading, *parts.trailing, *parts.embedding_norm}
+    declared = {} if file.declared_rows is None else {"declared_rows": file.declared_rows}
     text, confidence, evidence = generation(file)
     return Inspection(
         generation=text,
         confidence=confidence,
         evidence=evidence,
-        counts=_counts(file, split),
-        layout=_layout(file),
-        totals=(*_compute_totals(file, split), *_communication_totals(file)),
-        oddities=(*file.oddities, *structural_oddities(file, split)),
+        counts={
+            "rows": len(file.rows),
+            "microbatches": len(parts.blocks),
+            "layers_per_microbatch": max((len(block.layers) for block in parts.blocks), default=0),
+            "once_per_step_rows": len(once),
+            **declared,
+        },
+        layout={
+            "policy": header.policy,
+            "tp": header.tp,
+            "ep": header.ep,
+            "pp": header.pp,
+            "vpp": header.vpp,
+            "microbatches": header.ga,
+            "world_size": header.all_gpus,
+            "pp_message_bytes": header.pp_message_bytes,
+            **header.extra,
+        },
+        totals=tuple(totals_of(_parts(file, once))),
+        oddities=(*file.oddities, *structural_oddities(file, parts)),
     )
 
 
-def _counts(file: AicbFile, split: Structure) -> dict[str, int]:
-    layers = [len(block.layers) for block in split.blocks]
-    counts = {
-        "rows": len(file.rows),
-        "microbatches": len(split.blocks),
-        "layers_per_microbatch": max(layers, default=0),
-        "once_per_step_rows": len(split.leading) + len(split.trailing) + len(split.embedding_norm),
-    }
-    if file.declared_rows is not None:
-        counts["declared_rows"] = file.declared_rows
-    return counts
-
-
-def _layout(file: AicbFile) -> dict[str, int | str | None]:
-    header = file.header
-    return {
-        "policy": header.policy,
-        "tp": header.tp,
-        "ep": header.ep,
-        "pp": header.pp,
-        "vpp": header.vpp,
-        "microbatches": header.ga,
-        "world_size": header.all_gpus,
-        "pp_message_bytes": header.pp_message_bytes,
-        **header.extra,
-    }
-
-
-def _compute_totals(file: AicbFile, split: Structure) -> Iterator[Total]:
-    once = {*split.leading, *split.trailing, *split.embedding_norm}
-    times: dict[Phase, list[float]] = defaultdict(list)
-    for index, row in enumerate(file.rows):
-        for column, phase in _PHASE_OF_COLUMN.items():
-            times[Phase.STEP if index in once else phase].append(row.cell(column).compute_s)
-    for phase in sorted(times):
-        busy = [time_s for time_s in times[phase] if time_s > 0]
-        yield Total(
-            group="compute", what=phase.name.lower(), count=len(busy), size_bytes=0, time_s=math.fsum(times[phase])
-        )
-
-
-def _communication_totals(file: AicbFile) -> Iterator[Total]:
-    sizes: dict[tuple[Group, Operation], list[int]] = defaultdict(list)
+def _parts(file: AicbFile, once: set[int]) -> Iterator[Counted]:
     positions = positions_as_written(file)
-    for row in file.rows:
-        for column in Column:
+    for index, row in enumerate(file.rows):
+        for column, phase in PHASES.items():
             cell = row.cell(column)
+            part = Phase.STEP if index in once else phase
+            yield Counted(Group.NONE, part, int(cell.compute_s > 0), 0, cell.compute_s)
             if cell.operation is not Operation.NONE:
-                sizes[group_of(row.name, column, cell, positions), cell.operation].append(cell.size_bytes)
-    for group, operation in sorted(sizes):
-        found = sizes[group, operation]
-        yield Total(
-            group=group.name.lower(),
-            what=operation.name.lower(),
-            count=len(found),
-            size_bytes=sum(found),
-            time_s=None,
-        )
+                yield Counted(group_of(row.name, column, cell, positions), cell.operation, 1, cell.size_bytes)
 
 
-_DEGREES = {Group.TP: "tp", Group.EP: "ep"}
+# --- generations of the format
 
 
-def structural_oddities(file: AicbFile, structure: Structure) -> tuple[Note, ...]:
-    """List what is odd about the structure of a file, each with its ``file:line``.
+class Generation(NamedTuple):
+    """Which generation of the format a file is, how sure that is (0 to 1), and why."""
 
-    Parameters
-    ----------
-    file : AicbFile
-        What the file says.
-    structure : Structure
-        Its rows, split.
+    text: str
+    confidence: float
+    evidence: tuple[str, ...]
 
-    Returns
-    -------
-    tuple of Note
-        In the order of the checks; the oddities of single values are `AicbFile.oddities`.
-    """
+
+def generation(file: AicbFile) -> Generation:
+    """Tell which generation of the format a file is."""
+    header = file.header
+    if header.policy == "MICRO":
+        why = "the policy is MICRO: a communication micro-benchmark, not a training step"
+        return Generation("SimAI micro test", 0.95, (why,))
+    if header.policy not in ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER"):
+        why = f"the policy is {header.policy}; AICB writes HYBRID_TRANSFORMER_FWD_IN_BCKWD"
+        return Generation("SimAI workload that AICB did not write", 0.8, (why,))
+    dated, why = _header_clue(header)
+    old, reasons, details = _row_clues(file)
+    evidence = (why, *reasons)
+    suffix = f" ({details})" if details else ""
+    mixed = (*evidence, "header and rows are of different generations")
+    if old and dated != _V1_0:
+        return Generation(f"mixed: AICB v1.0 rows under a newer header{suffix}", 0.5, mixed)
+    if old is False and dated == _V1_0:
+        return Generation(f"mixed: rows of AICB v1.1 or later under a v1.0 header{suffix}", 0.5, mixed)
+    return Generation(dated + suffix, 0.9 if old is not None and dated != _UNKNOWN_WRITER else 0.5, evidence)
+
+
+def _header_clue(header: Header) -> tuple[str, str]:
+    """Date the header by its keys and their order, and say why; the first test that holds decides."""
+    keys = [key.lower() for key in header.keys]
+    bare = [key.lower() for key in header.bare_keys]
+    early = "pp_comm" in keys and "checkpoints" in keys and keys.index("pp_comm") < keys.index("checkpoints")
+    instead = "expert_parallel_npu_group" in keys
+    middle = not {"ep", "pp", "ga", "all_gpus"}.isdisjoint(keys)
+    tests = (
+        ("mode" in keys, "AICB inference (2025-11 or later)", "the header has mode"),
+        (instead, "AICB micro test", "the header has expert_parallel_npu_group in place of ep"),
+        ("pp_comm" in bare, "SimAI example (2024-12 or later)", "pp_comm has no colon, as in SimAI's own example"),
+        (early, _UNKNOWN_WRITER, "pp_comm stands before checkpoints, where no AICB version writes it"),
+        ("pp_comm" in keys, "AICB with pp_comm (2024-12 or later)", "the header has pp_comm"),
+        ("vpp" in keys, "AICB with vpp (2024-11)", "the header has vpp and no pp_comm"),
+        (
+            middle,
+            "AICB v1.1 (2024-09 to 2024-11)",
+            "the header has ep, pp, ga or all_gpus, and neither vpp nor pp_comm",
+        ),
+        (True, _V1_0, "the header has no ep, pp, vpp, ga and all_gpus"),
+    )
+    return next((text, reason) for holds, text, reason in tests if holds)
+
+
+def _row_clues(file: AicbFile) -> tuple[bool | None, list[str], str]:
+    """Return whether the rows are of v1.0 (None: they do not tell), why, and what they add."""
+    names = {row.name for row in file.rows}
+    old = _old_rows(file, names)
+    new = sorted(names & {"attention_column", "attention_row", "mlp_column", "mlp_row", "grad_param_compute"})
+    reasons = []
+    if old:
+        reasons.append(f"v1.0 rows: {old}")
+    elif new:
+        reasons.append(f"rows of v1.1 or later: {', '.join(new)}")
+    moe = _moe_rows(file)
+    details = []
+    if "attention_linear_q_lora" in names or "attention_linear_kv_lora" in names:
+        reasons.append("DeepSeek attention rows (attention_linear_q_lora and the like)")
+        details.append("DeepSeek")
+    if moe:
+        since = "since 2025-09-24" if moe == 5 else "before 2025-09-24"
+        reasons.append(f"{moe} mlp_moelayer rows per layer, as AICB writes {since}")
+        details.append(f"{moe}-row MoE, {since}")
+    inference = sorted(names & {"moe_route", "moe_expert"})
+    if inference:
+        reasons.append(f"rows that only the inference generator writes: {', '.join(inference)}")
+    if names == {"micro_test"}:
+        reasons.append("every row is a micro_test")
+        details.append("micro test")
+    is_old = True if old else False if new or moe or inference else None
+    return is_old, reasons, ", ".join(details)
+
+
+def _old_rows(file: AicbFile, names: set[str]) -> str:
+    """Return what only v1.0 files have, or nothing."""
+    marks: list[str] = [name for name in ("norm", "grad_param", "attention_norm") if name in names]
+    marks += sorted(name for name in names if name.endswith(("_column_layer", "_row_layer")))
+    if file.header.inference:
+        marks = [name for name in marks if name != "attention_norm"]
+    if any(row.forward.operation is Operation.BROADCAST for row in file.rows):
+        marks.append("BROADCAST")
+    return ", ".join(marks)
+
+
+def _moe_rows(file: AicbFile) -> int:
+    """Return how many ``mlp_moelayer`` rows a layer has, where it is 5 or 7 throughout; else 0."""
+    together = groupby(file.rows, key=lambda row: row.name == "mlp_moelayer")
+    runs = {len(list(rows)) for of_experts, rows in together if of_experts}
+    return runs.pop() if len(runs) == 1 and runs <= {5, 7} else 0
+
+
+# --- what is odd about the structure
+
+_Oddity = tuple[str, str, int]
+"""Code, text, and row."""
+
+
+def structural_oddities(file: AicbFile, parts: Structure) -> tuple[Note, ...]:
+    """List what is odd about the structure of a file, each with its ``file:line``; `AicbFile` has what is in values."""
     checks = (_microbatches, _embedding_norm, _unequal_blocks, _lonely_groups)
-    return tuple(note for check in checks for note in check(file, structure))
+    found = (oddity for check in checks for oddity in check(file, parts))
+    return tuple(Note(code, text, f"{file.path}:{file.rows[row].line}") for code, text, row in found)
 
 
-def _microbatches(file: AicbFile, structure: Structure) -> Iterator[Note]:
-    written, blocks = file.header.ga, len(structure.blocks)
+def _microbatches(file: AicbFile, parts: Structure) -> Iterator[_Oddity]:
+    written, blocks = file.header.ga, len(parts.blocks)
     if written is not None and written != blocks:
-        text = f"the header says ga {written}, but the rows hold {counted(blocks, 'microbatch', 'microbatches')}"
-        yield Note("microbatches-mismatch", text, _place(file, 0))
+        held = counted(blocks, "microbatch", "microbatches")
+        yield "microbatches-mismatch", f"the header says ga {written}, but the rows hold {held}", 0
 
 
-def _embedding_norm(file: AicbFile, structure: Structure) -> Iterator[Note]:
-    count = len(structure.embedding_norm)
+def _embedding_norm(_: AicbFile, parts: Structure) -> Iterator[_Oddity]:
+    count = len(parts.embedding_norm)
     if count > 1:
-        text = (
-            f"embedding_norm stands {count} times; tied embeddings are reduced once per step, so the first one counts"
-        )
-        yield Note("embedding-norm-repeated", text, _place(file, structure.embedding_norm[0]))
+        text = f"embedding_norm stands {count} times; tied embeddings are reduced once per step"
+        yield "embedding-norm-repeated", f"{text}, so the first one counts", parts.embedding_norm[0]
 
 
-def _unequal_blocks(file: AicbFile, structure: Structure) -> Iterator[Note]:
+def _unequal_blocks(file: AicbFile, parts: Structure) -> Iterator[_Oddity]:
     """Report each kind of microbatch that differs from the last one, which is the steady state."""
-    if not structure.blocks:
+    if not parts.blocks:
         return
-    usual = _signature(file, structure.blocks[-1])
-    differing = [block for block in structure.blocks if _signature(file, block) != usual]
+    usual = _signature(file, parts.blocks[-1])
+    differing = [block for block in parts.blocks if _signature(file, block) != usual]
     if differing:
-        row = _first_difference(file, differing[0], structure.blocks[-1])
+        pairs = zip(differing[0].rows, _signature(file, differing[0]), usual, strict=False)
+        row = next((row for row, one, other in pairs if one != other), differing[0].rows[-1])
         differ = "differs" if len(differing) == 1 else "differ"
-        text = f"{len(differing)} of {len(structure.blocks)} microbatches {differ} from the last one, first in this row"
-        yield Note("microbatches-differ", text, _place(file, row))
+        text = f"{len(differing)} of {len(parts.blocks)} microbatches {differ} from the last one, first in this row"
+        yield "microbatches-differ", text, row
 
 
-def _lonely_groups(file: AicbFile, structure: Structure) -> Iterator[Note]:  # noqa: ARG001
+def _signature(file: AicbFile, block: Block) -> list[tuple[str, Cell, Cell, Cell]]:
+    rows = (file.rows[index] for index in block.rows)
+    return [(row.name, row.forward, row.input_grad, row.weight_grad) for row in rows]
+
+
+def _lonely_groups(file: AicbFile, _: Structure) -> Iterator[_Oddity]:
     """Report communications in a group that the header says has one member: they would cost nothing."""
     positions = positions_as_written(file)
-    for group, field in _DEGREES.items():
-        if getattr(file.header, field) != 1:
-            continue
+    for group, degree in ((Group.TP, file.header.tp), (Group.EP, file.header.ep)):
         found = [
             index
-            for index, row in enumerate(file.rows)
+            for index, row in enumerate(file.rows if degree == 1 else ())
             for column in Column
             if row.cell(column).size_bytes and group_of(row.name, column, row.cell(column), positions) is group
         ]
         if found:
-            are = counted(len(found), "communication is", "communications are")
-            text = f"{are} in the {field} group by position or suffix, but {field} is 1"
-            yield Note("group-of-one", text, _place(file, found[0]))
-
-
-def _rows(block: Block) -> list[int]:
-    return [*block.embedding, *(row for layer in block.layers for row in layer), *block.final]
-
-
-def _signature(file: AicbFile, block: Block) -> list[tuple[str, Cell, Cell, Cell]]:
-    rows = (file.rows[index] for index in _rows(block))
-    return [(row.name, row.forward, row.input_grad, row.weight_grad) for row in rows]
-
-
-def _first_difference(file: AicbFile, block: Block, usual: Block) -> int:
-    """Return the first row of a block that differs from its counterpart."""
-    rows, pairs = _rows(block), zip(_signature(file, block), _signature(file, usual), strict=False)
-    places = (index for index, (one, other) in zip(rows, pairs, strict=False) if one != other)
-    return next(places, rows[-1])
-
-
-def _place(file: AicbFile, index: int) -> str:
-    return f"{file.path}:{file.rows[index].line}"
+            name, are = group.name.lower(), counted(len(found), "communication is", "communications are")
+            yield "group-of-one", f"{are} in the {name} group by position or suffix, but {name} is 1", found[0]

@@ -5,8 +5,9 @@ from math import gcd
 
 from traincast.diagnostics import Notebook
 from traincast.errors import InfeasibleError
+from traincast.formats.aicb.grammar import AicbFile, Column
+from traincast.formats.aicb.header import Header
 from traincast.formats.aicb.meaning import Positions, gathers_parameters, group_of, positions_of
-from traincast.formats.aicb.rows import AicbFile, Column, Header
 from traincast.formats.aicb.structure import Structure
 from traincast.formats.layout import NODE_RANKS, asked_dp, microbatches_of, replicas, warn_single_microbatch
 from traincast.job.options import LayoutOptions
@@ -16,7 +17,6 @@ from traincast.workload.words import Group, Operation
 
 _ONE_GROUP_POLICIES = {"MICRO", "DATA", "HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"}
 """Policies whose weight gradients are reduced over every rank: dp is the world."""
-
 _ALL_MODEL_POLICIES = {"MODEL", "DISTRIBUTED_INFERENCE"}
 """Policies whose activations are exchanged over every rank: tp is the world."""
 
@@ -33,20 +33,7 @@ class Layout:
 
 
 def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, notes: Notebook) -> Layout:
-    """Work out degrees, microbatches and schedule.
-
-    Parameters
-    ----------
-    file, parts : AicbFile, Structure
-        The file and its parts.
-    options : LayoutOptions
-        What the user overrides.
-    notes : Notebook
-        Receives every assumption and warning.
-
-    Returns
-    -------
-    Layout
+    """Work out degrees, microbatches and schedule; notes say what is assumed and what looks wrong.
 
     Raises
     ------
@@ -54,8 +41,8 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
         If degrees do not divide the world or the layers.
     """
     header = file.header
-    degree = {name: _degree(header, name, getattr(options, name), notes) for name in ("tp", "ep", "pp")}
-    tp, ep, pp, cp = degree["tp"], degree["ep"], degree["pp"], options.cp or 1
+    tp, ep, pp = (_degree(header, name, getattr(options, name), notes) for name in ("tp", "ep", "pp"))
+    cp = options.cp or 1
     shares = gathers_parameters(file.rows, tp)
     world = _world(header, options, (tp, cp, pp, ep), NODE_RANKS if shares else 1, notes)
     if header.policy in _ALL_MODEL_POLICIES:
@@ -65,22 +52,16 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
             notes.warn("tp-unused", f"policy {header.policy} has no tensor parallel group; tp {tp} is not used")
         tp = 1
     dp = replicas(world, {"tp": tp, "cp": cp, "pp": pp}, notes.path)
-    _warn_not_rescaled(header, options, _layers(parts), notes)
+    layers = min((len(block.layers) for block in parts.blocks), default=0)
+    _warn_not_rescaled(header, options, layers, notes)
     positions = _positions(file, tp, world, notes)
     _warn_unused(file, options, tp, positions, notes)
-    schedule, vpp = _schedule(header, options, pp, _layers(parts), notes)
-    parallel = Parallel(
-        tp=tp,
-        cp=cp,
-        dp=dp,
-        pp=pp,
-        vpp=vpp,
-        ep=ep,
-        etp=options.etp,
-        microbatches=_microbatches(header, parts, options, notes),
-    )
+    vpp = _virtual_stages(header, options, pp, layers, notes)
+    microbatches = _microbatches(header, len(parts.blocks), options, notes)
+    parallel = Parallel(tp=tp, cp=cp, dp=dp, pp=pp, vpp=vpp, ep=ep, etp=options.etp, microbatches=microbatches)
+    warn_single_microbatch(notes, pp, pp * vpp, microbatches)
+    schedule = options.schedule or ("interleaved" if vpp > 1 else "1f1b")
     forward_only = header.inference or header.policy == "DISTRIBUTED_INFERENCE"
-    warn_single_microbatch(notes, pp, pp * vpp, parallel.microbatches)
     return Layout(parallel, schedule, forward_only, positions)
 
 
@@ -165,10 +146,8 @@ def _world(
     tp, cp, pp, ep = degrees
     if options.dp is not None:
         return tp * cp * pp * (asked_dp(options, {"tp": tp, "cp": cp, "pp": pp}, notes.path) or 1)
-    if options.gpus is not None:
-        return options.gpus
-    if header.all_gpus:
-        return header.all_gpus
+    if known := options.gpus or header.all_gpus:
+        return known
     if header.policy == "MICRO":
         notes.assume("world-absent", f"the file says no world size; taken as {NODE_RANKS} ranks (give --gpus)")
         return NODE_RANKS
@@ -188,27 +167,20 @@ def _world(
     return tp * cp * pp * dp
 
 
-def _microbatches(header: Header, parts: Structure, options: LayoutOptions, notes: Notebook) -> int:
-    blocks = len(parts.blocks)
+def _microbatches(header: Header, blocks: int, options: LayoutOptions, notes: Notebook) -> int:
     if options.microbatches is not None:
         return microbatches_of(options, blocks, "the file", notes)
+    found = counted(blocks, "block")
     if not header.ga:
         said = "no ga" if header.ga is None else "ga 0"
-        notes.assume(
-            "ga-absent", f"the header says {said}; the file has {counted(blocks, 'block')}, one per microbatch"
-        )
+        notes.assume("ga-absent", f"the header says {said}; the file has {found}, one per microbatch")
     elif header.ga != blocks:
-        found = counted(blocks, "block")
         notes.warn("ga-mismatch", f"the header says ga {header.ga}, but the file has {found}; the blocks count")
     return max(1, blocks)
 
 
-def _layers(parts: Structure) -> int:
-    return min((len(block.layers) for block in parts.blocks), default=0)
-
-
-def _schedule(header: Header, options: LayoutOptions, pp: int, layers: int, notes: Notebook) -> tuple[str, int]:
-    """Return the schedule's name and the number of virtual stages per stage."""
+def _virtual_stages(header: Header, options: LayoutOptions, pp: int, layers: int, notes: Notebook) -> int:
+    """Return the number of virtual stages per stage."""
     written = header.vpp
     if written == 0:
         notes.warn("vpp-zero", "the header says vpp 0; taken as 1")
@@ -230,4 +202,4 @@ def _schedule(header: Header, options: LayoutOptions, pp: int, layers: int, note
         )
     if vpp > 1 and layers % vpp:
         notes.warn("uneven-chunks", f"{layers} layers do not divide into {vpp} virtual stages; the first ones get more")
-    return options.schedule or ("interleaved" if vpp > 1 else "1f1b"), vpp
+    return vpp

@@ -1,31 +1,15 @@
-"""What the names of AICB rows mean: once-per-step rows, and the group of a communication."""
+"""What the names of AICB rows mean: once-per-step rows, and the group of a communication.
+
+Source: AICB, ``workload_generator/SimAI_training_workload_generator.py`` and ``SimAI_inference_workload_generator.py``
+(what the rows stand for); SimAI, ``astra-sim/workload/Workload.cc`` (suffix and position).
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from traincast.formats.aicb.rows import AicbFile, Cell, Column, Row
+from traincast.formats.aicb.grammar import AicbFile, Cell, Column, Row
 from traincast.workload.words import Group, Operation, OverlapClass
 
-_ONCE = frozenset(
-    {
-        "norm",
-        "grad_norm",
-        "grad_gather",
-        "grad_param",
-        "grad_param_comm",
-        "grad_param_compute",
-        "layernorm",
-        "embedding_grads",
-        "embedding_norm",
-    }
-)
-_ONCE_PREFIXES = ("moe_grad_norm", "cross_entropy", "optimizer")
-_CLOSING_PREFIXES = ("cross_entropy", "optimizer")
-_TRANSFORMER = "HYBRID_TRANSFORMER"
-_EXPERT_WORDS = ("moe", "expert")
-_EVEN_WORDS = ("rout", "shared", "norm")
-"""Of an expert layer: what every rank does for its own tokens, however they are routed."""
-_PRODUCT_PREFIXES = ("attention", "mlp", "final", "dense")
 _GROUP_OF_ROW = {
     "grad_norm": Group.DP,
     "grad_gather": Group.DP,
@@ -34,6 +18,13 @@ _GROUP_OF_ROW = {
     "embedding_grads": Group.EMB,
     "embedding_norm": Group.EMB,
 }
+_ONCE = frozenset({*_GROUP_OF_ROW, "norm", "grad_param_compute", "layernorm"})
+_CLOSING_PREFIXES = ("cross_entropy", "optimizer")
+_ONCE_PREFIXES = ("moe_grad_norm", *_CLOSING_PREFIXES)
+_EXPERT_WORDS = ("moe", "expert")
+_EVEN_WORDS = ("rout", "shared", "norm")
+"""Of an expert layer: what every rank does for its own tokens, however they are routed."""
+_GEMM_PREFIXES = ("attention", "mlp", "final", "dense")
 
 
 def is_once(name: str) -> bool:
@@ -52,11 +43,6 @@ def is_expert(name: str) -> bool:
     Training files name all rows of an expert layer ``mlp_moelayer`` and write its whole computation,
     shared experts included, into the first; inference files have ``moe_route``, which routes a
     rank's own tokens, and ``moe_expert``.
-
-    Notes
-    -----
-    Source: AICB, ``workload_generator/SimAI_training_workload_generator.py`` and
-    ``SimAI_inference_workload_generator.py``.
     """
     name = name.lower()
     named = any(word in name for word in _EXPERT_WORDS) and not any(word in name for word in _EVEN_WORDS)
@@ -64,15 +50,15 @@ def is_expert(name: str) -> bool:
 
 
 def overlap_class_of(name: str) -> OverlapClass:
-    """Return how the computation of rows of that name slows down beside communication.
+    """Return how the computation of rows of that name slows down while it overlaps with communication.
 
-    Layers and heads are large matrix products; what is done once per step, norms and look-ups stream
+    Layers and heads are large GEMMs; what is done once per step, norms and embedding lookups stream
     through memory. Names that say neither are of no known class.
     """
     name = name.lower()
     if is_once(name) or "norm" in name or name.startswith("embedding"):
         return OverlapClass.MEMORY_BOUND
-    if name.startswith(_PRODUCT_PREFIXES) or is_expert(name):
+    if name.startswith(_GEMM_PREFIXES) or is_expert(name):
         return OverlapClass.COMPUTE_BOUND
     return OverlapClass.UNKNOWN
 
@@ -100,19 +86,8 @@ def gathers_parameters(rows: Iterable[Row], tp: int) -> bool:
 
     Without a tensor parallel group no activation is gathered. A file whose forward and input-gradient
     columns hold all-gathers and nothing else then gathers parameters. Expert layers gather token
-    counts there, so a file with them says nothing.
-
-    Parameters
-    ----------
-    rows : iterable of Row
-        Every row of the file.
-    tp : int
-        Tensor parallel degree of the run.
-
-    Notes
-    -----
-    Source: AICB, ``workload/simAI/model_workload`` (the files of DeepSpeed's stage 3) and
-    ``workload_generator/generate_deepspeed_stage3_workload.py``.
+    counts there, so a file with them says nothing. Source: AICB, ``workload/simAI/model_workload`` (the files of
+    DeepSpeed's stage 3) and ``workload_generator/generate_deepspeed_stage3_workload.py``.
     """
     rows = tuple(rows)
     if tp > 1 or any(is_expert(row.name) for row in rows):
@@ -126,35 +101,27 @@ def gathers_parameters(rows: Iterable[Row], tp: int) -> bool:
     return operations - {Operation.NONE} == {Operation.ALL_GATHER}
 
 
-def only_in_gradients(rows: Iterable[Row]) -> bool:
+def _only_in_gradients(rows: Iterable[Row]) -> bool:
     """Tell whether every communication of a file stands in a weight-gradient column and names no group.
 
     That is how AICB writes its tests of a collective, whatever group they are meant for.
     """
     found = [
-        (column, _by_position(row, column))
+        column is Column.WEIGHT_GRAD and _by_position(row, column)
         for row in rows
         for column in Column
         if row.cell(column).size_bytes and row.cell(column).operation is not Operation.NONE
     ]
-    return bool(found) and all(column is Column.WEIGHT_GRAD and positional for column, positional in found)
+    return bool(found) and all(found)
 
 
 def positions_of(file: AicbFile, tp: int, world: int) -> Positions:
-    """Tell which groups the columns of a file stand for in a layout.
-
-    Parameters
-    ----------
-    file : AicbFile
-        The file.
-    tp, world : int
-        Tensor parallel degree and ranks of the run.
-    """
-    if not file.header.policy.startswith(_TRANSFORMER):
+    """Tell which groups the columns of a file stand for in a layout of so many ranks."""
+    if not file.header.policy.startswith("HYBRID_TRANSFORMER"):
         return USUAL
     if gathers_parameters(file.rows, tp):
         return Positions(activation=Group.DP)
-    if world == tp > 1 and only_in_gradients(file.rows):
+    if world == tp > 1 and _only_in_gradients(file.rows):
         return Positions(gradient=Group.TP)
     return USUAL
 
@@ -171,32 +138,11 @@ def _by_position(row: Row, column: Column) -> bool:
 
 
 def group_of(row_name: str, column: Column, cell: Cell, positions: Positions = USUAL) -> Group:
-    """Return the group of a cell's communication.
+    """Return the group of a cell's communication; NONE where it has none.
 
     A suffix of the token decides; then the row's name, because the older files write gradient
     traffic in columns whose position says something else; then the column: weight gradients
-    are reduced over `dp`, everything else over `tp`.
-
-    Parameters
-    ----------
-    row_name : str
-        Name of the row.
-    column : Column
-        Column of the cell.
-    cell : Cell
-        The cell.
-    positions : Positions
-        What the columns of this file stand for.
-
-    Returns
-    -------
-    Group
-        Group.NONE where the cell has no communication.
-
-    Notes
-    -----
-    Source: SimAI, ``astra-sim/workload/Workload.cc`` (suffix and position); AICB,
-    ``workload_generator/SimAI_training_workload_generator.py`` (what the rows stand for).
+    are reduced over `dp`, everything else over `tp`, or what `positions` says.
     """
     if cell.operation is Operation.NONE:
         return Group.NONE
@@ -215,8 +161,7 @@ _SILENT_COLUMNS = {
     "DISTRIBUTED_INFERENCE": (Column.WEIGHT_GRAD,),
     "MICRO": (Column.FORWARD, Column.INPUT_GRAD),
 }
-"""Columns whose communication a policy does not run. Source: aliyun/SimAI, the state machines of
-``astra-sim/workload/Workload.cc``."""
+"""Columns whose communication a policy does not run, by SimAI's state machines."""
 
 
 def runs(file: AicbFile, row: Row, column: Column) -> bool:

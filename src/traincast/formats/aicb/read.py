@@ -1,44 +1,50 @@
-"""Read an AICB file into the intermediate form."""
+"""Make the workload of an AICB file: its rows laid out over stages, virtual stages and microbatches.
+
+Letters: P stages, Q virtual stages in model order, M microbatches.
+"""
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
+from traincast.formats.aicb.grammar import PLACEHOLDER_S, AicbFile, Column
 from traincast.formats.aicb.inspection import structural_oddities
 from traincast.formats.aicb.layout import Layout, decide_layout
-from traincast.formats.aicb.lower import RowLowering
+from traincast.formats.aicb.lower import RowLowering, Work
 from traincast.formats.aicb.meaning import group_of
-from traincast.formats.aicb.rows import AicbFile, Column
-from traincast.formats.aicb.structure import StepRows, Structure, order_step_rows, rows_inside_experts, structure
-from traincast.formats.aicb.template import TemplateWriter, rows_of_blocks
+from traincast.formats.aicb.structure import (
+    Block,
+    OnceCell,
+    StepRows,
+    Structure,
+    order_step_rows,
+    rows_inside_experts,
+    structure,
+)
 from traincast.formats.contract import Source
 from traincast.formats.layout import known_message_bytes
-from traincast.job.options import LayoutOptions
-from traincast.units import GIGA, counted
+from traincast.job.options import LayoutOptions, StageRoles
+from traincast.units import counted
 from traincast.workload.builder import Rows
 from traincast.workload.experts import ExpertLoads, describe, expert_loads, with_expert_loads
-from traincast.workload.words import Group, Operation
-from traincast.workload.workload import Workload
+from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
+from traincast.workload.workload import Template, Workload
 
 _GRAVE = {"placeholder-compute", "embedding-norm-repeated", "row-count", "unknown-key"}
 """Oddities of the file that change the forecast, and so are warnings of a simulation."""
 
-_PLACEHOLDER_S = 1 / GIGA
-"""AICB writes 1 ns where it has nothing to say."""
-
-_MANY = "computations or communications"
-
 
 def build(file: AicbFile, options: LayoutOptions, source: Source) -> Workload:
     """Make the workload of a file."""
-    parts = structure(file)
-    notes = source.notes
+    parts, notes = structure(file), source.notes
     layout = decide_layout(file, parts, options, notes)
     builder = source.builder(layout.parallel, layout.schedule)
     lowering = RowLowering(builder, file, layout.positions, rows_inside_experts(file, parts))
     steps = order_step_rows(file, parts)
     _refuse_embedding_rows_in_blocks(file, parts, layout)
-    TemplateWriter(parts, layout, options, lowering, steps).write()
+    _TemplateWriter(parts, layout, options, lowering, steps).write()
     message_bytes = _message_bytes(file, parts, layout, options, notes)
     lowering.say_what_was_left_out()
     loads = _decide_loads(lowering, options)
@@ -56,32 +62,141 @@ def _refuse_embedding_rows_in_blocks(file: AicbFile, parts: Structure, layout: L
     """Refuse rows that meet the first and last stage where every stage of a pipeline would run them."""
     if layout.parallel.pp == 1:
         return
-    for row in rows_of_blocks(parts):
-        source = file.rows[row]
-        for column in Column:
-            if group_of(source.name, column, source.cell(column)) is Group.EMB:
-                raise FormatError(
-                    f"row {source.name!r} stands between the rows of a microbatch, but its communication joins the "
-                    "first and last stage once per step; move it before the first microbatch",
-                    file.path,
-                    source.line,
-                )
+    for source in (file.rows[row] for block in parts.blocks for row in block.rows):
+        if any(group_of(source.name, column, source.cell(column)) is Group.EMB for column in Column):
+            raise FormatError(
+                f"row {source.name!r} stands between the rows of a microbatch, but its communication joins the "
+                "first and last stage once per step; move it before the first microbatch",
+                file.path,
+                source.line,
+            )
+
+
+@dataclass(slots=True)
+class _TemplateWriter:
+    """Writes the template that every rank shares."""
+
+    parts: Structure
+    layout: Layout
+    options: LayoutOptions
+    lowering: RowLowering
+    steps: StepRows
+
+    def write(self) -> None:
+        """Add the template and its segments."""
+        template = self.lowering.builder.template()
+        self._work(template)
+        template.start_P[:] = self._per_stage(lambda _: self.lowering.once(self.steps.start))
+        template.after_forward_P[:] = self._per_stage(self._after_forward)
+        template.end_P[:] = self._per_stage(self._end)
+
+    @property
+    def _overlapped(self) -> OnceCell | None:
+        """The gradient reduction, if it is to overlap with the last backward."""
+        wanted = self.options.overlap_grad_reduce and not self.layout.forward_only
+        return self.steps.gradient if wanted and self._last_layers else None
+
+    @property
+    def _last_layers(self) -> int:
+        """Layers of the last microbatch, with whose backward the reduction of gradients overlaps."""
+        blocks = self.parts.blocks
+        return len(blocks[min(self.layout.parallel.microbatches, len(blocks)) - 1].layers) if blocks else 0
+
+    @property
+    def _as_written(self) -> bool:
+        return self.options.stage_roles is StageRoles.AS_WRITTEN
+
+    def _work(self, template: Template) -> None:
+        """Lower every virtual stage of every block; repeat the last block for further microbatches."""
+        parallel, segment = self.layout.parallel, self.lowering.builder.segment
+        virtual, blocks = parallel.pp * parallel.vpp, self.parts.blocks
+        lowered: dict[tuple[int, Work, bool], tuple[int, int]] = {}
+        for microbatch in range(parallel.microbatches if blocks else 0):
+            block = min(microbatch, len(blocks) - 1)
+            last = self._overlapped is not None and microbatch == parallel.microbatches - 1
+            for q in range(virtual):
+                work = self._rows_of(blocks[block], q)
+                key = (block, work, last)
+                if key not in lowered:
+                    buckets = self._buckets(work) if last else {}
+                    backward = [] if self.layout.forward_only else self.lowering.backward(work, buckets)
+                    lowered[key] = segment(self.lowering.forward(work)), segment(backward)
+                template.forward_QM[q, microbatch], template.backward_QM[q, microbatch] = lowered[key]
+
+    def _per_stage(self, lower: Callable[[int], Rows]) -> list[int]:
+        """Lower the first, a middle and the last stage; all middle ones share one segment."""
+        stages = range(self.layout.parallel.pp)
+        middle = stages[len(stages) // 2]
+        lowered = {stage: self.lowering.builder.segment(lower(stage)) for stage in sorted({0, middle, stages[-1]})}
+        return [lowered.get(stage, lowered[middle]) for stage in stages]
+
+    def _rows_of(self, block: Block, q: int) -> Work:
+        """Return the rows of a virtual stage: its share of the layers, and what its role adds."""
+        pp, vpp = self.layout.parallel.pp, self.layout.parallel.vpp
+        chunk = q // pp
+        first = chunk == 0 if self._as_written else q == 0
+        last = chunk == vpp - 1 if self._as_written else q == pp * vpp - 1
+        # Layers are dealt evenly, the first chunks getting the rest.
+        size, rest = divmod(len(block.layers), vpp)
+        begin = chunk * size + min(chunk, rest)
+        rows = [(row, -1) for row in block.embedding] if first else []
+        rows += [(row, layer) for layer in range(begin, begin + size + (chunk < rest)) for row in block.layers[layer]]
+        rows += [(row, len(block.layers)) for row in block.final] if last else []
+        return tuple(rows)
+
+    def _buckets(self, work: Work) -> dict[int, Rows]:
+        """Split the gradient reduce-scatter evenly over the layers of a stage, one bucket each."""
+        gradient, layers = self._overlapped, self._last_layers
+        if gradient is None:
+            return {}
+        source = self.lowering.file.rows[gradient.row]
+        buckets: dict[int, Rows] = {}
+        for layer in sorted({layer for _, layer in work if 0 <= layer < layers}):
+            # Dealt byte by byte, so that no bucket grows where the whole shrinks.
+            bucket = (source.weight_grad.size_bytes + layer) // layers
+            if bucket:
+                phase = Phase.WEIGHT_GRADIENT
+                buckets[layer] = self.lowering.collective(source, gradient.column, phase, bucket, layer, blocking=False)
+        return buckets
+
+    def _after_forward(self, stage: int) -> Rows:
+        if stage != self.layout.parallel.pp - 1 and not self._as_written:
+            return []
+        cells = self.steps.after_forward
+        runs = [cell for cell in cells if cell.column is Column.FORWARD or not self.layout.forward_only]
+        return self.lowering.once(runs)
+
+    def _end(self, stage: int) -> Rows:
+        """Lower what follows the last backward: first of all, wait for what still runs."""
+        if self.layout.forward_only:
+            return []
+        middle = 0 < stage < self.layout.parallel.pp - 1
+        outside = self.steps.embedding if middle else frozenset()
+        cells = [cell for cell in self.steps.end if self._as_written or cell.row not in outside]
+        launching = {
+            self.lowering.group(source, Column.WEIGHT_GRAD)
+            for source in (self.lowering.file.rows[row] for block in self.parts.blocks for row in block.rows)
+            if source.weight_grad.operation is not Operation.NONE
+        }
+        waits = self.lowering.builder.wait(*(STREAM_OF_GROUP[group] for group in sorted(launching)))
+        return waits + self.lowering.once(cells, self._overlapped, outside)
 
 
 def _say_what_is_not_forward(file: AicbFile, steps: StepRows, notes: Notebook) -> None:
     """Note what a forward-only run leaves out."""
-    closing = {(cell.row, cell.column) for cell in steps.end}
+    closing = set(steps.end)
     lines = [
         row.line
         for index, row in enumerate(file.rows)
         for column in Column
         if (column is not Column.FORWARD or (index, column) in closing)
-        and (row.cell(column).operation is not Operation.NONE or row.cell(column).compute_s > _PLACEHOLDER_S)
+        and (row.cell(column).operation is not Operation.NONE or row.cell(column).compute_s > PLACEHOLDER_S)
     ]
     if lines:
+        what = counted(len(lines), "computation or communication", "computations or communications")
         notes.assume(
             "forward-only",
-            f"the file is of inference: {counted(len(lines), 'computation or communication', _MANY)} of the backward "
+            f"the file is of inference: {what} of the backward "
             f"pass and the optimizer {'is' if len(lines) == 1 else 'are'} not run",
             lines[0],
         )
@@ -120,14 +235,17 @@ def _activation(file: AicbFile, parts: Structure, layout: Layout) -> tuple[int, 
         for row in [row for layer in block.layers for row in layer] or block.embedding:
             source = file.rows[row]
             cell = source.forward
-            attention = "attention" in source.name
             if group_of(source.name, Column.FORWARD, cell, layout.positions) is Group.TP and cell.size_bytes:
-                seen[cell.size_bytes, cell.operation] += 1000 if attention else 1
-                line_of.setdefault((cell.size_bytes, cell.operation), source.line)
+                key = cell.size_bytes, cell.operation
+                seen[key] += 1000 if "attention" in source.name else 1
+                line_of.setdefault(key, source.line)
     if not seen:
         return 0, Operation.NONE, 1
-    (size, operation), _ = seen.most_common(1)[0]
-    return size, operation, line_of[size, operation]
+    key = seen.most_common(1)[0][0]
+    return *key, line_of[key]
+
+
+# --- unequal experts
 
 
 def _decide_loads(lowering: RowLowering, options: LayoutOptions) -> ExpertLoads | None:
@@ -166,7 +284,7 @@ def _decide_loads(lowering: RowLowering, options: LayoutOptions) -> ExpertLoads 
 
 
 def _stretched_rows(lowering: RowLowering) -> Rows:
-    """Return the template rows that stretch with a rank's load: computations, and what their tp ranks exchange.
+    """Return the operations that stretch with a rank's load: computations, and what their tp ranks exchange.
 
     The tp ranks of an expert get the same tokens only where the expert is split over as many (`etp`).
     """

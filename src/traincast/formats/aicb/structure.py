@@ -1,66 +1,56 @@
 """Split the rows of an AICB file into microbatches with their layers, and into what is done once per step.
 
-Of the once-per-step rows ``norm`` precedes the first forward; ``cross_entropy*`` follows the last forward on the
-last stage. After the last backward come, in this order: the gradient reduce-scatter (dp, edp), the layer-norm and
-embedding all-reduces, the parameter update, the optimizer's flags, and the parameter gather. This is the order of
-Megatron-LM's finalize_model_grads and distributed optimizer step.
+Numbers of rows index `AicbFile.rows` (0-based). Of the once-per-step rows ``norm`` precedes the first forward;
+``cross_entropy*`` follows the last forward on the last stage. After the last backward come, in this order: the gradient
+reduce-scatter (dp, edp), the layer-norm and embedding all-reduces, the parameter update, the optimizer's flags, and the
+parameter gather. This is the order of Megatron-LM's finalize_model_grads and distributed optimizer step.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
+from typing import NamedTuple
 
+from traincast.formats.aicb.grammar import AicbFile, Column
 from traincast.formats.aicb.meaning import is_closing, is_expert, is_once, runs
-from traincast.formats.aicb.rows import AicbFile, Column
 from traincast.workload.words import Group, Operation
 
 _ATTENTION = ("attention", "attn")
-_FEED_FORWARD = ("mlp", "moe", "ffn", "expert")
+_MLP = ("mlp", "moe", "ffn", "expert")
 _BACKWARD = (Column.INPUT_GRAD, Column.WEIGHT_GRAD)
-_ALL = (Column.FORWARD, *_BACKWARD)
 _GRADIENT_ROWS = ("grad_param_comm", "grad_param", "grad_norm")
 _REDUCE, _SHARED, _UPDATE, _OPTIMIZER, _GATHER = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One microbatch of one stage; the numbers index `AicbFile.rows` (0-based).
-
-    Parameters
-    ----------
-    embedding : tuple of int
-        Rows of the input embedding, which only the first stage runs.
-    layers : tuple of tuple of int
-        Rows of each layer.
-    final : tuple of int
-        Rows of the output projection, which only the last stage runs.
-    """
+    """One microbatch of one stage."""
 
     embedding: tuple[int, ...]
+    """Rows of the input embedding, which only the first stage runs."""
     layers: tuple[tuple[int, ...], ...]
+    """Rows of each layer."""
     final: tuple[int, ...]
+    """Rows of the LM head, which only the last stage runs."""
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Every row, in order."""
+        return (*self.embedding, *chain.from_iterable(self.layers), *self.final)
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """Every row of a file in exactly one place; the numbers index `AicbFile.rows` (0-based).
-
-    Parameters
-    ----------
-    leading : tuple of int
-        Once-per-step rows before the microbatches.
-    blocks : tuple of Block
-        One per microbatch.
-    trailing : tuple of int
-        Once-per-step rows after the microbatches.
-    embedding_norm : tuple of int
-        Every ``embedding_norm`` row, wherever it stands: older files write one per microbatch,
-        but the gradients of tied embeddings are reduced once per step, so the first one counts.
-    """
+    """Every row of a file in exactly one place."""
 
     leading: tuple[int, ...]
+    """Once-per-step rows before the microbatches."""
     blocks: tuple[Block, ...]
+    """One per microbatch."""
     trailing: tuple[int, ...]
+    """Once-per-step rows after the microbatches."""
     embedding_norm: tuple[int, ...]
+    """Every ``embedding_norm`` row, wherever it stands: older files write one per microbatch, but the gradients of tied
+    embeddings are reduced once per step, so the first one counts."""
 
 
 def rows_inside_experts(file: AicbFile, parts: Structure) -> frozenset[int]:
@@ -70,35 +60,23 @@ def rows_inside_experts(file: AicbFile, parts: Structure) -> frozenset[int]:
     communicates over `tp` are the tokens that the rank's experts got.
     """
     inside = set()
-    for block in parts.blocks:
-        for layer in block.layers:
-            dispatched = False
-            for row in layer:
-                cell = file.rows[row].forward
-                if cell.operation is Operation.ALL_TO_ALL and cell.suffix is Group.EP:
-                    dispatched = not dispatched
-                elif dispatched and is_expert(file.rows[row].name):
-                    inside.add(row)
+    for layer in (layer for block in parts.blocks for layer in block.layers):
+        dispatched = False
+        for row in layer:
+            cell = file.rows[row].forward
+            if cell.operation is Operation.ALL_TO_ALL and cell.suffix is Group.EP:
+                dispatched = not dispatched
+            elif dispatched and is_expert(file.rows[row].name):
+                inside.add(row)
     return frozenset(inside)
 
 
 def structure(file: AicbFile) -> Structure:
     """Split the rows of a file into once-per-step rows and blocks of layers.
 
-    Parameters
-    ----------
-    file : AicbFile
-        What the file says.
-
-    Returns
-    -------
-    Structure
-        Every row in exactly one place. A block starts at each ``embedding_layer`` row; without
-        such rows the header's ``ga`` splits the rows where its pieces have the same names.
-
-    Notes
-    -----
-    Source: AICB, ``workload_generator/SimAI_training_workload_generator.py`` (order of the rows).
+    A block starts at each ``embedding_layer`` row; without such rows the header's ``ga`` splits the rows where its
+    pieces have the same names. Source: AICB, ``workload_generator/SimAI_training_workload_generator.py`` (order of
+    the rows).
     """
     names = [row.name for row in file.rows]
     norms = tuple(index for index, name in enumerate(names) if name == "embedding_norm")
@@ -108,10 +86,8 @@ def structure(file: AicbFile) -> Structure:
         first, end = repeated[0], repeated[-1] + 1
     else:
         # Once-per-step rows only: the loss and the optimizer still come last.
-        first = next((place for place, index in enumerate(others) if is_closing(names[index])), len(others))
-        end = first
-    pieces = _pieces(others[first:end], names, file.header.ga)
-    blocks = tuple(_block(piece, names) for piece in pieces)
+        first = end = next((place for place, index in enumerate(others) if is_closing(names[index])), len(others))
+    blocks = tuple(_block(piece, names) for piece in _pieces(others[first:end], names, file.header.ga))
     return Structure(tuple(others[:first]), blocks, tuple(others[end:]), norms)
 
 
@@ -120,8 +96,7 @@ def _pieces(rows: list[int], names: list[str], microbatches: int | None) -> list
     starts = [place for place, index in enumerate(rows) if names[index].startswith("embedding_layer")]
     if starts:
         # Rows before the first embedding belong to the first microbatch.
-        cuts = [0, *starts[1:], len(rows)]
-        return [rows[start:end] for start, end in pairwise(cuts)]
+        return [rows[start:end] for start, end in pairwise([0, *starts[1:], len(rows)])]
     count = microbatches or 1
     if count > 1 and rows and len(rows) % count == 0:
         length = len(rows) // count
@@ -161,7 +136,7 @@ def _attention_starts(names: list[str]) -> list[int]:
             opening = None
         elif opening is None or name == opening:
             before = names[place - 1] if place else ""
-            follows_norm = "norm" in before and not any(word in before for word in (*_ATTENTION, *_FEED_FORWARD))
+            follows_norm = "norm" in before and not any(word in before for word in (*_ATTENTION, *_MLP))
             starts.append(place - 1 if follows_norm else place)
             opening = name
     return starts
@@ -179,8 +154,7 @@ def _period(names: list[str]) -> int:
     return period if len(names) % period == 0 and period < len(names) else 1
 
 
-@dataclass(frozen=True, slots=True)
-class OnceCell:
+class OnceCell(NamedTuple):
     """One column of a once-per-step row."""
 
     row: int
@@ -201,54 +175,36 @@ class StepRows:
 
 
 def order_step_rows(file: AicbFile, parts: Structure) -> StepRows:
-    """Sort the once-per-step rows of a file into the parts of the step.
-
-    Parameters
-    ----------
-    file : AicbFile
-        The file.
-    parts : Structure
-        Its once-per-step rows.
-
-    Returns
-    -------
-    StepRows
-    """
-    rows = file.rows
+    """Sort the once-per-step rows of a file into the parts of the step."""
     once = [*parts.leading, *parts.embedding_norm[:1], *parts.trailing]
-    steps = StepRows([], [], [], frozenset(row for row in once if rows[row].name.startswith("embedding_")), None)
-    end: list[tuple[int, OnceCell]] = []
+    embedding = frozenset(row for row in once if file.rows[row].name.startswith("embedding_"))
+    steps = StepRows([], [], [], embedding, None)
     for row in once:
-        name = rows[row].name
-        if name.startswith("cross_entropy"):
-            steps.after_forward += [OnceCell(row, column) for column in _ALL]
-        elif name == "norm":
+        source = file.rows[row]
+        if source.name.startswith("cross_entropy"):
+            steps.after_forward += [OnceCell(row, column) for column in Column]
+        elif source.name == "norm":
             steps.start.append(OnceCell(row, Column.FORWARD))
-            end += [(_REDUCE, OnceCell(row, column)) for column in _BACKWARD]
+            steps.end += [OnceCell(row, column) for column in _BACKWARD]
         else:
-            end += [(_part(file, row, column), OnceCell(row, column)) for column in _ALL]
-        if name in _GRADIENT_ROWS and _communicates(file, row, Column.WEIGHT_GRAD):
+            steps.end += [OnceCell(row, column) for column in Column]
+        cell = source.weight_grad
+        reduces = cell.operation is not Operation.NONE and cell.size_bytes and runs(file, source, Column.WEIGHT_GRAD)
+        if source.name in _GRADIENT_ROWS and reduces:
             steps.gradient = OnceCell(row, Column.WEIGHT_GRAD)
-    steps.end = [cell for _, cell in sorted(end, key=lambda item: item[0])]
+    steps.end.sort(key=lambda cell: _part(file, *cell))
     return steps
-
-
-def _communicates(file: AicbFile, row: int, column: Column) -> bool:
-    source = file.rows[row]
-    cell = source.cell(column)
-    return cell.operation is not Operation.NONE and cell.size_bytes > 0 and runs(file, source, column)
 
 
 def _part(file: AicbFile, row: int, column: Column) -> int:
     """Return the part of the closing work that a cell belongs to."""
-    source = file.rows[row]
-    name = source.name
+    name = file.rows[row].name
     if name == "grad_norm":
         return {Column.FORWARD: _GATHER, Column.INPUT_GRAD: _UPDATE, Column.WEIGHT_GRAD: _REDUCE}[column]
     if name == "grad_gather":
         return _GATHER
     if name.startswith("moe_grad_norm"):
-        return _GATHER if source.weight_grad.operation is Operation.ALL_GATHER else _REDUCE
+        return _GATHER if file.rows[row].weight_grad.operation is Operation.ALL_GATHER else _REDUCE
     if name == "layernorm" or name.startswith("embedding_"):
         return _SHARED
     if name == "grad_param_compute":
