@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from traincast.cli.main import main
-from traincast.errors import ProgramError
-from traincast.estimate.collectives import ALGORITHMS, price_collective, price_many, transfer_time_s
+from traincast.errors import ProgramError, UnknownNameError
+from traincast.estimate.collectives import ALGORITHMS, price_collective, price_many
 from traincast.estimate.collectives.algorithms import PROTOCOLS, bus_factor
 from traincast.estimate.collectives.cost import candidates
+from traincast.estimate.collectives.links import curve, evaluate
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.workload.words import Operation
@@ -71,6 +72,18 @@ def test_only_what_a_library_chooses_or_a_cluster_names_is_a_candidate(name):
         assert named == sorted({*chosen, name})
 
 
+@pytest.mark.parametrize("cluster", cluster_names())
+def test_a_cluster_may_name_every_algorithm_in_any_spelling_and_no_other(cluster):
+    known = load_cluster(cluster)
+    every = replace(known, algorithms=tuple(name.replace("_", "-") for name in ALGORITHMS.names()))
+    for operation in OPERATIONS:
+        for placement in PLACEMENTS:
+            cost = price_collective(operation, MB, placement, every)
+            assert cost.time_s <= price_collective(operation, MB, placement, known).time_s
+    with pytest.raises(UnknownNameError, match="unknown collective algorithm 'abacus'"):
+        price_collective(Operation.ALL_REDUCE, MB, Placement((8,)), replace(known, algorithms=("abacus",)))
+
+
 @EVERY
 def test_traffic_uses_the_levels_it_must_and_no_other(name):
     for traffic, operation, placement in traffics(name):
@@ -105,9 +118,10 @@ def test_no_algorithm_sends_less_than_the_operation_needs(name):
 def test_time_never_falls_with_the_size_and_is_the_same_in_columns(name):
     sizes = np.array([[0, 1, 1000], [2**20, 2**30, 10**12]])
     for traffic, _, _ in traffics(name):
-        times = transfer_time_s(traffic, sizes, H100)
+        cost = curve(traffic, H100)
+        times = evaluate(cost, sizes)
         assert times.shape == sizes.shape
-        assert times.ravel().tolist() == [float(transfer_time_s(traffic, int(size), H100)) for size in sizes.ravel()]
+        assert times.ravel().tolist() == [float(evaluate(cost, int(size))) for size in sizes.ravel()]
         assert times[0, 0] == 0
         assert (np.diff(times.ravel()) > 0).all()
 
@@ -159,7 +173,7 @@ def test_an_added_algorithm_counts_where_it_is_asked_for_and_nowhere_else(one_sh
 
 def test_an_added_algorithm_is_asked_for_on_the_command_line_and_in_a_cluster_file(one_shot, tmp_path, capsys):
     path = tmp_path / "mine.toml"
-    path.write_text('base = "h100"\nalgorithms = ["one_shot"]\n')
+    path.write_text('base = "h100"\nalgorithms = ["one-shot"]\n')
 
     def rows(*words):
         with pytest.raises(SystemExit, match="0"):

@@ -48,13 +48,7 @@ class CollectiveTable:
 
 
 def doubling(first_bytes: int, last_bytes: int) -> list[int]:
-    """Return sizes from the first, each twice the one before, up to the last.
-
-    Raises
-    ------
-    ConfigError
-        If the first is not positive or above the last.
-    """
+    """Return sizes from the first, each twice the one before, up to the last; refuse a range that is none."""
     if not 0 < first_bytes <= last_bytes:
         raise ConfigError(f"from {first_bytes} to {last_bytes} bytes is no range of sizes; write it like 1KiB..8GiB")
     sizes = [first_bytes]
@@ -64,13 +58,7 @@ def doubling(first_bytes: int, last_bytes: int) -> list[int]:
 
 
 def members_on(ranks: int, nodes: int | None, gpus_per_node: int) -> Placement:
-    """Return a group spread evenly over a number of nodes, or over as few as hold it.
-
-    Raises
-    ------
-    InfeasibleError
-        If the nodes are too few for the ranks, or more than there are ranks, or the ranks too many.
-    """
+    """Return a group spread evenly over a number of nodes, or over as few as hold it; refuse what does not fit."""
     chosen = -(-ranks // gpus_per_node) if nodes is None else nodes
     if ranks > chosen * gpus_per_node:
         raise InfeasibleError(
@@ -83,13 +71,7 @@ def members_on(ranks: int, nodes: int | None, gpus_per_node: int) -> Placement:
 
 
 def spread(ranks: int, nodes: int) -> Placement:
-    """Return a group spread over nodes as evenly as it goes: 10 ranks on 4 nodes are 3, 3, 2, 2.
-
-    Raises
-    ------
-    InfeasibleError
-        If the ranks are more than a job may have.
-    """
+    """Return a group spread over nodes as evenly as it goes: 10 ranks on 4 nodes are 3, 3, 2, 2."""
     if ranks > MAX_WORLD_SIZE:
         raise InfeasibleError(f"{ranks:,} ranks are above the limit of {MAX_WORLD_SIZE:,}; use fewer GPUs")
     each, more = divmod(ranks, nodes)

@@ -44,29 +44,18 @@ class Contention:
 
 @dataclass(slots=True)
 class SharedNetwork:
-    """The network between the nodes, with all groups of a job on it.
-
-    Every question is answered once and remembered.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        With its `fabric`, or without one: then only the NICs and nodes are limits.
-    tables : mapping
-        All groups of every kind that communicates.
-    ops : OpTable
-        What they do.
-    network : {"auto", "analytical", "flow"}
-        Whether flows are solved: where they can be shared, never, or always.
-    seed : int, optional
-        Of the fabric's hash, instead of its own.
-    """
+    """The network between the nodes, with all groups of a job on it; every question is answered once and remembered."""
 
     cluster: Cluster
+    """With its `fabric`, or without one: then only the NICs and nodes are limits."""
     tables: Mapping[Group, GroupTable]
+    """All groups of every kind that communicates."""
     ops: OpTable
+    """What they do."""
     network: str = "auto"
+    """Whether flows are solved: where they can be shared (``auto``), never (``analytical``), or always (``flow``)."""
     seed: int | None = None
+    """Of the fabric's hash, instead of its own."""
     _graph: FabricGraph | None = None
     _own: dict[Group, Contention] = field(default_factory=dict)
     _use: dict[Group, FloatArray] = field(default_factory=dict)
@@ -74,19 +63,13 @@ class SharedNetwork:
 
     @property
     def alone(self) -> Cluster:
-        """The cluster as a group that is alone on the network sees it: NICs no faster than the fabric's own.
-
-        Raises
-        ------
-        ConfigError
-            If the fabric does not fit the world.
-        """
+        """The cluster as a group that is alone on the network sees it: NICs no faster than the fabric's own."""
         # A fabric that does not fit is wrong even where no group leaves its node, or nothing is shared.
         return through_fabric(self.cluster, self._fabric()) if self._has_fabric else self.cluster
 
     @property
     def rate_notes(self) -> tuple[Note, ...]:
-        """What the fabric's own rate means for the prices."""
+        """What the fabric's own rate means for the costs."""
         return _rate_notes(self.cluster, self._fabric()) if self._has_fabric else ()
 
     @property
@@ -169,22 +152,15 @@ def _traffic(kind: Group, table: GroupTable, ops: OpTable, cluster: Cluster) -> 
         pairs = np.stack([table.members_GK[:, :-1], table.members_GK[:, 1:]], axis=-1).reshape(-1, 2)
         return "send", list(gpu_of(cluster, pairs))
     exchanges = bool(np.any((ops.group_T == kind) & (ops.operation_T == Operation.ALL_TO_ALL)))
-    return ("all-to-all" if exchanges else "ring"), [
-        gpu_of(cluster, members[members >= 0]) for members in table.members_GK
-    ]
+    groups = [gpu_of(cluster, members[members >= 0]) for members in table.members_GK]
+    return "all-to-all" if exchanges else "ring", groups
 
 
 def one_group(operation: Operation, placement: Placement, cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
     """Return the cluster as one group sees it that has the fabric for itself, and what the fabric does to it.
 
-    Parameters
-    ----------
-    operation : Operation
-        What the group does, which says who sends to whom.
-    placement : Placement
-        Its members, on the first nodes and the first GPUs of each.
-    cluster : Cluster
-        Without a fabric, or for a group inside a node, it is returned as it is.
+    It sits on the first nodes and the first GPUs of each. Without a fabric, or for a group inside a node, the cluster
+    is returned as it is.
 
     Raises
     ------
@@ -263,15 +239,8 @@ _CLASS_NAMES = {
 def slowdowns(program: Program, in_situ: bool, overrides: Mapping[str, float] | None = None) -> FloatArray:
     """Return the slowdown of each template operation at full overlap, [T]; 0 for what is neither work nor transfer.
 
-    Parameters
-    ----------
-    program : Program
-        Its operations.
-    in_situ : bool
-        Whether times that the input gives already contain their overlap (`Workload.compute_is_in_situ`);
-        these operations are then not slowed down again, while what is estimated is.
-    overrides : mapping, optional
-        Slowdowns instead of `OVERLAP_SLOWDOWN`, by its keys.
+    Where times that the input gives already contain their overlap (`in_situ`, `Workload.compute_is_in_situ`), these
+    operations are not slowed down again, while what is estimated is. `overrides` go before `OVERLAP_SLOWDOWN`.
     """
     factors = {**OVERLAP_SLOWDOWN, **(overrides or {})}
     slowdown_T = np.zeros(len(program.ops))

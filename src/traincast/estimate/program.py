@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -173,43 +174,66 @@ def price_program(
     return Prices(duration_N, np.where(priced_T, Provenance.PRICED, ops.provenance_T), communications)
 
 
+class _Distinct(NamedTuple):
+    """The distinct communications among some operations."""
+
+    placements: list[Placement]
+    placement_at: IntArray
+    size_at: IntArray
+    """Of members that move unequal amounts, what the busiest sends or receives."""
+    first_U: IntArray
+    """An operation of each, by its place."""
+    which_at: IntArray
+    count_U: IntArray
+    """Times that the rank that runs it most often runs it."""
+
+
+def _distinct(program: Program, at: IntArray, location_LW: IntArray, *more_at: IntArray) -> _Distinct:
+    """Tell operations apart by placement, group, operation, size and further columns."""
+    ops, row_at = program.ops, program.row_N[at]
+    placements, placement_at = _placements(program, at, location_LW)
+    size_at = _busiest_bytes(program, at)
+    number_at = np.unique(size_at, return_inverse=True)[1]
+    fields = (placement_at, ops.group_T[row_at].astype(np.int64), ops.operation_T[row_at], number_at, *more_at)
+    key_at = np.ravel_multi_index(fields, [int(field.max()) + 1 for field in fields])
+    _, first_U, which_at = np.unique(key_at, return_index=True, return_inverse=True)
+    # How often the rank runs it that runs it most.
+    runs, run_at = np.unique(program.rank_N[at].astype(np.int64) * len(first_U) + which_at, return_inverse=True)
+    most_U = np.zeros(len(first_U))
+    np.maximum.at(most_U, runs % len(first_U), np.bincount(run_at, ops.repeats_T[row_at]))
+    return _Distinct(placements, placement_at, size_at, first_U, which_at, np.rint(most_U).astype(np.int64))
+
+
 def _price_distinct(
     program: Program, at: IntArray, links: "_Links", location_LW: IntArray
 ) -> tuple[tuple[PricedCommunication, ...], FloatArray]:
+    """Return the distinct communications over the links, the most time first, and the seconds of each operation."""
     if not len(at):
         return (), np.zeros(0)
-    ops = program.ops
-    row_at = program.row_N[at]
-    placements, placement_at = _placements(program, at, location_LW)
-    sizes, size_at = np.unique(_busiest_bytes(program, at), return_inverse=True)
+    ops, row_at = program.ops, program.row_N[at]
     processes, process_at = np.unique(ops.process_s_T[row_at], return_inverse=True)
     loads, loads_at = _distinct_loads(ops.loads_T, row_at)
-    group_at = ops.group_T[row_at].astype(np.int64)
-    fields = (placement_at, group_at, ops.operation_T[row_at], size_at, process_at, loads_at)
-    key_at = np.ravel_multi_index(fields, [int(field.max()) + 1 for field in fields])
-    _, first_U, inverse_at = np.unique(key_at, return_index=True, return_inverse=True)
-    count_U = _most_per_rank(program.rank_N[at], inverse_at, len(first_U), ops.repeats_T[row_at])
-    price_s_U = np.zeros(len(first_U))
+    distinct = _distinct(program, at, location_LW, process_at, loads_at)
+    time_s_U = np.zeros(len(distinct.first_U))
     found: dict[tuple[object, ...], PricedCommunication] = {}
-    for index, place in enumerate(first_U):
+    for index, place in enumerate(distinct.first_U):
         group, operation = Group(int(ops.group_T[row_at[place]])), Operation(int(ops.operation_T[row_at[place]]))
-        placement = placements[int(placement_at[place])]
-        size = int(sizes[size_at[place]])
-        load = loads[int(loads_at[place])]
+        placement, load = distinct.placements[int(distinct.placement_at[place])], loads[int(loads_at[place])]
+        size = int(distinct.size_at[place])
         price = links.price(group, operation, size, placement, load)
         process_s = 0.0 if links.cluster.ideal or placement.ranks == 1 else float(processes[process_at[place]])
-        price_s_U[index] = price.time_s + process_s
+        time_s_U[index] = price.time_s + process_s
         key = (group, operation, size, placement, load)
         if placement.ranks > 1:
             before = found[key].count if key in found else 0
-            count = before + int(count_U[index])
+            count = before + int(distinct.count_U[index])
             found[key] = PricedCommunication(group, operation, size, placement, price, count, load)
     order = sorted(found.values(), key=lambda each: (-each.count * each.price.time_s, each.group, each.size_bytes))
-    return tuple(order), price_s_U[inverse_at] * ops.repeats_T[row_at]
+    return tuple(order), time_s_U[distinct.which_at] * ops.repeats_T[row_at]
 
 
 def _busiest_bytes(program: Program, at: IntArray) -> IntArray:
-    """Return the sizes of communications; of members that move unequal amounts, what the busiest sends or receives."""
+    """Return the sizes of communications; where members move unequal amounts, that of the busiest."""
     ops, row_at = program.ops, program.row_N[at]
     size_at = ops.size_bytes_T[row_at]
     free_at = ops.may_differ_T[row_at]
@@ -238,22 +262,16 @@ def _measured_distinct(
     if not len(at):
         return ()
     ops, row_at = program.ops, program.row_N[at]
-    placements, placement_at = _placements(program, at, location_LW)
-    columns = (placement_at, ops.group_T[row_at], ops.operation_T[row_at], _busiest_bytes(program, at))
-    keys, inverse_at = np.unique(np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True)
-    inverse_at = inverse_at.reshape(-1)
+    distinct = _distinct(program, at, location_LW)
     represented_at = np.repeat(program.represents_R, np.diff(program.op_ptr_R1))[at]
-    mean_s_U = _means(duration_s_at, inverse_at, represented_at, keys.shape[1])
-    count_U = _most_per_rank(program.rank_N[at], inverse_at, keys.shape[1], ops.repeats_T[row_at])
-    return tuple(
-        PricedCommunication(
-            Group(group), Operation(operation), size, placements[placement], Price(time_s, "measured"), int(count)
-        )
-        for (placement, group, operation, size), time_s, count in zip(
-            keys.T.tolist(), mean_s_U, count_U.tolist(), strict=True
-        )
-        if placements[placement].ranks > 1 and size >= 0
-    )
+    means = _means(duration_s_at, distinct.which_at, represented_at, len(distinct.first_U))
+    found = []
+    for place, time_s, count in zip(distinct.first_U, means, distinct.count_U.tolist(), strict=True):
+        group, operation = Group(int(ops.group_T[row_at[place]])), Operation(int(ops.operation_T[row_at[place]]))
+        placement, size = distinct.placements[int(distinct.placement_at[place])], int(distinct.size_at[place])
+        if placement.ranks > 1 and size >= 0:
+            found.append(PricedCommunication(group, operation, size, placement, Price(time_s, "measured"), count))
+    return tuple(found)
 
 
 def _means(value_at: FloatArray, which_at: IntArray, weight_at: IntArray, count: int) -> list[float]:
@@ -315,12 +333,3 @@ def _placements(program: Program, at: IntArray, location_LW: IntArray) -> tuple[
         placement = placement_of(members if peer < 0 else members[[stage, peer]], location_LW)
         of_key.append(numbers.setdefault(placement, len(numbers)))
     return list(numbers), np.array(of_key, dtype=np.int64)[inverse_at]
-
-
-def _most_per_rank(rank_at: IntArray, which_at: IntArray, distinct: int, repeats_at: FloatArray) -> IntArray:
-    """Return for each distinct communication how often the rank runs it that runs it most, [U]."""
-    keys, inverse_at = np.unique(rank_at.astype(np.int64) * distinct + which_at, return_inverse=True)
-    counts = np.bincount(inverse_at, repeats_at)
-    most_U = np.zeros(distinct)
-    np.maximum.at(most_U, keys % distinct, counts)
-    return np.rint(most_U).astype(np.int64)

@@ -2,7 +2,6 @@
 
 from traincast.estimate.collectives.algorithms import ALGORITHMS, Algorithm, Traffic
 from traincast.estimate.collectives.cost import Price, price_collective, price_many
-from traincast.estimate.collectives.links import transfer_time_s
 from traincast.estimate.collectives.tuning import nccl_choice
 
 __all__ = [
@@ -13,5 +12,4 @@ __all__ = [
     "nccl_choice",
     "price_collective",
     "price_many",
-    "transfer_time_s",
 ]

@@ -180,10 +180,13 @@ def price_many(
 def candidates(
     operation: Operation, placement: Placement, cluster: Cluster, algorithm: str | None = None
 ) -> Iterator[tuple[Algorithm, Traffic]]:
-    """Yield the algorithms that apply, with their traffic; only the one asked for, if it can do it."""
-    for each in ALGORITHMS.entries() if algorithm is None else [ALGORITHMS.get(algorithm)]:
-        asked = algorithm is not None or each.is_chosen(placement, cluster)
-        if asked and each.can_do(operation, placement):
+    """Yield the algorithms that apply, with their traffic; only the one asked for, if it can do it.
+
+    Those that apply are what the library of the cluster chooses by itself, and what the cluster names.
+    """
+    asked = [ALGORITHMS.get(name) for name in (cluster.algorithms if algorithm is None else (algorithm,))]
+    for each in ALGORITHMS.entries() if algorithm is None else asked:
+        if (each in asked or each.is_chosen(placement, cluster)) and each.can_do(operation, placement):
             yield each, each.traffic(operation, placement)
 
 

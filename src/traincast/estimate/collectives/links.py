@@ -154,11 +154,6 @@ def evaluate(cost: Curve, size_bytes: npt.ArrayLike) -> FloatArray:
     return np.where(size > cost.most_bytes, inf, time_s) if np.min(cost.most_bytes) < inf else time_s
 
 
-def transfer_time_s(traffic: Traffic, size_bytes: npt.ArrayLike, cluster: Cluster) -> FloatArray:
-    """Return the seconds of a communication at each size in bytes, as `Operation` defines it."""
-    return evaluate(curve(traffic, cluster), size_bytes)
-
-
 def latency_s(traffic: Traffic, cluster: Cluster) -> float:
     """Return what a communication costs at any size: its start and its steps, in seconds."""
     link = cluster.inter if traffic.inter_hops else cluster.intra

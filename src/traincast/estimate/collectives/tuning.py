@@ -116,10 +116,9 @@ def nccl_times_us(
         return {}
     nodes, found = placement.nodes, {}
     for name in ("ring", *(("tree", "nvls" if nodes == 1 else "nvls_tree") if reduces else ())):
-        algorithm = ALGORITHMS.get(name)
-        if name in _IN_SWITCH and not algorithm.is_chosen(placement, cluster):
+        if name in _IN_SWITCH and not reduces_in_switch(placement, cluster):
             continue
-        for protocol in algorithm.protocols:
+        for protocol in ALGORITHMS.get(name).protocols:
             if protocol == "LL128" and cluster.intra.kind == "pcie":
                 continue
             rate = _algorithm_gbps(table, name, protocol, operation, size_bytes, placement, cluster)

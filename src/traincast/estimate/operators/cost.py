@@ -77,17 +77,14 @@ def operator_price(
     options: Mapping[str, str] | None = None,
     constants: str | None = None,
 ) -> OperatorPrice:
-    """Return the cost of an operator that is described by names.
+    """Return the cost of an operator that is described by names; on h100, as an assumption, where no GPU is given.
 
     Parameters
     ----------
-    family : str
-        ``gemm``, ``attention``, ``norm``, ...
-    sizes : mapping
-        Its sizes by name.
+    family, sizes : str, mapping
+        ``gemm``, ``attention``, ``norm``, ..., and its sizes by name.
     gpu : str, path or Gpu, optional
-        The accelerator: its name, a cluster file with its ``[gpu]``, or itself; h100, as an assumption, where it is
-        not given.
+        The accelerator: its name, a cluster file with its ``[gpu]``, or itself.
     dtype, direction, causal, window, options
         As of `OperatorCall`.
     constants : str, optional
@@ -117,16 +114,7 @@ def operator_price(
 
 
 def price_operator(call: OperatorCall, gpu: Gpu, constants: OperatorConstants | None = None) -> OperatorTime:
-    """Return the time of an operator on a GPU, and why.
-
-    Parameters
-    ----------
-    call : OperatorCall
-        The operator.
-    gpu : Gpu
-        The accelerator.
-    constants : OperatorConstants, optional
-        What it sustains; the shipped constants by default.
+    """Return the time of an operator on a GPU, and why; by the shipped constants where no others are given.
 
     Raises
     ------

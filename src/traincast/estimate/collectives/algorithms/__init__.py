@@ -96,9 +96,7 @@ class Algorithm:
         )
 
     def is_chosen(self, placement: Placement, cluster: Cluster) -> bool:
-        """Say whether the library of a cluster chooses it by itself, or the cluster names it."""
-        if self.name in cluster.algorithms:
-            return True
+        """Say whether the library of a cluster chooses it by itself."""
         return self.since is not None and _known(self.since, cluster.nccl) and self.has_hardware(placement, cluster)
 
 

@@ -1,22 +1,26 @@
-"""Operators that work on each element or each row alone and are bound by memory.
+"""Operators that memory binds: on each element or row alone, at the ends of the model and around experts.
 
-======================  ==========================  =======================================================
-family                  shape                       bytes per element (b: of the type)
-======================  ==========================  =======================================================
-``elementwise``         (rows, width)               b (inputs + outputs); options ``inputs`` 2, ``outputs`` 1
-``activation``          (tokens, width of output)   gelu: b 2, backward b 3; gated: b 3, backward b 5
-``rotary``              (tokens, heads, head_dim)   b 2, and the table once
-``accumulate``          (elements)                  b + 8: reads a gradient, adds it to one in fp32
-``cast``                (elements)                  2 + b: from bf16 to the type; option ``copies`` of the result
-``copy``                (elements)                  b 2
-``norm``, ``softmax``   (rows, width)               b 2; backward b 3: gradient and one saved tensor in, gradient out
-``optimizer``           (parameters)                30 of Adam on 16-bit weights, or ``bytes_per_parameter``
-======================  ==========================  =======================================================
+======================  ====================================  =====================================================
+family                  shape                                 bytes per element (b: of the type)
+======================  ====================================  =====================================================
+``elementwise``         (rows, width)                         b (inputs + outputs); options ``inputs`` 2, ``outputs`` 1
+``activation``          (tokens, width of output)             gelu: b 2, backward b 3; gated: b 3, backward b 5
+``rotary``              (tokens, heads, head_dim)             b 2, and the table once
+``accumulate``          (elements)                            b + 8: reads a gradient, adds it to one in fp32
+``cast``                (elements)                            2 + b: from bf16 to the type; option ``copies`` of it
+``copy``                (elements)                            b 2
+``norm``, ``softmax``   (rows, width)                         b 2; backward b 3: gradient and a saved tensor in
+``optimizer``           (parameters)                          30: Adam on 16-bit weights, or ``bytes_per_parameter``
+``embedding``           (tokens, hidden, vocabulary)          b 2: looks rows up; backward adds to fp32 gradients
+``cross_entropy``       (tokens, vocabulary)                  loss over logits; option ``kernel``: fused or eager
+``route``               (tokens, hidden, experts, topk)       softmax and top-k of the router, counts, indices
+``permute``             (tokens, hidden, topk)                copies each token topk times, in experts' order, or back
+======================  ====================================  =====================================================
 
 Adam on 16-bit or narrower weights reads and writes two fp32 moments (16 bytes) and the fp32 weight (8), reads the
 fp32 gradient (4) and writes the weight in 16 bits (2): 30 bytes per parameter; Megatron runs fit 27
 (docs/measured.md). SGD keeps one moment. FLOP per element: 5 for softmax, 6 for a norm, as NeuSight counts them
-(arXiv 2407.13853).
+(arXiv 2407.13853). The router's GEMM is a ``gemm`` of its own.
 """
 
 from traincast.estimate.operators.families import (
@@ -32,6 +36,13 @@ from traincast.workload.ops import OperatorCall
 
 _GATED = ("swiglu", "geglu")
 _MOMENTS = {"adam": 2, "sgd": 1}
+INDEX_BYTES = 8.0
+"""PyTorch indexes with 64-bit integers."""
+EAGER_PASSES = {"forward": 9.0, "backward": 4.0}
+"""fp32 passes over the logits of a loss made of single kernels: cast (1.5), maximum (1), subtract (2), exponential
+(2), sum (1), gather (~0), log-softmax (1.5); backward copies, subtracts the target, scales and casts."""
+ROUTE_PASSES, ROUTE_KERNELS = 8.0, 10
+"""Softmax, top-k, scatter of the mask, counts and their sums, each a small kernel over tokens x experts."""
 
 
 @family("elementwise", "rows", "width", options={"inputs": 2.0, "outputs": 1.0, "kind": ""})
@@ -110,6 +121,49 @@ def optimizer(call: OperatorCall, *, kind: str, bytes_per_parameter: float | Non
         bytes_moved=(usual if bytes_per_parameter is None else bytes_per_parameter) * parameters,
         kernels=max(1, round(kernels)),
     )
+
+
+@family("embedding", "tokens", "hidden", "vocabulary", directions=BOTH_WAYS)
+def embedding(call: OperatorCall) -> Work:
+    """Return the work of looking up the rows of tokens."""
+    tokens, hidden, _ = call.shape
+    element = result_bytes(call.dtype)
+    moved = element + 2 * FP32_BYTES if call.direction == "backward" else 2 * element
+    return _on_tokens("embedding", tokens * hidden, moved * tokens * hidden + INDEX_BYTES * tokens)
+
+
+@family("cross_entropy", "tokens", "vocabulary", directions=BOTH_WAYS, options={"kernel": ("fused", "eager")})
+def cross_entropy(call: OperatorCall, *, kernel: str) -> Work:
+    """Return the work of the loss over logits."""
+    tokens, vocabulary = call.shape
+    elements = tokens * vocabulary
+    if kernel == "eager":
+        passes = EAGER_PASSES[call.direction] * FP32_BYTES
+        return _on_tokens("cross_entropy", elements, passes * elements, flops=5.0, kernels=7)
+    # Fused: the forward pass reads the logits once, the backward pass reads and overwrites them.
+    passes = (1.0 if call.direction == "forward" else 2.0) * result_bytes(call.dtype)
+    return _on_tokens("cross_entropy", elements, passes * elements, flops=5.0)
+
+
+@family("route", "tokens", "hidden", "experts", "topk", directions=BOTH_WAYS)
+def route(call: OperatorCall) -> Work:
+    """Return the work of choosing experts from router scores."""
+    tokens, _, experts, topk = call.shape
+    moved = tokens * (ROUTE_PASSES * FP32_BYTES * experts + 2 * INDEX_BYTES * topk)
+    return _on_tokens("route", tokens * experts, moved, flops=8.0, kernels=ROUTE_KERNELS)
+
+
+@family("permute", "tokens", "hidden", "topk", directions=BOTH_WAYS)
+def permute(call: OperatorCall) -> Work:
+    """Return the work of bringing tokens into the order of experts, or back."""
+    tokens, hidden, topk = call.shape
+    rows = tokens * (1 + topk)
+    moved = rows * hidden * result_bytes(call.dtype) + INDEX_BYTES * tokens * topk
+    return _on_tokens("permute", rows * hidden, moved)
+
+
+def _on_tokens(name: str, elements: float, moved: float, flops: float = 1.0, kernels: int = 1) -> Work:
+    return memory_bound(name, "elementwise", flops=flops * elements, bytes_moved=moved, kernels=kernels)
 
 
 def _on_elements(*names: str, elements: float, bytes_each: float, flops: float = 1.0) -> Work:
