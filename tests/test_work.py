@@ -191,7 +191,7 @@ def test_lines_on_stderr_have_the_time_left(capsys, monkeypatch):
 
 
 def test_a_size_that_is_no_size_as_a_product_is_refused():
-    for name in ("size_bytes", "memory_alloc_bytes"):
+    for name in ("size_bytes", "received_bytes"):
         op = replace(Op(name="mlp", kind=Kind.COMPUTE, phase=Phase.FORWARD), **{name: 2**70})
         with pytest.raises(InfeasibleError, match=rf"mlp has 1.18e\+21 bytes \({name}\), above the limit of 2\^62"):
             table_of([wait_op(Stream.COMPUTE), op])

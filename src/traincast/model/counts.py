@@ -135,14 +135,7 @@ def layer_parameters(model: Model, layer: int) -> LayerParameters:
 
 
 def parameters(model: Model, vocab: int | None = None) -> Parameters:
-    """Return the parameters of a model by part.
-
-    Parameters
-    ----------
-    model : Model
-        The model.
-    vocab : int, optional
-        Entries of the vocabulary with their padding; those of the model by default.
+    """Return the parameters of a model by part; `vocab` has the padding of the vocabulary, where there is any.
 
     Raises
     ------
@@ -170,21 +163,12 @@ def parameters(model: Model, vocab: int | None = None) -> Parameters:
 
 
 def adapter_parameters(model: Model, rank: int, *, mlp: bool = True) -> int:
-    """Return the parameters of low-rank adapters beside the projections of every layer.
+    """Return the parameters of low-rank adapters beside the projections of every layer, perhaps of attention alone.
 
     Queries, keys and values share one adapter, as do the two matrices of a gated MLP; experts
     and latent attention have one for each matrix. Source: Hu et al. 2021, arXiv 2106.09685, section 4.1, with
     the fused matrices of NeMo (``nemo/collections/llm/peft/lora.py``: linear_qkv, linear_proj, linear_fc1,
     linear_fc2).
-
-    Parameters
-    ----------
-    model : Model
-        The frozen model.
-    rank : int
-        Width of the adapters.
-    mlp : bool
-        Whether MLPs and experts have adapters beside the attention.
     """
     adapted = ("attention", *(("mlp", "experts", "shared_experts") if mlp else ()))
     total = 0
@@ -206,16 +190,7 @@ def layer_flops(model: Model, layer: int, seq_length: int) -> TokenFlops:
 
 
 def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> TokenFlops:
-    """Return the forward FLOPs of the model for one token, with the MTP layers.
-
-    Parameters
-    ----------
-    model : Model
-        The model.
-    seq_length : int
-        Tokens of a sequence, over which attention is averaged.
-    vocab : int, optional
-        Entries of the vocabulary with their padding; those of the model by default.
+    """Return the forward FLOPs of the model for one token, with MTP layers; a mean over the tokens of a sequence.
 
     Raises
     ------
@@ -233,18 +208,8 @@ def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> Toke
 def model_flops_per_token(model: Model, seq_length: int, task: str = "pretrain") -> float:
     """Return the FLOPs that training on one token needs, whatever is recomputed.
 
-    The backward pass of a GEMM needs twice its forward pass. With low-rank adapters the gradient of the
-    frozen matrices is not needed, so that they are counted 4 N instead of 6 N; the adapters' own work is not
-    counted.
-
-    Parameters
-    ----------
-    model : Model
-        The model.
-    seq_length : int
-        Tokens of a sequence.
-    task : str
-        One of `traincast.model.counts.TASKS`.
+    The backward pass of a GEMM needs twice its forward pass. With low-rank adapters (``lora``) the gradient of the
+    frozen matrices is not needed, so that they are counted 4 N instead of 6 N; the adapters' own work is not counted.
 
     Raises
     ------
@@ -273,22 +238,8 @@ def hardware_flops_per_token(
     """Return the FLOPs per token with those of recomputation.
 
     Full recomputation adds the forward pass of the layers (not of the head), selective recomputation that of
-    its modules, by default of the attention core. Source: Korthikanti et al. 2022, arXiv 2205.05198, appendix A.
-
-    Parameters
-    ----------
-    model : Model
-        The model.
-    seq_length : int
-        Tokens of a sequence.
-    recompute : str
-        One of `traincast.model.recompute.RECOMPUTE`.
-    task : str
-        One of `traincast.model.counts.TASKS`.
-    recompute_share : float
-        Share of the layers that recompute, 0 to 1.
-    modules : sequence of str
-        What ``selective`` recomputes, of `traincast.model.recompute.known_modules`.
+    its modules, by default of the attention core; `recompute_share` of the layers recompute, 0 to 1. Source:
+    Korthikanti et al. 2022, arXiv 2205.05198, appendix A.
 
     Raises
     ------

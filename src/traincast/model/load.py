@@ -31,15 +31,10 @@ def model_names() -> list[str]:
 
 
 def find_model(name: str) -> str | None:
-    """Return the built-in model that a name means, or None.
+    """Return the built-in model that a name means, or None: ``llama3-70b``, ``Llama-3-70B``.
 
     Case, and ``-``, ``_``, ``/`` and spaces between the words do not matter, nor does the organisation that
     Hugging Face puts before a name.
-
-    Parameters
-    ----------
-    name : str
-        ``llama3-70b``, ``Llama-3-70B``, ``mistralai/Mixtral-8x7B``.
     """
     names = _plain_names()
     return names.get(_plain(name)) or names.get(_plain(name.rpartition("/")[2]))
@@ -60,17 +55,10 @@ def builtin_table(name: str) -> dict[str, Any]:
 
 
 def family_table(name: str) -> dict[str, Any] | None:
-    """Return what the built-in models of a name's family have in common, by the word before the first dash.
+    """Return what the built-in models of a name's family have in common, without the values of a single model's size.
 
-    Parameters
-    ----------
-    name : str
-        A name that need not be that of a built-in model: ``gpt-39B``, ``llama-3b``.
-
-    Returns
-    -------
-    dict or None
-        Values without those of a single model's size; None where no family has such names.
+    The family is told by the word before the first dash, of a name that need not be that of a built-in model:
+    ``gpt-39B``, ``llama-3b``. None where no family has such names.
     """
     word = re.split(r"[-_/\s]", name.lower())[0]
     for family in _families():
@@ -80,18 +68,9 @@ def family_table(name: str) -> dict[str, Any] | None:
 
 
 def load_model(name_or_path: str) -> Model:
-    """Return a built-in model, or the one that a file describes.
+    """Return a built-in model by a name that `find_model` knows, or the one that a file describes.
 
-    Parameters
-    ----------
-    name_or_path : str
-        A name that `find_model` knows, the path of a TOML file, of a ``config.json`` of Hugging Face, or of a
-        directory that has one.
-
-    Returns
-    -------
-    Model
-        With its notes, where something had to be taken for granted.
+    A file is TOML, or a ``config.json`` of Hugging Face or the directory that has one.
 
     Raises
     ------

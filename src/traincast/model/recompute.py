@@ -55,13 +55,7 @@ def known_modules() -> tuple[str, ...]:
 
 
 def spelled_modules(modules: Sequence[str]) -> tuple[str, ...]:
-    """Return names of modules in their one spelling.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no module of a name; the message lists the known ones.
-    """
+    """Return names of modules in their one spelling; an unknown one raises `UnknownNameError` with the known ones."""
     return tuple(known_name("module to recompute", name, known_modules()) for name in modules)
 
 

@@ -52,13 +52,7 @@ def check_blocks(model: Model) -> None:
 def last_blocks(model: Model, *, with_embedding: bool) -> Blocks:
     """Return what stands after the last layer.
 
-    Parameters
-    ----------
-    model : Model
-        The model.
-    with_embedding : bool
-        Whether the embedding is on the same rank: a tied head then is the same table, else a copy of it, and layers
-        that predict further tokens read it.
+    Where the embedding is on the same rank, a tied head is the same table, else a copy of it, and MTP layers read it.
     """
     head = LmHead(shared_table=model.tied_embeddings and with_embedding)
     other = (OtherParameters(),) if model.other_params else ()

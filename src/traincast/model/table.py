@@ -26,19 +26,10 @@ _ZERO_IS_ALLOWED = {
 
 
 def model_from_table(table: Mapping[str, Any], shown: str, notes: tuple[Note, ...] = ()) -> Model:
-    """Return the model that a table describes.
+    """Return the model that a table describes, under the names of the fields and nested as the dataclasses are.
 
     A missing ``kv_heads`` is `heads`; a missing ``head_dim`` is the hidden size over `heads`, with latent
-    attention the width of a query head; ``experts = false`` takes away those of a base.
-
-    Parameters
-    ----------
-    table : mapping
-        Values under the names of the fields, nested as the dataclasses are.
-    shown : str
-        Where it comes from, for messages.
-    notes : tuple of Note
-        Remarks that the model keeps.
+    attention the width of a query head; ``experts = false`` takes away those of a base. `shown` is where it comes from.
 
     Raises
     ------

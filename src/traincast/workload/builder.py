@@ -17,8 +17,8 @@ Letters: P stages, Q virtual stages in model order, M microbatches, D directions
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -57,54 +57,36 @@ NOWHERE = Place()
 """What no file says."""
 
 
+class _Further(TypedDict, total=False):
+    """Further fields of an operation, as in `Op`."""
+
+    layer: int
+    part: str | None
+    calls: tuple[tuple[OperatorCall, float], ...] | None
+    overlap_class: OverlapClass
+    cost_class: CostClass
+    repeats: float
+    dtype: str | None
+    process_s: float
+    loads: tuple[float, ...] | None
+    received_bytes: int | None
+    unequal: bool
+
+
 def compute_op(
     name: str,
     phase: Phase,
     duration_s: float | None = None,
     *,
-    calls: tuple[tuple[OperatorCall, float], ...] | None = None,
-    overlap_class: OverlapClass = OverlapClass.UNKNOWN,
     assumed: bool = False,
     place: Place = NOWHERE,
-    layer: int = -1,
-    part: str | None = None,
+    **further: Unpack[_Further],
 ) -> Op:
-    """Return a computation.
+    """Return a computation; without a duration the cost of its `calls` is to be estimated.
 
-    Parameters
-    ----------
-    name : str
-        What computes.
-    phase : Phase
-        Part of the step.
-    duration_s : float, optional
-        Seconds; None where the cost of `calls` is to be estimated.
-    calls : tuple of (OperatorCall, float), optional
-        What it runs, and how often.
-    overlap_class : OverlapClass
-        How it slows down while it overlaps with communication.
-    assumed : bool
-        Whether the duration is supposed, not written.
-    place : Place
-        Where the input says it.
-    layer : int
-        Layer it belongs to, -1 for none.
-    part : str, optional
-        Part of the input that it is a piece of.
+    `place` is where the input says it; `assumed` tells that the duration is supposed, not written.
     """
-    return Op(
-        name=name,
-        kind=Kind.COMPUTE,
-        phase=phase,
-        duration_s=duration_s,
-        provenance=_provenance(duration_s, place, assumed=assumed),
-        file=place.file,
-        line=place.line,
-        layer=layer,
-        part=part,
-        calls=calls,
-        overlap_class=overlap_class,
-    )
+    return _op(Kind.COMPUTE, name, phase, duration_s, place, assumed=assumed, **further)
 
 
 def collective_op(
@@ -116,65 +98,17 @@ def collective_op(
     duration_s: float | None = None,
     *,
     blocking: bool = True,
-    repeats: float = 1.0,
-    dtype: str | None = None,
-    process_s: float = 0.0,
-    loads: tuple[float, ...] | None = None,
-    received_bytes: int | None = None,
-    unequal: bool = False,
-    cost_class: CostClass = CostClass.NONE,
     place: Place = NOWHERE,
-    layer: int = -1,
-    part: str | None = None,
+    **further: Unpack[_Further],
 ) -> Op:
     """Return a communication over a group; it runs on the stream of the group's kind.
 
-    Parameters
-    ----------
-    name : str
-        What communicates.
-    phase : Phase
-        Part of the step.
-    group : Group
-        Kind of the group.
-    operation : Operation
-        What its members do; it says which bytes `size_bytes` are.
-    size_bytes : int, optional
-        Bytes; None where only the duration is known.
-    duration_s : float, optional
-        Seconds of the transfer without waiting; None where it is to be estimated.
-    blocking : bool
-        Whether what follows waits for its end; False: it is launched, and something waits for its stream later.
-    repeats : float
-        Equal ones, one after the other; a share of one where it is split.
-    dtype, process_s, loads, received_bytes, unequal, cost_class
-        As in `Op`.
-    place, layer, part
-        As in `compute_op`.
+    The operation says which bytes `size_bytes` are, None where only the duration is known: that of the transfer without
+    waiting, None where it is to be estimated. What is not `blocking` is launched, and something waits for its stream.
     """
-    return Op(
-        name=name,
-        kind=Kind.COLLECTIVE,
-        phase=phase,
-        blocking=blocking,
-        stream=STREAM_OF_GROUP[group],
-        duration_s=duration_s,
-        provenance=_provenance(duration_s, place),
-        file=place.file,
-        line=place.line,
-        layer=layer,
-        part=part,
-        group=group,
-        operation=operation,
-        size_bytes=size_bytes,
-        received_bytes=received_bytes,
-        unequal=unequal,
-        cost_class=cost_class,
-        dtype=dtype,
-        loads=loads,
-        process_s=process_s,
-        repeats=repeats,
-    )
+    stream = STREAM_OF_GROUP[group]
+    op = _op(Kind.COLLECTIVE, name, phase, duration_s, place, stream=stream, blocking=blocking, **further)
+    return replace(op, group=group, operation=operation, size_bytes=size_bytes)
 
 
 def host_op(
@@ -183,40 +117,16 @@ def host_op(
     duration_s: float,
     *,
     launches: bool = False,
-    cost_class: CostClass = CostClass.NONE,
     place: Place = NOWHERE,
-    part: str | None = None,
+    **further: Unpack[_Further],
 ) -> Op:
-    """Return work of the host: the GPU is idle meanwhile, unless the host only launches what follows.
+    """Return work of the host: the GPU is idle meanwhile.
 
-    Parameters
-    ----------
-    name : str
-        What the host does.
-    phase : Phase
-        Part of the step.
-    duration_s : float
-        Seconds.
-    launches : bool
-        Whether it runs on the stream of the host, overlapped with what it launches (`WorkloadBuilder.overlapped`).
-    cost_class : CostClass
-        What a factor fitted to host time scales.
-    place, part
-        As in `compute_op`.
+    Where the host `launches` what follows, it runs on a stream of its own, overlapped with that
+    (`WorkloadBuilder.overlapped`).
     """
-    return Op(
-        name=name,
-        kind=Kind.GAP,
-        phase=phase,
-        blocking=not launches,
-        stream=Stream.HOST if launches else Stream.COMPUTE,
-        duration_s=duration_s,
-        cost_class=cost_class,
-        provenance=_provenance(duration_s, place),
-        file=place.file,
-        line=place.line,
-        part=part,
-    )
+    stream = Stream.HOST if launches else Stream.COMPUTE
+    return _op(Kind.GAP, name, phase, duration_s, place, stream=stream, blocking=not launches, **further)
 
 
 def wait_op(
@@ -225,54 +135,46 @@ def wait_op(
     name: str | None = None,
     phase: Phase = Phase.STEP,
     place: Place = NOWHERE,
-    part: str | None = None,
+    **further: Unpack[_Further],
 ) -> Op:
-    """Return a wait for everything that was launched on a stream; it takes no time of its own.
+    """Return a wait for everything that was launched on a stream; it takes no time of its own."""
+    op = _op(Kind.WAIT, name or f"wait_{stream.name.lower()}", phase, 0.0, place, **further)
+    return replace(op, waits_for=stream)
 
-    Parameters
-    ----------
-    stream : Stream
-        What it waits for.
-    name : str, optional
-        By default ``wait_`` and the name of the stream.
-    phase, place, part
-        As in `compute_op`.
-    """
+
+def _op(
+    kind: Kind,
+    name: str,
+    phase: Phase,
+    duration_s: float | None,
+    place: Place,
+    *,
+    assumed: bool = False,
+    stream: Stream = Stream.COMPUTE,
+    blocking: bool = True,
+    **further: Unpack[_Further],
+) -> Op:
+    """Return an operation; what its duration comes from follows from where it stands."""
+    provenance = Provenance.UNKNOWN if duration_s is None or place.file < 0 else Provenance.FILE
     return Op(
-        name=name or f"wait_{stream.name.lower()}",
-        kind=Kind.WAIT,
+        name=name,
+        kind=kind,
         phase=phase,
-        duration_s=0.0,
-        provenance=_provenance(0.0, place),
+        stream=stream,
+        blocking=blocking,
+        duration_s=duration_s,
+        provenance=Provenance.ASSUMED if assumed else provenance,
         file=place.file,
         line=place.line,
-        part=part,
-        waits_for=stream,
+        **further,
     )
-
-
-def _provenance(duration_s: float | None, place: Place, *, assumed: bool = False) -> Provenance:
-    if assumed:
-        return Provenance.ASSUMED
-    return Provenance.UNKNOWN if duration_s is None or place.file < 0 else Provenance.FILE
 
 
 @dataclass(slots=True)
 class WorkloadBuilder:
     """Makes one workload.
 
-    Parameters
-    ----------
-    name : str
-        Of the workload.
-    parallel : Parallel
-        Its layout.
-    schedule : str
-        Its pipeline schedule.
-    notes : Notebook
-        What was assumed and what looks wrong; whoever makes the workload writes into it.
-    inputs : tuple of InputFile
-        What it is read from; `Place.file` counts them.
+    Whoever makes it writes what was assumed and what looks wrong into `notes`; `Place.file` counts `inputs`.
     """
 
     name: str

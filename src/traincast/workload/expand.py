@@ -55,10 +55,6 @@ def expand(
     compute_factor_W : float array [W], optional
         Factor on the compute durations of each rank.
 
-    Returns
-    -------
-    Program
-
     Raises
     ------
     ProgramError
@@ -174,26 +170,7 @@ def _simulated_members(groups: tuple[GroupInstance, ...], fold: Fold) -> IntArra
 
 
 def _joints(program: Program, members_G: IntArray) -> IntArray:
-    """Return the joint of every operation of a program.
-
-    Parameters
-    ----------
-    program : Program
-        Operations with their groups; its own `joint_N` is not read.
-    members_G : int array [G]
-        Simulated members of each group.
-
-    Returns
-    -------
-    int array [N]
-        Joint of each operation; -1 where it meets no other simulated operation.
-
-    Raises
-    ------
-    ProgramError
-        If members of a collective disagree, or a message lacks its send or receive; the
-        message names the operations.
-    """
+    """Return the joint of every operation, [N], -1 where it meets no other simulated one; `members_G` are simulated."""
     joint_N = np.full(len(program), -1, dtype=np.int32)
     kind_N = program.ops.kind_T[program.row_N]
     collective = np.flatnonzero(kind_N == Kind.COLLECTIVE)

@@ -31,22 +31,10 @@ _LARGEST = 2.0**62
 
 
 def expert_loads(options: LayoutOptions, ep: int) -> ExpertLoads | None:
-    """Return the loads that the user asks for.
+    """Return the loads that the user asks for, [E]; None where all are equal.
 
     Of a single factor F one expert rank, the first, has F times the mean, and the others share
     the rest equally: (ep - F) / (ep - 1) each, which is none at F = ep.
-
-    Parameters
-    ----------
-    options : LayoutOptions
-        With `expert_imbalance` or `expert_loads`, or neither.
-    ep : int
-        Expert ranks of a group.
-
-    Returns
-    -------
-    tuple of float [E], or None
-        None where all are equal.
 
     Raises
     ------
@@ -103,22 +91,9 @@ def exchanges_T(ops: OpTable) -> BoolArray:
 def with_expert_loads(workload: Workload, loads: ExpertLoads, rows: Sequence[int]) -> Workload:
     """Give every rank the work of its load, and the all-to-alls over `ep` unequal ones.
 
-    Ranks of different load get templates of their own, so that they fold apart. Where loads are
-    unequal the all-to-all that follows waits for the busiest rank, and the others wait there.
-
-    Parameters
-    ----------
-    workload : Workload
-        Balanced.
-    loads : tuple of float [E]
-        One for each rank of an `ep` group.
-    rows : sequence of int
-        Template operations that grow with the tokens of a rank's experts: computations by their
-        time, communications by their size.
-
-    Returns
-    -------
-    Workload
+    Ranks of different load get templates of their own, so that they fold apart. Where loads are unequal the all-to-all
+    that follows waits for the busiest rank, and the others wait there. `rows` are the template operations that grow
+    with the tokens of a rank's experts: computations by their time, communications by their size.
 
     Raises
     ------

@@ -55,10 +55,6 @@ def fold(
         Where each rank sits, per level (node, and above).
     preferred_W : bool array [W], optional
         Ranks that represent their class before lower ones (those that were measured).
-
-    Returns
-    -------
-    Fold
     """
     colour_W = _renumber(start_W)
     for table in tables.values():

@@ -39,24 +39,9 @@ class GroupTable:
 def rank_groups(parallel: Parallel, kinds: Iterable[Group]) -> dict[Group, GroupTable]:
     """Build the groups of the given kinds for a layout.
 
-    Data parallel groups span context parallel ranks too: gradients are reduced over both.
-
-    Parameters
-    ----------
-    parallel : Parallel
-        The layout.
-    kinds : iterable of Group
-        Kinds that are wanted.
-
-    Returns
-    -------
-    dict
-        Kind -> table.
-
-    Notes
-    -----
-    Source: Megatron-LM, megatron/core/parallel_state.py: order ``tp-cp-ep-dp-pp`` for dense
-    and ``etp-ep-edp-pp`` for expert groups; the embedding group is the first and last stage.
+    Data parallel groups span context parallel ranks too: gradients are reduced over both. Source: Megatron-LM,
+    megatron/core/parallel_state.py: order ``tp-cp-ep-dp-pp`` for dense and ``etp-ep-edp-pp`` for expert groups; the
+    embedding group is the first and last stage.
     """
     world = parallel.world_size
     tp, cp, dp, pp = parallel.tp, parallel.cp, parallel.dp, parallel.pp

@@ -82,8 +82,6 @@ class Op:
     overlap_shares: tuple[float, ...] | None = None
     """Share of its time in each of `OverlapClass`, for a computation of several kernels; None: it is of one class."""
     cost_class: CostClass = CostClass.NONE
-    memory_alloc_bytes: int = 0
-    memory_free_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +120,6 @@ class OpTable:
     overlap_class_T: IntArray
     overlap_shares_T: tuple[tuple[float, ...] | None, ...]
     cost_class_T: IntArray
-    memory_alloc_bytes_T: IntArray
-    memory_free_bytes_T: IntArray
 
     def __len__(self) -> int:
         """Return the number of template operations."""
@@ -148,7 +144,7 @@ class OpTable:
 _INTEGER_WIDTH = {
     "int8": ("kind", "phase", "stream", "provenance", "group", "operation", "waits_for", "overlap_class", "cost_class"),
     "int32": ("file", "line", "layer"),
-    "int64": ("size_bytes", "received_bytes", "memory_alloc_bytes", "memory_free_bytes"),
+    "int64": ("size_bytes", "received_bytes"),
 }
 _MOST_BYTES = 2**62
 """Largest size that a column of 64 bits takes twice over."""

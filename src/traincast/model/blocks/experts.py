@@ -213,16 +213,8 @@ def _experts(model: Model, _layer: int) -> MoeMlp:
 def nodes_of_token(experts: Experts, ep: int, etp: int, ranks_per_node: int, *, limited: bool = True) -> float | None:
     """Return the expected nodes that a token's experts are on; None where one node holds all experts.
 
-    Parameters
-    ----------
-    experts : Experts
-        Of the model.
-    ep, etp : int
-        Ranks that share the experts out, and ranks that split each of them.
-    ranks_per_node : int
-        Ranks that reach each other without the network.
-    limited : bool
-        Whether groups limit the routing; else as if there were none.
+    `ep` ranks share the experts out, `etp` split each of them; `ranks_per_node` reach each other without the network.
+    Without `limited` it is as if no groups limited the routing.
     """
     each = experts.experts // ep
     node_E = tuple(at // each * etp // ranks_per_node for at in range(experts.experts))
@@ -233,23 +225,12 @@ def nodes_of_token(experts: Experts, ep: int, etp: int, ranks_per_node: int, *, 
 
 @cache
 def expected_nodes(node_of_expert: tuple[int, ...], topk: int, groups: int = 1, group_topk: int = 1) -> float:
-    """Return the expected number of distinct nodes that the experts of a token are on.
+    """Return the expected number of distinct nodes that the experts of a token are on, from the node of each expert.
 
-    Parameters
-    ----------
-    node_of_expert : tuple of int
-        The node of each expert; consecutive experts form the groups.
-    topk : int
-        Experts of a token, drawn evenly without replacement from the groups that were drawn before.
-    groups : int
-        Groups of equal size, of which `group_topk` are drawn evenly; 1: no limit.
-    group_topk : int
-        Groups that a token may use.
-
-    Notes
-    -----
-    A node is missed if none of the k experts is one of its own c among the e experts of the chosen groups, with a
-    chance of C(e - c, k) / C(e, k); that is averaged over the choices of groups by how many of them give each c.
+    Consecutive experts form `groups` of equal size, of which `group_topk` are drawn evenly, and of these `topk` experts
+    without replacement. A node is missed if none of the k experts is one of its own c among the e experts of the chosen
+    groups, with a chance of C(e - c, k) / C(e, k); that is averaged over the choices of groups by how many of them give
+    each c.
     """
     size = len(node_of_expert) // groups
     allowed = group_topk * size

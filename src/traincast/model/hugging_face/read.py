@@ -34,18 +34,10 @@ _LAYERS = frozenset(("full_attention", "sliding_attention", "chunked_attention",
 
 
 def read_config(path: Path) -> Model:
-    """Return the model of a ``config.json``.
+    """Return the model of a ``config.json``; of a model of text and images its language model.
 
-    Parameters
-    ----------
-    path : Path
-        The file; of a model of text and images its language model is read.
-
-    Returns
-    -------
-    Model
-        Named after the repository where the file says it, else after its directory. Its notes say what was
-        taken for granted.
+    It is named after the repository where the file says it, else after its directory; its notes say what was taken for
+    granted.
 
     Raises
     ------

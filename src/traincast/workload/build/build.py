@@ -29,21 +29,9 @@ _NORM_BYTES = 4
 
 
 def build_workload(job: Job, plan: SchedulePlan, ranks_per_node: int = 8) -> Workload:
-    """Return the workload of a job.
+    """Return the workload of a job, whose computations carry the operators they run and have no duration yet.
 
-    Parameters
-    ----------
-    job : Job
-        With everything decided.
-    plan : SchedulePlan
-        Its pipeline schedule: which stage holds which virtual stage.
-    ranks_per_node : int
-        Ranks that reach each other without the network.
-
-    Returns
-    -------
-    Workload
-        Computations carry the operators they run and have no duration yet; communications have sizes.
+    `plan` says which stage holds which virtual stage; `ranks_per_node` reach each other without the network.
     """
     share = rank_share(job, ranks_per_node)
     builder = WorkloadBuilder(job.model.name, job.parallel, job.schedule)

@@ -153,20 +153,8 @@ class Gather:
 def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather: Gather | None = None) -> Rows:
     """Return the rows of a forward pass.
 
-    Parameters
-    ----------
-    emit : Emitter
-        Receives the operations.
-    stage : StageWork
-        The virtual stage.
-    beside : list of Exchange
-        Parameters that each forward pass collects (ZeRO-3).
-    gather : Gather, optional
-        In the first pass of a step with a distributed optimizer.
-
-    Notes
-    -----
-    A virtual stage's parameters are gathered while the one before it runs. Source: Megatron-LM,
+    `beside` are parameters that each forward pass collects (ZeRO-3), `gather` those of the first pass of a step with a
+    distributed optimizer: a virtual stage's parameters are gathered while the one before it runs. Source: Megatron-LM,
     megatron/core/pipeline_parallel/schedules.py (`param_sync_func`).
     """
     arrived: Rows = []
@@ -188,16 +176,8 @@ def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather
 def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduced: list[Exchange]) -> Rows:
     """Return the rows of a backward pass.
 
-    Parameters
-    ----------
-    emit : Emitter
-        Receives the operations.
-    stage : StageWork
-        The virtual stage.
-    beside : list of Exchange
-        What each backward pass exchanges of parameters and gradients (ZeRO-3), done when the pass is.
-    reduced : list of Exchange
-        Gradients that are reduced layer by layer while the pass runs; nothing waits for them here.
+    `beside` is what each backward pass exchanges of parameters and gradients (ZeRO-3), done when the pass is; `reduced`
+    are gradients that are reduced layer by layer while the pass runs, and nothing waits for them here.
     """
     rows = _ends(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
     name, again, launches = stage.recomputed()
