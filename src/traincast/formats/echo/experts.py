@@ -159,11 +159,8 @@ def say_of_scaled_experts(run: Run, options: LayoutOptions, loads: ExpertLoads |
         None,
     )
     if options.expert_imbalance is None and options.expert_loads is None:
-        notes.warn(
-            "expert-balance",
-            "experts are taken as balanced; measured runs of this kind were 9 to 50 % slower (give --expert-imbalance)",
-            None,
-        )
+        text = "experts are taken as balanced; measured runs of this kind were 9 to 50 % slower"
+        notes.warn("expert-balance", f"{text} (give --expert-imbalance)", None)
 
 
 def warn_of_untraced_experts(run: Run, layout: Parallel, notes: Notebook) -> None:

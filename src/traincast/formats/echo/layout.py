@@ -59,12 +59,8 @@ def decide_layouts(run: Run, options: LayoutOptions, notes: Notebook) -> Layouts
         text = f"the run was traced with tp {original.tp}; its compute times and sizes are kept for tp {target.tp}"
         notes.warn("tp-not-rescaled", text, None)
     if target.pp != original.pp:
-        notes.warn(
-            "pp-not-rescaled",
-            f"the run was traced with pp {original.pp}; every stage of pp {target.pp} keeps the work of a traced one, "
-            "so the model is another one",
-            None,
-        )
+        kept = f"every stage of pp {target.pp} keeps the work of a traced one, so the model is another one"
+        notes.warn("pp-not-rescaled", f"the run was traced with pp {original.pp}; {kept}", None)
     if target.dp != original.dp:
         text = f"the run was traced with dp {original.dp}; reductions over dp {target.dp} are estimated"
         notes.assume("dp-extrapolated", text, None)
@@ -97,12 +93,9 @@ def _tp_of_vocabulary(embeddings: Sequence[TraceOp], communicates: bool, notes: 
     for op, (model, vocabulary), tp in product(embeddings, _VOCABULARIES.items(), (1, 2, 4, 8, 16)):
         padded = -(-vocabulary // (_PAD * tp)) * _PAD * tp
         if op.shape and op.shape[0] * tp == padded and (tp == 1) == (not communicates):
-            notes.assume(
-                "tp-from-vocabulary",
-                f"tp {tp}: the vocabulary shard of {op.shape[0]} rows x {tp} = {padded}, the {vocabulary} of "
-                f"{model} padded to a multiple of {_PAD} x tp",
-                op.line,
-            )
+            shard = f"tp {tp}: the vocabulary shard of {op.shape[0]} rows x {tp} = {padded}"
+            text = f"{shard}, the {vocabulary} of {model} padded to a multiple of {_PAD} x tp"
+            notes.assume("tp-from-vocabulary", text, op.line)
             return tp
     return None
 

@@ -10,14 +10,14 @@ Letters: Q virtual stages (stages: traces have one chunk each), M microbatches, 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from traincast.diagnostics import Note, Notebook
 from traincast.errors import ConfigError, FormatError
-from traincast.formats.echo.clocks import Alignment, align
+from traincast.formats.echo.clocks import align
 from traincast.formats.echo.experts import (
     ExpertLayer,
     ExpertScaling,
@@ -67,7 +67,10 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
     notes.assumptions += alignment.notes
     inputs = tuple(input_of(trace.path, name) for trace in run.traces.values())
     builder = WorkloadBuilder(run.first.path.name, layouts.target, options.schedule or "1f1b", notes, inputs)
-    return _Replay(run, layouts, alignment, options, builder).workload()
+    rendezvous = Rendezvous(run, rank_groups(layouts.traced, list(Group)), alignment.offset_s)
+    measured = (options.comm or ("model" if run.is_profile else "measured")) == "measured"
+    conversion = Conversion(rendezvous, layouts, run.is_profile, measured)
+    return _Replay(run, layouts, options, notes, builder, conversion, Messages(run, layouts)).workload()
 
 
 @dataclass(slots=True)
@@ -76,25 +79,15 @@ class _Replay:
 
     run: Run
     layouts: Layouts
-    alignment: Alignment
     options: LayoutOptions
+    notes: Notebook
     builder: WorkloadBuilder
-    rendezvous: Rendezvous = field(init=False)
-    messages: Messages = field(init=False)
-    measured: bool = field(init=False)
-    """Whether communication times are taken from the trace."""
-    scales_experts: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.messages = Messages(self.run, self.layouts)
-        self.rendezvous = Rendezvous(self.run, rank_groups(self.layouts.traced, list(Group)), self.alignment.offset_s)
-        self.measured = (self.options.comm or ("model" if self.run.is_profile else "measured")) == "measured"
-        self.scales_experts = changes_loads(self.run, self.options)
+    conversion: Conversion
+    messages: Messages
 
     @property
-    def notes(self) -> Notebook:
-        """What was assumed and what looks wrong."""
-        return self.builder.notes
+    def scales_experts(self) -> bool:
+        return changes_loads(self.run, self.options)
 
     def workload(self) -> Workload:
         parallel = self.layouts.target
@@ -106,7 +99,8 @@ class _Replay:
             # what is noted of the stages is the same for every load
             notes = Notebook(self.notes.path) if stages else self.notes
             scaling = ExpertScaling(load, loads) if self.scales_experts else None
-            stages[load] = Stages(self.run, self.layouts, self._works(scaling, notes), notes)
+            works = self._works(replace(self.conversion, scaling=scaling), notes)
+            stages[load] = Stages(self.run, self.layouts, works, notes)
         numbers: dict[tuple[int, tuple[int, int], float], int] = {}
         template_W = np.zeros(parallel.world_size, dtype=np.int32)
         sources: list[int] = []
@@ -129,19 +123,17 @@ class _Replay:
             expert_load_W=self._traced_load_W(sources) if loads is None else load_W,
         )
 
-    def _works(self, scaling: ExpertScaling | None, notes: Notebook) -> dict[int, RankWork]:
-        conversion = Conversion(self.rendezvous, self.layouts, self.run.is_profile, self.measured, scaling)
+    def _works(self, conversion: Conversion, notes: Notebook) -> dict[int, RankWork]:
         works: dict[int, RankWork] = {}
         for file, (rank, trace) in enumerate(self.run.traces.items()):
             works[rank] = work_of(trace, file, conversion)
             untraced = works[rank].untraced_waits
             if untraced and not self.run.is_profile:
-                notes.warn(
-                    "wait-untraced",
+                text = (
                     f"rank {rank} must have waited for a message before {len(untraced)} operation(s), but no receive "
-                    "was traced; the time before them is taken as that wait, not as a gap of the host",
-                    untraced[0].line,
+                    "was traced; the time before them is taken as that wait, not as a gap of the host"
                 )
+                notes.warn("wait-untraced", text, untraced[0].line)
         return works
 
     def _template(self, work: RankWork, stage: int, rank: int) -> None:
@@ -157,7 +149,7 @@ class _Replay:
         start, end = self._segment(work.start), self._segment(work.end)
         template = self.builder.template(
             before_recv_DQM=self._before_recv(work, stage),
-            message_s_DQM=self.messages.transfer_s_DQM(rank) if self.measured else None,
+            message_s_DQM=self.messages.transfer_s_DQM(rank) if self.conversion.measured else None,
         )
         template.forward_QM[stage], template.backward_QM[stage] = written[SlotKind.F], written[SlotKind.BW]
         template.start_P[stage], template.end_P[stage] = start, end
@@ -200,7 +192,7 @@ class _Replay:
         """Return what was measured, if the run to simulate is the one that was traced."""
         if self.run.is_profile:
             return None
-        measured = measured_run(self.run, self.alignment, self.rendezvous, self.messages)
+        measured = measured_run(self.run, self.conversion.rendezvous, self.messages)
         was, wanted = self.layouts.traced, self.layouts.target
         original = was.tp, was.pp, was.dp, self.run.microbatches
         if measured is None or original == (wanted.tp, wanted.pp, wanted.dp, wanted.microbatches):
@@ -217,12 +209,9 @@ class _Replay:
         """Note repeated microbatches, rescaled experts, and words that nobody knows."""
         run, target, notes = self.run, self.layouts.target, self.notes
         if target.microbatches > run.microbatches:
-            notes.assume(
-                "microbatches-repeated",
-                f"the trace has {run.microbatches} microbatch(es); the last one is repeated to make "
-                f"{target.microbatches}",
-                None,
-            )
+            repeated = f"the last one is repeated to make {target.microbatches}"
+            text = f"the trace has {run.microbatches} microbatch(es); {repeated}"
+            notes.assume("microbatches-repeated", text, None)
         if not (run.microbatches == target.microbatches == 1 and len(run.traces) == target.world_size):
             warn_single_microbatch(notes, target.pp, target.pp, target.microbatches, None)
         for trace in run.traces.values():
@@ -232,12 +221,11 @@ class _Replay:
         for rank, trace in run.traces.items():
             forwards, backwards = (len(trace.named(name)) for name in ("forward_step", "backward_step"))
             if forwards != backwards:
-                notes.warn(
-                    "passes-differ",
-                    f"rank {rank} was traced with {forwards} forward and {backwards} backward steps; the time of what "
-                    "is missing is a gap of the host, or lost",
-                    None,
+                passes = f"{forwards} forward and {backwards} backward steps"
+                text = (
+                    f"rank {rank} was traced with {passes}; the time of what is missing is a gap of the host, or lost"
                 )
+                notes.warn("passes-differ", text, None)
         if self.scales_experts:
             say_of_scaled_experts(run, self.options, loads, notes)
         elif exchanges_tokens(run):

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traincast.formats.echo.clocks import Alignment
 from traincast.formats.echo.files import Run
 from traincast.formats.echo.layout import Layouts
 from traincast.formats.echo.lines import COLLECTIVES, MESSAGES, Call, TraceOp, fused_pairs
@@ -232,7 +231,7 @@ class Messages:
         return max(0.0, min(waits_s)) if not np.isnan(waits_s).any() else 0.0
 
 
-def measured_run(run: Run, alignment: Alignment, rendezvous: Rendezvous, messages: Messages) -> MeasuredRun | None:
+def measured_run(run: Run, rendezvous: Rendezvous, messages: Messages) -> MeasuredRun | None:
     """Return the measured step, ends and parts of a run; None where no operation has a time.
 
     Times are seconds from the first start of any rank; of a fused exchange the second line says
@@ -246,7 +245,7 @@ def measured_run(run: Run, alignment: Alignment, rendezvous: Rendezvous, message
         second_of = dict(fused_pairs(trace.ops))
         repeated = set(second_of.values())
         parts, waits = defaultdict[str, float](float), defaultdict[str, float](float)
-        now_s = offset_s = alignment.offset_s[rank]
+        now_s = offset_s = rendezvous.offset_s[rank]
         for index, op in enumerate(trace.ops):
             if op.start_s is None or op.end_s is None:
                 continue

@@ -49,12 +49,8 @@ class Stages:
                 self._of_stage[stage] = self._made_up(stage, nearest)
         missing = world - len(self.works)
         if missing > 0:
-            self.notes.assume(
-                "ranks-mirrored",
-                f"{len(self.works)} of {world} ranks were traced; each of the other {missing} does what a traced rank "
-                "of its stage, or else of another stage, did",
-                None,
-            )
+            does = f"each of the other {missing} does what a traced rank of its stage, or else of another stage, did"
+            self.notes.assume("ranks-mirrored", f"{len(self.works)} of {world} ranks were traced; {does}", None)
 
     def source(self, rank: int) -> tuple[int, int]:
         """Return the traced stage and rank whose work a rank of the run to simulate does."""
@@ -131,12 +127,11 @@ class Stages:
         travel_s = (2 * further - 1) * (sends[0].duration_s or 0.0) if sends else 0.0
         wait_s = waits[0].duration_s or 0.0
         if wait_s < _NO_WAIT * stage_s:
-            self.notes.warn(
-                "wait-untraced",
+            text = (
                 f"rank {rank} got its first gradient after {1e3 * wait_s:.2f} ms, in which no stage can have worked: "
-                "its wait was not traced, and the stages after it do what it did",
-                waits[0].line,
+                "its wait was not traced, and the stages after it do what it did"
             )
+            self.notes.warn("wait-untraced", text, waits[0].line)
             return 1.0, 0.0
         left_s = wait_s - travel_s - further * stage_s
         shown = (

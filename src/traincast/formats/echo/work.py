@@ -64,7 +64,7 @@ class Conversion:
     """What was done at which time says nothing of a run."""
     measured: bool
     """Take communication times from the trace; otherwise leave them to be estimated."""
-    scaling: ExpertScaling | None
+    scaling: ExpertScaling | None = None
     """Rescaling of expert work; None where it is as traced."""
     traced_size: dict[Group, int] = field(init=False)
     target_size: dict[Group, int] = field(init=False)
