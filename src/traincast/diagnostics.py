@@ -1,38 +1,26 @@
-"""What is said to the user beside the numbers: an assumption, a warning, an oddity."""
+"""What is said to the user beside the numbers: assumptions and warnings."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One remark with a stable code.
-
-    Parameters
-    ----------
-    code : str
-        Short, stable, kebab-case: ``"microbatches-from-blocks"``.
-    text : str
-        The remark with its arithmetic.
-    place : str, optional
-        ``file:line`` or a field path, where the remark belongs to one.
-    """
+    """One assumption or warning."""
 
     code: str
+    """Short, stable, kebab-case: ``"microbatches-from-blocks"``."""
     text: str
+    """What it says, with its arithmetic."""
     place: str | None = None
+    """``file:line`` or a field path, where it belongs to one."""
 
 
 @dataclass(slots=True)
 class Notebook:
-    """Collects what was assumed and what looks wrong while an input is read.
-
-    Parameters
-    ----------
-    path : str
-        File of the places; empty where there is none.
-    """
+    """Collects what was assumed and what looks wrong while an input is read."""
 
     path: str = ""
+    """File of the places; empty where there is none."""
     assumptions: list[Note] = field(default_factory=list)
     warnings: list[Note] = field(default_factory=list)
 

@@ -38,21 +38,12 @@ _DEEP_KEY = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+(?:[\w-]++|\"[^\"\n]*+\"|'[^
 
 
 def read_head(path: Path, count: int, most: int = MOST_BYTES) -> bytes:
-    """Return the first bytes of a regular file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    count : int
-        Bytes to read; fewer come back where it has fewer.
-    most : int
-        Bytes that it may have.
+    """Return at most `count` of the first bytes of a regular file.
 
     Raises
     ------
     FormatError
-        If it cannot be opened or read, is no regular file, or is larger than `most`.
+        If it cannot be opened or read, is no regular file, or is larger than `most` bytes.
     """
     shown = str(path)
     try:
@@ -81,13 +72,7 @@ def _regular(handle: int, shown: str, most: int) -> int:
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """Return the content of a regular file.
-
-    Raises
-    ------
-    FormatError
-        If it cannot be read, is no regular file, or is larger than `most` bytes.
-    """
+    """Return the content of a regular file (errors as `read_head`)."""
     # Files of /proc say that they have no bytes.
     data = read_head(path, most + 1, most)
     if len(data) > most:
@@ -96,13 +81,7 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def read_text(path: Path, most: int = MOST_DOCUMENT_BYTES, *, encoding: str = "utf-8") -> str:
-    """Return the text of a file, each line with a plain end.
-
-    Raises
-    ------
-    FormatError
-        As `read_bytes`, and if it is not UTF-8.
-    """
+    """Return the text of a file, each line with a plain end (errors as `read_head` and `decoded`)."""
     text = decoded(read_bytes(path, most), str(path), encoding=encoding)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
@@ -166,25 +145,12 @@ def _finite(text: str) -> float:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file.
-
-    Raises
-    ------
-    FormatError
-        If it cannot be read or is not TOML that can be read (`parse_toml`).
-    """
+    """Return the tables of a TOML file (errors as `read_head` and `parse_toml`)."""
     return parse_toml(read_text(path), str(path))
 
 
 def parse_toml(text: str, shown: str) -> dict[str, Any]:
-    """Return the tables of a TOML text.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    shown : str
-        Its file, for messages.
+    """Return the tables of a TOML text; `shown` is its file, for messages.
 
     Raises
     ------
@@ -210,13 +176,7 @@ def parse_toml(text: str, shown: str) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> object:
-    """Return the value of a JSON document.
-
-    Raises
-    ------
-    FormatError
-        If it cannot be read or is not JSON that can be read (`parse_json`).
-    """
+    """Return the value of a JSON document (errors as `read_head` and `parse_json`)."""
     return parse_json(read_text(path), str(path))
 
 

@@ -19,14 +19,7 @@ def plain(name: str) -> str:
 
 
 def find_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is meant; None where there is none, or several would do.
-
-    Parameters
-    ----------
-    name : str
-        As it was typed: ``H100``, ``rail-optimized``.
-    known : iterable of str
-        The names there are.
+    """Return the known name that is meant by what was typed; None where there is none, or several would do.
 
     Examples
     --------
@@ -58,14 +51,7 @@ def known_names(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Return the known names that are most like one, the most like it first.
-
-    Parameters
-    ----------
-    name : str
-        As it was typed.
-    known : iterable of str
-        The names there are.
+    """Return the known names that are most like what was typed, the most like it first.
 
     Examples
     --------

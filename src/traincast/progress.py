@@ -24,13 +24,7 @@ _WORK: ContextVar[_Work | None] = ContextVar("work", default=None)
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Tell a listener of the long work in the body.
-
-    Parameters
-    ----------
-    listener : callable
-        Called with what is done and the share that is behind.
-    """
+    """Tell a listener of the long work in the body."""
     token = _WORK.set(_Work(listener))
     try:
         yield
@@ -39,12 +33,9 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def announce(what: str) -> None:
-    """Say that long work begins; without it `advanced` tells nothing.
+    """Say that long work begins, with its size (``simulating 5,000,000 operations of 16 ranks``).
 
-    Parameters
-    ----------
-    what : str
-        The work with its size: ``simulating 5,000,000 operations of 16 ranks``.
+    Without it `advanced` tells nothing.
     """
     work = _WORK.get()
     if work is not None:

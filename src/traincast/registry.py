@@ -17,16 +17,7 @@ T = TypeVar("T")
 
 
 def known_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return the name that is meant, whatever its case and spelling.
-
-    Parameters
-    ----------
-    kind : str
-        What it is the name of, in the words of an error message.
-    name : str
-        As it was typed.
-    known : iterable of str
-        The names there are.
+    """Return the one of the known names that is meant, whatever its case and spelling; `kind` is said in messages.
 
     Raises
     ------
@@ -68,13 +59,7 @@ class Registry(Generic[T]):
         return enter
 
     def get(self, name: str) -> T:
-        """Return the entry of that name.
-
-        Raises
-        ------
-        UnknownNameError
-            If there is none; the message lists the known names.
-        """
+        """Return the entry of that name (errors as `known_name`)."""
         self._load()
         return self._entries[known_name(self.kind, name, self.names())]
 

@@ -13,6 +13,10 @@ from traincast.job.parallel import Parallel
 from traincast.workload.words import Kind
 
 
+def graph_of(program):
+    return build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
+
+
 def _work(parallel, f=1.0, b=2.0, **more):
     hand = HandMade(parallel)
     hand.template([compute(f)], [compute(b)], **more)
@@ -22,7 +26,7 @@ def _work(parallel, f=1.0, b=2.0, **more):
 @pytest.mark.parametrize(("pp", "microbatches"), [(1, 3), (4, 1), (4, 8)])
 def test_path_of_an_equal_pipeline_is_as_long_as_its_closed_form(pp, microbatches):
     program = expanded(_work(Parallel(pp=pp, microbatches=microbatches)))
-    path = critical_path(program, timed(program))
+    path = critical_path(graph_of(program), timed(program))
     assert path.time_s_H.sum() == pytest.approx((microbatches + pp - 1) * 3.0)
 
 
@@ -32,7 +36,7 @@ def test_path_runs_through_the_slow_member_of_a_collective():
     hand.template([compute(1.0), collective(0.5)], [compute(1.0)])
     hand.template([compute(3.0), collective(0.5)], [compute(1.0)])
     program = expanded(hand.workload([0, 1]))
-    path = critical_path(program, timed(program))
+    path = critical_path(graph_of(program), timed(program))
     assert path.time_s_H.tolist() == [3.0, 0.5, 1.0]
     assert program.rank_N[path.op_H[0]] == 1
 
@@ -42,7 +46,7 @@ def test_hidden_communication_is_on_no_path_until_it_is_the_longer():
         hand = HandMade(Parallel(tp=2))
         hand.template([collective(comm_s, blocking=False), compute(2.0), wait()], [compute(1.0)])
         program = expanded(hand.workload())
-        path = critical_path(program, timed(program))
+        path = critical_path(graph_of(program), timed(program))
         return program.ops.kind_T[program.row_N[path.op_H]].tolist()
 
     assert Kind.COLLECTIVE not in of(1.9)
@@ -60,16 +64,15 @@ def test_path_has_no_pause_and_is_the_gradient_of_the_step(folder, layout):
     path = write_aicb(folder / "rich.txt", rich_rows(), ga=2, gpus=1)
     done = api.simulate(path, cluster=write_cluster(folder / "cluster.toml"), **layout)
     program, timeline = done.program, done.timeline
-    path = critical_path(program, timeline)
+    path = critical_path(graph_of(program), timeline)
     start_H, end_H = timeline.start_s_N[path.op_H], timeline.end_s_N[path.op_H]
     assert start_H[0] == 0
     assert np.array_equal(start_H[1:], end_H[:-1])
     assert end_H[-1] == timeline.step_s
     # Every operation of one template row a little longer: the step grows by what the path spends in that row.
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
     rows, counts = np.unique(program.row_N[path.op_H], return_counts=True)
     row = rows[np.argmax(counts)]
     little = 1e-9 * timeline.step_s
     longer_N = timeline.duration_s_N + little * (program.row_N == row)
-    _, _, longer_end_N = run(graph, longer_N)
+    _, _, longer_end_N = run(graph_of(program), longer_N)
     assert longer_end_N.max() - timeline.step_s >= 0.99 * little * counts.max()

@@ -59,7 +59,10 @@ def build_graph(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, 
     if np.any(edge_src_E[1:] < edge_src_E[:-1]):
         order = np.argsort(edge_src_E, kind="stable")
         edge_src_E, edge_dst_E = edge_src_E[order], edge_dst_E[order]
-    next_N = _next_of_stream(stream_N)
+    order = np.argsort(stream_N, kind="stable").astype(np.int32)
+    same = stream_N[order[1:]] == stream_N[order[:-1]]
+    next_N = np.full(count, -1, dtype=np.int32)
+    next_N[order[:-1][same]] = order[1:][same]
     waits_N = np.bincount(edge_dst_E, minlength=count).astype(np.int32)
     waits_N[next_N[next_N >= 0]] += 1
     joined = np.flatnonzero(joint_N >= 0)
@@ -78,14 +81,6 @@ def build_graph(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, 
 
 def _pointers(counts: IntArray) -> IntArray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-
-
-def _next_of_stream(stream_N: IntArray) -> IntArray:
-    order = np.argsort(stream_N, kind="stable").astype(np.int32)
-    same = stream_N[order[1:]] == stream_N[order[:-1]]
-    next_N = np.full(len(stream_N), -1, dtype=np.int32)
-    next_N[order[:-1][same]] = order[1:][same]
-    return next_N
 
 
 def find_cycle(graph: Graph) -> list[int]:

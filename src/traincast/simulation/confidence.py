@@ -57,7 +57,7 @@ def sensitivities(done: JobStep) -> Mapping[str, float]:
         it shorter.
     """
     program, timeline = done.step.program, done.step.timeline
-    path = critical_path(program, timeline)
+    path = critical_path(done.step.layout.graph, timeline)
     time_s_T = np.bincount(program.row_N[path.op_H], path.time_s_H, minlength=len(program.ops))
     found: dict[str, float] = {}
     for row in np.flatnonzero(time_s_T > 0).tolist():
