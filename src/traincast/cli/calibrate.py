@@ -1,5 +1,6 @@
 """``traincast calibrate``."""
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -24,47 +25,27 @@ def command(
     """
     if (cluster is None) == (gpu is None):
         raise click.UsageError("say --cluster (measured collectives) or --gpu (measured operators)")
-    if cluster is not None:
-        _collectives(files, cluster, out, table=table, as_json=as_json)
-    elif gpu is not None and table:
+    if gpu is not None and table:
         raise click.UsageError("--table is for collectives and cannot be combined with --gpu")
-    elif gpu is not None:
-        _operators(files, gpu, out, as_json=as_json)
-
-
-def _operators(files: tuple[Path, ...], gpu: str, out: Path | None, *, as_json: bool) -> None:
     from traincast import api
+    from traincast.report import json
     from traincast.report.files import write_whole
-    from traincast.report.json import operator_calibration_to_dict
+    from traincast.report.terminal.accuracy import print_calibration, print_operator_calibration
 
     with announced(quiet=False), progress("fitting", quiet=as_json):
-        calibration = api.calibrate_operators(files, gpu)
+        if cluster is not None:
+            collectives = api.calibrate(files, cluster, table=table)
+            profile, document = collectives.profile(), json.calibration_to_dict(collectives)
+            show, use = partial(print_calibration, console(), collectives), "--cluster"
+        elif gpu is not None:
+            operators = api.calibrate_operators(files, gpu)
+            profile, document = operators.profile(), json.operator_calibration_to_dict(operators)
+            show, use = partial(print_operator_calibration, console(), operators), "traincast operator --constants"
     if out is not None:
-        write_whole(out, calibration.profile().encode())
+        write_whole(out, profile.encode())
     if as_json:
-        print_json(operator_calibration_to_dict(calibration))
+        print_json(document)
         return
-    from traincast.report.terminal.accuracy import print_operator_calibration
-
-    print_operator_calibration(console(), calibration)
+    show()
     if out is not None:
-        print_line(f"wrote {out}; use it with traincast operator --constants {out}")
-
-
-def _collectives(files: tuple[Path, ...], cluster: str, out: Path | None, *, table: bool, as_json: bool) -> None:
-    from traincast import api
-    from traincast.report.files import write_whole
-    from traincast.report.json import calibration_to_dict
-
-    with announced(quiet=False), progress("fitting", quiet=as_json):
-        calibration = api.calibrate(files, cluster, table=table)
-    if out is not None:
-        write_whole(out, calibration.profile().encode())
-    if as_json:
-        print_json(calibration_to_dict(calibration))
-        return
-    from traincast.report.terminal.accuracy import print_calibration
-
-    print_calibration(console(), calibration)
-    if out is not None:
-        print_line(f"wrote {out}; use it with --cluster {out}")
+        print_line(f"wrote {out}; use it with {use} {out}")
