@@ -28,7 +28,7 @@ def _by_name(names: dict[str, list[str]]) -> dict[str, str]:
 
 
 _SHIPPED = resources.files("traincast") / "data" / "formats" / "echo.toml"
-_WORDS = msgspec.toml.decode(_SHIPPED.read_bytes(), type=_Words)
+_WORDS = msgspec.toml.decode(_SHIPPED.read_text(encoding="utf-8"), type=_Words)
 
 FIELDS = frozenset(_WORDS.fields)
 """Fields of an operation that have a property of `TraceOp`."""
