@@ -4,7 +4,7 @@
 
 Wall seconds of `traincast.simulate` on GPT 405B (1,024 GPUs) after one warm-up of numba, the best of
 three where a run is short: on a 2:1 oversubscribed fat-tree, folded and with all ranks; gradients
-reduced at the end, and beside the last backward, where the loop of the simulation turns.
+reduced at the end, and overlapped with the last backward, where the loop of the simulation turns.
 """
 
 import tempfile
@@ -41,7 +41,7 @@ def main() -> None:
             cluster = Path(folder) / "cluster.toml"
             cluster.write_text(f'base = "h100"\n[fabric]\n{text}\n', encoding="utf-8")
             for overlap in (False, True):
-                print(f"{name}, gradients {'beside the last backward' if overlap else 'at the end'}:")
+                print(f"{name}, gradients {'overlapped with the last backward' if overlap else 'at the end'}:")
                 for unfold in (False, True):
                     options = {"unfold": unfold, "overlap_grad_reduce": overlap}
                     timed(cluster, 1, options)
