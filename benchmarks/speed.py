@@ -76,7 +76,7 @@ def engines() -> None:
     program, timeline = result.program, result.timeline
     if program is None or timeline is None:
         return
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
+    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
     duration_s_N, ops = timeline.duration_s_N, len(program)
     base = best_cpu_s(lambda: visit_in_order(graph, duration_s_N))
     choices: list[tuple[str, Engine]] = [("reference (Python)", run_reference)]

@@ -167,7 +167,7 @@ def timed(program: Program, message_s: float = 0.0, engine: str = "reference") -
     """Run a program whose operations know how long they take; messages take `message_s`."""
     duration_N = program.ops.duration_s_T[program.row_N]
     duration_N = np.where(np.isnan(duration_N), message_s, duration_N)
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
+    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
     ready_N, start_N, end_N = run(graph, duration_N, engine)
     return Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=duration_N)
 

@@ -14,7 +14,7 @@ from traincast.workload.words import Kind
 
 
 def graph_of(program):
-    return build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
+    return build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
 
 
 def _work(parallel, f=1.0, b=2.0, **more):

@@ -35,7 +35,7 @@ def spent(*runs):
         virtual_stage_N=none,
         peer_stage_N=none,
         group_N=none,
-        joint_N=none,
+        rendezvous_N=none,
         edge_src_E=empty,
         edge_dst_E=empty,
         groups=(),

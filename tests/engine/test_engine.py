@@ -13,15 +13,15 @@ from traincast.engine.graph import build_graph
 from traincast.errors import DeadlockError, ProgramError
 
 
-def graph_of(streams, edges=(), joints=None):
+def graph_of(streams, edges=(), all_rendezvous=None):
     sources, targets = (np.array([edge[end] for edge in edges], dtype=np.int32) for end in (0, 1))
-    joint = np.array(joints if joints is not None else [-1] * len(streams), dtype=np.int32)
-    return build_graph(np.array(streams, dtype=np.int32), sources, targets, joint)
+    rendezvous = np.array(all_rendezvous if all_rendezvous is not None else [-1] * len(streams), dtype=np.int32)
+    return build_graph(np.array(streams, dtype=np.int32), sources, targets, rendezvous)
 
 
-def times(streams, durations, edges=(), joints=None, engine="reference"):
+def times(streams, durations, edges=(), all_rendezvous=None, engine="reference"):
     """Return (ready, start, end) of each operation."""
-    columns = run(graph_of(streams, edges, joints), np.array(durations, dtype=np.float64), engine)
+    columns = run(graph_of(streams, edges, all_rendezvous), np.array(durations, dtype=np.float64), engine)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -33,17 +33,21 @@ def predecessors(streams, edges):
     return before
 
 
-def partners(op, joints):
-    return [op] if joints[op] < 0 else [other for other, joint in enumerate(joints) if joint == joints[op]]
+def partners(op, all_rendezvous):
+    return (
+        [op]
+        if all_rendezvous[op] < 0
+        else [other for other, rendezvous in enumerate(all_rendezvous) if rendezvous == all_rendezvous[op]]
+    )
 
 
-def brute_force(streams, durations, edges, joints):
+def brute_force(streams, durations, edges, all_rendezvous):
     """Apply the rules again and again until nothing more can start; operations that never run are missing."""
     before, found, moved = predecessors(streams, edges), {}, True
     while moved:
         moved = False
         for op in range(len(streams)):
-            met = partners(op, joints)
+            met = partners(op, all_rendezvous)
             if op in found or any(not before[each] <= found.keys() for each in met):
                 continue
             ready = {each: max([0.0, *(found[other][2] for other in before[each])]) for each in met}
@@ -59,14 +63,14 @@ DURATIONS = st.one_of(st.just(0.0), st.floats(0, 1e3, allow_nan=False), st.sampl
 
 @st.composite
 def wild_programs(draw):
-    """Any streams, edges and joints: most larger ones are stuck somewhere."""
+    """Any streams, edges and rendezvous: most larger ones are stuck somewhere."""
     count = draw(st.integers(0, 10))
     streams = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
-    joints = draw(st.lists(st.integers(-1, 2), min_size=count, max_size=count))
+    all_rendezvous = draw(st.lists(st.integers(-1, 2), min_size=count, max_size=count))
     ops = st.integers(0, max(0, count - 1))
     edges = draw(st.lists(st.tuples(ops, ops), max_size=6)) if count else []
     durations = draw(st.lists(DURATIONS, min_size=count, max_size=count))
-    return streams, durations, edges, joints
+    return streams, durations, edges, all_rendezvous
 
 
 @st.composite
@@ -79,7 +83,7 @@ def sound_programs(draw):
     turns = draw(st.lists(st.tuples(st.sets(st.integers(0, 4), min_size=1), st.booleans()), min_size=1, max_size=14))
     made = sorted((stream, turn, joined) for turn, (streams, joined) in enumerate(turns) for stream in sorted(streams))
     streams = [stream for stream, _, _ in made]
-    joints = [turn if joined else -1 for _, turn, joined in made]
+    all_rendezvous = [turn if joined else -1 for _, turn, joined in made]
     ops = st.integers(0, len(made) - 1)
     edges = [
         (source, target)
@@ -87,7 +91,7 @@ def sound_programs(draw):
         if made[source][1] < made[target][1]
     ]
     durations = draw(st.lists(DURATIONS, min_size=len(made), max_size=len(made)))
-    return streams, durations, edges, joints
+    return streams, durations, edges, all_rendezvous
 
 
 def test_no_operations():
@@ -110,19 +114,19 @@ def test_edges_need_not_be_sorted_and_may_repeat():
     assert times([0, 1, 2], [1, 2, 1], edges=[(1, 2), (0, 2), (1, 2)]) == [(0, 0, 1), (0, 0, 2), (2, 2, 3)]
 
 
-def test_a_joint_starts_with_its_last_member_and_lasts_as_long_as_its_longest():
+def test_a_rendezvous_starts_with_its_last_member_and_lasts_as_long_as_its_longest():
     # Streams 0, 1, 2 arrive at 2, 7 and 0.
-    found = times([0, 0, 1, 1, 2, 2], [2, 1, 7, 3, 2, 1], joints=[-1, 0, -1, 0, 0, -1])
+    found = times([0, 0, 1, 1, 2, 2], [2, 1, 7, 3, 2, 1], all_rendezvous=[-1, 0, -1, 0, 0, -1])
     assert found == [(0, 0, 2), (2, 7, 10), (0, 0, 7), (7, 7, 10), (0, 7, 10), (10, 10, 11)]
 
 
-def test_the_members_of_a_joint_release_their_own_followers():
-    found = times([0, 1, 2, 3], [1, 1, 5, 5], edges=[(0, 2), (1, 3)], joints=[0, 0, -1, -1])
+def test_the_members_of_a_rendezvous_release_their_own_followers():
+    found = times([0, 1, 2, 3], [1, 1, 5, 5], edges=[(0, 2), (1, 3)], all_rendezvous=[0, 0, -1, -1])
     assert found == [(0, 0, 1), (0, 0, 1), (1, 1, 6), (1, 1, 6)]
 
 
-def test_joint_numbers_may_have_gaps_and_single_members():
-    assert times([0, 1], [1, 2], joints=[7, 3]) == [(0, 0, 1), (0, 0, 2)]
+def test_rendezvous_numbers_may_have_gaps_and_single_members():
+    assert times([0, 1], [1, 2], all_rendezvous=[7, 3]) == [(0, 0, 1), (0, 0, 2)]
 
 
 def test_operations_of_no_duration_still_keep_the_order():
@@ -132,15 +136,15 @@ def test_operations_of_no_duration_still_keep_the_order():
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(wild_programs(), sound_programs()))
 def test_the_reference_does_what_brute_force_does(program):
-    streams, durations, edges, joints = program
+    streams, durations, edges, all_rendezvous = program
     expected = brute_force(*program)
     if len(expected) == len(streams):
-        assert times(streams, durations, edges, joints) == [expected[op] for op in range(len(streams))]
+        assert times(streams, durations, edges, all_rendezvous) == [expected[op] for op in range(len(streams))]
         return
     with pytest.raises(DeadlockError) as error:
-        times(streams, durations, edges, joints)
+        times(streams, durations, edges, all_rendezvous)
     assert str(error.value).startswith(f"{len(streams) - len(expected)} of {len(streams)} operations")
-    _assert_circle(error.value.ops, streams, edges, joints)
+    _assert_circle(error.value.ops, streams, edges, all_rendezvous)
     assert not set(error.value.ops) & expected.keys()
 
 
@@ -155,8 +159,8 @@ def test_sound_programs_run(program):
 @given(st.one_of(wild_programs(), sound_programs()))
 def test_the_kernel_is_bit_equal_to_the_reference(program):
     pytest.importorskip("numba")
-    streams, durations, edges, joints = program
-    graph, duration_s = graph_of(streams, edges, joints), np.array(durations, dtype=np.float64)
+    streams, durations, edges, all_rendezvous = program
+    graph, duration_s = graph_of(streams, edges, all_rendezvous), np.array(durations, dtype=np.float64)
     try:
         expected = [column.tobytes() for column in run(graph, duration_s, "reference")]
     except DeadlockError as error:
@@ -169,36 +173,36 @@ def test_the_kernel_is_bit_equal_to_the_reference(program):
             assert [column.tobytes() for column in run(graph, duration_s, "kernel")] == expected
 
 
-def _assert_circle(ops, streams, edges, joints):
+def _assert_circle(ops, streams, edges, all_rendezvous):
     """Each operation must wait, itself or through a partner, for the end of the next, and the last for the first."""
     before = predecessors(streams, edges)
     assert ops
     assert len(set(ops)) == len(ops)
     for op, blocker in zip(ops, [*ops[1:], ops[0]], strict=True):
-        assert any(blocker in before[each] for each in partners(op, joints)), (ops, op, blocker)
+        assert any(blocker in before[each] for each in partners(op, all_rendezvous)), (ops, op, blocker)
 
 
 @pytest.mark.parametrize("engine", ["reference", "kernel"])
 @pytest.mark.parametrize(
-    ("streams", "edges", "joints", "circle"),
+    ("streams", "edges", "all_rendezvous", "circle"),
     [
         pytest.param([0, 1, 2, 3], [(0, 1), (1, 2), (2, 1)], None, {1, 2}, id="circular edges"),
         pytest.param([0], [(0, 0)], None, {0}, id="an edge to itself"),
         pytest.param([0, 0], [(1, 0)], None, {0, 1}, id="an edge against the stream"),
-        pytest.param([0, 0], [], [0, 0], {0}, id="a joint with two members in one stream"),
+        pytest.param([0, 0], [], [0, 0], {0}, id="a rendezvous with two members in one stream"),
         pytest.param([0, 0, 1, 1], [], [0, 1, 1, 0], {0, 2}, id="two collectives in crossed order"),
         # Each rank waits for the end of its send (streams 0, 2) before it receives (streams 1, 3).
         pytest.param([0, 1, 2, 3], [(0, 1), (2, 3)], [0, 1, 1, 0], {0, 2}, id="two sends that wait for each other"),
     ],
 )
-def test_deadlocks_name_a_circle(streams, edges, joints, circle, engine):
+def test_deadlocks_name_a_circle(streams, edges, all_rendezvous, circle, engine):
     if engine == "kernel":
         pytest.importorskip("numba")
     with pytest.raises(DeadlockError) as error:
-        times(streams, [1.0] * len(streams), edges, joints, engine)
+        times(streams, [1.0] * len(streams), edges, all_rendezvous, engine)
     ops = error.value.ops
-    _assert_circle(ops, streams, edges, joints or [-1] * len(streams))
-    met = {partner for op in ops for partner in partners(op, joints or [-1] * len(streams))}
+    _assert_circle(ops, streams, edges, all_rendezvous or [-1] * len(streams))
+    met = {partner for op in ops for partner in partners(op, all_rendezvous or [-1] * len(streams))}
     assert circle <= met, "the circle is not the one that was built"
 
 

@@ -30,11 +30,11 @@ def busy_of_streams(result):
 
 
 def serialised_s(result):
-    """Return the time of everything one after the other; members of a joint run once."""
-    joint_N = result.program.joint_N
+    """Return the time of everything one after the other; members of a rendezvous run once."""
+    rendezvous_N = result.program.rendezvous_N
     spans_N = result.timeline.end_s_N - result.timeline.start_s_N
-    _, first = np.unique(joint_N[joint_N >= 0], return_index=True)
-    return spans_N[joint_N < 0].sum() + spans_N[joint_N >= 0][first].sum()
+    _, first = np.unique(rendezvous_N[rendezvous_N >= 0], return_index=True)
+    return spans_N[rendezvous_N < 0].sum() + spans_N[rendezvous_N >= 0][first].sum()
 
 
 @settings(max_examples=60, deadline=None)
@@ -72,14 +72,14 @@ def test_every_instant_has_one_owner_and_the_step_is_bounded(workload, layout, c
 @settings(max_examples=30, deadline=None)
 @given(layout=layouts(max_ranks=48), overlap=st.booleans())
 def test_the_rules_of_program_order_are_kept(workload, layout, overlap):
-    """Streams are in order, launches hold, waits hold, joints meet: checked on the times, not on the edges."""
+    """Streams are in order, launches hold, waits hold, rendezvous meet: checked on the times, not on the edges."""
     result = traincast.simulate(workload, cluster="a100", overlap_grad_reduce=overlap, **layout)
     program, timeline = result.program, result.timeline
     start_N, end_N = timeline.start_s_N, timeline.end_s_N
     assert (timeline.ready_s_N <= start_N).all()
     assert (start_N <= end_N).all()
-    for joint in np.unique(program.joint_N[program.joint_N >= 0]):
-        met = program.joint_N == joint
+    for rendezvous in np.unique(program.rendezvous_N[program.rendezvous_N >= 0]):
+        met = program.rendezvous_N == rendezvous
         assert len(set(start_N[met])) == len(set(end_N[met])) == 1
         assert start_N[met][0] == timeline.ready_s_N[met].max()
     stream_N, waits_N = program.ops.stream_T[program.row_N], program.ops.waits_for_T[program.row_N]

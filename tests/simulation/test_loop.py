@@ -137,7 +137,7 @@ def test_a_slowdown_of_one_member_is_that_of_the_collective():
     hand.template([collective(1.0, blocking=False), compute(4.0), wait()])
     result = traincast.simulate(hand.workload([0, 1], forward_only=True), cluster="h100")
     assert result.ranks[0].end_s == pytest.approx(1 + BY_COMMUNICATION)
-    assert len(set(result.timeline.duration_s_N[result.program.joint_N == 0])) == 1
+    assert len(set(result.timeline.duration_s_N[result.program.rendezvous_N == 0])) == 1
 
 
 def test_two_transfers_beside_one_computation_count_once_where_both_run():
@@ -227,7 +227,7 @@ def fully_overlapped_s(result):
     """Return the step in which every operation of a result without slowdowns has its full one."""
     program = result.program
     slowed_N = result.timeline.duration_s_N * (1 + slowdowns(program, in_situ=False))[program.row_N]
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
+    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
     return float(run(graph, slowed_N)[2].max())
 
 

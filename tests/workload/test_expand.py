@@ -93,10 +93,12 @@ def test_collectives_of_a_group_meet_in_their_order():
     made = HandMade(Parallel(tp=2, dp=2))
     made.template(forward=[collective(1, size_bytes=1), collective(1, Group.DP), collective(1, size_bytes=2)])
     program = expanded(made.workload())
-    met = Counter(zip(program.joint_N.tolist(), program.ops.size_bytes_T[program.row_N].tolist(), strict=True))
+    met = Counter(zip(program.rendezvous_N.tolist(), program.ops.size_bytes_T[program.row_N].tolist(), strict=True))
     assert sorted(met.values()) == [2] * 6
-    by_joint = {joint: (set(program.rank_N[program.joint_N == joint].tolist()), size) for joint, size in met}
-    pairs = Counter((frozenset(ranks), size) for ranks, size in by_joint.values())
+    by_rendezvous = {
+        rendezvous: (set(program.rank_N[program.rendezvous_N == rendezvous].tolist()), size) for rendezvous, size in met
+    }
+    pairs = Counter((frozenset(ranks), size) for ranks, size in by_rendezvous.values())
     expected = [({0, 1}, 1), ({0, 1}, 2), ({2, 3}, 1), ({2, 3}, 2), ({0, 2}, 8), ({1, 3}, 8)]
     assert pairs == Counter((frozenset(ranks), size) for ranks, size in expected)
 
@@ -108,11 +110,11 @@ def test_every_send_meets_its_receive(schedule, vpp, pp, microbatches):
     program = expanded(made.template(forward=[compute(1)], backward=[compute(2)]).workload(schedule=schedule))
     kind_N = program.ops.kind_T[program.row_N]
     messages = np.isin(kind_N, [Kind.SEND, Kind.RECV])
-    joints = np.unique(program.joint_N[messages])
+    all_rendezvous = np.unique(program.rendezvous_N[messages])
     # One message each way over every boundary between virtual stages, for each microbatch and pipeline.
-    assert len(joints) == 2 * (pp * vpp - 1) * microbatches * 2
-    for joint in joints:
-        at = np.flatnonzero(program.joint_N == joint)
+    assert len(all_rendezvous) == 2 * (pp * vpp - 1) * microbatches * 2
+    for rendezvous in all_rendezvous:
+        at = np.flatnonzero(program.rendezvous_N == rendezvous)
         send, receive = sorted(at, key=lambda op: kind_N[op])
         assert [kind_N[send], kind_N[receive]] == [Kind.SEND, Kind.RECV]
         assert program.microbatch_N[send] == program.microbatch_N[receive]
@@ -216,7 +218,7 @@ def test_a_program_without_communication_needs_no_groups():
     program = expanded(HandMade(Parallel(microbatches=3)).template(forward=[compute(1)]).workload())
     assert program.groups == ()
     assert timed(program).step_s == 3
-    assert (program.joint_N == -1).all()
+    assert (program.rendezvous_N == -1).all()
 
 
 def test_a_rank_with_nothing_to_do():

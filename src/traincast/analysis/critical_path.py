@@ -1,6 +1,6 @@
 """The chain of operations that made a step as long as it is, across ranks.
 
-Letters: N operations, E edges, I members of joints, H operations of the path.
+Letters: N operations, E edges, I members of rendezvous, H operations of the path.
 """
 
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
 
     Notes
     -----
-    Walk back from the operation that ends last: a member of a joint starts when the last member is
+    Walk back from the operation that ends last: a member of a rendezvous starts when the last member is
     ready, and an operation is ready when the last of what it follows has ended (Kelley and Walker,
-    1959, the critical path method, with joints merged into one activity).
+    1959, the critical path method, with rendezvous merged into one activity).
     """
     count, ready_N, end_N = len(graph), timeline.ready_s_N, timeline.end_s_N
     if not count:
@@ -45,9 +45,11 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
 
     def decisive(at: int) -> int:
         """Return what an operation waited for last, -1 where it could start at once."""
-        joint = int(graph.joint_N[at])
-        if joint >= 0:
-            members = graph.joint_member_I[graph.joint_ptr_J1[joint] : graph.joint_ptr_J1[joint + 1]]
+        rendezvous = int(graph.rendezvous_N[at])
+        if rendezvous >= 0:
+            members = graph.rendezvous_member_I[
+                graph.rendezvous_ptr_J1[rendezvous] : graph.rendezvous_ptr_J1[rendezvous + 1]
+            ]
             at = int(members[np.argmax(ready_N[members])])
         if ready_N[at] <= 0:
             return -1

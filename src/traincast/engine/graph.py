@@ -1,6 +1,6 @@
 """What the engine runs: who follows whom, as arrays; and the circle in a program that cannot finish.
 
-Letters: N operations, E edges, J joints, I members of joints.
+Letters: N operations, E edges, J rendezvous, I members of rendezvous.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ IntArray = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Successors, predecessors counted, and joints, all as dense arrays."""
+    """Successors, predecessors counted, and rendezvous, all as dense arrays."""
 
     next_N: IntArray
     """Next operation of the same stream, -1 for none."""
@@ -25,17 +25,17 @@ class Graph:
     """Operations that wait for n are edge_dst_E[edge_ptr_N1[n] : edge_ptr_N1[n + 1]]."""
     waits_N: IntArray
     """How many operations each one waits for."""
-    joint_N: IntArray
-    """Joint of each operation, -1 for none."""
-    joint_ptr_J1: IntArray
-    joint_member_I: IntArray
+    rendezvous_N: IntArray
+    """Rendezvous of each operation, -1 for none."""
+    rendezvous_ptr_J1: IntArray
+    rendezvous_member_I: IntArray
 
     def __len__(self) -> int:
         """Return the number of operations."""
         return len(self.next_N)
 
 
-def build_graph(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, joint_N: IntArray) -> Graph:
+def build_graph(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, rendezvous_N: IntArray) -> Graph:
     """Prepare a program for the engine.
 
     Parameters
@@ -44,8 +44,8 @@ def build_graph(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, 
         Stream of each operation; operations of a stream run in index order.
     edge_src_E, edge_dst_E : int array [E]
         The second starts after the first has ended.
-    joint_N : int array [N]
-        Operations of a joint (0, 1, 2 ...) start and end together; -1 for none.
+    rendezvous_N : int array [N]
+        Operations of a rendezvous (0, 1, 2 ...) start and end together; -1 for none.
 
     Raises
     ------
@@ -65,17 +65,17 @@ def build_graph(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, 
     next_N[order[:-1][same]] = order[1:][same]
     waits_N = np.bincount(edge_dst_E, minlength=count).astype(np.int32)
     waits_N[next_N[next_N >= 0]] += 1
-    joined = np.flatnonzero(joint_N >= 0)
-    order = np.argsort(joint_N[joined], kind="stable")
-    joints = int(joint_N.max(initial=-1)) + 1
+    joined = np.flatnonzero(rendezvous_N >= 0)
+    order = np.argsort(rendezvous_N[joined], kind="stable")
+    all_rendezvous = int(rendezvous_N.max(initial=-1)) + 1
     return Graph(
         next_N=next_N,
         edge_ptr_N1=_pointers(np.bincount(edge_src_E, minlength=count)),
         edge_dst_E=np.ascontiguousarray(edge_dst_E, dtype=np.int32),
         waits_N=waits_N,
-        joint_N=np.ascontiguousarray(joint_N, dtype=np.int32),
-        joint_ptr_J1=_pointers(np.bincount(joint_N[joined], minlength=joints)),
-        joint_member_I=joined[order].astype(np.int32),
+        rendezvous_N=np.ascontiguousarray(rendezvous_N, dtype=np.int32),
+        rendezvous_ptr_J1=_pointers(np.bincount(rendezvous_N[joined], minlength=all_rendezvous)),
+        rendezvous_member_I=joined[order].astype(np.int32),
     )
 
 
@@ -86,9 +86,11 @@ def _pointers(counts: IntArray) -> IntArray:
 def find_cycle(graph: Graph) -> list[int]:
     """Return operations, each waiting for the next and the last for the first; empty if there is no such circle.
 
-    Operations of one joint count as one, for each waits for whatever another waits for.
+    Operations of one rendezvous count as one, for each waits for whatever another waits for.
     """
-    node_of = [op if joint < 0 else len(graph) + joint for op, joint in enumerate(graph.joint_N.tolist())]
+    node_of = [
+        op if rendezvous < 0 else len(graph) + rendezvous for op, rendezvous in enumerate(graph.rendezvous_N.tolist())
+    ]
     blockers = _blockers(graph, node_of)
     on_path: set[int] = set()
     for root in range(len(graph)):
@@ -110,8 +112,8 @@ def find_cycle(graph: Graph) -> list[int]:
 
 
 def _blockers(graph: Graph, node_of: list[int]) -> list[list[int]]:
-    """Return for each operation or joint the operations that must end before it may start."""
-    before: list[list[int]] = [[] for _ in range(len(graph) + len(graph.joint_ptr_J1) - 1)]
+    """Return for each operation or rendezvous the operations that must end before it may start."""
+    before: list[list[int]] = [[] for _ in range(len(graph) + len(graph.rendezvous_ptr_J1) - 1)]
     for op, follower in enumerate(graph.next_N.tolist()):
         if follower >= 0:
             before[node_of[follower]].append(op)

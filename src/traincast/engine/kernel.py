@@ -18,9 +18,9 @@ def run_kernel(graph: Graph, duration_s_N: FloatArray) -> Times:
         graph.edge_ptr_N1,
         graph.edge_dst_E,
         graph.waits_N.copy(),
-        graph.joint_N,
-        graph.joint_ptr_J1,
-        graph.joint_member_I,
+        graph.rendezvous_N,
+        graph.rendezvous_ptr_J1,
+        graph.rendezvous_member_I,
         duration_s_N,
         ready_N,
         start_N,
@@ -35,9 +35,9 @@ def _run(
     edge_ptr_N1: IntArray,
     edge_dst_E: IntArray,
     waits_N: IntArray,
-    joint_N: IntArray,
-    joint_ptr_J1: IntArray,
-    joint_member_I: IntArray,
+    rendezvous_N: IntArray,
+    rendezvous_ptr_J1: IntArray,
+    rendezvous_member_I: IntArray,
     duration_N: FloatArray,
     ready_N: FloatArray,
     start_N: FloatArray,
@@ -50,22 +50,22 @@ def _run(
         if waits_N[op] == 0:
             stack[top] = op
             top += 1
-    missing_J = joint_ptr_J1[1:] - joint_ptr_J1[:-1]
+    missing_J = rendezvous_ptr_J1[1:] - rendezvous_ptr_J1[:-1]
     alone = np.empty(1, dtype=np.int32)
     done = 0
     while top > 0:
         top -= 1
         op = stack[top]
-        joint = joint_N[op]
-        if joint < 0:
+        rendezvous = rendezvous_N[op]
+        if rendezvous < 0:
             alone[0] = op
             group: IntArray = alone
             begin, duration = ready_N[op], duration_N[op]
         else:
-            missing_J[joint] -= 1
-            if missing_J[joint] > 0:
+            missing_J[rendezvous] -= 1
+            if missing_J[rendezvous] > 0:
                 continue
-            group = joint_member_I[joint_ptr_J1[joint] : joint_ptr_J1[joint + 1]]
+            group = rendezvous_member_I[rendezvous_ptr_J1[rendezvous] : rendezvous_ptr_J1[rendezvous + 1]]
             begin, duration = ready_N[op], duration_N[op]
             for member in group:
                 begin = max(begin, ready_N[member])

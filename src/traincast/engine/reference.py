@@ -1,8 +1,8 @@
 """The engine in pure Python: the definition of what a program's times are.
 
 An operation is *ready* when the operation before it on its stream and every operation it has an
-edge from have ended. Alone, it starts then. In a joint it starts when the last member is ready,
-and the joint lasts as long as its longest member. Times are sums and maxima, each made once, so
+edge from have ended. Alone, it starts then. In a rendezvous it starts when the last member is ready,
+and the rendezvous lasts as long as its longest member. Times are sums and maxima, each made once, so
 the order in which operations are visited cannot change a bit of them.
 """
 
@@ -35,8 +35,12 @@ def run_reference(graph: Graph, duration_s_N: FloatArray) -> Times:
         Operations that ran; fewer than N means a deadlock.
     """
     following, pointers, targets = graph.next_N.tolist(), graph.edge_ptr_N1.tolist(), graph.edge_dst_E.tolist()
-    joints, joint_pointers, members = graph.joint_N.tolist(), graph.joint_ptr_J1.tolist(), graph.joint_member_I.tolist()
-    missing = [end - begin for begin, end in pairwise(joint_pointers)]
+    all_rendezvous, rendezvous_pointers, members = (
+        graph.rendezvous_N.tolist(),
+        graph.rendezvous_ptr_J1.tolist(),
+        graph.rendezvous_member_I.tolist(),
+    )
+    missing = [end - begin for begin, end in pairwise(rendezvous_pointers)]
     waits, durations = graph.waits_N.tolist(), duration_s_N.tolist()
     count = len(following)
     ready, start, end = [0.0] * count, [0.0] * count, [0.0] * count
@@ -44,16 +48,16 @@ def run_reference(graph: Graph, duration_s_N: FloatArray) -> Times:
     done = 0
     while open_ops:
         op = open_ops.pop()
-        joint = joints[op]
-        if joint < 0:
+        rendezvous = all_rendezvous[op]
+        if rendezvous < 0:
             group: tuple[int, ...] | list[int] = (op,)
             begin = ready[op]
             finish = begin + durations[op]
         else:
-            missing[joint] -= 1
-            if missing[joint]:
+            missing[rendezvous] -= 1
+            if missing[rendezvous]:
                 continue
-            group = members[joint_pointers[joint] : joint_pointers[joint + 1]]
+            group = members[rendezvous_pointers[rendezvous] : rendezvous_pointers[rendezvous + 1]]
             begin = max([ready[member] for member in group])
             finish = begin + max([durations[member] for member in group])
         for member in group:

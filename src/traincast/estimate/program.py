@@ -238,10 +238,10 @@ def _busiest_bytes(program: Program, at: IntArray) -> IntArray:
     size_at = ops.size_bytes_T[row_at]
     free_at = ops.may_differ_T[row_at]
     size_at[free_at] = np.maximum(size_at, ops.received_bytes_T[row_at])[free_at]
-    joint_at = program.joint_N[at]
-    joined = np.flatnonzero(free_at & (joint_at >= 0))
+    rendezvous_at = program.rendezvous_N[at]
+    joined = np.flatnonzero(free_at & (rendezvous_at >= 0))
     if len(joined):
-        _, which = np.unique(joint_at[joined], return_inverse=True)
+        _, which = np.unique(rendezvous_at[joined], return_inverse=True)
         most = np.full(int(which.max()) + 1, -1, dtype=size_at.dtype)
         np.maximum.at(most, which, size_at[joined])
         size_at[joined] = most[which]

@@ -145,7 +145,7 @@ def _as_long_as_its_rendezvous(graph: Graph, duration_N: FloatArray, alone_s_N: 
 
     The engine takes the longest of them in any case.
     """
-    pointers, member_I = graph.joint_ptr_J1, graph.joint_member_I
+    pointers, member_I = graph.rendezvous_ptr_J1, graph.rendezvous_member_I
     if not len(member_I):
         return duration_N
     longest_J = np.maximum.reduceat(duration_N[member_I], pointers[:-1])

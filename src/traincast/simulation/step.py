@@ -146,7 +146,7 @@ def lay_out(workload: Workload, setting: Setting) -> Layout:
     tables = rank_groups(workload.parallel, kinds | ({Group.PP} if workload.parallel.pp > 1 else set()))
     program = _program(workload, plan, tables, location_LW, setting)
     advanced(0.35)
-    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.joint_N)
+    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
     return Layout(workload, setting, plan, program, tables, location_LW, graph)
 
 

@@ -5,7 +5,7 @@ on a group meets the k-th of every other member: of the same operation, and of t
 unequal ones (`OpTable.may_differ_T`). A message is known by its pipeline, direction, boundary between virtual
 stages, and microbatch.
 
-Letters: L operations of one sequence, N of the program, E edges, R simulated ranks, G groups, J operations of joints.
+Letters: L operations of one sequence, N of the program, E edges, R simulated ranks, G groups, J in rendezvous.
 """
 
 from collections.abc import Mapping
@@ -77,7 +77,7 @@ def expand(
         virtual_stage_N=_gather([tile.sequence.virtual_stage_L for tile in chosen]),
         peer_stage_N=_gather([tile.sequence.peer_L for tile in chosen]),
         group_N=_groups_of_ops(group_RK, index_N, ops, row_N),
-        joint_N=np.full(len(row_N), -1, dtype=np.int32),
+        rendezvous_N=np.full(len(row_N), -1, dtype=np.int32),
         edge_src_E=_gather([tile.edge_src_E + shift for tile, shift in zip(chosen, shift_R, strict=True)]),
         edge_dst_E=_gather([tile.edge_dst_E + shift for tile, shift in zip(chosen, shift_R, strict=True)]),
         groups=groups,
@@ -87,7 +87,7 @@ def expand(
         op_ptr_R1=op_ptr_R1,
         compute_factor_N=None if compute_factor_W is None else compute_factor_W[fold.rank_C][index_N],
     )
-    return replace(program, joint_N=_joints(program, _simulated_members(groups, fold)))
+    return replace(program, rendezvous_N=_rendezvous_of(program, _simulated_members(groups, fold)))
 
 
 def _tiles(workload: Workload, plan: SchedulePlan, fold: Fold, stage_R: IntArray) -> tuple[OpTable, list[_Tile]]:
@@ -169,20 +169,20 @@ def _simulated_members(groups: tuple[GroupInstance, ...], fold: Fold) -> IntArra
     return np.array([len(np.unique(fold.class_W[group.members])) for group in groups], dtype=np.int32)
 
 
-def _joints(program: Program, members_G: IntArray) -> IntArray:
-    """Return the joint of every operation, [N], -1 where it meets no other simulated one; `members_G` are simulated."""
-    joint_N = np.full(len(program), -1, dtype=np.int32)
+def _rendezvous_of(program: Program, members_G: IntArray) -> IntArray:
+    """Return the rendezvous of every operation, [N], -1 without another simulated one; `members_G` are simulated."""
+    rendezvous_N = np.full(len(program), -1, dtype=np.int32)
     kind_N = program.ops.kind_T[program.row_N]
     collective = np.flatnonzero(kind_N == Kind.COLLECTIVE)
     collective = collective[members_G[program.group_N[collective]] > 1]
     used = 0
     if len(collective):
-        joint_N[collective] = _join_collectives(program, collective, members_G)
-        used = int(joint_N.max()) + 1
+        rendezvous_N[collective] = _join_collectives(program, collective, members_G)
+        used = int(rendezvous_N.max()) + 1
     messages = np.flatnonzero((kind_N == Kind.SEND) | (kind_N == Kind.RECV))
     if len(messages):
-        joint_N[messages] = _join_messages(program, messages) + used
-    return joint_N
+        rendezvous_N[messages] = _join_messages(program, messages) + used
+    return rendezvous_N
 
 
 def _join_collectives(program: Program, at_J: IntArray, members_G: IntArray) -> IntArray:
@@ -208,8 +208,8 @@ def _join_collectives(program: Program, at_J: IntArray, members_G: IntArray) -> 
             f"{_describe(program, int(mine_J[first[lonely[0]]]))} waits for {expected[lonely[0]]} members, "
             f"but only {count[lonely[0]]} take part (is an operation missing from one of the ranks?)"
         )
-    joint_J: IntArray = inverse_J
-    return joint_J
+    rendezvous_J: IntArray = inverse_J
+    return rendezvous_J
 
 
 def _join_messages(program: Program, at_J: IntArray) -> IntArray:

@@ -26,13 +26,13 @@ class GroupInstance:
 class Program:
     """Operations of the simulated ranks as columns, rank after rank, each in program order.
 
-    Rules of the order, all of them made explicit as edges or joints:
+    Rules of the order, all of them made explicit as edges or rendezvous:
 
     * operations of one stream of a rank run in order;
     * an operation starts no earlier than the end of the last *blocking* operation before it
       on its rank (its launch);
     * a WAIT also needs the last operation launched before it on the stream it waits for;
-    * operations of one joint (a collective's members, a send and its receive) start together,
+    * operations of one rendezvous (a collective's members, a send and its receive) start together,
       when the last of them arrives, and end together.
     """
 
@@ -52,8 +52,8 @@ class Program:
     """Stage at the other end of a send or receive; -1 for what is no message."""
     group_N: IntArray
     """Index into `groups`; -1 for what is no communication."""
-    joint_N: IntArray
-    """Joint the operation belongs to; -1 for none (or only one simulated member)."""
+    rendezvous_N: IntArray
+    """Rendezvous the operation belongs to; -1 for none (or only one simulated member)."""
     edge_src_E: IntArray
     """Sorted by source."""
     edge_dst_E: IntArray
@@ -106,7 +106,7 @@ class Timeline:
     """When each operation of a program ran, in seconds from the start of the step.
 
     ``ready_s <= start_s <= end_s``: an operation is ready when its stream and its edges let it
-    go, starts when the other members of its joint are ready too, and runs `duration_s`.
+    go, starts when the other members of its rendezvous are ready too, and runs `duration_s`.
     """
 
     ready_s_N: FloatArray
