@@ -17,11 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from datafiles import DATA, table_path
-from traincast.calibrate.kinds.training_runs import is_fitted
-from traincast.calibrate.runs.evaluate import Forecast, forecast_runs
-from traincast.calibrate.runs.fit import Sample, factors_of, sample_of
-from traincast.calibrate.runs.rows import read_runs
-from traincast.calibrate.runs.run import RunRow
+from run_factors import Sample, factors_of, sample_of
+from traincast.calibrate.kinds.runs import BOARD, Forecast, forecast_runs, is_fitted, labels_of
+from traincast.calibrate.runs import Run, read_runs
 from traincast.calibrate.tables import read_table
 from traincast.estimate.factors import FactorTable, shipped_factors
 from written import write_factors
@@ -56,7 +54,7 @@ def main() -> None:
 
 
 def fit_factors(
-    rows: Sequence[RunRow],
+    rows: Sequence[Run],
     rounds: int = ROUNDS,
     progress: Callable[[int], None] | None = None,
     *,
@@ -67,7 +65,7 @@ def fit_factors(
 
     Parameters
     ----------
-    rows : sequence of RunRow
+    rows : sequence of Run
         Runs with a measured step.
     rounds : int
         Simulations of all runs.
@@ -101,14 +99,14 @@ def fit_factors(
     return table, sample
 
 
-def print_errors(rows: list[RunRow], step_s: "np.typing.NDArray[np.float64]") -> None:
-    """Print the errors of dense runs by precision, and of those with experts."""
+def print_errors(rows: list[Run], step_s: "np.typing.NDArray[np.float64]") -> None:
+    """Print the errors by board."""
     error = step_s / np.array([row.measured_s for row in rows]) - 1
-    names = np.array(["experts" if row.groups["moe"] == "moe" else f"dense {row.groups['precision']}" for row in rows])
+    names = np.array(labels_of(rows)[BOARD])
     for name in sorted(set(names)):
         mine = error[(names == name) & ~np.isnan(error)]
         median, p90 = np.quantile(np.abs(mine), (0.5, 0.9))
-        print(f"  {name:12s} {len(mine):4d} runs  median {median:6.1%}  p90 {p90:6.1%}  bias {np.median(mine):+6.1%}")
+        print(f"  {name:15s} {len(mine):4d} runs  median {median:6.1%}  p90 {p90:6.1%}  bias {np.median(mine):+6.1%}")
     sys.stdout.flush()
 
 

@@ -49,7 +49,7 @@ from traincast.workload.words import operation_named
 from traincast.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from traincast.calibrate.calibrate import Calibration
+    from traincast.calibrate.cluster_calibration import Calibration
     from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.validate import Validation
     from traincast.estimate.operators.cost import OperatorPrice
@@ -67,7 +67,7 @@ def inspect(path: StrPath) -> Inspection:
     FormatError
         If no format knows the file, or it is damaged, or there are several.
     """
-    from traincast.calibrate.recognise import TELLERS
+    from traincast.calibrate.kind import TELLERS
     from traincast.fabric.inspect import inspect_file
 
     file, *others = expand(path)
@@ -85,7 +85,7 @@ def inspect_all(files: StrPath | Sequence[StrPath]) -> Iterator[Inspection]:
         If a file cannot be read; where it stands in a folder that was given, with a pattern to
         choose the others.
     """
-    from traincast.calibrate.recognise import TELLERS
+    from traincast.calibrate.kind import TELLERS
     from traincast.fabric.inspect import inspect_file
 
     given = _paths(files)
@@ -139,14 +139,14 @@ def _workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
     try:
         return identify_run(paths, given)
     except FormatError:
-        from traincast.calibrate.recognise import TELLERS
+        from traincast.calibrate.kind import TELLERS
 
         return workload_format(paths, given, TELLERS)
 
 
 def bus_bandwidths(path: StrPath) -> dict[str, float]:
     """Read SimAI's ``busbw.yaml`` for `SimulateOptions.busbw_bytes_per_s` (see `traincast.formats.busbw`)."""
-    from traincast.calibrate.recognise import TELLERS
+    from traincast.calibrate.kind import TELLERS
 
     return read_bus_bandwidths(Path(path), TELLERS)
 
@@ -380,7 +380,7 @@ def calibrate(files: StrPath | Sequence[StrPath], cluster: StrPath | Cluster, *,
     Calibration
         Its `profile` is a file for ``cluster``.
     """
-    from traincast.calibrate.calibrate import calibrate as calibrate_cluster
+    from traincast.calibrate.cluster_calibration import calibrate as calibrate_cluster
 
     return calibrate_cluster(expand(files), load_cluster(cluster), table=table)
 

@@ -12,10 +12,9 @@ from eager.graphs import MODELS, accumulation_calls, backward_calls, forward_cal
 from eager.host import host_floor_s
 from eager.layouts import layout_named, layout_time_s, misfit
 from eager.switch import SWITCH_MODELS, switch_backward, switch_forward
-from traincast.calibrate.contract import Grouping, Kind, Labels, Predictions, Request
-from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.operator_recipe import without_gpu
-from traincast.calibrate.tables import Row, Table
+from kernel_recipe import without_gpu
+from traincast.calibrate.kind import Grouping, Kind, Labels, Predictions, Request
+from traincast.calibrate.tables import Row, Skipped, Table
 from traincast.errors import ConfigError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls, shipped_constants
 from traincast.hardware.gpu import Gpu, find_gpu

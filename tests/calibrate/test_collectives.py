@@ -3,7 +3,6 @@
 import pytest
 
 from traincast.calibrate.collectives import read_collectives
-from traincast.calibrate.measurements import CollectiveMeasurements
 from traincast.errors import FormatError
 from traincast.hardware.clusters import load_cluster
 
@@ -84,13 +83,15 @@ def test_a_missing_file(tmp_path):
         read_collectives([tmp_path / "none.csv"])
 
 
-def test_rows_can_be_chosen_and_joined(tmp_path):
+def test_rows_can_be_chosen_and_files_read_together(tmp_path):
     text = "ranks,size_bytes,time_us\n" + "".join(f"{ranks},1024,{ranks}\n" for ranks in (2, 4, 8))
     measured = read(tmp_path, text).measurements
     by_mask, by_position = measured.select(measured.ranks > 2), measured.select([2, 0])
     assert by_mask.ranks.tolist() == [4, 8]
     assert by_position.ranks.tolist() == [8, 2]
-    joined = CollectiveMeasurements.join([by_mask, by_position])
-    assert joined.ranks.tolist() == [4, 8, 8, 2]
-    assert len(joined) == len(joined.source) == len(joined.gpu) == joined.time_s.size == 4
-    assert len(CollectiveMeasurements.join([])) == 0
+    path = tmp_path / "more.csv"
+    path.write_text(text)
+    joined = read_collectives([path, path]).measurements
+    assert joined.ranks.tolist() == [2, 4, 8, 2, 4, 8]
+    assert len(joined) == len(joined.source) == len(joined.gpu) == joined.time_s.size == 6
+    assert len(read_collectives([]).measurements) == 0

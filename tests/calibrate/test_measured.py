@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import traincast
 from traincast import api
+from traincast.calibrate.cluster_calibration import cluster_toml, measured_tables, never_falling
 from traincast.calibrate.collectives import read_collectives
-from traincast.calibrate.profile import cluster_toml, measured_tables, never_falling
 from traincast.hardware.cluster import Measured, MeasuredTable
 from traincast.hardware.clusters import load_cluster
 

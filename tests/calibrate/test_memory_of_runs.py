@@ -1,3 +1,4 @@
+import csv
 import io
 import re
 
@@ -6,12 +7,13 @@ import pytest
 from rich.console import Console
 
 import traincast
+from common_schema import brought
 from datafiles import table_path
-from traincast.calibrate.contract import Request
-from traincast.calibrate.kinds.memory_of_runs import ONE_DEVIATION, has_memory, holds_memory, memory_of_run, predict
-from traincast.calibrate.runs.models import model_from_columns
-from traincast.calibrate.runs.rows import read_runs
-from traincast.calibrate.runs.run import layers_by_cost
+from traincast.calibrate.kind import Request, kind_of
+from traincast.calibrate.kinds.runs import ONE_DEVIATION, memory_of_run
+from traincast.calibrate.kinds.runs import predict_memory as predict
+from traincast.calibrate.run_models import model_from_columns
+from traincast.calibrate.runs import holds_memory, layers_by_cost, read_runs
 from traincast.calibrate.tables import read_table
 from traincast.estimate.memory.fits import memory_deviation
 from traincast.report.terminal.accuracy import print_validation
@@ -30,11 +32,21 @@ ROWS = (
 )
 
 
+def sweep(tmp_path, lines=(HEADER, *ROWS)):
+    """Write a sweep as nanotron prints it, and bring it to the common schema."""
+    printed, path = tmp_path / "printed.csv", tmp_path / "sweep.csv"
+    printed.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    columns, rows = brought(read_table(printed))
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
 @pytest.fixture
 def table(tmp_path):
-    path = tmp_path / "sweep.csv"
-    path.write_text("\n".join((HEADER, *ROWS)) + "\n", encoding="utf-8")
-    return read_table(path)
+    return read_table(sweep(tmp_path))
 
 
 def test_runs_with_memory_are_predicted_and_crashes_counted(table):
@@ -59,9 +71,7 @@ def test_runs_with_memory_are_predicted_and_crashes_counted(table):
 def test_no_column_of_the_sweep_crashes(dropped, tmp_path):
     keep = [index for index, name in enumerate(HEADER.split(",")) if name != dropped]
     lines = [",".join(line.split(",")[index] for index in keep) for line in (HEADER, *ROWS)]
-    path = tmp_path / "sweep.csv"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    found = predict(read_table(path), Request())
+    found = predict(read_table(sweep(tmp_path, lines)), Request())
     assert len(found.ids) + len(found.skipped) == len(ROWS)
     assert all(row.reason for row in found.skipped)
     needed = {"model", "layers", "hidden", "ffn_hidden", "heads", "seq_len", "gpu", "num_gpus", "tp", "pp"}
@@ -70,8 +80,7 @@ def test_no_column_of_the_sweep_crashes(dropped, tmp_path):
 
 
 def test_worst_rows_are_in_the_unit_of_what_was_measured(tmp_path):
-    path = tmp_path / "sweep.csv"
-    path.write_text("\n".join((HEADER, *ROWS)) + "\n", encoding="utf-8")
+    path = sweep(tmp_path)
     shown = io.StringIO()
     print_validation(Console(file=shown, width=300), traincast.validate(path, kind="memory-of-runs"))
     worst = shown.getvalue().split("Worst rows")[1].split("Skipped")[0]
@@ -98,11 +107,12 @@ def test_a_cluster_says_how_much_a_gpu_holds(table, tmp_path):
     assert {note.code: note.text for note in found.notes}["infeasible-ok"].startswith("of 2 runs that ran, 2")
 
 
-def test_files_that_also_have_steps_are_left_to_the_kind_of_steps():
-    columns = HEADER.split(",")
-    assert has_memory(columns)
-    assert not holds_memory(columns)
-    assert not has_memory(["op", "gpu", "ranks"])
+def test_files_that_also_have_steps_are_left_to_the_kind_of_steps(table):
+    assert holds_memory(table.columns)
+    assert kind_of(table.columns).name == "training-runs"
+    without = [name for name in table.columns if name != "x_iter_time_s"]
+    assert kind_of(without).name == "memory-of-runs"
+    assert not holds_memory(["op", "gpu", "ranks"])
 
 
 def test_nanotron_fills_early_stages_first():

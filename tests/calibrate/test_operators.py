@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import traincast
+from kernel_recipe import defaults, fit_correction, held_out, held_out_rows
+from measured_tables import SHAPES, write_gemms
 from traincast import api
-from traincast.calibrate.kinds.operators import price_measurements
+from traincast.calibrate.kinds.operators import operators_of, price_measurements
 from traincast.calibrate.operator_calibration import calibrate_operators
-from traincast.calibrate.operator_fit import fit_constants, fit_correction, free_constants, predict, samples_of
-from traincast.calibrate.operator_measurements import operators_of
-from traincast.calibrate.operator_recipe import defaults, held_out, held_out_rows, without_gpu
+from traincast.calibrate.operator_fit import fit_constants, free_constants, predict, samples_of
 from traincast.calibrate.tables import read_table
-from traincast.errors import CalibrationError, ConfigError, FormatError
+from traincast.errors import CalibrationError, FormatError
 from traincast.estimate.operators import (
     FamilyConstants,
     OperatorCall,
@@ -22,7 +22,6 @@ from traincast.estimate.operators import (
     price_calls,
     price_operator,
     shipped_constants,
-    work_of,
 )
 from traincast.estimate.operators.constants import load_constants
 from traincast.hardware.gpu import load_gpu
@@ -40,34 +39,6 @@ def one(tmp_path, header, row):
     measured = operators_of(table(tmp_path, f"{header}\n{row}\n"))
     assert len(measured) == 1
     return measured
-
-
-NAMED = "gpu,op,shape,dtype,ms"
-
-
-@pytest.mark.parametrize(
-    ("op", "shape", "family", "flops"),
-    [
-        ("linear", "1x64x128x256", "gemm", 2 * 64 * 128 * 256),
-        ("bmm", "8x64x128x256", "gemm", 2 * 8 * 64 * 128 * 256),
-        ("add", "64x32", "elementwise", 64 * 32),
-        ("softmax", "64x32", "softmax", 5 * 64 * 32),
-        ("ln", "64x32", "norm", 6 * 64 * 32),
-        ("gelu", "64x32", "activation", 8 * 64 * 32),
-    ],
-)
-def test_neusights_operators_are_understood(tmp_path, op, shape, family, flops):
-    measured = one(tmp_path, NAMED, f"Tesla_T4,{op},{shape},fp32,0.5")
-    (call,) = measured.calls[0]
-    assert (call.family, measured.gpu[0].name, measured.time_s[0]) == (family, "T4", 0.5e-3)
-    assert work_of(call).flops == flops
-
-
-def test_the_reduction_stands_third_in_neusights_shapes(tmp_path):
-    (call,) = one(tmp_path, NAMED, "T4,linear,1x16384x1280x3840,fp32,1").calls[0]
-    assert call.shape == (16384, 3840, 1280)
-    one_input, two = (one(tmp_path, NAMED, f"T4,{op},64x32,fp32,1").calls[0][0] for op in ("addu", "add"))
-    assert work_of(two).bytes_moved == 1.5 * work_of(one_input).bytes_moved
 
 
 def test_products_attention_and_experts_are_understood(tmp_path):
@@ -88,78 +59,37 @@ def test_products_attention_and_experts_are_understood(tmp_path):
     assert (len(uneven), len(uneven.skipped)) == (0, 1)
 
 
-TRAINING = "gpu,kernel,peak_tflops,description,efficiency"
-
-
-@pytest.mark.parametrize(
-    ("kernel", "description", "direction", "flops"),
-    [
-        ("matmul", "b=1, m=8, k=16, n=32, layout=TN, accumulate=False, out_dtype=bf16", "forward", 2 * 8 * 16 * 32),
-        ("matmul", "b=1, m=8, k=16, n=32, layout=NN, accumulate=False, out_dtype=bf16", "dgrad", 2 * 8 * 16 * 32),
-        ("matmul", "b=1, m=8, k=16, n=32, layout=NT, accumulate=True, out_dtype=fp32", "wgrad", 2 * 8 * 16 * 32),
-        ("group_matmul", "ng=4, M=8, N=16, K=32, dtype=bf16, stage=bwd_grad_w", "wgrad", 2 * 4 * 8 * 16 * 32),
-    ],
-)
-def test_simumax_kernels_have_their_own_product(tmp_path, kernel, description, direction, flops):
-    measured = one(tmp_path, TRAINING, f'B200,{kernel},2250,"{description}",0.5')
-    (call,) = measured.calls[0]
-    assert (call.direction, work_of(call).flops) == (direction, flops)
-    assert measured.time_s[0] == pytest.approx(flops / (0.5 * 2250e12))
-    if kernel == "matmul":
-        tiling = work_of(call).tiling
-        assert (tiling.m, tiling.n, tiling.k) == (8, 32, 16)
-
-
-def test_simumax_attention_counts_masked_scores_too(tmp_path):
-    said = "batch=1, seq_len=4096, head_num=32, kv_head_num=8, qk_head_dim=128, v_head_dim=128, qkv_contiguous=True"
-    for kernel, products in (("sdp_fwd", 2), ("sdp_bwd", 5)):
-        measured = one(tmp_path, TRAINING, f'A100-PCIe,{kernel},312,"{said}",1.0')
-        (call,) = measured.calls[0]
-        full = 2 * products * 32 * 4096 * 4096 * 128
-        assert measured.time_s[0] == pytest.approx(full / 312e12)
-        assert work_of(call).flops == pytest.approx(full * 4097 / 8192)
+NAMED = "gpu,family,shape,dtype,options,ms"
 
 
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("abacus,add,8x8,fp32,1", "nothing is known of the GPU 'abacus'"),
-        ("T4,sort,8x8,fp32,1", "no operator is called 'sort'"),
-        (",add,8x8,fp32,1", "the GPU is not specified"),
-        ("T4,add,,fp32,1", "the row has no shape"),
-        ("T4,add,8by8,fp32,1", "column shape is '8by8'; write it like 8192x1024"),
-        (f"T4,add,{'9' * 5000},fp32,1", "column shape is"),
-        ("T4,add,8x8,fp32,-1", "column ms is '-1'; it must be a positive number"),
-        ("T4,add,8x8,fp32,nan", "column ms is 'nan'; it must be a positive number"),
-        ("T4,add,8x8", "the row has 3 cells, the header 5"),
+        ("abacus,elementwise,8x8,fp32,,1", "nothing is known of the GPU 'abacus'"),
+        ("T4,,8x8,fp32,,1", "the row has no family"),
+        (",elementwise,8x8,fp32,,1", "the GPU is not specified"),
+        ("T4,elementwise,,fp32,,1", "the row has no shape"),
+        ("T4,elementwise,8by8,fp32,,1", "column shape is '8by8'; write it like 8192x1024"),
+        (f"T4,elementwise,{'9' * 5000},fp32,,1", "column shape is"),
+        ("T4,elementwise,8x8,fp32,,-1", "column ms is '-1'; it must be a positive number"),
+        ("T4,elementwise,8x8,fp32,,nan", "column ms is 'nan'; it must be a positive number"),
+        ("T4,elementwise,8x8,fp32,two,1", "column options is 'two'; write them like kind=gelu inputs=1"),
+        ("T4,elementwise,8x8", "the row has 3 cells, the header 6"),
+        ("T4,elementwise,8x8,fp32,,", "the row has no time"),
     ],
 )
 def test_a_row_that_cannot_be_used_says_why(tmp_path, row, reason):
-    measured = operators_of(table(tmp_path, f"{NAMED}\n{row}\nT4,add,8x8,fp32,1\n"))
+    measured = operators_of(table(tmp_path, f"{NAMED}\n{row}\nT4,elementwise,8x8,fp32,inputs=2,1\n"))
     assert len(measured) == 1
+    assert measured.calls[0][0].options == (("inputs", "2"),)
     assert measured.skipped[0].reason.startswith(reason)
 
 
 # --- validate
 
 
-def synthetic(tmp_path, gpu, shapes, factor=1.0, name="t.csv"):
-    """Write timings that are prices times a factor."""
-    lines = ["gpu,family,shape,dtype,direction,time_s"]
-    for shape in shapes:
-        call = OperatorCall(family="gemm", shape=shape, dtype="bf16")
-        time_s = factor * price_operator(call, gpu).time_s
-        lines.append(f"{gpu.name},gemm,{'x'.join(map(str, shape))},bf16,forward,{time_s!r}")
-    path = tmp_path / name
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-SHAPES = [(m, n, k) for m in (512, 2048, 8192, 16384) for n in (1024, 6144, 16384) for k in (1024, 4096, 12288)]
-
-
 def test_our_own_prices_have_no_error(tmp_path):
-    found = traincast.validate(synthetic(tmp_path, H100, SHAPES))
+    found = traincast.validate(write_gemms(tmp_path, H100, SHAPES))
     assert found.kind == "operators"
     assert found.total.mean_abs_error == pytest.approx(0, abs=1e-12)
     assert found.total.spearman == pytest.approx(1)
@@ -168,23 +98,12 @@ def test_our_own_prices_have_no_error(tmp_path):
         "up to 0.1 ms, gemm bf16",
         "over 0.1 ms, gemm bf16",
     }
-    slow = traincast.validate(synthetic(tmp_path, H100, SHAPES, factor=2.0))
+    slow = traincast.validate(write_gemms(tmp_path, H100, SHAPES, factor=2.0))
     assert slow.total.bias == pytest.approx(-0.5)
 
 
-def test_a_gpu_left_out_is_predicted_by_others(tmp_path):
-    path = synthetic(tmp_path, H100, SHAPES)
-    found = traincast.validate(path, leave_out="gpu")
-    assert 0 < found.held_out.total.mean_abs_error < 0.5
-    without = without_gpu(shipped_constants(), H100)
-    assert all(row.gpu != H100.name for row in without.rows)
-    assert all(grid.gpu != H100.name for grid in without.corrections)
-    with pytest.raises(ConfigError, match="leave the cluster out"):
-        traincast.validate(path, cluster="h100")
-
-
 def test_a_packed_table_is_read_too(tmp_path):
-    path = synthetic(tmp_path, H100, SHAPES)
+    path = write_gemms(tmp_path, H100, SHAPES)
     packed = tmp_path / "t.csv.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert traincast.validate(packed).total == traincast.validate(path).total
@@ -249,7 +168,7 @@ def test_a_correction_learns_what_the_roofline_cannot_say(tmp_path):
 
 
 def test_calibrate_halves_a_wrong_rate(tmp_path):
-    path = synthetic(tmp_path, load_gpu("mi300x"), SHAPES[:20], factor=2.0)
+    path = write_gemms(tmp_path, load_gpu("mi300x"), SHAPES[:20], factor=2.0)
     found = api.calibrate_operators([path], "mi300x")
     (residual,) = found.residuals
     assert residual.before.median_abs_error == pytest.approx(0.5, abs=0.01)
@@ -268,8 +187,8 @@ def test_calibrate_halves_a_wrong_rate(tmp_path):
 
 def test_calibrate_refuses_too_little_and_names_what_it_leaves_out(tmp_path):
     with pytest.raises(CalibrationError, match="needed"):
-        calibrate_operators([synthetic(tmp_path, H100, SHAPES[:3])], H100)
-    path = synthetic(tmp_path, H100, SHAPES)
+        calibrate_operators([write_gemms(tmp_path, H100, SHAPES[:3])], H100)
+    path = write_gemms(tmp_path, H100, SHAPES)
     with pytest.raises(CalibrationError, match="ran on H100-SXM-80GB"):
         calibrate_operators([path], load_gpu("l4"))
 
@@ -312,7 +231,7 @@ def test_a_few_timings_of_a_slower_twin_take_its_constants_over(tmp_path):
 
 
 def test_a_gpu_calibrated_anew_keeps_its_own_correction(tmp_path):
-    path = synthetic(tmp_path, H100, SHAPES[::2], factor=1.2)
+    path = write_gemms(tmp_path, H100, SHAPES[::2], factor=1.2)
     found = calibrate_operators([path], H100)
     assert found.constants[0].grid_of == H100.name
     known = found.over(shipped_constants())
@@ -321,22 +240,8 @@ def test_a_gpu_calibrated_anew_keeps_its_own_correction(tmp_path):
     )
 
 
-def test_held_out_shapes_are_predicted_by_a_fit_that_never_saw_them(tmp_path):
-    shapes = [(m, n, k) for m in range(512, 4097, 512) for n in (1024, 2048, 4096) for k in (512, 1024, 4096)]
-    path = synthetic(tmp_path, H100, shapes, factor=1.5)
-    found = traincast.validate(path, leave_out="shape")
-    held = found.held_out.total
-    rows = held_out_rows(operators_of(read_table(path)))
-    assert 0 < held.evaluated == rows.sum() < len(shapes) / 3
-    # The shipped constants are off by what the factor says, the fit to the other shapes is not.
-    assert found.total.mean_abs_error == pytest.approx(1 / 3, abs=1e-6)
-    assert held.mean_abs_error < 0.06
-    few = traincast.validate(synthetic(tmp_path, H100, shapes[:15], name="few.csv"), leave_out="shape")
-    assert few.held_out.total.evaluated == 0
-
-
 def test_both_ways_to_hold_out_choose_the_same_rows(tmp_path):
-    path = synthetic(tmp_path, H100, SHAPES)
+    path = write_gemms(tmp_path, H100, SHAPES)
     measured = operators_of(read_table(path))
     ((_, sample),) = samples_of(measured, shipped_constants()).items()
     np.testing.assert_array_equal(held_out(sample), held_out_rows(measured))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from traincast.calibrate.profile import cluster_toml
+from traincast.calibrate.cluster_calibration import cluster_toml
 from traincast.hardware.cluster import Measured, MeasuredTable
 from traincast.hardware.clusters import cluster_names, load_cluster
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.calibrate.statistics import mean_ranks, spearman, statistics
+from traincast.calibrate.validate import mean_ranks, spearman, statistics
 
 NAN = float("nan")
 

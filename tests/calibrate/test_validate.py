@@ -5,7 +5,7 @@ import pytest
 
 import traincast
 from calibrate_logs import nccl_log
-from traincast.calibrate.contract import KINDS, Grouping
+from traincast.calibrate.kind import KINDS, Grouping
 from traincast.calibrate.kinds.collectives import preset_named_in
 from traincast.errors import ConfigError, FormatError
 from traincast.estimate.collectives import price_collective

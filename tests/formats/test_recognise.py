@@ -9,7 +9,7 @@ import pytest
 
 from calibrate_logs import nccl_log, with_mpi_marks
 from traincast import api
-from traincast.calibrate.recognise import TELLERS
+from traincast.calibrate.kind import TELLERS
 from traincast.cli.main import main
 from traincast.errors import FormatError
 from traincast.formats.contract import FORMATS

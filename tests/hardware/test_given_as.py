@@ -42,7 +42,8 @@ def test_a_name_a_path_and_a_cluster_give_the_same(ask, log, tmp_path):
 
 
 def test_calibrate_starts_from_any_of_them(log, monkeypatch):
-    monkeypatch.setattr("traincast.calibrate.calibrate.calibrate", lambda _, cluster, *, table: (cluster, table))
+    fit = "traincast.calibrate.cluster_calibration.calibrate"
+    monkeypatch.setattr(fit, lambda _, cluster, *, table: (cluster, table))
     assert api.calibrate(log, load_cluster("a100")) == api.calibrate(log, "a100") == (load_cluster("a100"), False)
 
 

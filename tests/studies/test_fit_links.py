@@ -2,14 +2,19 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import fit_links
 from datafiles import table_path
+from fit_links import from_others
 from traincast.calibrate.collectives import read_collectives
+from traincast.errors import ConfigError
 from traincast.hardware.clusters import load_cluster
+
+H100 = load_cluster("h100")
 
 SCRIPT = Path(fit_links.__file__)
 OPERATIONS = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
@@ -67,3 +72,28 @@ def test_the_fit_says_so_when_the_data_is_missing(tmp_path):
     assert done.returncode == 1
     assert "is missing" in done.stderr
     assert not done.stdout
+
+
+def test_constants_of_an_unmeasured_gpu_come_from_its_datasheet():
+    guess = from_others(load_cluster("h200"), [H100, load_cluster("a100")])
+    assert guess.intra.hop_latency_s == pytest.approx(H100.intra.hop_latency_s)
+    assert guess.intra.bandwidth_bytes_per_s == pytest.approx(H100.intra.bandwidth_bytes_per_s)
+    assert guess.gpu.copy_bytes_per_s == pytest.approx(H100.gpu.copy_bytes_per_s * 4.8 / 3.35)
+    bare = replace(H100, gpu=replace(H100.gpu, name="Abacus", link_bytes_per_s=None))
+    with pytest.raises(ConfigError, match="link_bytes_per_s"):
+        from_others(bare, [H100])
+    with pytest.raises(ConfigError):
+        from_others(H100, [bare])
+
+
+def test_a_gpu_on_pcie_keeps_nothing_of_its_own_but_the_datasheet():
+    pro = load_cluster("rtx-pro-6000")
+    guess = from_others(pro, [H100, load_cluster("b200"), load_cluster("l40s")])
+    b200 = load_cluster("b200")
+    share = b200.intra.bandwidth_bytes_per_s / b200.gpu.link_bytes_per_s
+    assert guess.intra.bandwidth_bytes_per_s == pytest.approx(share * 63e9)
+    assert guess.intra.hop_latency_s == pytest.approx(b200.intra.hop_latency_s)
+    own = (guess.intra.pair_bandwidth_bytes_per_s, guess.intra.halves_bandwidth_bytes_per_s, guess.intra.crowding)
+    assert own == (None, None, None)
+    crowded = from_others(replace(load_cluster("l40s"), name="x"), [load_cluster("l40s")])
+    assert crowded.intra.crowding == pytest.approx(load_cluster("l40s").intra.crowding)

@@ -1,32 +1,86 @@
 """Measured collectives: read from logs of nccl-tests and CSV files, put into bands of size, and priced."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from traincast.calibrate.contract import Grouping
-from traincast.calibrate.measurements import CollectiveMeasurements, IntArray, Skipped, spread
-from traincast.calibrate.tables import Row, Table, read_table
+from traincast.calibrate.kind import FloatArray, Grouping, IntArray
+from traincast.calibrate.tables import TIME_COLUMNS, Row, Skipped, Table, read_table
 from traincast.errors import FormatError
+from traincast.estimate.collective_table import spread
 from traincast.estimate.collectives import Price, price_collective
 from traincast.hardware.cluster import Cluster
 from traincast.job.parallel import MAX_WORLD_SIZE
-from traincast.units import format_size, parse_size, parse_time
+from traincast.units import format_size, parse_size
 from traincast.workload.words import operation_named
 
 SIZE_COLUMNS = ("size_bytes", "message_bytes")
-TIME_COLUMNS = {"time_s": "1s", "time_ms": "1ms", "ms": "1ms", "time_us": "1us", "us": "1us"}
-"""Column to the unit of its numbers."""
 RANKS_COLUMNS = ("ranks", "gpus", "num_gpus")
+_EDGES = ("64KiB", "1MiB", "16MiB")
 
-_ONE_RANK = "one rank: a local copy"
+
+@dataclass(frozen=True, slots=True)
+class CollectiveMeasurements:
+    """Timings of collectives; all columns have the same length.
+
+    Parameters
+    ----------
+    op : tuple of str
+        Names of `Operation` in lower case: ``"all_reduce"``.
+    ranks : array of int
+        Members of the group.
+    nodes : array of int
+        Nodes they sit on; 0 where the file does not say (see `on`).
+    size_bytes : array of int
+        Size as `Operation` defines it for the operation.
+    time_s : array of float
+        Measured seconds.
+    source : tuple of str
+        ``file:line``.
+    gpu : tuple of (str or None)
+        The GPU as the file names it; None where it does not.
+    """
+
+    op: tuple[str, ...]
+    ranks: IntArray
+    nodes: IntArray
+    size_bytes: IntArray
+    time_s: FloatArray
+    source: tuple[str, ...]
+    gpu: tuple[str | None, ...]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.op)
+
+    @property
+    def groups(self) -> list[tuple[str, int, int]]:
+        """Operation, ranks and nodes of each row."""
+        return list(zip(self.op, self.ranks.tolist(), self.nodes.tolist(), strict=True))
+
+    def on(self, cluster: Cluster) -> "CollectiveMeasurements":
+        """Return the same rows with every number of nodes known: where none was said, full nodes of `cluster`."""
+        filled = -(-self.ranks // cluster.gpus_per_node)
+        return replace(self, nodes=np.where(self.nodes > 0, self.nodes, filled))
+
+    def select(self, rows: npt.NDArray[np.bool_] | IntArray | Sequence[int]) -> "CollectiveMeasurements":
+        """Return some of the rows, chosen by a mask or by their positions, in this order."""
+        chosen = np.asarray(rows)
+        chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
+        columns = (getattr(self, field.name) for field in fields(self))
+        picked: Iterable[Any] = (
+            tuple(column[row] for row in chosen) if isinstance(column, tuple) else column[chosen] for column in columns
+        )
+        return CollectiveMeasurements(*picked)
 
 
 class Reading(NamedTuple):
-    """What a table holds: the rows that can be used, their ids, and those left out."""
+    """What files hold: the rows that can be used, their ids, and those left out."""
 
     measurements: CollectiveMeasurements
     ids: tuple[str, ...]
@@ -42,29 +96,14 @@ class _Fields(NamedTuple):
 
 
 def read_collectives(paths: Sequence[Path]) -> Reading:
-    """Read the measured collectives of several files.
-
-    Parameters
-    ----------
-    paths : sequence of Path
-        Logs of nccl-tests, or CSV files (see `collectives_of`).
-
-    Returns
-    -------
-    Reading
-        The rows of all files one after the other.
+    """Read the measured collectives of several files, logs of nccl-tests or CSV, one after the other.
 
     Raises
     ------
     FormatError
         If a file cannot be read, or holds no measured collectives.
     """
-    every = [collectives_of(read_table(path)) for path in paths]
-    return Reading(
-        CollectiveMeasurements.join(each.measurements for each in every),
-        tuple(name for each in every for name in each.ids),
-        tuple(row for each in every for row in each.skipped),
-    )
+    return collectives_of([read_table(path) for path in paths])
 
 
 def holds_collectives(columns: Sequence[str]) -> bool:
@@ -72,72 +111,66 @@ def holds_collectives(columns: Sequence[str]) -> bool:
     return all(set(columns) & set(names) for names in (SIZE_COLUMNS, TIME_COLUMNS, RANKS_COLUMNS))
 
 
-def collectives_of(table: Table) -> Reading:
-    """Return the measured collectives of a table.
+def collectives_of(tables: Sequence[Table]) -> Reading:
+    """Return the measured collectives of tables.
+
+    A row is left out where it is suspect, has one rank only, lacks a cell or has a wrong one.
 
     Parameters
     ----------
-    table : Table
-        With the columns ``size_bytes`` or ``message_bytes``; ``time_s``, ``time_ms``, ``ms``,
-        ``time_us`` or ``us``; ``ranks``, ``gpus`` or ``num_gpus``; and perhaps ``op`` (else
+    tables : sequence of Table
+        With a column of each of `SIZE_COLUMNS`, `TIME_COLUMNS` and `RANKS_COLUMNS`, and perhaps ``op`` (else
         all_reduce), ``nodes``, ``gpu``, ``id`` and ``suspect`` (why not to trust the row).
-
-    Returns
-    -------
-    Reading
-        A row is left out where it is suspect, has one rank only, lacks a cell or has a wrong one.
 
     Raises
     ------
     FormatError
         If a column is missing.
     """
-    if not holds_collectives(table.columns):
-        raise FormatError(
-            f"holds no measured collectives: it needs columns for size ({' or '.join(SIZE_COLUMNS)}), time "
-            f"({' or '.join(TIME_COLUMNS)}) and ranks ({' or '.join(RANKS_COLUMNS)})",
-            table.path,
-        )
-    kept, skipped = table.read(_read)
-    return Reading(_measurements(kept), tuple(row.id for row, _ in kept), skipped)
-
-
-def _measurements(kept: Sequence[tuple[Row, _Fields]]) -> CollectiveMeasurements:
-    every = [fields for _, fields in kept]
-    return CollectiveMeasurements(
-        op=tuple(fields.op for fields in every),
-        ranks=np.array([fields.ranks for fields in every], np.int64),
-        nodes=np.array([fields.nodes for fields in every], np.int64),
-        size_bytes=np.array([fields.size_bytes for fields in every], np.int64),
-        time_s=np.array([fields.time_s for fields in every], np.float64),
+    kept: list[tuple[Row, _Fields]] = []
+    skipped: list[Skipped] = []
+    for table in tables:
+        if not holds_collectives(table.columns):
+            raise FormatError(
+                f"holds no measured collectives: it needs columns for size ({' or '.join(SIZE_COLUMNS)}), time "
+                f"({' or '.join(TIME_COLUMNS)}) and ranks ({' or '.join(RANKS_COLUMNS)})",
+                table.path,
+            )
+        rows, others = table.read(_read)
+        kept += rows
+        skipped += others
+    every = [each for _, each in kept]
+    measurements = CollectiveMeasurements(
+        op=tuple(each.op for each in every),
+        ranks=np.array([each.ranks for each in every], np.int64),
+        nodes=np.array([each.nodes for each in every], np.int64),
+        size_bytes=np.array([each.size_bytes for each in every], np.int64),
+        time_s=np.array([each.time_s for each in every], np.float64),
         source=tuple(row.place for row, _ in kept),
         gpu=tuple(row.cells.get("gpu") for row, _ in kept),
     )
+    return Reading(measurements, tuple(row.id for row, _ in kept), tuple(skipped))
 
 
 def _read(row: Row) -> _Fields | Skipped:
     """Return what a row says, or why it is left out."""
     if "suspect" in row.cells:
         return Skipped(row.id, row.cells["suspect"])
-    size, time, ranks = (row.column(*names) for names in (SIZE_COLUMNS, TIME_COLUMNS, RANKS_COLUMNS))
-    if size is None or time is None or ranks is None:
+    size, ranks, time = row.column(SIZE_COLUMNS), row.column(RANKS_COLUMNS), row.column([*TIME_COLUMNS])
+    if size is None or ranks is None or time is None:
         return Skipped(row.id, "the size, the time or the number of ranks is empty")
-    operation = operation_named(row.cells.get("op", "all_reduce"))
-    fields = _Fields(
-        op=operation.name.lower(),
+    found = _Fields(
+        op=operation_named(row.cells.get("op", "all_reduce")).name.lower(),
         ranks=row.count(ranks),
         nodes=row.count("nodes") if "nodes" in row.cells else 0,
         size_bytes=row.count(size),
-        time_s=row.number(time) * parse_time(TIME_COLUMNS[time]),
+        time_s=row.number(time) * TIME_COLUMNS[time],
     )
-    if fields.ranks > MAX_WORLD_SIZE:
-        raise FormatError(f"{fields.ranks:,} ranks are above the limit of {MAX_WORLD_SIZE:,}", row.path, row.line)
-    if fields.nodes > fields.ranks:
-        raise FormatError(f"{fields.ranks} ranks cannot sit on {fields.nodes} nodes", row.path, row.line)
-    return Skipped(row.id, _ONE_RANK) if fields.ranks == 1 else fields
-
-
-_EDGES = ("64KiB", "1MiB", "16MiB")
+    if found.ranks > MAX_WORLD_SIZE:
+        raise FormatError(f"{found.ranks:,} ranks are above the limit of {MAX_WORLD_SIZE:,}", row.path, row.line)
+    if found.nodes > found.ranks:
+        raise FormatError(f"{found.ranks} ranks cannot sit on {found.nodes} nodes", row.path, row.line)
+    return Skipped(row.id, "one rank: a local copy") if found.ranks == 1 else found
 
 
 def size_bands(size_bytes: IntArray) -> Grouping:
@@ -152,14 +185,8 @@ _spread = lru_cache(maxsize=None)(spread)
 
 def price_measured(measurements: CollectiveMeasurements, cluster: Cluster) -> list[Price]:
     """Return the price of each measured collective on a cluster."""
-    rows = zip(
-        measurements.op,
-        measurements.ranks.tolist(),
-        measurements.on(cluster).nodes.tolist(),
-        measurements.size_bytes.tolist(),
-        strict=True,
-    )
+    rows = zip(measurements.on(cluster).groups, measurements.size_bytes.tolist(), strict=True)
     return [
         price_collective(operation_named(op), size_bytes, _spread(ranks, nodes), cluster)
-        for op, ranks, nodes, size_bytes in rows
+        for (op, ranks, nodes), size_bytes in rows
     ]

@@ -1,21 +1,35 @@
-"""Fit the operators' constants of one GPU to a few timings per family, as ``traincast calibrate --gpu`` does."""
+"""Fit the operators' constants of one GPU to a few timings per family, as ``traincast calibrate --gpu`` does.
 
-from collections.abc import Sequence
+Twenty timings tell how fast a GPU is, hardly how its rate depends on the shape; a measured GPU with
+the same kernels knows that, in its constants and its correction. So each measured GPU's are tried,
+scaled by one factor, and the nearest also with a new balance of compute and memory, beside a fit of
+all constants. Whichever predicts timings best that it was not given is taken: for one factor each timing
+from all others (leave one out), for a fit a fifth from the others.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
-from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.operator_fit import FEWEST, Sample, predict, samples_of
-from traincast.calibrate.operator_measurements import OperatorMeasurements, operators_of
-from traincast.calibrate.operator_transfer import FOLDS, constants_from_few
-from traincast.calibrate.statistics import Statistics, statistics
-from traincast.calibrate.tables import Table, read_table
+from traincast.calibrate.kind import FloatArray
+from traincast.calibrate.kinds.operators import operators_of
+from traincast.calibrate.operator_fit import (
+    FEWEST,
+    Sample,
+    described,
+    fit_constants,
+    free_constants,
+    predict,
+    samples_of,
+)
+from traincast.calibrate.tables import Skipped, read_table
+from traincast.calibrate.validate import Statistics, statistics
 from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorConstants, shipped_constants
-from traincast.estimate.operators.constants import write_constants
+from traincast.estimate.operators.constants import ANY, write_constants
 from traincast.hardware.gpu import Gpu
 from traincast.progress import advanced, announce
 from traincast.units import counted
@@ -27,53 +41,38 @@ _ROWS_OF_HIGH = 50
 _LOW_ABOVE = 0.25
 """Held-out median error beyond which constants are no better than those of a GPU that was never measured
 (docs/operators.md, unseen GPUs)."""
+FEW = 100
+"""Timings beyond which a GPU's own fit is all that is tried."""
+FOLDS = 5
+NEAREST = 2
+"""Measured GPUs whose balance of compute and memory is fitted as well."""
+_EVENTS_S = (0.0, 1e-5, 2e-5, 4e-5)
+"""What an event may add to a timing; NeuSight's hold 10 to 70 us."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyResiduals:
-    """How far off the prices of one family are.
-
-    Parameters
-    ----------
-    family, dtype : str
-        Which.
-    before, after : Statistics
-        With the roofline's constants before and after the fit, over the same rows; in sample.
-    held_out : Statistics or None
-        The same where each of `FOLDS` parts of the rows is predicted by all that the others tell; None with
-        rows too few for that.
-    """
+    """How far off the prices of one family are with the constants before and after the fit; in sample."""
 
     family: str
     dtype: str
     before: Statistics
     after: Statistics
     held_out: Statistics | None = None
+    """Each of `FOLDS` parts of the rows predicted by all that the others tell; None with rows too few for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCalibration:
-    """Constants of one GPU fitted to measurements.
-
-    Parameters
-    ----------
-    files : tuple of str
-        What was read.
-    gpu : Gpu
-        The accelerator.
-    constants : tuple of FamilyConstants
-        One per family and element type.
-    residuals : tuple of FamilyResiduals
-        In the same order.
-    skipped : tuple of Skipped
-        Rows and families that were left out, and why.
-    """
+    """Constants of one GPU fitted to measurements, one row per family and element type."""
 
     files: tuple[str, ...]
     gpu: Gpu
     constants: tuple[FamilyConstants, ...]
     residuals: tuple[FamilyResiduals, ...]
+    """In the same order."""
     skipped: tuple[Skipped, ...]
+    """Rows and families that were left out, and why."""
 
     def profile(self) -> str:
         """Return the constants as a CSV file for ``traincast operator --constants``."""
@@ -97,12 +96,7 @@ def calibrate_operators(
     gpu : Gpu
         The accelerator; rows of others are left out, rows that say none are its own.
     base : OperatorConstants, optional
-        What the fit starts from and is pulled towards, and measured GPUs to be like (`operator_transfer`);
-        the shipped ones by default.
-
-    Returns
-    -------
-    OperatorCalibration
+        What the fit starts from and is pulled towards, and measured GPUs to be like; the shipped ones by default.
 
     Raises
     ------
@@ -117,8 +111,11 @@ def calibrate_operators(
     skipped: list[Skipped] = []
     for path in paths:
         table = read_table(Path(path))
-        measured = _own(operators_of(table, gpu), gpu, skipped)
-        samples = sorted(samples_of(measured, known).items())
+        every = operators_of(table, gpu)
+        own = [row for row, ran_on in enumerate(every.gpu) if ran_on.name == gpu.name]
+        others = [(every.ids[row], ran_on.name) for row, ran_on in enumerate(every.gpu) if ran_on.name != gpu.name]
+        skipped += [*every.skipped, *(Skipped(row, f"ran on {name}") for row, name in others)]
+        samples = sorted(samples_of(every.select(own), known).items())
         announce(f"fitting {counted(len(samples), 'family', 'families')} of operators: up to {_FAMILY_S} s each")
         for at, ((_, family, dtype), sample) in enumerate(samples):
             if at:
@@ -126,19 +123,9 @@ def calibrate_operators(
             if len(sample) < FEWEST:
                 skipped.append(Skipped(f"{table.path} {family} {dtype}", f"{len(sample)} rows; {FEWEST} are needed"))
                 continue
-            start = _start(known, gpu, family, dtype)
-            events = _has_events(table)
-            constants = constants_from_few(sample, start, known, events=events)
-            held_out = _held_out(sample, start, known, events=events)
-            lent = f" with the corrections of {constants.grid_of}" if constants.grid_of else ""
-            constants = replace(
-                constants,
-                source=f"fitted by traincast calibrate to {table.path}{lent}",
-                confidence=_confidence(len(sample), held_out),
-            )
+            constants, errors = _fitted(sample, _start(known, gpu, family, dtype), known, every.events, table.path)
             fitted.append(constants)
-            after = sample.corrected(known.correction(constants) if constants.grid_of else None)
-            residuals.append(replace(_residuals(sample, start, after, constants), held_out=held_out))
+            residuals.append(errors)
     if not fitted:
         raise CalibrationError(f"no family of {gpu.name} has {FEWEST} rows: {skipped[0].reason if skipped else 'none'}")
     return OperatorCalibration(
@@ -148,6 +135,22 @@ def calibrate_operators(
         residuals=tuple(residuals),
         skipped=tuple(skipped),
     )
+
+
+def _fitted(
+    sample: Sample, start: FamilyConstants, known: OperatorConstants, events: bool, path: str
+) -> tuple[FamilyConstants, FamilyResiduals]:
+    constants = constants_from_few(sample, start, known, events=events)
+    held_out = _held_out(sample, start, known, events=events)
+    lent = f" with the corrections of {constants.grid_of}" if constants.grid_of else ""
+    constants = replace(
+        constants,
+        source=f"fitted by traincast calibrate to {path}{lent}",
+        confidence=_confidence(len(sample), held_out),
+    )
+    before = statistics(predict(sample, start), sample.time_s_N)
+    after = statistics(predict(_lent(sample, constants, known), constants), sample.time_s_N)
+    return constants, FamilyResiduals(start.family, start.dtype, before, after, held_out)
 
 
 def _confidence(rows: int, held_out: Statistics | None) -> str:
@@ -169,7 +172,7 @@ def _held_out(sample: Sample, start: FamilyConstants, known: OperatorConstants, 
     for fold in range(FOLDS):
         inside, outside = np.flatnonzero(rank_N % FOLDS != fold), np.flatnonzero(rank_N % FOLDS == fold)
         fitted = constants_from_few(sample.select(inside), start, known, events=events)
-        left = sample.select(outside).corrected(known.correction(fitted) if fitted.grid_of else None)
+        left = _lent(sample.select(outside), fitted, known)
         predicted_N[outside] = predict(left, fitted)
     return statistics(predicted_N, sample.time_s_N)
 
@@ -181,24 +184,109 @@ def _start(known: OperatorConstants, gpu: Gpu, family: str, dtype: str) -> Famil
     return replace(found, gpu=gpu.name, family=family, dtype=dtype, event_s=0.0)
 
 
-def _has_events(table: Table) -> bool:
-    """Say whether timings hold more than the kernel: tables with a column ``op`` do."""
-    return "op" in table.columns
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """Constants and the error that they are expected to have, as a mean absolute logarithm."""
+
+    error: float
+    constants: FamilyConstants
 
 
-def _own(measured: OperatorMeasurements, gpu: Gpu, skipped: list[Skipped]) -> OperatorMeasurements:
-    """Return the rows of one GPU; note the others."""
-    skipped += measured.skipped
-    rows = [row for row, found in enumerate(measured.gpu) if found.name == gpu.name]
-    other = set(range(len(measured))) - set(rows)
-    skipped += [Skipped(measured.ids[row], f"ran on {measured.gpu[row].name}") for row in sorted(other)]
-    return measured.select(rows)
+def constants_from_few(
+    sample: Sample, start: FamilyConstants, known: OperatorConstants, *, events: bool = False
+) -> FamilyConstants:
+    """Return the constants that predict timings best which they were not fitted to.
+
+    `grid_of` of them names the GPU whose correction holds as well, if any.
+
+    Parameters
+    ----------
+    start : FamilyConstants
+        Where a fit of all constants starts; names GPU, family and type.
+    known : OperatorConstants
+        Constants and corrections of measured GPUs.
+    events : bool
+        Whether the timings hold more than the kernel.
+
+    Raises
+    ------
+    CalibrationError
+        If there are too few timings.
+    """
+    free = free_constants(sample, events=events)
+    start = replace(start, grid_of="")
+    if not FEWEST + FOLDS <= len(sample) <= FEW:
+        return fit_constants(sample, start, free)
+    candidates = [_Candidate(_fold_error(sample, start, free), fit_constants(sample, start, free))]
+    scaled = sorted(_scaled_from_others(sample, start, known, events=events), key=lambda each: each.error)
+    candidates += scaled[:1]
+    balance = tuple(name for name in ("compute", "memory", "event_s") if name in free)
+    for near in scaled[:NEAREST]:
+        corrected = _lent(sample, near.constants, known)
+        error = _fold_error(corrected, near.constants, balance)
+        candidates.append(_Candidate(error, fit_constants(corrected, near.constants, balance)))
+    return min(candidates, key=lambda each: each.error).constants
 
 
-def _residuals(sample: Sample, before: FamilyConstants, corrected: Sample, after: FamilyConstants) -> FamilyResiduals:
-    return FamilyResiduals(
-        family=after.family,
-        dtype=after.dtype,
-        before=statistics(predict(sample, before), sample.time_s_N),
-        after=statistics(predict(corrected, after), sample.time_s_N),
+def _lent(sample: Sample, constants: FamilyConstants, known: OperatorConstants) -> Sample:
+    """Return a sample with the correction that its constants take over from another GPU."""
+    return sample.corrected(known.correction(constants) if constants.grid_of else None)
+
+
+def _scaled_from_others(
+    sample: Sample, start: FamilyConstants, known: OperatorConstants, *, events: bool
+) -> Iterator[_Candidate]:
+    for row in known.rows:
+        if row.gpu == ANY or row.family != start.family or row.dtype not in (start.dtype, ANY) or not row.rows:
+            continue
+        like = replace(row, gpu=start.gpu, dtype=start.dtype, event_s=0.0, floor_s=start.floor_s, grid_of="")
+        events_s = _EVENTS_S if events else _EVENTS_S[:1]
+        yield _scaled(sample, like, events_s)
+        grid = known.correction(row)
+        if grid is not None:
+            yield _scaled(sample.corrected(grid), replace(like, grid_of=grid.gpu), events_s)
+
+
+def _scaled(sample: Sample, like: FamilyConstants, events_s: Sequence[float]) -> _Candidate:
+    """Return constants slowed down by one factor, and the error of each timing by the factor of the others."""
+    price_N = predict(sample, like)
+    measured_N = sample.time_s_N
+    left_out = [
+        abs(np.log(_slowed(price_N[at], *_factor(np.delete(price_N, at), np.delete(measured_N, at), events_s))
+                   / measured_N[at]))
+        for at in range(len(sample))
+    ]  # fmt: skip
+    factor, event_s = _factor(price_N, measured_N, events_s)
+    constants = replace(
+        like, compute=min(like.compute / factor, 1.0), memory=min(like.memory / factor, 1.0), event_s=event_s
     )
+    return _Candidate(float(np.mean(left_out)), described(constants, sample))
+
+
+def _factor(price_N: FloatArray, measured_N: FloatArray, events_s: Sequence[float]) -> tuple[float, float]:
+    """Return the factor and the event time of least mean absolute logarithm."""
+    found = []
+    for event_s in events_s:
+        factor = float(np.exp(np.median(np.log(np.maximum(measured_N - event_s, 0.1 * measured_N) / price_N))))
+        error = float(np.mean(np.abs(np.log(_slowed(price_N, factor, event_s) / measured_N))))
+        found.append((error, factor, event_s))
+    _, factor, event_s = min(found)
+    return factor, event_s
+
+
+def _slowed(price: FloatArray, factor: float, event_s: float) -> FloatArray:
+    return price * factor + event_s
+
+
+def _fold_error(sample: Sample, start: FamilyConstants, free: Sequence[str]) -> float:
+    """Return the mean absolute logarithm over fifths of the timings, each predicted by a fit to the others."""
+    order = np.argsort(sample.time_s_N, kind="stable")
+    fold_N = np.empty(len(sample), np.int64)
+    fold_N[order] = np.arange(len(sample)) % FOLDS
+    errors: list[FloatArray] = []
+    for fold in range(FOLDS):
+        inside, outside = (np.flatnonzero(which) for which in (fold_N != fold, fold_N == fold))
+        fitted = fit_constants(sample.select(inside), start, free)
+        left = sample.select(outside)
+        errors.append(np.abs(np.log(predict(left, fitted) / left.time_s_N)))
+    return float(np.mean(np.concatenate(errors)))

@@ -1,4 +1,4 @@
-"""Fit the constants of the roofline to measured operators, and a grid to what they leave.
+"""Fit the constants of the roofline to measured operators.
 
 The fit is a search for the least mean absolute logarithm of predicted over measured time, with
 a pull towards the start that a few tens of rows outweigh: each transformed constant has a
@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from traincast.calibrate.contract import FloatArray
-from traincast.calibrate.measurements import IntArray
-from traincast.calibrate.operator_measurements import OperatorMeasurements
+from traincast.calibrate.kind import FloatArray, IntArray
+from traincast.calibrate.kinds.operators import OperatorMeasurements, main_call
 from traincast.calibrate.search import minimise
 from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorCall, OperatorConstants, price_calls, work_of
-from traincast.estimate.operators.constants import LIMIT, Correction, corners
+from traincast.estimate.operators.constants import Correction
 from traincast.estimate.operators.cost import machine_for
 from traincast.estimate.operators.roofline import Machine, WorkColumns, columns_of, least_s, roofline
 from traincast.hardware.gpu import Gpu
@@ -51,28 +50,20 @@ _STARTS = {
 class Sample:
     """Measurements of one family on one GPU with one element type.
 
-    Parameters
-    ----------
-    columns : WorkColumns
-        The work of its calls.
-    machine : Machine
-        The peaks.
-    time_s_N : array of float
-        Measured seconds, one per measurement.
-    owner_C : array of int
-        Measurement that each call belongs to; some cover several calls.
-    rest_s_N : array of float
-        Seconds of what else a measurement covers, by prices of other families.
-    factor_C : array of float, optional
-        Correction of each call's price, where one is taken as known.
+    Letters: N measurements, C calls, of which some measurements cover several.
     """
 
     columns: WorkColumns
+    """The work of its calls."""
     machine: Machine
+    """The peaks."""
     time_s_N: FloatArray
     owner_C: IntArray
+    """Measurement that each call belongs to."""
     rest_s_N: FloatArray
+    """Seconds of what else a measurement covers, by prices of other families."""
     factor_C: FloatArray | None = None
+    """Correction of each call's price, where one is taken as known."""
 
     def __len__(self) -> int:
         """Return the number of measurements."""
@@ -109,12 +100,7 @@ class Sample:
 def samples_of(measured: OperatorMeasurements, constants: OperatorConstants) -> dict[Key, Sample]:
     """Return the samples of measurements by GPU, name of the constants and dtype.
 
-    Parameters
-    ----------
-    measured : OperatorMeasurements
-        The rows; where one covers several families, it is a measurement of the matrix products.
-    constants : OperatorConstants
-        Price the rest.
+    Where a row covers several families, it is a measurement of the GEMMs; the constants price the rest.
     """
     rows_of: dict[Key, list[int]] = {}
     gpus: dict[Key, Gpu] = {}
@@ -133,11 +119,6 @@ def key_of(gpu: Gpu, calls: Sequence[OperatorCall]) -> Key:
     """Return the sample that a measurement belongs to."""
     call = main_call(calls)
     return gpu.name, (*work_of(call).constants, "")[0], call.dtype
-
-
-def main_call(calls: Sequence[OperatorCall]) -> OperatorCall:
-    """Return the call of a measurement that it is of: a matrix product, if there is one."""
-    return next((call for call in calls if work_of(call).tiling is not None), calls[0])
 
 
 def _sample(measured: OperatorMeasurements, rows: Sequence[int], gpu: Gpu, constants: OperatorConstants) -> Sample:
@@ -163,15 +144,7 @@ def _sample(measured: OperatorMeasurements, rows: Sequence[int], gpu: Gpu, const
 
 
 def free_constants(sample: Sample, *, events: bool = False) -> tuple[str, ...]:
-    """Return which constants measurements of a family can tell.
-
-    Parameters
-    ----------
-    sample : Sample
-        The measurements.
-    events : bool
-        Whether the timings hold more than the kernel.
-    """
+    """Return which constants measurements of a family can tell; with `events` the timings hold more than the kernel."""
     more = ("event_s",) if events else ()
     if not sample.columns.tiled:
         return ("memory", *more)
@@ -183,21 +156,9 @@ def free_constants(sample: Sample, *, events: bool = False) -> tuple[str, ...]:
 
 
 def fit_constants(sample: Sample, base: FamilyConstants, free: Sequence[str]) -> FamilyConstants:
-    """Return constants fitted to measurements.
+    """Return constants fitted to measurements, with the number of rows and their errors.
 
-    Parameters
-    ----------
-    sample : Sample
-        The measurements.
-    base : FamilyConstants
-        Start of the fit, and the values of what is not free.
-    free : sequence of str
-        Fields to fit.
-
-    Returns
-    -------
-    FamilyConstants
-        With the number of rows and their errors.
+    `base` is where the fit starts, and what the fields that are not `free` keep.
 
     Raises
     ------
@@ -219,10 +180,14 @@ def fit_constants(sample: Sample, base: FamilyConstants, free: Sequence[str]) ->
         predicted_N = predict(thin, _with(base, free, point))
         return float(np.mean(np.abs(np.log(predicted_N) - log_N)) + pull * np.sum((point - start) ** 2))
 
-    fitted = _with(base, free, minimise(loss, start, rounds=3))
-    errors_N = np.abs(predict(sample, fitted) / sample.time_s_N - 1.0)
+    return described(_with(base, free, minimise(loss, start, rounds=3)), sample)
+
+
+def described(constants: FamilyConstants, sample: Sample) -> FamilyConstants:
+    """Return constants with the number of measurements and their errors on them."""
+    errors_N = np.abs(predict(sample, constants) / sample.time_s_N - 1.0)
     median, p90 = np.quantile(errors_N, (0.5, 0.9))
-    return replace(fitted, rows=len(sample), median_error=float(median), p90_error=float(p90))
+    return replace(constants, rows=len(sample), median_error=float(median), p90_error=float(p90))
 
 
 def predict(sample: Sample, constants: FamilyConstants) -> FloatArray:
@@ -232,87 +197,6 @@ def predict(sample: Sample, constants: FamilyConstants) -> FloatArray:
         time_C = np.maximum(time_C * sample.factor_C, least_s(sample.columns, sample.machine))
     time_N: FloatArray = np.bincount(sample.owner_C, time_C, len(sample)) + sample.rest_s_N + constants.event_s
     return time_N
-
-
-def fit_correction(
-    sample: Sample,
-    constants: FamilyConstants,
-    nodes: Sequence[int],
-    smooth: float = 0.3,
-    ridge: float = 0.02,
-    rounds: int = 4,
-) -> Correction:
-    """Return the grid that brings predictions nearest to measurements and stays smooth.
-
-    Parameters
-    ----------
-    sample : Sample
-        The measurements.
-    constants : FamilyConstants
-        What is corrected.
-    nodes : sequence of int
-        Nodes per size, spread evenly between the least and greatest measured one.
-    smooth, ridge : float
-        Weights of the squared differences between neighbours and of the squares themselves,
-        against one measurement.
-    rounds : int
-        Rounds of reweighting, which turn squared errors into absolute ones.
-
-    Returns
-    -------
-    Correction
-    """
-    octaves_ND = np.log2(sample.columns.coordinates_ND)
-    axes = tuple(
-        (float(low), float(high), count if high > low else 1)
-        for low, high, count in zip(octaves_ND.min(axis=0), octaves_ND.max(axis=0), nodes, strict=True)
-    )
-    kernel_N = np.maximum(sample.time_s_N - constants.event_s, 0.1 * sample.time_s_N)
-    target_N = np.clip(np.log(kernel_N / (predict(sample, constants) - constants.event_s)), -LIMIT, LIMIT)
-    nodes_NC, weights_NC = corners(octaves_ND, axes)
-    penalty = _penalty(axes, smooth, ridge)
-    values_V = np.zeros(len(penalty))
-    trust_N = np.ones(len(target_N))
-    for _ in range(rounds):
-        values_V = _solve(nodes_NC, weights_NC, target_N, trust_N, penalty)
-        left_N = target_N - (values_V[nodes_NC] * weights_NC).sum(axis=1)
-        trust_N = 1.0 / np.maximum(np.abs(left_N) / NOISE, 0.2)
-    return Correction(
-        gpu=constants.gpu,
-        family=constants.family,
-        dtype=constants.dtype,
-        axes=axes,
-        log_factor_V=np.clip(values_V, -LIMIT, LIMIT),
-        rows=len(sample),
-    )
-
-
-def _solve(
-    nodes_NC: IntArray,
-    weights_NC: FloatArray,
-    target_N: FloatArray,
-    trust_N: FloatArray,
-    penalty: FloatArray,
-) -> FloatArray:
-    """Return the node values of least weighted squares with a penalty."""
-    matrix, right = penalty.copy(), np.zeros(len(penalty))
-    for column in range(nodes_NC.shape[1]):
-        weight_N = trust_N * weights_NC[:, column]
-        np.add.at(right, nodes_NC[:, column], weight_N * target_N)
-        for other in range(nodes_NC.shape[1]):
-            np.add.at(matrix, (nodes_NC[:, column], nodes_NC[:, other]), weight_N * weights_NC[:, other])
-    return np.asarray(np.linalg.solve(matrix, right), np.float64)
-
-
-def _penalty(axes: Sequence[tuple[float, float, int]], smooth: float, ridge: float) -> FloatArray:
-    counts = [count for _, _, count in axes]
-    index = np.arange(int(np.prod(counts))).reshape(counts)
-    matrix = np.eye(index.size) * ridge
-    for axis in range(len(counts)):
-        lower, upper = np.delete(index, -1, axis).ravel(), np.delete(index, 0, axis).ravel()
-        for a, b, sign in ((lower, lower, 1), (upper, upper, 1), (lower, upper, -1), (upper, lower, -1)):
-            np.add.at(matrix, (a, b), sign * smooth)
-    return matrix
 
 
 def _with(base: FamilyConstants, free: Sequence[str], point: FloatArray) -> FamilyConstants:

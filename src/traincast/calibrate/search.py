@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from traincast.calibrate.kind import FloatArray
 
 _STEPS_PER_NUMBER = 120
 """Function values per number and round; more did not lower any fit here."""
@@ -20,24 +19,8 @@ def minimise(
 ) -> FloatArray:
     """Return where a function is least, near a start; the same start gives the same answer.
 
-    Parameters
-    ----------
-    function : callable
-        From a point to its value.
-    start : array of float
-        Where the search begins.
-    rounds : int, default 4
-        Restarts from the best point, each with half the step of the one before.
-    step : float, default 0.5
-        First step of every number.
-
-    Returns
-    -------
-    array of float
-
-    Notes
-    -----
-    Nelder and Mead, A simplex method for function minimization, 1965.
+    It restarts from the best point, each round with half the `step` of the one before. Source: Nelder and Mead, A
+    simplex method for function minimization, 1965.
     """
     best = np.asarray(start, dtype=np.float64)
     for turn in range(rounds):
@@ -49,20 +32,8 @@ def minimise(
 def scan(function: Callable[[FloatArray], float], start: FloatArray, reach: float = 1.5) -> FloatArray:
     """Return a better point to start from: the best along each number in turn, twice.
 
-    A simplex stops in a corner where two limits meet; from afar it comes down on the right side of it.
-
-    Parameters
-    ----------
-    function : callable
-        From a point to its value.
-    start : array of float
-        The middle of what is looked at.
-    reach : float, default 1.5
-        How far each number is looked at on both sides; of logarithms 1.5 is a factor of 4.5.
-
-    Returns
-    -------
-    array of float
+    A simplex stops in a corner where two limits meet; from afar it comes down on the right side of it. Each number is
+    looked at as far as `reach` on both sides; of logarithms 1.5 is a factor of 4.5.
     """
     best, least = np.array(start, dtype=np.float64), function(start)
     for _ in range(2):

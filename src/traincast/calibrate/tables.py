@@ -3,12 +3,11 @@
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from traincast.calibrate.measurements import Skipped
 from traincast.calibrate.nccl_logs import is_nccl_log, read_nccl_log
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.files import decoded, read_bytes, unpacked
@@ -17,25 +16,24 @@ from traincast.units import RANGES, Range, is_number, plain_number, quoted, rang
 
 T = TypeVar("T")
 
+TIME_COLUMNS = {"time_s": 1.0, "time_ms": 1e-3, "ms": 1e-3, "time_us": 1e-6, "us": 1e-6}
+"""Column to the seconds of its unit."""
 _TOLD_EVERY = 256
 
 MOST_TABLE_BYTES = 2**26
 """Largest table, unpacked: half a million rows, of which one computer predicts a few hundred in a second."""
 
 
+class Skipped(NamedTuple):
+    """A row that is left out, and why; ``id`` is the row's own, or ``file:line``."""
+
+    id: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: its cells by column, without blanks around them; an empty cell is absent.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    line : int
-        1-based line in it.
-    cells : mapping
-        Column to text.
-    """
+    """One row of a file: its 1-based line, and its cells by column; blanks are stripped, empty cells absent."""
 
     path: str
     line: int
@@ -51,29 +49,26 @@ class Row:
         """The row's own id, or its place where it has none."""
         return self.cells.get("id", self.place)
 
-    def column(self, *names: str) -> str | None:
+    def column(self, names: Sequence[str]) -> str | None:
         """Return the first of some columns that this row fills; None where it fills none."""
         return next((name for name in names if name in self.cells), None)
 
-    def number(self, name: str) -> float:
-        """Return a cell as a positive number.
+    def wrong(self, column: str, what: str) -> FormatError:
+        """Return the error that a cell has no value that its column can have."""
+        return FormatError(f"column {column} is {quoted(self.cells[column])}; {what}", self.path, self.line)
 
-        Raises
-        ------
-        FormatError
-            If it is none, or out of range.
-        """
+    def number(self, name: str) -> float:
+        """Return a cell as a positive number; a `FormatError` if it is none, or out of range."""
         return self._checked(name, range_of(name) or RANGES["figure"], "number")
 
     def count(self, name: str) -> int:
-        """Return a cell as a positive whole number.
-
-        Raises
-        ------
-        FormatError
-            If it is none, or out of range.
-        """
+        """Return a cell as a positive whole number; a `FormatError` if it is none, or out of range."""
         return int(self._checked(name, range_of(name) or RANGES["count"], "whole number"))
+
+    def time_s(self) -> float | None:
+        """Return the time in seconds, by the unit of its column; None where no column has one."""
+        column = self.column([*TIME_COLUMNS])
+        return None if column is None else self.number(column) * TIME_COLUMNS[column]
 
     def _checked(self, name: str, known: Range, what: str) -> float:
         text = self.cells.get(name)
@@ -81,9 +76,9 @@ class Row:
             raise FormatError(f"column {name} is empty", self.path, self.line)
         value = plain_number(text) if is_number(text) else 0
         if not 0 < value < math.inf:
-            raise FormatError(f"column {name} is {quoted(text)}; it must be a positive {what}", self.path, self.line)
+            raise self.wrong(name, f"it must be a positive {what}")
         if what == "whole number" and value != int(value):
-            raise FormatError(f"column {name} is {quoted(text)}; it must be a whole number", self.path, self.line)
+            raise self.wrong(name, "it must be a whole number")
         try:
             return known.checked(value)
         except ConfigError as error:
@@ -92,18 +87,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A file of measurements.
+    """A file of measurements: names of its columns in lower case, its rows, and lines that are none.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    columns : tuple of str
-        Names of the columns, in lower case.
-    rows : tuple of Row
-        The rows.
-    damaged : tuple of Skipped
-        Lines that are no rows: they have more or fewer cells than the header.
+    A damaged line has more or fewer cells than the header.
     """
 
     path: str
@@ -138,7 +124,8 @@ class Table:
             try:
                 found = reader(row)
             except TraincastError as error:
-                found = Skipped(row.id, reason_of(error))
+                # Without its place, so that equal reasons are counted as one.
+                found = Skipped(row.id, error.message if isinstance(error, FormatError) else str(error))
             if isinstance(found, Skipped):
                 skipped.append(found)
             else:
@@ -146,23 +133,10 @@ class Table:
         return kept, tuple(skipped)
 
 
-def reason_of(error: TraincastError) -> str:
-    """Return what is wrong with a row, without its place, so that equal reasons are counted as one."""
-    return error.message if isinstance(error, FormatError) else str(error)
-
-
 def read_table(path: Path) -> Table:
     """Read a CSV file with a header (perhaps packed with gzip), or a log of nccl-tests.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Returns
-    -------
-    Table
-        At least one row. A log has the columns ``op ranks nodes size_bytes time_us gpu suspect``.
+    A log has the columns ``op ranks nodes size_bytes time_us gpu suspect``.
 
     Raises
     ------
@@ -174,15 +148,10 @@ def read_table(path: Path) -> Table:
     if is_nccl_log(text):
         rows = tuple(Row(shown, line, cells) for line, cells in read_nccl_log(text, shown))
         return Table(shown, tuple(dict.fromkeys(name for row in rows for name in row.cells)), rows)
-    return _read_csv(text, shown)
-
-
-def _read_csv(text: str, shown: str) -> Table:
     # strict: a quote that is never closed is an error, not one long cell.
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        header = next(lines, None)
-        columns = tuple(name.strip().lower() for name in header or ())
+        columns = tuple(name.strip().lower() for name in next(lines, None) or ())
         if not any(columns):
             raise FormatError("the file is empty", shown, 1)
         twice = next((name for name in columns if name and columns.count(name) > 1), None)
@@ -199,7 +168,7 @@ def _read_csv(text: str, shown: str) -> Table:
     return Table(shown, columns, rows, damaged)
 
 
-def _rows(lines: "Iterator[list[str]]", columns: tuple[str, ...], shown: str) -> Iterator[Row | Skipped]:
+def _rows(lines: Iterator[list[str]], columns: tuple[str, ...], shown: str) -> Iterator[Row | Skipped]:
     # csv.reader counts physical lines; a row is named by its last one.
     for cells in lines:
         line = getattr(lines, "line_num", 0)

@@ -1,4 +1,4 @@
-"""Hold predictions against a file of measurements."""
+"""Hold predictions against a file of measurements: the figures of ``traincast.validation/1``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.calibrate.contract import KINDS, Kind, Predictions, Request
-from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.statistics import Statistics, relative_errors, statistics
-from traincast.calibrate.tables import Table, read_table
+from traincast.calibrate.kind import KINDS, ClusterLike, FloatArray, Kind, Predictions, Request, kind_of
+from traincast.calibrate.tables import Skipped, Table, read_table
 from traincast.diagnostics import Note
 from traincast.errors import CalibrationError, ConfigError, FormatError
-from traincast.hardware.cluster import Cluster
 from traincast.job.job import OLD_NAMES
 from traincast.names import known_names
 from traincast.progress import announce
@@ -24,19 +21,35 @@ ANNOUNCED_ROWS = 10_000
 """Rows from which predicting them may take seconds: whole models take half a millisecond each."""
 WORST = 10
 """How many of the worst rows are listed."""
+IN_STUDIES = ("gpu", "shape", "family", "source")
+"""What `studies/board.py` of the repository leaves out: the constants that are shipped, fitted again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Figures over some rows. Errors are fractions of the measured value; None where there is nothing to count."""
+
+    rows: int
+    """Rows there are."""
+    evaluated: int
+    """Rows with a prediction."""
+    coverage: float | None
+    """Their share."""
+    mean_abs_error: float | None = None
+    median_abs_error: float | None = None
+    p90_abs_error: float | None = None
+    p95_abs_error: float | None = None
+    bias: float | None = None
+    """Signed median: positive where predictions are too long."""
+    spearman: float | None = None
+    """Rank correlation of predictions and measurements; None where either is the same for all rows."""
+    interval_coverage: float | None = None
+    """Share of the measurements inside the predicted interval; None where none was predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """The figures of one group.
-
-    Parameters
-    ----------
-    by, name : str
-        What is told apart, and which group this is: ``"op"``, ``"all_reduce"``.
-    figures : Statistics
-        Over its rows.
-    """
+    """The figures of one group: what is told apart and which this is, ``"op"``, ``"all_reduce"``."""
 
     by: str
     name: str
@@ -47,16 +60,7 @@ class GroupFigures:
 class HeldOut:
     """The figures where each group is predicted by constants that were not fitted to it.
 
-    Parameters
-    ----------
-    by : str
-        What was left out in turn: ``"ranks"``.
-    total : Statistics
-        Over all rows.
-    groups : tuple of GroupFigures
-        The same groups as those of the validation, in the same order.
-    skipped : tuple of Skipped
-        Rows without such a prediction, and why.
+    `by` is what was left out in turn; groups are those of the validation, in the same order.
     """
 
     by: str
@@ -67,19 +71,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class WorstRow:
-    """A row with a large error.
-
-    Parameters
-    ----------
-    id : str
-        The row.
-    measured, predicted : float
-        Both values.
-    error : float
-        Signed, a fraction of the measured value.
-    details : dict
-        What the row is.
-    """
+    """A row with a large error, which is signed and a fraction of the measured value; `details` say what it is."""
 
     id: str
     measured: float
@@ -96,12 +88,8 @@ class Validation:
     ----------
     path : str
         The file.
-    kind : str
-        Name in `KINDS`.
-    title : str
-        What the rows are, for people.
-    quantity : str
-        What was measured, with its unit.
+    kind, title, quantity : str
+        Of the `Kind` of its rows.
     total : Statistics
         Over all rows.
     skipped : tuple of Skipped
@@ -133,7 +121,7 @@ class Validation:
 
 def validate(
     path: str | PathLike[str],
-    cluster: str | PathLike[str] | Cluster | None = None,
+    cluster: ClusterLike | None = None,
     by: Sequence[str] = (),
     leave_out: str | None = None,
     *,
@@ -157,10 +145,6 @@ def validate(
     progress : callable, optional
         Told how many rows are predicted, and of how many.
 
-    Returns
-    -------
-    Validation
-
     Raises
     ------
     FormatError
@@ -171,43 +155,36 @@ def validate(
         If no row can be used; the message gives the reason of the first.
     """
     table = read_table(Path(path))
-    of = _kind_of(table) if kind is None else KINDS.get(kind) if isinstance(kind, str) else kind
+    of = _kind(table) if kind is None else KINDS.get(kind) if isinstance(kind, str) else kind
     chosen = _groupings(of, by, leave_out)
     if table.size > ANNOUNCED_ROWS:
         announce(f"predicting {table.size:,} rows")
     found = of.predict(table, Request(cluster=cluster, progress=progress))
-    _check_used(found)
-    again = Request(cluster, leave_out, progress, found.kept)
+    if not found.ids and found.skipped:
+        first, more = found.skipped[0], len(found.skipped) - 1
+        others = f"; {counted(more, 'more row')} cannot either" if more else ""
+        raise CalibrationError(f"no row can be used: {first.reason} ({first.id}){others}", rows=0, needed_rows=1)
+    held_out = None
+    if leave_out is not None:
+        without = of.predict(table, Request(cluster, leave_out, progress, found.kept))
+        held_out = HeldOut(leave_out, _total(without), tuple(_groups(without, chosen)), without.skipped)
     return Validation(
         path=table.path,
         kind=of.name,
         title=of.title,
         quantity=of.quantity,
-        total=statistics(found.predicted, found.measured, found.rows, found.spread),
+        total=_total(found),
         skipped=found.skipped,
         groups=tuple(_groups(found, chosen)),
         worst=_worst(found),
         notes=found.notes,
         predictions=found,
-        held_out=None if leave_out is None else _held_out(of, table, chosen, again),
+        held_out=held_out,
     )
 
 
-def _check_used(found: Predictions) -> None:
-    if not found.ids and found.skipped:
-        first, more = found.skipped[0], len(found.skipped) - 1
-        others = f"; {counted(more, 'more row')} cannot either" if more else ""
-        raise CalibrationError(f"no row can be used: {first.reason} ({first.id}){others}", rows=0, needed_rows=1)
-
-
-def _held_out(kind: Kind, table: Table, chosen: Sequence[str], request: Request) -> HeldOut:
-    found = kind.predict(table, request)
-    total = statistics(found.predicted, found.measured, found.rows, found.spread)
-    return HeldOut(request.leave_out or "", total, tuple(_groups(found, chosen)), found.skipped)
-
-
-def _kind_of(table: Table) -> Kind:
-    kind = next((kind for kind in KINDS.entries() if kind.fits(table.columns)), None)
+def _kind(table: Table) -> Kind:
+    kind = kind_of(table.columns)
     if kind is None:
         known = ", ".join(each.title for each in KINDS.entries())
         raise FormatError(
@@ -225,9 +202,15 @@ def _groupings(kind: Kind, by: Sequence[str], leave_out: str | None) -> tuple[st
     if unknown is not None:
         raise ConfigError(f"{kind.title} cannot be grouped by {unknown!r}; {known_names(unknown, kind.by)}", "by")
     if leave_out is not None and leave_out not in kind.leaves_out:
-        known = known_names(leave_out, kind.leaves_out)
+        known = known_names(leave_out, kind.leaves_out) if kind.leaves_out else "they have no constants to fit"
+        if leave_out in IN_STUDIES:
+            known += "; studies/board.py of the repository fits what is shipped again"
         raise ConfigError(f"{kind.title} cannot leave out {leave_out!r}; {known}", "cv")
     return tuple(dict.fromkeys(by)) or kind.shown or kind.by
+
+
+def _total(found: Predictions) -> Statistics:
+    return statistics(found.predicted, found.measured, found.rows, found.spread)
 
 
 def _groups(found: Predictions, chosen: Sequence[str]) -> list[GroupFigures]:
@@ -247,7 +230,7 @@ def _groups(found: Predictions, chosen: Sequence[str]) -> list[GroupFigures]:
 
 
 def _worst(found: Predictions) -> tuple[WorstRow, ...]:
-    errors = relative_errors(found.predicted, found.measured)
+    errors = found.predicted / found.measured - 1.0
     known = np.flatnonzero(~np.isnan(errors))
     # Stable: of equal errors the first in the file comes first.
     order = known[np.argsort(-np.abs(errors[known]), kind="stable")][:WORST]
@@ -261,3 +244,63 @@ def _worst(found: Predictions) -> tuple[WorstRow, ...]:
         )
         for row in order
     )
+
+
+def statistics(
+    predicted: FloatArray, measured: FloatArray, rows: int | None = None, spread: FloatArray | None = None
+) -> Statistics:
+    """Return the error figures over the rows that have a prediction.
+
+    Parameters
+    ----------
+    predicted : array of float
+        Predictions; NaN where there is none.
+    measured : array of float
+        Positive measurements, one per prediction.
+    rows : int, optional
+        Rows there are, with those that are in neither array; the length of the arrays by default.
+    spread : array of float, optional
+        Half the width of each prediction's interval, in logarithms.
+    """
+    known = ~np.isnan(predicted)
+    evaluated, total = int(known.sum()), len(predicted) if rows is None else rows
+    coverage = evaluated / total if total else None
+    if not evaluated:
+        return Statistics(rows=total, evaluated=0, coverage=coverage)
+    predicted, measured = predicted[known], measured[known]
+    errors = predicted / measured - 1.0
+    median, p90, p95 = np.quantile(np.abs(errors), (0.5, 0.9, 0.95))
+    inside = None if spread is None else np.mean(np.abs(np.log(measured / predicted)) <= spread[known])
+    return Statistics(
+        rows=total,
+        evaluated=evaluated,
+        coverage=coverage,
+        mean_abs_error=float(np.mean(np.abs(errors))),
+        median_abs_error=float(median),
+        p90_abs_error=float(p90),
+        p95_abs_error=float(p95),
+        bias=float(np.median(errors)),
+        spearman=spearman(predicted, measured),
+        interval_coverage=None if inside is None else float(inside),
+    )
+
+
+def spearman(a: FloatArray, b: FloatArray) -> float | None:
+    """Return the correlation of the ranks of two arrays; equal values share the mean of their ranks.
+
+    None where there are fewer than two values, or one of the arrays is constant.
+    """
+    if len(a) < 2:
+        return None
+    first, second = (mean_ranks(values) - (len(values) + 1) / 2 for values in (a, b))
+    norm = float(np.sqrt((first @ first) * (second @ second)))
+    # Rounding must not make a perfect order more than perfect.
+    return max(-1.0, min(1.0, float(first @ second) / norm)) if norm else None
+
+
+def mean_ranks(values: FloatArray) -> FloatArray:
+    """Return the rank of each value, from 1; equal values share the mean of their ranks."""
+    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    means: FloatArray = (last - (count - 1) / 2)[group.reshape(-1)]
+    return means

@@ -19,7 +19,7 @@ from traincast.cli.terminal import announced, console, counted, print_json, prin
     "leave_out",
     type=group_name,
     metavar="GROUP",
-    help="Also predict each group of ranks, gpu, shape, family or source by a fit to the others.",
+    help="Of collectives: also predict each group, such as ranks, by a fit to the others.",
 )
 @click.option("--kind", metavar="KIND", help="What to predict where a file holds several things: memory-of-runs.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.csv", help="Write every prediction there.")

@@ -20,7 +20,7 @@ from traincast.simulation.result import CollectiveResult, JobFacts, PartResult, 
 
 if TYPE_CHECKING:
     from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
-    from traincast.calibrate.calibrate import Calibration
+    from traincast.calibrate.cluster_calibration import Calibration
     from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.validate import HeldOut, Validation
     from traincast.estimate.collective_table import CollectiveTable

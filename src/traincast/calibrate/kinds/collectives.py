@@ -1,26 +1,33 @@
 """Measured collectives, against the prices of the cluster they ran on."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from os import PathLike
 from pathlib import PurePath
 
 import numpy as np
 
-from traincast.calibrate.collectives import collectives_of, holds_collectives, price_measured, size_bands
-from traincast.calibrate.contract import KINDS, Grouping, Kind, Labels, Predictions, Request
-from traincast.calibrate.fit import fit_links, from_others
-from traincast.calibrate.measurements import CollectiveMeasurements, Skipped
-from traincast.calibrate.tables import Table
+from traincast.calibrate.collectives import (
+    CollectiveMeasurements,
+    collectives_of,
+    holds_collectives,
+    price_measured,
+    size_bands,
+)
+from traincast.calibrate.fit_links import fit_links
+from traincast.calibrate.kind import KINDS, ClusterLike, Grouping, Kind, Labels, Predictions, Request
+from traincast.calibrate.tables import Skipped, Table
 from traincast.diagnostics import Note
 from traincast.errors import CalibrationError, ConfigError
 from traincast.estimate.collectives import Price
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 
-Unseen = tuple[list[int], Cluster | str]
+RowsOf = Mapping[Cluster, Sequence[int]]
+Plan = list[tuple[list[int], Cluster | str]]
 """Rows with the cluster that predicts them, or why there is none."""
+PlanOf = Callable[[CollectiveMeasurements, RowsOf, str | None], Plan]
+"""From the measurements, the rows of each cluster and what is left out to the plan."""
 _OTHER_PARTS = {"pcie", "nvl"}
 """Words that make it another part than the one in the preset of that name."""
 
@@ -28,28 +35,27 @@ _OTHER_PARTS = {"pcie", "nvl"}
 def predict(table: Table, request: Request) -> Predictions:
     """Return measured collectives with their prices.
 
-    Parameters
-    ----------
-    table : Table
-        As `collectives_of` reads it.
-    request : Request
-        Its cluster is that of every row; else each row's own, by its ``gpu``, or by the name of
-        the file where the row does not say its GPU. It can leave out ``ranks`` (each number of
-        ranks predicted by a fit to the others) and ``gpu`` (by its datasheet and the other GPUs).
-
-    Returns
-    -------
-    Predictions
-        Rows whose GPU is in no preset are skipped.
+    The cluster of the request is that of every row; else each row's own, by its ``gpu``, or by the name of the file
+    where the row does not say its GPU; rows whose GPU is in no preset are skipped. It can leave out ``ranks``: each
+    number of ranks is then predicted by a fit to the others.
     """
-    read = collectives_of(table)
+    return predicted_by(table, request, _plan)
+
+
+def predicted_by(table: Table, request: Request, plan_of: PlanOf) -> Predictions:
+    """Return measured collectives with the prices of the clusters that a plan says."""
+    read = collectives_of([table])
     clusters, notes = _clusters(read.measurements, table.path, request.cluster)
     rows_of: dict[Cluster, list[int]] = {}
     for row, cluster in enumerate(clusters):
         if cluster is not None:
             rows_of.setdefault(cluster, []).append(row)
-    measured = _placed(read.measurements, rows_of)
-    prices, reasons = _prices(measured, _plan(measured, rows_of, request.leave_out))
+    nodes = read.measurements.nodes.copy()
+    for cluster, rows in rows_of.items():
+        nodes[rows] = read.measurements.select(rows).on(cluster).nodes
+    measured = replace(read.measurements, nodes=nodes)
+    plan = plan_of(measured, rows_of, request.leave_out)
+    prices, reasons = _prices(measured, plan)
     return Predictions(
         ids=read.ids,
         measured=measured.time_s,
@@ -63,7 +69,7 @@ def predict(table: Table, request: Request) -> Predictions:
 
 
 def _clusters(
-    measured: CollectiveMeasurements, path: str, given: str | PathLike[str] | Cluster | None
+    measured: CollectiveMeasurements, path: str, given: ClusterLike | None
 ) -> tuple[list[Cluster | None], tuple[Note, ...]]:
     """Return the cluster of each row, None where nobody knows, and what was assumed for it."""
     if given is not None:
@@ -73,34 +79,36 @@ def _clusters(
     of_gpu = {gpu: of_file if gpu is None else preset_named_in(gpu, names) for gpu in set(measured.gpu)}
     loaded = {name: load_cluster(name) for name in set(of_gpu.values()) if name is not None}
     presets = (of_gpu[gpu] for gpu in measured.gpu)
-    notes = []
-    if of_gpu.get(None) is not None:
-        notes.append(Note("cluster-from-name", f"rows do not say their GPU; cluster {of_file} from the file's name"))
-    return [None if preset is None else loaded[preset] for preset in presets], tuple(notes)
+    assumed = Note("cluster-from-name", f"rows do not say their GPU; cluster {of_file} from the file's name")
+    notes = () if of_gpu.get(None) is None else (assumed,)
+    return [None if preset is None else loaded[preset] for preset in presets], notes
 
 
-def _placed(measured: CollectiveMeasurements, rows_of: dict[Cluster, list[int]]) -> CollectiveMeasurements:
-    """Return the rows with their numbers of nodes, each by its own cluster."""
-    nodes = measured.nodes.copy()
-    for cluster, rows in rows_of.items():
-        nodes[rows] = measured.select(rows).on(cluster).nodes
-    return replace(measured, nodes=nodes)
+def _plan(measured: CollectiveMeasurements, rows_of: RowsOf, leave_out: str | None) -> Plan:
+    """Return which cluster prices which rows: their own, or for each number of ranks the fit to all others.
 
-
-def _plan(measured: CollectiveMeasurements, rows_of: dict[Cluster, list[int]], leave_out: str | None) -> list[Unseen]:
-    """Return which cluster prices which rows."""
+    Its measured tables would know what is left out, and are not used there.
+    """
     if leave_out is None:
-        return [(rows, cluster) for cluster, rows in rows_of.items()]
-    if leave_out == "gpu":
-        return without_each_gpu(measured, rows_of)
-    return [
-        ([rows[position] for position in part], cluster)
-        for base, rows in rows_of.items()
-        for part, cluster in without_each_size_of_group(measured.select(rows), base)
-    ]
+        return [([*rows], cluster) for cluster, rows in rows_of.items()]
+    found: Plan = []
+    for base, of_base in rows_of.items():
+        mine = measured.select(of_base)
+        for ranks in sorted(set(mine.ranks.tolist())):
+            left_out = mine.ranks == ranks
+            rows = np.asarray(of_base)[left_out].tolist()
+            others = mine.select(~left_out)
+            if not len(others):
+                found.append((rows, "there is no other number of ranks to fit to"))
+                continue
+            try:
+                found.append((rows, fit_links(others, replace(base, measured=None)).cluster))
+            except (ConfigError, CalibrationError) as error:
+                found.append((rows, f"cannot be fitted without these ranks: {error}"))
+    return found
 
 
-def _prices(measured: CollectiveMeasurements, plan: list[Unseen]) -> tuple[list[Price | None], dict[int, str]]:
+def _prices(measured: CollectiveMeasurements, plan: Plan) -> tuple[list[Price | None], dict[int, str]]:
     """Return the price of each row, and why a row has none."""
     prices: list[Price | None] = [None] * len(measured)
     reasons = {
@@ -122,7 +130,6 @@ def _prices(measured: CollectiveMeasurements, plan: list[Unseen]) -> tuple[list[
 def _details(
     measured: CollectiveMeasurements, clusters: list[Cluster | None], prices: list[Price | None]
 ) -> dict[str, Labels]:
-    """Return what describes each row, by column."""
     return {
         "gpu": measured.gpu,
         "op": measured.op,
@@ -149,71 +156,10 @@ def _groupings(measured: CollectiveMeasurements, clusters: list[Cluster | None])
     )
 
 
-def without_each_size_of_group(measured: CollectiveMeasurements, cluster: Cluster) -> list[Unseen]:
-    """Return for each number of ranks the cluster fitted to all others.
-
-    Parameters
-    ----------
-    measured : CollectiveMeasurements
-        All of this cluster.
-    cluster : Cluster
-        Where each fit starts; its measured tables would know what is left out, and are not used.
-    """
-    found: list[Unseen] = []
-    for ranks in sorted(set(measured.ranks.tolist())):
-        left_out = measured.ranks == ranks
-        rows = left_out.nonzero()[0].tolist()
-        others = measured.select(~left_out)
-        if not len(others):
-            found.append((rows, "there is no other number of ranks to fit to"))
-            continue
-        try:
-            found.append((rows, fit_links(others, replace(cluster, measured=None)).cluster))
-        except (ConfigError, CalibrationError) as error:
-            found.append((rows, f"cannot be fitted without these ranks: {error}"))
-    return found
-
-
-def without_each_gpu(measured: CollectiveMeasurements, rows_of: Mapping[Cluster, Sequence[int]]) -> list[Unseen]:
-    """Return for each cluster the constants of its datasheet and of the other clusters, each fitted to its rows.
-
-    `from_others` says which of them are learnt from.
-
-    Parameters
-    ----------
-    measured : CollectiveMeasurements
-        Of all clusters.
-    rows_of : mapping
-        Rows of each cluster.
-    """
-    fitted = {cluster: fit_links(measured.select(rows), cluster).cluster for cluster, rows in rows_of.items()}
-    found: list[Unseen] = []
-    for cluster, rows in rows_of.items():
-        others = [each for other, each in fitted.items() if other != cluster]
-        if not others:
-            found.append(([*rows], "there is no other GPU to learn from"))
-            continue
-        try:
-            found.append(([*rows], from_others(replace(cluster, measured=None), others)))
-        except ConfigError as error:
-            found.append(([*rows], f"cannot be learnt from others: {error}"))
-    return found
-
-
 def preset_named_in(text: str, presets: Sequence[str]) -> str | None:
-    """Return the preset that a text names; the longest where several fit.
+    """Return the preset that a text names, ``NVIDIA A100-SXM4-80GB``, ``h100_sxm``; the longest where several fit.
 
-    Parameters
-    ----------
-    text : str
-        ``NVIDIA A100-SXM4-80GB``, ``h100_sxm``, ``nccl_allreduce_a100_azure``.
-    presets : sequence of str
-        Names to choose from; the words of a name must follow each other in the text.
-
-    Returns
-    -------
-    str or None
-        None where there is none.
+    The words of a name must follow each other in the text. None where there is none.
     """
     words = _words(text)
     if _OTHER_PARTS & set(words):
@@ -230,7 +176,7 @@ def _contains(words: list[str], wanted: list[str]) -> bool:
     return any(words[start : start + len(wanted)] == wanted for start in range(len(words)))
 
 
-KINDS.register("collectives")(
+KIND = KINDS.register("collectives")(
     Kind(
         name="collectives",
         title="measured collectives",
@@ -238,6 +184,7 @@ KINDS.register("collectives")(
         fits=holds_collectives,
         predict=predict,
         by=("gpu", "op", "ranks", "size"),
-        leaves_out=("ranks", "gpu"),
+        leaves_out=("ranks",),
+        commands="traincast calibrate and traincast validate take it",
     )
 )

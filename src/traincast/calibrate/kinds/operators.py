@@ -1,66 +1,276 @@
-"""Measured operators: kernels of any family, against their prices on the GPU they ran on."""
+"""Measured operators: kernels by the names of their columns, against their prices on the GPU they ran on.
 
-from collections.abc import Mapping, Sequence
+Four kinds of table are known by their columns; each row becomes the calls that one timing covers:
+
+* ``gpu family shape dtype``: any family, the shape as ``8192x1024``, with ``direction``, ``causal``, ``window`` and
+  ``options`` beside it (``kind=gelu inputs=1``); ``operator`` is what its source calls it, and a table with a column
+  ``timing`` was timed by events;
+* ``m n k``: one GEMM;
+* ``batch seq heads kv_heads head_dim window``: forward of causal attention;
+* ``tokens hidden moe_ffn topk experts tp ep``: the experts' gated MLP on one rank.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traincast.calibrate.contract import KINDS, FloatArray, Grouping, Kind, Predictions, Request
-from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.operator_fit import key_of, main_call
-from traincast.calibrate.operator_measurements import OperatorMeasurements, holds_operators, operators_of
-from traincast.calibrate.operator_recipe import LONG_S, held_out_rows, without_gpu, without_held_out
-from traincast.calibrate.tables import Table
+from traincast.calibrate.kind import KINDS, FloatArray, Grouping, Kind, Predictions, Request
+from traincast.calibrate.tables import TIME_COLUMNS, Row, Skipped, Table
 from traincast.diagnostics import Note
-from traincast.errors import ConfigError
-from traincast.estimate.operators import (
-    FamilyConstants,
-    OperatorCall,
-    OperatorConstants,
-    price_calls,
-    shipped_constants,
-    work_of,
-)
-from traincast.hardware.gpu import Gpu
+from traincast.errors import ConfigError, FormatError, TraincastError
+from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls, shipped_constants, work_of
+from traincast.hardware.gpu import Gpu, find_gpu
 
-_BANDS_S = (1e-4, 1e-3, 1e-2)
-_LENGTHS = ("up to 0.1 ms", "over 0.1 ms")
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16", "float": "fp32"}
+"""Names that PyTorch gives to element types."""
+LONG_S = 1e-4
+"""Timings above it are hardly touched by events, launches and caches."""
+
+Calls = tuple[OperatorCall, ...]
+Priced = tuple[FloatArray, Mapping[int, str]]
+"""Seconds, NaN where there is no price, and of each such row why."""
+Pricer = Callable[["OperatorMeasurements"], Priced]
+
+_TRITON, _FALLBACK = (("kernel", "triton"),), (("kernel", "fallback"),)
+_FALLS_BACK = {("blackwell", 192), ("hopper", 512)}
+"""Architectures and head sizes without a fused kernel in the frameworks measured: what runs has 1/8 of the rate."""
+_BANDS_S = (LONG_S, 1e-3, 1e-2)
 _BAND_NAMES = ("up to 0.1 ms", "0.1 to 1 ms", "1 to 10 ms", "over 10 ms")
+_LENGTHS = ("up to 0.1 ms", "over 0.1 ms")
 _EVENTS = Note(
     "event-time",
-    "timings of tables with a column op hold 10 to 70 us of event timing each; that much is added to these predictions",
+    "timings by events (column timing) hold 10 to 70 us each; that much is added to these predictions",
 )
 
 
-def predict(table: Table, request: Request) -> Predictions:
-    """Return measured operators with their prices.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorMeasurements:
+    """Timings of operators; all columns have the same length.
 
     Parameters
     ----------
-    table : Table
-        As `operators_of` reads it.
-    request : Request
-        It can leave out ``gpu``: each GPU is then predicted by its datasheet, the constants of its
-        kin, and the medians of the others; and ``shape``: a fifth of the shapes, by a hash, is predicted
-        by constants and corrections fitted to the other rows of this file.
+    gpu : tuple of Gpu
+        Where it ran.
+    calls : tuple of tuples of OperatorCall
+        What one timing covers, one after the other.
+    time_s : array of float
+        Measured seconds.
+    ids : tuple of str
+        A name per row.
+    op : tuple of str
+        The operator as the file names it.
+    events : bool
+        Whether the timings hold more than the kernel: CUDA events around it.
+    skipped : tuple of Skipped
+        Rows that cannot be used, and why.
+    """
 
-    Returns
-    -------
-    Predictions
-        Rows whose GPU or operator is unknown are skipped.
+    gpu: tuple[Gpu, ...]
+    calls: tuple[Calls, ...]
+    time_s: FloatArray
+    ids: tuple[str, ...]
+    op: tuple[str, ...]
+    events: bool = False
+    skipped: tuple[Skipped, ...] = ()
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.calls)
+
+    def select(self, rows: Sequence[int]) -> "OperatorMeasurements":
+        """Return some of the rows, in this order, and no skipped ones."""
+        return replace(
+            self,
+            gpu=tuple(self.gpu[row] for row in rows),
+            calls=tuple(self.calls[row] for row in rows),
+            time_s=self.time_s[list(rows)],
+            ids=tuple(self.ids[row] for row in rows),
+            op=tuple(self.op[row] for row in rows),
+            skipped=(),
+        )
+
+    def by_gpu(self) -> dict[Gpu, list[int]]:
+        """Return the rows of each GPU."""
+        found: dict[Gpu, list[int]] = {}
+        for row, gpu in enumerate(self.gpu):
+            found.setdefault(gpu, []).append(row)
+        return found
+
+
+class _UnusableError(TraincastError):
+    """A row that is understood and cannot be used; its text says why."""
+
+
+def holds_operators(columns: Sequence[str]) -> bool:
+    """Say whether columns are those of measured operators of any kind."""
+    return _reader(columns) is not None
+
+
+def operators_of(table: Table, gpu: Gpu | None = None) -> OperatorMeasurements:
+    """Return the measured operators of a table of one of the kinds above.
+
+    A row is left out where its GPU is unknown, what ran is not in the row, or a cell of it is wrong.
+
+    Parameters
+    ----------
+    gpu : Gpu, optional
+        Where rows ran that do not say it.
+
+    Raises
+    ------
+    FormatError
+        If the table is of none of these kinds.
+    """
+    read = _reader(table.columns)
+    if read is None:
+        raise FormatError("holds no measured operators: needs gpu, dtype, a shape and a time", table.path, 1)
+    kept, skipped = table.read(lambda row: (_gpu(row, gpu), *read(row), _time_s(row)))
+    return OperatorMeasurements(
+        gpu=tuple(ran_on for _, (ran_on, _, _, _) in kept),
+        calls=tuple(calls for _, (_, _, calls, _) in kept),
+        time_s=np.array([time_s for _, (_, _, _, time_s) in kept], np.float64),
+        ids=tuple(row.id for row, _ in kept),
+        op=tuple(op for _, (_, op, _, _) in kept),
+        events="timing" in table.columns,
+        skipped=skipped,
+    )
+
+
+def _gpu(row: Row, default: Gpu | None) -> Gpu:
+    if "gpu" not in row.cells and default is not None:
+        return default
+    if "gpu" not in row.cells:
+        raise _UnusableError("the GPU is not specified")
+    gpu = find_gpu(row.cells["gpu"])
+    if gpu is None:
+        raise _UnusableError(f"nothing is known of the GPU {row.cells['gpu']!r}")
+    return gpu
+
+
+def _time_s(row: Row) -> float:
+    time_s = row.time_s()
+    if time_s is None:
+        raise _UnusableError("the row has no time")
+    return time_s
+
+
+def _cell(row: Row, column: str) -> str:
+    if column not in row.cells:
+        raise _UnusableError(f"the row has no {column}")
+    return row.cells[column]
+
+
+def _dtype(row: Row) -> str:
+    said = _cell(row, "dtype")
+    return DTYPES.get(said, said)
+
+
+def _window(row: Row) -> int:
+    return row.count("window") if row.cells.get("window", "0") != "0" else 0
+
+
+_Read = tuple[str, Calls]
+"""The operator as the file names it, and its calls."""
+
+
+def _named(row: Row) -> _Read:
+    family, text = _cell(row, "family"), _cell(row, "shape")
+    if not re.fullmatch(r"[0-9]{1,15}(x[0-9]{1,15})*", text):
+        raise FormatError(f"column shape is {text!r}; write it like 8192x1024", row.path, row.line)
+    options = [part.partition("=") for part in row.cells.get("options", "").split()]
+    if not all(equals and value for _, equals, value in options):
+        raise row.wrong("options", "write them like kind=gelu inputs=1")
+    call = OperatorCall(
+        family=family,
+        shape=tuple(int(size) for size in text.split("x")),
+        dtype=_dtype(row),
+        direction=row.cells.get("direction", "forward"),
+        causal=row.cells.get("causal", "false").lower() in ("1", "true", "yes"),
+        window=_window(row),
+        options=tuple((name, value) for name, _, value in options),
+    )
+    return row.cells.get("operator", family), (call,)
+
+
+def _gemm(row: Row) -> _Read:
+    m, n, k = (row.count(name) for name in ("m", "n", "k"))
+    direction = row.cells.get("direction", "forward")
+    return direction, (OperatorCall(family="gemm", shape=(m, n, k), dtype=_dtype(row), direction=direction),)
+
+
+def _attention(row: Row) -> _Read:
+    batch, seq, heads, kv_heads, head_dim = (
+        row.count(name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim")
+    )
+    window, gpu = _window(row), find_gpu(row.cells.get("gpu", ""))
+    call = OperatorCall(
+        family="attention",
+        shape=(batch, seq, seq, heads, kv_heads, head_dim, head_dim),
+        dtype=_dtype(row),
+        causal=True,
+        window=window,
+        options=_FALLBACK if gpu is not None and (gpu.architecture, head_dim) in _FALLS_BACK else (),
+    )
+    return f"attention {head_dim}" + (f" window {window}" if window else ""), (call,)
+
+
+def _experts(row: Row) -> _Read:
+    """Return the gated MLP of one rank's experts; with even routing it has its share of all tokens."""
+    tokens, hidden, ffn, topk, experts = (
+        row.count(name) for name in ("tokens", "hidden", "moe_ffn", "topk", "experts")
+    )
+    tp, ep = (row.count(name) if name in row.cells else 1 for name in ("tp", "ep"))
+    if row.cells.get("distribution", "balanced") not in ("balanced", "uniform"):
+        raise _UnusableError("the tokens of the measured rank are not specified where routing is uneven")
+    rows, groups, width = max(1, tokens * topk // ep), max(1, experts // ep), max(1, ffn // tp)
+    dtype = _dtype(row)
+    calls = (
+        OperatorCall(family="permute", shape=(tokens, hidden, max(1, topk // ep)), dtype="bf16"),
+        OperatorCall(family="grouped_gemm", shape=(rows, 2 * width, hidden, groups), dtype=dtype, options=_TRITON),
+        OperatorCall(family="activation", shape=(rows, width), dtype="bf16", options=(("kind", "swiglu"),)),
+        OperatorCall(family="grouped_gemm", shape=(rows, hidden, width, groups), dtype=dtype, options=_TRITON),
+    )
+    return "experts", calls
+
+
+_READERS: tuple[tuple[set[str], Callable[[Row], _Read]], ...] = (
+    ({"family", "shape", "dtype"}, _named),
+    ({"dtype", "m", "n", "k"}, _gemm),
+    ({"dtype", "batch", "seq", "heads", "kv_heads", "head_dim"}, _attention),
+    ({"dtype", "tokens", "hidden", "moe_ffn", "topk", "experts"}, _experts),
+)
+"""What a table needs beside a time, and what reads its rows."""
+
+
+def _reader(columns: Sequence[str]) -> Callable[[Row], _Read] | None:
+    named = set(columns)
+    return next((read for needed, read in _READERS if needed <= named and named & set(TIME_COLUMNS)), None)
+
+
+def main_call(calls: Sequence[OperatorCall]) -> OperatorCall:
+    """Return the call of a measurement that it is of: a GEMM, if there is one."""
+    return next((call for call in calls if work_of(call).tiling is not None), calls[0])
+
+
+def predict(table: Table, request: Request) -> Predictions:
+    """Return measured operators with their prices; rows whose GPU or operator is unknown are skipped.
 
     Raises
     ------
     ConfigError
         If a cluster is given: each row says its GPU.
     """
+    return predicted_by(table, request, price_measurements)
+
+
+def predicted_by(table: Table, request: Request, pricer: Pricer) -> Predictions:
+    """Return measured operators with the prices that a pricer gives; see `predict`."""
     if request.cluster is not None:
         raise ConfigError("measured operators say their GPU row by row; leave the cluster out", "cluster")
     measured = operators_of(table)
-    events = {"op", "shape"} <= set(table.columns)
-    if request.leave_out == "shape":
-        predicted, reasons = _held_out_shapes(measured, request, events=events)
-    else:
-        predicted, reasons = _predictions(measured, request.leave_out)
+    predicted, reasons = pricer(measured)
     return Predictions(
         ids=measured.ids,
         measured=measured.time_s,
@@ -74,133 +284,57 @@ def predict(table: Table, request: Request) -> Predictions:
         groupings=_groupings(measured),
         skipped=(*measured.skipped, *(Skipped(measured.ids[row], why) for row, why in sorted(reasons.items()))),
         rows=table.size,
-        notes=(_EVENTS,) if events else (),
+        notes=(_EVENTS,) if measured.events else (),
     )
-
-
-def _predictions(measured: OperatorMeasurements, leave_out: str | None) -> tuple[FloatArray, dict[int, str]]:
-    if leave_out is None:
-        predicted, reasons = price_measurements(measured)
-        return predicted, dict(reasons)
-    predicted, reasons = np.full(len(measured), np.nan), {}
-    for gpu, rows in rows_of_gpus(measured).items():
-        part, why = price_measurements(measured.select(rows), without_gpu(shipped_constants(), gpu))
-        predicted[rows] = part
-        reasons |= {rows[position]: reason for position, reason in why.items()}
-    return predicted, reasons
-
-
-def _held_out_shapes(
-    measured: OperatorMeasurements, request: Request, *, events: bool
-) -> tuple[FloatArray, dict[int, str]]:
-    """Return the prices of the held-out fifth by constants that never saw it."""
-    fit = without_held_out(measured, shipped_constants(), events=events, progress=request.progress)
-    out = held_out_rows(measured)
-    rows = np.flatnonzero(out).tolist()
-    predicted = np.full(len(measured), np.nan)
-    reasons = dict.fromkeys(np.flatnonzero(~out).tolist(), "its shape is in the four fifths that are fitted to")
-    priced, why = price_measurements(measured.select(rows), fit.constants)
-    reasons |= {rows[position]: reason for position, reason in why.items()}
-    for position, row in enumerate(rows):
-        if fit.refitted.get(key_of(measured.gpu[row], measured.calls[row]), False):
-            predicted[row] = priced[position]
-        else:
-            reasons.setdefault(row, "too few rows are left to fit its family to")
-    return predicted, reasons
 
 
 def _groupings(measured: OperatorMeasurements) -> tuple[Grouping, ...]:
     band = np.searchsorted(np.array(_BANDS_S), measured.time_s)
+    # The name of the constants and the type of a row: gemm fp32.
+    families = [f"{(*work_of(main_call(calls)).constants, 'parts')[0]} {calls[-1].dtype}" for calls in measured.calls]
     return (
         Grouping.of("gpu", [gpu.name for gpu in measured.gpu]),
         Grouping.of("op", measured.op),
         Grouping.of("dtype", [calls[-1].dtype for calls in measured.calls]),
         Grouping(by="duration", names=_BAND_NAMES, index=band.astype(np.int64)),
-        Grouping.of("family", [_family(calls) for calls in measured.calls]),
+        Grouping.of("family", families),
         Grouping(by="length", names=_LENGTHS, index=(measured.time_s >= LONG_S).astype(np.int64)),
     )
 
 
-def _family(calls: Sequence[OperatorCall]) -> str:
-    """Return the name of the constants and the type of a row: ``gemm fp32``."""
-    work = work_of(main_call(calls))
-    return f"{(*work.constants, 'parts')[0]} {calls[-1].dtype}"
-
-
-def price_measurements(
-    measured: OperatorMeasurements, constants: OperatorConstants | None = None
-) -> tuple[FloatArray, Mapping[int, str]]:
+def price_measurements(measured: OperatorMeasurements, constants: OperatorConstants | None = None) -> Priced:
     """Return the price of each measured operator, with what its timing holds beside the kernel.
 
-    Parameters
-    ----------
-    measured : OperatorMeasurements
-        The rows.
-    constants : OperatorConstants, optional
-        The shipped ones by default.
-
-    Returns
-    -------
-    predicted : array of float
-        Seconds; NaN where there is no price.
-    reasons : mapping
-        Row to why it has none.
+    The constants are the shipped ones by default.
     """
     known = constants or shipped_constants()
     predicted_N = np.full(len(measured), np.nan)
     reasons: dict[int, str] = {}
-    for gpu, rows in rows_of_gpus(measured).items():
-        usable: list[int] = []
+    for gpu, rows in measured.by_gpu().items():
         for row in rows:
-            reason = _reason(measured.calls[row], gpu)
-            if reason is None:
-                usable.append(row)
-            else:
-                reasons[row] = reason
+            tiled = [call.dtype for call in measured.calls[row] if work_of(call).tiling is not None]
+            lacking = [dtype for dtype in tiled if not gpu.has_peak(dtype)]
+            if lacking:
+                reasons[row] = f"{gpu.name} has no known peak for {lacking[0]}"
+        usable = [row for row in rows if row not in reasons]
         predicted_N[usable] = _prices([measured.calls[row] for row in usable], gpu, known)
     return predicted_N, reasons
 
 
-def rows_of_gpus(measured: OperatorMeasurements) -> dict[Gpu, list[int]]:
-    """Return the rows of each GPU."""
-    found: dict[Gpu, list[int]] = {}
-    for row, gpu in enumerate(measured.gpu):
-        found.setdefault(gpu, []).append(row)
-    return found
-
-
-def row_of_constants(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> FamilyConstants:
-    """Return the constants that price a call."""
-    return constants.find(gpu, work_of(call).constants, call.dtype)
-
-
-def _reason(calls: Sequence[OperatorCall], gpu: Gpu) -> str | None:
-    for call in calls:
-        work = work_of(call)
-        if work.tiling is not None and not gpu.has_peak(call.dtype):
-            return f"{gpu.name} has no known peak for {call.dtype}"
-    return None
-
-
-def _prices(rows: Sequence[Sequence[OperatorCall]], gpu: Gpu, constants: OperatorConstants) -> FloatArray:
+def _prices(rows: Sequence[Calls], gpu: Gpu, constants: OperatorConstants) -> FloatArray:
     flat = [call for calls in rows for call in calls]
     owner = np.repeat(np.arange(len(rows)), [len(calls) for calls in rows])
-    times = price_calls(flat, gpu, constants)
-    total = np.bincount(owner, weights=times, minlength=len(rows)).astype(np.float64)
+    total = np.bincount(owner, price_calls(flat, gpu, constants), len(rows)).astype(np.float64)
     # One timing holds one event and one launch, however many kernels it covers.
-    for position, calls in enumerate(rows):
-        total[position] += _event_s(calls[0], gpu, constants)
+    for position, (first, *_) in enumerate(rows):
+        try:
+            total[position] += constants.find(gpu, work_of(first).constants, first.dtype).event_s
+        except ConfigError:
+            continue
     return total
 
 
-def _event_s(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> float:
-    try:
-        return row_of_constants(call, gpu, constants).event_s
-    except ConfigError:
-        return 0.0
-
-
-KINDS.register("operators")(
+KIND = KINDS.register("operators")(
     Kind(
         name="operators",
         title="measured operators",
@@ -208,7 +342,7 @@ KINDS.register("operators")(
         fits=holds_operators,
         predict=predict,
         by=("gpu", "op", "dtype", "duration", "family", "length"),
-        leaves_out=("gpu", "shape"),
         shown=("gpu", "op", "duration", "length+family"),
+        commands="traincast validate and traincast calibrate --gpu take it",
     )
 )

@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from rich.console import RenderableType
 
-from traincast.calibrate.calibrate import Calibration, Residuals
-from traincast.calibrate.measurements import Skipped
+from traincast.calibrate.cluster_calibration import Calibration, Residuals
 from traincast.calibrate.operator_calibration import FamilyResiduals, OperatorCalibration
-from traincast.calibrate.statistics import Statistics
-from traincast.calibrate.validate import GroupFigures, HeldOut, Validation, WorstRow
+from traincast.calibrate.tables import Skipped
+from traincast.calibrate.validate import GroupFigures, HeldOut, Statistics, Validation, WorstRow
 from traincast.estimate.operators.constants import FamilyConstants
 from traincast.report.terminal.layout import (
     Column,

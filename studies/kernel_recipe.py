@@ -7,26 +7,33 @@ from typing import Any
 
 import numpy as np
 
+from traincast.calibrate.kind import FloatArray, IntArray
+from traincast.calibrate.kinds.operators import LONG_S, OperatorMeasurements, price_measurements
 from traincast.calibrate.operator_fit import (
     FEWEST,
+    NOISE,
     Key,
     Sample,
     fit_constants,
-    fit_correction,
     free_constants,
+    key_of,
+    predict,
     samples_of,
 )
-from traincast.calibrate.operator_measurements import OperatorMeasurements
-from traincast.estimate.operators import FamilyConstants, OperatorCall, OperatorConstants, work_of
-from traincast.estimate.operators.constants import ANY, Correction
+from traincast.estimate.operators import (
+    FamilyConstants,
+    OperatorCall,
+    OperatorConstants,
+    shipped_constants,
+    work_of,
+)
+from traincast.estimate.operators.constants import ANY, LIMIT, Correction, corners
 from traincast.hardware.gpu import Gpu
 
 NODES = {"bmm": (6, 7, 7, 7, 1), "gemm fp32": (9, 10, 10, 2), "gemm": (7, 8, 8, 1), "attention": (6, 8, 4)}
 """Nodes of the correction per size; others by their number of sizes."""
 NODES_BY_SIZES = {1: (24,), 2: (12, 10)}
 ROWS_FOR_CORRECTION = 100
-LONG_S = 1e-4
-"""Timings above it are hardly touched by events, launches and caches; memory rates are fitted to these alone."""
 FEWEST_LEFT = 20
 """Rows that must be left for a fit without the held-out ones to stand for the shipped one."""
 _NUMBERS = ("compute", "memory", "floor_s", "k_fill", "wave", "edge", "unhidden", "unaligned", "event_s")
@@ -195,6 +202,36 @@ def defaults(rows: Sequence[FamilyConstants]) -> Iterator[FamilyConstants]:
             yield FamilyConstants(gpu=ANY, family=family, dtype=ANY, source=source, **medians)
 
 
+def price_held_out_shapes(
+    measured: OperatorMeasurements, progress: Callable[[int, int], None] | None = None
+) -> tuple[FloatArray, dict[int, str]]:
+    """Return the prices of the held-out fifth by constants that never saw it, and why other rows have none."""
+    fit = without_held_out(measured, shipped_constants(), events=measured.events, progress=progress)
+    out = held_out_rows(measured)
+    rows = np.flatnonzero(out).tolist()
+    predicted = np.full(len(measured), np.nan)
+    reasons = dict.fromkeys(np.flatnonzero(~out).tolist(), "its shape is in the four fifths that are fitted to")
+    priced, why = price_measurements(measured.select(rows), fit.constants)
+    reasons |= {rows[position]: reason for position, reason in why.items()}
+    for position, row in enumerate(rows):
+        if fit.refitted.get(key_of(measured.gpu[row], measured.calls[row]), False):
+            predicted[row] = priced[position]
+        else:
+            reasons.setdefault(row, "too few rows are left to fit its family to")
+    return predicted, reasons
+
+
+def price_without_each_gpu(measured: OperatorMeasurements) -> tuple[FloatArray, dict[int, str]]:
+    """Return the prices of each GPU by its datasheet, the constants of its kin, and the medians of the others."""
+    predicted = np.full(len(measured), np.nan)
+    reasons: dict[int, str] = {}
+    for gpu, rows in measured.by_gpu().items():
+        part, why = price_measurements(measured.select(rows), without_gpu(shipped_constants(), gpu))
+        predicted[rows] = part
+        reasons |= {rows[position]: reason for position, reason in why.items()}
+    return predicted, reasons
+
+
 def without_gpu(constants: OperatorConstants, gpu: Gpu) -> OperatorConstants:
     """Return constants as they would be had a GPU never been measured.
 
@@ -206,3 +243,84 @@ def without_gpu(constants: OperatorConstants, gpu: Gpu) -> OperatorConstants:
 
 def _of_others(constants: OperatorConstants, gpu: Gpu) -> Iterator[Correction]:
     return (grid for grid in constants.corrections if grid.gpu != gpu.name)
+
+
+def fit_correction(
+    sample: Sample,
+    constants: FamilyConstants,
+    nodes: Sequence[int],
+    smooth: float = 0.3,
+    ridge: float = 0.02,
+    rounds: int = 4,
+) -> Correction:
+    """Return the grid that brings predictions nearest to measurements and stays smooth.
+
+    Parameters
+    ----------
+    sample : Sample
+        The measurements.
+    constants : FamilyConstants
+        What is corrected.
+    nodes : sequence of int
+        Nodes per size, spread evenly between the least and greatest measured one.
+    smooth, ridge : float
+        Weights of the squared differences between neighbours and of the squares themselves,
+        against one measurement.
+    rounds : int
+        Rounds of reweighting, which turn squared errors into absolute ones.
+
+    Returns
+    -------
+    Correction
+    """
+    octaves_ND = np.log2(sample.columns.coordinates_ND)
+    axes = tuple(
+        (float(low), float(high), count if high > low else 1)
+        for low, high, count in zip(octaves_ND.min(axis=0), octaves_ND.max(axis=0), nodes, strict=True)
+    )
+    kernel_N = np.maximum(sample.time_s_N - constants.event_s, 0.1 * sample.time_s_N)
+    target_N = np.clip(np.log(kernel_N / (predict(sample, constants) - constants.event_s)), -LIMIT, LIMIT)
+    nodes_NC, weights_NC = corners(octaves_ND, axes)
+    penalty = _penalty(axes, smooth, ridge)
+    values_V = np.zeros(len(penalty))
+    trust_N = np.ones(len(target_N))
+    for _ in range(rounds):
+        values_V = _solve(nodes_NC, weights_NC, target_N, trust_N, penalty)
+        left_N = target_N - (values_V[nodes_NC] * weights_NC).sum(axis=1)
+        trust_N = 1.0 / np.maximum(np.abs(left_N) / NOISE, 0.2)
+    return Correction(
+        gpu=constants.gpu,
+        family=constants.family,
+        dtype=constants.dtype,
+        axes=axes,
+        log_factor_V=np.clip(values_V, -LIMIT, LIMIT),
+        rows=len(sample),
+    )
+
+
+def _solve(
+    nodes_NC: IntArray,
+    weights_NC: FloatArray,
+    target_N: FloatArray,
+    trust_N: FloatArray,
+    penalty: FloatArray,
+) -> FloatArray:
+    """Return the node values of least weighted squares with a penalty."""
+    matrix, right = penalty.copy(), np.zeros(len(penalty))
+    for column in range(nodes_NC.shape[1]):
+        weight_N = trust_N * weights_NC[:, column]
+        np.add.at(right, nodes_NC[:, column], weight_N * target_N)
+        for other in range(nodes_NC.shape[1]):
+            np.add.at(matrix, (nodes_NC[:, column], nodes_NC[:, other]), weight_N * weights_NC[:, other])
+    return np.asarray(np.linalg.solve(matrix, right), np.float64)
+
+
+def _penalty(axes: Sequence[tuple[float, float, int]], smooth: float, ridge: float) -> FloatArray:
+    counts = [count for _, _, count in axes]
+    index = np.arange(int(np.prod(counts))).reshape(counts)
+    matrix = np.eye(index.size) * ridge
+    for axis in range(len(counts)):
+        lower, upper = np.delete(index, -1, axis).ravel(), np.delete(index, 0, axis).ravel()
+        for a, b, sign in ((lower, lower, 1), (upper, upper, 1), (lower, upper, -1), (upper, lower, -1)):
+            np.add.at(matrix, (a, b), sign * smooth)
+    return matrix

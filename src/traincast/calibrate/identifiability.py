@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.calibrate.measurements import CollectiveMeasurements
+from traincast.calibrate.collectives import CollectiveMeasurements
 from traincast.hardware.cluster import Cluster
 from traincast.units import format_rate
 
@@ -40,29 +40,17 @@ Constants = dict[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The rates between nodes that measurements show.
-
-    Parameters
-    ----------
-    fields : tuple of str
-        `NIC`, `NODE`, both or neither.
-    nics : int
-        Most NICs of a node at work; 0 where no rows are between nodes.
-    """
+    """The rates between nodes that measurements show: `NIC`, `NODE`, both or neither."""
 
     fields: tuple[str, ...]
     nics: int
+    """Most NICs of a node at work; 0 where no rows are between nodes."""
 
 
-def what_shows(measured: CollectiveMeasurements, cluster: Cluster) -> list[str]:
-    """Return the constants that measurements can tell from each other, by field path.
+def identifiable(measured: CollectiveMeasurements, cluster: Cluster) -> list[str]:
+    """Return the constants that measurements, with known numbers of nodes, can tell from each other, by field path.
 
-    Parameters
-    ----------
-    measured : CollectiveMeasurements
-        With known numbers of nodes.
-    cluster : Cluster
-        What it has no value of is not fitted; but for the limit of a node, which starts as that of its NICs.
+    What the cluster has no value of is not fitted; but for the limit of a node, which starts as that of its NICs.
     """
     across, inside = measured.nodes > 1, measured.nodes == 1
     fields = [*INTRA] * bool(inside.any()) + [*INTER] * bool(across.any())
@@ -135,20 +123,17 @@ def not_told_apart(fitted: Cluster, base: Cluster, rates: Rates) -> list[str]:
             f"as {kept}; runs on full nodes would show it"
         ]
     if rates.fields == (NIC,):
-        return [
-            f"{rates.nics} NICs per node are at work in all rows between nodes: a limit of the NIC and one of the node "
-            f"look the same; it is taken to be that of the NIC ({format_rate(nic)}), as {kept}; runs of one rank per "
-            "node, or sendrecv, would tell"
-        ]
-    if rates.fields == (NODE,) and node is not None:
+        taken = f"the NIC ({format_rate(nic)}), as {kept}"
+    elif rates.fields == (NODE,) and node is not None:
         before = base.inter.bandwidth_bytes_per_s
         said = "kept" if nic == before else f"taken from {format_rate(before)} to {format_rate(nic)}"
-        return [
-            f"{rates.nics} NICs per node are at work in all rows between nodes: a limit of the NIC and one of the node "
-            f"look the same; it is taken to be that of the node ({format_rate(node)}), as {kept}, and the NIC is "
-            f"{said}; runs of one rank per node, or sendrecv, would tell"
-        ]
-    return []
+        taken = f"the node ({format_rate(node)}), as {kept}, and the NIC is {said}"
+    else:
+        return []
+    return [
+        f"{rates.nics} NICs per node are at work in all rows between nodes: a limit of the NIC and one of the node "
+        f"look the same; it is taken to be that of {taken}; runs of one rank per node, or sendrecv, would tell"
+    ]
 
 
 def value_of(cluster: Cluster, path: str) -> float | None:

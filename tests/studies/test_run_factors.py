@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fit_runs import fit_factors
-from traincast.calibrate.runs.evaluate import forecast_run, forecast_runs
-from traincast.calibrate.runs.fit import factors_of, sample_of
-from traincast.calibrate.runs.run import RunRow
+from run_factors import factors_of, sample_of
+from traincast.calibrate.kinds.runs import forecast_run, forecast_runs
+from traincast.calibrate.runs import Run
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.hardware.clusters import load_cluster
 from traincast.job.job import JobRequest
@@ -35,7 +35,7 @@ def run(number, framework="nanotron-2024", measured_s=None, **layout):
         "family": f"family {number}",
         "framework": framework,
     }
-    return RunRow(
+    return Run(
         id=f"run-{number}", request=request, cluster=load_cluster("h100"), measured_s=measured_s, full_layout=True,
         groups=labels, cells={},
     )  # fmt: skip

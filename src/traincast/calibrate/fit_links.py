@@ -12,26 +12,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from traincast.calibrate.collectives import size_bands
-from traincast.calibrate.measurements import CollectiveMeasurements
-from traincast.calibrate.search import minimise, scan
-from traincast.calibrate.shows import (
-    FILL,
-    INTER,
-    INTRA,
+from traincast.calibrate.collectives import CollectiveMeasurements, size_bands
+from traincast.calibrate.identifiability import (
     NIC,
     NODE,
     Constants,
     Rates,
     hold_together,
+    identifiable,
     not_told_apart,
     rates_shown,
     start_of,
     value_of,
-    what_shows,
 )
+from traincast.calibrate.kind import FloatArray
+from traincast.calibrate.search import minimise, scan
 from traincast.errors import ConfigError
 from traincast.estimate.collective_table import spread
 from traincast.estimate.collectives.algorithms import Traffic
@@ -40,10 +36,6 @@ from traincast.estimate.collectives.links import Curve, curve, evaluate
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
 from traincast.workload.words import Operation
-
-__all__ = ["INTER", "INTRA", "Fit", "Residual", "fit_links", "from_others", "predictor", "residuals", "with_constants"]
-
-FloatArray = npt.NDArray[np.float64]
 
 _NO_WORSE = 1e-6
 """A constant that can go back to where it was for so much more error, as a fraction, does not show."""
@@ -55,32 +47,16 @@ _WORTH, _SMALL = 1.25, 0.005
 """How much more error in all, as a factor and as a logarithm, it may cost that no band gets worse."""
 _FURTHEST = 10.0
 """How far a constant may go from where it starts, as a logarithm: one that does not show goes anywhere."""
-BANDS = (("up to 64 KiB", 0, 2**16), ("to 1 MiB", 2**16, 2**20), ("to 16 MiB", 2**20, 2**24), ("above", 2**24, 2**63))
-
-
-@dataclass(frozen=True, slots=True)
-class Residual:
-    """Errors of some of the measurements, as fractions of the measured time."""
-
-    of: str
-    """What they have in common: a band of sizes, an operation, or all."""
-    rows: int
-    median: float
-    p95: float
-    bias: float
-    """Signed median: positive where the price is too high."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Fitted constants and what they leave unexplained."""
+    """A cluster with fitted constants."""
 
     cluster: Cluster
     """The given one with the fitted constants."""
     constants: Mapping[str, float]
     """By field path: ``"intra.hop_latency_s"``."""
-    residuals: tuple[Residual, ...]
-    """All rows, then by band of sizes, then by operation; those without rows are left out."""
     notes: tuple[str, ...] = ()
     """What the measurements cannot tell apart, and what was taken instead."""
 
@@ -102,17 +78,12 @@ def fit_links(
     cluster : Cluster
         Where the search starts, and everything that is not fitted.
     fields : sequence of str, optional
-        What is fitted; by default what the measurements show (`what_shows`): of `INTRA` if
-        there are rows on one node, of `INTER` if there are rows on several.
+        What is fitted; by default what the measurements can tell apart (`identifiable`).
     rounds : int, default 4
         Restarts of the search; it is deterministic.
     no_band_worse : bool, default False
         Give no band of sizes up for the others: where the form cannot have all of them, none gets worse than it
         is in `cluster`, if that costs little error in all. For who starts from prices that already hold.
-
-    Returns
-    -------
-    Fit
 
     Raises
     ------
@@ -121,7 +92,7 @@ def fit_links(
     """
     measured = measurements.on(cluster)
     rates = rates_shown(measured, cluster)
-    fields = what_shows(measured, cluster) if fields is None else fields
+    fields = identifiable(measured, cluster) if fields is None else fields
     start = start_of(fields, cluster, rates.nics)
     lacking = [field for field, value in start.items() if value is None]
     if lacking or not fields or not len(measured):
@@ -139,8 +110,7 @@ def fit_links(
     found = search.without_unseen(search.constants(best))
     fitted = search.cluster_of(found)
     shown = {field: value for field, value in found.items() if value is not None}
-    notes = tuple(not_told_apart(fitted, cluster, rates))
-    return Fit(fitted, shown, residuals(measured, search.times(fitted)), notes)
+    return Fit(fitted, shown, tuple(not_told_apart(fitted, cluster, rates)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,20 +186,11 @@ def with_constants(cluster: Cluster, constants: Mapping[str, float | None]) -> C
 
 
 def predictor(measured: CollectiveMeasurements, cluster: Cluster) -> Callable[[Cluster], FloatArray]:
-    """Return a function from a cluster to the price of every measurement, [N].
+    """Return a function from a cluster to the price of every measurement, [N], whose number of nodes is known.
 
-    Parameters
-    ----------
-    measured : CollectiveMeasurements
-        With known numbers of nodes.
-    cluster : Cluster
-        Says which algorithms may run; the function must get clusters that agree on that.
-
-    Returns
-    -------
-    callable
+    `cluster` says which algorithms may run; the function must get clusters that agree on that.
     """
-    keys = list(zip(measured.op, measured.ranks.tolist(), measured.nodes.tolist(), strict=True))
+    keys = measured.groups
     groups = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     group_N = np.array([groups[key] for key in keys])
     traffics = [_traffics(Operation[op.upper()], spread(ranks, nodes), cluster) for op, ranks, nodes in groups]
@@ -247,81 +208,11 @@ def predictor(measured: CollectiveMeasurements, cluster: Cluster) -> Callable[[C
     return times
 
 
-def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
-    """Return the cluster with constants from its datasheet and from other fitted clusters.
-
-    Latencies and fills are the geometric means of those of its kind of links and row of NCCL's tables,
-    or of all where there is none; rates are their usual share of the datasheet's link and
-    memory. What only it may have, such as a rate for pairs, is dropped.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The GPU by its datasheet.
-    others : sequence of Cluster
-        Fitted ones.
-
-    Returns
-    -------
-    Cluster
-
-    Raises
-    ------
-    ConfigError
-        If a datasheet rate is missing.
-    """
-    pcie = cluster.intra.kind == "pcie"
-    # What PCIe gives is a matter of the host, which no GPU tells of another: its architecture says more.
-    same = list(others) if pcie else [other for other in others if other.intra.kind == cluster.intra.kind]
-    alike = [other for other in same if other.gpu.nccl_row == cluster.gpu.nccl_row] or same or list(others)
-
-    def mean(value: Callable[[Cluster], float | None], what: str) -> float:
-        known = [each for each in map(value, alike) if each]
-        if not known or len(known) < len(alike):
-            raise ConfigError(f"no {what} is known of the clusters to learn from", what)
-        return float(np.exp(np.mean(np.log(known))))
-
-    def rate(field: str, datasheet: str) -> float:
-        own = value_of(cluster, datasheet)
-        if own is None:
-            raise ConfigError("is needed to scale the rates of other clusters", datasheet)
-        return own * mean(lambda other: _ratio(value_of(other, field), value_of(other, datasheet)), field)
-
-    learnt = ["intra.base_latency_s", "intra.hop_latency_s", *([] if pcie else FILL)]
-    learnt += ["intra.crowding"] * all(other.intra.crowding for other in alike)
-    constants: dict[str, float | None] = dict.fromkeys(field for field in INTRA if field.startswith("intra."))
-    constants |= {field: mean(lambda other, field=field: value_of(other, field), field) for field in learnt}  # type: ignore[misc]
-    constants["intra.bandwidth_bytes_per_s"] = rate("intra.bandwidth_bytes_per_s", "gpu.link_bytes_per_s")
-    if pcie:  # there the form has neither a fill nor a rate of copies
-        constants |= {"intra.fill_latency_s": 0.0, "intra.fill_bytes": 1.0}
-    else:
-        constants["gpu.copy_bytes_per_s"] = rate("gpu.copy_bytes_per_s", "gpu.hbm_bytes_per_s")
-    return with_constants(cluster, constants)
-
-
-def residuals(measured: CollectiveMeasurements, predicted_N: FloatArray) -> tuple[Residual, ...]:
-    """Return the errors of predictions: of all rows, by band of sizes, by operation."""
-    errors_N, size_N, op_N = predicted_N / measured.time_s - 1.0, measured.size_bytes, np.array(measured.op)
-    masks = {"all": np.ones(len(size_N), dtype=bool)}
-    masks |= {band: (size_N > low) & (size_N <= high) for band, low, high in BANDS}
-    masks |= {name: op_N == name for name in sorted(set(measured.op))}
-    found = []
-    for name, mask in masks.items():
-        if mask.any():
-            median, p95 = np.quantile(np.abs(errors_N[mask]), (0.5, 0.95)).tolist()
-            found.append(Residual(name, int(mask.sum()), median, p95, float(np.median(errors_N[mask]))))
-    return tuple(found)
-
-
 def _traffics(operation: Operation, placement: Placement, cluster: Cluster) -> list[Traffic]:
     found = [traffic for _, traffic in candidates(operation, placement, cluster)]
     if not found:
         raise ConfigError(f"no algorithm can do {operation.name} over {placement.ranks} ranks", cluster.name)
     return found
-
-
-def _ratio(value: float | None, over: float | None) -> float | None:
-    return None if value is None or over is None else value / over
 
 
 def _loss(measured: CollectiveMeasurements) -> Callable[[FloatArray], float]:

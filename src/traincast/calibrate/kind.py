@@ -1,50 +1,46 @@
-"""The contract of a kind of measurements that predictions can be held against."""
+"""Kinds of measurements that predictions can be held against: how a file shows its kind, and what predicts its rows."""
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from traincast.calibrate.measurements import Skipped
-from traincast.calibrate.tables import Table
+from traincast.calibrate.nccl_logs import is_nccl_log
+from traincast.calibrate.tables import Skipped, Table, read_table
 from traincast.diagnostics import Note
+from traincast.formats.recognise import Known, Teller
 from traincast.hardware.cluster import Cluster
 from traincast.registry import Registry
 
+IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 Labels = tuple[str | int | float | None, ...]
+ClusterLike = str | PathLike[str] | Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping:
-    """One way to put rows into groups.
-
-    Parameters
-    ----------
-    by : str
-        What is told apart: ``"gpu"``.
-    names : tuple of str
-        The groups, in the order to show them.
-    index : array of int
-        Position in `names` of the group of each row.
-    """
+    """One way to put rows into groups."""
 
     by: str
+    """What is told apart: ``"gpu"``."""
     names: tuple[str, ...]
-    index: npt.NDArray[np.int64]
+    """The groups, in the order to show them."""
+    index: IntArray
+    """Position in `names` of the group of each row."""
 
     @classmethod
     def of(cls, by: str, labels: Sequence[str | int]) -> "Grouping":
         """Return the groups of equal labels; numbers rise, words are in their alphabet's order."""
         order = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
         position = {label: index for index, label in enumerate(order)}
-        return cls(
-            by=by,
-            names=tuple(str(label) for label in order),
-            index=np.array([position[label] for label in labels], np.int64),
-        )
+        index = np.array([position[label] for label in labels], np.int64)
+        return cls(by=by, names=tuple(map(str, order)), index=index)
 
     def within(self, outer: "Grouping") -> "Grouping":
         """Return the groups of both: each of `outer` is told apart by these."""
@@ -53,17 +49,8 @@ class Grouping:
         return Grouping(by=f"{outer.by}+{self.by}", names=names, index=pair)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratios:
-    """Ratios of pairs of rows that differ in one thing alone.
-
-    Parameters
-    ----------
-    name : str
-        The one thing: ``"weak scaling"``.
-    measured, predicted : array of float
-        The same ratios twice; `predicted` is NaN where a row has no prediction.
-    """
+class Ratios(NamedTuple):
+    """Ratios of pairs of rows that differ in one thing alone, ``"weak scaling"``; `predicted` is NaN without one."""
 
     name: str
     measured: FloatArray
@@ -88,12 +75,8 @@ class Predictions:
         Every row without a prediction, those that could not be used at all first.
     rows : int
         Rows in the file; those that could not be used at all are in no column and no group.
-    notes : tuple of Note
-        What was assumed.
     spread : array of float, optional
         Half the width of each prediction's interval, in logarithms.
-    ratios : tuple of Ratios
-        Ratios of rows that differ in one thing alone.
     kept : object
         What the kind needs to leave groups out without predicting every row again (`Request.kept`).
     """
@@ -127,7 +110,7 @@ class Request:
         `Predictions.kept` of the same table, where it has been predicted already.
     """
 
-    cluster: str | PathLike[str] | Cluster | None = None
+    cluster: ClusterLike | None = None
     leave_out: str | None = None
     progress: Callable[[int, int], None] | None = None
     kept: object = None
@@ -139,8 +122,6 @@ class Kind:
 
     Parameters
     ----------
-    name : str
-        Name in `KINDS`.
     title : str
         What the rows are, for people.
     quantity : str
@@ -155,6 +136,8 @@ class Kind:
         Those of them that `predict` can leave out.
     shown : tuple of str
         Those of them that are shown where nothing else is asked for; all by default.
+    commands : str
+        Commands that take such a file.
     """
 
     name: str
@@ -165,6 +148,38 @@ class Kind:
     by: tuple[str, ...]
     leaves_out: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
+    commands: str = "traincast validate takes it"
 
 
 KINDS: Registry[Kind] = Registry("kind of measurements", "traincast.calibrate.kinds")
+
+
+def kind_of(columns: Sequence[str]) -> Kind | None:
+    """Return the kind of a file with these columns; None where it is of none."""
+    return next((kind for kind in KINDS.entries() if kind.fits(columns)), None)
+
+
+def _nccl_log(path: Path, head: str) -> Known | None:
+    """Tell a log of nccl-tests by its header."""
+    if not is_nccl_log(head):
+        return None
+    rows = read_table(path).rows
+    runs = sorted({(row.cells["op"], int(row.cells["ranks"])) for row in rows})
+    shown = ", ".join(f"{op} over {ranks} ranks" for op, ranks in runs[:4]) + (", ..." if len(runs) > 4 else "")
+    suspect = sum("suspect" in row.cells for row in rows)
+    doubt = f", {suspect} of them not to be trusted" if suspect else ""
+    what = f"log of nccl-tests ({shown}; {len(rows)} timings{doubt})"
+    return Known("nccl-tests", what, KINDS.get("collectives").commands)
+
+
+def _table(path: Path, head: str) -> Known | None:
+    """Tell a table of measurements by its columns."""
+    first = next(csv.reader(head.splitlines()[:1]), [])
+    kind = kind_of(tuple(name.strip().lower() for name in first))
+    if kind is None:
+        return None
+    return Known(kind.name, f"table of {kind.title} ({len(read_table(path).rows)} rows)", kind.commands)
+
+
+TELLERS: tuple[Teller, ...] = (_nccl_log, _table)
+"""What `traincast.formats.recognise` is handed, to tell logs and tables of measurements from other files."""

@@ -1,5 +1,9 @@
-"""Fit a cluster's constants to measured collectives, and say how far off they were and are."""
+"""Fit a cluster to measured collectives, say how far off it was and is, and write it as a TOML file for ``--cluster``.
 
+With it the measured times themselves, as tables, where asked for.
+"""
+
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from os import PathLike
@@ -7,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.calibrate.collectives import price_measured, read_collectives, size_bands
-from traincast.calibrate.contract import FloatArray
-from traincast.calibrate.fit import fit_links
-from traincast.calibrate.measurements import CollectiveMeasurements, Skipped
-from traincast.calibrate.profile import cluster_toml, measured_tables
-from traincast.calibrate.statistics import Statistics, statistics
+from traincast.calibrate.collectives import CollectiveMeasurements, price_measured, read_collectives, size_bands
+from traincast.calibrate.fit_links import fit_links
+from traincast.calibrate.kind import FloatArray
+from traincast.calibrate.tables import Skipped
+from traincast.calibrate.validate import Statistics, statistics
 from traincast.errors import CalibrationError
-from traincast.hardware.cluster import Cluster, Measured
+from traincast.hardware.cluster import Cluster, Measured, MeasuredTable
 from traincast.progress import announce
 
 _ANNOUNCED_ROWS = 5_000
@@ -24,18 +27,19 @@ _ROWS_PER_S = 1400
 _WORSE = 0.01
 """How much larger the median error of a band must be, as a fraction, to be told."""
 
+_NOT_WRITTEN = ("name", "sources")
+"""The name is that of the file, and sources stand beside their numbers."""
+_LISTS = ("measured",)
+"""What is written as a list of tables."""
+_FILES = ("fabric.file",)
+"""Paths, which must not depend on where the profile is written."""
+_LEAST_SIZES = 2
+"""With fewer sizes there is no line between them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """How far off the prices of some rows are.
-
-    Parameters
-    ----------
-    name : str
-        ``"all"``, or a band of sizes.
-    before, after : Statistics
-        With the constants of the base and with the fitted ones, over the same rows.
-    """
+    """How far off the prices of all rows or of a band of sizes are, by the constants of the base and the fitted."""
 
     name: str
     before: Statistics
@@ -44,33 +48,20 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A cluster fitted to measurements.
-
-    Parameters
-    ----------
-    files : tuple of str
-        What was read.
-    base : Cluster
-        What the fit started from.
-    cluster : Cluster
-        The base with the fitted constants, each with its source.
-    fitted : tuple of str
-        Numbers that the fit changed.
-    residuals : tuple of Residuals
-        Of all rows, then by band of sizes; in sample.
-    skipped : tuple of Skipped
-        Rows that were left out, and why.
-    notes : tuple of str
-        What the measurements cannot tell apart, and what was taken instead.
-    """
+    """A cluster fitted to measurements."""
 
     files: tuple[str, ...]
     base: Cluster
+    """What the fit started from."""
     cluster: Cluster
+    """The base with the fitted constants, each with its source."""
     fitted: tuple[str, ...]
+    """Numbers that the fit changed."""
     residuals: tuple[Residuals, ...]
+    """Of all rows, then by band of sizes; in sample."""
     skipped: tuple[Skipped, ...]
     notes: tuple[str, ...] = ()
+    """What the measurements cannot tell apart, and what was taken instead."""
 
     def profile(self) -> str:
         """Return the fitted cluster as a TOML file for ``--cluster``, with its residuals as comments."""
@@ -105,10 +96,6 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: boo
         Whether the profile keeps the measured times as well: they then are the price of just
         the operations and groups that were measured, and the formula that of all others.
 
-    Returns
-    -------
-    Calibration
-
     Raises
     ------
     FormatError
@@ -131,10 +118,10 @@ def calibrate(paths: Sequence[str | PathLike[str]], base: Cluster, *, table: boo
     fit = fit_links(measured, base, no_band_worse=True)
     cluster = fit.cluster
     changed = tuple(_changed(base, cluster))
-    source = f"fitted by traincast calibrate to {', '.join(files)}"
+    sources = dict(base.sources) | dict.fromkeys(changed, f"fitted by traincast calibrate to {', '.join(files)}")
     residuals = tuple(_residuals(measured, base, cluster))
     kept = measured_tables(measured, f"medians of {', '.join(files)}") if table else ()
-    profile = _with_sources(cluster, base, changed, source)
+    profile = replace(cluster, sources=tuple(sources.items()))
     if kept:
         profile = replace(profile, measured=Measured(tables=kept, intra=cluster.intra, inter=cluster.inter))
     return Calibration(
@@ -160,14 +147,10 @@ def _changed(base: object, fitted: object, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{field.name}"
 
 
-def _with_sources(cluster: Cluster, base: Cluster, changed: Sequence[str], source: str) -> Cluster:
-    """Return the fitted cluster with a source for each number that the fit changed."""
-    sources = {**dict(base.sources), **dict.fromkeys(changed, source)}
-    return replace(cluster, sources=tuple(sources.items()))
-
-
 def _residuals(measured: CollectiveMeasurements, base: Cluster, cluster: Cluster) -> Iterator[Residuals]:
-    before, after = _times(measured, base), _times(measured, cluster)
+    before, after = (
+        np.array([price.time_s for price in price_measured(measured, each)], np.float64) for each in (base, cluster)
+    )
     bands = size_bands(measured.size_bytes)
     masks = {"all": np.ones(len(measured), dtype=bool)}
     masks |= {name: bands.index == position for position, name in enumerate(bands.names)}
@@ -188,9 +171,95 @@ def _worse_bands(residuals: Sequence[Residuals]) -> Iterator[str]:
             )
 
 
-def _times(measured: CollectiveMeasurements, cluster: Cluster) -> FloatArray:
-    return np.array([price.time_s for price in price_measured(measured, cluster)], np.float64)
-
-
 def _percent(error: float | None) -> str:
     return "-" if error is None else f"{100 * error:.1f} %"
+
+
+def cluster_toml(cluster: Cluster, comments: Sequence[str] = ()) -> str:
+    """Return a cluster as TOML that builds on no other file, its sources beside the numbers and comments first.
+
+    `load_cluster` of it gives an equal cluster, but for its name.
+    """
+    # A line break in a file's name must not end a comment.
+    lines = ["".join(char if char.isprintable() else " " for char in f"# {comment}").rstrip() for comment in comments]
+    lines += _table(cluster, "", dict(cluster.sources))
+    for field in fields(cluster):
+        section = getattr(cluster, field.name)
+        if is_dataclass(section) and field.name not in _LISTS:
+            lines += ["", f"[{field.name}]", *_table(section, f"{field.name}.", dict(cluster.sources))]
+    for table in cluster.measured.tables if cluster.measured else ():
+        lines += ["", "[[measured]]", *_table(table, "", {})]
+    return "\n".join(lines) + "\n"
+
+
+def _table(values: object, prefix: str, sources: dict[str, str]) -> Iterator[str]:
+    """Yield a line per plain value of a dataclass; what is as its default is left out."""
+    if not is_dataclass(values):
+        return
+    for field in fields(values):
+        path, value = f"{prefix}{field.name}", getattr(values, field.name)
+        if path in _NOT_WRITTEN or is_dataclass(value) or value == field.default:
+            continue
+        text = _value(Path(value).resolve() if path in _FILES else value, path)
+        source = sources.get(path)
+        yield f"{field.name} = " + (text if source is None else f"{{ value = {text}, source = {_text(source)} }}")
+
+
+def _value(value: object, path: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str | Path):
+        return _text(str(value))
+    if isinstance(value, tuple):
+        return f"[{', '.join(_value(each, path) for each in value)}]"
+    raise CalibrationError(f"{path} is a {type(value).__name__}, which cannot be written to a cluster file")
+
+
+def _text(text: str) -> str:
+    # A JSON string is a TOML basic string, but for the one control character that JSON lets through.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def measured_tables(measured: CollectiveMeasurements, source: str) -> tuple[MeasuredTable, ...]:
+    """Return a table per operation and group, sorted: the median time of each size, never falling with it.
+
+    The numbers of nodes are known; groups with one size only are left out. `source` says where the times come from.
+    """
+    keys = measured.groups
+    tables = []
+    for key in sorted(set(keys)):
+        rows = np.array([each == key for each in keys])
+        sizes, group = np.unique(measured.size_bytes[rows], return_inverse=True)
+        if len(sizes) < _LEAST_SIZES:
+            continue
+        times = [np.median(measured.time_s[rows][group == index]) for index in range(len(sizes))]
+        rising = np.exp(never_falling(np.log(times)))
+        tables.append(
+            MeasuredTable(
+                op=key[0],
+                ranks=key[1],
+                nodes=key[2],
+                size_bytes=tuple(sizes.tolist()),
+                # Four digits are far below the noise, and rounding keeps the order.
+                time_s=tuple(float(f"{time:.4g}") for time in rising),
+                source=source,
+            )
+        )
+    return tuple(tables)
+
+
+def never_falling(values: Sequence[float] | FloatArray) -> FloatArray:
+    """Return the sequence that never falls and is nearest to some values, in least squares.
+
+    Neighbours that fall are replaced by their mean until none do: pool adjacent violators, Ayer, Brunk, Ewing, Reid and
+    Silverman, 1955.
+    """
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        pools.append((float(value), 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (one, many), (two, more) = pools[-2:]
+            pools[-2:] = [((one * many + two * more) / (many + more), many + more)]
+    return np.repeat([value for value, _ in pools], [count for _, count in pools])

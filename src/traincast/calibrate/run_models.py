@@ -1,7 +1,7 @@
-"""Build a model from the columns of a table of measured runs."""
+"""Models of measured runs, by the columns of their table."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,24 +42,11 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def model_from_columns(row: Mapping[str, str]) -> Model:
-    """Return the model of a row of ``measured_training_runs.csv``.
+    """Return the model of a row's columns, any of which may be missing, under the row's own name.
 
     What the columns leave open is taken from the built-in model of the row's name, or from the family that
     the name begins with; what they say wins, so that a model cut down to fewer layers is described as it ran.
-    Learned positions are as many as the tokens of a sequence, as trainers set them. `_as_trained` has what
-    else follows from the row.
-
-    Parameters
-    ----------
-    row : mapping
-        The columns ``model``, ``layers``, ``hidden``, ``ffn_hidden``, ``heads``, ``kv_heads``, ``head_dim``,
-        ``vocab``, ``experts``, ``topk``, ``moe_ffn``, ``params_b``, ``seq_len``, ``mtp_layers`` and ``id``; any
-        may be empty or missing.
-
-    Returns
-    -------
-    Model
-        Under the row's own name.
+    `_as_trained` has what else follows from the row.
 
     Raises
     ------
@@ -75,7 +62,11 @@ def model_from_columns(row: Mapping[str, str]) -> Model:
     known = builtin if builtin is not None else family_table(name)
     given = _given(row)
     table = _with_head_dim(merged(known or {}, given), given)
-    lacking = [column for column, path in _COLUMNS if column in _needed(table) and _at(table, path) is None]
+    needed = {"layers", "hidden", "ffn_hidden", "vocab", "heads"}
+    # A missing kv_heads or head_dim follows from heads.
+    needed |= {"experts", "topk", "moe_ffn"} if "experts" in table else set()
+    known_of = {column: _section(table, section).get(name) for column, (*section, name) in _COLUMNS}
+    lacking = [column for column, value in known_of.items() if column in needed and value is None]
     shown = row.get("id") or name
     if lacking or known is None:
         what = f"the columns {', '.join(lacking)} are empty" if lacking else "nothing tells its kind of layers"
@@ -98,10 +89,9 @@ def _given(row: Mapping[str, str]) -> dict[str, Any]:
     return given
 
 
-def _needed(table: Mapping[str, Any]) -> set[str]:
-    """Return the columns without which a shape is incomplete; a missing kv_heads or head_dim follows from heads."""
-    experts = {"experts", "topk", "moe_ffn"} if "experts" in table else set()
-    return {"layers", "hidden", "ffn_hidden", "vocab", "heads"} | experts
+def _section(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    """Return a part of a model's table, empty where it has none."""
+    return table.get(path[0], {}) if path else table
 
 
 def _with_head_dim(table: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,13 +142,6 @@ def _head_by_count(model: Model, row: Mapping[str, str]) -> Model:
     untied = replace(model, tied_embeddings=False)
     closer = abs(parameters(untied).total - printed) < abs(parameters(model).total - printed)
     return untied if closer else model
-
-
-def _at(table: Mapping[str, Any], path: tuple[str, ...]) -> object:
-    value: Any = table
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def _whole(row: Mapping[str, str], column: str) -> int | None:

@@ -1,0 +1,377 @@
+"""Training runs, against full simulations of their jobs: their steps, and the memory that they report.
+
+A run's memory may be what PyTorch's allocator has given out, what it holds, or what the driver shows (``memory_kind``).
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from multiprocessing import get_context
+
+import numpy as np
+
+from traincast.calibrate.kind import KINDS, FloatArray, Grouping, Kind, Labels, Predictions, Ratios, Request
+from traincast.calibrate.runs import GROUPINGS as LABELS
+from traincast.calibrate.runs import (
+    Run,
+    assumed_framework,
+    assumed_frameworks,
+    holds_memory,
+    holds_steps,
+    job_of_run,
+    precision_class,
+    read_runs,
+)
+from traincast.calibrate.tables import Skipped, Table
+from traincast.diagnostics import Note
+from traincast.errors import InfeasibleError, TraincastError
+from traincast.estimate.factors import FactorTable, shipped_factors
+from traincast.estimate.memory import StageMemory, fits, stage_memory
+from traincast.estimate.memory.fits import REFUSED_ABOVE
+from traincast.schedules.plan import SCHEDULES
+from traincast.simulation.confidence import Z, deviation, sensitivities
+from traincast.simulation.job_step import run_job
+from traincast.simulation.step import Setting
+from traincast.units import format_share
+
+BOARD = "board"
+"""Grouping by what the accuracy page shows: pretraining runs with a full layout (``dense BF16/FP16`` ... ``MoE``),
+those without, adapters, and of sweeps over layouts the fastest repeats (``best``) and all others."""
+GROUPINGS = (BOARD, "moe", "precision", "gpu", "framework", "source", "task", "layout")
+MEMORY_GROUPINGS = ("source", "gpu", "model", "framework")
+ONE_DEVIATION = 0.68
+"""Share of a normal distribution within one standard deviation."""
+_CHUNK = 8
+"""Runs that a worker takes at a time."""
+_OUTCOMES = {"ok": "ran", "crashed": "crashed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is forecast of a run; `step_s` None where it cannot be, for the reason given."""
+
+    step_s: float | None
+    deviation: float = 0.0
+    """Standard deviation of the logarithm of the step."""
+    slopes: Mapping[str, float] = field(default_factory=dict)
+    """Sensitivities, by the class of the factor."""
+    gpu: str = ""
+    framework: str = ""
+    reason: str = ""
+
+
+def forecast_run(run: Run, factors: FactorTable, engine: str = "auto") -> Forecast:
+    """Forecast one run."""
+    try:
+        job = job_of_run(run)
+        gpu = run.cluster.gpu
+        done = run_job(job, Setting(cluster=run.cluster, engine=engine), factors.for_job(gpu, job.framework.name))
+    except TraincastError as error:
+        return Forecast(step_s=None, reason=str(error))
+    slopes = sensitivities(done)
+    return Forecast(
+        step_s=done.step_s,
+        deviation=deviation(done, factors, slopes),
+        slopes=slopes,
+        gpu=gpu.name,
+        framework=job.framework.name,
+    )
+
+
+def forecast_runs(
+    runs: Sequence[Run], factors: Sequence[FactorTable], progress: Callable[[int], None] | None = None
+) -> list[Forecast]:
+    """Forecast runs, each with its own factors, on all cores; `progress` is told after every run how many are done."""
+    found = []
+    for forecast in _forecasts(list(zip(runs, factors, strict=True))):
+        found.append(forecast)
+        if progress is not None:
+            progress(len(found))
+    return found
+
+
+def _forecasts(work: list[tuple[Run, FactorTable]]) -> Iterator[Forecast]:
+    workers = min(os.cpu_count() or 1, len(work) // _CHUNK)
+    if workers < 2:
+        yield from map(_forecast, work)
+        return
+    # Forked workers share what is loaded already; every other way to start them would import it again.
+    method = "fork" if hasattr(os, "fork") else None
+    with ProcessPoolExecutor(workers, mp_context=get_context(method)) as pool:
+        yield from pool.map(_forecast, work, chunksize=_CHUNK)
+
+
+def _forecast(work: tuple[Run, FactorTable]) -> Forecast:
+    # For many runs the compiled engine pays from the first on.
+    return forecast_run(*work, engine="kernel" if find_spec("numba") else "auto")
+
+
+def predict_steps(table: Table, request: Request) -> Predictions:
+    """Return runs with the forecasts of their steps, in seconds; those without one are skipped with their reason.
+
+    The cluster of the request is that of every row; else each row's own, by its GPU.
+    """
+    runs, skipped = read_runs(table, request.cluster)
+    rows = [run for run in runs if run.measured_s is not None]
+    forecasts = forecast_runs(rows, [shipped_factors()] * len(rows), counter(request, len(rows)))
+    return step_predictions(table, rows, forecasts, skipped)
+
+
+def counter(request: Request, rows: int) -> Callable[[int], None] | None:
+    """Return who is told how many of the rows are forecast; None where nobody is."""
+    tell = request.progress
+    return None if tell is None else lambda count: tell(count, rows)
+
+
+def step_predictions(
+    table: Table, rows: Sequence[Run], forecasts: Sequence[Forecast], skipped: Sequence[Skipped]
+) -> Predictions:
+    """Return the predictions that forecasts of a table's runs make."""
+    predicted = np.array([np.nan if each.step_s is None else each.step_s for each in forecasts], np.float64)
+    reasons = [Skipped(run.id, each.reason) for run, each in zip(rows, forecasts, strict=True) if each.step_s is None]
+    labels = labels_of(rows)
+    details: dict[str, Labels] = {
+        **{name: labels[name] for name in (BOARD, "source", "framework")},
+        "framework_assumed": tuple("framework not known" if assumed_framework(run) else None for run in rows),
+        **{name: labels[name] for name in ("model", "gpu", "precision")},
+    }
+    for name in ("gpus", "tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "seq_length", "recompute"):
+        details[name] = tuple(getattr(run.request, name) for run in rows)
+    return Predictions(
+        ids=tuple(run.id for run in rows),
+        measured=np.array([run.measured_s for run in rows], np.float64),
+        predicted=predicted,
+        details=details,
+        groupings=tuple(Grouping.of(name, labels[name]) for name in (*GROUPINGS, "family")),
+        skipped=(*skipped, *reasons),
+        rows=table.size,
+        notes=assumed_frameworks(rows),
+        spread=Z * np.array([each.deviation for each in forecasts], np.float64),
+        ratios=tuple(_ratios(rows, predicted)),
+        kept=list(forecasts),
+    )
+
+
+def labels_of(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
+    """Return the group of each run in each grouping of runs and in `BOARD`."""
+    best = {run.id for run in fastest_repeats(runs)}
+    labels = {name: tuple(run.groups[name] for run in runs) for name in LABELS}
+    return labels | {BOARD: tuple(_board(run, best) for run in runs)}
+
+
+def fastest_repeats(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Return the fastest of the runs that are repeats of one layout (column ``repeat_of``); others are left out."""
+    best: dict[str, tuple[float, Run]] = {}
+    for run in runs:
+        name = run.cells.get("repeat_of")
+        if name and run.measured_s is not None and (name not in best or run.measured_s < best[name][0]):
+            best[name] = run.measured_s, run
+    return tuple(run for _, run in best.values())
+
+
+def _board(run: Run, best: set[str]) -> str:
+    if "sweep" in run.cells:
+        return "best" if run.id in best else "others"
+    if not run.full_layout:
+        return "layout not full" if run.groups["task"] == "pretrain" else run.groups["task"]
+    if run.groups["moe"] == "moe":
+        return "MoE"
+    precision = run.groups["precision"]
+    return f"dense {'BF16/FP16' if precision in ('bf16', 'fp16') else precision.upper()}"
+
+
+_SAME = (
+    *("source", "source_url_or_repo_path", "model", "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "head_dim"),
+    *("vocab", "experts", "topk", "moe_ffn", "seq_len", "micro_batch", "gpu", "gpus_per_node", "tp", "pp", "vpp", "cp"),
+    *("ep", "sequence_parallel", "recompute", "framework", "interconnect", "x_task"),
+)
+"""Columns that both runs of a pair share; an empty one is equal to an empty one."""
+
+
+def weak_scaling_pairs(runs: Iterable[Run]) -> list[tuple[Run, Run]]:
+    """Return each run with a step after the smallest that is alike but for GPUs and batch, at equal batch per GPU."""
+    pairs = []
+    # The kind of sharding without its group, which grows with the GPUs.
+    kept = ((run, run.request, _sharding(run).rstrip("0123456789-()")) for run in runs)
+    for alike in _alike(
+        (run, (run.cells.get("precision"), sharding, job.global_batch / job.gpus)) for run, job, sharding in kept
+    ):
+        first, *others = sorted(alike, key=lambda run: (run.request.gpus, run.id))
+        # Runs of one size are repeats: one of them stands for all.
+        sizes = {run.request.gpus: run for run in reversed(others)}
+        pairs += [(first, run) for gpus, run in sorted(sizes.items()) if gpus > first.request.gpus]
+    return pairs
+
+
+def precision_pairs(runs: Iterable[Run]) -> list[tuple[Run, Run]]:
+    """Return each fp8 run with a step after the bf16 run that is alike but for the precision."""
+    pairs = []
+    for alike in _alike((run, (run.request.gpus, run.request.global_batch, _sharding(run))) for run in runs):
+        by_class: dict[str, Run] = {}
+        for run in sorted(alike, key=lambda run: run.id):
+            by_class.setdefault(precision_class(run.request.precision), run)
+        if {"bf16", "fp8"} <= set(by_class):
+            pairs.append((by_class["bf16"], by_class["fp8"]))
+    return pairs
+
+
+def _sharding(run: Run) -> str:
+    return run.cells.get("zero_or_fsdp", "")
+
+
+def _alike(runs: Iterable[tuple[Run, tuple[object, ...]]]) -> list[list[Run]]:
+    """Return the runs with a step that share `_SAME` and what stands beside them, where there are several."""
+    found: defaultdict[tuple[object, ...], list[Run]] = defaultdict(list)
+    for run, further in runs:
+        if run.measured_s is not None:
+            found[(*(run.cells.get(name) for name in _SAME), *further)].append(run)
+    return [alike for alike in found.values() if len(alike) > 1]
+
+
+def _ratios(rows: Sequence[Run], predicted: FloatArray) -> Iterator[Ratios]:
+    """Yield how well ratios of like runs are forecast."""
+    seen = [run for run in rows if is_fitted(run)]
+    step_s = {run.id: each for run, each in zip(rows, predicted.tolist(), strict=True)}
+    for name, pairs in (("weak scaling", weak_scaling_pairs(seen)), ("fp8 over bf16", precision_pairs(seen))):
+        if pairs:
+            measured = [(second.measured_s or np.nan) / (first.measured_s or np.nan) for first, second in pairs]
+            forecast = [step_s[second.id] / step_s[first.id] for first, second in pairs]
+            yield Ratios(name, np.array(measured, np.float64), np.array(forecast, np.float64))
+
+
+def is_fitted(run: Run) -> bool:
+    """Say whether the shipped factors were fitted to runs like this one: pretraining, with a full layout."""
+    return run.full_layout and "sweep" not in run.cells
+
+
+@dataclass(frozen=True, slots=True)
+class RunMemory:
+    """What is predicted of one run."""
+
+    stage: StageMemory | None
+    """Memory of the stage that is printed; None where the layout cannot be run at all."""
+    meaning: str
+    """``allocated``, ``reserved`` or ``device``."""
+    fits: bool
+    """Whether every stage fits, taking the memory model at its word."""
+    refused: bool
+    """Whether a forecast would refuse it: it cannot be run, or fitting is very unlikely."""
+    reason: str = ""
+    """Why it cannot be run, or what it lacks."""
+
+    @property
+    def peak_bytes(self) -> float:
+        """The peak in the source's meaning."""
+        if self.stage is None:
+            return float("nan")
+        return {"allocated": self.stage.allocated, "reserved": self.stage.reserved}.get(self.meaning, self.stage.peak)
+
+
+def memory_of_run(run: Run) -> RunMemory:
+    """Return the memory of a measured run; a `TraincastError` if the run cannot be described."""
+    try:
+        job = job_of_run(run)
+    except InfeasibleError as error:
+        return RunMemory(None, run.memory_kind, False, True, str(error))
+    parallel = job.parallel
+    plan = SCHEDULES.get(job.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
+    stages = stage_memory(job, plan)
+    printed = stages[0] if run.first_stage_memory else max(stages, key=lambda stage: stage.peak)
+    verdict = fits(job, plan, run.cluster.gpu.memory_bytes, run.cluster.gpus_per_node)
+    return RunMemory(printed, run.memory_kind, verdict.fits, verdict.refused, "" if verdict.fits else verdict.text)
+
+
+def predict_memory(table: Table, request: Request) -> Predictions:
+    """Return the memory of runs that print it, in bytes, and how many layouts are rightly called infeasible.
+
+    Runs without memory are skipped, the counts of feasible ones are notes. Nothing can be left out: the model has no
+    constant that is fitted to these runs.
+    """
+    runs, unread = read_runs(table, request.cluster)
+    skipped = list(unread)
+    kept: list[tuple[Run, RunMemory]] = []
+    judged: dict[str, list[RunMemory]] = {}
+    for run in runs:
+        if run.peak_bytes is None and run.outcome == "ok":
+            skipped.append(Skipped(run.id, "its memory is not printed"))
+            continue
+        try:
+            found = memory_of_run(run)
+        except TraincastError as error:
+            skipped.append(Skipped(run.id, str(error)))
+            continue
+        judged.setdefault(run.outcome, []).append(found)
+        if run.peak_bytes is None:
+            skipped.append(Skipped(run.id, f"it did not run; the model says it {'fits' if found.fits else 'cannot'}"))
+        elif found.stage is None:
+            skipped.append(Skipped(run.id, found.reason))
+        else:
+            kept.append((run, found))
+    details: dict[str, Labels] = {name: tuple(run.groups[name] for run, _ in kept) for name in MEMORY_GROUPINGS}
+    details["meaning"] = tuple(found.meaning for _, found in kept)
+    for name in ("parameters", "gradients", "optimizer", "activations", "other"):
+        details[f"{name}_bytes"] = tuple(getattr(found.stage, name) for _, found in kept)
+    measured = np.array([run.peak_bytes for run, _ in kept], np.float64)
+    predicted = np.array([found.peak_bytes for _, found in kept], np.float64)
+    notes = [_verdicts(outcome, found) for outcome, found in sorted(judged.items())]
+    return Predictions(
+        ids=tuple(run.id for run, _ in kept),
+        measured=measured,
+        predicted=predicted,
+        details=details,
+        groupings=tuple(Grouping.of(name, [run.groups[name] for run, _ in kept]) for name in MEMORY_GROUPINGS),
+        skipped=tuple(skipped),
+        rows=table.size,
+        notes=(*notes, *_spread(measured, predicted), *assumed_frameworks([run for run, _ in kept])),
+    )
+
+
+def _verdicts(outcome: str, found: list[RunMemory]) -> Note:
+    """Say how many runs of an outcome the model calls infeasible, and how many a forecast would refuse."""
+    called, refused = sum(not each.fits for each in found), sum(each.refused for each in found)
+    shares = [format_share(count / len(found)) for count in (called, refused)]
+    return Note(
+        f"infeasible-{outcome}",
+        f"of {len(found)} runs that {_OUTCOMES[outcome]}, {called} are called infeasible ({shares[0]}); "
+        f"{refused} are refused ({shares[1]}): their chance of not fitting is above "
+        f"{format_share(REFUSED_ABOVE, 0)}",
+    )
+
+
+def _spread(measured: FloatArray, predicted: FloatArray) -> list[Note]:
+    """Say how far the model is off: the deviation that `traincast.estimate.memory.fits` takes."""
+    if not measured.size:
+        return []
+    within = float(np.quantile(np.abs(np.log(measured / predicted)), ONE_DEVIATION))
+    text = (
+        f"{format_share(ONE_DEVIATION, 0)} of the runs lie within {format_share(within)} (logarithm of measured over "
+        "predicted memory)"
+    )
+    return [Note("spread", text)]
+
+
+KIND = KINDS.register("training-runs")(
+    Kind(
+        name="training-runs",
+        title="steps of published training runs",
+        quantity="step_s",
+        fits=holds_steps,
+        predict=predict_steps,
+        by=(*GROUPINGS, "family"),
+        shown=GROUPINGS[:1],
+    )
+)
+KINDS.register("memory-of-runs")(
+    Kind(
+        name="memory-of-runs",
+        title="memory of published training runs",
+        quantity="peak_bytes",
+        # Files that have steps too are of the kind above; `validate` takes this one by its name.
+        fits=lambda columns: holds_memory(columns) and not holds_steps(columns),
+        predict=predict_memory,
+        by=MEMORY_GROUPINGS,
+    )
+)

@@ -1,0 +1,304 @@
+"""What a row of the common schema says of its job, its framework and its network.
+
+What no column says stays open, and `traincast.job.resolve` decides it by framework.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+from math import prod
+from typing import Any, NamedTuple
+
+import msgspec
+
+from traincast.calibrate.tables import Row
+from traincast.diagnostics import Note
+from traincast.errors import ConfigError, FormatError
+from traincast.files import parse_toml
+from traincast.hardware.gpu import find_gpu
+from traincast.job.frameworks import DEFAULT_FRAMEWORK, framework_names, framework_of_year, load_framework
+from traincast.job.job import JobRequest
+from traincast.job.parallel import MAX_WORLD_SIZE
+from traincast.model.model import Model
+
+ASSUMED_FRAMEWORK = "unknown-framework"
+"""Code of the note that a row's column names no framework that is known."""
+
+_COUNTS = ("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "grad_reduce_bytes")
+_TEXTS = ("precision", "recompute")
+_SWITCHES = (
+    *("sequence_parallel", "cuda_graphs"),
+    *("overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p"),
+)
+_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_FILE = "data/runs/frameworks.toml"
+_LAG_YEARS = 2
+"""Years from a generation of GPUs to the software of runs on it. Median of the published runs whose framework is known:
+3 on Ampere (263 runs), 2 on Hopper (495), 1 on Blackwell (252)."""
+
+
+@dataclass(slots=True)
+class _Filling:
+    """Fields of the request so far, and what was assumed."""
+
+    row: Row
+    values: dict[str, Any] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+
+    def note(self, code: str, text: str) -> None:
+        self.notes.append(Note(code, text, self.row.place))
+
+    def ranks(self, *names: str) -> int:
+        """Return how many ranks the degrees of these names make."""
+        return prod(self.values.get(name) or 1 for name in names)
+
+
+def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
+    """Return the job of a row, and what was assumed of it.
+
+    Raises
+    ------
+    ConfigError
+        If the layout is open.
+    FormatError
+        If a cell has no value that its column can have.
+    """
+    filling, found = _Filling(row), framework_of(row)
+    if found.assumed:
+        filling.note(ASSUMED_FRAMEWORK, found.assumed)
+    filling.values |= {"framework": found.name, "task": row.cells.get("x_task", "pretrain")}
+    filling.values |= {name: row.count(name) for name in _COUNTS if name in row.cells}
+    filling.values |= {name: row.cells[name] for name in _TEXTS if name in row.cells}
+    filling.values |= {name: _switch(row, name) for name in _SWITCHES if name in row.cells}
+    filling.values["global_batch"] = row.count("global_batch")
+    annotated = found.name in _table().annotations.frameworks
+    _layout(filling, model, annotated=annotated)
+    if annotated:
+        _one_microbatch(filling)
+    _sharding(filling)
+    if model.experts is not None and "capacity_factor" in row.cells:
+        model = replace(model, experts=replace(model.experts, capacity_factor=row.number("capacity_factor")))
+    gpus, seq_length = row.count("num_gpus"), row.count("seq_len")
+    return JobRequest(model=model, gpus=gpus, seq_length=seq_length, **filling.values), tuple(filling.notes)
+
+
+def _switch(row: Row, name: str) -> bool:
+    text = row.cells[name].lower()
+    if text not in (*_ON, *_OFF):
+        raise row.wrong(name, "it must be true or false")
+    return text in _ON
+
+
+def _layout(filling: _Filling, model: Model, *, annotated: bool) -> None:
+    """Fill in degrees of parallelism that are printed otherwise, or not at all.
+
+    `annotated` frameworks lay out by sharding annotations, whose axes are no degrees of parallelism.
+    """
+    values = filling.values
+    if not {"tp", "pp"} & set(values):
+        if not annotated:
+            raise ConfigError("the columns tp and pp are empty")
+        values |= {"tp": 1, "pp": 1}
+        filling.note("annotation-axes", "TP and PP are not printed: 1, all ranks share the parameters (FSDP)")
+    if values.get("pp") == 1 and values.get("vpp", 1) > 1:
+        filling.note("vpp-without-pipeline", f"VPP {values['vpp']} with PP 1 is printed: taken as 1")
+        values["vpp"] = 1
+    if model.experts is None:
+        values.pop("etp", None)
+    elif "ep" not in values:
+        filling.note("ep-missing", "EP is empty on a run with experts: taken as 1")
+
+
+def _one_microbatch(filling: _Filling) -> None:
+    """Fill in the micro batch of frameworks whose steps have one where they do not say it."""
+    replicas = filling.row.count("num_gpus") // filling.ranks("tp", "pp", "cp")
+    if "micro_batch" not in filling.values and replicas and filling.values["global_batch"] % replicas == 0:
+        filling.values["micro_batch"] = filling.values["global_batch"] // replicas
+        filling.note("one-microbatch", f"micro batch is empty: {filling.values['micro_batch']}, one microbatch a step")
+
+
+def _shard(row: Row, digits: str) -> int:
+    if len(digits) > len(str(MAX_WORLD_SIZE)):
+        message = f"column zero_or_fsdp names a group of {len(digits)} digits; a job has at most {MAX_WORLD_SIZE} ranks"
+        raise FormatError(message, row.path, row.line)
+    return int(digits)
+
+
+def _sharding(filling: _Filling) -> None:
+    """Read ``zero1(8)``, ``fsdp-128``, ``fsdp2-4(x cp)``, ``hsdp`` as stage and group."""
+    row = filling.row
+    text = row.cells.get("zero_or_fsdp", "")
+    replicas = row.count("num_gpus") // filling.ranks("tp", "pp")
+    if text.startswith("zero"):
+        found = re.match(r"zero([0-3])(?!\d)(?:\((\d+)\))?", text)
+        if found is None:
+            raise row.wrong("zero_or_fsdp", "ZeRO has the stages 0 to 3, as in zero1 or zero1(8)")
+        filling.values["zero"] = int(found[1])
+        shard = _shard(row, found[2]) if found[2] else None
+    elif text.startswith("fsdp-shard_grad_op"):
+        filling.values["zero"], shard = 2, None
+    elif text.startswith("fsdp"):
+        filling.values["zero"] = 3
+        group = re.match(r"fsdp2?-(?:shard)?(\d+)", text)
+        shard = _shard(row, group[1]) if group else None
+        if shard and "(x cp)" in text:
+            shard *= filling.values.get("cp", 1)
+    elif text == "hsdp":
+        filling.values["zero"] = 3
+        shard = row.count("gpus_per_node") if "gpus_per_node" in row.cells else 8
+        filling.note("hsdp-node", f"HSDP without its group: {shard}, the GPUs of a node")
+    else:
+        return
+    if shard is not None and filling.values["zero"] and replicas % shard == 0:
+        filling.values["shard"] = shard
+
+
+_GIGABIT = 1e9 / 8
+
+_PER_GPU = re.compile(r"(?<!\d)(\d{1,6}) ?gb/s(?: rdma)? per gpu", re.IGNORECASE)
+_PER_NODE = re.compile(r"(?<!\d)(\d{1,6}) ?gb(?:/s|ps) (?:per node|node-node)", re.IGNORECASE)
+_CARDS = re.compile(r"(?<!\d)(\d{1,6}) ?x[^;,+]*?(?<!\d)(\d{1,6}) ?gb(?:/s|/sec|ps)", re.IGNORECASE)
+_CARDS_BYTES = re.compile(r"(?<!\d)(\d{1,6})x(?<!\d)(\d{1,6}) gb/s ib")
+_NO_CARDS = re.compile(r"storage|management|nvlink|ethernet nic|25gb/s|10g", re.IGNORECASE)
+_LEAST_CARD_GBIT = 100
+"""Slower cards are for management and storage, not for training."""
+
+
+def nic_bytes_per_s(row: Row) -> float | None:
+    """Return the line rate of the network cards per GPU, in bytes/s and direction; None where the row does not say it.
+
+    It says it in ``nic_gbit_per_gpu``, or in words in ``interconnect``, for ``gpus_per_node`` GPUs.
+    """
+    if "nic_gbit_per_gpu" in row.cells:
+        return row.number("nic_gbit_per_gpu") * _GIGABIT
+    text = row.cells.get("interconnect", "")
+    per_node = row.count("gpus_per_node") if "gpus_per_node" in row.cells else 8
+    if found := _PER_GPU.search(text):
+        return float(found[1]) * _GIGABIT
+    if found := _CARDS_BYTES.search(text.lower()) if "GB/s IB" in text else None:
+        return int(found[1]) * int(found[2]) * 1e9 / per_node
+    if found := _PER_NODE.search(text):
+        return float(found[1]) * _GIGABIT / per_node
+    # Cards of a list such as "Compute: 8x ConnectX-7 IB NDR 400Gb/s".
+    for part in re.split(r"[;,+]", text):
+        if _NO_CARDS.search(part) and "compute" not in part.lower():
+            continue
+        found = _CARDS.search(part)
+        if found and int(found[2]) >= _LEAST_CARD_GBIT and int(found[1]) <= 2 * per_node:
+            return int(found[1]) * int(found[2]) * _GIGABIT / per_node
+    return None
+
+
+class Framework(NamedTuple):
+    """The framework of a published run, and why it is taken where no column names it."""
+
+    name: str
+    assumed: str = ""
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A framework by the text of its column; `data/runs/frameworks.toml` explains the fields."""
+
+    pattern: str
+    framework: str = ""
+    before_2025: str = ""
+    from_26_06: str = ""
+    by_year: bool = False
+    gpu: str = ""
+    notes: str = ""
+
+    def fits(self, row: Row) -> bool:
+        texts = {"framework": self.pattern, "gpu": self.gpu, "notes": self.notes}
+        return all(re.search(text, row.cells.get(name, ""), re.IGNORECASE) for name, text in texts.items())
+
+
+class _Annotations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    frameworks: tuple[str, ...]
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    framework: tuple[_Entry, ...]
+    vendors: Mapping[str, str]
+    generations: Mapping[str, int]
+    releases: Mapping[str, int]
+    annotations: _Annotations
+
+
+@cache
+def _table() -> _Table:
+    text = (resources.files("traincast") / _FILE).read_text(encoding="utf-8")
+    return msgspec.convert(parse_toml(text, _FILE), _Table)
+
+
+def framework_of(row: Row) -> Framework:
+    """Return the framework of a row; where its column names none that is known, that of its GPU."""
+    written = row.cells.get("framework", "")
+    if written in framework_names():
+        return Framework(written)
+    known = next((each for each in _table().framework if each.fits(row)), None)
+    if known is None:
+        shown = f"framework {written!r} is not known" if written else "the framework is not given"
+        return _of_vendor(row, shown) or _of_year(row, shown)
+    if known.by_year:
+        return _of_year(row)
+    year, release = year_of(row), release_of(row)
+    if year is not None and year < 2025:
+        return Framework(known.before_2025 or known.framework)
+    newer = known.from_26_06 if release is not None and release >= (26, 6) else ""
+    return Framework(newer or known.framework)
+
+
+def _of_vendor(row: Row, shown: str) -> Framework | None:
+    """Return what runs on the GPUs of a vendor that has its own frameworks; None for others."""
+    gpu = find_gpu(row.cells.get("gpu", ""))
+    name = None if gpu is None else _table().vendors.get(gpu.vendor)
+    if gpu is None or name is None:
+        return None
+    return Framework(name, f"{shown}: {name}, as others on GPUs of {gpu.vendor}")
+
+
+def _of_year(row: Row, shown: str = "") -> Framework:
+    """Return Megatron's framework of the software's year, which the GPU's generation tells where nothing else does."""
+    year = _megatron_year(row)
+    if year is not None:
+        name = framework_of_year(year)
+        return Framework(name, f"{shown}: {name}, by its year {year}" if shown else "")
+    shown = shown or f"nothing says of which year {row.cells['framework']!r} is"
+    gpu = find_gpu(row.cells.get("gpu", ""))
+    came_out = None if gpu is None else _table().generations.get(gpu.architecture)
+    if gpu is None or came_out is None:
+        return Framework(DEFAULT_FRAMEWORK, f"{shown}, nor what its GPU usually runs: {DEFAULT_FRAMEWORK}")
+    year = min(came_out + _LAG_YEARS, load_framework(DEFAULT_FRAMEWORK).year)
+    name = framework_of_year(year)
+    return Framework(name, f"{shown}: {name}, the software of {year} that most runs on {gpu.architecture} GPUs use")
+
+
+def release_of(row: Row) -> tuple[int, int] | None:
+    """Return the release of a row's software as (year, month), None where it names none."""
+    url = row.cells.get("source_url_or_repo_path", "")
+    framework = row.cells.get("framework", "")
+    tag = re.search(r"@v(2\d)\.(\d\d)", url) or re.search(r"\b(2\d)\.(\d\d)(?:\.\d+)?\b", framework)
+    return (int(tag[1]), int(tag[2])) if tag else None
+
+
+def year_of(row: Row) -> int | None:
+    """Return the year of a row's software as far as its release, tag or name says it, or a column of its own."""
+    if (release := release_of(row)) is not None:
+        return 2000 + release[0]
+    written = re.search(r"(?<!\d)20[12]\d(?!\d)", row.cells.get("framework", ""))
+    if written:
+        return int(written[0])
+    return row.count("software_year") if "software_year" in row.cells else None
+
+
+def _megatron_year(row: Row) -> int | None:
+    year, framework = year_of(row), row.cells.get("framework", "").lower()
+    if year is not None:
+        return year
+    if "@HEAD" in row.cells.get("source_url_or_repo_path", ""):
+        return load_framework(DEFAULT_FRAMEWORK).year
+    if "megatron" not in framework:
+        return None
+    return next((year for pattern, year in _table().releases.items() if re.search(pattern, framework)), None)
