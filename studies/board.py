@@ -17,7 +17,6 @@ from dataclasses import replace
 
 import numpy as np
 from rich.console import Console
-from traincast.report.accuracy import validation_to_dict
 
 from fit_links import plan_without_each_gpu
 from kernel_recipe import price_held_out_shapes, price_without_each_gpu
@@ -30,7 +29,8 @@ from traincast.calibrate.tables import Table, read_table
 from traincast.calibrate.validate import validate
 from traincast.errors import TraincastError
 from traincast.estimate.factors import FactorTable, shipped_factors
-from traincast.report.terminal import print_validation
+from traincast.report.json import validation_to_dict
+from traincast.report.terminal.accuracy import print_validation
 
 
 def predict_runs(table: Table, request: Request) -> Predictions:
