@@ -150,4 +150,3 @@ def test_a_metric_without_its_value_and_no_step_says_so(tmp_path):
     assert [row.reason for row in runs.skipped] == [
         "no step time: the column measured_value and x_iter_time_s are empty"
     ]
-    assert runs.full_layout == 0
