@@ -166,7 +166,7 @@ def test_fabrics_give_ordered_and_explained_steps(path, overlap, tmp_path):
     assert alone.iteration_time_s < step_s["h100"] < 1.03 * alone.iteration_time_s
     said = {name: [n.text for n in each.assumptions if n.code == "shared-links"] for name, each in results.items()}
     assert said["h100"] == said["rail-only"]
-    assert all("held back by all NICs of node 0" in text for text in said["h100"])
+    assert all("by contention on all NICs of node 0" in text for text in said["h100"])
     assert any("pp and emb groups take 2.00 x" in text and "leaf" in text for text in said["2:1"])
     if overlap:
         assert any("pp and dp groups communicate at the same time" in text for text in said["2:1"])

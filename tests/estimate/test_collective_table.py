@@ -76,11 +76,11 @@ def test_the_fabric_of_the_cluster_counts_and_is_explained(tmp_path):
     assert table.rows[0].time_s > 4 * plain.rows[0].time_s
     (note,) = table.assumptions
     assert note.code == "shared-links"
-    assert "4.12 x as long" in note.text
-    assert note.text.endswith("held back by leaf 0 -> spine 0")
+    assert "slowed 4.12x" in note.text
+    assert note.text.endswith("by contention on leaf 0 -> spine 0")
     # The eight channels of a ring share the 194 GB/s of a leaf where a node alone would give them 350.
     (note,) = traincast.collective("all_reduce", 2**30, gpus=64, cluster=fat).assumptions
-    assert f"{350 / 194:.2f} x as long" in note.text
+    assert f"slowed {350 / 194:.2f}x" in note.text
     assert traincast.collective("all_reduce", 2**30, gpus=8, cluster=fat).assumptions == ()
 
 

@@ -49,19 +49,19 @@ def shared(result):
 
 def test_what_is_shared_is_explained(step):
     (pp, dp) = sorted(shared(step("2:1")), key=lambda text: " dp " in text)
-    assert "pp groups take 2.00 x as long" in pp
-    assert "held back by leaf" in pp
+    assert "pp groups are slowed 2.00x" in pp
+    assert "by contention on leaf" in pp
     # A ring over the nodes of two leaves crosses each uplink once: the limit of the node comes first.
-    assert "dp groups take 1.11 x as long" in dp
-    assert dp.endswith("held back by all NICs of node 0")
+    assert "dp groups are slowed 1.11x" in dp
+    assert dp.endswith("by contention on all NICs of node 0")
     assert step("2:1").cluster["fabric"] == "fat-tree"
 
 
 def test_where_only_nodes_are_shared_their_nics_are_named(step):
     for name in ("rail-only", "non-blocking"):
         (text,) = shared(step(name))
-        assert "pp and dp groups take 1.11 x as long" in text
-        assert text.endswith("held back by all NICs of node 0")
+        assert "pp and dp groups are slowed 1.11x" in text
+        assert text.endswith("by contention on all NICs of node 0")
     assert shared(step("2:1", network="analytical")) == []
 
 

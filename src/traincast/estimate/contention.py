@@ -174,10 +174,10 @@ def one_group(operation: Operation, placement: Placement, cluster: Cluster) -> t
     members = np.concatenate([node * size + np.arange(count) for node, count in enumerate(placement.members_per_node)])
     pattern = {Operation.ALL_TO_ALL: "all-to-all", Operation.SEND_RECV: "send"}.get(operation, "ring")
     (slowed,) = network_factor(pattern, [members], graph)
-    where = f"the fabric ({graph.description}): on its first {counted(placement.nodes, 'node')} this group takes "
-    text = f"{slowed.factor:.2f} x as long between nodes as on a non-blocking one, held back by {slowed.bottleneck}"
+    where = f"the fabric ({graph.description}): on its first {counted(placement.nodes, 'node')} this group is "
+    text = f"slowed {slowed.factor:.2f}x between nodes by contention on {slowed.bottleneck}"
     if slowed.bottleneck is None:
-        text = "as long between nodes as on a non-blocking one"
+        text = "as fast between nodes as on a non-blocking one"
     notes = (Note("shared-links", where + text), *_rate_notes(cluster, graph))
     return _slowed(through_fabric(cluster, graph), slowed.factor), notes
 

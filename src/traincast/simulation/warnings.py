@@ -55,15 +55,15 @@ def _shared_links(step: Step) -> tuple[Note, ...]:
         if each.bottleneck is not None and kind in priced:
             alike.setdefault((round(each.factor, 2), each.bottleneck), []).append(kind)
     own = [
-        f"all groups of a kind communicate at once: {_named(kinds)} groups take {factor:.2f} x as long between nodes "
-        f"as each alone on a non-blocking fabric, held back by {bottleneck}"
+        f"all groups of a kind communicate at once: {_named(kinds)} groups are slowed {factor:.2f}x between nodes "
+        f"by contention on {bottleneck}"
         for (factor, bottleneck), kinds in alike.items()
     ]
     share = {(each.kind, each.other): 100 * each.share for each in step.settled.shared}
     pairs = [
         f"{_named([kind, other])} groups communicate at the same time, {share[kind, other]:.2g} % and "
-        f"{share[other, kind]:.2g} % of their transfers between nodes: then they take another "
-        f"{each.factor:.2f} x as long, held back by {each.bottleneck}"
+        f"{share[other, kind]:.2g} % of their transfers between nodes: then they are slowed "
+        f"another {each.factor:.2f}x by contention on {each.bottleneck}"
         for each in step.settled.shared
         if (kind := each.kind) < (other := each.other)
     ]

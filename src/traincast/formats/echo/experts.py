@@ -69,7 +69,7 @@ def exchanges(op: TraceOp, scaling: ExpertScaling | None) -> dict[int, Exchange]
     """Return what each all-to-all of an operation carries, by the index of the sub-operation.
 
     As traced, what arrives at a dispatch leaves at the combine, and the other way round; under a load both carry
-    the routed tokens, and the experts' work is brought to them.
+    the routed tokens, and the experts' compute time is scaled to them.
     """
     found: dict[int, Exchange] = {}
     for layer in expert_layers(op):
@@ -155,7 +155,7 @@ def say_of_scaled_experts(run: Run, options: LayoutOptions, loads: ExpertLoads |
         "expert-tokens",
         f"expert layers were traced with {most if fewest == most else f'{fewest} to {most}'} tokens; a balanced rank "
         f"receives as many as it routes, {layers[0].routed}{unequal}: dispatch and combine carry these tokens, and the "
-        "experts' work is brought to them at 0.5 us forward and 0.95 us backward per token at hidden size 4096",
+        "experts' compute time is scaled to them at 0.5 us forward and 0.95 us backward per token at hidden size 4096",
         None,
     )
     if options.expert_imbalance is None and options.expert_loads is None:

@@ -135,11 +135,11 @@ class Stages:
             return 1.0, 0.0
         left_s = wait_s - travel_s - further * stage_s
         shown = (
-            f"{1e3 * wait_s:.2f} ms of waiting - {1e3 * travel_s:.2f} ms of messages - {further} x "
+            f"{1e3 * wait_s:.2f} ms of waiting - {1e3 * travel_s:.2f} ms of P2P - {further} x "
             f"{1e3 * stage_s:.2f} ms of a stage's work = {1e3 * left_s:.2f} ms"
         )
         if left_s >= 0 or not stage_s:
-            self.notes.assume("head-from-wait", f"head and loss on the last stage: {shown}", waits[0].line)
+            self.notes.assume("head-from-wait", f"LM head and loss on the last stage: {shown}", waits[0].line)
             return 1.0, left_s
         factor = max(0.0, wait_s - travel_s) / (further * stage_s)
         text = f"{shown}: the stages after rank {rank} work {factor:.2f} x what it does"
