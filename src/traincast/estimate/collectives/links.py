@@ -187,7 +187,7 @@ def _rank_rate(traffic: Traffic, cluster: Cluster) -> float:
     """Return what a rank gets inside its node, where links lead from rank to rank only those that are used."""
     rate = rate_inside(traffic.members, cluster)
     if cluster.intra.kind in STRAIGHT:
-        rate = min(rate, rate_inside(traffic.fewest or traffic.members, cluster))
+        rate = min(rate, rate_inside(traffic.fewest, cluster)) if traffic.as_ring and traffic.fewest else rate
         rate = min(rate, rate_inside(2, cluster)) if traffic.one_peer else rate
     return rate
 

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from traincast.estimate.operators.constants import FamilyConstants
-from traincast.estimate.operators.families import FP32_BYTES, Work
+from traincast.estimate.operators.families import FP32_BYTES, Tiling, Work
 from traincast.workload.ops import FloatArray, IntArray
 
 GEMM_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
@@ -91,26 +91,29 @@ class Parts:
     """Waves of blocks that are paid."""
 
 
+_NO_TILES = Tiling(batch=1, m=1, n=1, k=1)
+
+
 def columns_of(works: Sequence[Work]) -> WorkColumns:
     """Return the columns of works of one family, which all have a tiling or all have none."""
-    tilings = [work.tiling for work in works]
-
-    def column(values: Sequence[float]) -> FloatArray:
-        return np.array(values, np.float64)
-
+    tilings = [work.tiling or _NO_TILES for work in works]
+    tiles = [(each.batch, each.m, each.n, each.k) for each in tilings]
+    batch_N, m_N, n_N, k_N = np.array(tiles, np.float64).T.copy()
+    others = [(each.flops, each.bytes_moved, each.efficiency, each.kernels, each.aligned) for each in works]
+    flops_N, bytes_N, efficiency_N, kernels_N, aligned_N = np.array(others, np.float64).T.copy()
     return WorkColumns(
-        flops_N=column([work.flops for work in works]),
-        bytes_N=column([work.bytes_moved for work in works]),
-        batch_N=column([1 if each is None else each.batch for each in tilings]),
-        m_N=column([1 if each is None else each.m for each in tilings]),
-        n_N=column([1 if each is None else each.n for each in tilings]),
-        k_N=column([1 if each is None else each.k for each in tilings]),
-        efficiency_N=column([work.efficiency for work in works]),
-        kernels_N=column([work.kernels for work in works]),
-        aligned_N=column([work.aligned for work in works]),
+        flops_N=flops_N,
+        bytes_N=bytes_N,
+        batch_N=batch_N,
+        m_N=m_N,
+        n_N=n_N,
+        k_N=k_N,
+        efficiency_N=efficiency_N,
+        kernels_N=kernels_N,
+        aligned_N=aligned_N,
         coordinates_ND=np.array([work.coordinates for work in works], np.float64),
-        whole_n=any(each is not None and each.whole_n for each in tilings),
-        tiled=any(each is not None for each in tilings),
+        whole_n=any(each.whole_n for each in tilings),
+        tiled=works[0].tiling is not None,
     )
 
 
@@ -118,13 +121,13 @@ def roofline(columns: WorkColumns, machine: Machine, constants: FamilyConstants)
     """Return the times of calls of one family on one GPU, which sustains a share of its peaks."""
     memory_N = columns.bytes_N / (machine.bandwidth_bytes_per_s * constants.memory)
     latency_N = columns.kernels_N * constants.floor_s
-    if not columns.tiled:
-        compute_N = _plain_compute(columns, machine, constants)
-        ones = np.ones(len(memory_N))
-        chosen = np.zeros(len(memory_N), np.int64)
-        return Parts(_total(compute_N, memory_N, latency_N, constants), compute_N, memory_N, latency_N,
-                     chosen, chosen + 1, ones, ones)  # fmt: skip
-    return _best(columns, machine, constants, memory_N, latency_N)
+    if columns.tiled:
+        return _best(columns, machine, constants, memory_N, latency_N)
+    compute_N, ones = np.zeros(len(memory_N)), np.ones(len(memory_N))
+    if machine.peak_flops_per_s:
+        compute_N = columns.flops_N / (machine.peak_flops_per_s * constants.compute * columns.efficiency_N)
+    time_N, no_tile_N = _total(compute_N, memory_N, latency_N, constants), np.zeros(len(memory_N), np.int64)
+    return Parts(time_N, compute_N, memory_N, latency_N, no_tile_N, no_tile_N + 1, ones, ones)
 
 
 def least_s(columns: WorkColumns, machine: Machine) -> FloatArray:
@@ -138,12 +141,6 @@ def least_s(columns: WorkColumns, machine: Machine) -> FloatArray:
 def tile_of(columns: WorkColumns, position: int) -> tuple[int, int]:
     """Return the tile at a position; 0 for n where a block computes whole rows."""
     return (ATTENTION_ROWS[position], 0) if columns.whole_n else GEMM_TILES[position]
-
-
-def _plain_compute(columns: WorkColumns, machine: Machine, constants: FamilyConstants) -> FloatArray:
-    if not machine.peak_flops_per_s:
-        return np.zeros(len(columns.flops_N))
-    return columns.flops_N / (machine.peak_flops_per_s * constants.compute * columns.efficiency_N)
 
 
 def _total(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from math import inf
+from typing import NamedTuple
 
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster
@@ -21,8 +22,7 @@ BY_MESSAGES = ("LL", "Simple")
 """Protocols of what NCCL does by single messages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Steps and loads of one communication; loads are bytes per byte of its size."""
 
     intra_hops: float = 0
@@ -45,10 +45,8 @@ class Traffic:
     """What a rank keeps for itself and only moves to its place."""
     share: float = 1.0
     """Part of the data that one rank, or one direct message, works on at a time."""
-    members: int = 0
-    """Ranks of the busiest node; two alone may have a rate of their own, and many may crowd their links."""
-    fewest: int = 0
-    """Ranks of the emptiest node with several, where all nodes carry the same; it has the fewest links of a mesh."""
+    as_ring: bool = False
+    """All nodes carry the same, so that of a mesh or torus the node with the fewest links counts."""
     one_peer: bool = False
     """A rank sends to one other at a time: of the links of a mesh it uses one."""
     direct: bool = False
@@ -57,6 +55,10 @@ class Traffic:
     """Steps inside nodes are those of the chains of a tree."""
     in_switch: bool = False
     """The switch of the node reduces and multicasts."""
+    members: int = 0
+    """Ranks of the busiest node, filled in; two alone may have a rate of their own, and many may crowd their links."""
+    fewest: int = 0
+    """Ranks of the emptiest node with several, filled in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +66,8 @@ class Algorithm:
     """The plug-in: what an algorithm sends, and where it applies."""
 
     name: str
-    traffic: Callable[[Operation, Placement], Traffic]
-    """Over a placement of two ranks or more, for what `can_do` lets through."""
+    sends: "TrafficOf"
+    """The traffic of an operation over a placement of two ranks or more, for what `can_do` lets through."""
     operations: frozenset[Operation]
     nodes: tuple[float, float] = (1, inf)
     """Fewest and most nodes that it works over."""
@@ -95,6 +97,11 @@ class Algorithm:
             and not (self.even and placement.max_members > placement.min_members)
         )
 
+    def traffic(self, operation: Operation, placement: Placement) -> Traffic:
+        """Return what it sends, with the ranks of the nodes filled in."""
+        several = min((members for members in placement.members_per_node if members > 1), default=0)
+        return self.sends(operation, placement)._replace(members=placement.max_members, fewest=several)
+
     def is_chosen(self, placement: Placement, cluster: Cluster) -> bool:
         """Say whether the library of a cluster chooses it by itself."""
         return self.since is not None and _known(self.since, cluster.nccl) and self.has_hardware(placement, cluster)
@@ -109,7 +116,7 @@ def algorithm(name: str, *operations: Operation, **said: object) -> Callable[[Tr
     """Register the algorithm whose traffic a function returns; `said` are the other fields of `Algorithm`."""
 
     def enter(traffic: TrafficOf) -> TrafficOf:
-        found = Algorithm(name=name, traffic=traffic, operations=frozenset(operations), **said)  # type: ignore[arg-type]
+        found = Algorithm(name=name, sends=traffic, operations=frozenset(operations), **said)  # type: ignore[arg-type]
         ALGORITHMS.register(name)(found)
         return traffic
 
@@ -152,8 +159,3 @@ def bus_factor(operation: Operation, ranks: int) -> float:
 def tree_depth(members: int) -> int:
     """Return the levels of a binary tree over that many members: log2, rounded up."""
     return (members - 1).bit_length()
-
-
-def least_together(placement: Placement) -> int:
-    """Return the members of the emptiest node on which there are two or more; 0 where there is none."""
-    return min((members for members in placement.members_per_node if members > 1), default=0)

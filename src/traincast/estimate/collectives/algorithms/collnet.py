@@ -39,7 +39,6 @@ def collnet(operation: Operation, placement: Placement) -> Traffic:
         halves_load=passes * (most // 2) * (most - most // 2) / most,
         copy_load=1 / placement.ranks,
         share=1 / most,
-        members=most,
     )
 
 
@@ -66,6 +65,5 @@ def nvls_collnet(operation: Operation, placement: Placement) -> Traffic:  # noqa
         inside_load=float(placement.max_members),
         copy_load=1 / placement.ranks,
         share=1 / placement.max_members,
-        members=placement.max_members,
         in_switch=True,
     )

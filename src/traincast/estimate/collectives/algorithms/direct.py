@@ -31,6 +31,5 @@ def direct(operation: Operation, placement: Placement) -> Traffic:
         copy_load=1 / n,
         share=1 / n,
         halves_load=passes * (most // 2) * (most - most // 2) / n,
-        members=most,
         direct=True,
     )

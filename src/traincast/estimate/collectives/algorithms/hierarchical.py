@@ -1,6 +1,6 @@
 """Hierarchical: reduce-scatter inside the nodes, the same between them on every rail, gather inside."""
 
-from traincast.estimate.collectives.algorithms import Traffic, algorithm, bus_factor, least_together
+from traincast.estimate.collectives.algorithms import Traffic, algorithm, bus_factor
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
@@ -30,6 +30,5 @@ def hierarchical(operation: Operation, placement: Placement) -> Traffic:
         copy_load=1 / placement.ranks,
         share=1 / most,
         halves_load=inside,
-        members=most,
-        fewest=least_together(placement),
+        as_ring=True,
     )

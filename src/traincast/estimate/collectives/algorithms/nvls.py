@@ -32,7 +32,6 @@ def nvls(operation: Operation, placement: Placement) -> Traffic:  # noqa: ARG001
         inside_load=float(placement.ranks),
         copy_load=1 / placement.ranks,
         share=1 / placement.ranks,
-        members=placement.max_members,
         in_switch=True,
     )
 
@@ -63,6 +62,5 @@ def nvls_tree(operation: Operation, placement: Placement) -> Traffic:  # noqa: A
         inside_load=float(placement.max_members),
         copy_load=1 / placement.ranks,
         share=1 / placement.max_members,
-        members=placement.max_members,
         in_switch=True,
     )

@@ -46,7 +46,6 @@ def pairwise(operation: Operation, placement: Placement) -> Traffic:
         copy_load=1 / n,
         share=1 / n,
         halves_load=(most - most // 2) * (1 if rooted else most // 2) / n,
-        members=most,
         direct=True,
     )
 
@@ -65,7 +64,6 @@ def _to_the_next(placement: Placement) -> Traffic:
         node_load=1.0 if across else 0.0,
         inside_load=most - 1 if across else most,
         halves_load=1.0,
-        members=most,
         one_peer=True,
         direct=True,
     )
@@ -74,8 +72,8 @@ def _to_the_next(placement: Placement) -> Traffic:
 def _message(*, same_node: bool) -> Traffic:
     """Return the traffic of one message from one rank to another."""
     if same_node:
-        return Traffic(intra_hops=1, port_load=1.0, inside_load=1.0, halves_load=1.0, members=2, direct=True)
-    return Traffic(inter_hops=1, nic_load=1.0, node_load=1.0, members=1, direct=True)
+        return Traffic(intra_hops=1, port_load=1.0, inside_load=1.0, halves_load=1.0, direct=True)
+    return Traffic(inter_hops=1, nic_load=1.0, node_load=1.0, direct=True)
 
 
 @algorithm(
@@ -112,6 +110,5 @@ def pxn(operation: Operation, placement: Placement) -> Traffic:  # noqa: ARG001 
         copy_load=1 / n,
         share=1 / n,
         halves_load=(members // 2) * (members - members // 2) * inside / (members - 1),
-        members=members,
         direct=True,
     )

@@ -25,7 +25,6 @@ def recursive_doubling(operation: Operation, placement: Placement) -> Traffic:  
         node_load=float(outside * most),
         inside_load=float(inside * most),
         halves_load=float(inside * (most // 2)),
-        members=most,
         one_peer=True,
     )
 

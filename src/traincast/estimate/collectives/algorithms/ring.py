@@ -1,6 +1,6 @@
 """Ring: every rank passes shares on to its neighbour, node by node; a chain is a ring that is not closed."""
 
-from traincast.estimate.collectives.algorithms import Traffic, algorithm, bus_factor, least_together
+from traincast.estimate.collectives.algorithms import Traffic, algorithm, bus_factor
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
@@ -29,8 +29,7 @@ def ring(operation: Operation, placement: Placement) -> Traffic:
         copy_load=1 / placement.ranks,
         share=1 / placement.max_members,
         halves_load=load if placement.max_members > 1 else 0.0,
-        members=placement.max_members,
-        fewest=least_together(placement),
+        as_ring=True,
     )
 
 
@@ -53,6 +52,5 @@ def chain(operation: Operation, placement: Placement) -> Traffic:  # noqa: ARG00
         inside_load=float(placement.max_members - 1),
         share=1 / placement.max_members,
         halves_load=1.0 if placement.max_members > 1 else 0.0,
-        members=placement.max_members,
-        fewest=least_together(placement),
+        as_ring=True,
     )

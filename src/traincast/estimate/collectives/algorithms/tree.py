@@ -1,6 +1,6 @@
 """Double binary tree: reduce towards the roots and broadcast back, half of the data in each tree."""
 
-from traincast.estimate.collectives.algorithms import Traffic, algorithm, least_together, tree_depth
+from traincast.estimate.collectives.algorithms import Traffic, algorithm, tree_depth
 from traincast.fabric.placement import Placement
 from traincast.workload.words import Operation
 
@@ -28,7 +28,6 @@ def tree(operation: Operation, placement: Placement) -> Traffic:  # noqa: ARG001
         copy_load=1 / placement.ranks,
         share=1 / placement.max_members,
         halves_load=1.0 if placement.max_members > 1 else 0.0,
-        members=placement.max_members,
-        fewest=least_together(placement),
+        as_ring=True,
         in_tree=True,
     )
