@@ -42,17 +42,7 @@ def looks_like_busbw(head: str) -> bool:
 
 
 def read_busbw(path: Path) -> dict[str, float]:
-    """Read the rates of a file.
-
-    Parameters
-    ----------
-    path : Path
-        SimAI's ``busbw.yaml``.
-
-    Returns
-    -------
-    dict
-        Group, or group and operation (``"tp.all_reduce"``), to bytes per second; what is ``null`` is left out.
+    """Return the bytes per second of groups, or of groups and operations (``"tp.all_reduce"``); ``null`` is left out.
 
     Raises
     ------
@@ -73,9 +63,8 @@ def read_busbw(path: Path) -> dict[str, float]:
             raise FormatError(f"{shown(text)} stands in no section; known: {', '.join(_SECTIONS)}", shown_path, line)
     found = {name: rate for name, rate in rates.items() if rate is not None}
     if not found:
-        raise FormatError(
-            "holds no bus bandwidth; sections such as 'TP:' with lines such as 'allreduce,: 300'", shown_path
-        )
+        text = "holds no bus bandwidth; sections such as 'TP:' with lines such as 'allreduce,: 300'"
+        raise FormatError(text, shown_path)
     return found
 
 

@@ -120,17 +120,14 @@ class FileKind:
         return replace(self.describe(path), path=str(path), format=self.name)
 
 
-ReadRun = Callable[[Sequence[Path], str, LayoutOptions], Workload]
-"""Reads the files of one run, given the name of their format and what to override of their layout."""
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Format(FileKind):
     """A kind of files that hold a workload."""
 
     options: frozenset[str]
     """Fields of `LayoutOptions` that mean something to it; the user may set no other one."""
-    read_run: ReadRun
+    read_run: Callable[[Sequence[Path], str, LayoutOptions], Workload]
+    """Reads the files of one run, given the name of their format and what to override of their layout."""
     expert_loads: Callable[[Sequence[Path], int | None], tuple[ExpertLoads, Note]] | None = None
     """Of traces: the tokens that each expert rank of a run got, over the mean, and what is to be said of them."""
 
@@ -168,11 +165,9 @@ def text_format(
     Parameters
     ----------
     name, title, options, looks_like
-        As in `Format`.
-    one : str
-        Such a file with its article, for the refusal of several.
+        As in `Format`; `one` is such a file with its article, for the refusal of several.
     parse : callable
-        Its grammar: says what a file says, given its path and text (undecodable bytes replaced), or raises FormatError.
+        Its grammar: what a file says, given its path and text (undecodable bytes replaced), or a FormatError.
     describe : callable
         What there is to be said of it.
     build : callable
@@ -189,14 +184,8 @@ def text_format(
         source = Source(path, Notebook(str(path)), (input_of(path, form, data),))
         return build(parse(str(path), _text(data)), layout, source)
 
-    form = Format(
-        name=name,
-        title=title,
-        options=frozenset(options),
-        looks_like=looks_like,
-        describe=inspected,
-        read_run=read_run,
-    )
+    known = frozenset(options)
+    form = Format(name=name, title=title, options=known, looks_like=looks_like, describe=inspected, read_run=read_run)
     FORMATS.register(name)(form)
     return form
 

@@ -34,13 +34,7 @@ def asked_dp(options: LayoutOptions, degrees: Mapping[str, int], path: str) -> i
 
 
 def replicas(world: int, degrees: Mapping[str, int], path: str) -> int:
-    """Return how many replicas some ranks are (see `asked_dp`).
-
-    Raises
-    ------
-    InfeasibleError
-        If ranks would be left over; says how many.
-    """
+    """Return how many replicas some ranks are (see `asked_dp`); InfeasibleError says how many would be left over."""
     replica = prod(degrees.values())
     if world % replica:
         raise InfeasibleError(

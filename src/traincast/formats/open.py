@@ -20,19 +20,10 @@ _SURE_ENOUGH = 0.25
 
 
 def expand_inputs(paths: Sequence[Path]) -> list[Path]:
-    """Replace folders by the files in them, and patterns by what they match.
+    """Replace folders by the files in them, and patterns by what they match, each sorted by path.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Files; folders (hidden files and folders in them are left out); patterns such as
-        ``run/rank*.txt`` or ``runs/**/*.txt``, where no file has that very name.
-
-    Returns
-    -------
-    list of Path
-        In the order given; what a folder or pattern stands for is sorted by path. A file that is
-        given and does not exist stays, so that its reader says so.
+    Hidden files and folders in a folder are left out. A pattern is one such as ``run/rank*.txt`` or ``runs/**/*.txt``
+    where no file has that very name. A file that is given and does not exist stays, so that its reader says so.
 
     Raises
     ------
@@ -136,9 +127,8 @@ def read_run(form: Format, paths: Sequence[Path], layout: LayoutOptions) -> Work
     files = expand_inputs([traces])
     of_traces = identify_run(files, [traces])
     if of_traces.expert_loads is None:
-        raise FormatError(
-            f"is no rank trace, but of format {of_traces.name}; it shows no loads of experts", str(traces)
-        )
+        text = f"is no rank trace, but of format {of_traces.name}; it shows no loads of experts"
+        raise FormatError(text, str(traces))
     loads, note = of_traces.expert_loads(files, layout.ep)
     workload = form.read(paths, replace(layout, expert_loads=loads))
     read = tuple(input_of(path, LOADS) for path in files)

@@ -58,21 +58,9 @@ def number(text: str) -> int | float:
 def whole(
     text: str, kind: str = "degree", *, least: int | None = None, most: int | None = None, rounded: bool = False
 ) -> int:
-    """Read a whole number, written as ``8``, ``8.0`` or ``8e0``.
+    """Read a whole number, written as ``8``, ``8.0`` or ``8e0``; raise ValueError where it is none, or out of range.
 
-    Parameters
-    ----------
-    text : str
-        The number.
-    kind : str
-        Of `RANGES`; `least` and `most` are another lowest and highest value.
-    rounded : bool
-        Whether a fraction is rounded, not refused.
-
-    Raises
-    ------
-    ValueError
-        If it is not whole, or out of range.
+    The range is that of a kind of `RANGES`, or `least` and `most`; a fraction may be rounded instead of refused.
     """
     value, limits = number(text), RANGES[kind]
     if value != int(value) and not rounded:
@@ -87,10 +75,7 @@ def whole(
 def time_s(text: str, per_second: float, unit: str) -> float:
     """Read a time in a unit with this symbol, of which a second has so many; return seconds.
 
-    Raises
-    ------
-    ValueError
-        If it is negative, or above the range of durations of a file.
+    Raises ValueError for a negative one, or one above the range of durations of a file.
     """
     value, highest = number(text), RANGES["time"].highest * per_second
     if not 0 <= value <= highest:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from traincast.errors import FormatError
 from traincast.formats.aicb.grammar import parse
 from traincast.formats.aicb.inspection import generation, looks_like, structural_oddities
-from traincast.formats.aicb.structure import structure
+from traincast.formats.aicb.meaning import structure
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SAMPLES = [

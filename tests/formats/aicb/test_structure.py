@@ -6,8 +6,7 @@ import pytest
 
 from traincast.formats.aicb.grammar import Cell, Column, load, parse
 from traincast.formats.aicb.inspection import structural_oddities
-from traincast.formats.aicb.meaning import group_of
-from traincast.formats.aicb.structure import Structure, structure
+from traincast.formats.aicb.meaning import Structure, group_of, structure
 from traincast.workload.words import Group, Operation
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

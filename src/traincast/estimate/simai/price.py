@@ -7,7 +7,7 @@ from traincast.diagnostics import Remarks
 from traincast.errors import ConfigError
 from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, bus_bandwidth, efficiency, single, spread
 from traincast.formats.aicb.grammar import AicbFile, Cell, Column
-from traincast.formats.aicb.structure import structure
+from traincast.formats.aicb.meaning import structure
 from traincast.job.options import LayoutOptions
 from traincast.units import GIGA, counted
 from traincast.workload.words import Operation

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from traincast.diagnostics import Note
 from traincast.formats.aicb.grammar import FIELDS, PHASES, AicbFile, Cell, Column
 from traincast.formats.aicb.header import POLICIES, Header
-from traincast.formats.aicb.meaning import group_of, positions_as_written
-from traincast.formats.aicb.structure import Block, Structure, structure
+from traincast.formats.aicb.meaning import Block, Structure, group_of, positions_as_written, structure
 from traincast.formats.contract import Counted, Inspection, Sniff, totals_of
 from traincast.formats.values import shown
 from traincast.units import counted
@@ -206,22 +205,17 @@ _Oddity = tuple[str, str, int]
 
 def structural_oddities(file: AicbFile, parts: Structure) -> tuple[Note, ...]:
     """List what is odd about the structure of a file, each with its ``file:line``; `AicbFile` has what is in values."""
-    checks = (_microbatches, _embedding_norm, _unequal_blocks, _lonely_groups)
-    found = (oddity for check in checks for oddity in check(file, parts))
+    found = [*_odd_counts(file, parts), *_unequal_blocks(file, parts), *_lonely_groups(file)]
     return tuple(Note(code, text, f"{file.path}:{file.rows[row].line}") for code, text, row in found)
 
 
-def _microbatches(file: AicbFile, parts: Structure) -> Iterator[_Oddity]:
-    written, blocks = file.header.ga, len(parts.blocks)
+def _odd_counts(file: AicbFile, parts: Structure) -> Iterator[_Oddity]:
+    written, blocks, norms = file.header.ga, len(parts.blocks), len(parts.embedding_norm)
     if written is not None and written != blocks:
         held = counted(blocks, "microbatch", "microbatches")
         yield "microbatches-mismatch", f"the header says ga {written}, but the rows hold {held}", 0
-
-
-def _embedding_norm(_: AicbFile, parts: Structure) -> Iterator[_Oddity]:
-    count = len(parts.embedding_norm)
-    if count > 1:
-        text = f"embedding_norm stands {count} times; tied embeddings are reduced once per step"
+    if norms > 1:
+        text = f"embedding_norm stands {norms} times; tied embeddings are reduced once per step"
         yield "embedding-norm-repeated", f"{text}, so the first one counts", parts.embedding_norm[0]
 
 
@@ -244,7 +238,7 @@ def _signature(file: AicbFile, block: Block) -> list[tuple[str, Cell, Cell, Cell
     return [(row.name, row.forward, row.input_grad, row.weight_grad) for row in rows]
 
 
-def _lonely_groups(file: AicbFile, _: Structure) -> Iterator[_Oddity]:
+def _lonely_groups(file: AicbFile) -> Iterator[_Oddity]:
     """Report communications in a group that the header says has one member: they would cost nothing."""
     positions = positions_as_written(file)
     for group, degree in ((Group.TP, file.header.tp), (Group.EP, file.header.ep)):

@@ -7,8 +7,7 @@ from traincast.diagnostics import Notebook
 from traincast.errors import InfeasibleError
 from traincast.formats.aicb.grammar import AicbFile, Column
 from traincast.formats.aicb.header import Header
-from traincast.formats.aicb.meaning import Positions, gathers_parameters, group_of, positions_of
-from traincast.formats.aicb.structure import Structure
+from traincast.formats.aicb.meaning import Positions, Structure, gathers_parameters, group_of, positions_of
 from traincast.formats.layout import NODE_RANKS, asked_dp, microbatches_of, replicas, warn_single_microbatch
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel

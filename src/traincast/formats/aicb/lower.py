@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from traincast.formats.aicb.grammar import AicbFile, Column, Row
-from traincast.formats.aicb.meaning import USUAL, Positions, group_of, is_expert, overlap_class_of, runs
-from traincast.formats.aicb.structure import OnceCell
+from traincast.formats.aicb.meaning import USUAL, OnceCell, Positions, group_of, is_expert, overlap_class_of, runs
 from traincast.units import counted
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
 from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
@@ -150,11 +149,8 @@ class RowLowering:
             ignoring = (
                 f"policies {' and '.join(sorted(policies))} do" if len(policies) > 1 else f"policy {min(policies)} does"
             )
-            self.builder.notes.warn(
-                "policy-ignores",
-                f"{ignoring} not run {_communications(len(self.unused), 'that is', 'that are')} written",
-                min(self.unused)[0],
-            )
+            text = f"{ignoring} not run {_communications(len(self.unused), 'that is', 'that are')} written"
+            self.builder.notes.warn("policy-ignores", text, min(self.unused)[0])
 
 
 def _communications(count: int, one: str, many: str) -> str:

@@ -13,12 +13,12 @@ from traincast.formats.aicb.grammar import PLACEHOLDER_S, AicbFile, Column
 from traincast.formats.aicb.inspection import structural_oddities
 from traincast.formats.aicb.layout import Layout, decide_layout
 from traincast.formats.aicb.lower import RowLowering, Work
-from traincast.formats.aicb.meaning import group_of
-from traincast.formats.aicb.structure import (
+from traincast.formats.aicb.meaning import (
     Block,
     OnceCell,
     StepRows,
     Structure,
+    group_of,
     order_step_rows,
     rows_inside_experts,
     structure,
@@ -47,7 +47,7 @@ def build(file: AicbFile, options: LayoutOptions, source: Source) -> Workload:
     _TemplateWriter(parts, layout, options, lowering, steps).write()
     message_bytes = _message_bytes(file, parts, layout, options, notes)
     lowering.say_what_was_left_out()
-    loads = _decide_loads(lowering, options)
+    loads, stretched = _decide_loads(lowering, options)
     if layout.forward_only:
         _say_what_is_not_forward(file, steps, notes)
     if options.overlap_grad_reduce and (layout.forward_only or steps.gradient is None):
@@ -55,7 +55,7 @@ def build(file: AicbFile, options: LayoutOptions, source: Source) -> Workload:
         notes.warn("overlap-unused", f"the gradient reduction cannot overlap with anything: {why}", None)
     notes.warnings += [note for note in (*file.oddities, *structural_oddities(file, parts)) if note.code in _GRAVE]
     workload = builder.workload(message_bytes, forward_only=layout.forward_only)
-    return workload if loads is None else with_expert_loads(workload, loads, _stretched_rows(lowering))
+    return workload if loads is None else with_expert_loads(workload, loads, stretched)
 
 
 def _refuse_embedding_rows_in_blocks(file: AicbFile, parts: Structure, layout: Layout) -> None:
@@ -160,11 +160,10 @@ class _TemplateWriter:
         return buckets
 
     def _after_forward(self, stage: int) -> Rows:
-        if stage != self.layout.parallel.pp - 1 and not self._as_written:
-            return []
-        cells = self.steps.after_forward
-        runs = [cell for cell in cells if cell.column is Column.FORWARD or not self.layout.forward_only]
-        return self.lowering.once(runs)
+        here = stage == self.layout.parallel.pp - 1 or self._as_written
+        backward = not self.layout.forward_only
+        cells = self.steps.after_forward if here else []
+        return self.lowering.once(cell for cell in cells if backward or cell.column is Column.FORWARD)
 
     def _end(self, stage: int) -> Rows:
         """Lower what follows the last backward: first of all, wait for what still runs."""
@@ -245,62 +244,36 @@ def _activation(file: AicbFile, parts: Structure, layout: Layout) -> tuple[int, 
     return *key, line_of[key]
 
 
-# --- unequal experts
-
-
-def _decide_loads(lowering: RowLowering, options: LayoutOptions) -> ExpertLoads | None:
-    """Return the loads of the expert ranks of a file, None where all are equal.
+def _decide_loads(lowering: RowLowering, options: LayoutOptions) -> tuple[ExpertLoads | None, Rows]:
+    """Return the loads of the expert ranks, None where all are equal, and the operations that stretch with them.
 
     Says what is assumed, and warns where there is nothing, or only half of it, to stretch.
     """
     notes, parallel = lowering.builder.notes, lowering.builder.parallel
     given = [name for name in ("expert_imbalance", "expert_loads") if getattr(options, name) is not None]
     if not given:
-        return None
+        return None, []
     exchanges = any(op.group is Group.EP and op.operation is Operation.ALL_TO_ALL for op in lowering.builder.ops)
     if not (exchanges or lowering.expert_rows):
         flag = given[0].replace("_", "-")
         notes.warn(f"{flag}-unused", f"--{flag} changes nothing: no row of the file is of experts", None)
-        return None
+        return None, []
     loads = expert_loads(options, parallel.ep)
     if loads is None:
-        return None
-    notes.assume("expert-loads", f"{describe(loads)}, in every layer and microbatch; {_what_stretches(lowering)}", None)
-    if not lowering.expert_rows:
-        notes.warn(
-            "expert-compute-unknown",
-            "no row of the file is named as the experts' computation (moe, expert), so only the all-to-alls over ep "
-            "are stretched by their loads",
-            None,
-        )
-    if not exchanges:
-        notes.warn(
-            "expert-exchange-unknown",
-            "no row of the file is an all-to-all over ep, so only the experts' computations are stretched by their "
-            "loads",
-            None,
-        )
-    return loads
-
-
-def _stretched_rows(lowering: RowLowering) -> Rows:
-    """Return the operations that stretch with a rank's load: computations, and what their tp ranks exchange.
-
-    The tp ranks of an expert get the same tokens only where the expert is split over as many (`etp`).
-    """
-    parallel = lowering.builder.parallel
-    return lowering.expert_rows + (lowering.token_rows if parallel.expert_tp == parallel.tp else [])
-
-
-def _what_stretches(lowering: RowLowering) -> str:
-    parallel = lowering.builder.parallel
-    computed, exchanged = "the computations of expert rows", "the all-to-alls over ep"
+        return None, []
+    # The tp ranks of an expert get the same tokens only where the expert is split over as many (etp).
+    tp, etp = parallel.tp, parallel.expert_tp
     inside = "the tp communications between dispatch and combine"
-    if not lowering.token_rows:
-        return f"{computed} and {exchanged} are stretched"
-    if parallel.expert_tp == parallel.tp:
-        return f"{computed}, {inside} and {exchanged} are stretched"
-    return (
-        f"{computed} and {exchanged} are stretched; {inside} are not, because an expert is on etp "
-        f"{parallel.expert_tp} ranks and not on tp {parallel.tp}"
-    )
+    too = f", {inside}" if lowering.token_rows and tp == etp else ""
+    stretched = f"the computations of expert rows{too} and the all-to-alls over ep are stretched"
+    if lowering.token_rows and tp != etp:
+        stretched += f"; {inside} are not, because an expert is on etp {etp} ranks and not on tp {tp}"
+    text = f"{describe(loads)}, in every layer and microbatch; {stretched}"
+    notes.assume("expert-loads", text, None)
+    if not lowering.expert_rows:
+        text = "no row of the file is named as the experts' computation (moe, expert), so only the all-to-alls over ep"
+        notes.warn("expert-compute-unknown", f"{text} are stretched by their loads", None)
+    if not exchanges:
+        text = "no row of the file is an all-to-all over ep, so only the experts' computations are stretched by"
+        notes.warn("expert-exchange-unknown", f"{text} their loads", None)
+    return loads, lowering.expert_rows + (lowering.token_rows if tp == etp else [])

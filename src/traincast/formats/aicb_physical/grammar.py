@@ -107,7 +107,6 @@ _COLUMNS = (
 _BARRIER_BYTES = 4
 """What a barrier moves: NCCL has none, so it is an all-reduce of one number (torch, ProcessGroupNCCL::barrier)."""
 _MOST_BYTES = 2**53
-_SILENT = ("None", "")
 _RANK = re.compile(r"rank(\d{1,9})\b")
 _STAGE = re.compile(r"pp_stage(\d{1,9})\b")
 _SHAPES = re.compile(r"\(\((\d{1,12}(?: \d{1,12})*)\) \((\d{1,12}(?: \d{1,12})*)\)\)")
@@ -175,11 +174,8 @@ class _Reader:
     def _title(self, line: int, content: str) -> None:
         ranks = [int(rank) for rank in _RANK.findall(content)]
         if not ranks or not content.endswith("]"):
-            raise FormatError(
-                f"{shown(content)} is no title such as [rank0 ~ rank7] or [ pp_stage0: [rank0, rank1] ]",
-                self.path,
-                line,
-            )
+            text = f"{shown(content)} is no title such as [rank0 ~ rank7] or [ pp_stage0: [rank0, rank1] ]"
+            raise FormatError(text, self.path, line)
         stage = _STAGE.search(content)
         count = max(ranks) - min(ranks) + 1 if "~" in content else len(set(ranks))
         self.titles.append((line, int(stage[1]) if stage else None, count))
@@ -229,11 +225,11 @@ class _Reader:
             kind=kind,
             operation=_COLLECTIVES.get(kind, Operation.NONE),
             group=value("comm_group", _group) if sized else Group.NONE,
-            ranks=value("comm_group_size", _members) if collective else None,
+            ranks=value("comm_group_size", _or_none(whole)) if collective else None,
             size_bytes=_BARRIER_BYTES if kind == "barrier" else size_bytes,
             gemm=gemm,
             stage=value("stage", str),
-            time_s=value("_elapsed_time", _time_s),
+            time_s=value("_elapsed_time", _or_none(lambda time: time_s(time, 1e3, "ms"))),
             count=value("count", whole, "1"),
         )
 
@@ -254,12 +250,8 @@ def _group(text: str) -> Group:
     return _GROUPS[name]
 
 
-def _members(text: str) -> int | None:
-    return None if text in _SILENT else whole(text)
-
-
-def _time_s(text: str) -> float | None:
-    return None if text in _SILENT else time_s(text, 1e3, "ms")
+def _or_none(read: Callable[[str], T]) -> Callable[[str], T | None]:
+    return lambda text: None if text in ("None", "") else read(text)
 
 
 def _gemm(text: str) -> tuple[int, int, int, int]:

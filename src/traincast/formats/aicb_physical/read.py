@@ -87,10 +87,8 @@ def _decide_layout(file: PhysicalFile, steps: Steps, options: LayoutOptions, not
 def _degree(name: str, chosen: int | None, written: int, notes: Notebook) -> int:
     """Return a degree: the user's, with a warning where the file has another one, else the file's."""
     if chosen is not None and chosen != written:
-        notes.warn(
-            f"{name}-not-rescaled",
-            f"the file was written for {name} {written}; its sizes are kept for {name} {chosen}",
-        )
+        text = f"the file was written for {name} {written}; its sizes are kept for {name} {chosen}"
+        notes.warn(f"{name}-not-rescaled", text)
     return written if chosen is None else chosen
 
 
@@ -105,11 +103,8 @@ def _stages(file: PhysicalFile, steps: Steps, options: LayoutOptions, sizes: dic
     written = sizes.get(Group.PP, 1)
     if sends and max(written, options.pp or 1) == 1:
         row = steps.passes[0].messages[0]
-        raise FormatError(
-            "sends messages to another stage, and nothing says how many stages there are; give --pp",
-            file.path,
-            row.line,
-        )
+        text = "sends messages to another stage, and nothing says how many stages there are; give --pp"
+        raise FormatError(text, file.path, row.line)
     if written == 1 and options.pp is not None:
         return options.pp
     return _degree("pp", options.pp, written, notes)
@@ -122,18 +117,14 @@ def _written_dp(file: PhysicalFile, sizes: dict[Group, int], tp: int, pp: int, n
     if Group.DP in sizes:
         dp = sizes[Group.DP]
         if ranks is not None and ranks != tp * dp * pp:
-            notes.warn(
-                "world-mismatch",
-                f"the titles name {ranks} ranks, but tp {tp} x dp {dp} x pp {pp} = {tp * dp * pp}; the groups count",
-            )
+            text = f"the titles name {ranks} ranks, but tp {tp} x dp {dp} x pp {pp} = {tp * dp * pp}; the groups count"
+            notes.warn("world-mismatch", text)
         return dp
     if ranks is not None and ranks % (tp * pp) == 0:
         return ranks // (tp * pp)
     if any(row.group is Group.DP for row in file.rows):
-        notes.assume(
-            "world-absent",
-            f"the file does not say how many ranks a dp group has; taken as {NODE_RANKS} (give --gpus or --dp)",
-        )
+        text = f"the file does not say how many ranks a dp group has; taken as {NODE_RANKS} (give --gpus or --dp)"
+        notes.assume("world-absent", text)
         return NODE_RANKS
     return sizes.get(Group.EP, 1) * sizes.get(Group.EDP, 1)
 
@@ -235,10 +226,8 @@ def _message_bytes(steps: Steps, layout: _Layout, options: LayoutOptions, notes:
     if not sizes and not steps.passes[0].microbatches:
         return 0
     if not sizes:
-        notes.warn(
-            "pp-comm-unknown",
-            "no row is a pipeline send/recv; they take no time (give --pp-comm)",
-        )
+        text = "no row is a pipeline send/recv; they take no time (give --pp-comm)"
+        notes.warn("pp-comm-unknown", text)
         return 0
     size, times = sizes.most_common(1)[0]
     if len(sizes) > 1:
@@ -281,15 +270,9 @@ def _say(steps: Steps, layout: _Layout, lowering: _Lowering, notes: Notebook) ->
         count = counted(len(lowering.zero_sizes), "communication of 0 bytes takes", "communications of 0 bytes take")
         notes.assume("zero-size", f"{count} no time", min(lowering.zero_sizes))
     if not any(row.gemm for row in rows):
-        notes.warn(
-            "communication-only",
-            "no row of the step computes: what is simulated are its communications alone, one after the other",
-            None,
-        )
+        text = "no row of the step computes: what is simulated are its communications alone, one after the other"
+        notes.warn("communication-only", text, None)
     trains = bool(first.backward) and parallel.dp > 1
     if trains and not any(row.group in _STRIDED and row.size_bytes for row in rows):
-        notes.warn(
-            "gradients-absent",
-            f"no row of the step reduces gradients or gathers parameters over dp {parallel.dp}",
-            None,
-        )
+        text = f"no row of the step reduces gradients or gathers parameters over dp {parallel.dp}"
+        notes.warn("gradients-absent", text, None)

@@ -88,11 +88,8 @@ def steps_of(file: PhysicalFile) -> Steps:
     )
     for section, found in zip(file.sections, passes, strict=True):
         if found.microbatches != passes[0].microbatches:
-            raise FormatError(
-                f"this stage has {found.microbatches} microbatches in a step, the first one {passes[0].microbatches}",
-                file.path,
-                section.line,
-            )
+            text = f"this stage has {found.microbatches} microbatches in a step, the first one {passes[0].microbatches}"
+            raise FormatError(text, file.path, section.line)
     return Steps(passes, counts[0], chosen, measured_s, split[0][0])
 
 
@@ -179,9 +176,8 @@ def written_sizes(file: PhysicalFile) -> dict[Group, int]:
             continue
         if sizes.setdefault(row.group, row.ranks) != row.ranks:
             name = row.group.name.lower()
-            raise FormatError(
-                f"a {name} group has {row.ranks} members here and {sizes[row.group]} before", file.path, row.line
-            )
+            text = f"a {name} group has {row.ranks} members here and {sizes[row.group]} before"
+            raise FormatError(text, file.path, row.line)
     return sizes
 
 

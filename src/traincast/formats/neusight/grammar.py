@@ -327,7 +327,10 @@ class _RowReader:
         compute_s = self._value(number, record, f"{part}_compute_time", _time_s)
         kind = self._value(number, record, f"{part}_comm_type", _token)
         elements = self._value(number, record, f"{part}_comm_size", _size)
-        group = _group(kind, part)
+        # What overlaps or follows a weight gradient is dp, what blocks is tp.
+        group = Group.DP if kind.asynchronous or part == "weight_grad" else Group.TP
+        if kind.operation in (Operation.NONE, Operation.SEND_RECV):
+            group = Group.NONE if kind.operation is Operation.NONE else Group.PP
         if group is Group.PP and part == "weight_grad":
             text = "SENDRECV hands over activations; write it in forward_comm_type or backward_comm_type"
             raise self.error(number, f"column {part}_comm_type: {text}")
@@ -343,15 +346,6 @@ class _RowReader:
             return read(record[column])
         except ValueError as problem:
             raise self.error(number, f"column {column}: {problem}{_HINT.get(read, '')}") from None
-
-
-def _group(kind: _Token, part: str) -> Group:
-    """Return who communicates: what overlaps or follows a weight gradient is dp, what blocks is tp."""
-    if kind.operation is Operation.NONE:
-        return Group.NONE
-    if kind.operation is Operation.SEND_RECV:
-        return Group.PP
-    return Group.DP if kind.asynchronous or part == "weight_grad" else Group.TP
 
 
 def _check_stages(reader: _RowReader, rows: tuple[Row, ...]) -> None:

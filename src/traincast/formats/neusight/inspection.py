@@ -84,29 +84,24 @@ def _parts(file: NeusightFile) -> Iterator[Counted]:
 
 def structural_oddities(file: NeusightFile) -> tuple[Note, ...]:
     """List what is odd about the rows of a file, each with its place; those of single values are in the file."""
-    checks = (_no_backward, _tiny, _views, _idle, _lonely_gradients, _embedding, _head)
-    return tuple(Note(code, text, file.place(row)) for check in checks for code, text, row in check(file))
+    found = [*_odd_times(file), *_lonely_gradients(file), *_odd_gradients(file)]
+    return tuple(Note(code, text, file.place(row)) for code, text, row in found)
 
 
 _Oddity = tuple[str, str, int]
 """Code, text, and index of the row."""
 
 
-def _no_backward(file: NeusightFile) -> Iterator[_Oddity]:
+def _odd_times(file: NeusightFile) -> Iterator[_Oddity]:
     if not file.has_backward:
         yield "no-backward", "no row has a time of the backward pass: the model was traced without training", 0
-
-
-def _tiny(file: NeusightFile) -> Iterator[_Oddity]:
-    times = {index: max(cell.compute_s for cell in row.cells) for index, row in enumerate(file.rows)}
-    tiny = [index for index, time_s in times.items() if 0 < time_s < _SHORTEST_S]
+    rows = list(enumerate(file.rows))
+    longest_s = [max(cell.compute_s for cell in row.cells) for row in file.rows]
+    tiny = [index for index, time_s in enumerate(longest_s) if 0 < time_s < _SHORTEST_S]
     if tiny:
-        takes = f"{counted(len(tiny), 'row takes', 'rows take')} less than 1 ns (here {milliseconds(times[tiny[0]])})"
-        yield "no-kernel", f"{takes}: no kernel is so short", tiny[0]
-
-
-def _views(file: NeusightFile) -> Iterator[_Oddity]:
-    rows = enumerate(file.rows)
+        takes = counted(len(tiny), "row takes", "rows take")
+        here = milliseconds(longest_s[tiny[0]])
+        yield "no-kernel", f"{takes} less than 1 ns (here {here}): no kernel is so short", tiny[0]
     views = [index for index, row in rows if row.forward.compute_s >= _SHORTEST_S and _VIEW.fullmatch(row.name)]
     if views:
         total = milliseconds(sum(file.rows[index].forward.compute_s for index in views))
@@ -115,10 +110,6 @@ def _views(file: NeusightFile) -> Iterator[_Oddity]:
             f"a copy here: {total} forward in all (first {file.rows[views[0]].name})"
         )
         yield "view-has-time", text, views[0]
-
-
-def _idle(file: NeusightFile) -> Iterator[_Oddity]:
-    rows = enumerate(file.rows)
     idle = [index for index, row in rows if not any(cell.compute_s or cell.operation >= 0 for cell in row.cells)]
     if idle:
         text = f"{counted(len(idle), 'row says', 'rows say')} neither a time nor a communication"
@@ -141,34 +132,28 @@ def _gradients(file: NeusightFile, names: re.Pattern[str]) -> list[tuple[int, in
     return [(index, row.reductions[0].elements) for index, row in rows if row.reductions and names.search(row.name)]
 
 
-def _hidden(file: NeusightFile) -> int | None:
-    """Return the hidden size, by the commonest gradient of a layer norm: a weight and a bias."""
-    sizes = Counter(elements // 2 for _, elements in _gradients(file, _NORM) if elements % 2 == 0)
-    return sizes.most_common(1)[0][0] or None if sizes else None
-
-
-def _embedding(file: NeusightFile) -> Iterator[_Oddity]:
-    embeddings, heads, hidden = _gradients(file, _EMBEDDING), _gradients(file, _HEAD), _hidden(file)
-    if not embeddings or not heads or embeddings[0][1] >= heads[0][1]:
+def _odd_gradients(file: NeusightFile) -> Iterator[_Oddity]:
+    """Compare the embedding with the LM head, and both with the hidden size."""
+    # The commonest gradient of a layer norm is of a weight and a bias.
+    norms = Counter(elements // 2 for _, elements in _gradients(file, _NORM) if elements % 2 == 0)
+    hidden = norms.most_common(1)[0][0] if norms else 0
+    heads = _gradients(file, _HEAD)
+    if not heads:
         return
-    (row, elements), (head, of_head) = embeddings[0], heads[0]
-    text = (
-        f"{file.rows[row].name} has {elements} elements, fewer than the {of_head} of {file.rows[head].name}: both are "
-        "vocabulary x hidden"
-    )
-    if hidden and elements % hidden == 0:
-        text += f"; {elements} = {elements // hidden} x hidden {hidden} is sequence x hidden, if anything"
-    yield "embedding-gradient-small", text, row
-
-
-def _head(file: NeusightFile) -> Iterator[_Oddity]:
-    heads, hidden = _gradients(file, _HEAD), _hidden(file)
-    if not heads or hidden is None or heads[0][1] % hidden == 0 or heads[0][1] % (hidden + 1):
-        return
-    row, elements = heads[0]
-    vocabulary = elements // (hidden + 1)
-    text = (
-        f"{elements} elements = {vocabulary} x hidden {hidden} + a bias of {vocabulary}; "
-        "the output projection of most language models has none"
-    )
-    yield "head-bias", text, row
+    head, of_head = heads[0]
+    for row, elements in _gradients(file, _EMBEDDING)[:1]:
+        if elements < of_head:
+            text = (
+                f"{file.rows[row].name} has {elements} elements, fewer than the {of_head} of {file.rows[head].name}: "
+                "both are vocabulary x hidden"
+            )
+            if hidden and elements % hidden == 0:
+                text += f"; {elements} = {elements // hidden} x hidden {hidden} is sequence x hidden, if anything"
+            yield "embedding-gradient-small", text, row
+    if hidden and of_head % hidden and of_head % (hidden + 1) == 0:
+        vocabulary = of_head // (hidden + 1)
+        text = (
+            f"{of_head} elements = {vocabulary} x hidden {hidden} + a bias of {vocabulary}; "
+            "the output projection of most language models has none"
+        )
+        yield "head-bias", text, head

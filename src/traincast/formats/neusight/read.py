@@ -50,9 +50,8 @@ def _parallel(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> Pa
     """Work out degrees and microbatches; there are as many stages as SENDRECV rows separate."""
     pp = 1 + sum(row.sends for row in file.rows)
     if options.pp not in (None, pp):
-        raise ConfigError(
-            f"is {options.pp}; {file.path} describes {counted(pp, 'stage')}, and SENDRECV rows separate stages", "pp"
-        )
+        text = f"is {options.pp}; {file.path} describes {counted(pp, 'stage')}, and SENDRECV rows separate stages"
+        raise ConfigError(text, "pp")
     if options.vpp not in (None, 1):
         raise ConfigError(f"is {options.vpp}; the stages of a NeuSight file have no virtual stages", "vpp")
     if pp > 1 and options.microbatches is None:
