@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 4096
 
 StrPath = str | PathLike[str]
+Files = StrPath | Sequence[StrPath]
+"""One file, several, or folders and patterns that stand for files (`expand`)."""
 
 
 def inspect(path: StrPath) -> Inspection:
@@ -65,7 +67,7 @@ def inspect(path: StrPath) -> Inspection:
     Raises
     ------
     FormatError
-        If no format knows the file, or it is damaged, or there are several.
+        If no kind of file fits, or it is damaged, or there are several.
     """
     from traincast.calibrate.kind import TELLERS
     from traincast.fabric.inspect import inspect_file
@@ -76,14 +78,10 @@ def inspect(path: StrPath) -> Inspection:
     return inspect_file(file, (), TELLERS)
 
 
-def inspect_all(files: StrPath | Sequence[StrPath]) -> Iterator[Inspection]:
+def inspect_all(files: Files) -> Iterator[Inspection]:
     """Say what each of several files is, in their order (see `inspect`); folders and patterns may stand for them.
 
-    Raises
-    ------
-    FormatError
-        If a file cannot be read; where it stands in a folder that was given, with a pattern to
-        choose the others.
+    Where one in a folder that was given cannot be read, the error has a pattern to choose the others.
     """
     from traincast.calibrate.kind import TELLERS
     from traincast.fabric.inspect import inspect_file
@@ -93,15 +91,13 @@ def inspect_all(files: StrPath | Sequence[StrPath]) -> Iterator[Inspection]:
         yield inspect_file(path, given, TELLERS)
 
 
-def expand(files: StrPath | Sequence[StrPath]) -> list[Path]:
+def expand(files: Files) -> list[Path]:
     """Replace folders by the files in them, and patterns such as ``run/rank*.txt`` by what they match.
 
     Raises
     ------
     FormatError
         If a folder cannot be read or holds no file, or nothing matches a pattern.
-    ConfigError
-        If no file is given.
     """
     paths = _paths(files)
     if not paths:
@@ -109,22 +105,15 @@ def expand(files: StrPath | Sequence[StrPath]) -> list[Path]:
     return expand_inputs(paths)
 
 
-def read(files: StrPath | Sequence[StrPath], layout: LayoutOptions | None = None) -> Workload:
-    """Read the files of one run into the intermediate form.
-
-    Parameters
-    ----------
-    files : path or sequence of paths
-        One file, or the rank files of one run, or the folder they are in (see `expand`).
-    layout : LayoutOptions, optional
-        What to override of the files' layout.
+def read(files: Files, layout: LayoutOptions | None = None) -> Workload:
+    """Read the files of one run into the intermediate form; `layout` says what to override of theirs.
 
     Raises
     ------
     FormatError
         If a file cannot be read, or the files are of different formats.
     ConfigError
-        If no file is given, or an option is set that means nothing to their format.
+        If no file is given, or what is overridden means nothing to their format.
     """
     given = _paths(files)
     paths = expand(given)
@@ -152,7 +141,7 @@ def bus_bandwidths(path: StrPath) -> dict[str, float]:
 
 
 def simulate(
-    files: StrPath | Sequence[StrPath] | Workload,
+    files: Files | Workload,
     options: SimulateOptions | None = None,
     *,
     engine: str = "auto",
@@ -160,15 +149,8 @@ def simulate(
 ) -> Result:
     """Simulate one step of a workload or of the files that describe it.
 
-    Parameters
-    ----------
-    files : path, sequence of paths, or Workload
-        What to simulate.
-    options : SimulateOptions, optional
-        All options at once.
-    **changes
-        Options as keywords, used when `options` is not given: the fields of
-        `SimulateOptions` and `LayoutOptions`, such as ``cluster="h100"`` or ``tp=8``.
+    Options are given all at once, or as keywords: the fields of `SimulateOptions` and `LayoutOptions`, such as
+    ``cluster="h100"`` or ``tp=8``.
 
     Examples
     --------
@@ -210,8 +192,6 @@ def predict(
     ------
     InfeasibleError
         If the job is very unlikely to fit into memory, or its layout does not fit onto the GPUs.
-    TraincastError
-        If the job cannot be read or cannot run.
     """
     chosen, by_options = options or StepOptions(), None
     if isinstance(chosen, SimulateOptions):
@@ -225,24 +205,11 @@ def predict(
     return recorded_forecast(found, choose(chosen, named, engine, cluster_assumed=assumed), allow_oom=allow_oom)
 
 
-def simai(
-    files: StrPath | Sequence[StrPath], options: SimulateOptions | None = None, overlap: SimaiOverlap | None = None
-) -> SimaiReport:
+def simai(files: Files, options: SimulateOptions | None = None, overlap: SimaiOverlap | None = None) -> SimaiReport:
     """Add up an AICB/SimAI workload as SimAI-Analytical does, for those who compare with it.
 
-    Parameters
-    ----------
-    files : path or sequence of paths
-        The one file.
-    options : SimulateOptions, optional
-        Cluster preset (default ``h100``), world size, degrees and microbatches.
-    overlap : SimaiOverlap, optional
-        Shares of communication that SimAI is told to leave out.
-
-    Returns
-    -------
-    SimaiReport
-        Its own numbers; nothing in them is scheduled or overlapped.
+    Its numbers are its own; nothing in them is scheduled or overlapped. Of the options it takes the cluster preset
+    (default ``h100``), world size, degrees and microbatches; `overlap` says what SimAI is told to leave out.
 
     Raises
     ------
@@ -267,19 +234,10 @@ def simai(
 
 
 def compare(a: StrPath | Result | Workload, b: StrPath | Result | Workload) -> Comparison:
-    """Put two steps side by side.
+    """Put two steps side by side; differences are those of `b` to `a`.
 
-    Parameters
-    ----------
-    a, b : path, Result, or Workload
-        A result, its ``result.json`` or the folder that holds one: the simulated step. A measured
-        trace, or the folder of a run's rank traces, or a workload read from them: the measured
-        step, which is not simulated.
-
-    Returns
-    -------
-    Comparison
-        Differences are those of `b` to `a`.
+    A side is a result, its ``result.json`` or the folder that holds one: the simulated step. Or it is a measured trace,
+    the folder of a run's rank traces, or a workload read from them: the measured step, which is not simulated.
 
     Examples
     --------
@@ -363,22 +321,12 @@ def collective(
     return replace(table, assumptions=(note, *table.assumptions))
 
 
-def calibrate(files: StrPath | Sequence[StrPath], cluster: StrPath | Cluster, *, table: bool = False) -> "Calibration":
+def calibrate(files: Files, cluster: StrPath | Cluster, *, table: bool = False) -> "Calibration":
     """Fit the constants of a cluster to measured collectives.
 
-    Parameters
-    ----------
-    files : path or sequence of paths
-        Logs of nccl-tests and CSV files, all of one cluster.
-    cluster : str, path or Cluster
-        Cluster to start from; what the measurements do not show stays as it is there.
-    table : bool, default False
-        Whether the profile keeps the measured times too, as the price of just these groups.
-
-    Returns
-    -------
-    Calibration
-        Its `profile` is a file for ``cluster``.
+    Files are logs of nccl-tests and CSV files, all of one cluster; what they do not show stays as it is in `cluster`.
+    With `table` the profile keeps the measured times too, which just these groups then take. The `profile` of the
+    calibration is a file for ``cluster``.
     """
     from traincast.calibrate.cluster_calibration import calibrate as calibrate_cluster
 
@@ -427,20 +375,10 @@ def operator_sizes() -> dict[str, tuple[str, ...]]:
     return {name: tuple(size.name for size in FAMILIES.get(name).sizes) for name in FAMILIES.names()}
 
 
-def calibrate_operators(files: StrPath | Sequence[StrPath], gpu: StrPath | Gpu) -> "OperatorCalibration":
+def calibrate_operators(files: Files, gpu: StrPath | Gpu) -> "OperatorCalibration":
     """Fit the operators' constants of a GPU to measured kernels; about 20 timings per family suffice.
 
-    Parameters
-    ----------
-    files : path or sequence of paths
-        CSV files of measured operators.
-    gpu : str, path or Gpu
-        The accelerator; rows of others are left out.
-
-    Returns
-    -------
-    OperatorCalibration
-        Its `profile` is a file for ``constants``.
+    Rows of other GPUs in the CSV files are left out. The `profile` of the calibration is a file for ``constants``.
     """
     from traincast.calibrate.operator_calibration import calibrate_operators as fit
 
@@ -470,10 +408,7 @@ def load_record(path: StrPath) -> RunRecord:
 def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:
     """Run a result again from what it holds; with the same version the bytes of its ``result.json`` are the same.
 
-    Parameters
-    ----------
-    result : path or Result
-        A ``result.json``, the folder that it was written to, or a result.
+    It is given itself, as its ``result.json``, or as the folder that it was written to.
     """
     record = record_of(result) if isinstance(result, Result) else load_record(result)
     if record.command == "predict":
@@ -508,7 +443,7 @@ def models(names: Sequence[str] = ()) -> list[Model]:
     return [load_model(name) for name in names or model_names()]
 
 
-def _paths(files: StrPath | Sequence[StrPath]) -> list[Path]:
+def _paths(files: Files) -> list[Path]:
     return [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
 
 

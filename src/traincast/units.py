@@ -1,16 +1,20 @@
 """Quantities: which values each may have, and how people write them (``400Gb/s``, ``80GiB``, ``2.5ms``).
 
 Inside traincast every number is SI (seconds, bytes, bytes per second, FLOP). Text with units is read and written
-here and nowhere else. What is out of range is refused where it is read: a quantity has a kind (`RANGES`), and the
-name of a field says its kind (`range_of`), a few by themselves, the others by the unit that they end with. Ranges
-are wide enough for any machine or model of the next ten years, and narrow enough that sums and products of values
-in range stay finite in double precision; what can exceed 64-bit integers as a product is checked where it is made.
+here and nowhere else. What is out of range is refused where it is read: a quantity has a kind (`RANGES`, the table
+``data/quantities.csv``), and the name of a field says its kind (`range_of`), some by themselves, the others by the unit
+that they end with. Ranges are wide enough for any machine or model of the next ten years, and narrow enough that sums
+and products of values in range stay finite in double precision; what can exceed 64-bit integers as a product is
+checked where it is made.
 """
 
+import csv
+import io
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import resources
 
 from traincast.errors import ConfigError
 
@@ -141,80 +145,18 @@ def _plain(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.0f}"
 
 
-RANGES = {
-    row[0]: Range(*row)
-    for row in (
-        ("degree", 1, 2**31 - 1, "", True, "GPUs, nodes, parallel degrees, microbatches, batches, counts of a file"),
-        ("rank", 0, 2**31 - 1, "", True, "a rank, a node"),
-        ("node size", 1, 2**16, "GPUs", True, "GPUs of a node"),
-        ("parts", 1, 2**20, "", True, "nodes, switches, planes of a fabric, GPUs of a torus, parts of a GPU"),
-        ("queue pairs", 1, 2**10, "", True, "queue pairs of a connection"),
-        ("layers", 0, 2**14, "layers", True, "layers, and of which kind they are"),
-        ("width", 0, 2**24, "", True, "hidden sizes, heads, head sizes, experts"),
-        ("vocabulary", 1, 2**28, "entries", True, "entries of a vocabulary, what it is padded to"),
-        ("sequence", 0, 2**30, "tokens", True, "sequences, positions, attention windows"),
-        ("extent", 1, 2**40, "", True, "sizes of a single operator"),
-        ("count", 0, LARGEST_WHOLE, "", True, "parameters, elements, and every other count"),
-        ("bytes", 0, LARGEST_WHOLE, "bytes", True, "messages, memory"),
-        ("element bytes", 1, 16, "bytes", True, "bytes of an element"),
-        ("rate", 1, 1e18, "bytes/s", False, "links, NICs, memory, bus bandwidths"),
-        ("FLOP rate", 1, 1e24, "FLOP/s", False, "peaks"),
-        ("power", 1, 1e6, "W", False, "power limits"),
-        ("latency", 0, 1e3, "s", False, "latencies, host times"),
-        ("time", 0, 1e9, "s", False, "durations of a file, measured times"),
-        ("step time", 0, 1e18, "s", False, "times of a result, which are sums"),
-        ("factor", 1e-6, 1e6, "", False, "slowdowns, imbalance, oversubscription, capacity"),
-        ("share", 0, 1, "", False, "shares"),
-        ("added share", 0, 1e3, "", False, "what overlap adds to a time"),
-        ("load", 0, 1e18, "", False, "relative loads"),
-        ("exponent", 0, 16, "", False, "exponents of a formula"),
-        ("seed", 0, LARGEST_WHOLE, "", True, "seeds of a hash"),
-        ("seeds", 1, 1000, "", True, "simulations of one step with further seeds"),
-        ("year", 1900, 2200, "", True, "years"),
-        ("ZeRO stage", 0, 3, "", True, "stage of ZeRO"),
-        ("figure", -1e18, 1e18, "", False, "any other number of a result, and measured rates"),
-    )
-}
+def _quantities() -> Iterator[tuple[Range, list[str]]]:
+    """Yield the range of each kind of quantity, and the fields that are of it by their names alone."""
+    text = (resources.files("traincast") / "data" / "quantities.csv").read_text(encoding="utf-8")
+    for row in csv.DictReader(io.StringIO(text)):
+        lowest, highest = plain_number(row["lowest"]), plain_number(row["highest"])
+        yield Range(row["kind"], lowest, highest, row["unit"], bool(row["whole"]), row["of"]), row["names"].split()
+
+
+_QUANTITIES = tuple(_quantities())
+RANGES = {known.kind: known for known, _ in _QUANTITIES}
 """Kind to its range."""
-
-
-_KIND_OF_NAME: dict[str, tuple[str, ...]] = {
-    "degree": (
-        *("gpus", "nodes", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "shard", "microbatches", "ranks"),
-        *("micro_batch", "global_batch", "batch", "num_gpus", "world_size"),
-    ),
-    "rank": ("rank",),
-    "node size": ("gpus_per_node", "gpus_used_per_node", "domain"),
-    "parts": ("nodes_per_leaf", "leaves_per_pod", "spines", "rails", "planes", "dims", "sms"),
-    "queue pairs": ("queue_pairs",),
-    "layers": (
-        *("layers", "first_stage_layers", "last_stage_layers", "stage_layers", "recompute_layers"),
-        *("layers_per_chunk", "window_layers", "window_period", "first_dense_layers", "period", "mtp_layers"),
-        "norms_per_layer",
-    ),
-    "width": (
-        *("hidden", "ffn_hidden", "heads", "kv_heads", "head_dim", "kv_rank", "q_rank", "rope_head_dim"),
-        *("nope_head_dim", "v_head_dim", "experts", "topk", "group_topk", "shared_ffn_hidden", "moe_ffn", "lora_rank"),
-        *("qk_dim", "v_dim"),
-    ),
-    "vocabulary": ("vocab", "vocabulary", "vocab_multiple"),
-    "sequence": ("seq_length", "seq_len", "learned_positions", "max_positions", "window"),
-    "extent": ("m", "n", "k", "rows", "width", "groups", "tokens", "elements", "queries", "keys", "parameters"),
-    "count": ("other_params",),
-    "element bytes": ("grad_reduce_bytes", "param_gather_bytes"),
-    "factor": ("expert_imbalance", "compute_slowdown", "compute_factor", "capacity_factor", "oversubscription"),
-    "share": ("unhidden_tp", "unhidden_cp", "unhidden_ep", "unhidden_fsdp", "selective_share"),
-    "added share": ("overlap_slowdown",),
-    "load": ("expert_loads",),
-    "exponent": ("crowding",),
-    "seed": ("seed",),
-    "seeds": ("network_seeds",),
-    "year": ("year",),
-    "ZeRO stage": ("zero",),
-    "power": ("tdp_w",),
-    "latency": ("host_layer_s", "host_expert_s", "step_fixed_s", "p2p_handover_s"),
-}
-_BY_NAME = {name: RANGES[kind] for kind, names in _KIND_OF_NAME.items() for name in names}
+_BY_NAME = {name: known for known, names in _QUANTITIES for name in names}
 _BY_ENDING = (
     ("_flops_per_s", RANGES["FLOP rate"]),
     ("_bytes_per_s", RANGES["rate"]),
