@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from traincast.diagnostics import Note
-from traincast.job.inputs import InputFile
+from traincast.files import InputFile
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
 from traincast.workload.ops import Op, table_of
 from traincast.workload.program import GroupInstance, Program, Timeline

@@ -34,27 +34,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KnownFlag:
-    """One flag of a framework.
-
-    Parameters
-    ----------
-    name : str
-        As the framework spells it, without dashes before it.
-    values : {"0", "1", "*"}
-        How many values it takes.
-    effect : str
-        One of the effects above.
-    text : str
-        What is forecast instead, or why it is refused.
-    when : str or None
-        Pattern of the values with which it has the effect; with others it says what is forecast anyway.
-    """
+    """One flag of a framework."""
 
     name: str
+    """As the framework spells it, without dashes before it."""
     values: str
+    """How many values it takes."""
     effect: str
+    """One of the effects above."""
     text: str = ""
+    """What is forecast instead, or why it is refused."""
     when: str | None = None
+    """Pattern of the values with which it has the effect; with others it says what is forecast anyway."""
 
     def effect_of(self, values: str) -> str:
         """Return the effect that it has with these values."""
@@ -65,31 +56,21 @@ class KnownFlag:
 
 @dataclass(frozen=True, slots=True)
 class FlagTable:
-    """The flags of one framework.
-
-    Parameters
-    ----------
-    prefix : str
-        What stands before a flag in messages.
-    says : str
-        Whose flags they are.
-    flags : mapping
-        By name, words joined by ``-``; a name that ends in ``*`` stands for all that begin so.
-    spellings : mapping
-        Other names to a name, or to a name and a value.
-    scripts : mapping
-        Pattern of a training script to why its jobs are refused.
-    fields : mapping
-        Flag to the field of a job that it sets as it stands, and what its values mean where they are no number, switch
-        or tokens; a meaning of an empty text leaves the field open.
-    """
+    """The flags of one framework."""
 
     prefix: str
+    """What stands before a flag in messages."""
     says: str
+    """Whose flags they are."""
     flags: Mapping[str, KnownFlag]
+    """By name, words joined by ``-``; a name that ends in ``*`` stands for all that begin so."""
     spellings: Mapping[str, tuple[str, ...]]
+    """Other names to a name, or to a name and a value."""
     scripts: Mapping[str, str]
+    """Pattern of a training script to why its jobs are refused."""
     fields: Mapping[str, tuple[str, Mapping[str, Any] | None]]
+    """Flag to the field of a job that it sets as it stands, and what its values mean where they are no number,
+    switch or tokens; a meaning of an empty text leaves the field open."""
 
     def check_script(self, script: str | None) -> None:
         """Refuse a training script of a kind of model or step that is not described."""
@@ -201,18 +182,12 @@ def _grouped(by_effect: Mapping[str, list[str]]) -> Iterator[Note]:
 
 @dataclass(frozen=True, slots=True)
 class Pasted:
-    """Flags of one framework with their values.
-
-    Parameters
-    ----------
-    flags : mapping
-        Flag without its dashes, words joined by ``-``, to its values in their order.
-    shown : str
-        Whose flags they are, for messages.
-    """
+    """Flags of one framework with their values."""
 
     flags: Mapping[str, tuple[str, ...]]
+    """Flag without its dashes, words joined by ``-``, to its values in their order."""
     shown: str
+    """Whose flags they are, for messages."""
     prefix: str = "--"
     """What stands before a flag in messages."""
 

@@ -64,30 +64,20 @@ _BY_NAME = {name: launcher for launcher in _LAUNCHERS for name in launcher.names
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch line, taken apart.
-
-    Parameters
-    ----------
-    words : tuple of str
-        What the training script is given; without a script, everything after the launcher.
-    script : str or None
-        The script's file or module.
-    variables : mapping
-        Assignments before the command or in it.
-    gpus : int or None
-        Ranks that the launcher starts; None where it does not say.
-    says : str or None
-        The options that say so, or why they do not.
-    conditions : bool
-        Whether the script has conditions, all branches of which were read.
-    """
+    """A launch line, taken apart."""
 
     words: tuple[str, ...]
+    """What the training script is given; without a script, everything after the launcher."""
     script: str | None
+    """The script's file or module."""
     variables: Mapping[str, str]
+    """Assignments before the command or in it."""
     gpus: int | None = None
+    """Ranks that the launcher starts; None where it does not say."""
     says: str | None = None
+    """The options that say so, or why they do not."""
     conditions: bool = False
+    """Whether the script has conditions, all branches of which were read."""
 
 
 def launch_notes(launch: Launch) -> tuple[Note, ...]:

@@ -36,24 +36,16 @@ _LONGEST = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """What a text or a list of words says.
-
-    Parameters
-    ----------
-    commands : tuple of tuple of str
-        The words of each command, variables that are set replaced.
-    variables : mapping
-        What was assigned before or between them.
-    directives : tuple of str
-        Words of ``#SBATCH`` lines.
-    conditions : bool
-        Whether there were conditions or loops, which are passed over.
-    """
+    """What a text or a list of words says."""
 
     commands: tuple[tuple[str, ...], ...]
+    """The words of each command, variables that are set replaced."""
     variables: Mapping[str, str] = field(default_factory=dict)
+    """What was assigned before or between them."""
     directives: tuple[str, ...] = ()
+    """Words of ``#SBATCH`` lines."""
     conditions: bool = False
+    """Whether there were conditions or loops, which are passed over."""
 
 
 def has_variable(word: str) -> bool:

@@ -13,9 +13,8 @@ from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted, flag_table, judge, split_flags
 from traincast.dialects.launch import Launch, launch_notes, read_launch
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.files import read_toml
+from traincast.files import InputFile, input_of, read_toml
 from traincast.job.draft import Draft
-from traincast.job.inputs import InputFile, input_of
 from traincast.model.load import find_model, model_names
 from traincast.names import nearest
 from traincast.units import count_of, counted, quoted

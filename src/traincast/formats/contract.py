@@ -15,8 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from traincast.diagnostics import Note, Notebook
 from traincast.errors import FormatError
-from traincast.files import read_bytes
-from traincast.job.inputs import InputFile, input_of
+from traincast.files import InputFile, input_of, read_bytes
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.registry import Registry

@@ -8,10 +8,9 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from traincast.errors import ConfigError, FormatError
-from traincast.files import read_head
+from traincast.files import LOADS, input_of, read_head
 from traincast.formats.contract import FORMATS, FileKind, Format
 from traincast.job.flags import flag_of
-from traincast.job.inputs import LOADS, input_of
 from traincast.job.options import LayoutOptions
 from traincast.workload.workload import Workload
 

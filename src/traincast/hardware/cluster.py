@@ -60,27 +60,17 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTable:
-    """Times of one operation over sizes, for one number of ranks spread evenly over nodes.
-
-    Parameters
-    ----------
-    op : str
-        Name of the `Operation` in lower case.
-    ranks, nodes : int
-        Members of the group, and the nodes they sit on.
-    size_bytes : tuple of int
-        Rising sizes, as `Operation` defines them.
-    time_s : tuple of float
-        Seconds at each of them; never falling.
-    source : str
-        Where they come from.
-    """
+    """Times of one operation over sizes, for one number of ranks spread evenly over nodes."""
 
     op: str
+    """Name of the `Operation` in lower case."""
     ranks: int
     nodes: int
+    """Members of the group, and the nodes they sit on."""
     size_bytes: tuple[int, ...]
+    """Rising sizes, as `Operation` defines them."""
     time_s: tuple[float, ...]
+    """Seconds at each of them; never falling."""
     source: str
 
 

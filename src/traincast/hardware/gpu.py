@@ -41,40 +41,25 @@ PEAK_OF_DTYPE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What all GPUs of one generation share, a row of `data/gpus/generations.csv`.
-
-    Parameters
-    ----------
-    name : str
-        In lower case, as the column ``architecture`` of a GPU names it: ``"hopper"``; empty: not known.
-    title : str
-        As messages write it.
-    vendor : str
-        Maker.
-    nccl_row : str or None
-        Row of NCCL's tuning tables that NCCL takes for it; None: NCCL does not run on it. It goes by compute
-        capability: below 8.0 Volta, below 9.0 Ampere (Ada is 8.9), below 10.0 Hopper, else Blackwell. Source:
-        NVIDIA/nccl, src/graph/tuning.cc.
-    attention : tuple of str
-        Fused attention kernels that it runs (`traincast.hardware.attention_kernels`).
-    passed_over : tuple of str
-        Those of them that frameworks pass over for flash attention.
-    bf16 : bool
-        Whether its matrix units take bf16.
-    scaled_blocks : tuple of str
-        Precisions with a scale for each small block that its matrix units take: ``mxfp8``, ``nvfp4``, ``mxfp4``.
-    source : str
-        Where this is from.
-    """
+    """What all GPUs of one generation share, a row of `data/gpus/generations.csv`."""
 
     name: str = ""
+    """In lower case, as the column ``architecture`` of a GPU names it: ``"hopper"``; empty: not known."""
     title: str = ""
+    """As messages write it."""
     vendor: str = ""
     nccl_row: str | None = None
+    """Row of NCCL's tuning tables that NCCL takes for it; None: NCCL does not run on it. It goes by compute
+    capability: below 8.0 Volta, below 9.0 Ampere (Ada is 8.9), below 10.0 Hopper, else Blackwell. Source:
+    NVIDIA/nccl, src/graph/tuning.cc."""
     attention: tuple[str, ...] = ()
+    """Fused attention kernels that it runs (`traincast.hardware.attention_kernels`)."""
     passed_over: tuple[str, ...] = ()
+    """Those of them that frameworks pass over for flash attention."""
     bf16: bool = True
+    """Whether its matrix units take bf16."""
     scaled_blocks: tuple[str, ...] = ()
+    """Precisions with a scale for each small block that its matrix units take: ``mxfp8``, ``nvfp4``, ``mxfp4``."""
     source: str = ""
 
 
@@ -216,23 +201,13 @@ def from_row(row: Mapping[str, str], kind: type[T]) -> T:
 
 
 class Datasheet(NamedTuple):
-    """A row of the data file.
-
-    Parameters
-    ----------
-    gpu : Gpu
-        Its values.
-    aliases : tuple of str
-        Other spellings of the name that files use.
-    confidence : str
-        ``high``, ``medium`` or ``low``: how sure the values are.
-    source : str
-        Where they are from.
-    """
+    """A row of the data file."""
 
     gpu: Gpu
     aliases: tuple[str, ...]
+    """Other spellings of the name that files use."""
     confidence: str
+    """``high``, ``medium`` or ``low``: how sure the values are."""
     source: str
 
     @property

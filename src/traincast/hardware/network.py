@@ -129,21 +129,14 @@ SHAPES = ("Ring", "FullyConnected", "Switch")
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """GPUs that differ in one coordinate only, and how they are joined.
-
-    Parameters
-    ----------
-    shape : str
-        One of `SHAPES`; a ring goes both ways.
-    size : int
-        GPUs along it.
-    link_bytes_per_s : float
-        Rate of each link and direction.
-    """
+    """GPUs that differ in one coordinate only, and how they are joined."""
 
     shape: str
+    """One of `SHAPES`; a ring goes both ways."""
     size: int
+    """GPUs along it."""
     link_bytes_per_s: float
+    """Rate of each link and direction."""
 
     @property
     def links(self) -> int:

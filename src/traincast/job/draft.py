@@ -8,9 +8,9 @@ from typing import Any
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
+from traincast.files import InputFile
 from traincast.hardware.cluster import Cluster
 from traincast.job.flags import flag_of
-from traincast.job.inputs import InputFile
 from traincast.job.job import JobRequest, under_new_names
 from traincast.model.load import load_model
 from traincast.model.model import Model
@@ -23,42 +23,28 @@ Finish = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What is said of a job so far.
-
-    Parameters
-    ----------
-    model : Model or str or None
-        A model, or the name or path of one.
-    cluster : str or Cluster or None
-        A cluster, or the name or path of one.
-    cluster_assumed : bool
-        Whether nobody named the cluster.
-    fields : mapping
-        Fields of `JobRequest` that were given.
-    notes : tuple of Note
-        What reading it brought up.
-    warnings : tuple of Note
-        What of it is not modelled or looks wrong.
-    finish : Finish or None
-        Defaults of a framework that need the number of GPUs, which may be given elsewhere.
-    launched : int or None
-        Ranks that a pasted launch line starts.
-    whys : mapping
-        Field to what says it, or why nothing does.
-    inputs : tuple of InputFile
-        The files that say it.
-    """
+    """What is said of a job so far."""
 
     model: Model | str | None = None
+    """A model, or the name or path of one."""
     cluster: str | PathLike[str] | Cluster | None = None
+    """A cluster, or the name or path of one."""
     cluster_assumed: bool = False
+    """Whether nobody named the cluster."""
     fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Fields of `JobRequest` that were given."""
     notes: tuple[Note, ...] = ()
+    """What reading it brought up."""
     warnings: tuple[Note, ...] = ()
+    """What of it is not modelled or looks wrong."""
     finish: Finish | None = None
+    """Defaults of a framework that need the number of GPUs, which may be given elsewhere."""
     launched: int | None = None
+    """Ranks that a pasted launch line starts."""
     whys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Field to what says it, or why nothing does."""
     inputs: tuple[InputFile, ...] = ()
+    """The files that say it."""
 
     def __post_init__(self) -> None:
         """Take fields under their old names."""

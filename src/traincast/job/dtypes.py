@@ -59,20 +59,14 @@ as delayed scaling, whose do not."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerTypes:
-    """How Adam keeps its state.
-
-    Parameters
-    ----------
-    precision_aware : bool
-        Whether its kernel reads and writes types other than fp32.
-    main_params, exp_avg, exp_avg_sq : str
-        Types of the main parameters and of both moments.
-    """
+    """How Adam keeps its state."""
 
     precision_aware: bool = False
+    """Whether its kernel reads and writes types other than fp32."""
     main_params: str = "fp32"
     exp_avg: str = "fp32"
     exp_avg_sq: str = "fp32"
+    """Types of the main parameters and of both moments."""
 
     @property
     def moment_bytes(self) -> int:

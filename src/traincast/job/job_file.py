@@ -31,9 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.files import read_toml
+from traincast.files import input_of, read_toml
 from traincast.job.draft import Draft
-from traincast.job.inputs import input_of
 from traincast.job.job import JobRequest, under_new_names
 from traincast.model.load import builtin_table, find_model, model_names
 from traincast.model.model import Model

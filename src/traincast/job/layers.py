@@ -13,33 +13,23 @@ from traincast.units import counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What decides the split of a model's layers.
-
-    Parameters
-    ----------
-    layers : int
-        Layers of the model.
-    pp, vpp : int
-        Pipeline stages and virtual stages on each.
-    uneven : str
-        One of `traincast.job.frameworks.UNEVEN_SPLITS`, for layers that do not divide.
-    counts_embedding : bool
-        Embedding and head may count as a layer each where that makes the layers divide.
-    first, last : int, optional
-        Layers of the first and last stage over all their virtual stages.
-    embedding, head : bool
-        The embedding, or the head, counts as a layer.
-    """
+    """What decides the split of a model's layers."""
 
     layers: int
+    """Layers of the model."""
     pp: int
     vpp: int
+    """Pipeline stages and virtual stages on each."""
     uneven: str = "short_last"
+    """One of `traincast.job.frameworks.UNEVEN_SPLITS`, for layers that do not divide."""
     counts_embedding: bool = False
+    """Embedding and head may count as a layer each where that makes the layers divide."""
     first: int | None = None
     last: int | None = None
+    """Layers of the first and last stage over all their virtual stages."""
     embedding: bool = False
     head: bool = False
+    """The embedding, or the head, counts as a layer."""
 
     @property
     def chunks(self) -> int:

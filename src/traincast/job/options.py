@@ -260,14 +260,6 @@ class SimaiOverlap:
 
     These are constants that its user gives; nothing in it finds out what overlaps.
 
-    Parameters
-    ----------
-    dp, tp, ep : float
-        Hidden share; `dp` is that of DP_EP, too.
-    pp : float
-        Hidden share of the messages between stages. SimAI divides their size by it, as if it were
-        their bandwidth in GiB/s; with its default of 1 they take no time.
-
     Notes
     -----
     Source: SimAI, ``dp_overlap_ratio`` and the like in ``astra-sim/system/AstraParamParse.hh``.
@@ -276,7 +268,10 @@ class SimaiOverlap:
     dp: float = 0.0
     tp: float = 0.0
     ep: float = 0.0
+    """Hidden share; `dp` is that of DP_EP, too."""
     pp: float = 1.0
+    """Hidden share of the messages between stages. SimAI divides their size by it, as if it were their bandwidth in
+    GiB/s; with its default of 1 they take no time."""
 
     def __post_init__(self) -> None:
         """Refuse what is no share, and a pp share of zero, by which SimAI would divide."""

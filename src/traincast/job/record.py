@@ -14,11 +14,11 @@ import msgspec
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
+from traincast.files import InputFile
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_from_table
 from traincast.job.draft import Draft
 from traincast.job.frameworks import Framework, framework_from_table, framework_names, load_framework
-from traincast.job.inputs import InputFile
 from traincast.job.job import Job, JobRequest, under_new_names
 from traincast.job.job_file import SECTIONS, draft_of_table
 from traincast.job.options import LayoutOptions, SimulateOptions, make_options
@@ -29,37 +29,25 @@ COMMANDS = ("predict", "simulate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """What a result was made from.
-
-    Parameters
-    ----------
-    command : str
-        One of `COMMANDS`.
-    cluster : Cluster
-        What it ran on, with every override.
-    cluster_assumed : bool
-        Whether nobody named it.
-    options : SimulateOptions
-        Of the simulation; its cluster is left out.
-    job : JobRequest or Job or None
-        What was forecast: as it was said, or with everything decided; None for a workload.
-    notes, warnings : tuple of Note
-        What reading the job brought up.
-    allow_oom : bool
-        Whether it runs even where it does not fit into memory.
-    inputs : tuple of InputFile
-        The files that it was read from.
-    """
+    """What a result was made from."""
 
     command: str
+    """One of `COMMANDS`."""
     cluster: Cluster
+    """What it ran on, with every override."""
     cluster_assumed: bool = False
+    """Whether nobody named it."""
     options: SimulateOptions
+    """Of the simulation; its cluster is left out."""
     job: JobRequest | Job | None = None
+    """What was forecast: as it was said, or with everything decided; None for a workload."""
     notes: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
+    """What reading the job brought up."""
     allow_oom: bool = False
+    """Whether it runs even where it does not fit into memory."""
     inputs: tuple[InputFile, ...] = ()
+    """The files that it was read from."""
 
     def draft(self) -> Draft | Job:
         """Return the job that was forecast, so that options can win over it where it was not all decided.

@@ -9,7 +9,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from traincast.job.inputs import InputFile
+from traincast.files import InputFile
 from traincast.report.files import file_report
 from traincast.report.plain import encodable, spreadsheet_cell
 from traincast.report.ranks import choose_ranks, simulated

@@ -12,7 +12,7 @@ import msgspec
 
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
-from traincast.job.inputs import InputFile
+from traincast.files import InputFile
 from traincast.report.checks import check_numbers, check_whole
 from traincast.report.files import file_report
 from traincast.report.plain import Plain, plain

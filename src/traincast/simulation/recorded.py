@@ -7,11 +7,11 @@ from pathlib import Path
 
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
+from traincast.files import DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.job.draft import Draft
 from traincast.job.frameworks import framework_names, load_framework
-from traincast.job.inputs import DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
 from traincast.job.job import Job, JobRequest
 from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
 from traincast.job.record import RunRecord, record_from_table, record_to_table

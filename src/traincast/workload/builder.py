@@ -24,7 +24,7 @@ import numpy as np
 
 from traincast.diagnostics import Notebook
 from traincast.errors import ProgramError
-from traincast.job.inputs import InputFile
+from traincast.files import InputFile
 from traincast.job.parallel import Parallel
 from traincast.workload.ops import FloatArray, IntArray, Op, OperatorCall, table_of
 from traincast.workload.words import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from traincast.diagnostics import Note
-from traincast.job.inputs import InputFile
+from traincast.files import InputFile
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.workload.ops import FloatArray, IntArray, OpTable

@@ -36,7 +36,6 @@ from traincast.formats.echo.rendezvous import Messages, Rendezvous, measured_run
 from traincast.formats.echo.stages import Stages
 from traincast.formats.echo.work import BUCKET, Conversion, RankWork, work_of
 from traincast.formats.layout import warn_single_microbatch
-from traincast.job.inputs import input_of
 from traincast.job.options import LayoutOptions
 from traincast.schedules.plan import SlotKind
 from traincast.units import counted
