@@ -8,9 +8,13 @@ mpirun), DeepSpeed and Accelerate.
 """
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from importlib import resources
+from typing import Any
+
+import msgspec
 
 from traincast.diagnostics import Note
 from traincast.dialects.shell import Commands, expanded, has_variable, read_commands, replaced
@@ -20,13 +24,9 @@ _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 _MODULE = re.compile(r"^[A-Za-z_][\w]*(?:\.\w+)*$")
 _SHORT = re.compile(r"^-([A-Za-z])(\d\S*)$")
 _MOST_NESTED = 4
-_OF_LIBRARIES = (
-    *("CUDA_", "NCCL_", "RCCL_", "NVTE_", "TORCH", "PYTORCH_", "UCX_", "UB_", "NVSHMEM_", "GLOO_", "OMP_", "HSA_"),
-    *("HIP_", "GPU_MAX_", "FI_", "TRITON_", "CUBLAS"),
-)
 
 
-class _Launcher(NamedTuple):
+class _Launcher(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options that say how many ranks a launcher starts."""
 
     names: tuple[str, ...]
@@ -37,29 +37,12 @@ class _Launcher(NamedTuple):
     """Whether it starts one node where no number of nodes is given, and one rank of each where none is."""
 
 
-_TORCHRUN = _Launcher(
-    ("torchrun", "torch.distributed.run", "torch.distributed.launch"),
-    nodes=("nnodes",),
-    per_node=("nproc-per-node",),
-    one_node=True,
+_TABLE: dict[str, Any] = tomllib.loads(
+    (resources.files("traincast") / "data" / "dialects" / "launchers.toml").read_text(encoding="utf-8")
 )
-_SLURM = _Launcher(
-    ("srun", "sbatch", "salloc"), ("n", "ntasks"), ("N", "nodes"), ("ntasks-per-node", "gpus-per-node", "gres")
-)
-_SLURM_SETS = (
-    (("N", "nodes"), "SLURM_NNODES SLURM_JOB_NUM_NODES"),
-    (("n", "ntasks"), "SLURM_NTASKS SLURM_NPROCS"),
-    (("ntasks-per-node",), "SLURM_NTASKS_PER_NODE"),
-    (("gpus-per-node",), "SLURM_GPUS_PER_NODE SLURM_GPUS_ON_NODE"),
-)
-_LAUNCHERS = (
-    _TORCHRUN,
-    _SLURM,
-    _Launcher(("mpirun", "mpiexec", "mpiexec.hydra", "orterun"), ("np", "n", "c"), (), ("npernode", "ppn", "N")),
-    _Launcher(("deepspeed",), (), ("num-nodes",), ("num-gpus",), one_node=True),
-    _Launcher(("accelerate",), ("num-processes",)),
-)
-_BY_NAME = {name: launcher for launcher in _LAUNCHERS for name in launcher.names}
+_BY_NAME = {name: each for each in msgspec.convert(_TABLE["launcher"], list[_Launcher]) for name in each.names}
+_OF_LIBRARIES = tuple(_TABLE["libraries"]["variables"])
+_TORCHRUN, _SLURM = _BY_NAME["torchrun"], _BY_NAME["srun"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +111,7 @@ def _of_slurm(words: Sequence[str]) -> dict[str, str]:
     """Return the variables that Slurm sets by the options of srun and sbatch (slurm.schedmd.com/srun.html)."""
     places = [place for place, word in enumerate(words) if _BY_NAME.get(_base(word)) is _SLURM]
     options = _options(words[places[0] :]) if places else {}
-    found = {variable: _first(options, names) for names, variables in _SLURM_SETS for variable in variables.split()}
+    found = {variable: _first(options, names) for variable, names in _TABLE["slurm"].items()}
     return {variable: said[1] for variable, said in found.items() if said is not None}
 
 

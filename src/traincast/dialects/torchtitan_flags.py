@@ -21,7 +21,7 @@ from traincast.units import count_of, counted, quoted
 
 T = TypeVar("T")
 
-SHOWN = "torchtitan settings"
+_SHOWN = "torchtitan settings"
 
 _SCHEDULES = {
     "1f1b": ("1f1b", False),
@@ -54,8 +54,8 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     InfeasibleError
         If the degrees do not fit each other.
     """
-    table, launch = flag_table("torchtitan"), read_launch(words, SHOWN)
-    settings, inputs = _settings(split_flags(launch.words, SHOWN, table), launch)
+    table, launch = flag_table("torchtitan"), read_launch(words, _SHOWN)
+    settings, inputs = _settings(split_flags(launch.words, _SHOWN, table), launch)
     given = {name.replace("_", "-"): text for name, text in settings.given().items()}
     judged = judge(given, table, strict=strict)
     framework = _framework(settings)
@@ -103,7 +103,7 @@ def _settings(pasted: Pasted, launch: Launch) -> tuple[Pasted, tuple[InputFile, 
     spellings = flag_table("torchtitan").spellings
     read = {name.replace("_", "-"): value for name, value in (_flat(read_toml(Path(file))) if file else {}).items()}
     usual = {spellings.get(name, (name,))[0].replace("-", "_"): _words(value) for name, value in read.items()}
-    return Pasted({**usual, **flags}, SHOWN, ""), (input_of(file, "torchtitan"),) if file else ()
+    return Pasted({**usual, **flags}, _SHOWN, ""), (input_of(file, "torchtitan"),) if file else ()
 
 
 def _words(value: object) -> tuple[str, ...]:
@@ -228,7 +228,9 @@ def _sequences(settings: Pasted, name: str, tokens: int) -> int:
     """Return a number of tokens as sequences of the full length, in which newer versions count their batches."""
     length = settings.tokens("training.seq_len") if "training.seq_len" in settings else _CONTEXT
     if tokens % length:
-        raise ConfigError(f"is {tokens}; it must be a multiple of the {length} tokens of a sequence (in {SHOWN})", name)
+        raise ConfigError(
+            f"is {tokens}; it must be a multiple of the {length} tokens of a sequence (in {_SHOWN})", name
+        )
     return tokens // length
 
 

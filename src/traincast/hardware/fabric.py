@@ -22,7 +22,7 @@ from traincast.registry import Registry
 from traincast.tables import Value, built, read_table
 from traincast.units import RANGES, check_given, quoted
 
-ROUTINGS = ("spray", "ecmp")
+_ROUTINGS = ("spray", "ecmp")
 _ALWAYS = frozenset({"kind", "file", "routing", "queue_pairs", "seed"})
 
 
@@ -82,7 +82,7 @@ class FabricSpec:
 
     def __post_init__(self) -> None:
         """Refuse numbers that are wrong or contradict each other."""
-        for name, known in (("kind", TOPOLOGIES.names()), ("routing", ROUTINGS)):
+        for name, known in (("kind", TOPOLOGIES.names()), ("routing", _ROUTINGS)):
             said = getattr(self, name)
             found = find_name(said, known)
             if found is None:

@@ -21,7 +21,7 @@ from traincast.units import counted
 
 T = TypeVar("T")
 
-DEFAULT_LORA_RANK = 16
+_DEFAULT_LORA_RANK = 16
 """Rank of adapters where none is given. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
 
 
@@ -275,7 +275,7 @@ def decide_lora_rank(request: JobRequest, decided: Decisions) -> int:
             raise ConfigError(
                 f"is {request.lora_rank}, but the task is {request.task}; it needs task lora", "lora_rank"
             )
-        return DEFAULT_LORA_RANK
+        return _DEFAULT_LORA_RANK
     if request.lora_rank is None:
-        decided.note("assumed-lora-rank", f"lora_rank is not given: {DEFAULT_LORA_RANK}")
-    return request.lora_rank or DEFAULT_LORA_RANK
+        decided.note("assumed-lora-rank", f"lora_rank is not given: {_DEFAULT_LORA_RANK}")
+    return request.lora_rank or _DEFAULT_LORA_RANK

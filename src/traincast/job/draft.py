@@ -15,7 +15,7 @@ from traincast.job.job import JobRequest, under_new_names
 from traincast.model.load import load_model
 from traincast.model.model import Model
 
-REQUIRED = ("gpus", "seq_length", "global_batch")
+_REQUIRED = ("gpus", "seq_length", "global_batch")
 
 Finish = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """From all fields that were given to further ones that follow from them."""
@@ -83,7 +83,7 @@ class Draft:
         if self.model is None:
             return "model"
         fields = self._finished()
-        return next((name for name in REQUIRED if fields.get(name) is None), None)
+        return next((name for name in _REQUIRED if fields.get(name) is None), None)
 
     def _finished(self) -> dict[str, Any]:
         """Return the fields with those that follow from the GPUs."""

@@ -50,7 +50,7 @@ def split_layers(split: Split) -> tuple[tuple[int, ...], str]:
     if split.first is not None or split.last is not None:
         return _given_ends(split)
     if split.embedding or split.head:
-        found = counted_ends(split, embedding=split.embedding, head=split.head)
+        found = _counted_ends(split, embedding=split.embedding, head=split.head)
         if found is None:
             raise InfeasibleError(
                 f"{counted(split.layers, 'layer')} with "
@@ -68,10 +68,10 @@ def even_split(split: Split) -> tuple[tuple[int, ...], str] | None:
         return (each,) * split.chunks, f"{split.layers} layers / {split.chunks} virtual stages = {each} each"
     if not split.counts_embedding:
         return None
-    return counted_ends(split, embedding=True, head=True)
+    return _counted_ends(split, embedding=True, head=True)
 
 
-def counted_ends(split: Split, *, embedding: bool, head: bool) -> tuple[tuple[int, ...], str] | None:
+def _counted_ends(split: Split, *, embedding: bool, head: bool) -> tuple[tuple[int, ...], str] | None:
     """Return the split with embedding or head counted as a layer; None where they do not divide."""
     total = split.layers + embedding + head
     each = total // split.chunks

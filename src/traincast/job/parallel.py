@@ -8,7 +8,7 @@ from traincast.units import counted
 MAX_WORLD_SIZE = 2**20
 """Largest world that group tables are built for; a damaged header must not exhaust memory."""
 
-MAX_STAGES = 2**10
+_MAX_STAGES = 2**10
 """Longest pipeline; every stage is simulated by itself."""
 
 MAX_SLOTS = 2**17
@@ -67,9 +67,9 @@ class Parallel:
                 f"a world of {self.world_size} ranks (tp {self.tp} x cp {self.cp} x dp {self.dp} x pp {self.pp}) is "
                 f"above the limit of {MAX_WORLD_SIZE}; use fewer GPUs"
             )
-        if self.pp > MAX_STAGES:
+        if self.pp > _MAX_STAGES:
             raise InfeasibleError(
-                f"a pipeline of {self.pp} stages is above the limit of {MAX_STAGES}; use a smaller pp"
+                f"a pipeline of {self.pp} stages is above the limit of {_MAX_STAGES}; use a smaller pp"
             )
         if self.pp * self.vpp * self.microbatches > MAX_SLOTS:
             raise InfeasibleError(
