@@ -17,6 +17,7 @@ import numpy as np
 
 from traincast.diagnostics import Note, Notebook
 from traincast.errors import ConfigError, FormatError
+from traincast.files import input_of
 from traincast.formats.echo.clocks import align
 from traincast.formats.echo.experts import (
     ExpertLayer,
