@@ -124,3 +124,11 @@ def test_the_gradients_norm_is_one_number_over_all_ranks():
         of_step = product.step_ends(case_of("llama3-70b", name))
         assert of_step == ({("world", "all_reduce", 4): 1} if ranks > 1 else {})
         assert not [key for counts in exchanged.values() for key in counts if key[0] == "world"]
+
+
+def test_the_projection_of_a_further_token_casts_both_hidden_states():
+    """Its GEMM reads 8 bits, as the layers' do: two hidden states of 7,168 for each token, forward and backward."""
+    case = case_of("deepseek-v3", "alone")
+    found, _ = product.of_further_token(case._replace(fields=case.fields | {"precision": "fp8_block"}))
+    assert found["forward"]["cast", (4096 * 2 * 7168,), "fp8_block"] == 1
+    assert found["input gradient"]["cast", (4096 * 2 * 7168,), "fp8_block"] == 1

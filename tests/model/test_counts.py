@@ -255,3 +255,18 @@ def test_what_is_not_there_is_an_error():
             read()
     with pytest.raises(ConfigError, match="seq_length"):
         token_flops(model, 0)
+
+
+def test_experts_of_a_period_follow_the_dense_layers():
+    """After the dense layers at the start, the last of each period has experts."""
+    model = load_model("mixtral-8x7b")
+    model = replace(model, layers=8, experts=replace(model.experts, first_dense_layers=1, period=3))
+    assert [layer for layer in range(8) if model.has_experts(layer)] == [3, 6]
+    assert parameters(model).layers.experts == 2 * layer_parameters(model, 3).experts
+
+
+def test_a_vocabulary_has_one_entry_or_more():
+    model = load_model("llama3-8b")
+    assert parameters(model, 1).embedding == parameters(model, 1).head == model.hidden
+    with pytest.raises(ConfigError, match="at least 1"):
+        parameters(model, 0)

@@ -485,3 +485,18 @@ def test_keys_that_say_that_no_layer_is_of_another_kind_are_read(write):
     plain = load_model(write(LLAMA))
     same = {"attn_type_list": [1] * 32, "linear_attn_config": None, "hybrid_override_pattern": "", "sparse_config": {}}
     assert load_model(write(LLAMA | same)) == plain
+
+
+def test_that_the_language_model_alone_is_read_is_said(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "qwen2_5_vl", "text_config": {**LLAMA, "model_type": "qwen2"}}))
+    (note,) = read_config(path).notes
+    assert note.code == "language-model-only"
+    assert "text_config" in note.text
+
+
+def test_experts_without_shared_ones_have_none(write):
+    config = {key: value for key, value in CONFIGS["deepseek-v3"].items() if key != "n_shared_experts"}
+    experts = load_model(write(config)).experts
+    assert experts.shared_ffn_hidden == 0
+    assert load_model(write({**config, "n_shared_experts": 3})).experts.shared_ffn_hidden == 3 * experts.ffn_hidden

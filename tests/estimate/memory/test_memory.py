@@ -424,3 +424,19 @@ def test_measured_memory_of_megatron_core(name, layers, layout, gib):
     )
     found = memory_of(resolve_job(replace(request, **layout)))
     assert max(stage.allocated for stage in found) / GIB == pytest.approx(gib, rel=0.01)
+
+
+def test_weight_gradients_that_run_later_hold_half_of_what_a_microbatch_saved():
+    """What GEMMs read waits for the weight gradient: half (docs/memory.md), below what the next microbatch saves."""
+    job = job_of("llama3-8b", gpus=1, global_batch=2)
+    orders = {
+        "split": ((SlotKind.F, 0), (SlotKind.B, 0), (SlotKind.F, 1), (SlotKind.W, 0), (SlotKind.B, 1), (SlotKind.W, 1)),
+        "whole": ((SlotKind.F, 0), (SlotKind.BW, 0), (SlotKind.F, 1), (SlotKind.BW, 1)),
+    }
+    saved = {}
+    for name, order in orders.items():
+        slots = tuple(Slot(kind, 0, microbatch) for kind, microbatch in order)
+        plan = SchedulePlan(name=name, placement=((0,),), slots=(slots,), overlapped_p2p=False)
+        (stage,) = stage_memory(job, plan)
+        saved[name] = term(stage, "layernorm inputs")
+    assert saved["split"] == pytest.approx(1.5 * saved["whole"])

@@ -1,7 +1,11 @@
 """What would free memory: which changes are proposed for a job, and what each frees."""
 
+from dataclasses import replace
+
 import pytest
 
+from job_parts import TINY, TINY_EXPERTS
+from job_parts import job_of as tiny_job_of
 from traincast.estimate.memory import fits, stage_memory
 from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
@@ -206,3 +210,23 @@ def test_remedies_are_the_changes_that_free_memory_and_say_how_much(name):
     expected = {change: peak_of(job) - peak_of(job_of(model, fields | more)) for change, more in changes.items()}
     assert found == pytest.approx({change: saved for change, saved in expected.items() if saved > 0})
     assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def remedies_of(model, **fields):
+    job = tiny_job_of(model, zero=0, **fields)
+    return dict(fits(job, plan_of(job), 1e9).remedies)
+
+
+def test_experts_that_are_not_split_may_have_a_width_that_more_tensor_parallelism_does_not_divide():
+    narrow = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, ffn_hidden=770))
+    assert "tp 4" in remedies_of(narrow, gpus=8, tp=2, etp=1)
+    assert "tp 4" not in remedies_of(narrow, gpus=8, tp=2, etp=2)
+
+
+def test_stages_are_doubled_while_each_has_a_layer_and_a_microbatch():
+    eight = {"gpus": 8, "global_batch": 8}
+    assert "pp 8" in remedies_of(TINY, pp=4, **eight)
+    assert "pp 8" not in remedies_of(replace(TINY, layers=7), pp=4, **eight)
+    # Half the replicas have twice the microbatches each.
+    assert "pp 8" in remedies_of(TINY, gpus=8, pp=4, global_batch=8)
+    assert "pp 8" not in remedies_of(TINY, gpus=8, pp=4, global_batch=6)
