@@ -53,7 +53,7 @@ def test_a_name_of_an_expert_run_and_its_folder():
     ("name", "expected"),
     [
         ("002_megatron_trace_pp2_rank0.txt", {"prefix": "002_megatron_trace_pp2", "pp": 2, "rank": 0}),
-        ("0712mg_stage3_scheduling_plan.txt", {"prefix": "0712mg_scheduling_plan", "stage": 3}),
+        ("0712mg_stage3_scheduling_plan.txt", {"prefix": "0712mg_scheduling_plan"}),
         ("0729mg_rank0_scheduling_plan.txt", {"prefix": "0729mg_scheduling_plan", "rank": 0}),
         ("wd4_tp0_pp1_expNumNone_20249999999999.txt", {"prefix": "wd4_tp0_pp1_expNumNone", "world": 4, "pp": 1}),
         ("trace.txt", {"prefix": "trace"}),

@@ -8,7 +8,7 @@ nothing tells, clocks that read about alike within eight consecutive ranks are t
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import median
@@ -28,6 +28,8 @@ _ONE_RENDEZVOUS_S = 0.005
 """Spread of the differences between two members of one group; more, and they are not of one group."""
 
 _OTHER_BOOT_S = 3600.0
+"""Jump between the first starts of ranks that is another boot."""
+
 _READS_ALIKE_S = 60.0
 _WORTH_SAYING_S = 0.001
 _SHOWN_HOSTS = 4
@@ -130,17 +132,20 @@ def _hosts(first_s: dict[int, float], ends: _Ends) -> Hosts:
                 ahead_s[rank] += shift_s
                 islands[rank] = mainland
             mainland += island
-    found: Hosts = ()
-    for island in {id(each): each for each in islands.values()}.values():
-        parts: dict[tuple[int, int], list[int]] = defaultdict(list)
-        clock, last_s = 0, None
-        for rank in sorted(island, key=lambda rank: ahead_s[rank]):
-            clock += last_s is not None and ahead_s[rank] - last_s > _SAME_CLOCK_S
-            # should two eights be one host, what they share gives about zero between them
-            parts[clock, rank // RANKS_PER_HOST].append(rank)
-            last_s = ahead_s[rank]
-        found += tuple(tuple(sorted(ranks)) for ranks in parts.values())
-    return tuple(sorted(found))
+    distinct = {id(each): each for each in islands.values()}.values()
+    return tuple(sorted(host for island in distinct for host in _of_one_clock(ahead_s, island, _SAME_CLOCK_S)))
+
+
+def _of_one_clock(reading_s: Mapping[int, float], ranks: Iterable[int], jump_s: float) -> list[tuple[int, ...]]:
+    """Group ranks: a jump between readings is another clock, and another eight ranks are another host."""
+    found: dict[tuple[int, int], list[int]] = defaultdict(list)
+    clock, last_s = 0, float("inf")
+    for rank in sorted(ranks, key=reading_s.__getitem__):
+        clock += reading_s[rank] - last_s > jump_s
+        # should two eights be one host, what they share gives about zero between them
+        found[clock, rank // RANKS_PER_HOST].append(rank)
+        last_s = reading_s[rank]
+    return [tuple(sorted(part)) for part in found.values()]
 
 
 def _shown_apart(first_s: dict[int, float], ends: _Ends) -> Iterator[tuple[int, int, float]]:
@@ -186,17 +191,8 @@ def _evidence_s(onward: list[float] | None, back: list[float] | None, starts_apa
 
 
 def _usually_together(first_s: dict[int, float]) -> list[tuple[int, int, float]]:
-    """Pair ranks that share a host if nothing speaks against it, those that start most alike first.
-
-    A jump of more than an hour is another boot, and another eight ranks are another host.
-    """
-    usual: dict[tuple[int, int], list[int]] = defaultdict(list)
-    boot, last_s = 0, None
-    for rank, start_s in sorted(first_s.items(), key=lambda item: item[1]):
-        boot += last_s is not None and start_s - last_s > _OTHER_BOOT_S
-        usual[boot, rank // RANKS_PER_HOST].append(rank)
-        last_s = start_s
-    pairs = [pair for ranks in usual.values() for pair in combinations(sorted(ranks), 2)]
+    """Pair ranks that share a host if nothing speaks against it, those that start most alike first."""
+    pairs = [pair for ranks in _of_one_clock(first_s, first_s, _OTHER_BOOT_S) for pair in combinations(ranks, 2)]
     near = sorted(pairs, key=lambda pair: (abs(first_s[pair[0]] - first_s[pair[1]]), pair))
     return [(here, there, 0.0) for here, there in near]
 

@@ -33,11 +33,10 @@ _JUMP_RATIO = 1000.0
 _SHOWN_RUNS = 8
 
 _MARKS = {
-    **{name: name for name in ("tp", "pp", "dp", "ep", "rank", "stage")},
+    **{name: name for name in ("tp", "pp", "dp", "ep", "rank")},
     **{"wd": "world", "exp": "ep", "expNum": "experts", "expn": "experts", "numl": "layers", "nl": "layers"},
     **{"l": "layers", "bs": "micro_batch", "hs": "hidden", "sl": "sequence"},
 }
-_OF_ONE_FILE = ("rank", "stage")
 _WORD = re.compile(r"([A-Za-z]+)([0-9]{1,9})", re.ASCII)
 _STAMP = re.compile(r"20[0-9]{12}", re.ASCII)
 _OF_ONE_RANK = re.compile(r"20[0-9]{12}|(?:rank|stage)[0-9]{1,9}", re.ASCII)
@@ -60,14 +59,13 @@ class FileName:
     hidden: int | None = None
     sequence: int | None = None
     rank: int | None = None
-    stage: int | None = None
     stamp: datetime | None = None
     """When the trace was written."""
 
 
 def parse_name(path: Path) -> FileName:
     """Read a file's name, completed by that of its folder; nothing in a name is an error."""
-    numbers = {key: value for key, value in _numbers(path.parent.name).items() if key not in _OF_ONE_FILE}
+    numbers = {key: value for key, value in _numbers(path.parent.name).items() if key != "rank"}
     numbers.update(_numbers(path.stem))
     words = path.stem.split("_")
     stamp = next((found for word in words if (found := _stamp(word)) is not None), None)
@@ -80,8 +78,8 @@ def _numbers(name: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for word in name.split("_"):
         match = _WORD.fullmatch(word)
-        # a degree or size of zero says nothing; ranks and stages count from zero
-        if match is not None and match[1] in _MARKS and (int(match[2]) or match[1] in _OF_ONE_FILE):
+        # a degree or size of zero says nothing; ranks count from zero
+        if match is not None and match[1] in _MARKS and (int(match[2]) or match[1] == "rank"):
             found.setdefault(_MARKS[match[1]], int(match[2]))
     return found
 

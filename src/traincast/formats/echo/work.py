@@ -6,7 +6,8 @@ the host's. The host's gaps between traced operations are kept as gaps.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TypedDict, Unpack
 
 from traincast.errors import FormatError
 from traincast.formats.echo.experts import Exchange, ExpertScaling, exchanges, is_exchange
@@ -35,6 +36,16 @@ _HOST = "get_batch"
 """Operation that is the host's work but for the communication inside it."""
 
 _What = tuple[Group, Operation]
+
+
+class _Carried(TypedDict, total=False):
+    """Further fields of a communication, as in `Op`."""
+
+    blocking: bool
+    loads: tuple[float, ...] | None
+    received_bytes: int | None
+    unequal: bool
+
 
 _SLOTS = {"forward_step": SlotKind.F, "backward_step": SlotKind.BW}
 _RECEIVES = {"forward_step": "recv_forward", "backward_step": "recv_backward"}
@@ -158,10 +169,7 @@ class _Splitter:
         return [host_op("host_gap", Phase.STEP, gap_s, place=Place(self.file, op.line))] if gap_s > 0 else []
 
     def _unknown_gaps(self) -> set[int]:
-        """Return the operations before which a message was awaited that the trace leaves out.
-
-        Such a gap is waiting, and the simulation finds its own.
-        """
+        """Return the operations before which a message was awaited that the trace leaves out: that gap is waiting."""
         layouts, ops = self.how.layouts, self.trace.ops
         stage, last = layouts.stage_of(self.trace), layouts.traced.pp - 1
         unknown: set[int] = set()
@@ -209,7 +217,7 @@ class _Splitter:
             return []
         time_s = op.duration_s if self.how.believes(group) and op.duration_s else None
         what, phase = (group, operation), Phase.WEIGHT_GRADIENT
-        return [replace(self._communication(op, op.op, phase, what, op.moved_bytes, time_s), blocking=False)]
+        return [self._communication(op, op.op, phase, what, op.moved_bytes, time_s, blocking=False)]
 
     def _optimizer(self, op: TraceOp) -> list[Op]:
         """Return the optimizer: a rendezvous of tp x pp for the norm, and what is left when all have come.
@@ -262,16 +270,17 @@ class _Splitter:
         size_bytes, name = exchange.size_bytes, call.func_name or call.source
         if size_bytes is not None and call.comm in (Operation.ALL_GATHER, Operation.GATHER):
             size_bytes *= how.target_size[group]
-        timed, believed = sub.start_s is not None, how.believes(group)
+        timed, believed, loads = sub.start_s is not None, how.believes(group), None
         if call.is_async:
             transfer_s = how.rendezvous.hidden_transfer_s(call) if believed else None
         else:
             transfer_s = how.rendezvous.transfer_s(op, rank, index) if believed and timed else None
-        made = self._communication(op, name, phase, (group, call.comm), size_bytes, transfer_s)
-        made = replace(made, blocking=not call.is_async, received_bytes=exchange.received_bytes, unequal=call.is_v_form)
-        if not call.is_async:
             loads = how.scaling.loads if how.scaling is not None and is_exchange(call) else None
-            return [*local, replace(made, loads=loads)]
+        back = exchange.received_bytes
+        carried = _Carried(blocking=not call.is_async, loads=loads, received_bytes=back, unequal=call.is_v_form)
+        made = self._communication(op, name, phase, (group, call.comm), size_bytes, transfer_s, **carried)
+        if not call.is_async:
+            return [*local, made]
         own_s = how.rendezvous.own_s(op, rank, index) if timed else span_s
         wait = wait_op(made.stream, name=f"wait_{name}", phase=phase, place=Place(self.file, op.line), part=op.op)
         return [made, *self._between(op, phase, own_s), wait]
@@ -289,13 +298,20 @@ class _Splitter:
         return compute_op(op.op, phase, duration_s, overlap_class=bound, place=place, part=op.op)
 
     def _communication(
-        self, op: TraceOp, name: str, phase: Phase, what: _What, size_bytes: int | None, time_s: float | None
+        self,
+        op: TraceOp,
+        name: str,
+        phase: Phase,
+        what: _What,
+        size_bytes: int | None,
+        time_s: float | None,
+        **carried: Unpack[_Carried],
     ) -> Op:
         if size_bytes is None and time_s is None:
             message = f"the communication {name!r} of {op.op!r} has no time to use, and its shape or type gives no size"
             raise FormatError(f"{message} to estimate it from", op.path, op.line)
-        time_s = None if time_s is None else resolved_s(time_s, op.timestamp_s)
-        return collective_op(name, phase, *what, size_bytes, time_s, place=Place(self.file, op.line), part=op.op)
+        time_s, place = None if time_s is None else resolved_s(time_s, op.timestamp_s), Place(self.file, op.line)
+        return collective_op(name, phase, *what, size_bytes, time_s, place=place, part=op.op, **carried)
 
 
 def _time_of(op: TraceOp) -> float:
