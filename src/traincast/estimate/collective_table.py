@@ -119,5 +119,5 @@ def _from_table(table: MeasuredTable, sizes_bytes: Sequence[int]) -> Note:
     first, last = table.size_bytes[0], table.size_bytes[-1]
     text = f"times are measured ones ({table.source}), on straight lines between their sizes on logarithmic scales"
     if not first <= min(sizes_bytes) <= max(sizes_bytes) <= last:
-        text += f"; below {format_size(first)} and above {format_size(last)} by the formula, scaled to meet them"
+        text += f"; below {format_size(first)} and above {format_size(last)} by the formula, scaled to join them"
     return Note("measured-table", text)

@@ -155,7 +155,7 @@ def _overlap(step: Step) -> tuple[Note, ...]:
     )
     longer = settled.timeline.step_s / settled.alone_step_s - 1
     text = (
-        f"what runs side by side takes longer (slowdown at full overlap: {shown}): +{longer:.2%} on the step, "
+        f"overlapped work takes longer (slowdown at full overlap: {shown}): +{longer:.2%} on the step, "
         f"found in {counted(settled.rounds, 'round')} of simulation; the last round changed the step by "
         f"{100 * settled.residual:.4f} %"
     )
@@ -227,7 +227,7 @@ def _far_from_measured(step: Step) -> tuple[Note, ...]:
         return ()
     text = (
         f"the simulated step of {step_s:.3f} s is {100 * (step_s / measured.step_s - 1):+.0f} % off the measured "
-        f"{measured.step_s:.3f} s: what was not traced had to be made up"
+        f"{measured.step_s:.3f} s: what was not traced had to be assumed"
     )
     return (Note("far-from-measured", text),)
 

@@ -262,7 +262,7 @@ def traced_loads(paths: Sequence[Path], ep: int | None = None) -> tuple[ExpertLo
     run, place = only_run(paths), str(paths[0])
     layers_W = {rank: layers_of(trace.ops) for rank, trace in run.traces.items()}
     if not any(layers_W.values()):
-        raise FormatError("shows no tokens of experts: there are no all-to-alls over ep, two by two", place)
+        raise FormatError("shows no tokens of experts: there are no pairs of all-to-alls over ep", place)
     named = run.first.name.ep
     layout = decide_layouts(run, LayoutOptions(ep=ep if named is None else None), Notebook(place)).traced
     place_W = expert_rank_W(layout)

@@ -332,7 +332,7 @@ class _RowReader:
         if kind.operation in (Operation.NONE, Operation.SEND_RECV):
             group = Group.NONE if kind.operation is Operation.NONE else Group.PP
         if group is Group.PP and part == "weight_grad":
-            text = "SENDRECV hands over activations; write it in forward_comm_type or backward_comm_type"
+            text = "SENDRECV carries activations; write it in forward_comm_type or backward_comm_type"
             raise self.error(number, f"column {part}_comm_type: {text}")
         if group is Group.NONE and elements:
             text = f"None has a size in column {part}_comm_size, which is not used"

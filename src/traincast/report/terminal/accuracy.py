@@ -171,7 +171,7 @@ def print_calibration(calibration: Calibration) -> View:
     yield heading("Constants")
     yield table(constants, calibration.fitted)
     if calibration.notes:
-        yield heading("What the rows cannot tell apart")
+        yield heading("Identifiability: what the rows cannot tell apart")
         yield from (text(f"- {note}") for note in calibration.notes)
     yield from _skipped(calibration.skipped)
 
