@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from traincast.calibrate.cluster_calibration import Calibration
     from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.validate import Validation
-    from traincast.estimate.operators.cost import OperatorPrice
+    from traincast.estimate.operators.cost import OperatorCost
 
 _HEAD_BYTES = 4096
 
@@ -338,7 +338,7 @@ def operator(
     gpu: StrPath | Gpu | None = None,
     constants: str | None = None,
     **described: Any,  # noqa: ANN401
-) -> "OperatorPrice":
+) -> "OperatorCost":
     """Return the cost of one operator on a GPU, and why.
 
     Parameters
@@ -357,15 +357,15 @@ def operator(
     Examples
     --------
     >>> import traincast
-    >>> traincast.operator("gemm", "h100", m=8192, n=8192, k=8192).price.bound
+    >>> traincast.operator("gemm", "h100", m=8192, n=8192, k=8192).cost.bound
     'compute'
     """
-    from traincast.estimate.operators.cost import operator_price
+    from traincast.estimate.operators.cost import operator_cost
 
     words = ("dtype", "direction", "causal", "window", "options")
     sizes = {name: size for name, size in described.items() if name not in words}
     chosen = {name: value for name, value in described.items() if name in words}
-    return operator_price(family, sizes, gpu=gpu, constants=constants, **chosen)
+    return operator_cost(family, sizes, gpu=gpu, constants=constants, **chosen)
 
 
 def operator_sizes() -> dict[str, tuple[str, ...]]:

@@ -181,8 +181,8 @@ def test_calibrate_halves_a_wrong_rate(tmp_path):
     profile = tmp_path / "mine.csv"
     profile.write_text(found.profile())
     named = api.operator("gemm", "mi300x", str(profile), m=SHAPES[-1][0], n=SHAPES[-1][1], k=SHAPES[-1][2])
-    assert named.price.time_s == pytest.approx(times[1], rel=1e-3)
-    assert named.price.source.startswith("fitted by traincast calibrate")
+    assert named.cost.time_s == pytest.approx(times[1], rel=1e-3)
+    assert named.cost.source.startswith("fitted by traincast calibrate")
 
 
 def test_calibrate_refuses_too_little_and_names_what_it_leaves_out(tmp_path):

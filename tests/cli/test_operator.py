@@ -16,7 +16,7 @@ def test_json_is_the_price_of_the_api(call):
     code, out, err = call(*GEMM, "--gpu", "h100", "--json")
     assert (code, err) == (0, "")
     document = json.loads(out)
-    price = api.operator("gemm", "h100", m=8192, n=8192, k=8192).price
+    price = api.operator("gemm", "h100", m=8192, n=8192, k=8192).cost
     assert list(document) == [
         *("schema", "family", "shape", "dtype", "direction", "causal", "window", "options", "gpu", "time_s", "flops"),
         *("bytes", "bound", "utilisation", "source", "confidence", "terms", "assumptions"),
@@ -97,7 +97,7 @@ def timings(tmp_path):
     lines = ["family,shape,dtype,us"]
     for m in (512, 1024, 2048, 4096, 8192):
         for n in (1024, 4096, 8192, 16384):
-            time_s = api.operator("gemm", "mi300x", m=m, n=n, k=4096).price.time_s
+            time_s = api.operator("gemm", "mi300x", m=m, n=n, k=4096).cost.time_s
             lines.append(f"gemm,{m}x{n}x4096,bf16,{1.5e6 * time_s}")
     path = tmp_path / "timings.csv"
     path.write_text("\n".join(lines) + "\n")

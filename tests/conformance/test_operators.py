@@ -12,7 +12,7 @@ from traincast.cli.main import main
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.estimate.factors import keys_of
 from traincast.estimate.operators import OperatorCall, price_calls, price_operator, work_of
-from traincast.estimate.operators.cost import operator_price
+from traincast.estimate.operators.cost import operator_cost
 from traincast.estimate.operators.families import FAMILIES
 from traincast.hardware.gpu import load_gpu
 
@@ -133,7 +133,7 @@ def test_there_is_a_cost_on_every_kind_of_gpu(name, gpu):
 def test_it_can_be_asked_for_by_the_names_of_its_sizes(name):
     call = call_of(name)
     sizes = dict(zip([size.name for size in FAMILIES.get(name).sizes], call.shape, strict=True))
-    assert operator_price(name.replace("_", "-"), sizes, gpu="h100").price == price_operator(call, H100)
+    assert operator_cost(name.replace("_", "-"), sizes, gpu="h100").cost == price_operator(call, H100)
 
 
 # --- a new one

@@ -144,8 +144,8 @@ def test_a_file_with_nothing_but_a_gpu_is_a_cluster_and_a_gpu(tmp_path):
     assert (cluster.name, cluster.gpus_per_node, cluster.gpu.nccl_row) == ("abacus", 8, "hopper")
     assert cluster.intra.bandwidth_bytes_per_s == pytest.approx(load_cluster("h100").intra.bandwidth_bytes_per_s)
     assert cluster.gpu == replace(gpu_named(path), copy_bytes_per_s=cluster.gpu.copy_bytes_per_s)
-    slow = traincast.operator("gemm", path, m=8192, n=8192, k=8192).price.time_s
-    assert slow > traincast.operator("gemm", "h100", m=8192, n=8192, k=8192).price.time_s
+    slow = traincast.operator("gemm", path, m=8192, n=8192, k=8192).cost.time_s
+    assert slow > traincast.operator("gemm", "h100", m=8192, n=8192, k=8192).cost.time_s
     result = traincast.predict(JOB, path)
     assert f"datasheet in {path}" in next(note.text for note in result.assumptions if note.code == "cluster-assumed")
     assert result.iteration_time_s > traincast.predict(JOB, "h100").iteration_time_s

@@ -84,7 +84,7 @@ def test_factors_scale_their_class_and_no_other():
     twice = run_job(job, H100, PLAIN, CostFactors({"transfer ep": 2.0}))
 
     def times(done):
-        return {each.group.name: each.price.time_s for each in done.step.costs.communications}
+        return {each.group.name: each.cost.time_s for each in done.step.costs.communications}
 
     before, after = times(plain), times(twice)
     assert after["EP"] == pytest.approx(2 * before["EP"])

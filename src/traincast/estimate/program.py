@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traincast.errors import ProgramError
-from traincast.estimate.collectives.cost import Price, price_collective
+from traincast.estimate.collectives.cost import CollectiveCost, price_collective
 from traincast.estimate.factors import CostFactors
 from traincast.estimate.operators.cost import OperatorTime, price_operator
 from traincast.estimate.operators.families import FAMILIES
@@ -31,7 +31,7 @@ Loads = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PricedCompute:
+class ComputeCost:
     """Computations with durations, and what each consists of."""
 
     ops: OpTable
@@ -39,7 +39,7 @@ class PricedCompute:
     """Seconds by class of work of each template operation; empty where it was not worked out here."""
 
 
-def price_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: float = 1.0) -> PricedCompute:
+def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: float = 1.0) -> ComputeCost:
     """Put a time on the computations of a table that carry operator calls.
 
     One takes as long as its operators take one after the other, each scaled by the factor of its class of work, and all
@@ -59,18 +59,18 @@ def price_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: 
         for call, count in calls:
             if call not in known:
                 known[call] = price_operator(call, gpu), FAMILIES.get(call.family).cost_class(call)
-            priced, name = known[call]
-            time_s = count * priced.time_s * factors.of(name) * compute_factor
+            time, name = known[call]
+            time_s = count * time.time_s * factors.of(name) * compute_factor
             of_class[name] = of_class.get(name, 0.0) + time_s
-            bound[priced.bound] = bound.get(priced.bound, 0.0) + time_s
-            flops += count * priced.flops
-            moved += count * priced.bytes_moved
+            bound[time.bound] = bound.get(time.bound, 0.0) + time_s
+            flops += count * time.flops
+            moved += count * time.bytes_moved
         duration_T[row] = sum(of_class.values())
         provenance_T[row] = Provenance.PRICED
         flops_T[row], bytes_T[row] = flops, moved
         overlap_T[row] = _overlap_shares(bound)
         shares.append(of_class)
-    priced_ops = replace(
+    estimated = replace(
         ops,
         duration_s_T=duration_T,
         provenance_T=provenance_T,
@@ -78,7 +78,7 @@ def price_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: 
         bytes_moved_T=bytes_T,
         overlap_shares_T=tuple(overlap_T),
     )
-    return PricedCompute(priced_ops, tuple(shares))
+    return ComputeCost(estimated, tuple(shares))
 
 
 _BOUND_OF = {
@@ -100,7 +100,7 @@ def _overlap_shares(time_s_by_bound: Mapping[str, float]) -> tuple[float, ...] |
 
 
 @dataclass(frozen=True, slots=True)
-class PricedCommunication:
+class CommunicationCost:
     """One distinct communication with its cost."""
 
     group: Group
@@ -108,7 +108,7 @@ class PricedCommunication:
     size_bytes: int
     """Where members move unequal amounts, what the busiest sends or receives."""
     placement: Placement
-    price: Price
+    cost: CollectiveCost
     count: int
     """Times that the rank that runs it most often runs it."""
     loads: Loads | None = None
@@ -116,23 +116,23 @@ class PricedCommunication:
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class ProgramCosts:
     """A duration for every operation, and what was estimated."""
 
     duration_s_N: FloatArray
     provenance_T: IntArray
     """Where the duration of each template operation comes from."""
-    communications: tuple[PricedCommunication, ...]
+    communications: tuple[CommunicationCost, ...]
 
 
-def price_program(
+def estimate_program(
     program: Program,
     cluster: Cluster,
     location_LW: IntArray,
     busbw_bytes_per_s: Mapping[str, float] | None = None,
     contended: Mapping[Group, Cluster] | None = None,
     factor: Mapping[Group, float] | None = None,
-) -> Prices:
+) -> ProgramCosts:
     """Put a time on every operation of a program on a cluster.
 
     Parameters
@@ -166,12 +166,12 @@ def price_program(
         raise ProgramError(f"the duration of {ops.name_T[row_N[lacking[0]]]!r} is unknown")
     at = np.flatnonzero(unknown_N & communicates_N)
     links = _Links(cluster, contended or {}, busbw_bytes_per_s or {}, factor or {})
-    communications, price_s = _price_distinct(program, at, links, location_LW)
-    duration_N[at] = price_s
+    communications, estimated_s = _estimated_distinct(program, at, links, location_LW)
+    duration_N[at] = estimated_s
     known = np.flatnonzero(~unknown_N & communicates_N)
     communications += _measured_distinct(program, known, duration_N[known], location_LW)
-    priced_T = np.isnan(ops.duration_s_T) & (ops.group_T != Group.NONE)
-    return Prices(duration_N, np.where(priced_T, Provenance.PRICED, ops.provenance_T), communications)
+    estimated_T = np.isnan(ops.duration_s_T) & (ops.group_T != Group.NONE)
+    return ProgramCosts(duration_N, np.where(estimated_T, Provenance.PRICED, ops.provenance_T), communications)
 
 
 class _Distinct(NamedTuple):
@@ -204,9 +204,9 @@ def _distinct(program: Program, at: IntArray, location_LW: IntArray, *more_at: I
     return _Distinct(placements, placement_at, size_at, first_U, which_at, np.rint(most_U).astype(np.int64))
 
 
-def _price_distinct(
+def _estimated_distinct(
     program: Program, at: IntArray, links: "_Links", location_LW: IntArray
-) -> tuple[tuple[PricedCommunication, ...], FloatArray]:
+) -> tuple[tuple[CommunicationCost, ...], FloatArray]:
     """Return the distinct communications over the links, the most time first, and the seconds of each operation."""
     if not len(at):
         return (), np.zeros(0)
@@ -215,20 +215,20 @@ def _price_distinct(
     loads, loads_at = _distinct_loads(ops.loads_T, row_at)
     distinct = _distinct(program, at, location_LW, process_at, loads_at)
     time_s_U = np.zeros(len(distinct.first_U))
-    found: dict[tuple[object, ...], PricedCommunication] = {}
+    found: dict[tuple[object, ...], CommunicationCost] = {}
     for index, place in enumerate(distinct.first_U):
         group, operation = Group(int(ops.group_T[row_at[place]])), Operation(int(ops.operation_T[row_at[place]]))
         placement, load = distinct.placements[int(distinct.placement_at[place])], loads[int(loads_at[place])]
         size = int(distinct.size_at[place])
-        price = links.price(group, operation, size, placement, load)
+        cost = links.cost(group, operation, size, placement, load)
         process_s = 0.0 if links.cluster.ideal or placement.ranks == 1 else float(processes[process_at[place]])
-        time_s_U[index] = price.time_s + process_s
+        time_s_U[index] = cost.time_s + process_s
         key = (group, operation, size, placement, load)
         if placement.ranks > 1:
             before = found[key].count if key in found else 0
             count = before + int(distinct.count_U[index])
-            found[key] = PricedCommunication(group, operation, size, placement, price, count, load)
-    order = sorted(found.values(), key=lambda each: (-each.count * each.price.time_s, each.group, each.size_bytes))
+            found[key] = CommunicationCost(group, operation, size, placement, cost, count, load)
+    order = sorted(found.values(), key=lambda each: (-each.count * each.cost.time_s, each.group, each.size_bytes))
     return tuple(order), time_s_U[distinct.which_at] * ops.repeats_T[row_at]
 
 
@@ -257,7 +257,7 @@ def _distinct_loads(loads_T: Sequence[Loads | None], row_at: IntArray) -> tuple[
 
 def _measured_distinct(
     program: Program, at: IntArray, duration_s_at: FloatArray, location_LW: IntArray
-) -> tuple[PricedCommunication, ...]:
+) -> tuple[CommunicationCost, ...]:
     """Return the distinct communications whose times the input gives, with the mean of these times."""
     if not len(at):
         return ()
@@ -270,7 +270,9 @@ def _measured_distinct(
         group, operation = Group(int(ops.group_T[row_at[place]])), Operation(int(ops.operation_T[row_at[place]]))
         placement, size = distinct.placements[int(distinct.placement_at[place])], int(distinct.size_at[place])
         if placement.ranks > 1 and size >= 0:
-            found.append(PricedCommunication(group, operation, size, placement, Price(time_s, "measured"), count))
+            found.append(
+                CommunicationCost(group, operation, size, placement, CollectiveCost(time_s, "measured"), count)
+            )
     return tuple(found)
 
 
@@ -301,21 +303,21 @@ class _Links:
     busbw: Mapping[str, float]
     factor: Mapping[Group, float]
 
-    def price(
+    def cost(
         self, group: Group, operation: Operation, size_bytes: int, placement: Placement, loads: Loads | None = None
-    ) -> Price:
+    ) -> CollectiveCost:
         """Return the cost of a communication over them; of unequal loads what each member moves is given."""
         cluster, name = self.contended.get(group, self.cluster), group.name.lower()
         rate = self.busbw.get(f"{name}.{operation.name.lower()}", self.busbw.get(name))
         if operation is Operation.SEND_RECV:
             ends = Placement((2,) if placement.nodes == 1 else (1, 1))
-            price = price_collective(operation, size_bytes, ends, cluster, rate)
+            cost = price_collective(operation, size_bytes, ends, cluster, rate)
         else:
             # Tokens go to the busiest expert rank or come back from it: its load is what it receives or sends.
             moved = None if loads is None else [load * size_bytes for load in loads]
-            price = price_collective(operation, size_bytes, placement, cluster, rate, loads=moved)
+            cost = price_collective(operation, size_bytes, placement, cluster, rate, loads=moved)
         factor = self.factor.get(group, 1.0) if rate is None else 1.0
-        return price if factor == 1.0 else replace(price, time_s=price.time_s * factor)
+        return cost if factor == 1.0 else replace(cost, time_s=cost.time_s * factor)
 
 
 def _placements(program: Program, at: IntArray, location_LW: IntArray) -> tuple[list[Placement], IntArray]:

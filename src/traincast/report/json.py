@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.validate import HeldOut, Validation
     from traincast.estimate.collective_table import CollectiveTable
-    from traincast.estimate.operators.cost import OperatorPrice
+    from traincast.estimate.operators.cost import OperatorCost
     from traincast.estimate.simai.total import SimaiReport
     from traincast.formats.contract import Inspection
     from traincast.hardware.cluster import Cluster
@@ -181,9 +181,9 @@ def collective_to_dict(table: "CollectiveTable") -> dict[str, Plain]:
     return _document("collective", table)
 
 
-def operator_to_dict(price: "OperatorPrice") -> dict[str, Plain]:
+def operator_to_dict(price: "OperatorCost") -> dict[str, Plain]:
     """Return what an operator takes as the document ``traincast.operator/1``."""
-    call, time = price.call, price.price
+    call, time = price.call, price.cost
     document = {
         "family": call.family,
         "shape": call.shape,

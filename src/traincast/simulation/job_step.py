@@ -6,7 +6,7 @@ import numpy as np
 
 from traincast.diagnostics import Note
 from traincast.estimate.factors import CostFactors, host_class, shipped_factors, with_factors
-from traincast.estimate.program import PricedCompute, price_compute
+from traincast.estimate.program import ComputeCost, estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
@@ -27,7 +27,7 @@ class JobStep:
 
     job: Job
     factors: CostFactors
-    compute: PricedCompute
+    compute: ComputeCost
     step: Step
 
     @property
@@ -61,7 +61,7 @@ def run_job(job: Job, setting: Setting, factors: CostFactors | None = None) -> J
     return JobStep(job, factors, compute, run_step(workload, replace(setting, cluster=cluster)))
 
 
-def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int = 8) -> tuple[Workload, PricedCompute]:
+def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int = 8) -> tuple[Workload, ComputeCost]:
     """Build a job's work, with a time for its computations and the host's work.
 
     Raises
@@ -70,7 +70,7 @@ def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int
         If the job cannot run.
     """
     workload = build_workload(with_factors(job, factors), plan_of(job), ranks_per_node)
-    compute = price_compute(workload.ops, gpu, factors, job.framework.compute_factor * factors.of("compute"))
+    compute = estimate_compute(workload.ops, gpu, factors, job.framework.compute_factor * factors.of("compute"))
     columns = zip(compute.ops.cost_class_T.tolist(), compute.ops.kind_T.tolist(), strict=True)
     host_T = [factors.of(host_class(CostClass(each))) if kind == Kind.GAP else 1.0 for each, kind in columns]
     ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * np.array(host_T))

@@ -10,7 +10,7 @@ from traincast.analysis.stragglers import find_stragglers
 from traincast.diagnostics import Note
 from traincast.engine import run
 from traincast.estimate.factors import CostFactors
-from traincast.estimate.program import price_compute
+from traincast.estimate.program import estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
@@ -48,7 +48,7 @@ def _with_compute(workload: Workload, gpu: Gpu) -> Workload:
         f"{counted(calls, 'distinct computation has', 'distinct computations have')} a shape and no time; estimated "
         f"as kernels that run alone on {gpu.name}, without what a framework adds"
     )
-    ops = price_compute(workload.ops, gpu, CostFactors()).ops
+    ops = estimate_compute(workload.ops, gpu, CostFactors()).ops
     return replace(workload, ops=ops, assumptions=(*workload.assumptions, Note("compute-priced", text)))
 
 
@@ -162,9 +162,9 @@ def _collectives(step: Step) -> tuple[CollectiveResult, ...]:
             ranks=each.placement.ranks,
             nodes=each.placement.nodes,
             count=each.count,
-            time_s=each.price.time_s,
-            algorithm=each.price.algorithm,
-            protocol=each.price.protocol,
+            time_s=each.cost.time_s,
+            algorithm=each.cost.algorithm,
+            protocol=each.cost.protocol,
         )
         for each in step.costs.communications
     )

@@ -13,7 +13,7 @@ from traincast.diagnostics import Note
 from traincast.engine.graph import Graph, build_graph
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
 from traincast.estimate.contention import Contention, SharedNetwork, slowdowns
-from traincast.estimate.program import Prices, price_program
+from traincast.estimate.program import ProgramCosts, estimate_program
 from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
 from traincast.job.options import StepOptions
@@ -88,7 +88,7 @@ class Step:
     layout: Layout
     program: Program
     """That of the layout, each operation with where its time is known from."""
-    costs: Prices
+    costs: ProgramCosts
     contention: dict[Group, Contention]
     """How groups of one kind share links; empty where nothing is shared."""
     rate_notes: tuple[Note, ...]
@@ -163,12 +163,12 @@ def time_layout(layout: Layout, seed: int | None = None) -> Step:
     contention = network.own_kind()
     own, alone = {kind: each.cluster for kind, each in contention.items()}, network.alone
 
-    def cost(contended: Mapping[Group, Cluster]) -> Prices:
+    def cost(contended: Mapping[Group, Cluster]) -> ProgramCosts:
         seen = {**own, **contended}
         for group in workload.in_network:
             seen[group] = replace(seen.get(group, alone), in_network_reduction=True)
         rates = setting.busbw_bytes_per_s
-        return price_program(program, alone, layout.location_LW, rates, seen, workload.transfer_factor)
+        return estimate_program(program, alone, layout.location_LW, rates, seen, workload.transfer_factor)
 
     costs = cost({})
     slowdown_T = slowdowns(program, workload.compute_is_in_situ, setting.overlap_slowdown)

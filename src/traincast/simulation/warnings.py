@@ -49,7 +49,7 @@ def _shared_links(step: Step) -> tuple[Note, ...]:
 
     Times that the input measured are not longer for it, so kinds that were not priced are left out.
     """
-    priced = {each.group for each in step.costs.communications if each.price.algorithm != _MEASURED}
+    priced = {each.group for each in step.costs.communications if each.cost.algorithm != _MEASURED}
     alike: dict[tuple[float, str], list[Group]] = {}
     for kind, each in step.contention.items():
         if each.bottleneck is not None and kind in priced:
@@ -135,7 +135,7 @@ def _degree_behind(kind: Group, parallel: Parallel) -> str:
 def _measured_tables(step: Step) -> tuple[Note, ...]:
     """Note how many of the distinct communications have their time from a measured table of the cluster."""
     known = step.costs.communications
-    looked_up = [each for each in known if each.price.algorithm == TABLE]
+    looked_up = [each for each in known if each.cost.algorithm == TABLE]
     if not looked_up:
         return ()
     groups = sorted({(each.operation.name.lower(), each.placement.ranks) for each in looked_up})
@@ -208,7 +208,7 @@ def _unused_rates(step: Step) -> tuple[Note, ...]:
     """Warn of bus bandwidths given for groups, or operations of them, whose times were not estimated."""
     used = set()
     for each in step.costs.communications:
-        if each.price.algorithm != _MEASURED:
+        if each.cost.algorithm != _MEASURED:
             group = each.group.name.lower()
             used |= {group, f"{group}.{each.operation.name.lower()}"}
     unused = [name for name in step.setting.busbw_bytes_per_s if name not in used]

@@ -19,7 +19,7 @@ from traincast.calibrate.kind import KINDS, ClusterLike, Grouping, Kind, Labels,
 from traincast.calibrate.tables import Skipped, Table
 from traincast.diagnostics import Note
 from traincast.errors import CalibrationError, ConfigError
-from traincast.estimate.collectives import Price
+from traincast.estimate.collectives import CollectiveCost
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 
@@ -108,9 +108,9 @@ def _plan(measured: CollectiveMeasurements, rows_of: RowsOf, leave_out: str | No
     return found
 
 
-def _prices(measured: CollectiveMeasurements, plan: Plan) -> tuple[list[Price | None], dict[int, str]]:
+def _prices(measured: CollectiveMeasurements, plan: Plan) -> tuple[list[CollectiveCost | None], dict[int, str]]:
     """Return the price of each row, and why a row has none."""
-    prices: list[Price | None] = [None] * len(measured)
+    prices: list[CollectiveCost | None] = [None] * len(measured)
     reasons = {
         row: "the GPU is not specified; give a cluster"
         if gpu is None
@@ -128,7 +128,7 @@ def _prices(measured: CollectiveMeasurements, plan: Plan) -> tuple[list[Price | 
 
 
 def _details(
-    measured: CollectiveMeasurements, clusters: list[Cluster | None], prices: list[Price | None]
+    measured: CollectiveMeasurements, clusters: list[Cluster | None], prices: list[CollectiveCost | None]
 ) -> dict[str, Labels]:
     return {
         "gpu": measured.gpu,

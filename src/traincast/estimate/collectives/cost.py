@@ -35,7 +35,7 @@ _BLOCK = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class CollectiveCost:
     """What a communication costs and how it is done."""
 
     time_s: float
@@ -46,7 +46,7 @@ class Price:
     """What NCCL's tables prefer for that algorithm; None where the cluster has no NCCL."""
 
 
-NOTHING = Price(0.0, "none")
+NOTHING = CollectiveCost(0.0, "none")
 """The cost of a communication that sends nothing."""
 
 
@@ -59,7 +59,7 @@ def price_collective(
     *,
     loads: npt.ArrayLike | None = None,
     algorithm: str | None = None,
-) -> Price:
+) -> CollectiveCost:
     """Return the cost of a collective, or of a message, among the ranks of a placement.
 
     Parameters
@@ -67,28 +67,25 @@ def price_collective(
     operation, size_bytes : Operation, int
         What is done, which says what the size means.
     placement, cluster : Placement, Cluster
-        Members per node, and the links; on an ideal cluster nothing takes time.
+        Members per node, and the links, which take no time if ideal.
     busbw_bytes_per_s : float, optional
         Bus bandwidth as nccl-tests defines it, everything included. It replaces the estimate, on
         an ideal cluster too; a message too small for it still takes its start and steps.
     loads : array of float, optional
-        For an all-to-all that is not balanced: bytes of each member's buffer, or two rows,
-        what each sends and what each receives. The busiest sets the time; `size_bytes` is
-        not used then.
+        Instead of `size_bytes`, for an all-to-all that is not balanced: bytes of each member's buffer, or
+        two rows, what each sends and what each receives. The busiest sets the time.
     algorithm : str, optional
         Name in `ALGORITHMS` to estimate, whatever else is cheaper or was measured.
 
     Returns
     -------
-    Price
-        Of the cheapest algorithm, or of the cluster's measured table of just this operation and
-        group; zero for one rank and for no bytes.
+    CollectiveCost
+        Of the cheapest algorithm, or of the cluster's measured table of just this operation and group.
 
     Raises
     ------
     ProgramError
-        If the size is negative, no algorithm can do the operation, or loads are given for
-        another operation or number of members.
+        If the size is negative, no algorithm can do the operation, or loads do not fit it.
     UnknownNameError
         If no algorithm has that name.
     ConfigError
@@ -101,7 +98,7 @@ def price_collective(
     table = table_of(operation, placement, cluster)
     if table is not None and algorithm is None and busbw_bytes_per_s is None:
         times = _measured_s(table, np.array([size_bytes], np.float64), operation, placement, cluster)
-        return Price(float(times[0]), TABLE)
+        return CollectiveCost(float(times[0]), TABLE)
     found = [each for each in candidates(operation, placement, cluster, algorithm) if size_bytes <= each[0].most_bytes]
     if not found:
         raise _impossible(operation, placement, algorithm)
@@ -110,11 +107,9 @@ def price_collective(
     if busbw_bytes_per_s is None:
         times_s = [float(evaluate(curve(traffic, cluster), size_bytes)) for _, traffic in found]
     else:
-        wire_s = size_bytes * bus_factor(operation, placement.ranks) / busbw_bytes_per_s
-        # The given rate includes the latency but cannot be shorter than it.
-        times_s = [max(wire_s, 0.0 if cluster.ideal else latency_s(traffic, cluster)) for _, traffic in found]
+        times_s = _given_rate_s(operation, size_bytes, placement, cluster, busbw_bytes_per_s, found)
     time_s, _, chosen = min((time_s, each.name, each) for time_s, (each, _) in zip(times_s, found, strict=True))
-    return Price(time_s, chosen.name, protocol_of(chosen, operation, size_bytes, placement, cluster))
+    return CollectiveCost(time_s, chosen.name, protocol_of(chosen, operation, size_bytes, placement, cluster))
 
 
 def price_many(
@@ -238,6 +233,19 @@ def _measured_s(
     if then != cluster:
         time_s = time_s * ratio(at_least_one, cluster, at_least_one, then)
     return np.where(size_bytes > 0, time_s, 0.0)
+
+
+def _given_rate_s(
+    operation: Operation,
+    size_bytes: int,
+    placement: Placement,
+    cluster: Cluster,
+    busbw_bytes_per_s: float,
+    found: Sequence[tuple[Algorithm, Traffic]],
+) -> list[float]:
+    """Return the times at a bus bandwidth, which includes the latency of each algorithm but is never shorter."""
+    wire_s = size_bytes * bus_factor(operation, placement.ranks) / busbw_bytes_per_s
+    return [wire_s if cluster.ideal else max(wire_s, latency_s(traffic, cluster)) for _, traffic in found]
 
 
 def _busiest(operation: Operation, loads: npt.ArrayLike, placement: Placement) -> int:

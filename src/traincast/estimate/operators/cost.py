@@ -54,18 +54,23 @@ class OperatorTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorPrice:
+class OperatorCost:
     """An operator on a GPU with its cost, for those who ask for it by name."""
 
     call: OperatorCall
     gpu: str
     """Name of the accelerator."""
-    price: OperatorTime
+    cost: OperatorTime
     assumptions: tuple[Note, ...] = ()
     """What was not said."""
 
+    @property
+    def price(self) -> OperatorTime:
+        """Another name of `cost`."""
+        return self.cost
 
-def operator_price(
+
+def operator_cost(
     family: str,
     sizes: Mapping[str, int],
     *,
@@ -76,7 +81,7 @@ def operator_price(
     window: int = 0,
     options: Mapping[str, str] | None = None,
     constants: str | None = None,
-) -> OperatorPrice:
+) -> OperatorCost:
     """Return the cost of an operator that is described by names; on h100, as an assumption, where no GPU is given.
 
     Parameters
@@ -109,8 +114,8 @@ def operator_price(
     if constants is not None:
         known = known.with_rows(tuple(load_constants(constants)))
     note = Note("gpu-default", f"no GPU was given; taken as {accelerator.name}")
-    price = price_operator(call, accelerator, known)
-    return OperatorPrice(call=call, gpu=accelerator.name, price=price, assumptions=() if gpu else (note,))
+    cost = price_operator(call, accelerator, known)
+    return OperatorCost(call=call, gpu=accelerator.name, cost=cost, assumptions=() if gpu else (note,))
 
 
 def price_operator(call: OperatorCall, gpu: Gpu, constants: OperatorConstants | None = None) -> OperatorTime:
@@ -264,9 +269,9 @@ def _tile_terms(columns: WorkColumns, machine: Machine, parts: Parts) -> list[tu
     ]
 
 
-def _sum(priced: Sequence[tuple[OperatorCall, OperatorTime]]) -> OperatorTime:
+def _sum(timed: Sequence[tuple[OperatorCall, OperatorTime]]) -> OperatorTime:
     """Return operators that follow each other as one; it is bound as the longest of them."""
-    times = [time for _, time in priced]
+    times = [time for _, time in timed]
     total = sum(time.time_s for time in times)
     if not total:
         raise ConfigError("an operator of no time has no cost", "shape")
@@ -279,5 +284,5 @@ def _sum(priced: Sequence[tuple[OperatorCall, OperatorTime]]) -> OperatorTime:
         utilisation=sum(time.utilisation * time.time_s for time in times) / total,
         source=longest.source,
         confidence=min((time.confidence for time in times), key=_CONFIDENCE.index),
-        terms=tuple((f"{call.family} {'x'.join(map(str, call.shape))} s", time.time_s) for call, time in priced),
+        terms=tuple((f"{call.family} {'x'.join(map(str, call.shape))} s", time.time_s) for call, time in timed),
     )

@@ -1,7 +1,7 @@
 """What a collective, an operator, or SimAI's sum over a file comes to, for people."""
 
 from traincast.estimate.collective_table import CollectiveRow, CollectiveTable
-from traincast.estimate.operators.cost import OperatorPrice
+from traincast.estimate.operators.cost import OperatorCost
 from traincast.estimate.simai.total import SimaiReport
 from traincast.report.terminal.layout import (
     Column,
@@ -54,9 +54,9 @@ _TERMS: tuple[Column[tuple[str, str]], ...] = (
 
 
 @printed
-def print_operator(priced: OperatorPrice) -> View:
+def print_operator(priced: OperatorCost) -> View:
     """Print what an operator takes: its time, what binds it, and every term behind it."""
-    call, price = priced.call, priced.price
+    call, price = priced.call, priced.cost
     shape = " x ".join(map(str, call.shape))
     what = "" if call.direction == "forward" else f" {call.direction}"
     yield text(f"{call.family.replace('_', ' ')}{what} {shape}, {call.dtype}, on {priced.gpu}", "bold")
