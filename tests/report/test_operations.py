@@ -14,8 +14,8 @@ from traincast.report import chrome_trace
 from traincast.report import csv as ops_csv
 from traincast.report.chrome_trace import write_trace
 from traincast.report.csv import COLUMNS, write_csv
+from traincast.report.operations import choose_ranks
 from traincast.report.plain import spreadsheet_cell
-from traincast.report.ranks import choose_ranks
 
 WAITING_S = 13 * 1.1e-6
 
@@ -131,7 +131,7 @@ def test_a_large_trace_shows_the_ranks_that_matter(many_ranks, monkeypatch):
 
 def test_a_large_csv_keeps_whole_ranks(many_ranks, monkeypatch):
     monkeypatch.setattr(ops_csv, "MAX_ROWS", 40)
-    monkeypatch.setattr(ops_csv, "_CHUNK", 3)
+    monkeypatch.setattr("traincast.report.operations._AT_ONCE", 3)
     rows = rows_of(many_ranks)
     assert len(rows) <= 40
     assert {"0", "9", "14", "19"} <= {row["rank"] for row in rows}

@@ -16,20 +16,19 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import msgspec
 
 from traincast.report.files import file_report
+from traincast.report.operations import Choice, Described, choose_ranks, described, pieces, simulated
 from traincast.report.plain import Plain, encodable, plain
-from traincast.report.ranks import Choice, choose_ranks, simulated
 from traincast.simulation.result import Result
 from traincast.units import GIGA
-from traincast.workload.words import Group, Operation, Phase, Stream
+from traincast.workload.words import Stream
 
 if TYPE_CHECKING:
-    from traincast.workload.ops import FloatArray, OpTable
+    from traincast.workload.ops import FloatArray
     from traincast.workload.program import Program, Timeline
 
 MAX_SLICES = 1_000_000
 """Most slices of a trace: above about 256 MB of JSON the viewers give up."""
 
-_CHUNK = 20_000
 _LEVEL = 3
 _NS_PER_US = 1000
 
@@ -58,15 +57,6 @@ class _Slice(msgspec.Struct, gc=False):
     ph: str = "X"
 
 
-class _Template(NamedTuple):
-    """What all runs of a template operation share."""
-
-    name: str
-    thread: int
-    args: _Args
-    """Without microbatch and ranks."""
-
-
 @file_report("trace", "trace.json.gz", needs_timeline=True)
 def write_trace(result: Result, stream: BinaryIO) -> None:
     """Write the timeline of the simulated ranks, or of chosen ones above `MAX_SLICES`.
@@ -82,13 +72,14 @@ def write_trace(result: Result, stream: BinaryIO) -> None:
     program, timeline = simulated(result)
     size_R = [_slice_count(timeline, program.rank_slice(index)) for index in range(len(program.rank_R))]
     choice = choose_ranks(result, size_R, MAX_SLICES, "slices")
-    template_T = _templates(program.ops)
+    described_T = [each._replace(name=encodable(each.name)) for each in described(program.ops)]
+    thread_T = [_thread(int(stream)) for stream in program.ops.stream_T]
     encode = msgspec.json.Encoder().encode
     # An empty name: GzipFile would otherwise write the name of the stream.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=stream, mtime=0) as packed:
         packed.write(b'{"traceEvents":[' + encode(_names(program, choice))[1:-1])
         for index in choice.indices:
-            for slices in _slices(program, timeline, index, template_T):
+            for slices in _slices(program, timeline, index, described_T, thread_T):
                 packed.write(b"," + encode(slices)[1:-1])
         packed.write(b'],"displayTimeUnit":"ms","otherData":' + encode(_other_data(result, program, choice)) + b"}\n")
 
@@ -116,15 +107,13 @@ def _slice_count(timeline: "Timeline", part: slice) -> int:
 
 
 def _slices(
-    program: "Program", timeline: "Timeline", index: int, template_T: list[_Template]
+    program: "Program", timeline: "Timeline", index: int, described_T: list[Described], thread_T: list[int]
 ) -> Iterator[list[_Slice]]:
     """Yield the slices of a simulated rank in program order, in pieces that fit in memory."""
     rank = int(program.rank_R[index])
     # One more entry for the index -1: no group.
     ranks_G = [len(group.members) for group in program.groups] + [None]
-    span = program.rank_slice(index)
-    for first in range(span.start, span.stop, _CHUNK):
-        part = slice(first, min(first + _CHUNK, span.stop))
+    for part in pieces(program, index):
         columns = (program.row_N[part], program.microbatch_N[part], program.group_N[part], *_Spans.of(timeline, part))
         found: list[_Slice] = []
         for row, microbatch, group, ready_us, wait_us, start_us, run_us in zip(
@@ -132,7 +121,7 @@ def _slices(
         ):
             if not (wait_us or run_us):
                 continue
-            name, thread, own = template_T[row]
+            own, thread = described_T[row], thread_T[row]
             args = _Args(
                 phase=own.phase,
                 layer=own.layer,
@@ -143,27 +132,11 @@ def _slices(
                 ranks=ranks_G[group],
             )
             if wait_us:
-                found.append(_Slice(f"wait: {name}", "wait", rank, thread, ready_us, wait_us, args))
+                found.append(_Slice(f"wait: {own.name}", "wait", rank, thread, ready_us, wait_us, args))
             if run_us:
-                found.append(_Slice(name, own.phase, rank, thread, start_us, run_us, args))
+                found.append(_Slice(own.name, own.phase, rank, thread, start_us, run_us, args))
         if found:
             yield found
-
-
-def _templates(ops: "OpTable") -> list[_Template]:
-    found = []
-    for row in range(len(ops)):
-        group, operation = Group(ops.group_T[row]), Operation(ops.operation_T[row])
-        layer, size_bytes = int(ops.layer_T[row]), int(ops.size_bytes_T[row])
-        args = _Args(
-            phase=Phase(ops.phase_T[row]).name.lower(),
-            layer=layer if layer >= 0 else None,
-            group=None if group is Group.NONE else group.name.lower(),
-            operation=None if operation is Operation.NONE else operation.name.lower(),
-            size_bytes=size_bytes if size_bytes >= 0 else None,
-        )
-        found.append(_Template(encodable(ops.name_T[row]), _thread(int(ops.stream_T[row])), args))
-    return found
 
 
 def _thread(stream: int) -> int:

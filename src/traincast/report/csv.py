@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from traincast.files import InputFile
 from traincast.report.files import file_report
+from traincast.report.operations import choose_ranks, described, pieces, simulated
 from traincast.report.plain import encodable, spreadsheet_cell
-from traincast.report.ranks import choose_ranks, simulated
 from traincast.simulation.result import Result
-from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
+from traincast.workload.words import Provenance
 
 if TYPE_CHECKING:
     from traincast.calibrate.validate import Validation
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from traincast.workload.program import Program, Timeline
 
 MAX_ROWS = 1_000_000
-"""Most lines of a file; above it only chosen ranks are written (`traincast.report.ranks`)."""
+"""Most lines of a file; above it only chosen ranks are written (`choose_ranks`)."""
 
 COLUMNS = (
     *("rank", "stage", "virtual_stage", "microbatch"),
@@ -31,8 +31,6 @@ COLUMNS = (
     *("provenance", "source"),
 )
 """Times are seconds from the start of the step; ``ranks`` is the size of the group."""
-
-_CHUNK = 20_000
 
 
 @file_report("csv", "ops.csv", needs_timeline=True)
@@ -54,9 +52,7 @@ def write_csv(result: Result, stream: BinaryIO) -> None:
     stream.write((",".join(COLUMNS) + "\n").encode())
     for index in choice.indices:
         place = f"{program.rank_R[index]},{program.stage_R[index]}"
-        span = program.rank_slice(index)
-        for start in range(span.start, span.stop, _CHUNK):
-            part = slice(start, min(start + _CHUNK, span.stop))
+        for part in pieces(program, index):
             lines = _lines(program, timeline, part, place, cells)
             stream.write("".join(lines).encode("utf-8", "backslashreplace"))
 
@@ -74,22 +70,11 @@ class _Cells(NamedTuple):
     @classmethod
     def of(cls, program: "Program", inputs: Sequence[InputFile]) -> "_Cells":
         """Return the cells of a program."""
-        ops, front_T, back_T = program.ops, [], []
+        ops, back_T = program.ops, []
         for row in range(len(ops)):
-            group, operation = Group(ops.group_T[row]), Operation(ops.operation_T[row])
-            front = (
-                Phase(ops.phase_T[row]).name.lower(),
-                Kind(ops.kind_T[row]).name.lower(),
-                ops.name_T[row],
-                *_known(ops.layer_T[row : row + 1]),
-                Stream(ops.stream_T[row]).name.lower(),
-                "" if group is Group.NONE else group.name.lower(),
-                "" if operation is Operation.NONE else operation.name.lower(),
-                *_known(ops.size_bytes_T[row : row + 1]),
-            )
             source = _source(int(ops.file_T[row]), int(ops.line_T[row]), inputs)
-            front_T.append(_joined(front))
             back_T.append(_joined((Provenance(ops.provenance_T[row]).name.lower(), source)))
+        front_T = [_joined(each) for each in described(ops)]
         return cls(front_T, back_T, [str(len(group.members)) for group in program.groups] + [""])
 
 

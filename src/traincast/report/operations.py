@@ -1,13 +1,21 @@
-"""Which simulated ranks a file of single operations shows. Letter: R simulated ranks."""
+"""What files of single operations share: which simulated ranks they show, and the words for an operation.
 
-from collections.abc import Sequence
+Letters: R simulated ranks, T template operations.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from traincast.errors import ConfigError
 from traincast.simulation.result import Result
+from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 if TYPE_CHECKING:
+    from traincast.workload.ops import OpTable
     from traincast.workload.program import Program, Timeline
+
+_AT_ONCE = 20_000
+"""Operations that are written together, to bound the memory."""
 
 
 class Choice(NamedTuple):
@@ -66,3 +74,44 @@ def _by_interest(result: Result, count: int) -> list[int]:
         first.append(index_of[max(known, key=lambda rank: rank.end_s).rank])
         first.append(index_of[max(known, key=lambda rank: rank.compute_s).rank])
     return list(dict.fromkeys([*first, *range(count)]))
+
+
+def pieces(program: "Program", index: int) -> Iterator[slice]:
+    """Yield the operations of a simulated rank in program order, in pieces that fit in memory."""
+    span = program.rank_slice(index)
+    for start in range(span.start, span.stop, _AT_ONCE):
+        yield slice(start, min(start + _AT_ONCE, span.stop))
+
+
+class Described(NamedTuple):
+    """A template operation in words; None for what does not apply."""
+
+    phase: str
+    kind: str
+    name: str
+    layer: int | None
+    stream: str
+    group: str | None
+    operation: str | None
+    size_bytes: int | None
+
+
+def described(ops: "OpTable") -> list[Described]:
+    """Return every template operation in words, [T]."""
+    return [
+        Described(
+            Phase(ops.phase_T[row]).name.lower(),
+            Kind(ops.kind_T[row]).name.lower(),
+            ops.name_T[row],
+            _known(ops.layer_T[row]),
+            Stream(ops.stream_T[row]).name.lower(),
+            None if ops.group_T[row] == Group.NONE else Group(ops.group_T[row]).name.lower(),
+            None if ops.operation_T[row] == Operation.NONE else Operation(ops.operation_T[row]).name.lower(),
+            _known(ops.size_bytes_T[row]),
+        )
+        for row in range(len(ops))
+    ]
+
+
+def _known(value: int) -> int | None:
+    return int(value) if value >= 0 else None
