@@ -18,7 +18,6 @@ LONGEST = 600
 ROOMS = (
     "names",
     "errors",
-    "progress",
     "units",
     "files",
     "registry",
@@ -57,7 +56,7 @@ CLOSED = {
         "model",
         "job",
         "dialects",
-        *ROOMS[:4],
+        *ROOMS[:3],
         "cli",
     },
 }

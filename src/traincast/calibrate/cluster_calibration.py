@@ -16,9 +16,9 @@ from traincast.calibrate.fit_links import fit_links
 from traincast.calibrate.kind import FloatArray
 from traincast.calibrate.tables import Skipped
 from traincast.calibrate.validate import Statistics, statistics
+from traincast.diagnostics import announce
 from traincast.errors import CalibrationError
 from traincast.hardware.cluster import Cluster, Measured, MeasuredTable
-from traincast.progress import announce
 
 _ANNOUNCED_ROWS = 5_000
 _ROWS_PER_S = 1400

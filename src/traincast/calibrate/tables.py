@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from traincast.calibrate.nccl_logs import is_nccl_log, read_nccl_log
+from traincast.diagnostics import advanced
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.files import decoded, read_bytes, unpacked
-from traincast.progress import advanced
 from traincast.units import RANGES, Range, is_number, plain_number, quoted, range_of
 
 T = TypeVar("T")

@@ -10,11 +10,10 @@ import numpy as np
 
 from traincast.calibrate.kind import KINDS, ClusterLike, FloatArray, Kind, Predictions, Request, kind_of
 from traincast.calibrate.tables import Skipped, Table, read_table
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, announce
 from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.job.job import OLD_NAMES
 from traincast.names import known_names
-from traincast.progress import announce
 from traincast.units import counted
 
 ANNOUNCED_ROWS = 10_000

@@ -14,8 +14,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from traincast.diagnostics import listening
 from traincast.errors import TraincastError
-from traincast.progress import listening
 from traincast.report.plain import printable, shown
 
 if TYPE_CHECKING:

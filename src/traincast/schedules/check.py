@@ -5,9 +5,9 @@ from functools import lru_cache
 from itertools import islice, product
 from typing import Protocol
 
+from traincast.diagnostics import advanced, announce
 from traincast.errors import DeadlockError, ProgramError
 from traincast.job.parallel import Parallel
-from traincast.progress import advanced, announce
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
 
 Part = tuple[SlotKind, int, int]

@@ -9,7 +9,7 @@ MFU counts the model's FLOPs, causal attention half, and nothing twice; HFU adds
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, advanced
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
@@ -17,7 +17,6 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import PEAK_OF_DTYPE, Gpu
 from traincast.job.job import Job
 from traincast.model.counts import hardware_flops_per_token, model_flops_per_step
-from traincast.progress import advanced
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.confidence import interval

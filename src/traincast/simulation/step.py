@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, advanced, announce
 from traincast.engine.graph import Graph, build_graph
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
 from traincast.estimate.contention import Contention, SharedNetwork, slowdowns
@@ -17,7 +17,6 @@ from traincast.estimate.program import ProgramCosts, estimate_program
 from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
 from traincast.job.options import StepOptions
-from traincast.progress import advanced, announce
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers
