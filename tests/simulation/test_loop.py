@@ -184,7 +184,7 @@ def test_tokens_beside_a_longer_gradient_reduction_take_half_the_node():
     assert lasts[0] == pytest.approx(own + (full - own) * lasts[1] / lasts[0], rel=SETTLED)
     (note,) = (note.text for note in result.assumptions if note.code == "shared-links")
     assert "ep and dp groups" in note
-    assert "2.00 x" in note
+    assert "2.00x" in note
     assert "all NICs of node 0" in note
 
 

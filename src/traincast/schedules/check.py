@@ -73,7 +73,7 @@ def check_plan(plan: SchedulePlan, stages: int, virtual_per_stage: int, microbat
     virtual_stages = stages * virtual_per_stage
     _check_shape(plan, stages, virtual_per_stage)
     _check_parts(plan, virtual_stages, microbatches)
-    stuck = stuck_slots(plan.slots, virtual_stages)
+    stuck = _stuck_slots(plan.slots, virtual_stages)
     if stuck:
         starts = [sum(map(len, plan.slots[:stage])) for stage in range(stages)]
         waits = "; ".join(
@@ -84,17 +84,13 @@ def check_plan(plan: SchedulePlan, stages: int, virtual_per_stage: int, microbat
         )
 
 
-def stuck_slots(slots: Sequence[Sequence[Slot]], virtual_stages: int) -> list[tuple[int, int, Part]]:
+def _stuck_slots(slots: Sequence[Sequence[Slot]], virtual_stages: int) -> list[tuple[int, int, Part]]:
     """Run the orders without times and return where they stick.
 
     F waits for F of the virtual stage before, B for its own F and for B of the virtual
     stage after, W for its own B; each stage keeps its order.
 
-    Returns
-    -------
-    list of (stage, position, part)
-        The first slot of each stage that never runs and the part it waits for; empty where
-        all run.
+    Each is a stage, the position of its first slot that never runs, and the part that this slot waits for.
     """
     done: set[Part] = set()
     waiting: dict[Part, list[int]] = {}

@@ -1,6 +1,7 @@
 """What a simulation says beside its numbers: what was assumed of overlap and links, and what looks wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from statistics import median
 
 import numpy as np
@@ -23,28 +24,18 @@ _MEASURED = "measured"
 
 def assumed(step: Step) -> tuple[Note, ...]:
     """Return what was assumed of a step's communication and overlap, with its arithmetic."""
-    return (
-        *_measured_tables(step),
-        *step.rate_notes,
-        *_shared_links(step),
-        *_overlap(step),
-        *_seeds_spread([step.timeline.step_s, *step.of_other_seeds()]),
-    )
+    found = _measured_tables(step), step.rate_notes, _shared_links(step), _overlap(step), _seeds_spread(step)
+    return tuple(chain.from_iterable(found))
 
 
 def suspicious(step: Step) -> tuple[Note, ...]:
     """Return what looks wrong with a step, or was asked for and changes nothing."""
-    return (
-        *step.layout.plan.warnings,
-        *without_peers(step.program, step.workload.parallel),
-        *_far_from_measured(step),
-        *_unused_rates(step),
-        *_unused_slowdowns(step),
-        *_unused_seeds(step.setting),
-    )
+    given, dropped = step.layout.plan.warnings, without_peers(step.program, step.workload.parallel)
+    unused = _unused_rates(step), _unused_slowdowns(step), _unused_seeds(step.setting)
+    return tuple(chain(given, dropped, _far_from_measured(step), *unused))
 
 
-def _shared_links(step: Step) -> tuple[Note, ...]:
+def _shared_links(step: Step) -> Iterator[Note]:
     """Note which groups share links, of one kind or of two, and which link holds them back.
 
     Times that the input measured are not longer for it, so kinds that were not priced are left out.
@@ -67,7 +58,7 @@ def _shared_links(step: Step) -> tuple[Note, ...]:
         for each in step.settled.shared
         if (kind := each.kind) < (other := each.other)
     ]
-    return tuple(Note("shared-links", text) for text in own + pairs)
+    yield from (Note("shared-links", text) for text in own + pairs)
 
 
 def without_peers(program: Program, parallel: Parallel) -> tuple[Note, ...]:
@@ -91,7 +82,8 @@ def without_peers(program: Program, parallel: Parallel) -> tuple[Note, ...]:
         text = (
             f"{counted(count, 'communication')} over {name} ({format_size(bytes_W[rank])} in all on rank {rank}) "
             f"{'takes' if count == 1 else 'take'} no time, because the {name} group has one member here "
-            f"({_degree_behind(kind, parallel)}); {_REMEDY}"
+            f"({_degree_behind(kind, parallel)}); give --gpus or a degree if the "
+            "run had more ranks"
         )
         notes.append(Note("group-of-one", text, program.place(int(row_N[mine[0]]))[2:-1] or None))
     return tuple(notes)
@@ -114,9 +106,6 @@ def check_time(step: Step) -> None:
     raise FormatError(f"nothing in this step takes time: {why}", inputs[0].path if inputs else "step")
 
 
-_REMEDY = "give --gpus or a degree if the run had more ranks"
-
-
 def _degree_behind(kind: Group, parallel: Parallel) -> str:
     """Return the degrees that make groups of a kind have one member."""
     degrees = {
@@ -132,23 +121,23 @@ def _degree_behind(kind: Group, parallel: Parallel) -> str:
     return ", ".join(f"{named.get(degree, degree)} {getattr(parallel, degree)}" for degree in degrees)
 
 
-def _measured_tables(step: Step) -> tuple[Note, ...]:
+def _measured_tables(step: Step) -> Iterator[Note]:
     """Note how many of the distinct communications have their time from a measured table of the cluster."""
     known = step.costs.communications
     looked_up = [each for each in known if each.cost.algorithm == TABLE]
     if not looked_up:
-        return ()
+        return
     groups = sorted({(each.operation.name.lower(), each.placement.ranks) for each in looked_up})
     shown = ", ".join(f"{op} over {ranks} ranks" for op, ranks in groups)
     text = f"{len(looked_up)} of {len(known)} distinct communications come from the cluster's measured tables: {shown}"
-    return (Note("measured-table", text),)
+    yield Note("measured-table", text)
 
 
-def _overlap(step: Step) -> tuple[Note, ...]:
+def _overlap(step: Step) -> Iterator[Note]:
     """Note what overlap costs, and how well the loop that finds it has settled."""
     settled = step.settled
     if not settled.rounds:
-        return ()
+        return
     rates = {**OVERLAP_SLOWDOWN, **step.setting.overlap_slowdown}
     shown = ", ".join(
         f"{name} {rates[name]:.3g}" for name in classes_present(step.program, step.workload.compute_is_in_situ)
@@ -159,41 +148,42 @@ def _overlap(step: Step) -> tuple[Note, ...]:
         f"found in {counted(settled.rounds, 'round')} of simulation; the last round changed the step by "
         f"{100 * settled.residual:.4f} %"
     )
-    return (Note("overlap-slowdown", text),)
+    yield Note("overlap-slowdown", text)
 
 
-def _unused_slowdowns(step: Step) -> tuple[Note, ...]:
+def _unused_slowdowns(step: Step) -> Iterator[Note]:
     """Warn of slowdowns that were given for classes without an operation; a number for all of them needs none."""
     given, in_situ = set(step.setting.overlap_slowdown), step.workload.compute_is_in_situ
     present = classes_present(step.program, in_situ)
     if given == set(OVERLAP_SLOWDOWN):
-        return ()
+        return
     there = f"there is {', '.join(present) or 'none'}"
     why = f"no operation of this step is of it ({there})"
     if in_situ:
         why = f"no operation is of it (computations measured in a run hold their overlap; {there})"
-    return tuple(
+    yield from (
         Note("overlap-slowdown-unused", f"--overlap-slowdown {name} changes nothing: {why}")
         for name in OVERLAP_SLOWDOWN
         if name in given and name not in present
     )
 
 
-def _seeds_spread(steps_s: Sequence[float]) -> tuple[Note, ...]:
+def _seeds_spread(step: Step) -> Iterator[Note]:
     """Note the spread of the step over hash seeds, the fabric's own first."""
+    steps_s = [step.timeline.step_s, *step.of_other_seeds()]
     if len(steps_s) < 2:
-        return ()
+        return
     text = (
         f"step over {len(steps_s)} hash seeds: min {min(steps_s):.6g} s, median {median(steps_s):.6g} s, "
         f"max {max(steps_s):.6g} s; shown is that of the fabric's own seed, {steps_s[0]:.6g} s"
     )
-    return (Note("network-seeds", text),)
+    yield Note("network-seeds", text)
 
 
-def _unused_seeds(setting: Setting) -> tuple[Note, ...]:
+def _unused_seeds(setting: Setting) -> Iterator[Note]:
     """Warn of seeds that were asked for where no flow is hashed."""
     if setting.network_seeds == 1 or setting.hashes_flows:
-        return ()
+        return
     fabric = setting.cluster.fabric
     if fabric is None or fabric.routing != "ecmp":
         why = 'no flow is hashed (that takes a [fabric] with routing = "ecmp")'
@@ -201,10 +191,10 @@ def _unused_seeds(setting: Setting) -> tuple[Note, ...]:
         why = "communication takes no time on this cluster"
     else:
         why = f"--network {setting.network} solves no flows"
-    return (Note("network-seeds-unused", f"seeds change nothing: {why}"),)
+    yield Note("network-seeds-unused", f"seeds change nothing: {why}")
 
 
-def _unused_rates(step: Step) -> tuple[Note, ...]:
+def _unused_rates(step: Step) -> Iterator[Note]:
     """Warn of bus bandwidths given for groups, or operations of them, whose times were not estimated."""
     used = set()
     for each in step.costs.communications:
@@ -213,23 +203,22 @@ def _unused_rates(step: Step) -> tuple[Note, ...]:
             used |= {group, f"{group}.{each.operation.name.lower()}"}
     unused = [name for name in step.setting.busbw_bytes_per_s if name not in used]
     if not unused:
-        return ()
-    text = (
-        f"--busbw {', '.join(unused)}: no such communication was estimated, so {'it' if len(unused) == 1 else 'they'}"
-    )
-    return (Note("busbw-unused", f"{text} {'changes' if len(unused) == 1 else 'change'} nothing"),)
+        return
+    so = "it changes" if len(unused) == 1 else "they change"
+    text = f"--busbw {', '.join(unused)}: no such communication was estimated, so {so} nothing"
+    yield Note("busbw-unused", text)
 
 
-def _far_from_measured(step: Step) -> tuple[Note, ...]:
+def _far_from_measured(step: Step) -> Iterator[Note]:
     """Warn where the simulated step is not the measured one."""
     measured, step_s = step.workload.measured, step.timeline.step_s
     if measured is None or abs(step_s / measured.step_s - 1) <= _FAR:
-        return ()
+        return
     text = (
         f"the simulated step of {step_s:.3f} s is {100 * (step_s / measured.step_s - 1):+.0f} % off the measured "
         f"{measured.step_s:.3f} s: what was not traced had to be assumed"
     )
-    return (Note("far-from-measured", text),)
+    yield Note("far-from-measured", text)
 
 
 def _named(kinds: Sequence[Group]) -> str:
