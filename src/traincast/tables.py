@@ -6,7 +6,7 @@ which range it must be (`traincast.units`). A value may stand beside its source:
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from functools import reduce
+from functools import cache, reduce
 from importlib import resources
 from importlib.resources.abc import Traversable
 from operator import or_
@@ -184,6 +184,11 @@ def _is_number(raw: object) -> bool:
     return isinstance(raw, int | float) and not isinstance(raw, bool)
 
 
+@cache
+def _names(folder: Traversable) -> tuple[str, ...]:
+    return tuple(sorted(each.name.removesuffix(".toml") for each in folder.iterdir() if each.name.endswith(".toml")))
+
+
 @dataclass(frozen=True, slots=True)
 class Shelf:
     """The descriptions of one kind that are shipped, each a TOML file, which others may build on (``base = "..."``).
@@ -201,13 +206,15 @@ class Shelf:
 
     def names(self) -> list[str]:
         """Return the names of the shipped ones, sorted."""
-        files = (_DATA / self.folder).iterdir()
-        return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+        return list(_names(_DATA / self.folder))
 
     def find(self, given: str) -> str | Path | None:
         """Return the name that is meant, or the path of a file; None where it is neither."""
-        name, path = find_name(given, self.names()), Path(given)
-        return path if given != name and (path.suffix == ".toml" or path.is_file()) else name
+        names = self.names()
+        if given in names:
+            return given
+        path = Path(given)
+        return path if path.suffix == ".toml" or path.is_file() else find_name(given, names)
 
     def read(self, given: str | Path) -> tuple[dict[str, Any], str | None]:
         """Return the table of a file or of a shipped description, without the name of its base, and that.

@@ -11,7 +11,7 @@ from traincast.errors import ConfigError
 from traincast.hardware.cluster import OPERATIONS, Cluster
 from traincast.job.dtypes import bytes_per_element
 from traincast.names import find_name, known_names
-from traincast.units import RANGES, checked_field, counted, quoted
+from traincast.units import RANGES, check_given, checked_field, counted, quoted
 
 GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")
 """Communication groups as the user names them."""
@@ -78,16 +78,11 @@ class LayoutOptions:
 
     def __post_init__(self) -> None:
         """Refuse degrees below one, unknown types, and a block that is not two names."""
-        for name in ("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "layers"):
-            value = getattr(self, name)
-            if value is not None:
-                checked_field(name, value, name, least=1)
-        if self.pp_message_bytes is not None:
-            checked_field("pp_message_bytes", self.pp_message_bytes, "pp_message_bytes")
+        degrees = ("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "layers", "expert_imbalance")
+        check_given(self, degrees, least=1)
+        check_given(self, ("pp_message_bytes",))
         _spell(self, "comm", COMM_SOURCES)
         _spell(self, "stage_roles", [role.value for role in StageRoles])
-        if self.expert_imbalance is not None:
-            checked_field("expert_imbalance", self.expert_imbalance, "expert_imbalance", least=1)
         if self.expert_loads is not None:
             object.__setattr__(self, "expert_loads", _checked_loads(self.expert_loads, self.expert_imbalance))
         if self.dtype is not None:
