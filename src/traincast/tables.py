@@ -130,8 +130,18 @@ def built(kind: type[T], values: Mapping[str, Value], shown: str, prefix: str = 
         raise ConfigError(f"{what} (in {shown})", error.field) from error
 
 
-def decoded(name: str, annotation: Any, raw: object, choices: Iterable[str] = (), *, positive: bool = False) -> Any:  # noqa: ANN401
+def decoded(
+    name: str,
+    annotation: Any,  # noqa: ANN401
+    raw: object,
+    choices: Iterable[str] = (),
+    *,
+    positive: bool = False,
+    least: float | None = None,
+) -> Any:  # noqa: ANN401
     """Return a value of the type of a field, in the range of its name; a text with a unit as a number in SI units.
+
+    A number of this field alone may be `positive`, or have another lowest value.
 
     Raises
     ------
@@ -146,27 +156,33 @@ def decoded(name: str, annotation: Any, raw: object, choices: Iterable[str] = ()
         if not isinstance(many, list) or (kind is str and not all(isinstance(each, str) for each in many)):
             raise ConfigError(f"is {quoted(raw)}; it must be a list of {_LISTS[kind]}")
         return tuple(_single(name, (kind,), each, positive=positive) for each in many)
-    found = _single(name, tuple(kind for kind in types if kind in _WORDS), raw, positive=positive)
+    found = _single(name, tuple(kind for kind in types if kind in _WORDS), raw, positive=positive, least=least)
     names = list(choices)
-    if names and (found := find_name(str(raw), names)) is None:
+    if not names:
+        return found
+    spelled = find_name(str(raw), names)
+    if spelled is None:
         raise ConfigError(f"is {quoted(raw)}; {known_names(str(raw), names)}")
-    return found
+    return spelled
 
 
-def _single(name: str, kinds: tuple[Any, ...], raw: object, *, positive: bool) -> Any:  # noqa: ANN401
+def _single(
+    name: str, kinds: tuple[Any, ...], raw: object, *, positive: bool, least: float | None = None
+) -> str | bool | float:
     parse = next((parse for ending, parse in _UNITS if name.endswith(ending)), None) if str not in kinds else None
     if isinstance(raw, str) and parse is not None:
         raw = parse(raw)
     whole = int in kinds and float not in kinds
     try:
         # A whole number may be written as 1e6; whether it is one, its range says.
-        found = msgspec.convert(raw, float if whole and isinstance(raw, float) else reduce(or_, kinds))
+        kind = float if whole and isinstance(raw, float) else reduce(or_, kinds)
+        found: str | bool | float = msgspec.convert(raw, kind)
     except msgspec.ValidationError:
         unit = " or a text with its unit" if parse else ""
         raise ConfigError(f"is {quoted(raw)}; it must be {_WORDS[kinds[0]]}{unit}") from None
     if isinstance(found, bool | str):
         return found
-    found = replace(range_of(name) or RANGES["figure"], whole=whole).checked(raw)
+    found = replace(range_of(name) or RANGES["figure"], whole=whole).checked(raw, least=least)
     if found == 0 and positive:
         raise ConfigError(f"is {quoted(raw)}; it must be positive")
     return found
@@ -185,8 +201,9 @@ def _is_number(raw: object) -> bool:
 
 
 @cache
-def _names(folder: Traversable) -> tuple[str, ...]:
-    return tuple(sorted(each.name.removesuffix(".toml") for each in folder.iterdir() if each.name.endswith(".toml")))
+def _names(folder: str, below: str) -> tuple[str, ...]:  # noqa: ARG001 what is shipped may be elsewhere in a test
+    files = (_DATA / folder).iterdir()
+    return tuple(sorted(each.name.removesuffix(".toml") for each in files if each.name.endswith(".toml")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +223,7 @@ class Shelf:
 
     def names(self) -> list[str]:
         """Return the names of the shipped ones, sorted."""
-        return list(_names(_DATA / self.folder))
+        return list(_names(self.folder, str(_DATA)))
 
     def find(self, given: str) -> str | Path | None:
         """Return the name that is meant, or the path of a file; None where it is neither."""

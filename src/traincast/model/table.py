@@ -11,6 +11,7 @@ from traincast.model.model import NORMS, Attention, Experts, Latent, Model
 from traincast.model.structure import check_blocks
 from traincast.names import known_names
 from traincast.registry import known_name
+from traincast.tables import decoded
 from traincast.units import checked_field, quoted
 
 T = TypeVar("T", bound=Model | Attention | Experts | Latent)
@@ -108,7 +109,11 @@ def _build(kind: type[T], table: Mapping[str, Any], prefix: str, shown: str) -> 
             arguments[key] = raw
         elif nested is None:
             types = get_args(known[key].type) or (known[key].type,)
-            arguments[key] = _value(raw, types, path, shown, least=0 if key in _ZERO_IS_ALLOWED else 1)
+            least = None if float in types else 0 if key in _ZERO_IS_ALLOWED else 1
+            try:
+                arguments[key] = decoded(key, known[key].type, raw, least=least)
+            except ConfigError as error:
+                raise ConfigError(f"{error} (in {shown})", path) from None
         elif isinstance(raw, dict):
             arguments[key] = _build(nested, raw, f"{path}.", shown)
         elif raw is not False or type(None) not in get_args(known[key].type):
@@ -116,20 +121,3 @@ def _build(kind: type[T], table: Mapping[str, Any], prefix: str, shown: str) -> 
     if kind is Attention and "head_dim" not in table:
         raise ConfigError(f"is missing; give it, or a base (in {shown})", f"{prefix}head_dim")
     return kind(**arguments)
-
-
-def _value(raw: object, types: tuple[Any, ...], path: str, shown: str, least: int) -> object:
-    """Return a value if it is of one of the types, and not below `least` where it is a number."""
-    for plain, words in ((bool, "true or false"), (str, "a text")):
-        if plain in types:
-            if not isinstance(raw, plain):
-                raise ConfigError(f"is {quoted(raw)}; it must be {words} (in {shown})", path)
-            return raw
-    if isinstance(raw, bool) or not isinstance(raw, int | float):
-        raise ConfigError(f"is {quoted(raw)}; it must be a number (in {shown})", path)
-    if float not in types and isinstance(raw, float) and not raw.is_integer():
-        raise ConfigError(f"is {quoted(raw)}; it must be a whole number (in {shown})", path)
-    try:
-        return checked_field(path.rpartition(".")[2], raw, least=None if float in types else least)
-    except ConfigError as error:
-        raise ConfigError(f"{error} (in {shown})", path) from None
