@@ -12,7 +12,7 @@ from datafiles import table_path
 from traincast.calibrate.kind import Request, kind_of
 from traincast.calibrate.kinds.runs import ONE_DEVIATION, memory_of_run
 from traincast.calibrate.kinds.runs import predict_memory as predict
-from traincast.calibrate.run_models import model_from_columns
+from traincast.calibrate.run_jobs import model_from_columns
 from traincast.calibrate.runs import holds_memory, layers_by_cost, read_runs
 from traincast.calibrate.tables import read_table
 from traincast.estimate.memory.fits import memory_deviation

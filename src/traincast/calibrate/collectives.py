@@ -26,33 +26,20 @@ _EDGES = ("64KiB", "1MiB", "16MiB")
 
 @dataclass(frozen=True, slots=True)
 class CollectiveMeasurements:
-    """Timings of collectives; all columns have the same length.
-
-    Parameters
-    ----------
-    op : tuple of str
-        Names of `Operation` in lower case: ``"all_reduce"``.
-    ranks : array of int
-        Members of the group.
-    nodes : array of int
-        Nodes they sit on; 0 where the file does not say (see `on`).
-    size_bytes : array of int
-        Size as `Operation` defines it for the operation.
-    time_s : array of float
-        Measured seconds.
-    source : tuple of str
-        ``file:line``.
-    gpu : tuple of (str or None)
-        The GPU as the file names it; None where it does not.
-    """
+    """Timings of collectives; all columns have the same length."""
 
     op: tuple[str, ...]
+    """Names of `Operation` in lower case: ``"all_reduce"``."""
     ranks: IntArray
     nodes: IntArray
+    """Nodes they sit on; 0 where the file does not say (see `on`)."""
     size_bytes: IntArray
+    """Size as `Operation` defines it for the operation."""
     time_s: FloatArray
     source: tuple[str, ...]
+    """``file:line``."""
     gpu: tuple[str | None, ...]
+    """The GPU as the file names it; None where it does not."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -96,13 +83,7 @@ class _Fields(NamedTuple):
 
 
 def read_collectives(paths: Sequence[Path]) -> Reading:
-    """Read the measured collectives of several files, logs of nccl-tests or CSV, one after the other.
-
-    Raises
-    ------
-    FormatError
-        If a file cannot be read, or holds no measured collectives.
-    """
+    """Read the measured collectives of several files, logs of nccl-tests or CSV, one after the other."""
     return collectives_of([read_table(path) for path in paths])
 
 
@@ -112,20 +93,11 @@ def holds_collectives(columns: Sequence[str]) -> bool:
 
 
 def collectives_of(tables: Sequence[Table]) -> Reading:
-    """Return the measured collectives of tables.
+    """Return the measured collectives of tables; a `FormatError` if a column is missing.
 
-    A row is left out where it is suspect, has one rank only, lacks a cell or has a wrong one.
-
-    Parameters
-    ----------
-    tables : sequence of Table
-        With a column of each of `SIZE_COLUMNS`, `TIME_COLUMNS` and `RANKS_COLUMNS`, and perhaps ``op`` (else
-        all_reduce), ``nodes``, ``gpu``, ``id`` and ``suspect`` (why not to trust the row).
-
-    Raises
-    ------
-    FormatError
-        If a column is missing.
+    They have a column of each of `SIZE_COLUMNS`, `TIME_COLUMNS` and `RANKS_COLUMNS`, and perhaps ``op`` (else
+    all_reduce), ``nodes``, ``gpu``, ``id`` and ``suspect`` (why not to trust the row). A row is left out where it is
+    suspect, has one rank only, lacks a cell or has a wrong one.
     """
     kept: list[tuple[Row, _Fields]] = []
     skipped: list[Skipped] = []

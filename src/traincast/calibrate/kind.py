@@ -59,96 +59,62 @@ class Ratios(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """Measurements with what the models say to each of them.
-
-    Parameters
-    ----------
-    ids : tuple of str
-        A name per row.
-    measured, predicted : array of float
-        The same quantity twice; `predicted` is NaN where a row has no prediction.
-    details : mapping
-        What a row is and how it was predicted, by column.
-    groupings : tuple of Grouping
-        All ways to group the rows.
-    skipped : tuple of Skipped
-        Every row without a prediction, those that could not be used at all first.
-    rows : int
-        Rows in the file; those that could not be used at all are in no column and no group.
-    spread : array of float, optional
-        Half the width of each prediction's interval, in logarithms.
-    kept : object
-        What the kind needs to leave groups out without predicting every row again (`Request.kept`).
-    """
+    """Measurements with what the models say to each of them; all columns have the same length."""
 
     ids: tuple[str, ...]
     measured: FloatArray
     predicted: FloatArray
+    """The same quantity; NaN where a row has no prediction."""
     details: Mapping[str, Labels]
+    """What a row is and how it was predicted, by column."""
     groupings: tuple[Grouping, ...]
+    """All ways to group the rows."""
     skipped: tuple[Skipped, ...]
+    """Every row without a prediction, those that could not be used at all, and are in no column, first."""
     rows: int
+    """Rows in the file."""
     notes: tuple[Note, ...] = ()
     spread: FloatArray | None = None
+    """Half the width of each prediction's interval, in logarithms."""
     ratios: tuple[Ratios, ...] = ()
     kept: object = None
+    """What the kind needs to leave groups out without predicting every row again (`Request.kept`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asks of a validation.
-
-    Parameters
-    ----------
-    cluster : str, path or Cluster, optional
-        Cluster of all rows; each row's own by default.
-    leave_out : str, optional
-        A grouping: each of its groups is to be predicted by constants fitted to the others.
-    progress : callable, optional
-        Told how many rows are predicted, and of how many.
-    kept : object
-        `Predictions.kept` of the same table, where it has been predicted already.
-    """
+    """What the user asks of a validation."""
 
     cluster: ClusterLike | None = None
+    """Cluster of all rows; each row's own by default."""
     leave_out: str | None = None
+    """A grouping: each of its groups is to be predicted by constants fitted to the others."""
     progress: Callable[[int, int], None] | None = None
+    """Told how many rows are predicted, and of how many."""
     kept: object = None
+    """`Predictions.kept` of the same table, where it has been predicted already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of measurements.
-
-    Parameters
-    ----------
-    title : str
-        What the rows are, for people.
-    quantity : str
-        What is measured, with its unit: ``"time_s"``.
-    fits : callable
-        Says from the columns of a file whether it is of this kind.
-    predict : callable
-        Predicts every row of such a file.
-    by : tuple of str
-        The groupings that `predict` gives.
-    leaves_out : tuple of str
-        Those of them that `predict` can leave out.
-    shown : tuple of str
-        Those of them that are shown where nothing else is asked for; all by default.
-    commands : str
-        Commands that take such a file.
-    """
+    """A kind of measurements."""
 
     name: str
     title: str
+    """What the rows are, for people."""
     quantity: str
+    """What is measured, with its unit: ``"time_s"``."""
     fits: Callable[[Sequence[str]], bool]
+    """Says from the columns of a file whether it is of this kind."""
     predict: Callable[[Table, Request], Predictions]
     by: tuple[str, ...]
+    """The groupings that `predict` gives."""
     leaves_out: tuple[str, ...] = ()
+    """Those of them that `predict` can leave out."""
     shown: tuple[str, ...] = ()
+    """Those of them that are shown where nothing else is asked for; all by default."""
     commands: str = "traincast validate takes it"
+    """Commands that take such a file."""
 
 
 KINDS: Registry[Kind] = Registry("kind of measurements", "traincast.calibrate.kinds")

@@ -51,6 +51,10 @@ class _Test:
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
     """Line and fields of each timing."""
 
+    def positions(self, name: str) -> list[int]:
+        """Return where the columns of a name stand; of times the first is out of place, the second in place."""
+        return [position for position, column in enumerate(self.columns) if column == name]
+
 
 def is_nccl_log(text: str) -> bool:
     """Say whether a text is a log of nccl-tests."""
@@ -59,23 +63,12 @@ def is_nccl_log(text: str) -> bool:
 
 
 def read_nccl_log(text: str, path: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each timing of a log: its line, and its cells by the columns of a measurement table.
+    """Yield each timing of a log: its 1-based line, and its cells by the columns of a measurement table.
 
-    The time is the out-of-place one, or the in-place one where there is no other. A time far
-    above the in-place one is marked as suspect, and so is a row that was cut short.
-
-    Parameters
-    ----------
-    text : str
-        The log; several tests may follow each other in it.
-    path : str
-        The file, for messages; its name, or else the figures, say the operation where the log
-        does not.
-
-    Yields
-    ------
-    int, dict
-        1-based line; ``op ranks nodes size_bytes time_us gpu suspect``, without empty cells.
+    These are ``op ranks nodes size_bytes time_us gpu suspect``, without empty ones. The time is the out-of-place one,
+    or the in-place one where there is no other. A time far above the in-place one is marked as suspect, and so is a row
+    that was cut short. Several tests may follow each other in a log; where it does not say the operation, the name of
+    the file or else the figures do.
 
     Raises
     ------
@@ -87,15 +80,10 @@ def read_nccl_log(text: str, path: str) -> Iterator[tuple[int, dict[str, str]]]:
         raise FormatError("the log of nccl-tests holds no timings", path)
     for test in tests:
         op = test.op or _operation_of_file(path) or _operation_of_figures(test)
-        for line, fields in test.rows:
-            if op is None:
-                raise FormatError(
-                    "the log does not name its operation; keep the command in it, or name the file after it "
-                    "(all_gather.log)",
-                    path,
-                    line,
-                )
-            yield line, _cells(op, test, fields)
+        if op is None and test.rows:
+            what = "keep the command in it, or name the file after it (all_gather.log)"
+            raise FormatError(f"the log does not name its operation; {what}", path, test.rows[0][0])
+        yield from ((line, _cells(op or "", test, fields)) for line, fields in test.rows)
 
 
 def _tests(text: str, path: str) -> list[_Test]:
@@ -106,8 +94,11 @@ def _tests(text: str, path: str) -> list[_Test]:
     for line, raw in enumerate(text.splitlines(), start=1):
         content, test = _MARK.sub("", raw).strip(), tests[-1]
         if _ROW.match(content):
+            if not test.hosts or not test.positions("time"):
+                what = "the columns (# size count type ...)" if test.hosts else "the ranks (# Rank ...)"
+                raise FormatError(f"a timing stands before the lines that list {what}", path, line)
             test.op = op
-            test.rows.append((line, _checked(content.split(), test, path, line)))
+            test.rows.append((line, content.split()))
         elif binary := _BINARY.search(content):
             op = binary[1]
         elif _HEADER.match(content):
@@ -132,19 +123,6 @@ def _add_rank(rank: re.Match[str], test: _Test, path: str, line: int) -> None:
             f"rank {number} is listed twice: a build without MPI runs each process alone (make MPI=1)", path, line
         )
     test.hosts[number] = host
-
-
-def _checked(fields: list[str], test: _Test, path: str, line: int) -> list[str]:
-    """Return the fields of a timing if all that they need has been said before."""
-    times = _positions(test, "time")
-    if not test.hosts or not times:
-        what = "the ranks (# Rank ...)" if not test.hosts else "the columns (# size count type ...)"
-        raise FormatError(f"a timing stands before the lines that list {what}", path, line)
-    return fields
-
-
-def _positions(test: _Test, name: str) -> list[int]:
-    return [position for position, column in enumerate(test.columns) if column == name]
 
 
 def _operation_of_file(path: str) -> str | None:
@@ -179,7 +157,7 @@ def _operation_of_figures(test: _Test) -> str | None:
 
 def _cells(op: str, test: _Test, fields: list[str]) -> dict[str, str]:
     """Return a timing by the columns of a measurement table."""
-    positions = _positions(test, "time")
+    positions = test.positions("time")
     whole = len(fields) > positions[-1]
     times = [fields[position] if whole else "N/A" for position in positions]
     cells = {
@@ -189,30 +167,23 @@ def _cells(op: str, test: _Test, fields: list[str]) -> dict[str, str]:
         "size_bytes": fields[0],
         "time_us": next((time for time in times if time != "N/A"), "N/A"),
         "gpu": test.gpu,
-        "suspect": _cut(fields, whole=whole) or _wrong_values(test, fields) or _suspicion(op, fields[0], times),
+        "suspect": _suspicion(op, fields, times, [fields[at] for at in test.positions("#wrong") if at < len(fields)])
+        if whole
+        else f"the row has {len(fields)} fields; it was cut short or mixed with another",
     }
     return {name: cell for name, cell in cells.items() if cell}
 
 
-def _cut(fields: list[str], *, whole: bool) -> str:
-    """Return that a row lacks fields, or nothing."""
-    return "" if whole else f"the row has {len(fields)} fields; it was cut short or mixed with another"
+def _suspicion(op: str, fields: list[str], times: list[str], checks: list[str]) -> str:
+    """Return why a row is not to be trusted, or nothing.
 
-
-def _wrong_values(test: _Test, fields: list[str]) -> str:
-    """Return that the check of the result failed, or nothing.
-
-    Only of ``#wrong``, which counts; ``error`` of older versions is the largest deviation, and
-    rounding alone gives one.
+    Of its checks only ``#wrong`` counts values; ``error`` of older versions is the largest deviation, and rounding
+    alone gives one.
     """
-    checks = [fields[position] for position in _positions(test, "#wrong") if position < len(fields)]
     wrong = max((check for check in checks if check.isdecimal() and check.strip("0")), key=len, default="")
-    return f"the check found wrong results: {wrong} values (#wrong)" if wrong else ""
-
-
-def _suspicion(op: str, size: str, times: list[str]) -> str:
-    """Return why a row is not to be trusted, or nothing."""
-    if not size.strip("0"):
+    if wrong:
+        return f"the check found wrong results: {wrong} values (#wrong)"
+    if not fields[0].strip("0"):
         return "no bytes are moved"
     try:
         operation_named(op)

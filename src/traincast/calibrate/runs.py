@@ -12,8 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from traincast.calibrate.kind import ClusterLike
-from traincast.calibrate.run_jobs import ASSUMED_FRAMEWORK, nic_bytes_per_s, request_of
-from traincast.calibrate.run_models import model_from_columns
+from traincast.calibrate.run_jobs import ASSUMED_FRAMEWORK, model_from_columns, nic_bytes_per_s, request_of
 from traincast.calibrate.tables import Row, Skipped, Table
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError

@@ -81,41 +81,24 @@ class WorstRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """Predictions held against one file of measurements.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    kind, title, quantity : str
-        Of the `Kind` of its rows.
-    total : Statistics
-        Over all rows.
-    skipped : tuple of Skipped
-        Rows without a prediction, and why.
-    groups : tuple of GroupFigures
-        Grouping by grouping.
-    worst : tuple of WorstRow
-        The rows with the largest errors, the largest first.
-    notes : tuple of Note
-        What was assumed.
-    predictions : Predictions
-        Every row.
-    held_out : HeldOut or None
-        The same with groups left out of the fit, where that was asked for.
-    """
+    """Predictions held against one file of measurements."""
 
     path: str
     kind: str
     title: str
     quantity: str
+    """Name, title and quantity of the `Kind` of its rows."""
     total: Statistics
     skipped: tuple[Skipped, ...]
     groups: tuple[GroupFigures, ...]
+    """Grouping by grouping."""
     worst: tuple[WorstRow, ...]
+    """The rows with the largest errors, the largest first."""
     notes: tuple[Note, ...]
+    """What was assumed."""
     predictions: Predictions
     held_out: HeldOut | None = None
+    """The same with groups left out of the fit, where that was asked for."""
 
 
 def validate(
@@ -134,7 +117,7 @@ def validate(
     path : path
         A CSV file, or a log of nccl-tests; its columns say of what kind it is.
     cluster : str, path or Cluster, optional
-        Preset or TOML file that all rows ran on; by default each row says its own.
+        What all rows ran on; by default each row says its own.
     by : sequence of str, optional
         Groupings to show, two at once as ``"gpu+op"``; all that the kind has by default.
     leave_out : str, optional
@@ -154,7 +137,7 @@ def validate(
         If no row can be used; the message gives the reason of the first.
     """
     table = read_table(Path(path))
-    of = _kind(table) if kind is None else KINDS.get(kind) if isinstance(kind, str) else kind
+    of = KINDS.get(kind) if isinstance(kind, str) else kind or _kind(table)
     chosen = _groupings(of, by, leave_out)
     if table.size > ANNOUNCED_ROWS:
         announce(f"predicting {table.size:,} rows")

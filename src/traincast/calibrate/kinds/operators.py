@@ -47,32 +47,16 @@ _EVENTS = Note(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorMeasurements:
-    """Timings of operators; all columns have the same length.
-
-    Parameters
-    ----------
-    gpu : tuple of Gpu
-        Where it ran.
-    calls : tuple of tuples of OperatorCall
-        What one timing covers, one after the other.
-    time_s : array of float
-        Measured seconds.
-    ids : tuple of str
-        A name per row.
-    op : tuple of str
-        The operator as the file names it.
-    events : bool
-        Whether the timings hold more than the kernel: CUDA events around it.
-    skipped : tuple of Skipped
-        Rows that cannot be used, and why.
-    """
+    """Timings of operators as the file names them; all columns have the same length."""
 
     gpu: tuple[Gpu, ...]
     calls: tuple[Calls, ...]
+    """What one timing covers, one after the other."""
     time_s: FloatArray
     ids: tuple[str, ...]
     op: tuple[str, ...]
     events: bool = False
+    """Whether the timings hold more than the kernel: CUDA events around it."""
     skipped: tuple[Skipped, ...] = ()
 
     def __len__(self) -> int:
@@ -109,19 +93,10 @@ def holds_operators(columns: Sequence[str]) -> bool:
 
 
 def operators_of(table: Table, gpu: Gpu | None = None) -> OperatorMeasurements:
-    """Return the measured operators of a table of one of the kinds above.
+    """Return the measured operators of a table of one of the kinds above; a `FormatError` if it is of none.
 
-    A row is left out where its GPU is unknown, what ran is not in the row, or a cell of it is wrong.
-
-    Parameters
-    ----------
-    gpu : Gpu, optional
-        Where rows ran that do not say it.
-
-    Raises
-    ------
-    FormatError
-        If the table is of none of these kinds.
+    A row is left out where its GPU is unknown, what ran is not in the row, or a cell of it is wrong. Rows that do not
+    say where they ran, ran on `gpu`.
     """
     read = _reader(table.columns)
     if read is None:

@@ -1,7 +1,7 @@
 import pytest
 
 from common_schema import common_row
-from traincast.calibrate.run_models import model_from_columns
+from traincast.calibrate.run_jobs import model_from_columns
 from traincast.calibrate.tables import Row
 from traincast.errors import ConfigError
 from traincast.model.counts import parameters
