@@ -5,6 +5,8 @@ knows the place and turns it into a FormatError. Numbers are in the ranges of `t
 """
 
 import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from traincast.errors import FormatError
 from traincast.units import RANGES
@@ -14,6 +16,8 @@ MOST_LINES = 2**17
 
 _LONGEST_NUMBER = 40
 _LONGEST_SHOWN = 40
+
+T = TypeVar("T")
 
 
 def shown(text: str) -> str:
@@ -35,6 +39,24 @@ def filled_lines(text: str) -> list[tuple[int, str]]:
     """
     text = text.removeprefix("\ufeff").rstrip("\0 \t\r\n").replace("\r\n", "\n").replace("\r", "\n")
     return [(place, line) for place, line in enumerate(text.split("\n"), 1) if line and not line.isspace()]
+
+
+def read_cell(read: Callable[[str], T], text: str, column: str, path: str, line: int) -> T:
+    """Return a value of a row as `read` reads it; what that cannot is a FormatError with column and place."""
+    try:
+        return read(text)
+    except ValueError as problem:
+        raise FormatError(f"column {column}: {problem}", path, line) from None
+
+
+def check_width(found: Sequence[str], names: Sequence[str], called: str, path: str, line: int) -> None:
+    """Refuse a row that has not one value for each of the names, which are called columns or fields."""
+    if len(found) == len(names):
+        return
+    listed = ", ".join(shown(value) for value in found[: len(names) + 2])
+    more = ", ..." if len(found) > len(names) + 2 else ""
+    text = f"a row has {len(names)} {called} ({', '.join(names)}); found {len(found)}: {listed}{more}"
+    raise FormatError(text, path, line)
 
 
 def number(text: str) -> int | float:

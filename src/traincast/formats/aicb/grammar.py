@@ -15,7 +15,7 @@ from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
 from traincast.files import read_bytes
 from traincast.formats.aicb.header import COUNTED, Header, HeaderReader, policy, size_bytes
-from traincast.formats.values import check_lines, filled_lines, shown, time_s, whole
+from traincast.formats.values import check_lines, check_width, filled_lines, read_cell, shown, time_s, whole
 from traincast.units import GIGA, counted
 from traincast.workload.words import Group, Operation, Phase
 
@@ -257,11 +257,7 @@ class _RowReader:
     def row(self, line: int, content: str) -> Row:
         """Read one row."""
         fields = content.split()
-        if len(fields) != len(self.names):
-            found = ", ".join(shown(each) for each in fields[: FIELDS + 2])
-            more = ", ..." if len(fields) > FIELDS + 2 else ""
-            text = f"a row has {len(self.names)} fields ({', '.join(self.names)}); found {len(fields)}: {found}{more}"
-            raise FormatError(text, self.path, line)
+        check_width(fields, self.names, "fields", self.path, line)
         return Row(
             line=line,
             name=fields[0],
@@ -291,11 +287,7 @@ class _RowReader:
         return cell
 
     def _value(self, read: Callable[[str], T], line: int, fields: list[str], index: int) -> T:
-        try:
-            return read(fields[index])
-        except ValueError as problem:
-            message = f"column {index + 1} ({_NAMES[index]}): {problem}"
-            raise FormatError(message, self.path, line) from None
+        return read_cell(read, fields[index], f"{index + 1} ({_NAMES[index]})", self.path, line)
 
 
 def _oddities(cell: Cell) -> tuple[str, ...]:

@@ -121,16 +121,19 @@ class HeaderReader:
             raise FormatError(str(problem), self.path, self.line) from None
         while self.position < len(self.words):
             key = self._key()
-            name = key.lower()
+            start = self.position
             try:
-                if name in COUNTED:
-                    self._store(name, key, self._counted())
-                elif name in _SINGLE:
-                    self._single(name, key)
+                target, value = self._value(key.lower())
+                said = " ".join(self.words[start : self.position])
+                if target is None:
+                    self._keep(key, said)
                 else:
-                    self._unknown(key)
+                    self._store(target, key, value)
             except ValueError as problem:
                 raise FormatError(f"header key {shown(key)}: {problem}", self.path, self.line) from None
+            if target is None and key.lower() not in _SINGLE:
+                text = f"header key {shown(key)} is unknown and left alone; its value is {shown(said)}"
+                self.remarks.add("unknown-key", text, self.line)
         inference = self.fields.pop("inference", False) or first == "DISTRIBUTED_INFERENCE"
         keys, bare_keys = tuple(self.keys), tuple(self.bare)
         return Header(
@@ -161,33 +164,22 @@ class HeaderReader:
         word = self.words[self.position].lower()
         return word in _SINGLE or word in COUNTED or ":" in self.words[self.position : self.position + 2]
 
-    def _single(self, name: str, key: str) -> None:
-        """Read a key that takes one value."""
-        target, read = _SINGLE[name]
-        word = self._word()
-        value = read(word)
-        if target is None:
-            self._keep(key, word)
-        else:
-            self._store(target, key, value)
-
-    def _counted(self) -> tuple[int, ...]:
-        count = _whole(self._word())
-        if count > len(self.words) - self.position:
-            raise ValueError(f"announces {counted(count, 'layer')} but the line ends before them")
-        return tuple(_whole(self._word()) for _ in range(count))
-
-    def _unknown(self, key: str) -> None:
-        """Keep a key that nobody knows, with one word or any number of numbers."""
+    def _value(self, name: str) -> tuple[str | None, object]:
+        """Read the value of a key; one that nobody knows has a word, or any number of numbers, and no field."""
+        if name in COUNTED:
+            count = _whole(self._word())
+            if count > len(self.words) - self.position:
+                raise ValueError(f"announces {counted(count, 'layer')} but the line ends before them")
+            return name, tuple(_whole(self._word()) for _ in range(count))
+        if name in _SINGLE:
+            target, read = _SINGLE[name]
+            return target, read(self._word())
         start = self.position
         while self.position < len(self.words) and not self._at_key():
             if self.position > start and not _is_number(self.words[self.position]):
                 break
             self.position += 1
-        value = " ".join(self.words[start : self.position])
-        self._keep(key, value)
-        text = f"header key {shown(key)} is unknown and left alone; its value is {shown(value)}"
-        self.remarks.add("unknown-key", text, self.line)
+        return None, None
 
     def _keep(self, key: str, value: str) -> None:
         if self.extra.get(key, value) != value:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from traincast.errors import FormatError
 from traincast.formats.contract import Sniff
-from traincast.formats.values import check_lines, filled_lines, shown, time_s, whole
+from traincast.formats.values import check_lines, filled_lines, read_cell, shown, time_s, whole
 from traincast.workload.words import Group, Operation
 
 MESSAGES = ("isend", "irecv")
@@ -210,10 +210,7 @@ class _Reader:
     def _read(self, line: int, fields: list[str]) -> PhysicalRow:
         def value(name: str, read: Callable[[str], T], absent: str = "None") -> T:
             text = fields[self.columns[name]].strip() if name in self.columns else absent
-            try:
-                return read(text)
-            except ValueError as problem:
-                raise FormatError(f"column {name}: {problem}", self.path, line) from None
+            return read_cell(read, text, name, self.path, line)
 
         kind = value("comm_type", _kind)
         collective = kind in _COLLECTIVES

@@ -16,7 +16,7 @@ from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
 from traincast.formats import values
 from traincast.formats.contract import Sniff
-from traincast.formats.values import check_lines, filled_lines, shown
+from traincast.formats.values import check_lines, check_width, filled_lines, shown
 from traincast.workload.words import Group, Operation, Phase
 
 NEUSIGHT_DTYPE = "fp32"
@@ -174,11 +174,7 @@ def _lines(path: str, text: str) -> _Records:
     records = []
     for line, content in lines[1:]:
         found = _fields(content)
-        if len(found) != len(names):
-            listed = ", ".join(shown(value) for value in found[: len(names) + 2])
-            more = ", ..." if len(found) > len(names) + 2 else ""
-            message = f"a row has {len(names)} columns ({', '.join(names)}); found {len(found)}: {listed}{more}"
-            raise FormatError(message, path, line)
+        check_width(found, names, "columns", path, line)
         records.append((line, dict(zip(names, found, strict=True))))
     if not records:
         raise FormatError("the file ends after its header; the rows are missing", path, first)
