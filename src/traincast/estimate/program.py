@@ -81,10 +81,10 @@ def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_facto
     return ComputeCost(estimated, tuple(shares))
 
 
-_BOUND_OF = {
-    OverlapClass.COMPUTE_BOUND: "compute",
-    OverlapClass.MEMORY_BOUND: "memory",
-    OverlapClass.SMALL: "latency",
+_CLASS_OF_BOUND = {
+    "compute": OverlapClass.COMPUTE_BOUND,
+    "memory": OverlapClass.MEMORY_BOUND,
+    "latency": OverlapClass.SMALL,
 }
 
 
@@ -96,7 +96,10 @@ def _overlap_shares(time_s_by_bound: Mapping[str, float]) -> tuple[float, ...] |
     total_s = sum(time_s_by_bound.values())
     if not total_s:
         return None
-    return tuple(time_s_by_bound.get(_BOUND_OF.get(each, ""), 0.0) / total_s for each in OverlapClass)
+    shares = dict.fromkeys(OverlapClass, 0.0)
+    for bound, time_s in time_s_by_bound.items():
+        shares[_CLASS_OF_BOUND[bound]] = time_s / total_s
+    return tuple(shares.values())
 
 
 @dataclass(frozen=True, slots=True)

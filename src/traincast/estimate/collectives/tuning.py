@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from traincast.errors import UnknownNameError
 from traincast.estimate.collectives.algorithms import ALGORITHMS, BY_MESSAGES, PROTOCOLS, Algorithm
@@ -111,19 +111,18 @@ def nccl_times_us(
     """
     if cluster.nccl is None or operation in _WITHOUT_ALGORITHM:
         return {}
-    table, reduces = tables(cluster.nccl), operation is Operation.ALL_REDUCE
-    if cluster.gpu.nccl_row not in table["channels"]:
+    model = _Model(tables(cluster.nccl), operation, size_bytes, placement, cluster)
+    if cluster.gpu.nccl_row not in model.table["channels"]:
         return {}
-    nodes, found = placement.nodes, {}
-    for name in ("ring", *(("tree", "nvls" if nodes == 1 else "nvls_tree") if reduces else ())):
+    of_sums = ("tree", "nvls" if placement.nodes == 1 else "nvls_tree") if operation is Operation.ALL_REDUCE else ()
+    found = {}
+    for name in ("ring", *of_sums):
         if name in _IN_SWITCH and not reduces_in_switch(placement, cluster):
             continue
         for protocol in ALGORITHMS.get(name).protocols:
-            if protocol == "LL128" and cluster.intra.kind == "pcie":
-                continue
-            rate = _algorithm_gbps(table, name, protocol, operation, size_bytes, placement, cluster)
-            latency = _latency_us(table, name, protocol, operation, placement, cluster)
-            found[name, protocol] = latency + size_bytes / (_BYTES_PER_US * rate)
+            if protocol != "LL128" or cluster.intra.kind != "pcie":
+                wire_us = size_bytes / (_BYTES_PER_US * model.algorithm_gbps(name, protocol))
+                found[name, protocol] = model.latency_us(name, protocol) + wire_us
     return found
 
 
@@ -131,69 +130,66 @@ def _folder() -> Any:  # noqa: ANN401 - importlib's Traversable has no common ba
     return resources.files("traincast") / "data" / "nccl"
 
 
-def _steps(operation: Operation, ranks: int) -> int:
-    """Return the steps of a ring: 2 (n - 1) of all-reduce, n - 1 of its halves, n of the others."""
-    if operation is Operation.ALL_REDUCE:
-        return 2 * (ranks - 1)
-    return ranks - 1 if operation in (Operation.ALL_GATHER, Operation.REDUCE_SCATTER) else ranks
+class _Model(NamedTuple):
+    """NCCL's model of one collective."""
 
+    table: Mapping[str, Any]
+    operation: Operation
+    size_bytes: int
+    placement: Placement
+    cluster: Cluster
 
-def _latency_us(
-    table: Mapping[str, Any], name: str, protocol: str, operation: Operation, placement: Placement, cluster: Cluster
-) -> float:
-    at, nodes = PROTOCOLS.index(protocol), placement.nodes
-    inside = table["step_us"]["pcie" if cluster.intra.kind == "pcie" else "nvlink"]
-    intra, inter = float(inside[name][at]), float(table["step_us"]["network"][name][at])
-    base, levels = float(table["base_us"][name][at]), math.log2(nodes)
-    if name == "ring":
-        steps = _steps(operation, placement.ranks)
-        between = 0 if nodes == 1 else (2 if operation is Operation.ALL_REDUCE else 1) * (nodes - 1)
-        return base + (steps - between) * intra + between * inter
-    if name == "tree":
-        return base + 2 * ((placement.max_members - 1) * intra + levels * inter)
-    return intra + 2 * levels * inter
+    @property
+    def steps(self) -> int:
+        """Steps of a ring: 2 (n - 1) of all-reduce, n - 1 of its halves, n of the others."""
+        ranks = self.placement.ranks
+        if self.operation is Operation.ALL_REDUCE:
+            return 2 * (ranks - 1)
+        return ranks - 1 if self.operation in (Operation.ALL_GATHER, Operation.REDUCE_SCATTER) else ranks
 
+    def latency_us(self, name: str, protocol: str) -> float:
+        """Return the start and the steps of an algorithm with a protocol."""
+        at, nodes, step_us = PROTOCOLS.index(protocol), self.placement.nodes, self.table["step_us"]
+        inside = step_us["pcie" if self.cluster.intra.kind == "pcie" else "nvlink"]
+        intra, inter = float(inside[name][at]), float(step_us["network"][name][at])
+        base, levels = float(self.table["base_us"][name][at]), math.log2(nodes)
+        if name == "ring":
+            between = 0 if nodes == 1 else (2 if self.operation is Operation.ALL_REDUCE else 1) * (nodes - 1)
+            return base + (self.steps - between) * intra + between * inter
+        if name == "tree":
+            return base + 2 * ((self.placement.max_members - 1) * intra + levels * inter)
+        return intra + 2 * levels * inter
 
-def _algorithm_gbps(
-    table: Mapping[str, Any],
-    name: str,
-    protocol: str,
-    operation: Operation,
-    size_bytes: int,
-    placement: Placement,
-    cluster: Cluster,
-) -> float:
-    """Return the algorithm bandwidth that NCCL's model gives an algorithm and protocol."""
-    kind, column = str(cluster.gpu.nccl_row), min(placement.nodes, 3) - 1
-    channels, bus = float(table["channels"][kind]), _bus_gbps(placement, cluster)
-    ll_row = kind if column == 0 else "volta"
-    ll_limit = float(table["ll_total_gbps"][ll_row][column])
-    ring_share = placement.ranks / _steps(operation, placement.ranks)
-    if name == "ring":
-        limit = {
-            "LL": min(ll_limit, 0.5 * bus),
-            "LL128": min(0.92 * bus, channels * table["ring_ll128_gbps"][kind][column]),
-        }
-        return float(limit.get(protocol, bus)) * ring_share
-    if name in _IN_SWITCH:
-        efficiency = float(table["nvls_efficiency"][kind])
-        return bus * efficiency * 2 * (channels - 1) / channels * ring_share
-    tree = min(0.92 * bus, channels * float(table["tree_gbps"][kind][column]))
-    if protocol == "LL":
-        tree = min(tree / 3.8, ll_limit)
-    elif protocol == "LL128":
-        factor = 7 / 9 if placement.nodes == 1 else 120 / 128
-        tree = min(tree * factor, channels * float(table["tree_ll128_gbps"][kind][column]))
-    factors = table["tree_correction"][protocol.lower()]
-    power = max(0, int(math.log2(max(size_bytes, 64))) - 6)
-    return 0.5 * tree * (float(factors[power]) if power < len(factors) else 1.0)
+    def algorithm_gbps(self, name: str, protocol: str) -> float:
+        """Return the algorithm bandwidth of an algorithm with a protocol."""
+        table, kind, column = self.table, str(self.cluster.gpu.nccl_row), min(self.placement.nodes, 3) - 1
+        channels, bus = float(table["channels"][kind]), self.bus_gbps
+        ll_limit = float(table["ll_total_gbps"][kind if column == 0 else "volta"][column])
+        ring_share = self.placement.ranks / self.steps
+        if name == "ring":
+            limit = {
+                "LL": min(ll_limit, 0.5 * bus),
+                "LL128": min(0.92 * bus, channels * table["ring_ll128_gbps"][kind][column]),
+            }
+            return float(limit.get(protocol, bus)) * ring_share
+        if name in _IN_SWITCH:
+            return bus * float(table["nvls_efficiency"][kind]) * 2 * (channels - 1) / channels * ring_share
+        tree = min(0.92 * bus, channels * float(table["tree_gbps"][kind][column]))
+        if protocol == "LL":
+            tree = min(tree / 3.8, ll_limit)
+        elif protocol == "LL128":
+            factor = 7 / 9 if self.placement.nodes == 1 else 120 / 128
+            tree = min(tree * factor, channels * float(table["tree_ll128_gbps"][kind][column]))
+        factors = table["tree_correction"][protocol.lower()]
+        power = max(0, int(math.log2(max(self.size_bytes, 64))) - 6)
+        return 0.5 * tree * (float(factors[power]) if power < len(factors) else 1.0)
 
-
-def _bus_gbps(placement: Placement, cluster: Cluster) -> float:
-    """Return the bus bandwidth of the channels together: of a node's NICs where several nodes take part."""
-    inside = cluster.intra.bandwidth_bytes_per_s
-    if placement.nodes == 1:
-        return inside / 1e9
-    nics = placement.min_members * cluster.inter.bandwidth_bytes_per_s
-    node = min(nics, cluster.inter.node_bandwidth_bytes_per_s or nics)
-    return (min(inside, node) if placement.max_members > 1 else node) / 1e9
+    @property
+    def bus_gbps(self) -> float:
+        """Bus bandwidth of the channels together: of a node's NICs where several nodes take part."""
+        inside, inter = self.cluster.intra.bandwidth_bytes_per_s, self.cluster.inter
+        if self.placement.nodes == 1:
+            return inside / 1e9
+        nics = self.placement.min_members * inter.bandwidth_bytes_per_s
+        node = min(nics, inter.node_bandwidth_bytes_per_s or nics)
+        return (min(inside, node) if self.placement.max_members > 1 else node) / 1e9
