@@ -12,8 +12,7 @@ Source: Megatron-LM, megatron/core/pipeline_parallel/schedules.py.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -57,17 +56,8 @@ _STREAMS = {
 }
 
 
-def incoming(plan: SchedulePlan, slot: Slot, stage: int) -> Message | None:
-    """Return the message that a slot must receive first, None if it needs none from another stage."""
-    return _message(plan, slot, stage, sends=False)
-
-
-def outgoing(plan: SchedulePlan, slot: Slot, stage: int) -> Message | None:
-    """Return the message that a slot sends when it is done, None if nobody else waits for it."""
-    return _message(plan, slot, stage, sends=True)
-
-
-def _message(plan: SchedulePlan, slot: Slot, stage: int, *, sends: bool) -> Message | None:
+def _message_of(plan: SchedulePlan, slot: Slot, stage: int, *, sends: bool) -> Message | None:
+    """Return the message that a slot sends when it is done, or must receive first; None if it has none with others."""
     if slot.kind is SlotKind.W:
         return None
     placement_Q = plan.placement[slot.copy]
@@ -77,8 +67,7 @@ def _message(plan: SchedulePlan, slot: Slot, stage: int, *, sends: bool) -> Mess
         return None
     peer = placement_Q[q]
     source, target = (stage, peer) if sends else (peer, stage)
-    step = 1 if forward else -1
-    usual = target == (source + step) % len(plan.slots)
+    usual = target == (source + (1 if forward else -1)) % len(plan.slots)
     boundary = min(q, slot.virtual_stage) + slot.copy * len(placement_Q)
     return Message(peer, boundary, forward, usual)
 
@@ -103,20 +92,16 @@ class Sequence:
     peer_L: IntArray
 
 
-@dataclass(slots=True)
 class SequenceBuilder:
     """Lays out a workload's templates; adds the message operations to its table."""
 
-    workload: Workload
-    plan: SchedulePlan
-    segments: list[IntArray] = field(init=False)
-    _extra: list[Op] = field(init=False, default_factory=list)
-    _single: dict[tuple[object, ...], int] = field(init=False, default_factory=dict)
-    _split: dict[tuple[int, SlotKind], int] = field(init=False, default_factory=dict)
-    _messages: dict[tuple[object, ...], Message | None] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.segments = list(self.workload.segments)
+    def __init__(self, workload: Workload, plan: SchedulePlan) -> None:
+        self.workload, self.plan = workload, plan
+        self.segments = list(workload.segments)
+        self._extra: list[Op] = []
+        self._single: dict[tuple[object, ...], int] = {}
+        self._split: dict[tuple[int, SlotKind], int] = {}
+        self._messages: dict[tuple[object, ...], Message | None] = {}
 
     def table(self) -> OpTable:
         """Return the workload's operations followed by those that were added."""
@@ -148,11 +133,11 @@ class SequenceBuilder:
         for slot, following in pairwise([*slots, None]):
             if slot is None:
                 break
-            if (message := self._incoming(slot, stage)) and not fused:
+            if (message := self._message_of(slot, stage, sends=False)) and not fused:
                 pieces += self._receive(template, message, slot)
             pieces += self._work(template, stage, slot, slot == last)
-            sent = self._outgoing(slot, stage)
-            reply = self._incoming(following, stage) if following is not None else None
+            sent = self._message_of(slot, stage, sends=True)
+            reply = self._message_of(following, stage, sends=False) if following is not None else None
             fused = bool(sent and reply and sent.peer == reply.peer)
             if sent:
                 pieces.append(self._message(template, sent, Kind.SEND, slot, blocking=not fused))
@@ -164,33 +149,25 @@ class SequenceBuilder:
     def _overlapped(self, template: Template, stage: int, slots: list[Slot]) -> list[Piece]:
         pieces: list[Piece] = []
         last = _last_forward(slots)
-        if slots and (first := self._incoming(slots[0], stage)):
+        if slots and (first := self._message_of(slots[0], stage, sends=False)):
             pieces.append(self._message(template, first, Kind.RECV, slots[0], blocking=False))
         for slot, following in pairwise([*slots, None]):
             if slot is None:
                 break
-            if message := self._incoming(slot, stage):
+            if message := self._message_of(slot, stage, sends=False):
                 pieces.append(self._wait(message.stream(Kind.RECV), slot))
-            if following is not None and (ahead := self._incoming(following, stage)):
+            if following is not None and (ahead := self._message_of(following, stage, sends=False)):
                 pieces.append(self._message(template, ahead, Kind.RECV, following, blocking=False))
             pieces += self._work(template, stage, slot, slot == last)
-            if sent := self._outgoing(slot, stage):
+            if sent := self._message_of(slot, stage, sends=True):
                 pieces.append(self._message(template, sent, Kind.SEND, slot, blocking=False))
         return pieces
 
-    def _incoming(self, slot: Slot, stage: int) -> Message | None:
-        return self._known(incoming, slot, stage)
-
-    def _outgoing(self, slot: Slot, stage: int) -> Message | None:
-        return self._known(outgoing, slot, stage)
-
-    def _known(
-        self, way: Callable[[SchedulePlan, Slot, int], Message | None], slot: Slot, stage: int
-    ) -> Message | None:
-        """Return the message of a slot; it is the same in every microbatch."""
-        key = (way, slot.kind, slot.virtual_stage, slot.copy, stage)
+    def _message_of(self, slot: Slot, stage: int, *, sends: bool) -> Message | None:
+        """Return the message that a slot sends or receives; it is the same in every microbatch."""
+        key = (sends, slot.kind, slot.virtual_stage, slot.copy, stage)
         if key not in self._messages:
-            self._messages[key] = way(self.plan, slot, stage)
+            self._messages[key] = _message_of(self.plan, slot, stage, sends=sends)
         return self._messages[key]
 
     def _work(self, template: Template, stage: int, slot: Slot, last_forward: bool) -> list[Piece]:
@@ -212,30 +189,25 @@ class SequenceBuilder:
 
     def _message(self, template: Template, message: Message, kind: Kind, slot: Slot, *, blocking: bool) -> Piece:
         boundary = message.boundary % len(self.plan.placement[0])
-        duration_s = _known(template, message.forward, boundary, slot.microbatch)
+        duration_s = _transfer_s(template, message.forward, boundary, slot.microbatch)
         key = (kind, message.forward, message.usual, boundary, blocking, duration_s)
         if key not in self._single:
-            self._single[key] = self._add_message(message, kind, boundary, duration_s, blocking=blocking)
+            name = f"{kind.name.lower()}_{'forward' if message.forward else 'backward'}"
+            op = Op(
+                name=name,
+                part=name,
+                duration_s=duration_s,
+                provenance=Provenance.UNKNOWN if duration_s is None else Provenance.FILE,
+                kind=kind,
+                phase=Phase.FORWARD if message.forward else Phase.BACKWARD,
+                blocking=blocking,
+                stream=message.stream(kind),
+                group=Group.PP,
+                operation=Operation.SEND_RECV,
+                size_bytes=int(self.workload.message_bytes_Q[boundary]),
+            )
+            self._single[key] = self._segment_of(op)
         return Piece(self._single[key], message.boundary, slot.microbatch, message.peer)
-
-    def _add_message(
-        self, message: Message, kind: Kind, boundary: int, duration_s: float | None, *, blocking: bool
-    ) -> int:
-        name = f"{kind.name.lower()}_{'forward' if message.forward else 'backward'}"
-        op = Op(
-            name=name,
-            part=name,
-            duration_s=duration_s,
-            provenance=Provenance.UNKNOWN if duration_s is None else Provenance.FILE,
-            kind=kind,
-            phase=Phase.FORWARD if message.forward else Phase.BACKWARD,
-            blocking=blocking,
-            stream=message.stream(kind),
-            group=Group.PP,
-            operation=Operation.SEND_RECV,
-            size_bytes=int(self.workload.message_bytes_Q[boundary]),
-        )
-        return self._segment_of(op)
 
     def _receive(self, template: Template, message: Message, slot: Slot) -> list[Piece]:
         """Return a blocking receive, after what the input says precedes it."""
@@ -252,7 +224,7 @@ class SequenceBuilder:
         return Piece(self._single[stream,], slot.virtual_stage, slot.microbatch)
 
     def _segment_of(self, op: Op) -> int:
-        """Return the one-operation segment of an added operation, adding it the first time."""
+        """Return the one-operation segment of an added operation, adding it the first time; equal ones are one."""
         key = (op.name, op.stream, op.blocking, op.size_bytes, op.duration_s)
         if key not in self._single:
             self._single[key] = len(self.segments)
@@ -265,7 +237,7 @@ def _last_forward(slots: list[Slot]) -> Slot | None:
     return next((slot for slot in reversed(slots) if slot.kind is SlotKind.F), None)
 
 
-def _known(template: Template, forward: bool, boundary: int, microbatch: int) -> float | None:
+def _transfer_s(template: Template, forward: bool, boundary: int, microbatch: int) -> float | None:
     """Return the transfer that the input gives for a message, None where it gives none."""
     if template.message_s_DQM is None:
         return None

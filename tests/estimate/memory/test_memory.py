@@ -440,3 +440,20 @@ def test_weight_gradients_that_run_later_hold_half_of_what_a_microbatch_saved():
         (stage,) = stage_memory(job, plan)
         saved[name] = term(stage, "layernorm inputs")
     assert saved["split"] == pytest.approx(1.5 * saved["whole"])
+
+
+def test_sharding_over_one_rank_is_none():
+    alone, sharded = (memory_of(job_of("llama3.2-1b", gpus=1, zero=zero)) for zero in (0, 3))
+    for kind in ("parameters", "gradients", "optimizer"):
+        assert getattr(sharded[0], kind) == getattr(alone[0], kind)
+    assert "gathered layers" not in dict(sharded[0].terms)
+
+
+def test_the_verdict_says_what_is_needed_and_what_is_missing_in_gib():
+    job = job_of("llama3-8b", gpus=8, global_batch=8, tp=1, zero=0)
+    verdict = fits(job, plan_of(job), 80e9)
+    assert not verdict.fits
+    needed, usable = (size / 2**30 for size in (verdict.peak_bytes, verdict.usable_bytes))
+    assert verdict.text.startswith(f"the job does not fit: stage 0 needs {needed:,.1f} GiB, {usable:.1f} GiB usable")
+    assert f"over by {needed - usable:,.1f} GiB" in verdict.text
+    assert usable == pytest.approx(79.1, abs=0.1)

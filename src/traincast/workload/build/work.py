@@ -44,11 +44,10 @@ class Pass:
             self.calls[call] = self.calls.get(call, 0.0) + often
 
     def exchange(self, exchanges: Iterable[PartExchange]) -> None:
-        """Add the exchanges of a part that take place."""
+        """Add the exchanges of a part; those of 0 bytes do not take place, and no operation is made of them."""
         for each in exchanges:
-            if each.size_bytes > 0:
-                found = Exchange(Group[each.group.upper()], Operation[each.operation.upper()], each.size_bytes)
-                self.exchanges[found] = self.exchanges.get(found, 0.0) + each.count
+            found = Exchange(Group[each.group.upper()], Operation[each.operation.upper()], each.size_bytes)
+            self.exchanges[found] = self.exchanges.get(found, 0.0) + each.count
 
     @property
     def launches(self) -> float:
