@@ -1,6 +1,7 @@
 """Small workloads for the tests of the core: AICB files, clusters, and workloads made by hand."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from traincast.engine import run
 from traincast.engine.graph import build_graph
 from traincast.hardware.cluster import Cluster
+from traincast.hardware.fabric import fabric_of, fabric_values
 from traincast.job.job import Job
 from traincast.job.options import OVERLAP_CLASSES, StepOptions
 from traincast.job.parallel import Parallel
@@ -207,3 +209,8 @@ def forecast(job: Job, cluster: Cluster, options: StepOptions | None = None, eng
 def run_job(job: Job, cluster: Cluster, options: StepOptions, *factors, engine: str = "auto") -> JobStep:
     """Run the step of a job on a cluster."""
     return job_step.run_job(job, Setting.of(options, cluster, engine), *factors)
+
+
+def fabric_of_table(table, shown):
+    """Return the network that a table ``[fabric]`` of a file describes."""
+    return fabric_of(fabric_values(table, shown, Path(shown).parent), shown)

@@ -5,12 +5,13 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from support import fabric_of_table
 from traincast import api
 from traincast.cli.main import cli
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.estimate.operators.families import FAMILIES
 from traincast.hardware.clusters import cluster_names, load_cluster
-from traincast.hardware.fabric import TOPOLOGIES, fabric_from_table
+from traincast.hardware.fabric import TOPOLOGIES
 from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.job.dtypes import DTYPE_BYTES, bytes_per_element
 from traincast.job.frameworks import framework_names, load_framework
@@ -79,7 +80,7 @@ def test_everything_with_a_name_takes_its_spellings():
     assert REPORTS.get(REPORTS.names()[0].upper()) is REPORTS.get(REPORTS.names()[0])
     assert bytes_per_element("BF16") == DTYPE_BYTES["bf16"]
     assert operation_named("All-Reduce") == operation_named("allreduce")
-    assert fabric_from_table({"kind": "Rail-Optimized", "nodes_per_leaf": 4, "routing": "ECMP"}, "x").routing == "ecmp"
+    assert fabric_of_table({"kind": "Rail-Optimized", "nodes_per_leaf": 4, "routing": "ECMP"}, "x").routing == "ecmp"
     assert make_options(network="Flow", comm="Model", stage_roles="As_Written", busbw_bytes_per_s={"TP": 1.0})
     assert api.operator("GEMM", "H100", m=64, n=64, k=64, dtype="BF16").call.family == "gemm"
 
@@ -94,8 +95,8 @@ def test_everything_with_a_name_takes_its_spellings():
         (lambda: SCHEDULES.get("interleaving"), "did you mean interleaved"),
         (lambda: api.operator("gem", "h100", m=1), "did you mean gemm"),
         (lambda: operation_named("all_reduc"), "did you mean all_reduce"),
-        (lambda: fabric_from_table({"kind": "fattree2"}, "x"), "did you mean fat-tree"),
-        (lambda: fabric_from_table({"kind": "torus", "dim": [2]}, "x"), "did you mean dims"),
+        (lambda: fabric_of_table({"kind": "fattree2"}, "x"), "did you mean fat-tree"),
+        (lambda: fabric_of_table({"kind": "torus", "dim": [2]}, "x"), "did you mean dims"),
         (lambda: bytes_per_element("bf1"), "did you mean bf16"),
         (lambda: make_options(networks="flow"), "did you mean network"),
         (lambda: make_options(network="flows"), "did you mean flow"),

@@ -9,12 +9,13 @@ from typing import get_args
 import click
 import pytest
 
+from support import fabric_of_table
 from traincast.cli.main import cli
 from traincast.dialects import draft_like
 from traincast.errors import ConfigError, FormatError, InfeasibleError
 from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.clusters import load_cluster
-from traincast.hardware.fabric import FabricSpec, fabric_from_table
+from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.gpu import Gpu
 from traincast.job.frameworks import Framework, load_framework
 from traincast.job.job import JobRequest
@@ -161,7 +162,7 @@ def test_numbers_of_a_cluster(tmp_path, table, name):
 def test_numbers_of_a_fabric(name):
     for wrong in (True, "seven", math.nan, math.inf, -1, 1e308, 2**63, 1e-320):
         with pytest.raises(ConfigError, match=rf"fabric\.{name}: "):
-            fabric_from_table({"kind": "dual-plane", "nodes_per_leaf": 4, "routing": "ecmp", name: wrong}, "mine.toml")
+            fabric_of_table({"kind": "dual-plane", "nodes_per_leaf": 4, "routing": "ecmp", name: wrong}, "mine.toml")
 
 
 @pytest.mark.parametrize("name", numbers_of(Framework))

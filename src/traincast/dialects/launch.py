@@ -9,7 +9,7 @@ mpirun), DeepSpeed and Accelerate.
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -121,26 +121,16 @@ def _named(name: str, equals: str) -> bool:
 
 def _training(said: Commands) -> tuple[str, ...]:
     """Return the command that trains: the first with a training script, any script or a launcher, else with a flag."""
-    trains = (_trains, _runs_script, _launches, _has_flag)
-    found = (each for wanted in trains for each in said.commands if wanted(each))
+    scripts = [_script(each) for each in said.commands]
+    trains: tuple[Callable[[int | None, Sequence[str]], bool], ...] = (
+        lambda place, words: place is not None and re.search("train|finetune", _base(words[place])) is not None,
+        lambda place, _: place is not None,
+        lambda _, words: any(_base(word) in _BY_NAME for word in words) or _nested(words) is not None,
+        lambda _, words: any(word.startswith("-") for word in words),
+    )
+    pairs = list(zip(scripts, said.commands, strict=True))
+    found = (words for wanted in trains for place, words in pairs if wanted(place, words))
     return next(found, said.commands[0] if said.commands else ())
-
-
-def _trains(command: Sequence[str]) -> bool:
-    script = _script(command)
-    return script is not None and re.search("train|finetune", _base(command[script])) is not None
-
-
-def _runs_script(command: Sequence[str]) -> bool:
-    return _script(command) is not None
-
-
-def _launches(command: Sequence[str]) -> bool:
-    return any(_base(word) in _BY_NAME for word in command) or _nested(command) is not None
-
-
-def _has_flag(command: Sequence[str]) -> bool:
-    return any(word.startswith("-") for word in command)
 
 
 def _nested(command: Sequence[str]) -> tuple[int, str] | None:

@@ -121,33 +121,14 @@ class FabricSpec:
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(FabricSpec) if field.name != "kind"}
 
 
-def fabric_from_table(table: object, shown: str, folder: Path | None = None) -> FabricSpec:
-    """Return what the table ``[fabric]`` of a file says.
-
-    Parameters
-    ----------
-    table : object
-        The table, as TOML reads it. Rates may be texts with their unit; a number may stand for a
-        list of one.
-    shown : str
-        Path of the file, for messages.
-    folder : Path, optional
-        Where a topology file is looked up; beside the file by default.
-
-    Returns
-    -------
-    FabricSpec
+def fabric_values(table: object, shown: str, folder: Path) -> dict[str, Value]:
+    """Return the checked values of a table ``[fabric]`` by field path; a topology file is looked up in the folder.
 
     Raises
     ------
     ConfigError
-        With the path of the field that is unknown, missing, of the wrong type or contradictory.
+        With the path of the field that is unknown, of the wrong type or out of range.
     """
-    return fabric_of(fabric_values(table, shown, Path(shown).parent if folder is None else folder), shown)
-
-
-def fabric_values(table: object, shown: str, folder: Path) -> dict[str, Value]:
-    """Return the checked values of a table ``[fabric]`` by field path, as `fabric_from_table` takes it."""
     values = read_table(FabricSpec, table, shown, "fabric.")
     file = values.get("fabric.file")
     if file is not None:
@@ -157,7 +138,7 @@ def fabric_values(table: object, shown: str, folder: Path) -> dict[str, Value]:
 
 
 def fabric_of(values: Mapping[str, Value], shown: str) -> FabricSpec:
-    """Return the fabric that checked values make up."""
+    """Return the fabric that checked values make up; refuse what is missing or contradictory."""
     return built(FabricSpec, values, shown, "fabric.", f"known: {', '.join(TOPOLOGIES.names())}")
 
 

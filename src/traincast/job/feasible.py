@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
@@ -161,37 +161,30 @@ def check_gpu(precision: str, gpu: Gpu | None) -> None:
         )
 
 
-class _Need(NamedTuple):
-    """What a field needs to have an effect."""
-
-    field: str
-    holds: Callable[[JobRequest, Parallel, int], bool]
-    """Whether it is there, by the request, the degrees and the stage of ZeRO."""
-    why: str
-    """When it has no effect, and why; ``{zero}`` stands for the stage of ZeRO."""
+def _has_experts(request: JobRequest, *_: object) -> bool:
+    return request.model.experts is not None
 
 
-def _has_replicas(_: JobRequest, parallel: Parallel, __: int) -> bool:
-    return max(parallel.dp * parallel.cp, parallel.edp) > 1
-
-
-_NEEDS = (
-    _Need("overlap_tp", lambda _, parallel, __: parallel.tp > 1, "with tp 1"),
-    _Need("overlap_p2p", lambda _, parallel, __: parallel.pp > 1, "with pp 1"),
-    _Need("embedding_as_layer", lambda _, parallel, __: parallel.pp > 1, "with pp 1"),
-    _Need("head_as_layer", lambda _, parallel, __: parallel.pp > 1, "with pp 1"),
-    _Need("overlap_grad_reduce", _has_replicas, "with dp 1 and cp 1: no gradients are reduced"),
-    _Need("overlap_param_gather", lambda _, __, zero: zero > 0, "with zero {zero}: no parameters are gathered"),
-    _Need("zero", lambda _, parallel, __: parallel.dp * parallel.cp > 1, "with dp 1 and cp 1: no ranks share state"),
-    _Need(
-        "deduplicated_dispatch", lambda request, _, __: request.model.experts is not None, "on a model without experts"
+_NEEDS: tuple[tuple[str, Callable[[JobRequest, Parallel, int], bool], str], ...] = (
+    ("overlap_tp", lambda _, parallel, __: parallel.tp > 1, "with tp 1"),
+    ("overlap_p2p", lambda _, parallel, __: parallel.pp > 1, "with pp 1"),
+    ("embedding_as_layer", lambda _, parallel, __: parallel.pp > 1, "with pp 1"),
+    ("head_as_layer", lambda _, parallel, __: parallel.pp > 1, "with pp 1"),
+    (
+        "overlap_grad_reduce",
+        lambda _, parallel, __: max(parallel.dp * parallel.cp, parallel.edp) > 1,
+        "with dp 1 and cp 1: no gradients are reduced",
     ),
-    _Need(
+    ("overlap_param_gather", lambda _, __, zero: zero > 0, "with zero {zero}: no parameters are gathered"),
+    ("zero", lambda _, parallel, __: parallel.dp * parallel.cp > 1, "with dp 1 and cp 1: no ranks share state"),
+    ("deduplicated_dispatch", _has_experts, "on a model without experts"),
+    (
         "deduplicated_dispatch",
-        lambda request, parallel, _: request.model.experts is None or parallel.ep > 1,
+        lambda request, parallel, _: not _has_experts(request) or parallel.ep > 1,
         "with ep 1: no tokens are sent",
     ),
 )
+"""Field, what it needs to have an effect (by the request, the degrees and the stage of ZeRO), and why it has none."""
 
 
 def unused_fields(request: JobRequest, parallel: Parallel, zero: int) -> Iterator[Note]:

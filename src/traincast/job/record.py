@@ -61,14 +61,11 @@ class RunRecord:
             return self.job
         if self.job is None:
             raise ConfigError("is the result of a file, which says no job; run traincast simulate on it", "run.command")
-        said = {each.name: getattr(self.job, each.name) for each in fields(JobRequest) if each.name != "model"}
         return Draft(
             model=self.job.model,
             cluster=self.cluster,
             cluster_assumed=self.cluster_assumed,
-            fields={
-                name: value for name, value in said.items() if value != JobRequest.__dataclass_fields__[name].default
-            },
+            fields=_fields_said(self.job),
             notes=self.notes,
             warnings=self.warnings,
             inputs=self.inputs,
@@ -148,9 +145,14 @@ _WRITTEN_AS: dict[str, Any] = {"expert_loads": tuple[float, ...] | str}
 """Types of options that JSON says in another form: loads may be the path of the traces that show them."""
 
 
+def _fields_said(job: JobRequest) -> dict[str, Any]:
+    """Return the fields of a job, but the model, that are not as their default."""
+    return {each.name: getattr(job, each.name) for each in fields(job) if each.name != "model" and _is_said(job, each)}
+
+
 def _job_table(job: JobRequest) -> dict[str, object]:
     """Return a job as the sections of a job file; a framework that no name leads to is given too in full."""
-    said = {each.name: getattr(job, each.name) for each in fields(JobRequest) if _is_said(job, each)}
+    said = _fields_said(job)
     framework = said.pop("framework", None)
     software = {} if framework is None or isinstance(framework, Framework) else {"framework": framework}
     sections: dict[str, object] = {"model": _said(job.model, leave_out=("notes",))}
