@@ -6,7 +6,6 @@ Source of the names: fwyc0573/Megatron-LM, the tracer's output paths, such as
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -191,24 +190,18 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     FormatError
         If a file cannot be read, or a rank comes twice in one run; names both files.
     """
-    by_prefix: dict[str, list[RankTrace]] = defaultdict(list)
-    for path in expand_inputs(paths):
-        trace = read_trace(path)
-        by_prefix[trace.name.prefix].append(trace)
-    runs = [_run(part) for alike in by_prefix.values() for part in _split_by_stamp(alike)]
-    return sorted(runs, key=lambda run: run.key)
-
-
-def _split_by_stamp(traces: list[RankTrace]) -> list[list[RankTrace]]:
+    traces = [read_trace(path) for path in expand_inputs(paths)]
     parts: list[list[RankTrace]] = []
-    last = datetime.min
-    for trace in sorted(traces, key=lambda each: (each.name.stamp or datetime.min, each.rank)):
-        stamp = trace.name.stamp or datetime.min
-        if not parts or stamp - last > SAME_RUN:
+    for trace in sorted(traces, key=lambda each: (each.name.prefix, each.name.stamp or datetime.min, each.rank)):
+        if not parts or not _are_one_run(parts[-1][-1].name, trace.name):
             parts.append([])
         parts[-1].append(trace)
-        last = stamp
-    return parts
+    return sorted([_run(part) for part in parts], key=lambda run: run.key)
+
+
+def _are_one_run(name: FileName, following: FileName) -> bool:
+    pause = (following.stamp or datetime.min) - (name.stamp or datetime.min)
+    return name.prefix == following.prefix and pause <= SAME_RUN
 
 
 def _run(traces: list[RankTrace]) -> Run:

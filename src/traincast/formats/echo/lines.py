@@ -201,20 +201,12 @@ def fused_pairs(ops: Sequence[TraceOp]) -> list[tuple[int, int]]:
     """
     pairs: list[tuple[int, int]] = []
     for index, (first, second) in enumerate(pairwise(ops)):
-        if not (pairs and pairs[-1][1] == index) and _is_exchange(first, second):
+        if (pairs and pairs[-1][1] == index) or first.is_placeholder or not {first.op, second.op} <= MESSAGES:
+            continue
+        both_ways = first.op.startswith("send") != second.op.startswith("send")
+        if both_ways and (first.duration_s, first.timestamp_s) == (second.duration_s, second.timestamp_s):
             pairs.append((index, index + 1))
     return pairs
-
-
-def _is_exchange(first: TraceOp, second: TraceOp) -> bool:
-    return (
-        first.op in MESSAGES
-        and second.op in MESSAGES
-        and first.op.startswith("send") != second.op.startswith("send")
-        and not first.is_placeholder
-        and first.duration_s == second.duration_s
-        and first.timestamp_s == second.timestamp_s
-    )
 
 
 def resolved_s(elapsed_s: float, clock_s: float | None) -> float:

@@ -35,7 +35,7 @@ from traincast.formats.echo.layout import Layouts, decide_layouts
 from traincast.formats.echo.lines import MESSAGES
 from traincast.formats.echo.rendezvous import Messages, Rendezvous, measured_run
 from traincast.formats.echo.stages import Stages
-from traincast.formats.echo.work import BUCKET, Conversion, RankWork, work_of
+from traincast.formats.echo.work import BUCKET, Conversion, RankWork, Splitter
 from traincast.formats.layout import warn_single_microbatch
 from traincast.job.options import LayoutOptions
 from traincast.schedules.plan import SlotKind
@@ -126,7 +126,7 @@ class _Replay:
     def _works(self, conversion: Conversion, notes: Notebook) -> dict[int, RankWork]:
         works: dict[int, RankWork] = {}
         for file, (rank, trace) in enumerate(self.run.traces.items()):
-            works[rank] = work_of(trace, file, conversion)
+            works[rank] = Splitter(trace, file, conversion).split()
             untraced = works[rank].untraced_waits
             if untraced and not self.run.is_profile:
                 text = (

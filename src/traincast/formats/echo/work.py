@@ -95,20 +95,9 @@ def _group_sizes(parallel: Parallel) -> dict[Group, int]:
     return sizes if parallel.pp > 1 else {**sizes, Group.EMB: 1}
 
 
-def work_of(trace: RankTrace, file: int, conversion: Conversion) -> RankWork:
-    """Return the work of a rank, whose file is the one of that index among the inputs.
-
-    Raises
-    ------
-    FormatError
-        If work has no time, or a communication neither time nor size; with the line.
-    """
-    return _Splitter(trace, file, conversion).split()
-
-
 @dataclass(slots=True)
-class _Splitter:
-    """A walk over one rank's trace."""
+class Splitter:
+    """A walk over the trace of one rank, whose file is the one of that index among the inputs."""
 
     trace: RankTrace
     file: int
@@ -119,17 +108,27 @@ class _Splitter:
     _buckets: list[TraceOp] = field(init=False, default_factory=list)
 
     def split(self) -> RankWork:
-        target = self.work.start
+        """Return the rank's work.
+
+        Raises
+        ------
+        FormatError
+            If work has no time, or a communication neither time nor size; with the line.
+        """
+        target, offset_s = self.work.start, self.how.rendezvous.offset_s[self.trace.rank]
         # A profile's host has nothing to do with a run's: no gaps there.
         now_s: float | None = None if self.how.is_profile else 0.0
         unknown = self._unknown_gaps()
         for index, op in enumerate(self.trace.ops):
-            gap = [] if index in unknown else self._gap(op, now_s)
+            gap: list[Op] = []
+            if now_s is not None and op.start_s is not None and index not in unknown:
+                gap_s = resolved_s(op.start_s - offset_s - now_s, op.start_s)
+                gap = [host_op("host_gap", Phase.STEP, gap_s, place=Place(self.file, op.line))] if gap_s > 0 else gap
             if op.op == BUCKET:
                 self._buckets.append(op)
                 continue
             if op.end_s is not None:
-                now_s = op.end_s - self._offset_s
+                now_s = op.end_s - offset_s
             if op.op in _RECEIVES.values():
                 self.work.before_recv.setdefault((op.op == "recv_forward", op.batch_id or 0), []).extend(gap)
             elif op.op in MESSAGES:
@@ -140,10 +139,6 @@ class _Splitter:
                 target = self._place(op, gap, target)
         self.work.end.extend(self._before)
         return self.work
-
-    @property
-    def _offset_s(self) -> float:
-        return self.how.rendezvous.offset_s[self.trace.rank]
 
     def _place(self, op: TraceOp, gap: list[Op], target: list[Op]) -> list[Op]:
         """Put an operation where it belongs; return that place."""
@@ -160,13 +155,6 @@ class _Splitter:
             target.append(wait_op(Stream.DP, place=Place(self.file, op.line), part=op.op))
         target.extend(gap + self._pieces(op, launches))
         return target
-
-    def _gap(self, op: TraceOp, now_s: float | None) -> list[Op]:
-        """Return the host gap before an operation, if there is one."""
-        if now_s is None or op.start_s is None:
-            return []
-        gap_s = resolved_s(op.start_s - self._offset_s - now_s, op.start_s)
-        return [host_op("host_gap", Phase.STEP, gap_s, place=Place(self.file, op.line))] if gap_s > 0 else []
 
     def _unknown_gaps(self) -> set[int]:
         """Return the operations before which a message was awaited that the trace leaves out: that gap is waiting."""
