@@ -19,7 +19,7 @@ import numpy as np
 from traincast import api
 from traincast.engine.graph import Graph, build_graph
 from traincast.engine.reference import Times, run_reference
-from traincast.estimate.collectives import price_many
+from traincast.estimate.collectives import estimate_collectives
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation
@@ -97,7 +97,7 @@ def collectives() -> None:
     groups = [Placement((members,) * nodes) for members in range(1, 9) for nodes in range(1, 65)]
     which, size_bytes = rng.integers(0, len(groups), 10**6), rng.integers(1, 2**33, 10**6)
     base = best_cpu_s(lambda: np.sort(size_bytes))
-    seconds = best_cpu_s(lambda: price_many(Operation.ALL_REDUCE, size_bytes, groups, cluster, which))
+    seconds = best_cpu_s(lambda: estimate_collectives(Operation.ALL_REDUCE, size_bytes, groups, cluster, which))
     print(f"1e6 collectives                 {seconds:6.2f} s    {seconds / base:5.1f} x sorting as many sizes")
 
 

@@ -3,7 +3,7 @@
 import csv
 
 from traincast.calibrate.collectives import price_measured, read_collectives
-from traincast.estimate.operators import OperatorCall, price_operator
+from traincast.estimate.operators import OperatorCall, estimate_operator
 
 COLUMNS = (
     *("id", "source", "model", "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "head_dim", "vocab", "experts"),
@@ -61,7 +61,7 @@ def write_gemms(tmp_path, gpu, shapes, factor=1.0, name="t.csv"):
     lines = ["gpu,family,shape,dtype,direction,time_s"]
     for shape in shapes:
         call = OperatorCall(family="gemm", shape=shape, dtype="bf16")
-        time_s = factor * price_operator(call, gpu).time_s
+        time_s = factor * estimate_operator(call, gpu).time_s
         lines.append(f"{gpu.name},gemm,{'x'.join(map(str, shape))},bf16,forward,{time_s!r}")
     path = tmp_path / name
     path.write_text("\n".join(lines) + "\n")

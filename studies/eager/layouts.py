@@ -21,7 +21,7 @@ from eager.graphs import (
     head_gradient,
 )
 from eager.host import host_floor_s
-from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls
+from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls
 from traincast.hardware.clusters import cluster_for
 from traincast.hardware.gpu import Gpu
 from traincast.job.dtypes import bytes_per_element
@@ -85,7 +85,7 @@ def _priced(gpu: Gpu, constants: OperatorConstants) -> Callable[[list[OperatorCa
     """Return the function from kernels to their seconds, no less than the host needs to launch them."""
 
     def duration_s(calls: list[OperatorCall], backward: bool) -> float:
-        return max(float(price_calls(calls, gpu, constants).sum()), host_floor_s(len(calls), backward=backward))
+        return max(float(estimate_calls(calls, gpu, constants).sum()), host_floor_s(len(calls), backward=backward))
 
     return duration_s
 

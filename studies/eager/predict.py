@@ -16,7 +16,7 @@ from kernel_recipe import without_gpu
 from traincast.calibrate.kind import Grouping, Kind, Labels, Predictions, Request
 from traincast.calibrate.tables import Row, Skipped, Table
 from traincast.errors import ConfigError
-from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls, shipped_constants
+from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls, shipped_constants
 from traincast.hardware.gpu import Gpu, find_gpu
 from traincast.units import parse_time
 
@@ -165,7 +165,7 @@ def _launched_s(
     calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorConstants, *, backward: bool = False
 ) -> float:
     """Return the seconds of kernels, no less than the host needs to launch them."""
-    return max(float(price_calls(calls, gpu, constants).sum()), host_floor_s(len(calls), backward=backward))
+    return max(float(estimate_calls(calls, gpu, constants).sum()), host_floor_s(len(calls), backward=backward))
 
 
 KIND = Kind(

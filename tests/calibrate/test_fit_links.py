@@ -11,7 +11,7 @@ from traincast.calibrate.identifiability import INTER
 from traincast.calibrate.search import minimise
 from traincast.errors import ConfigError
 from traincast.estimate.collective_table import spread
-from traincast.estimate.collectives import price_collective
+from traincast.estimate.collectives import estimate_collective
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation
@@ -29,7 +29,9 @@ def measured_on(cluster, nodes=(1,)):
         for power in range(8, 31, 2)
     ]
     op, ranks, count, size = zip(*rows, strict=True)
-    times = [price_collective(Operation[o.upper()], s, Placement((r // n,) * n), cluster).time_s for o, r, n, s in rows]
+    times = [
+        estimate_collective(Operation[o.upper()], s, Placement((r // n,) * n), cluster).time_s for o, r, n, s in rows
+    ]
     return CollectiveMeasurements(
         op=op,
         ranks=np.array(ranks),
@@ -124,7 +126,7 @@ NIC, NODE = "inter.bandwidth_bytes_per_s", "inter.node_bandwidth_bytes_per_s"
 def measured_over(cluster, groups, ops=OPS):
     """Return what a cluster would show of groups of (ranks, nodes) from 1 KiB to 8 GiB."""
     rows = [(op, ranks, nodes, 2**power) for op in ops for ranks, nodes in groups for power in range(10, 34, 2)]
-    times = [price_collective(Operation[o.upper()], s, spread(r, n), cluster).time_s for o, r, n, s in rows]
+    times = [estimate_collective(Operation[o.upper()], s, spread(r, n), cluster).time_s for o, r, n, s in rows]
     op, ranks, nodes, size = zip(*rows, strict=True)
     return CollectiveMeasurements(
         op=op,
@@ -194,8 +196,10 @@ def test_one_rank_per_node_says_nothing_of_full_nodes(ops):
     assert fit.cluster.inter.bandwidth_bytes_per_s == pytest.approx(40e9, rel=0.02)
     assert fit.cluster.inter.node_bandwidth_bytes_per_s == 350e9
     assert any("full nodes would show it" in note for note in fit.notes)
-    price = price_collective(Operation.ALL_REDUCE, 2**30, Placement((8,) * 8), fit.cluster).time_s
-    truth = price_collective(Operation.ALL_REDUCE, 2**30, Placement((8,) * 8), with_constants(H100, {NIC: 40e9})).time_s
+    price = estimate_collective(Operation.ALL_REDUCE, 2**30, Placement((8,) * 8), fit.cluster).time_s
+    truth = estimate_collective(
+        Operation.ALL_REDUCE, 2**30, Placement((8,) * 8), with_constants(H100, {NIC: 40e9})
+    ).time_s
     assert price == pytest.approx(truth, rel=0.02)
 
 
@@ -224,7 +228,7 @@ def one_log(factor, cluster=H100):
     """Return all-reduces over 8 GPUs that take a factor of the size more than a cluster says."""
     size = np.array([2**power for power in range(8, 31)])
     placement = Placement((8,))
-    times = [price_collective(Operation.ALL_REDUCE, int(each), placement, cluster).time_s for each in size]
+    times = [estimate_collective(Operation.ALL_REDUCE, int(each), placement, cluster).time_s for each in size]
     return CollectiveMeasurements(
         op=("all_reduce",) * len(size),
         ranks=np.full(len(size), 8),

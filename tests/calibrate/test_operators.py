@@ -19,8 +19,8 @@ from traincast.estimate.operators import (
     FamilyConstants,
     OperatorCall,
     OperatorConstants,
-    price_calls,
-    price_operator,
+    estimate_calls,
+    estimate_operator,
     shipped_constants,
 )
 from traincast.estimate.operators.constants import load_constants
@@ -129,7 +129,7 @@ TRUE = FamilyConstants(
 
 def made_of(constants, shapes):
     calls = [OperatorCall(family="gemm", shape=shape, dtype="bf16") for shape in shapes]
-    return calls, price_calls(calls, H100, OperatorConstants((constants,)))
+    return calls, estimate_calls(calls, H100, OperatorConstants((constants,)))
 
 
 def measured_of(calls, times):
@@ -175,7 +175,7 @@ def test_calibrate_halves_a_wrong_rate(tmp_path):
     assert residual.after.median_abs_error < 0.05
     call = OperatorCall(family="gemm", shape=SHAPES[-1], dtype="bf16")
     times = [
-        price_operator(call, load_gpu("mi300x"), known).time_s for known in (None, found.over(shipped_constants()))
+        estimate_operator(call, load_gpu("mi300x"), known).time_s for known in (None, found.over(shipped_constants()))
     ]
     assert times[1] / times[0] == pytest.approx(2, rel=0.15)
     profile = tmp_path / "mine.csv"
@@ -210,7 +210,7 @@ def test_a_few_timings_of_a_slower_twin_take_its_constants_over(tmp_path):
     donor = load_gpu("h200")
     twin = replace(donor, name="twin", kin=())
     calls = [OperatorCall(family="gemm", shape=shape, dtype="bf16") for shape in SHAPES]
-    times = price_calls(calls, donor) / 0.7
+    times = estimate_calls(calls, donor) / 0.7
     lines = ["family,shape,dtype,time_s"]
     lines += [
         f"gemm,{'x'.join(map(str, call.shape))},bf16,{t!r}" for call, t in zip(calls, times.tolist(), strict=True)
@@ -222,7 +222,7 @@ def test_a_few_timings_of_a_slower_twin_take_its_constants_over(tmp_path):
     assert constants.grid_of == "H200-SXM-141GB"
     assert "with the corrections of H200-SXM-141GB" in constants.source
     known = found.over(shipped_constants())
-    errors = np.abs(price_calls(calls, twin, known) / times - 1)
+    errors = np.abs(estimate_calls(calls, twin, known) / times - 1)
     assert errors.mean() < 0.03
     profile = tmp_path / "twin.csv"
     profile.write_text(found.profile())

@@ -8,7 +8,7 @@ from calibrate_logs import nccl_log
 from traincast.calibrate.kind import KINDS, Grouping
 from traincast.calibrate.kinds.collectives import preset_named_in
 from traincast.errors import ConfigError, FormatError
-from traincast.estimate.collectives import price_collective
+from traincast.estimate.collectives import estimate_collective
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation
@@ -17,7 +17,7 @@ SIZES = (1024, 2**17, 2**21, 2**28)
 
 
 def priced(cluster, ranks, size_bytes):
-    return price_collective(Operation.ALL_REDUCE, size_bytes, Placement((ranks,)), load_cluster(cluster)).time_s
+    return estimate_collective(Operation.ALL_REDUCE, size_bytes, Placement((ranks,)), load_cluster(cluster)).time_s
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from traincast.cli.main import main
 from traincast.errors import ProgramError, UnknownNameError
-from traincast.estimate.collectives import ALGORITHMS, price_collective, price_many
+from traincast.estimate.collectives import ALGORITHMS, estimate_collective, estimate_collectives
 from traincast.estimate.collectives.algorithms import PROTOCOLS, bus_factor
 from traincast.estimate.collectives.cost import candidates
 from traincast.estimate.collectives.links import curve, evaluate
@@ -57,7 +57,7 @@ def test_an_algorithm_says_where_it_applies(name):
         for placement in PLACEMENTS:
             if not algorithm.can_do(operation, placement):
                 with pytest.raises(ProgramError, match=f"{name} cannot do {operation.name}"):
-                    price_collective(operation, 64, placement, H100, algorithm=name)
+                    estimate_collective(operation, 64, placement, H100, algorithm=name)
 
 
 @EVERY
@@ -78,10 +78,10 @@ def test_a_cluster_may_name_every_algorithm_in_any_spelling_and_no_other(cluster
     every = replace(known, algorithms=tuple(name.replace("_", "-") for name in ALGORITHMS.names()))
     for operation in OPERATIONS:
         for placement in PLACEMENTS:
-            cost = price_collective(operation, MB, placement, every)
-            assert cost.time_s <= price_collective(operation, MB, placement, known).time_s
+            cost = estimate_collective(operation, MB, placement, every)
+            assert cost.time_s <= estimate_collective(operation, MB, placement, known).time_s
     with pytest.raises(UnknownNameError, match="unknown collective algorithm 'abacus'"):
-        price_collective(Operation.ALL_REDUCE, MB, Placement((8,)), replace(known, algorithms=("abacus",)))
+        estimate_collective(Operation.ALL_REDUCE, MB, Placement((8,)), replace(known, algorithms=("abacus",)))
 
 
 @EVERY
@@ -152,7 +152,7 @@ def test_an_added_algorithm_counts_where_it_is_asked_for_and_nowhere_else(one_sh
     eight, named = Placement((8,)), replace(H100, algorithms=(one_shot,))
 
     def cost(size, cluster, **asked):
-        return price_collective(Operation.ALL_REDUCE, size, eight, cluster, **asked)
+        return estimate_collective(Operation.ALL_REDUCE, size, eight, cluster, **asked)
 
     assert cost(64 * 1024, H100).algorithm != one_shot
     asked = cost(64 * 1024, H100, algorithm=one_shot)
@@ -165,9 +165,9 @@ def test_an_added_algorithm_counts_where_it_is_asked_for_and_nowhere_else(one_sh
     with pytest.raises(ProgramError, match="one_shot cannot do ALL_REDUCE of this size over 8 ranks"):
         cost(16 * MB, H100, algorithm=one_shot)
     with pytest.raises(ProgramError, match="one_shot cannot do ALL_REDUCE"):
-        price_collective(Operation.ALL_REDUCE, 64, Placement((8, 8)), H100, algorithm=one_shot)
+        estimate_collective(Operation.ALL_REDUCE, 64, Placement((8, 8)), H100, algorithm=one_shot)
     sizes = np.array([64, 64 * 1024, MB, 8 * MB, 16 * MB])
-    many = price_many(Operation.ALL_REDUCE, sizes, [eight], named)
+    many = estimate_collectives(Operation.ALL_REDUCE, sizes, [eight], named)
     assert many.tolist() == [cost(int(size), named).time_s for size in sizes]
 
 

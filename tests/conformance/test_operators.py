@@ -11,7 +11,7 @@ import pytest
 from traincast.cli.main import main
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.estimate.factors import keys_of
-from traincast.estimate.operators import OperatorCall, price_calls, price_operator, work_of
+from traincast.estimate.operators import OperatorCall, estimate_calls, estimate_operator, work_of
 from traincast.estimate.operators.cost import operator_cost
 from traincast.estimate.operators.families import FAMILIES
 from traincast.hardware.gpu import load_gpu
@@ -109,18 +109,18 @@ def test_work_never_falls_with_a_size(name):
 def test_a_cost_is_above_the_peaks_and_the_same_in_columns(name):
     calls = [call for call in variants(name) if ("kernel", "fa1") not in call.options]
     for call in calls:
-        cost = price_operator(call, H100)
+        cost = estimate_operator(call, H100)
         dtype = work_of(call).compute_dtype or call.dtype
         assert cost.time_s >= cost.bytes_moved / H100.hbm_bytes_per_s
         assert cost.time_s >= cost.flops / H100.peak_flops_per_s(dtype) or work_of(call).parts
-    times_s = [price_operator(call, H100).time_s for call in calls]
-    np.testing.assert_allclose(price_calls(calls, H100), times_s, rtol=1e-12)
+    times_s = [estimate_operator(call, H100).time_s for call in calls]
+    np.testing.assert_allclose(estimate_calls(calls, H100), times_s, rtol=1e-12)
 
 
 @EVERY
 @pytest.mark.parametrize("gpu", GPUS)
 def test_there_is_a_cost_on_every_kind_of_gpu(name, gpu):
-    cost = price_operator(call_of(name), load_gpu(gpu))
+    cost = estimate_operator(call_of(name), load_gpu(gpu))
     assert 0 < cost.time_s < 1
     assert 0 < cost.utilisation <= 1
     assert cost.bound in ("compute", "memory", "latency")
@@ -133,7 +133,7 @@ def test_there_is_a_cost_on_every_kind_of_gpu(name, gpu):
 def test_it_can_be_asked_for_by_the_names_of_its_sizes(name):
     call = call_of(name)
     sizes = dict(zip([size.name for size in FAMILIES.get(name).sizes], call.shape, strict=True))
-    assert operator_cost(name.replace("_", "-"), sizes, gpu="h100").cost == price_operator(call, H100)
+    assert operator_cost(name.replace("_", "-"), sizes, gpu="h100").cost == estimate_operator(call, H100)
 
 
 # --- a new one

@@ -6,7 +6,7 @@ import traincast
 from support import write_cluster
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.collective_table import doubling, members_on, spread
-from traincast.estimate.collectives import price_collective
+from traincast.estimate.collectives import estimate_collective
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation, operation_named
@@ -46,7 +46,7 @@ def test_members_are_spread_evenly():
 
 def test_a_row_is_the_price_and_its_bandwidths():
     table = traincast.collective("all_reduce", 2**30, gpus=16, cluster="h100")
-    price = price_collective(Operation.ALL_REDUCE, 2**30, Placement((8, 8)), load_cluster("h100"))
+    price = estimate_collective(Operation.ALL_REDUCE, 2**30, Placement((8, 8)), load_cluster("h100"))
     (row,) = table.rows
     assert (row.time_s, row.algorithm, row.protocol) == (price.time_s, price.algorithm, price.protocol)
     assert row.algbw_bytes_per_s == pytest.approx(2**30 / price.time_s)

@@ -18,7 +18,7 @@ from traincast.estimate.factors import (
     shipped_factors,
     with_factors,
 )
-from traincast.estimate.operators.cost import price_operator
+from traincast.estimate.operators.cost import estimate_operator
 from traincast.estimate.operators.families import FAMILIES
 from traincast.estimate.program import estimate_compute
 from traincast.hardware.gpu import gpu_names, load_gpu
@@ -134,7 +134,7 @@ def test_a_factor_scales_the_calls_of_its_class(name):
     plain = estimate_compute(table, H100, CostFactors())
     scaled = estimate_compute(table, H100, CostFactors({name: 1.7}), compute_factor=1.1)
     for row, other in enumerate(CALLS):
-        alone = 2 * price_operator(CALLS[other], H100).time_s
+        alone = 2 * estimate_operator(CALLS[other], H100).time_s
         assert plain.ops.duration_s_T[row] == pytest.approx(alone)
         assert scaled.ops.duration_s_T[row] == pytest.approx(alone * 1.1 * (1.7 if other == name else 1.0))
         assert sum(scaled.shares_T[row].values()) == pytest.approx(scaled.ops.duration_s_T[row])

@@ -11,7 +11,7 @@ import traincast
 from aicb_runs import codes, run
 from support import HandMade, collective, layouts, rich_rows, row, write_aicb, write_cluster
 from traincast.errors import ConfigError
-from traincast.estimate.collectives.cost import price_collective
+from traincast.estimate.collectives.cost import estimate_collective
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
 from traincast.job.parallel import Parallel
@@ -129,7 +129,7 @@ def test_each_distribution_of_loads_has_a_price_of_its_own(tmp_path, per_node):
     result = traincast.simulate(workload, cluster=cluster)
     placement = Placement((EP,) if per_node >= EP else (per_node,) * (EP // per_node))
     balanced_s, double_s = (
-        price_collective(Operation.ALL_TO_ALL, size, placement, load_cluster(cluster)).time_s
+        estimate_collective(Operation.ALL_TO_ALL, size, placement, load_cluster(cluster)).time_s
         for size in (SIZE, 2 * SIZE)
     )
     assert 0 < balanced_s < double_s

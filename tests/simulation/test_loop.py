@@ -14,7 +14,7 @@ from support import ALONE, HandMade, collective, compute, layouts, rich_rows, wa
 from traincast.engine import run
 from traincast.engine.graph import build_graph
 from traincast.errors import ConfigError
-from traincast.estimate.collectives.cost import price_collective
+from traincast.estimate.collectives.cost import estimate_collective
 from traincast.estimate.contention import OVERLAP_SLOWDOWN, slowdowns
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
@@ -171,7 +171,7 @@ def priced(cluster, operation, size_bytes, factor):
     inter = cluster.inter
     node = inter.node_bandwidth_bytes_per_s / factor
     slowed = replace(inter, bandwidth_bytes_per_s=inter.bandwidth_bytes_per_s / factor, node_bandwidth_bytes_per_s=node)
-    return price_collective(operation, size_bytes, Placement((8, 8)), replace(cluster, inter=slowed)).time_s
+    return estimate_collective(operation, size_bytes, Placement((8, 8)), replace(cluster, inter=slowed)).time_s
 
 
 def test_tokens_beside_a_longer_gradient_reduction_take_half_the_node():

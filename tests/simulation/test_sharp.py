@@ -7,7 +7,7 @@ import pytest
 from job_parts import job_of
 from support import forecast
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.estimate.collectives.cost import price_collective
+from traincast.estimate.collectives.cost import estimate_collective
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.workload.words import Operation
@@ -31,7 +31,9 @@ def run(cluster=H100, **fields):
 def test_a_large_all_reduce_crosses_the_nic_once():
     """A ring over n nodes of one rank each takes 2 (n - 1) / n of it."""
     for nodes in (4, 16, 64):
-        ring, once = (price_collective(ALL_REDUCE, 2**33, Placement((1,) * nodes), each) for each in (H100, REDUCING))
+        ring, once = (
+            estimate_collective(ALL_REDUCE, 2**33, Placement((1,) * nodes), each) for each in (H100, REDUCING)
+        )
         copies = 2**33 / nodes / H100.gpu.copy_bytes_per_s
         assert (ring.algorithm, once.algorithm, once.protocol) == ("ring", "collnet", "Simple")
         expected = nodes / (2 * (nodes - 1))
@@ -43,7 +45,7 @@ def test_a_large_all_reduce_crosses_the_nic_once():
 @pytest.mark.parametrize("size", [2**10, 2**20, 2**32])
 def test_it_never_costs_anything(operation, counts, size):
     """NCCL takes it where it is faster; inside one node it does not exist."""
-    usual, reducing = (price_collective(operation, size, Placement(counts), each) for each in (H100, REDUCING))
+    usual, reducing = (estimate_collective(operation, size, Placement(counts), each) for each in (H100, REDUCING))
     assert reducing.time_s <= usual.time_s
     if len(counts) == 1:
         assert reducing == usual

@@ -9,7 +9,7 @@ from eager.layouts import layout_time_s
 from eager.predict import KIND
 from eager.switch import SWITCH_MODELS, switch_backward, switch_forward
 from traincast.calibrate.validate import validate
-from traincast.estimate.operators import OperatorCall, price_calls, price_operator, shipped_constants, work_of
+from traincast.estimate.operators import OperatorCall, estimate_calls, estimate_operator, shipped_constants, work_of
 from traincast.hardware.gpu import load_gpu
 from traincast.job.parallel import Parallel
 
@@ -34,7 +34,7 @@ def test_sample_003_is_reproduced_from_shapes():
     gpu = load_gpu("A100-PCIE-40GB")
 
     def ms(*shape):
-        return 1e3 * price_operator(OperatorCall(family="gemm", shape=shape, dtype="fp32"), gpu).time_s
+        return 1e3 * estimate_operator(OperatorCall(family="gemm", shape=shape, dtype="fp32"), gpu).time_s
 
     measured = {
         (16384, 3840, 1280): 9.873,
@@ -50,8 +50,8 @@ def test_sample_003_is_reproduced_from_shapes():
         call = OperatorCall(family="elementwise", shape=(16384, width), dtype="fp32", options=(("inputs", inputs),))
         # The measured value holds an event as well.
         event_s = shipped_constants().find(gpu, ("elementwise",), "fp32").event_s
-        assert 1e3 * (price_operator(call, gpu).time_s + event_s) == pytest.approx(value, rel=0.05)
-    total = 1e3 * price_calls(forward_calls(MODELS["gpt2_large"], 16, 1024), gpu).sum()
+        assert 1e3 * (estimate_operator(call, gpu).time_s + event_s) == pytest.approx(value, rel=0.05)
+    total = 1e3 * estimate_calls(forward_calls(MODELS["gpt2_large"], 16, 1024), gpu).sum()
     assert total == pytest.approx(2169, rel=0.08)
 
 
@@ -125,7 +125,7 @@ def test_layouts_keep_the_work_and_add_what_they_send():
     alone = step(4)
     own = by_megatron(model, 1)
     kernels = [*forward_calls(own, 4, 1024, training=True), *backward_calls(own, 4, 1024)]
-    assert alone == pytest.approx(price_calls(kernels, gpu).sum(), rel=0.01)
+    assert alone == pytest.approx(estimate_calls(kernels, gpu).sum(), rel=0.01)
     # One microbatch passes through the stages one after the other, and no stage works beside another.
     assert alone < step(4, pp=4) < 1.02 * alone
     assert alone / 4 < step(4, tp=4) < alone / 2

@@ -13,7 +13,7 @@ from traincast.calibrate.kind import FloatArray, Grouping, IntArray
 from traincast.calibrate.tables import TIME_COLUMNS, Row, Skipped, Table, read_table
 from traincast.errors import FormatError
 from traincast.estimate.collective_table import spread
-from traincast.estimate.collectives import CollectiveCost, price_collective
+from traincast.estimate.collectives import CollectiveCost, estimate_collective
 from traincast.hardware.cluster import Cluster
 from traincast.job.parallel import MAX_WORLD_SIZE
 from traincast.units import format_size, parse_size
@@ -159,6 +159,6 @@ def price_measured(measurements: CollectiveMeasurements, cluster: Cluster) -> li
     """Return the price of each measured collective on a cluster."""
     rows = zip(measurements.on(cluster).groups, measurements.size_bytes.tolist(), strict=True)
     return [
-        price_collective(operation_named(op), size_bytes, _spread(ranks, nodes), cluster)
+        estimate_collective(operation_named(op), size_bytes, _spread(ranks, nodes), cluster)
         for (op, ranks, nodes), size_bytes in rows
     ]

@@ -15,7 +15,7 @@ from traincast.calibrate.kind import FloatArray, IntArray
 from traincast.calibrate.kinds.operators import OperatorMeasurements, main_call
 from traincast.calibrate.search import minimise
 from traincast.errors import CalibrationError
-from traincast.estimate.operators import FamilyConstants, OperatorCall, OperatorConstants, price_calls, work_of
+from traincast.estimate.operators import FamilyConstants, OperatorCall, OperatorConstants, estimate_calls, work_of
 from traincast.estimate.operators.constants import Correction
 from traincast.estimate.operators.cost import machine_for
 from traincast.estimate.operators.roofline import Machine, WorkColumns, columns_of, least_s, roofline
@@ -133,7 +133,7 @@ def _sample(measured: OperatorMeasurements, rows: Sequence[int], gpu: Gpu, const
             (calls if mine else others).append(call)
             (owner if mine else others_owner).append(position)
     works = [work_of(call) for call in calls]
-    rest = np.bincount(np.array(others_owner, np.int64), price_calls(others, gpu, constants), len(rows))
+    rest = np.bincount(np.array(others_owner, np.int64), estimate_calls(others, gpu, constants), len(rows))
     return Sample(
         columns=columns_of(works),
         machine=machine_for(gpu, calls[0].dtype, works[0]),

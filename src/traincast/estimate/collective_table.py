@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.collectives.algorithms import bus_factor
-from traincast.estimate.collectives.cost import price_collective, table_of
+from traincast.estimate.collectives.cost import estimate_collective, table_of
 from traincast.estimate.contention import one_group
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster, MeasuredTable
@@ -98,7 +98,7 @@ def collective_table(
     factor = bus_factor(operation, placement.ranks)
     rows = []
     for size_bytes in sizes_bytes:
-        cost = price_collective(operation, size_bytes, placement, seen, algorithm=algorithm)
+        cost = estimate_collective(operation, size_bytes, placement, seen, algorithm=algorithm)
         algbw = size_bytes / cost.time_s if cost.time_s else None
         busbw = None if algbw is None else algbw * factor
         rows.append(CollectiveRow(size_bytes, cost.time_s, algbw, busbw, cost.algorithm, cost.protocol))

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from traincast.errors import ProgramError
-from traincast.estimate.collectives.cost import CollectiveCost, price_collective
+from traincast.estimate.collectives.cost import CollectiveCost, estimate_collective
 from traincast.estimate.factors import CostFactors
-from traincast.estimate.operators.cost import OperatorTime, price_operator
+from traincast.estimate.operators.cost import OperatorTime, estimate_operator
 from traincast.estimate.operators.families import FAMILIES
 from traincast.fabric.placement import Placement, placement_of
 from traincast.hardware.cluster import Cluster
@@ -58,7 +58,7 @@ def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_facto
         flops = moved = 0.0
         for call, count in calls:
             if call not in known:
-                known[call] = price_operator(call, gpu), FAMILIES.get(call.family).cost_class(call)
+                known[call] = estimate_operator(call, gpu), FAMILIES.get(call.family).cost_class(call)
             time, name = known[call]
             time_s = count * time.time_s * factors.of(name) * compute_factor
             of_class[name] = of_class.get(name, 0.0) + time_s
@@ -314,11 +314,11 @@ class _Links:
         rate = self.busbw.get(f"{name}.{operation.name.lower()}", self.busbw.get(name))
         if operation is Operation.SEND_RECV:
             ends = Placement((2,) if placement.nodes == 1 else (1, 1))
-            cost = price_collective(operation, size_bytes, ends, cluster, rate)
+            cost = estimate_collective(operation, size_bytes, ends, cluster, rate)
         else:
             # Tokens go to the busiest expert rank or come back from it: its load is what it receives or sends.
             moved = None if loads is None else [load * size_bytes for load in loads]
-            cost = price_collective(operation, size_bytes, placement, cluster, rate, loads=moved)
+            cost = estimate_collective(operation, size_bytes, placement, cluster, rate, loads=moved)
         factor = self.factor.get(group, 1.0) if rate is None else 1.0
         return cost if factor == 1.0 else replace(cost, time_s=cost.time_s * factor)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from traincast.estimate.collectives import price_collective
+from traincast.estimate.collectives import estimate_collective
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation
@@ -35,12 +35,12 @@ from traincast.workload.words import Operation
     ],
 )
 def test_published_measurements(cluster, operation, size_bytes, counts, measured_s):
-    price = price_collective(operation, size_bytes, Placement(counts), load_cluster(cluster))
+    price = estimate_collective(operation, size_bytes, Placement(counts), load_cluster(cluster))
     assert price.time_s == pytest.approx(measured_s, rel=0.20)
 
 
 def test_large_gradients_over_one_nic_per_node():
     h100, spread = load_cluster("h100"), Placement((1,) * 8)
-    scatter = price_collective(Operation.REDUCE_SCATTER, 12_800_000_000, spread, h100).time_s
-    gather = price_collective(Operation.ALL_GATHER, 6_400_000_000, spread, h100).time_s
+    scatter = estimate_collective(Operation.REDUCE_SCATTER, 12_800_000_000, spread, h100).time_s
+    gather = estimate_collective(Operation.ALL_GATHER, 6_400_000_000, spread, h100).time_s
     assert 0.30 < scatter + gather < 0.45

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traincast.errors import ProgramError, UnknownNameError
-from traincast.estimate.collectives import ALGORITHMS, nccl_choice, price_collective, price_many
+from traincast.estimate.collectives import ALGORITHMS, estimate_collective, estimate_collectives, nccl_choice
 from traincast.estimate.collectives.algorithms import PROTOCOLS
 from traincast.estimate.collectives.links import (
     curve,
@@ -42,7 +42,7 @@ def test_every_algorithm_is_monotone_in_size(name, operation, placement, cluster
     if not ALGORITHMS.get(name).can_do(operation, placement):
         return
     small, large = (
-        price_collective(operation, size, placement, cluster, algorithm=name).time_s for size in sorted((one, other))
+        estimate_collective(operation, size, placement, cluster, algorithm=name).time_s for size in sorted((one, other))
     )
     assert 0 < small <= large
 
@@ -90,8 +90,8 @@ def test_direct_messages_do_not_make_links_faster(placement, size, cluster):
     else:
         outside = n - placement.min_members
     moved = outside / n * size / rate
-    assert price_collective(AR, size, placement, cluster, algorithm="direct").time_s >= 2 * moved * (1 - 1e-12)
-    assert price_collective(A2A, size, placement, cluster, algorithm="pairwise").time_s >= moved * (1 - 1e-12)
+    assert estimate_collective(AR, size, placement, cluster, algorithm="direct").time_s >= 2 * moved * (1 - 1e-12)
+    assert estimate_collective(A2A, size, placement, cluster, algorithm="pairwise").time_s >= moved * (1 - 1e-12)
 
 
 ASTRA = Cluster(  # 50 GiB/s and 500 ns a link, 10 ns an endpoint, memory of 1600 GB/s, four chunks one by one
@@ -125,14 +125,14 @@ ASTRA = Cluster(  # 50 GiB/s and 500 ns a link, 10 ns an endpoint, memory of 160
     ],
 )
 def test_the_ring_with_its_constants_is_that_of_astra_sim(ranks, mebibytes, simulated_s):
-    price = price_collective(AR, mebibytes * 2**20, Placement((ranks,)), ASTRA, algorithm="ring")
+    price = estimate_collective(AR, mebibytes * 2**20, Placement((ranks,)), ASTRA, algorithm="ring")
     assert price.time_s == pytest.approx(simulated_s, rel=0.005)
 
 
 @pytest.mark.parametrize(("name", "operation", "bound_s"), [("direct", AR, 39.375e-3), ("pairwise", A2A, 1.230e-3)])
 def test_64_direct_ranks_keep_the_bound_that_astra_sim_breaks(name, operation, bound_s):
     size = 2**30 if operation is AR else 2**26
-    assert price_collective(operation, size, Placement((64,)), ASTRA, algorithm=name).time_s >= bound_s * 0.9999
+    assert estimate_collective(operation, size, Placement((64,)), ASTRA, algorithm=name).time_s >= bound_s * 0.9999
 
 
 @given(st.sampled_from(OPERATIONS), st.lists(placements, min_size=1, max_size=5), clusters, st.data())
@@ -141,15 +141,15 @@ def test_many_prices_are_those_of_each(operation, distinct, cluster, data):
     at = data.draw(st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, len(distinct))), min_size=1, max_size=9))
     distinct = [*distinct, Placement((1,))]
     size, which = (list(column) for column in zip(*at, strict=True))
-    expected = [price_collective(operation, s, distinct[w], cluster).time_s for s, w in at]
-    assert price_many(operation, size, distinct, cluster, which).tolist() == expected
+    expected = [estimate_collective(operation, s, distinct[w], cluster).time_s for s, w in at]
+    assert estimate_collectives(operation, size, distinct, cluster, which).tolist() == expected
 
 
 def test_the_busiest_rank_sets_the_time_of_an_all_to_all():
-    four, balanced = Placement((4,)), price_collective(A2A, 4000, Placement((4,)), H100)
-    assert price_collective(A2A, 0, four, H100, loads=[1000, 4000, 2000, 500]) == balanced
+    four, balanced = Placement((4,)), estimate_collective(A2A, 4000, Placement((4,)), H100)
+    assert estimate_collective(A2A, 0, four, H100, loads=[1000, 4000, 2000, 500]) == balanced
     received = [[1000, 1000, 1000, 1000], [0, 4000, 0, 0]]
-    assert price_collective(A2A, 0, four, H100, loads=received) == balanced
+    assert estimate_collective(A2A, 0, four, H100, loads=received) == balanced
     for wrong in (
         [1, 2, 3],
         [[[1, 2, 3, 4]]],
@@ -160,9 +160,9 @@ def test_the_busiest_rank_sets_the_time_of_an_all_to_all():
         [1, 2, 3, float("nan")],
     ):
         with pytest.raises(ProgramError, match="loads"):
-            price_collective(A2A, 0, four, H100, loads=wrong)
+            estimate_collective(A2A, 0, four, H100, loads=wrong)
     with pytest.raises(ProgramError, match="loads"):
-        price_collective(AR, 0, four, H100, loads=[1, 2, 3, 4])
+        estimate_collective(AR, 0, four, H100, loads=[1, 2, 3, 4])
 
 
 EXCHANGES = ["pairwise", "pxn", "direct", None]
@@ -175,7 +175,7 @@ def test_loads_are_monotone_in_the_busiest_rank_whatever_the_algorithm(name, mem
     loads = data.draw(st.lists(st.floats(0, 2**36), min_size=n, max_size=n))
 
     def price(loads):
-        return price_collective(A2A, 0, placement, cluster, loads=loads, algorithm=name).time_s
+        return estimate_collective(A2A, 0, placement, cluster, loads=loads, algorithm=name).time_s
 
     busiest = loads.index(max(loads))
     more = [load * 1.5 + 1 if index == busiest else load for index, load in enumerate(loads)]
@@ -184,16 +184,16 @@ def test_loads_are_monotone_in_the_busiest_rank_whatever_the_algorithm(name, mem
     idle = [max(loads) if index == 0 else 0.0 for index in range(n)]
     assert price(loads) == price(idle) == price(sorted(loads))
     equal = int(max(loads))
-    balanced = price_collective(A2A, equal, placement, cluster, algorithm=name).time_s
+    balanced = estimate_collective(A2A, equal, placement, cluster, algorithm=name).time_s
     assert price([equal] * n) == price([[equal] * n, [0] * n]) == balanced
 
 
 def test_an_algorithm_can_be_asked_for_and_must_fit():
-    assert price_collective(AR, 1000, Placement((4,)), H100, algorithm="direct").algorithm == "direct"
+    assert estimate_collective(AR, 1000, Placement((4,)), H100, algorithm="direct").algorithm == "direct"
     with pytest.raises(ProgramError, match="cannot do"):
-        price_collective(AG, 1000, Placement((4,)), H100, algorithm="tree")
+        estimate_collective(AG, 1000, Placement((4,)), H100, algorithm="tree")
     with pytest.raises(UnknownNameError):
-        price_collective(AG, 1000, Placement((4,)), H100, algorithm="magic")
+        estimate_collective(AG, 1000, Placement((4,)), H100, algorithm="magic")
 
 
 def test_algorithms_outside_nccl_run_only_on_request():
@@ -201,7 +201,7 @@ def test_algorithms_outside_nccl_run_only_on_request():
     assert outside < set(NAMES)
     for size in (1, 2**20, 2**33):
         for ranks in ((8,), (8,) * 8, (1,) * 64):
-            assert price_collective(AR, size, Placement(ranks), H100).algorithm not in outside
+            assert estimate_collective(AR, size, Placement(ranks), H100).algorithm not in outside
 
 
 @pytest.mark.parametrize("version", ["2.19.4", "2.27.3", "master"])
@@ -221,10 +221,10 @@ def test_the_choice_of_nccl_falls_with_the_size_where_a_price_must_not():
     below, above = 1_048_576, 1_143_480
     names = [nccl_choice(AR, size, two, cluster)[0] for size in (below, above)]
     followed = [
-        price_collective(AR, size, two, cluster, algorithm=name).time_s
+        estimate_collective(AR, size, two, cluster, algorithm=name).time_s
         for size, name in zip((below, above), names, strict=True)
     ]
-    own = [price_collective(AR, size, two, cluster).time_s for size in (below, above)]
+    own = [estimate_collective(AR, size, two, cluster).time_s for size in (below, above)]
     assert names[0] != names[1]
     assert followed[1] < 0.9 * followed[0]
     assert own[0] <= own[1]
@@ -246,7 +246,7 @@ def test_nccl_chooses_by_size_and_machine(size, placement, choice):
 def test_nccl_has_no_choice_for_messages_or_without_its_tables():
     assert nccl_choice(A2A, 1000, Placement((8,)), H100) is None
     assert nccl_times_us(AR, 1000, Placement((8,)), load_cluster("mi300x")) == {}
-    assert price_collective(AR, 1000, Placement((8,)), load_cluster("mi300x")).protocol is None
+    assert estimate_collective(AR, 1000, Placement((8,)), load_cluster("mi300x")).protocol is None
     with pytest.raises(UnknownNameError, match=r"2\.27\.3"):
         tables("1.0")
 
@@ -260,9 +260,11 @@ def test_low_latency_over_pcie_sends_twice_the_bytes_until_the_longer_steps_are_
     steps = 7 * fitted().pcie_step_latency_s
     meet = int(steps / slope)
     for size in (meet // 100, meet // 2):
-        assert price_collective(AG, size, Placement((8,)), PCIE).time_s == pytest.approx(start + 2 * size * slope)
+        assert estimate_collective(AG, size, Placement((8,)), PCIE).time_s == pytest.approx(start + 2 * size * slope)
     for size in (meet * 2, meet * 1000):
-        assert price_collective(AG, size, Placement((8,)), PCIE).time_s == pytest.approx(start + steps + size * slope)
+        assert estimate_collective(AG, size, Placement((8,)), PCIE).time_s == pytest.approx(
+            start + steps + size * slope
+        )
 
 
 def test_pairs_halves_and_crowds_share_pcie():
@@ -270,11 +272,11 @@ def test_pairs_halves_and_crowds_share_pcie():
 
     def rate(operation, ranks, cluster=PCIE):
         bytes_sent = size * (ranks - 1) / ranks
-        return bytes_sent / price_collective(operation, size, Placement((ranks,)), cluster).time_s
+        return bytes_sent / estimate_collective(operation, size, Placement((ranks,)), cluster).time_s
 
     assert rate_inside(2, PCIE) == intra.pair_bandwidth_bytes_per_s > rate_inside(3, PCIE) == rate_inside(8, PCIE)
     # Half of 8 ranks send half of their data to the other half: 2 S over the middle.
-    a2a = price_collective(A2A, size, Placement((8,)), PCIE).time_s
+    a2a = estimate_collective(A2A, size, Placement((8,)), PCIE).time_s
     assert a2a == pytest.approx(2 * size / intra.halves_bandwidth_bytes_per_s, rel=1e-3)
     assert rate(AG, 8) > rate(A2A, 8)
     crowded = replace(PCIE, intra=replace(intra, pair_bandwidth_bytes_per_s=None, crowding=2.0))
@@ -290,7 +292,7 @@ def test_pairs_halves_and_crowds_share_pcie():
 def test_a_large_all_to_all_over_nodes_is_bound_by_each_nic(nodes):
     """Bus bandwidth is nodes / (nodes - 1) times that of one NIC (NVIDIA, nccl-tests issue 130)."""
     size, placement = 2**34, Placement((8,) * nodes)
-    time_s = price_collective(A2A, size, placement, H100).time_s
+    time_s = estimate_collective(A2A, size, placement, H100).time_s
     bus = size * (placement.ranks - 1) / placement.ranks / time_s
     nic = min(H100.inter.bandwidth_bytes_per_s, H100.inter.node_bandwidth_bytes_per_s / 8)
     one = nic * (placement.ranks - 1) / (placement.ranks - 8)
@@ -298,15 +300,15 @@ def test_a_large_all_to_all_over_nodes_is_bound_by_each_nic(nodes):
 
 
 def test_each_peer_of_an_all_to_all_over_nodes_costs_the_nic_a_message():
-    price = [price_collective(A2A, 1, Placement((8,) * nodes), H100, algorithm="pxn").time_s for nodes in (8, 16)]
+    price = [estimate_collective(A2A, 1, Placement((8,) * nodes), H100, algorithm="pxn").time_s for nodes in (8, 16)]
     assert price[1] - price[0] == pytest.approx(64 * fitted().message_latency_s + H100.inter.hop_latency_s, rel=0.01)
 
 
 def test_no_nvls_without_its_switch():
     size = 2**30
-    assert price_collective(AR, size, Placement((8,)), H100).algorithm == "nvls"
+    assert estimate_collective(AR, size, Placement((8,)), H100).algorithm == "nvls"
     for name in ("a100", "l40s", "rtx-pro-6000", "mi300x", "tpu-v5p"):
-        assert price_collective(AR, size, Placement((8,)), load_cluster(name)).algorithm == "ring"
+        assert estimate_collective(AR, size, Placement((8,)), load_cluster(name)).algorithm == "ring"
 
 
 PER_LINK = {"mi300x": 64e9, "tpu-v5p": 100e9}
@@ -325,7 +327,7 @@ def test_where_links_lead_from_rank_to_rank_no_price_is_below_what_they_carry(na
         placement = Placement((n,))
         if algorithm and not ALGORITHMS.get(algorithm).can_do(operation, placement):
             continue
-        time_s = price_collective(operation, size, placement, cluster, algorithm=algorithm).time_s
+        time_s = estimate_collective(operation, size, placement, cluster, algorithm=algorithm).time_s
         links = 1 if operation is Operation.SEND_RECV else min(n - 1, 7 if name == "mi300x" else 6)
         bytes_moved = SENT[operation] * (n - 1) / n * size if operation in SENT else size
         if algorithm == "recursive_doubling":  # the whole data in each exchange, with one other
@@ -343,14 +345,16 @@ def test_two_ranks_alone_have_one_link_and_more_have_more():
     # Half of a mesh leaves each rank its links to the others of that half, whatever the size of the node.
     half = replace(mesh, gpus_per_node=4)
     assert rate_inside(4, half) == rate_inside(4, mesh)
-    send = price_collective(Operation.SEND_RECV, 2**30, Placement((2,)), mesh).time_s
+    send = estimate_collective(Operation.SEND_RECV, 2**30, Placement((2,)), mesh).time_s
     assert 2**30 / send < 64e9
-    assert price_collective(A2A, 2**30, Placement((4096,)), torus).time_s > 21e-3
+    assert estimate_collective(A2A, 2**30, Placement((4096,)), torus).time_s > 21e-3
 
 
 def test_the_emptiest_node_of_a_mesh_holds_a_ring_back():
     mesh = load_cluster("mi300x")
     fast = replace(mesh, inter=replace(mesh.inter, bandwidth_bytes_per_s=1e12, node_bandwidth_bytes_per_s=None))
-    times = [price_collective(AG, 2**33, Placement(p), fast, algorithm="ring").time_s for p in ((8, 8), (8, 2), (2, 2))]
+    times = [
+        estimate_collective(AG, 2**33, Placement(p), fast, algorithm="ring").time_s for p in ((8, 8), (8, 2), (2, 2))
+    ]
     assert times[1] == pytest.approx(2**33 * 9 / 10 / one_link(mesh), rel=0.01)
     assert times[0] < times[2] < times[1]

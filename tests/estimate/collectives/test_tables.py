@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from traincast.errors import ConfigError
 from traincast.estimate.collective_table import collective_table
-from traincast.estimate.collectives import price_collective, price_many
+from traincast.estimate.collectives import estimate_collective, estimate_collectives
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import OPERATIONS, Measured, MeasuredTable
 from traincast.hardware.clusters import load_cluster, measured_tables_from
@@ -21,9 +21,9 @@ TWO = Placement((8, 8))
 H100 = load_cluster("h100")
 
 
-def price_message(size_bytes, same_node, cluster, rate=None):
+def message(size_bytes, same_node, cluster, rate=None):
     ends = Placement((2,) if same_node else (1, 1))
-    return price_collective(Operation.SEND_RECV, size_bytes, ends, cluster, rate)
+    return estimate_collective(Operation.SEND_RECV, size_bytes, ends, cluster, rate)
 
 
 def with_tables(*tables, cluster=H100):
@@ -38,13 +38,13 @@ KNOWN = with_tables(table())
 
 
 def times(sizes, cluster=KNOWN, placement=TWO, operation=AR):
-    return [price_collective(operation, size, placement, cluster).time_s for size in sizes]
+    return [estimate_collective(operation, size, placement, cluster).time_s for size in sizes]
 
 
 def test_measured_sizes_have_their_times_and_a_straight_line_between():
     assert times(SIZES) == pytest.approx(TIMES, rel=1e-12)
     assert times([2**13]) == pytest.approx([np.sqrt(35e-6 * 80e-6)], rel=1e-12)
-    price = price_collective(AR, 2**13, TWO, KNOWN)
+    price = estimate_collective(AR, 2**13, TWO, KNOWN)
     assert (price.algorithm, price.protocol) == ("table", None)
 
 
@@ -65,8 +65,8 @@ def test_many_prices_are_those_of_each(sizes, slower):
     cluster = slowed(slower)
     places = [TWO, Placement((8,)), Placement((1,))]
     which = [index % 3 for index in range(len(sizes))]
-    expected = [price_collective(AR, size, places[w], cluster).time_s for size, w in zip(sizes, which, strict=True)]
-    assert price_many(AR, sizes, places, cluster, which).tolist() == pytest.approx(expected, rel=1e-12)
+    expected = [estimate_collective(AR, size, places[w], cluster).time_s for size, w in zip(sizes, which, strict=True)]
+    assert estimate_collectives(AR, sizes, places, cluster, which).tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def slowed(factor):
@@ -93,18 +93,18 @@ def test_no_other_group_is_touched(operation, placement):
 
 
 def test_who_asks_for_an_algorithm_or_gives_a_rate_gets_it():
-    ring = price_collective(AR, 2**20, TWO, KNOWN, algorithm="ring")
-    assert ring == price_collective(AR, 2**20, TWO, H100, algorithm="ring")
-    assert price_collective(AR, 2**30, TWO, KNOWN, 1e9) == price_collective(AR, 2**30, TWO, H100, 1e9)
-    assert price_collective(AR, 0, TWO, KNOWN).time_s == 0.0
-    assert price_collective(AR, 2**20, TWO, replace(KNOWN, ideal=True)).algorithm == "none"
+    ring = estimate_collective(AR, 2**20, TWO, KNOWN, algorithm="ring")
+    assert ring == estimate_collective(AR, 2**20, TWO, H100, algorithm="ring")
+    assert estimate_collective(AR, 2**30, TWO, KNOWN, 1e9) == estimate_collective(AR, 2**30, TWO, H100, 1e9)
+    assert estimate_collective(AR, 0, TWO, KNOWN).time_s == 0.0
+    assert estimate_collective(AR, 2**20, TWO, replace(KNOWN, ideal=True)).algorithm == "none"
 
 
 def test_messages_and_loads_are_looked_up_too():
     known = with_tables(table("send_recv", 2, 2), table("all_to_all", 4, 1))
-    assert price_message(2**20, False, known).time_s == pytest.approx(80e-6)
-    assert price_message(2**20, True, known) == price_message(2**20, True, H100)
-    busiest = price_collective(A2A, 0, Placement((4,)), known, loads=[5, 2**20, 7, 0])
+    assert message(2**20, False, known).time_s == pytest.approx(80e-6)
+    assert message(2**20, True, known) == message(2**20, True, H100)
+    busiest = estimate_collective(A2A, 0, Placement((4,)), known, loads=[5, 2**20, 7, 0])
     assert (busiest.time_s, busiest.algorithm) == (pytest.approx(80e-6), "table")
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from traincast import api
 from traincast.errors import InfeasibleError, UnknownNameError
-from traincast.estimate.operators import OperatorCall, price_calls, price_operator, shipped_constants, work_of
+from traincast.estimate.operators import OperatorCall, estimate_calls, estimate_operator, shipped_constants, work_of
 from traincast.estimate.operators.families import BYTES_OF_DTYPE
 from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.job.feasible import check_gpu
@@ -34,12 +34,12 @@ way = st.sampled_from(["forward", "dgrad", "wgrad"])
 
 def check(call, gpu, dtype):
     """A price is a positive number, no less than the work at the peaks, and the same in columns."""
-    price = price_operator(call, gpu)
+    price = estimate_operator(call, gpu)
     assert math.isfinite(price.time_s)
     assert price.time_s * (1 + 1e-9) >= price.flops / gpu.peak_flops_per_s(dtype)
     assert price.time_s * (1 + 1e-9) >= price.bytes_moved / gpu.hbm_bytes_per_s
     assert 0 < price.utilisation <= 1 + 1e-9
-    assert price_calls([call], gpu)[0] == pytest.approx(price.time_s)
+    assert estimate_calls([call], gpu)[0] == pytest.approx(price.time_s)
 
 
 @settings(max_examples=400, deadline=None)
@@ -83,7 +83,7 @@ def test_no_corrected_attention_beats_the_peaks(which, batch, seq, heads, head_d
     st.sampled_from(["bf16", "fp32"]),
 )
 def test_what_memory_binds_is_never_faster_than_memory(gpu, family, rows, width, dtype):
-    price = price_operator(OperatorCall(family=family, shape=(rows, width), dtype=dtype), gpu)
+    price = estimate_operator(OperatorCall(family=family, shape=(rows, width), dtype=dtype), gpu)
     assert math.isfinite(price.time_s)
     assert price.time_s * (1 + 1e-9) >= price.bytes_moved / gpu.hbm_bytes_per_s
 
@@ -94,7 +94,7 @@ def test_sixteen_times_the_work_takes_longer_whatever_was_measured(gpu, dtype):
     shapes = [(m, n, k) for m in (1024, 4000) for n in (2048, 6144) for k in (1024, 8192)]
     small = [OperatorCall(family="gemm", shape=shape, dtype=dtype) for shape in shapes]
     large = [OperatorCall(family="gemm", shape=(16 * m, n, k), dtype=dtype) for m, n, k in shapes]
-    assert (price_calls(large, gpu) > price_calls(small, gpu)).all()
+    assert (estimate_calls(large, gpu) > estimate_calls(small, gpu)).all()
 
 
 def test_corrections_are_finite_and_within_their_limit():
@@ -114,6 +114,6 @@ def test_an_unknown_gpu_is_named_with_what_is_near():
 
 def test_one_row_of_one_column_has_a_price():
     for gpu, dtype in TYPED:
-        price = price_operator(OperatorCall(family="gemm", shape=(1, 1, 1), dtype=dtype), gpu)
+        price = estimate_operator(OperatorCall(family="gemm", shape=(1, 1, 1), dtype=dtype), gpu)
         assert 1e-6 < price.time_s < 1e-4
         assert work_of(OperatorCall(family="gemm", shape=(1, 1, 1, 1), dtype=dtype)).flops == 2

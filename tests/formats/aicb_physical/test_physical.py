@@ -10,7 +10,7 @@ from aicb_runs import codes, run
 from support import ALONE
 from traincast import api
 from traincast.errors import FormatError, InfeasibleError, TraincastError
-from traincast.estimate.operators.cost import price_operator
+from traincast.estimate.operators.cost import estimate_operator
 from traincast.formats.aicb_physical.grammar import parse
 from traincast.formats.contract import FORMATS
 from traincast.hardware.clusters import load_cluster
@@ -241,7 +241,7 @@ def test_products_are_priced_on_the_gpu(tmp_path):
     gpu = load_cluster("h100").gpu
     shapes = ((2048, 2048, 1024), (2048, 1024, 2048))
     calls = [OperatorCall(family="gemm", shape=shape, dtype="bf16") for shape in shapes]
-    assert result.iteration_time_s == pytest.approx(sum(price_operator(call, gpu).time_s for call in calls))
+    assert result.iteration_time_s == pytest.approx(sum(estimate_operator(call, gpu).time_s for call in calls))
     assert result.breakdown_s["compute"] == pytest.approx(result.iteration_time_s)
     assert "compute-priced" in codes(result)
     assert "communication-only" not in codes(result)

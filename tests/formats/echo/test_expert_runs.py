@@ -10,7 +10,7 @@ from echo_runs import ROUTED, MoeRun
 from traincast import api
 from traincast.cli.main import cli
 from traincast.errors import ConfigError, FormatError, ProgramError
-from traincast.estimate.collectives import price_collective
+from traincast.estimate.collectives import estimate_collective
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Operation
@@ -76,7 +76,7 @@ def test_the_busiest_member_sets_the_price_in_and_out(tmp_path):
         result = simulate(run.write(tmp_path / str(tokens[0])), comm="model")
         (exchange,) = exchanges(result)
         assert exchange.size_bytes == run.busiest_bytes(0)
-        price = price_collective(Operation.ALL_TO_ALL, run.busiest_bytes(0), Placement((4,)), load_cluster("h800"))
+        price = estimate_collective(Operation.ALL_TO_ALL, run.busiest_bytes(0), Placement((4,)), load_cluster("h800"))
         assert exchange.time_s == pytest.approx(price.time_s)
 
 

@@ -20,7 +20,7 @@ from traincast.calibrate.kind import KINDS, FloatArray, Grouping, Kind, Predicti
 from traincast.calibrate.tables import TIME_COLUMNS, Row, Skipped, Table
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError, TraincastError
-from traincast.estimate.operators import OperatorCall, OperatorConstants, price_calls, shipped_constants, work_of
+from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls, shipped_constants, work_of
 from traincast.hardware.gpu import Gpu, find_gpu
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16", "float": "fp32"}
@@ -299,7 +299,7 @@ def price_measurements(measured: OperatorMeasurements, constants: OperatorConsta
 def _prices(rows: Sequence[Calls], gpu: Gpu, constants: OperatorConstants) -> FloatArray:
     flat = [call for calls in rows for call in calls]
     owner = np.repeat(np.arange(len(rows)), [len(calls) for calls in rows])
-    total = np.bincount(owner, price_calls(flat, gpu, constants), len(rows)).astype(np.float64)
+    total = np.bincount(owner, estimate_calls(flat, gpu, constants), len(rows)).astype(np.float64)
     # One timing holds one event and one launch, however many kernels it covers.
     for position, (first, *_) in enumerate(rows):
         try:

@@ -1,7 +1,7 @@
 """What a communication costs: algorithms as plug-ins over the links of a cluster."""
 
 from traincast.estimate.collectives.algorithms import ALGORITHMS, Algorithm, Traffic
-from traincast.estimate.collectives.cost import CollectiveCost, price_collective, price_many
+from traincast.estimate.collectives.cost import CollectiveCost, estimate_collective, estimate_collectives
 from traincast.estimate.collectives.tuning import nccl_choice
 
 __all__ = [
@@ -9,7 +9,7 @@ __all__ = [
     "Algorithm",
     "CollectiveCost",
     "Traffic",
+    "estimate_collective",
+    "estimate_collectives",
     "nccl_choice",
-    "price_collective",
-    "price_many",
 ]

@@ -50,7 +50,7 @@ NOTHING = CollectiveCost(0.0, "none")
 """The cost of a communication that sends nothing."""
 
 
-def price_collective(
+def estimate_collective(
     operation: Operation,
     size_bytes: int,
     placement: Placement,
@@ -112,14 +112,14 @@ def price_collective(
     return CollectiveCost(time_s, chosen.name, protocol_of(chosen, operation, size_bytes, placement, cluster))
 
 
-def price_many(
+def estimate_collectives(
     operation: Operation,
     size_bytes: npt.ArrayLike,
     placements: Sequence[Placement],
     cluster: Cluster,
     which: npt.ArrayLike | None = None,
 ) -> FloatArray:
-    """Return the times of many communications of one operation, as `price_collective` gives them.
+    """Return the times of many communications of one operation, as `estimate_collective` gives them.
 
     Parameters
     ----------

@@ -114,11 +114,11 @@ def operator_cost(
     if constants is not None:
         known = known.with_rows(tuple(load_constants(constants)))
     note = Note("gpu-default", f"no GPU was given; taken as {accelerator.name}")
-    cost = price_operator(call, accelerator, known)
+    cost = estimate_operator(call, accelerator, known)
     return OperatorCost(call=call, gpu=accelerator.name, cost=cost, assumptions=() if gpu else (note,))
 
 
-def price_operator(call: OperatorCall, gpu: Gpu, constants: OperatorConstants | None = None) -> OperatorTime:
+def estimate_operator(call: OperatorCall, gpu: Gpu, constants: OperatorConstants | None = None) -> OperatorTime:
     """Return the time of an operator on a GPU, and why; by the shipped constants where no others are given.
 
     Raises
@@ -132,13 +132,13 @@ def price_operator(call: OperatorCall, gpu: Gpu, constants: OperatorConstants | 
     return _remembered(call, gpu) if constants is None else _price(call, gpu, constants)
 
 
-def price_calls(calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorConstants | None = None) -> FloatArray:
-    """Return the seconds of many operators, as `price_operator` gives them; each distinct call is worked out once.
+def estimate_calls(calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorConstants | None = None) -> FloatArray:
+    """Return the seconds of many operators, as `estimate_operator` gives them; each distinct call is worked out once.
 
     Raises
     ------
     UnknownNameError, ConfigError
-        As `price_operator`.
+        As `estimate_operator`.
     """
     known = constants or shipped_constants()
     place = {call: position for position, call in enumerate(dict.fromkeys(calls))}
@@ -147,7 +147,7 @@ def price_calls(calls: Sequence[OperatorCall], gpu: Gpu, constants: OperatorCons
     for call, position in place.items():
         work = work_of(call)
         if work.parts:
-            times_U[position] = price_calls(work.parts, gpu, known).sum()
+            times_U[position] = estimate_calls(work.parts, gpu, known).sum()
             continue
         key = (work.constants, call.dtype, work.compute_dtype, work.tiling is None, len(work.coordinates))
         groups.setdefault(key, []).append((position, call, work))
@@ -189,7 +189,7 @@ def _price(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> Operat
     work = work_of(call)
     FAMILIES.get(call.family).check(call, gpu)
     if work.parts:
-        return _sum([(part, price_operator(part, gpu, constants)) for part in work.parts])
+        return _sum([(part, estimate_operator(part, gpu, constants)) for part in work.parts])
     return _explained(work, _timed([work], call.dtype, gpu, constants))
 
 

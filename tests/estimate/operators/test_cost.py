@@ -14,8 +14,8 @@ from traincast.estimate.operators import (
     FamilyConstants,
     OperatorCall,
     OperatorConstants,
-    price_calls,
-    price_operator,
+    estimate_calls,
+    estimate_operator,
     shipped_constants,
     work_of,
 )
@@ -53,7 +53,7 @@ def sample_call(family, dtype="bf16"):
 @given(size, size, size, some_gpu, st.sampled_from(["forward", "dgrad", "wgrad"]))
 def test_no_product_beats_the_peaks(m, n, k, gpu, direction):
     call = gemm(m, n, k, direction=direction)
-    price = price_operator(call, gpu)
+    price = estimate_operator(call, gpu)
     assert price.time_s >= price.flops / gpu.peak_flops_per_s("bf16")
     assert price.time_s >= price.bytes_moved / gpu.hbm_bytes_per_s
     assert price.flops == 2 * m * n * k
@@ -66,7 +66,7 @@ def test_the_roofline_rises_with_every_size(shape, axis, more, gpu):
     # Where a row begins decides over the alignment, which is no size.
     small, large = (work_of(gemm(*each)) for each in (shape, larger))
     if small.aligned >= large.aligned:
-        a, b = (price_operator(gemm(*each), gpu, PLAIN).time_s for each in (shape, larger))
+        a, b = (estimate_operator(gemm(*each), gpu, PLAIN).time_s for each in (shape, larger))
         assert b >= a * (1 - 1e-12)
 
 
@@ -76,7 +76,7 @@ def test_attention_rises_with_batch_and_length(batch, seq, more, direction):
     def time(batch, seq):
         shape = (batch, seq, seq, 16, 4, 128, 128)
         call = OperatorCall(family="attention", shape=shape, dtype="bf16", causal=True, direction=direction)
-        return price_operator(call, H100, PLAIN).time_s
+        return estimate_operator(call, H100, PLAIN).time_s
 
     assert time(batch, seq + more) >= time(batch, seq) * (1 - 1e-12)
     assert time(batch + 1, seq) >= time(batch, seq) * (1 - 1e-12)
@@ -84,11 +84,11 @@ def test_attention_rises_with_batch_and_length(batch, seq, more, direction):
 
 def test_large_work_scales():
     def time(*shape):
-        return price_operator(gemm(*shape), H100, PLAIN).time_s
+        return estimate_operator(gemm(*shape), H100, PLAIN).time_s
 
     assert time(32768, 16384, 8192) == pytest.approx(2 * time(16384, 16384, 8192), rel=0.02)
     copies = [
-        price_operator(OperatorCall(family="copy", shape=(n,), dtype="bf16"), H100, PLAIN) for n in (2**28, 2**30)
+        estimate_operator(OperatorCall(family="copy", shape=(n,), dtype="bf16"), H100, PLAIN) for n in (2**28, 2**30)
     ]
     assert copies[1].time_s == pytest.approx(4 * copies[0].time_s, rel=0.02)
     assert copies[1].bound == "memory"
@@ -96,7 +96,7 @@ def test_large_work_scales():
 
 def test_rows_and_columns_of_a_product_are_alike_where_tiles_are():
     # The list of tiles holds each shape with its mirror image.
-    a, b = (price_operator(gemm(*shape), H100, PLAIN).time_s for shape in ((4096, 1024, 2048), (1024, 4096, 2048)))
+    a, b = (estimate_operator(gemm(*shape), H100, PLAIN).time_s for shape in ((4096, 1024, 2048), (1024, 4096, 2048)))
     assert a == pytest.approx(b)
 
 
@@ -108,7 +108,7 @@ def test_a_last_wave_is_paid_by_its_share():
         def time(blocks):
             # Two blocks of 64 queries each, and attention does not split its reduction: 5 waves after 4.
             call = OperatorCall(family="attention", shape=(1, 128, 65536, blocks, 1, 128, 128), dtype="bf16")
-            return price_operator(call, H100, known).time_s
+            return estimate_operator(call, H100, known).time_s
 
         return time(2 * H100.sms + 1) / time(2 * H100.sms)
 
@@ -118,35 +118,35 @@ def test_a_last_wave_is_paid_by_its_share():
 
 
 def test_what_is_tiny_is_bound_by_latency():
-    assert price_operator(gemm(16, 16, 16), H100).bound == "latency"
-    assert price_operator(gemm(8192, 8192, 8192), H100).bound == "compute"
-    assert price_operator(gemm(16, 16384, 16384), H100).bound == "memory"
+    assert estimate_operator(gemm(16, 16, 16), H100).bound == "latency"
+    assert estimate_operator(gemm(8192, 8192, 8192), H100).bound == "compute"
+    assert estimate_operator(gemm(16, 16384, 16384), H100).bound == "memory"
 
 
 def test_many_prices_are_those_of_one_by_one():
     calls = [sample_call(family) for family in FAMILIES.names()]
     calls += [gemm(m, 512, 4096, direction=way) for m in (8, 1000, 4096) for way in ("forward", "wgrad")]
     calls += calls[:5]
-    np.testing.assert_allclose(price_calls(calls, H100), [price_operator(call, H100).time_s for call in calls])
-    assert price_calls([], H100).shape == (0,)
+    np.testing.assert_allclose(estimate_calls(calls, H100), [estimate_operator(call, H100).time_s for call in calls])
+    assert estimate_calls([], H100).shape == (0,)
 
 
 def test_unaligned_rows_are_slower():
     def time(n):
-        return price_operator(gemm(8192, n, 4096), H100, PLAIN).time_s
+        return estimate_operator(gemm(8192, n, 4096), H100, PLAIN).time_s
 
     assert time(50257) > 1.2 * time(50304)
 
 
 def test_narrower_types_are_faster_and_older_kernels_slower():
     times = [
-        price_operator(gemm(8192, 8192, 8192, dtype=dtype), load_gpu("b200")).time_s
+        estimate_operator(gemm(8192, 8192, 8192, dtype=dtype), load_gpu("b200")).time_s
         for dtype in ("bf16", "fp8", "nvfp4")
     ]
     assert times == sorted(times, reverse=True)
     shape = (1, 8192, 8192, 32, 32, 128, 128)
     kernels = [
-        price_operator(
+        estimate_operator(
             OperatorCall(family="attention", shape=shape, dtype="bf16", causal=True, options=(("kernel", kernel),)),
             H100,
         ).time_s
@@ -158,7 +158,7 @@ def test_narrower_types_are_faster_and_older_kernels_slower():
 
 def test_the_part_of_500_watt_is_slower_than_the_one_of_700():
     call = gemm(16384, 16384, 16384)
-    slow, fast = (price_operator(call, load_gpu(name)).time_s for name in ("H100-96GB-HBM2e-500W", "h100"))
+    slow, fast = (estimate_operator(call, load_gpu(name)).time_s for name in ("H100-96GB-HBM2e-500W", "h100"))
     assert 1.2 < slow / fast < 1.5
 
 
@@ -167,11 +167,11 @@ def test_the_part_of_500_watt_is_slower_than_the_one_of_700():
 
 def test_the_same_chip_lends_its_constants():
     call = gemm(8192, 8192, 8192)
-    assert price_operator(call, load_gpu("h800")).time_s == price_operator(call, H100).time_s
-    assert price_operator(call, load_gpu("h800")).confidence == "medium"
-    assert price_operator(call, H100).confidence == "high"
-    assert price_operator(call, load_gpu("mi300x")).confidence == "low"
-    assert "all GPUs" in price_operator(call, load_gpu("mi300x")).source
+    assert estimate_operator(call, load_gpu("h800")).time_s == estimate_operator(call, H100).time_s
+    assert estimate_operator(call, load_gpu("h800")).confidence == "medium"
+    assert estimate_operator(call, H100).confidence == "high"
+    assert estimate_operator(call, load_gpu("mi300x")).confidence == "low"
+    assert "all GPUs" in estimate_operator(call, load_gpu("mi300x")).source
 
 
 def row(gpu, family, dtype, compute):
@@ -264,14 +264,14 @@ def test_a_correction_bends_the_price_inside_and_fades_outside():
 
     def ratio(*shape):
         call = gemm(*shape)
-        return price_operator(call, H100, bent).time_s / price_operator(call, H100, bare).time_s
+        return estimate_operator(call, H100, bent).time_s / estimate_operator(call, H100, bare).time_s
 
     assert ratio(2048, 2048, 2048) == pytest.approx(1.5)
     assert ratio(1024, 4096, 1504) == pytest.approx(1.5)
     assert 1 < ratio(6000, 2048, 2048) < 1.5
     assert ratio(8192, 2048, 2048) == pytest.approx(1)
     assert ratio(2048, 2048, 65536) == pytest.approx(1)
-    terms = dict(price_operator(gemm(2048, 2048, 2048), H100, bent).terms)
+    terms = dict(estimate_operator(gemm(2048, 2048, 2048), H100, bent).terms)
     assert terms["measured correction"] == pytest.approx(1.5)
     # New constants make an old correction meaningless.
     assert bent.with_rows((row("H100-SXM-80GB", "gemm", "bf16", 0.5),)).corrections == ()
@@ -288,6 +288,6 @@ def test_a_correction_is_linear_between_its_nodes_and_limited():
 
 def test_a_gpu_without_the_type_is_refused():
     with pytest.raises(ConfigError, match="has no known peak for fp8"):
-        price_operator(gemm(8, 8, 8, dtype="fp8"), load_gpu("a100"))
+        estimate_operator(gemm(8, 8, 8, dtype="fp8"), load_gpu("a100"))
     # What only moves bytes needs no peak.
-    assert price_operator(OperatorCall(family="cast", shape=(2**20,), dtype="fp8"), load_gpu("a100")).time_s > 0
+    assert estimate_operator(OperatorCall(family="cast", shape=(2**20,), dtype="fp8"), load_gpu("a100")).time_s > 0

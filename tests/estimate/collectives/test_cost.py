@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast.errors import ConfigError, ProgramError
-from traincast.estimate.collectives import ALGORITHMS, price_collective
+from traincast.estimate.collectives import ALGORITHMS, estimate_collective
 from traincast.estimate.collectives.links import rate_inside
 from traincast.estimate.collectives.tuning import SWITCH_RANKS, switch_efficiency
 from traincast.fabric.placement import Placement
@@ -41,9 +41,9 @@ BANDWIDTHS = [f"{name}bandwidth_bytes_per_s" for name in ("", "node_", "pair_", 
 PLACEMENTS = [Placement(counts) for counts in ((2,), (3,), (5,), (8,), (1, 1), (1,) * 7, (4, 2), (7, 3, 1), (8, 8))]
 
 
-def price_message(size_bytes, same_node, cluster, rate=None):
+def message(size_bytes, same_node, cluster, rate=None):
     ends = Placement((2,) if same_node else (1, 1))
-    return price_collective(Operation.SEND_RECV, size_bytes, ends, cluster, rate)
+    return estimate_collective(Operation.SEND_RECV, size_bytes, ends, cluster, rate)
 
 
 def scaled(cluster, level, name, factor):
@@ -54,14 +54,14 @@ def scaled(cluster, level, name, factor):
 
 @given(operations, sizes, placements, clusters)
 def test_every_price_is_finite_and_positive(operation, size, placement, cluster):
-    price = price_collective(operation, size, placement, cluster)
+    price = estimate_collective(operation, size, placement, cluster)
     assert 0 < price.time_s < math.inf
     assert price.algorithm in KNOWN
 
 
 @given(operations, st.lists(sizes, min_size=2, max_size=2).map(sorted), placements, clusters)
 def test_price_never_falls_with_size(operation, two, placement, cluster):
-    small, large = (price_collective(operation, size, placement, cluster).time_s for size in two)
+    small, large = (estimate_collective(operation, size, placement, cluster).time_s for size in two)
     assert small <= large
 
 
@@ -75,24 +75,26 @@ def test_price_never_falls_with_size(operation, two, placement, cluster):
     st.floats(1.0, 100.0),
 )
 def test_price_follows_latency_up_and_bandwidth_down(operation, size, placement, cluster, level, name, factor):
-    before = price_collective(operation, size, placement, cluster).time_s
-    after = price_collective(operation, size, placement, scaled(cluster, level, name, factor)).time_s
+    before = estimate_collective(operation, size, placement, cluster).time_s
+    after = estimate_collective(operation, size, placement, scaled(cluster, level, name, factor)).time_s
     assert after >= before if name in LATENCIES else after <= before
 
 
 @given(operations, sizes, placements, clusters)
 def test_price_is_never_below_the_bandwidth_of_the_bottleneck(operation, size, placement, cluster):
-    assert price_collective(operation, size, placement, cluster).time_s >= bound_s(operation, size, placement, cluster)
+    assert estimate_collective(operation, size, placement, cluster).time_s >= bound_s(
+        operation, size, placement, cluster
+    )
 
 
 @pytest.mark.parametrize("cluster", REAL, ids=lambda each: each.name)
 def test_a_send_to_the_next_of_two_is_a_message_and_more_members_never_make_it_cheaper(cluster):
     """As ``sendrecv_perf`` of nccl-tests runs it: all members send at once and share what the node has."""
     for size in (1, 11_951, 30_000_001):
-        pairs = {counts: price_collective(Operation.SEND_RECV, size, Placement(counts), cluster) for counts in
+        pairs = {counts: estimate_collective(Operation.SEND_RECV, size, Placement(counts), cluster) for counts in
                  ((2,), (3,), (8,), (1, 1), (1,) * 5, (2, 1), (8, 8))}  # fmt: skip
-        assert pairs[2,] == price_message(size, same_node=True, cluster=cluster)
-        assert pairs[1, 1] == pairs[(1,) * 5] == price_message(size, same_node=False, cluster=cluster)
+        assert pairs[2,] == message(size, same_node=True, cluster=cluster)
+        assert pairs[1, 1] == pairs[(1,) * 5] == message(size, same_node=False, cluster=cluster)
         assert pairs[2,].time_s <= pairs[3,].time_s <= pairs[8,].time_s
         assert pairs[1, 1].time_s <= pairs[2, 1].time_s <= pairs[8, 8].time_s
 
@@ -102,7 +104,7 @@ def test_a_send_to_the_next_of_two_is_a_message_and_more_members_never_make_it_c
 def test_odd_sizes_odd_groups_and_one_rank_per_node_keep_the_bound_and_the_order(operation, cluster):
     for placement in PLACEMENTS:
         sizes = (1, 3, 1001, 65_537, 12_345_679, 2**30 + 1)
-        times = [price_collective(operation, size, placement, cluster).time_s for size in sizes]
+        times = [estimate_collective(operation, size, placement, cluster).time_s for size in sizes]
         assert times == sorted(times)
         assert all(t >= bound_s(operation, s, placement, cluster) > 0 for s, t in zip(sizes, times, strict=True))
 
@@ -128,7 +130,7 @@ def bound_s(operation, size, placement, cluster):
 @given(sizes, st.integers(2, 8), clusters)
 def test_inside_a_node_all_reduce_costs_more_than_either_half_and_less_than_both(size, ranks, cluster):
     together, scatter, gather = (
-        price_collective(operation, size, Placement((ranks,)), cluster).time_s
+        estimate_collective(operation, size, Placement((ranks,)), cluster).time_s
         for operation in (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
     )
     assert max(scatter, gather) < together <= scatter + gather
@@ -140,7 +142,7 @@ def test_the_price_of_a_small_message_grows_with_members_and_nodes(operation, me
         return
 
     def price(members, nodes):
-        return price_collective(operation, size, Placement((members,) * nodes), cluster).time_s
+        return estimate_collective(operation, size, Placement((members,) * nodes), cluster).time_s
 
     assert price(members, nodes + 1) >= price(members, nodes) * 0.999
     assert price(members + 1, nodes) >= price(members, nodes) * 0.999
@@ -166,7 +168,7 @@ def test_the_price_of_a_small_message_grows_with_members_and_nodes(operation, me
     ],
 )
 def test_prices_by_hand(operation, counts, algorithm, expected_us):
-    price = price_collective(operation, 4 * MB, Placement(counts), ROUND)
+    price = estimate_collective(operation, 4 * MB, Placement(counts), ROUND)
     assert price.algorithm == algorithm
     assert price.time_s == pytest.approx(expected_us * 1e-6)
 
@@ -175,8 +177,8 @@ def test_half_of_the_fill_is_paid_at_its_size():
     # A rank works on a quarter of the data.
     filled = replace(ROUND, intra=replace(ROUND.intra, fill_latency_s=30e-6, fill_bytes=MB / 4))
     extra = [
-        price_collective(Operation.ALL_GATHER, size, Placement((4,)), filled).time_s
-        - price_collective(Operation.ALL_GATHER, size, Placement((4,)), ROUND).time_s
+        estimate_collective(Operation.ALL_GATHER, size, Placement((4,)), filled).time_s
+        - estimate_collective(Operation.ALL_GATHER, size, Placement((4,)), ROUND).time_s
         for size in (1, MB, 1000 * MB)
     ]
     assert extra == pytest.approx([0.0, 15e-6, 30e-6], abs=1e-7)
@@ -186,31 +188,34 @@ def test_a_node_limit_holds_for_many_nics_and_not_for_one():
     limited = replace(ROUND, inter=replace(ROUND.inter, node_bandwidth_bytes_per_s=40e9))
     gather, size = Operation.ALL_GATHER, 10_000 * MB
     one, eight = Placement((1, 1)), Placement((8, 8))
-    assert price_collective(gather, size, one, limited) == price_collective(gather, size, one, ROUND)
-    ratio = price_collective(gather, size, eight, limited).time_s / price_collective(gather, size, eight, ROUND).time_s
+    assert estimate_collective(gather, size, one, limited) == estimate_collective(gather, size, one, ROUND)
+    ratio = (
+        estimate_collective(gather, size, eight, limited).time_s
+        / estimate_collective(gather, size, eight, ROUND).time_s
+    )
     assert ratio == pytest.approx(2.0, rel=0.01)
 
 
 def test_a_tree_wins_for_small_and_a_ring_for_large_messages_over_nodes():
     spread = Placement((1,) * 8)
-    chosen = [price_collective(Operation.ALL_REDUCE, size, spread, ROUND).algorithm for size in (8, 10**9)]
+    chosen = [estimate_collective(Operation.ALL_REDUCE, size, spread, ROUND).algorithm for size in (8, 10**9)]
     assert chosen == ["tree", "ring"]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_nothing_to_send_costs_nothing(operation):
     for price in (
-        price_collective(operation, MB, Placement((1,)), ROUND),
-        price_collective(operation, 0, Placement((4,)), ROUND),
-        price_collective(operation, MB, Placement((1,)), ROUND, busbw_bytes_per_s=1e9),
+        estimate_collective(operation, MB, Placement((1,)), ROUND),
+        estimate_collective(operation, 0, Placement((4,)), ROUND),
+        estimate_collective(operation, MB, Placement((1,)), ROUND, busbw_bytes_per_s=1e9),
     ):
         assert (price.time_s, price.algorithm) == (0.0, "none")
 
 
 def test_an_ideal_cluster_costs_nothing():
     ideal = load_cluster("ideal")
-    assert price_collective(Operation.ALL_REDUCE, MB, Placement((8, 8)), ideal).time_s == 0.0
-    assert price_message(MB, False, ideal).time_s == 0.0
+    assert estimate_collective(Operation.ALL_REDUCE, MB, Placement((8, 8)), ideal).time_s == 0.0
+    assert message(MB, False, ideal).time_s == 0.0
 
 
 @pytest.mark.parametrize(
@@ -226,34 +231,36 @@ def test_an_ideal_cluster_costs_nothing():
     ],
 )
 def test_a_bus_bandwidth_is_met_by_all_but_messages_too_small_for_it(operation, factor):
-    four, least = Placement((4,)), price_collective(operation, 1, Placement((4,)), ROUND).time_s
-    price = price_collective(operation, 4 * MB, four, ROUND, busbw_bytes_per_s=8e9)
+    four, least = Placement((4,)), estimate_collective(operation, 1, Placement((4,)), ROUND).time_s
+    price = estimate_collective(operation, 4 * MB, four, ROUND, busbw_bytes_per_s=8e9)
     assert price.time_s == pytest.approx(factor * 500e-6)
-    assert price_collective(operation, 1, four, ROUND, busbw_bytes_per_s=8e9).time_s == pytest.approx(least, rel=1e-3)
-    on_ideal = price_collective(operation, 4 * MB, four, load_cluster("ideal"), busbw_bytes_per_s=8e9)
+    assert estimate_collective(operation, 1, four, ROUND, busbw_bytes_per_s=8e9).time_s == pytest.approx(
+        least, rel=1e-3
+    )
+    on_ideal = estimate_collective(operation, 4 * MB, four, load_cluster("ideal"), busbw_bytes_per_s=8e9)
     assert on_ideal.time_s == pytest.approx(factor * 500e-6)
 
 
 def test_a_message_between_two_ranks():
-    inside, across = price_message(4 * MB, True, ROUND), price_message(4 * MB, False, ROUND)
+    inside, across = message(4 * MB, True, ROUND), message(4 * MB, False, ROUND)
     assert inside.time_s == pytest.approx((1 + 2 + 40) * 1e-6)
     assert across.time_s == pytest.approx((5 + 10 + 400) * 1e-6)
-    assert price_message(4 * MB, False, ROUND, 20e9).time_s == pytest.approx(200e-6)
-    assert price_message(0, True, ROUND).time_s == 0.0
+    assert message(4 * MB, False, ROUND, 20e9).time_s == pytest.approx(200e-6)
+    assert message(0, True, ROUND).time_s == 0.0
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
 def test_a_bus_bandwidth_must_be_a_rate(rate):
     with pytest.raises(ConfigError):
-        price_collective(Operation.ALL_REDUCE, MB, Placement((4,)), ROUND, rate)
+        estimate_collective(Operation.ALL_REDUCE, MB, Placement((4,)), ROUND, rate)
     with pytest.raises(ConfigError):
-        price_message(MB, True, ROUND, rate)
+        message(MB, True, ROUND, rate)
 
 
 def test_what_cannot_be_priced_is_refused():
     with pytest.raises(ProgramError, match="NONE"):
-        price_collective(Operation.NONE, MB, Placement((4,)), ROUND)
+        estimate_collective(Operation.NONE, MB, Placement((4,)), ROUND)
     with pytest.raises(ProgramError, match="-1 bytes"):
-        price_collective(Operation.ALL_REDUCE, -1, Placement((4,)), ROUND)
+        estimate_collective(Operation.ALL_REDUCE, -1, Placement((4,)), ROUND)
     with pytest.raises(ProgramError, match="-1 bytes"):
-        price_message(-1, True, ROUND)
+        message(-1, True, ROUND)
