@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from traincast.cli.options import Name, in_range, schedule_option, tokens
+from traincast.cli.options import Name, in_range, schedule_option, tokens, with_options
 from traincast.dialects import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_STRICT = "Refuse pasted flags that are unknown, and another world size than the launcher's."
+
 
 def job_options(function: F) -> F:
     """Add ``[JOB]``, ``--like``, and a flag for every field of a job, under its own name and Megatron-LM's.
@@ -28,22 +30,18 @@ def job_options(function: F) -> F:
     The command gets ``words``, ``like``, ``cluster``, ``strict`` and one keyword per field of
     `traincast.job.flags.JOB_FLAGS`; `job_of` turns them into a job.
     """
-    for flag in reversed(JOB_FLAGS):
-        function = _option(flag)(function)
-    for old, new in OLD_NAMES.items():
-        function = click.option(f"--{old}", old, metavar="NAME", help=f"Old name of --{new}.")(function)
-    function = click.option(
-        "--strict",
-        is_flag=True,
-        help="Refuse pasted flags that are unknown, and another world size than the launcher's.",
-    )(function)
-    function = click.option("--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file.")(function)
-    function = click.option(
-        "--like",
-        type=Name(LIKES),
-        help="Take what follows -- as the flags of this framework.",
-    )(function)
-    return click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[JOB] [-- FLAGS...]")(function)
+    options: list[Callable[[F], F]] = [
+        click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[JOB] [-- FLAGS...]"),
+        click.option("--like", type=Name(LIKES), help="Take what follows -- as the flags of this framework."),
+        click.option("--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file."),
+        click.option("--strict", is_flag=True, help=_STRICT),
+        *(
+            click.option(f"--{old}", old, metavar="NAME", help=f"Old name of --{new}.")
+            for old, new in OLD_NAMES.items()
+        ),
+        *(_option(flag) for flag in JOB_FLAGS),
+    ]
+    return with_options(options, function)
 
 
 def job_of(
@@ -79,7 +77,8 @@ def job_of(
     TraincastError
         If the file or a flag cannot be read.
     """
-    draft = _gathered(words, like, cluster, values, strict=strict, recorded=recorded)
+    said = _said(cluster, values)
+    draft = (_found(words, like, strict=strict) if recorded is None else recorded).under(said)
     wrong = [note.text for note in draft.warnings if note.code == "gpus-of-launcher"] if strict else []
     if wrong:
         raise click.UsageError(f"{wrong[0]}; give one of them, or leave out --strict")
@@ -116,33 +115,25 @@ def recorded_job(record: "RunRecord") -> Draft:
     raise ConfigError("is of a Job that was made in Python; run it again there: traincast.run_again(...)", "run.job")
 
 
-def _gathered(
-    words: Sequence[str],
-    like: str | None,
-    cluster: str | None,
-    values: Mapping[str, Any],
-    *,
-    strict: bool,
-    recorded: Draft | None,
-) -> Draft:
-    """Return what file, pasted flags and options say."""
+def _said(cluster: str | None, values: Mapping[str, Any]) -> Draft:
+    """Return what the options say."""
     names = (*(flag.field for flag in JOB_FLAGS), *OLD_NAMES)
     try:
         given = under_new_names({name: values[name] for name in names if values.get(name) is not None})
     except ConfigError as error:
         raise click.UsageError(f"--{error}") from None
     model = given.pop("model", None)
-    said = Draft(model=model, cluster=cluster, fields=given)
-    if recorded is not None:
-        return recorded.under(said)
+    return Draft(model=model, cluster=cluster, fields=given)
+
+
+def _found(words: Sequence[str], like: str | None, *, strict: bool) -> Draft:
+    """Return what a job file or pasted flags say."""
     if like is not None:
-        return draft_like(like, words, strict=strict).under(said)
+        return draft_like(like, words, strict=strict)
     if len(words) > 1 or any(word.startswith("-") for word in words):
         like = likely_framework(words)
         raise click.UsageError(f"{' '.join(words[:3])!r} is not one job file; for pasted flags give --like {like}")
-    if not words:
-        return said
-    return read_job_file(words[0]).under(said)
+    return read_job_file(words[0]) if words else Draft()
 
 
 def _names(context: click.Context, option: click.Parameter, value: str | None, known: Name) -> tuple[str, ...] | None:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from traincast import api
-from traincast.cli.options import in_range
+from traincast.cli.options import in_range, with_options
 from traincast.cli.terminal import console, print_json
 
 _ALIASES = {
@@ -24,12 +24,12 @@ def _size_options(function: Any) -> Any:  # noqa: ANN401
         for name in sizes:
             families_of.setdefault(name, []).append(family)
     del families_of["head_dim"]
-    for name, families in reversed(families_of.items()):
+    options = []
+    for name, families in families_of.items():
         flags = (f"--{name.replace('_', '-')}", *_ALIASES.get(name, ()))
-        function = click.option(*flags, name, type=in_range(name, 1), metavar="N", help=f"Of {', '.join(families)}.")(
-            function
-        )
-    return function
+        text = f"Of {', '.join(families)}."
+        options.append(click.option(*flags, name, type=in_range(name, 1), metavar="N", help=text))
+    return with_options(options, function)
 
 
 @click.command(name="operator")

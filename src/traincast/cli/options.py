@@ -320,7 +320,8 @@ _OUTPUT_OPTIONS = (
 )
 
 
-def _with(options: Iterable[Callable[[F], F]], function: F) -> F:
+def with_options(options: Iterable[Callable[[F], F]], function: F) -> F:
+    """Add options to a command, in their order."""
     for option in reversed(tuple(options)):
         function = option(function)
     return function
@@ -328,34 +329,27 @@ def _with(options: Iterable[Callable[[F], F]], function: F) -> F:
 
 def step_options(function: F) -> F:
     """Add an option for every field of `StepOptions`."""
-    return _with(_STEP_OPTIONS, function)
+    return with_options(_STEP_OPTIONS, function)
 
 
 def output_options(function: F) -> F:
     """Add ``--out``, ``--json`` and ``--quiet``."""
-    return _with(_OUTPUT_OPTIONS, function)
+    return with_options(_OUTPUT_OPTIONS, function)
 
 
 def layout_options(function: F) -> F:
     """Add a flag for every layout degree, under its own name and Megatron-LM's."""
-    return _with(
-        (
-            click.option(*flag.names, flag.field, type=in_range(flag.field, 1), metavar="N", help=flag.help)
-            for flag in LAYOUT_FLAGS
-        ),
-        function,
-    )
+    flags = [
+        click.option(*flag.names, flag.field, type=in_range(flag.field, 1), metavar="N", help=flag.help)
+        for flag in LAYOUT_FLAGS
+    ]
+    return with_options(flags, function)
 
 
 def schedule_option(kind: Name | None = None) -> Callable[[F], F]:
     """Return the option ``--schedule``, which lists every schedule, those of plug-ins too."""
     known = ", ".join(SCHEDULES.names())
     return click.option("--schedule", type=kind, metavar="NAME", help=f"Pipeline schedule: {known}.")
-
-
-def json_option(what: str) -> Callable[[F], F]:
-    """Return the option ``--json`` of a command that prints `what`."""
-    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON and nothing else.")
 
 
 @contextmanager
