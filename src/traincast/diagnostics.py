@@ -52,14 +52,9 @@ class _Remark:
 
 
 class Remarks:
-    """Oddities by code and text; a repeated one keeps its first and last line and its count.
+    """What looks odd in a file, by code and text; a repeated one keeps its first and last line and its count.
 
-    Parameters
-    ----------
-    path : str
-        File of the notes' places.
-    entries : bool
-        Whether places are entries of a list, from 0, and not lines.
+    With `entries` places are entries of a list, from 0, and not lines.
     """
 
     def __init__(self, path: str, *, entries: bool = False) -> None:

@@ -34,13 +34,8 @@ def known_name(kind: str, name: str, known: Iterable[str]) -> str:
 class Registry(Generic[T]):
     """Names of one kind and what they stand for.
 
-    Parameters
-    ----------
-    kind : str
-        What an entry is, in the words of an error message: ``"schedule"``.
-    package : str
-        Package whose modules hold the built-in entries, and the entry-point group of
-        entries from elsewhere: ``"traincast.schedules"``.
+    `kind` is what an entry is in messages (``"schedule"``), `package` the one whose modules hold the built-in entries,
+    and the entry-point group of entries from elsewhere (``"traincast.schedules"``).
     """
 
     def __init__(self, kind: str, package: str) -> None:

@@ -57,14 +57,8 @@ class Range:
     def checked(self, raw: object, field: str | None = None, *, least: float | None = None) -> float:
         """Return a number that is in range, an int where the range has only whole numbers (``8.0`` is 8).
 
-        Parameters
-        ----------
-        raw : object
-            What was read; texts are no numbers here, truth values neither.
-        field : str, optional
-            Field path or flag, for the message.
-        least : float, optional
-            A lowest value of this field alone.
+        Texts are no numbers here, truth values neither. `field` is its path or flag, for the message, `least` a lowest
+        value of this field alone.
 
         Raises
         ------

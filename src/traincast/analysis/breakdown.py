@@ -60,16 +60,9 @@ class RankBreakdown:
 
 
 def rank_breakdown(program: Program, timeline: Timeline, index: int, step_s: float) -> RankBreakdown:
-    """Break down the step of one simulated rank.
+    """Break down the step of one simulated rank, by its index in `program.rank_R`.
 
-    Parameters
-    ----------
-    program, timeline : Program, Timeline
-        What ran and when.
-    index : int
-        Index into `program.rank_R`.
-    step_s : float
-        The whole step; what follows the rank's own end is ``other``.
+    What follows the rank's own end until the end of the whole step, `step_s`, is ``other``.
     """
     mine = program.rank_slice(index)
     row_N = program.row_N[mine]
@@ -122,13 +115,10 @@ class Spent(NamedTuple):
 
 
 def step_parts(program: Program, timeline: Timeline) -> list[dict[str, Spent]]:
-    """Return what each simulated rank spent in each part.
+    """Return what each simulated rank spent in each part, for each of `program.rank_R`.
 
-    Returns
-    -------
-    list of dict
-        For each of `program.rank_R`: part -> seconds, in the order in which parts first occur. Of
-        operations that hold nobody back, such as asynchronous ones, parts may overlap.
+    Parts are in the order in which they first occur. Of operations that hold nobody back, such as asynchronous ones,
+    parts may overlap.
     """
     names, name_T = _names(program.ops)
     piece_T = np.array([part is not None for part in program.ops.part_T], dtype=np.bool_)

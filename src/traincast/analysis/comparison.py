@@ -117,15 +117,7 @@ class Comparison:
 def compare(a: Side, b: Side) -> Comparison:
     """Compare two steps.
 
-    Parameters
-    ----------
-    a, b : Side
-        The steps; relative differences are shares of `a`.
-
-    Returns
-    -------
-    Comparison
-        Ranks in rising order; parts in the order in which they first occur.
+    Relative differences are shares of `a`. Ranks are in rising order, parts in the order in which they first occur.
     """
     common = sorted(a.end_s.keys() & b.end_s.keys())
     return Comparison(

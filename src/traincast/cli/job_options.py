@@ -55,20 +55,9 @@ def job_of(
 ) -> Draft:
     """Return the job that file, pasted flags and options describe; options win over the others.
 
-    Parameters
-    ----------
-    words : sequence of str
-        The path of a job file, or with `like` the pasted flags.
-    like : str or None
-        Framework whose flags `words` are.
-    cluster : str or None
-        What ``--cluster`` says.
-    values : mapping
-        Values of the flags by field; None is not given. Other keys are left alone.
-    strict : bool, default False
-        Refuse pasted flags that are unknown, and GPUs that are not what the launcher starts.
-    recorded : Draft, optional
-        The job of a result that `words` name, instead of that of a job file.
+    `words` are the path of a job file, or with `like` the pasted flags of that framework; where they name a result, its
+    job is `recorded`. `values` are those of all flags by field, None where not given. With `strict` pasted flags that
+    are unknown, and GPUs that are not what the launcher starts, are refused.
 
     Raises
     ------

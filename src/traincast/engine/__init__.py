@@ -23,15 +23,6 @@ ENGINES = ("auto", "reference", "kernel")
 def run(graph: Graph, duration_s_N: FloatArray, engine: str = "auto") -> tuple[FloatArray, FloatArray, FloatArray]:
     """Turn durations into times.
 
-    Parameters
-    ----------
-    graph : Graph
-        Who follows whom.
-    duration_s_N : float array [N]
-        Seconds.
-    engine : {"auto", "reference", "kernel"}
-        Implementation; they agree bit for bit.
-
     Returns
     -------
     ready_s_N, start_s_N, end_s_N : float array [N]

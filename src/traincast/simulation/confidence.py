@@ -45,16 +45,7 @@ _UNHIDDEN = {Group.TP: "tp", Group.ETP: "tp", Group.CP: "cp", Group.EP: "ep"}
 def sensitivities(done: JobStep) -> Mapping[str, float]:
     """Return the derivative of the logarithm of a step by that of each factor.
 
-    Parameters
-    ----------
-    done : JobStep
-        A simulated job.
-
-    Returns
-    -------
-    mapping
-        Class of work (`traincast.estimate.factors`) -> share of the step; below 0 where a larger factor makes
-        it shorter.
+    By class of work (`traincast.estimate.factors`): a share of the step, below 0 where more of it makes it shorter.
     """
     program, timeline = done.step.program, done.step.timeline
     path = critical_path(done.step.layout.graph, timeline)
@@ -102,14 +93,8 @@ def _unhidden(done: JobStep, group: Group, cost_class: CostClass, *, blocking: b
 def deviation(done: JobStep, table: FactorTable, slopes: Mapping[str, float] | None = None) -> float:
     """Return the standard deviation of the logarithm of a forecast.
 
-    Parameters
-    ----------
-    done : JobStep
-        The forecast.
-    table : FactorTable
-        Factors with the deviations that the fit left; a factor that is not in it has its prior's.
-    slopes : mapping, optional
-        Sensitivities of the forecast, where they are known already.
+    The table has the deviations that the fit left; a factor that is not in it has its prior's. `slopes` are the
+    sensitivities of the forecast, where they are known already.
     """
     framework, slopes = done.job.framework.name, sensitivities(done) if slopes is None else slopes
     seen = any(key[0] == "chip" and key[1] == chip_of(done.gpu) for key in table.factors)
@@ -125,12 +110,6 @@ def deviation(done: JobStep, table: FactorTable, slopes: Mapping[str, float] | N
 
 
 def interval(done: JobStep, table: FactorTable) -> dict[str, float]:
-    """Return the interval that contains the measured step in 90 of 100 cases.
-
-    Returns
-    -------
-    dict
-        ``level``, and ``low_s`` and ``high_s`` in seconds.
-    """
+    """Return the interval that contains the measured step in 90 of 100 cases, with its ``level``."""
     spread = math.exp(Z * deviation(done, table))
     return {"level": LEVEL, "low_s": done.step_s / spread, "high_s": done.step_s * spread}

@@ -30,14 +30,8 @@ from traincast.units import format_share
 def forecast(job: Job, setting: Setting, *, allow_oom: bool = False, factors: FactorTable | None = None) -> Result:
     """Forecast one step of a job with everything decided.
 
-    Parameters
-    ----------
-    job, setting : Job, Setting
-        What runs, on what, and how it is simulated.
-    allow_oom : bool
-        Simulate even where the job surely does not fit into memory; a warning says so.
-    factors : FactorTable, optional
-        What end-to-end runs taught; the shipped ones by default.
+    With `allow_oom` even where it surely does not fit into memory; a warning says so. `factors` is what whole runs
+    taught, by default as shipped.
 
     Raises
     ------

@@ -52,18 +52,8 @@ def choose(
 ) -> Chosen:
     """Load the cluster that is named, by default `DEFAULT_CLUSTER`, and put the options on it.
 
-    Parameters
-    ----------
-    options : StepOptions
-        Of the simulation.
-    cluster : str, path, Cluster or None
-        What it runs on.
-    engine : {"auto", "reference", "kernel"}
-        Implementation of the engine.
-    cluster_assumed : bool
-        Whether nobody named that cluster, though it is given.
-    described_by : sequence of InputFile
-        Files of an earlier run, among them those that said that cluster.
+    A cluster may be given though nobody named it (`cluster_assumed`), with the files of an earlier run that said it
+    among others (`described_by`).
 
     Raises
     ------
