@@ -71,6 +71,8 @@ class FlagTable:
     fields: Mapping[str, tuple[str, Mapping[str, Any] | None]]
     """Flag to the field of a job that it sets as it stands, and what its values mean where they are no number,
     switch or tokens; a meaning of an empty text leaves the field open."""
+    further: Mapping[str, Any]
+    """Tables of one dialect alone."""
 
     def check_script(self, script: str | None) -> None:
         """Refuse a training script of a kind of model or step that is not described."""
@@ -118,7 +120,8 @@ def flag_table(dialect: str) -> FlagTable:
         name: (sets, None) if isinstance(sets, str) else (sets["field"], sets["means"])
         for name, sets in own["fields"].items()
     }
-    return FlagTable(own["prefix"], own["says"], flags, to_plain, own.get("scripts", {}), fields)
+    further = {name: table for name, table in own.items() if name in ("needs", "model")}
+    return FlagTable(own["prefix"], own["says"], flags, to_plain, own.get("scripts", {}), fields, further)
 
 
 def _plain(name: str) -> str:

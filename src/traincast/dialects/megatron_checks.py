@@ -8,25 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from traincast.diagnostics import Note
-from traincast.dialects.flags import Pasted
+from traincast.dialects.flags import Pasted, flag_table
 from traincast.job.frameworks import RECOMPUTE_METHODS
 
-_EXPERTS = (
-    "moe-router-topk moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-layer-freq moe-expert-capacity-factor "
-    "moe-router-num-groups moe-router-group-topk moe-router-topk-limited-devices moe-token-dispatcher-type"
-)
-_ATTENTION = "q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim"
-_OF_MODEL = (
-    "hidden-size ffn-hidden-size num-attention-heads group-query-attention num-query-groups kv-channels swiglu "
-    "quick-geglu vocab-size untie-embeddings-and-output-weights normalization disable-bias-linear add-qkv-bias "
-    "qk-layernorm mtp-num-layers window-size window-attn-skip-freq multi-latent-attention position-embedding-type "
-    "use-rotary-position-embeddings no-position-embedding max-position-embeddings "
-    "moe-router-topk moe-ffn-hidden-size moe-shared-expert-intermediate-size moe-layer-freq "
-    "moe-expert-capacity-factor moe-router-num-groups moe-router-group-topk moe-router-topk-limited-devices "
-    f"{_ATTENTION}"
-)
-"""Flags that describe the model, and nothing where --num-layers leaves it to another option."""
-_RECOMPUTE = "recompute-method recompute-num-layers"
 DISPATCHER = "moe-token-dispatcher-type"
 """Flag of how tokens travel to their experts."""
 
@@ -101,22 +85,15 @@ def sends_once_to_a_node(pasted: Pasted) -> bool:
     return DISPATCHER in pasted and pasted.text(DISPATCHER) == "flex"
 
 
-_NEEDS: tuple[tuple[str, Callable[[Pasted], bool], str], ...] = (
-    (_EXPERTS, lambda pasted: "num-experts" in pasted, "--num-experts"),
-    (
-        _ATTENTION,
-        lambda pasted: pasted.is_on("multi-latent-attention"),
-        "--multi-latent-attention",
-    ),
-    ("num-query-groups", lambda pasted: pasted.is_on("group-query-attention"), "--group-query-attention"),
-    ("fp8-recipe", lambda pasted: "fp8-format" in pasted or "fp8" in pasted, "--fp8-format"),
-    ("fp4-recipe", lambda pasted: "fp4-format" in pasted or "fp4" in pasted, "--fp4-format"),
-    (_RECOMPUTE, lambda pasted: granularity(pasted) == "full", "--recompute-granularity full"),
-    ("recompute-modules", lambda pasted: granularity(pasted) == "selective", "--recompute-granularity selective"),
-    ("moe-flex-dispatcher-backend", sends_once_to_a_node, f"--{DISPATCHER} flex"),
-    ("grad-reduce-in-bf16", lambda pasted: pasted.is_on("bf16"), "--bf16"),
-)
-"""Flags, what must hold for them to have an effect, and what that is called."""
+def _lacks(pasted: Pasted, need: Mapping[str, Any]) -> str | None:
+    """Return what flags need to have an effect, where it is not there."""
+    if "given" in need:
+        return None if any(flag in pasted for flag in need["given"]) else f"--{need['given'][0]}"
+    if "on" in need:
+        return None if pasted.is_on(need["on"]) else f"--{need['on']}"
+    if "recompute" in need:
+        return None if granularity(pasted) == need["recompute"] else f"--recompute-granularity {need['recompute']}"
+    return None if sends_once_to_a_node(pasted) else f"--{DISPATCHER} flex"
 
 
 def check_combinations(pasted: Pasted, fields: Mapping[str, Any], described: bool) -> Iterator[Note]:
@@ -134,15 +111,15 @@ def check_combinations(pasted: Pasted, fields: Mapping[str, Any], described: boo
         for flag in ("recompute-method", "recompute-num-layers"):
             if flag in pasted:
                 raise pasted.wrong(flag, "needs --recompute-granularity full, not selective")
-    unread = [] if described else [f"--{flag}" for flag in _OF_MODEL.split() if flag in pasted]
+    table = flag_table("megatron").further
+    unread = [] if described else [f"--{flag}" for flag in table["model"]["flags"].split() if flag in pasted]
     if unread:
         text = f"without --num-layers the flags do not describe the model; without effect are {', '.join(unread)}"
         yield Note("model-flags-unused", text)
-    for flags, holds, needed in _NEEDS:
-        about_model = needed in ("--num-experts", "--multi-latent-attention", "--group-query-attention")
-        if (about_model and not described) or holds(pasted):
-            continue
-        yield from (_unused(flag, f"it needs {needed}") for flag in flags.split() if flag in pasted)
+    for need in table["needs"]:
+        lacking = None if need.get("of_model") and not described else _lacks(pasted, need)
+        if lacking is not None:
+            yield from (_unused(flag, f"it needs {lacking}") for flag in need["flags"].split() if flag in pasted)
 
 
 def _check_distributed_optimizer(pasted: Pasted, zero: int) -> None:

@@ -61,15 +61,8 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     framework = _framework(settings)
     why = "with torch.compile" if framework == _COMPILED else "without torch.compile"
     assumed = Note("assumed-framework", f"framework is not given: {framework}, for torchtitan {why}; give --framework")
-    fields: dict[str, Any] = {
-        "zero": 3,
-        "framework": framework,
-        "tp": 1,
-        "pp": 1,
-        "cp": 1,
-        "overlap_tp": False,
-        **settings.fields(table),
-    }
+    fields: dict[str, Any] = {"zero": 3, "framework": framework, **dict.fromkeys(("tp", "pp", "cp"), 1)}
+    fields |= {"overlap_tp": False, **settings.fields(table)}
     fields = {name: value for name, value in fields.items() if name not in ("ep", "etp") or value != 1}
     _data_parallel(settings, fields)
     gpus, says = _world(launch)
