@@ -327,8 +327,8 @@ def step_table(monkeypatch, tmp_path):
     FORMATS.names()  # What comes with traincast is there before it.
     monkeypatch.setattr(FORMATS, "_entries", dict(FORMATS._entries))
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "step_table", raising=False)
-    return importlib.import_module("step_table").STEP_TABLE
+    yield importlib.import_module("step_table").STEP_TABLE
+    del sys.modules["step_table"]
 
 
 def test_the_added_format_means_what_its_rows_say(step_table, tmp_path):  # noqa: ARG001

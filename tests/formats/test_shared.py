@@ -4,6 +4,7 @@ import pytest
 
 from traincast.diagnostics import Notebook, Remarks
 from traincast.errors import FormatError, InfeasibleError
+from traincast.formats.contract import Counted, Total, totals_of
 from traincast.formats.layout import (
     asked_dp,
     known_message_bytes,
@@ -11,9 +12,20 @@ from traincast.formats.layout import (
     replicas,
     warn_single_microbatch,
 )
-from traincast.formats.values import check_lines, filled_lines, number, shown, time_s, whole
+from traincast.formats.values import (
+    COLLECTIVES,
+    check_lines,
+    check_width,
+    filled_lines,
+    number,
+    read_cell,
+    shown,
+    time_s,
+    whole,
+)
 from traincast.job.options import LayoutOptions
 from traincast.units import RANGES
+from traincast.workload.words import Group, Operation, Phase
 
 DEGREES = {"tp": 2, "cp": 3, "pp": 4}
 
@@ -169,4 +181,37 @@ def test_a_remark_that_comes_again_is_one_note_at_its_first_line():
         ("c", "text of the first; 2 times, the last in line 6", "f:4"),
         ("a", "odder", "f:5"),
         ("b", "odd; 3 times, the last in line 9", "f:7"),
+    ]
+
+
+# --- rows of tables, totals
+
+
+def test_a_value_that_cannot_be_read_names_its_column_and_place():
+    assert read_cell(int, "7", "size", "f.csv", 3) == 7
+    with pytest.raises(FormatError, match=r"^f\.csv:3: column size: .*'x'"):
+        read_cell(int, "x", "size", "f.csv", 3)
+
+
+@pytest.mark.parametrize(("found", "listed"), [(["1"], "1: '1'"), (list("12345"), "5: '1', '2', '3', '4', ...")])
+def test_a_row_of_another_width_lists_what_it_has(found, listed):
+    check_width(["1", "2"], ["a", "b"], "fields", "f.csv", 3)
+    with pytest.raises(FormatError) as caught:
+        check_width(found, ["a", "b"], "fields", "f.csv", 3)
+    assert str(caught.value) == f"f.csv:3: a row has 2 fields (a, b); found {listed}"
+
+
+def test_collectives_are_those_of_the_workload_without_underscores():
+    assert list(COLLECTIVES) == ["ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BROADCAST", "REDUCE"]
+    assert all(each.name.replace("_", "") == name for name, each in COLLECTIVES.items())
+
+
+def test_totals_are_by_group_and_kind_and_a_time_is_known_where_all_parts_are():
+    compute = [Counted(Group.NONE, Phase.FORWARD, int(time_s > 0), time_s=time_s) for time_s in (0.1, 0.0, 0.2)]
+    sums = [Counted(Group.DP, Operation.ALL_REDUCE, 1, 8, time_s) for time_s in (0.5, None)]
+    found = list(totals_of([*sums, *compute, Counted(Group.TP, "all_gather", 3, 12)]))
+    assert found == [
+        Total(group="compute", what="forward", count=2, size_bytes=0, time_s=pytest.approx(0.3)),
+        Total(group="tp", what="all_gather", count=3, size_bytes=12, time_s=None),
+        Total(group="dp", what="all_reduce", count=2, size_bytes=16, time_s=None),
     ]

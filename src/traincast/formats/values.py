@@ -10,9 +10,13 @@ from typing import TypeVar
 
 from traincast.errors import FormatError
 from traincast.units import RANGES
+from traincast.workload.words import Operation
 
 MOST_LINES = 2**17
 """Lines of a workload or trace file: about ten seconds of reading; the longest known have some thousands."""
+
+COLLECTIVES = {each.name.replace("_", ""): each for each in Operation if 0 <= each <= Operation.REDUCE}
+"""Collectives as AICB and who follows it write them: ``ALLREDUCE`` to ``REDUCE``."""
 
 _LONGEST_NUMBER = 40
 _LONGEST_SHOWN = 40

@@ -15,7 +15,16 @@ from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
 from traincast.files import read_bytes
 from traincast.formats.aicb.header import COUNTED, Header, HeaderReader, policy, size_bytes
-from traincast.formats.values import check_lines, check_width, filled_lines, read_cell, shown, time_s, whole
+from traincast.formats.values import (
+    COLLECTIVES,
+    check_lines,
+    check_width,
+    filled_lines,
+    read_cell,
+    shown,
+    time_s,
+    whole,
+)
 from traincast.units import GIGA, counted
 from traincast.workload.words import Group, Operation, Phase
 
@@ -76,9 +85,8 @@ class Row:
 
     def cell(self, column: Column) -> Cell:
         """Return the cell of a column."""
-        if column is Column.FORWARD:
-            return self.forward
-        return self.input_grad if column is Column.INPUT_GRAD else self.weight_grad
+        found: Cell = getattr(self, column)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,23 +195,10 @@ class _Token(NamedTuple):
     suffix: Group | None
 
 
-_OPERATIONS = {
-    "ALLREDUCE": Operation.ALL_REDUCE,
-    "ALLGATHER": Operation.ALL_GATHER,
-    "REDUCESCATTER": Operation.REDUCE_SCATTER,
-    "ALLTOALL": Operation.ALL_TO_ALL,
-    "BROADCAST": Operation.BROADCAST,
-    "REDUCE": Operation.REDUCE,
-}
 _SUFFIXES = {
     "EP": Group.EP,
     "DP_EP": Group.EDP,
-    "EDP": Group.EDP,
-    "TP": Group.TP,
-    "DP": Group.DP,
-    "CP": Group.CP,
-    "PP": Group.PP,
-    "ETP": Group.ETP,
+    **{name: Group[name] for name in ("EDP", "TP", "DP", "CP", "PP", "ETP")},
 }
 _MOST_DEPENDENCY = 2**31 - 1
 """As SimAI stores it."""
@@ -227,9 +222,9 @@ def _token(text: str) -> _Token:
     if name == "NONE":
         return _Token(Operation.NONE, None)
     operation, _, suffix = name.partition("_")
-    if operation in _OPERATIONS and (not suffix or suffix in _SUFFIXES) and not name.endswith("_"):
-        return _Token(_OPERATIONS[operation], _SUFFIXES.get(suffix))
-    known = f"NONE, {', '.join(_OPERATIONS)}, alone or with _{', _'.join(_SUFFIXES)}"
+    if operation in COLLECTIVES and (not suffix or suffix in _SUFFIXES) and not name.endswith("_"):
+        return _Token(COLLECTIVES[operation], _SUFFIXES.get(suffix))
+    known = f"NONE, {', '.join(COLLECTIVES)}, alone or with _{', _'.join(_SUFFIXES)}"
     raise ValueError(f"unknown communication {shown(text)}; known: {known}")
 
 

@@ -84,12 +84,8 @@ def _mode(text: str) -> bool:
 # Key in lower case: field of Header (None: kept in `extra`) and reader of its value.
 _SINGLE: dict[str, tuple[str | None, Callable[[str], Any]]] = {
     "model_parallel_npu_group": ("tp", _whole),
-    "ep": ("ep", _whole),
     "expert_parallel_npu_group": ("ep", _whole),
-    "pp": ("pp", _whole),
-    "vpp": ("vpp", _whole),
-    "ga": ("ga", _whole),
-    "all_gpus": ("all_gpus", _whole),
+    **{name: (name, _whole) for name in ("ep", "pp", "vpp", "ga", "all_gpus")},
     "pp_comm": ("pp_message_bytes", size_bytes),
     "mode": ("inference", _mode),
     "dlrm_last_bottom_layer": (None, _whole),

@@ -68,11 +68,7 @@ def describe(file: AicbFile) -> Inspection:
             **declared,
         },
         layout={
-            "policy": header.policy,
-            "tp": header.tp,
-            "ep": header.ep,
-            "pp": header.pp,
-            "vpp": header.vpp,
+            **{name: getattr(header, name) for name in ("policy", "tp", "ep", "pp", "vpp")},
             "microbatches": header.ga,
             "world_size": header.all_gpus,
             "pp_message_bytes": header.pp_message_bytes,

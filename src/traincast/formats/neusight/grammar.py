@@ -16,7 +16,7 @@ from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
 from traincast.formats import values
 from traincast.formats.contract import Sniff
-from traincast.formats.values import check_lines, check_width, filled_lines, shown
+from traincast.formats.values import COLLECTIVES, check_lines, check_width, filled_lines, shown
 from traincast.workload.words import Group, Operation, Phase
 
 NEUSIGHT_DTYPE = "fp32"
@@ -35,13 +35,7 @@ COLUMNS = (
     "process_time",
 )
 
-_COLLECTIVES = {
-    "ALLREDUCE": Operation.ALL_REDUCE,
-    "ALLGATHER": Operation.ALL_GATHER,
-    "REDUCESCATTER": Operation.REDUCE_SCATTER,
-    "ALLTOALL": Operation.ALL_TO_ALL,
-    "BROADCAST": Operation.BROADCAST,
-}
+_COLLECTIVES = {name: each for name, each in COLLECTIVES.items() if each is not Operation.REDUCE}
 _ASYNC = "_ASYNC"
 _COLUMN_OBJECT = re.compile(r'\{\s*"name"\s*:\s*[\[{]')
 
