@@ -148,6 +148,13 @@ def test_negative_sizes_and_tolerances_say_so():
             finish_times(np.array([[0]]), np.array([size]), np.ones(1), tolerance)
 
 
+def test_finish_times_refuse_unknown_links_and_rates_of_nothing():
+    with pytest.raises(ProgramError, match="names a link that is none of the 1"):
+        finish_times(np.array([[3]]), np.ones(1), np.ones(1))
+    with pytest.raises(ProgramError, match="positive capacity"):
+        finish_times(np.array([[0]]), np.ones(1), np.zeros(1))
+
+
 def test_without_numba_the_reference_runs(monkeypatch):
     monkeypatch.setattr(flows, "find_spec", lambda _: None)
     routes = np.zeros((flows.KERNEL_FROM_HOPS, 1), dtype=int)

@@ -12,8 +12,10 @@ from traincast import api
 from traincast.errors import ConfigError, ProgramError
 from traincast.fabric.contention import network_factor
 from traincast.fabric.graph import build_fabric
+from traincast.fabric.topologies.dimensions import dimensions_fabric
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import TOPOLOGIES, FabricSpec
+from traincast.hardware.network import Dimension
 
 H100 = load_cluster("h100")
 WORLD = 128
@@ -169,6 +171,19 @@ def test_nodes_are_filled_up_and_small_worlds_work():
     assert build("fat-tree", world=9, nodes_per_leaf=2).network.gpus == 16
     for kind, numbers in SPECS.items():
         assert build(kind, world=1, **numbers).network.gpus >= 1
+
+
+def test_every_line_of_two_switched_dimensions_has_a_switch_of_its_own():
+    dimensions = (Dimension("Switch", 4, 1e9), Dimension("Switch", 2, 2e9))
+    graph = dimensions_fabric(dimensions, gpus_per_node=4, description="two")
+    network = graph.network
+    assert network.counts == {"GPUs": 8, "switches": 2 + 4, "links": 2 * 8 + 2 * 8}
+    for ends in (network.source_L, network.target_L):
+        at_switches = np.bincount(ends, minlength=14)[8:]
+        assert at_switches.tolist() == [4, 4, 2, 2, 2, 2]
+    source, target = (each.ravel() for each in np.meshgrid(np.arange(8), np.arange(8)))
+    assert_routes_lead(graph, source, target)
+    assert graph.nic_bytes_per_s == 2e9
 
 
 def test_unknown_gpus_say_so():
