@@ -127,7 +127,7 @@ def test_empty_flows_end_at_once_and_links_bound_the_rest():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (([[0, 3]], [1.0, 1.0]), "names a link that is none of the 2"),
+        (([[0, 2]], [1.0, 1.0]), "names a link that is none of the 2"),
         (([[0, -2]], [1.0, 1.0]), "names a link"),
         (([[0]], [0.0]), "positive capacity"),
         (([[0]], [1.0], [-1.0]), "positive weight"),
