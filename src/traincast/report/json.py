@@ -5,18 +5,16 @@ ignores those it does not know. Source: docs of the command line, "Every --json 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
+from dataclasses import MISSING, asdict, fields
+from typing import TYPE_CHECKING, BinaryIO, TypedDict, get_type_hints
 
 import msgspec
 
-from traincast.diagnostics import Note
 from traincast.errors import FormatError
-from traincast.files import InputFile
 from traincast.report.checks import check_numbers, check_whole
 from traincast.report.files import file_report
 from traincast.report.plain import Plain, plain
-from traincast.simulation.result import CollectiveResult, JobFacts, PartResult, Peak, RankResult, Result
+from traincast.simulation.result import Result
 
 if TYPE_CHECKING:
     from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
@@ -29,10 +27,6 @@ if TYPE_CHECKING:
     from traincast.formats.contract import Inspection
     from traincast.hardware.cluster import Cluster
     from traincast.model.model import Model
-
-# Counts stay integers in dicts that hold counts and seconds, so that a document read and
-# written again has the same bytes.
-_Numbers = dict[str, int | float]
 
 
 class _Interval(TypedDict):
@@ -54,38 +48,24 @@ class _WhatIf(TypedDict):
     saving_s: int | float
 
 
-class _Document(msgspec.Struct, kw_only=True):
-    """The keys of ``traincast.result/1`` in their order; those with a default may be absent."""
-
-    schema: str
-    iteration_time_s: float
-    breakdown_s: dict[str, float]
-    ranks: tuple[RankResult, ...]
-    job: JobFacts | None = None
-    parallel: dict[str, int | str]
-    interval: _Interval | None = None
-    tokens_per_s_per_gpu: float | None = None
-    tflops_per_gpu: float | None = None
-    mfu: float | None = None
-    hfu: float | None = None
-    mfu_peak: Peak | None = None
-    mfu_16_bit: float | None = None
-    hfu_16_bit: float | None = None
-    memory_bytes: tuple[_Numbers, ...] | None = None
-    collectives: tuple[CollectiveResult, ...]
-    stragglers: tuple[_Straggler, ...] = ()
-    what_if: tuple[_WhatIf, ...] = ()
-    measured_s: float | None = None
-    parts: tuple[PartResult, ...] = ()
-    inputs: tuple[InputFile, ...]
-    cluster: dict[str, Any]
-    assumptions: tuple[Note, ...] = ()
-    warnings: tuple[Note, ...] = ()
-    run: dict[str, Any] | None = None
-    version: str = ""
+def _contract() -> type[msgspec.Struct]:
+    """Return ``traincast.result/1`` as a type: the fields of a `Result`; those with a default may be absent."""
+    stricter = {
+        "interval": _Interval | None,
+        "stragglers": tuple[_Straggler, ...],
+        "what_if": tuple[_WhatIf, ...],
+    }
+    types = {**get_type_hints(Result, localns={"Program": object, "Timeline": object}), **stricter}
+    kept = [each for each in fields(Result) if each.compare]
+    return msgspec.defstruct(
+        "Document",
+        [(each.name, types[each.name], *(() if each.default is MISSING else (each.default,))) for each in kept],
+        kw_only=True,
+    )
 
 
-RESULT_KEYS = _Document.__struct_fields__
+_Document = _contract()
+RESULT_KEYS = ("schema", *_Document.__struct_fields__)
 """Every key of ``traincast.result/1``, in order."""
 
 

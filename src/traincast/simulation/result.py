@@ -123,19 +123,14 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A simulated step."""
+    """A simulated step; its fields, in their order, are the keys of ``traincast.result/1`` after ``schema``."""
 
     iteration_time_s: float
     breakdown_s: dict[str, float]
     ranks: tuple[RankResult, ...]
-    parallel: dict[str, int | str]
     job: JobFacts | None = None
     """What was forecast; None for a file, which does not say it."""
-    collectives: tuple[CollectiveResult, ...]
-    inputs: tuple[InputFile, ...]
-    cluster: dict[str, object]
-    assumptions: tuple[Note, ...] = ()
-    warnings: tuple[Note, ...] = ()
+    parallel: dict[str, int | str]
     interval: dict[str, float] | None = None
     tokens_per_s_per_gpu: float | None = None
     tflops_per_gpu: float | None = None
@@ -150,10 +145,16 @@ class Result:
     """Model FLOP/s over the dense 16-bit peak, whatever type the GEMMs run in."""
     hfu_16_bit: float | None = None
     memory_bytes: tuple[dict[str, int | float], ...] | None = None
+    """Of each stage. Counts stay integers, so that a document read and written again has the same bytes."""
+    collectives: tuple[CollectiveResult, ...]
     stragglers: tuple[dict[str, int | float], ...] = ()
     what_if: tuple[dict[str, object], ...] = ()
     measured_s: float | None = None
     parts: tuple[PartResult, ...] = ()
+    inputs: tuple[InputFile, ...]
+    cluster: dict[str, object]
+    assumptions: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
     run: dict[str, object] | None = None
     """All that is needed to run it again (`traincast.job.record`); None where an older version wrote the result."""
     version: str = ""
