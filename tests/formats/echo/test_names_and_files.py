@@ -27,13 +27,13 @@ def write(folder, name, rank, ends_ms=(10.0, 20.0)):
     return path
 
 
-def facts(name):
+def said_by(name):
     found = parse_name(Path(name))
     return {key: getattr(found, key) for key in found.__dataclass_fields__ if getattr(found, key) is not None}
 
 
 def test_a_name_of_a_dense_run():
-    assert facts("wd8_tp2_pp4_numl40_bs2_GPT2BPETokenizer_rank7_20240923205004.txt") == {
+    assert said_by("wd8_tp2_pp4_numl40_bs2_GPT2BPETokenizer_rank7_20240923205004.txt") == {
         "prefix": "wd8_tp2_pp4_numl40_bs2_GPT2BPETokenizer",
         "world": 8, "tp": 2, "pp": 4, "layers": 40, "micro_batch": 2, "rank": 7,
         "stamp": datetime(2024, 9, 23, 20, 50, 4),
@@ -42,7 +42,7 @@ def test_a_name_of_a_dense_run():
 
 def test_a_name_of_an_expert_run_and_its_folder():
     name = "pp1_tp1_exp4_expn8_dp16_nl8_hs2048_sl1024/wd16_tp1_pp1_exp4_expNum8_l8_bs1_rank3_20250301101500.txt"
-    assert facts(name) == {
+    assert said_by(name) == {
         "prefix": "wd16_tp1_pp1_exp4_expNum8_l8_bs1",
         "world": 16, "tp": 1, "pp": 1, "dp": 16, "ep": 4, "experts": 8, "layers": 8, "micro_batch": 1, "rank": 3,
         "hidden": 2048, "sequence": 1024, "stamp": datetime(2025, 3, 1, 10, 15),
@@ -60,7 +60,7 @@ def test_a_name_of_an_expert_run_and_its_folder():
     ],
 )
 def test_a_name_says_what_it_says(name, expected):
-    assert facts(name) == expected
+    assert said_by(name) == expected
 
 
 def test_the_example_folder_is_one_run():
