@@ -18,17 +18,8 @@ import numpy as np
 from traincast.diagnostics import Note, Notebook
 from traincast.errors import ConfigError, FormatError
 from traincast.files import input_of
+from traincast.formats.echo import experts
 from traincast.formats.echo.clocks import align
-from traincast.formats.echo.experts import (
-    ExpertLayer,
-    ExpertScaling,
-    changes_loads,
-    exchanges_tokens,
-    layers_of,
-    received_over_routed,
-    say_of_scaled_experts,
-    warn_of_untraced_experts,
-)
 from traincast.formats.echo.files import Run, only_run
 from traincast.formats.echo.inspection import trace_warnings
 from traincast.formats.echo.layout import Layouts, decide_layouts
@@ -87,18 +78,18 @@ class _Replay:
 
     @property
     def scales_experts(self) -> bool:
-        return changes_loads(self.run, self.options)
+        return experts.changes_loads(self.run, self.options)
 
     def workload(self) -> Workload:
         parallel = self.layouts.target
-        scaled = self.scales_experts and exchanges_tokens(self.run)
+        scaled = self.scales_experts and experts.exchanges_tokens(self.run)
         loads = expert_loads(self.options, parallel.ep) if scaled else None
         load_W = np.ones(parallel.world_size) if loads is None else load_of_rank(parallel, loads)
         stages: dict[float, Stages] = {}
         for load in np.unique(load_W).tolist():
             # what is noted of the stages is the same for every load
             notes = Notebook(self.notes.path) if stages else self.notes
-            scaling = ExpertScaling(load, loads) if self.scales_experts else None
+            scaling = experts.ExpertScaling(load, loads) if self.scales_experts else None
             works = self._works(replace(self.conversion, scaling=scaling), notes)
             stages[load] = Stages(self.run, self.layouts, works, notes)
         numbers: dict[tuple[int, tuple[int, int], float], int] = {}
@@ -170,7 +161,9 @@ class _Replay:
         """Return the tokens of each rank's experts over the mean as traced; None where there are no experts."""
         if self.scales_experts:
             return None
-        load_of = {rank: received_over_routed(layers_of(trace.ops)) for rank, trace in self.run.traces.items()}
+        load_of = {
+            rank: experts.received_over_routed(experts.layers_of(trace.ops)) for rank, trace in self.run.traces.items()
+        }
         if all(load is None for load in load_of.values()):
             return None
         return np.array([load_of[rank] or 0.0 for rank in sources], dtype=np.float64)
@@ -227,23 +220,23 @@ class _Replay:
                 )
                 notes.warn("passes-differ", text, None)
         if self.scales_experts:
-            say_of_scaled_experts(run, self.options, loads, notes)
-        elif exchanges_tokens(run):
-            warn_of_untraced_experts(run, self.layouts.traced, notes)
+            experts.say_of_scaled_experts(run, self.options, loads, notes)
+        elif experts.exchanges_tokens(run):
+            experts.warn_of_untraced_experts(run, self.layouts.traced, notes)
 
     def _warn_of_unused(self) -> None:
         """Warn of flags that change nothing."""
-        options, real, experts = self.options, not self.run.is_profile, exchanges_tokens(self.run)
-        fixed = not (self.scales_experts and experts)
+        options, real, routed = self.options, not self.run.is_profile, experts.exchanges_tokens(self.run)
+        fixed = not (self.scales_experts and routed)
         unused = {
-            "--ep": options.ep is not None and not experts,
-            "--etp": options.etp is not None and not experts,
+            "--ep": options.ep is not None and not routed,
+            "--etp": options.etp is not None and not routed,
             "--expert-imbalance": options.expert_imbalance is not None and fixed,
             "--expert-loads": options.expert_loads is not None and fixed,
             "--pp-comm": options.pp_message_bytes is not None and real and options.comm != "model",
         }
         for flag in [flag for flag, idle in unused.items() if idle]:
-            measured = (real and experts) or flag == "--pp-comm"
+            measured = (real and routed) or flag == "--pp-comm"
             why = "its times are as measured (give --comm model)" if measured else "no experts exchange tokens"
             self.notes.warn(f"{flag[2:]}-unused", f"{flag} changes nothing in this trace: {why}", None)
 
@@ -260,13 +253,13 @@ def traced_loads(paths: Sequence[Path], ep: int | None = None) -> tuple[ExpertLo
         If the files are not of one run, show no expert layers, or lack an expert rank.
     """
     run, place = only_run(paths), str(paths[0])
-    layers_W = {rank: layers_of(trace.ops) for rank, trace in run.traces.items()}
+    layers_W = {rank: experts.layers_of(trace.ops) for rank, trace in run.traces.items()}
     if not any(layers_W.values()):
         raise FormatError("shows no tokens of experts: there are no pairs of all-to-alls over ep", place)
     named = run.first.name.ep
     layout = decide_layouts(run, LayoutOptions(ep=ep if named is None else None), Notebook(place)).traced
     place_W = expert_rank_W(layout)
-    layers_E: dict[int, list[ExpertLayer]] = defaultdict(list)
+    layers_E: dict[int, list[experts.ExpertLayer]] = defaultdict(list)
     for rank, layers in layers_W.items():
         layers_E[int(place_W[rank])] += layers
     missing = [str(expert) for expert in range(layout.ep) if not layers_E[expert]]
@@ -274,12 +267,12 @@ def traced_loads(paths: Sequence[Path], ep: int | None = None) -> tuple[ExpertLo
         raise FormatError(
             f"lacks the trace of any rank with expert rank {', '.join(missing)} of {layout.ep}; give them too", place
         )
-    share_E = [received_over_routed(layers_E[expert]) or 0.0 for expert in range(layout.ep)]
+    share_E = [experts.received_over_routed(layers_E[expert]) or 0.0 for expert in range(layout.ep)]
     mean = math.fsum(share_E) / layout.ep
     if not mean:
         raise FormatError("gives no expert rank any tokens", place)
     loads = tuple(share / mean for share in share_E)
-    most = max(received_over_routed([layer]) or 0.0 for layers in layers_E.values() for layer in layers)
+    most = max(experts.received_over_routed([layer]) or 0.0 for layers in layers_E.values() for layer in layers)
     text = f"from {counted(len(run.traces), 'traced rank')}, {describe(loads)}" if len(loads) > 1 else "one expert rank"
     single = f"; the mean of all layers, microbatches and groups, of which single ones had up to {most / mean:.3g} x"
     return loads, Note("expert-loads-traced", text + single, place)
