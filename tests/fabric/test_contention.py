@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from traincast.errors import ProgramError, UnknownNameError
 from traincast.fabric.contention import network_factor
 from traincast.fabric.graph import build_fabric
-from traincast.fabric.patterns import PATTERNS, flows_of
+from traincast.fabric.patterns import PATTERNS, flow_count, flows_of
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec
 
@@ -170,6 +170,8 @@ def test_wrong_input_says_so():
     graph = build("non-blocking")
     with pytest.raises(UnknownNameError, match="all-to-all"):
         network_factor("star", DP, graph)
+    with pytest.raises(UnknownNameError, match="all-to-all"):
+        flow_count("star", 8)
     with pytest.raises(ProgramError, match="1 patterns for 8 groups"):
         network_factor(["ring"], DP, graph)
     with pytest.raises(ProgramError, match="none of the 64"):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from support import write_cluster
 from traincast import api
 from traincast.errors import ConfigError, FormatError, ProgramError
 from traincast.fabric.contention import network_factor
@@ -151,6 +152,16 @@ def test_a_gpu_without_a_nic_is_reported_and_refused(tmp_path):
     lines[0] = " ".join([*counts[:4], str(int(counts[4]) + 1), counts[5]])
     (tmp_path / "switched.txt").write_text("\n".join([*lines, "32 40 400Gbps 0.0005ms 0"]) + "\n")
     assert api.inspect(tmp_path / "switched.txt").oddities == ()
+
+
+def test_the_first_of_several_gpus_without_a_nic_is_named(tmp_path):
+    path = without_nic(without_nic(simai(tmp_path / "cut.txt"), 9), 5)
+    with pytest.raises(ConfigError, match="no link that leads from GPU 5 out of its node"):
+        build(path, world=8)
+    assert build(path, world=5).network.gpus == 32
+    cluster = write_cluster(tmp_path / "mine.toml", fabric={"file": "cut.txt", "routing": "ecmp"})
+    with pytest.raises(ConfigError, match="no link that leads from GPU 5"):
+        api.inspect(cluster)
 
 
 @pytest.mark.parametrize(
