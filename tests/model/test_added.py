@@ -126,6 +126,7 @@ def test_it_is_forecast_and_run_again_from_the_result(recurrent, tmp_path):
         ('blocks = ["latent_attention", "mlp"]', "attention.latent"),
         ('blocks = ["attention", "experts"]', "give experts"),
         ("settings = { gate_width = 5 }", "settings.gate_width"),
+        ("settings = { gate_width = 5 }", "its blocks read nothing"),
         ("settings = 5", "table of numbers"),
         ('settings = { gate_width = "wide" }', "settings.gate_width"),
     ],
@@ -136,6 +137,14 @@ def test_what_names_no_block_is_refused(tmp_path, over, said):
     with pytest.raises(ConfigError, match=re.escape(said)) as refused:
         load_model(str(path))
     assert str(path) in str(refused.value)
+
+
+def test_a_number_that_no_block_reads_is_refused_with_those_that_are_read(recurrent, tmp_path):  # noqa: ARG001
+    path = tmp_path / "model.toml"
+    settings = "{ recurrence_width = 64, gate_width = 5 }"
+    path.write_text(f'base = "llama3-8b"\nblocks = ["recurrence", "mlp"]\nsettings = {settings}\n')
+    with pytest.raises(ConfigError, match=r"settings\.gate_width.*its blocks read recurrence_width"):
+        load_model(str(path))
 
 
 def test_a_block_that_misses_its_number_says_so(recurrent, tmp_path):  # noqa: ARG001

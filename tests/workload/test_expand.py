@@ -225,3 +225,11 @@ def test_a_rank_with_nothing_to_do():
     program = expanded(HandMade(Parallel()).template().workload())
     assert len(program) == 0
     assert timed(program).step_s == 0
+
+
+def test_streams_are_numbered_rank_by_rank():
+    made = HandMade(Parallel(pp=2, microbatches=2)).template(forward=[compute(1), collective(2, blocking=False)])
+    program = expanded(made.workload())
+    rank_N = np.repeat(np.arange(len(program.rank_R)), np.diff(program.op_ptr_R1))
+    assert len(program.rank_R) == 2
+    assert program.stream_N.tolist() == (rank_N * len(Stream) + program.ops.stream_T[program.row_N]).tolist()

@@ -146,3 +146,15 @@ def test_uneven_layers_are_held_where_they_are():
     layer = first - even
     # Embedding and head are alike, but for the norm before the head.
     assert first - last == 2 * layer - TINY.hidden
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_gradients_in_shares_with_copies_are_summed_over_the_copies_once(overlap):
+    """ZeRO-2 reduces every microbatch's gradients inside a shard, and sums over the shards' copies at the end."""
+    job = job_of(gpus=8, zero=2, shard=4, global_batch=16, overlap_grad_reduce=overlap)
+    (stage,) = stages_of(job, 8)
+    found, dense = exchanged(job, "backward"), stage.weights().trained_dense
+    assert job.parallel.microbatches == 2
+    width = job.framework.grad_reduce_bytes
+    assert found[Group.SHARD, Operation.REDUCE_SCATTER] == 2 * dense * width
+    assert found[Group.REPLICA, Operation.ALL_REDUCE] == -(-dense // 4) * width
