@@ -79,7 +79,7 @@ COMMANDS = {
     "compare": {"a", "b", "--json", "--ranks"},
     "calibrate": {"files", "--cluster", "--gpu", "--out", "--table", "--json"},
     "validate": {"file", "--cluster", "--by", "--cv", "--kind", "--out", "--json"},
-    "collective": {"op", "--size", "--gpus", "--nodes", "--cluster", "--json"},
+    "collective": {"op", "--size", "--gpus", "--nodes", "--cluster", "--algorithm", "--json"},
     "operator": {
         *("family", "--batch", "--m", "--n", "--k", "--rows", "--groups", "--queries", "--seq", "--keys"),
         *("--heads", "--kv-heads", "--qk-dim", "--head-dim", "--v-dim", "--width", "--tokens", "--elements"),
