@@ -137,17 +137,10 @@ class StepOptions:
 
     def __post_init__(self) -> None:
         """Refuse names that do not exist and numbers that mean nothing."""
-        rates = {_spelled_group(group): rate for group, rate in self.busbw_bytes_per_s.items()}
+        rates = dict(_checked_rate(group, rate) for group, rate in self.busbw_bytes_per_s.items())
         object.__setattr__(self, "busbw_bytes_per_s", rates)
         self._check_overlap()
         check_gpus_used(self.gpus_used_per_node)
-        for group, rate in self.busbw_bytes_per_s.items():
-            name, dot, operation = group.partition(".")
-            if name not in GROUP_NAMES:
-                raise ConfigError(f"unknown group {name!r}; {known_names(name, GROUP_NAMES)}", "busbw")
-            if dot and operation not in OPERATIONS:
-                raise ConfigError(f"unknown operation {operation!r}; {known_names(operation, OPERATIONS)}", "busbw")
-            RANGES["rate"].checked(rate, f"busbw.{group}")
         for rank, factor in self.compute_slowdown.items():
             RANGES["rank"].checked(rank, "slow")
             RANGES["factor"].checked(factor, f"slow.{rank}")
@@ -155,7 +148,12 @@ class StepOptions:
     def _check_overlap(self) -> None:
         if not isinstance(self.overlap_slowdown, Mapping):
             # A number alone is for all classes, as on the command line.
-            object.__setattr__(self, "overlap_slowdown", _of_all_classes(self.overlap_slowdown))
+            try:
+                share = checked_field("overlap_slowdown", self.overlap_slowdown)
+            except ConfigError as error:
+                text = f"{error}, or such numbers by class ({', '.join(OVERLAP_CLASSES)})"
+                raise ConfigError(text, "overlap_slowdown") from None
+            object.__setattr__(self, "overlap_slowdown", dict.fromkeys(OVERLAP_CLASSES, share))
         for name, slowdown in self.overlap_slowdown.items():
             if name not in OVERLAP_CLASSES:
                 raise ConfigError(f"unknown class {name!r}; {known_names(name, OVERLAP_CLASSES)}", "overlap_slowdown")
@@ -173,11 +171,16 @@ class SimulateOptions(StepOptions):
     """A cluster, or the name of a preset or of a GPU, or the path of a TOML; None is ``h100``, an assumption."""
 
 
-def _spelled_group(typed: str) -> str:
-    """Return ``TP`` or ``tp.All-Reduce`` as ``tp`` and ``tp.all_reduce``."""
+def _checked_rate(typed: str, rate: float) -> tuple[str, float]:
+    """Return ``TP`` or ``tp.All-Reduce`` as ``tp`` or ``tp.all_reduce``, and its rate."""
     name, dot, operation = typed.partition(".")
-    spelled = find_name(operation, OPERATIONS) or operation
-    return f"{find_name(name, GROUP_NAMES) or name}{dot}{spelled}"
+    group, op = find_name(name, GROUP_NAMES), find_name(operation, OPERATIONS)
+    if group is None:
+        raise ConfigError(f"unknown group {name!r}; {known_names(name, GROUP_NAMES)}", "busbw")
+    if dot and op is None:
+        raise ConfigError(f"unknown operation {operation!r}; {known_names(operation, OPERATIONS)}", "busbw")
+    key = f"{group}{dot}{op or ''}"
+    return key, RANGES["rate"].checked(rate, f"busbw.{key}")
 
 
 def _spell(options: object, name: str, known: Iterable[str]) -> None:
@@ -191,23 +194,8 @@ def _spell(options: object, name: str, known: Iterable[str]) -> None:
     object.__setattr__(options, name, found)
 
 
-def _of_all_classes(slowdown: object) -> dict[str, float]:
-    try:
-        share = checked_field("overlap_slowdown", slowdown)
-    except ConfigError as error:
-        text = f"{error}, or such numbers by class ({', '.join(OVERLAP_CLASSES)})"
-        raise ConfigError(text, "overlap_slowdown") from None
-    return dict.fromkeys(OVERLAP_CLASSES, share)
-
-
 def check_gpus_used(value: object, most: int | None = None, node_of: str = "") -> None:
-    """Refuse what is no number of GPUs of a node (where it is known, of at most `most`) and none of `NODE_USES`.
-
-    Raises
-    ------
-    ConfigError
-        If it is none of these.
-    """
+    """Refuse what is no number of GPUs of a node (where it is known, of at most `most`) and none of `NODE_USES`."""
     if value is None or value in NODE_USES:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
