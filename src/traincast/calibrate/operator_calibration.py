@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.calibrate.kind import FloatArray
+from traincast.calibrate.kind import FloatArray, IntArray
 from traincast.calibrate.kinds.operators import operators_of
 from traincast.calibrate.operator_fit import (
     FEWEST,
@@ -167,14 +167,17 @@ def _held_out(sample: Sample, start: FamilyConstants, known: OperatorConstants, 
     if len(sample) < FEWEST + FOLDS:
         return None
     predicted_N = np.full(len(sample), np.nan)
-    # By rising time, so that each part holds small and large shapes.
+    for inside, outside in _folds(sample):
+        fitted = constants_from_few(sample.select(inside), start, known, events=events)
+        predicted_N[outside] = predict(_lent(sample.select(outside), fitted, known), fitted)
+    return statistics(predicted_N, sample.time_s_N)
+
+
+def _folds(sample: Sample) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield the timings inside and outside of each fit, by rising time: each part has small and large shapes."""
     rank_N = np.argsort(np.argsort(sample.time_s_N, kind="stable"), kind="stable")
     for fold in range(FOLDS):
-        inside, outside = np.flatnonzero(rank_N % FOLDS != fold), np.flatnonzero(rank_N % FOLDS == fold)
-        fitted = constants_from_few(sample.select(inside), start, known, events=events)
-        left = _lent(sample.select(outside), fitted, known)
-        predicted_N[outside] = predict(left, fitted)
-    return statistics(predicted_N, sample.time_s_N)
+        yield np.flatnonzero(rank_N % FOLDS != fold), np.flatnonzero(rank_N % FOLDS == fold)
 
 
 def _start(known: OperatorConstants, gpu: Gpu, family: str, dtype: str) -> FamilyConstants:
@@ -280,13 +283,8 @@ def _slowed(price: FloatArray, factor: float, event_s: float) -> FloatArray:
 
 def _fold_error(sample: Sample, start: FamilyConstants, free: Sequence[str]) -> float:
     """Return the mean absolute logarithm over fifths of the timings, each predicted by a fit to the others."""
-    order = np.argsort(sample.time_s_N, kind="stable")
-    fold_N = np.empty(len(sample), np.int64)
-    fold_N[order] = np.arange(len(sample)) % FOLDS
     errors: list[FloatArray] = []
-    for fold in range(FOLDS):
-        inside, outside = (np.flatnonzero(which) for which in (fold_N != fold, fold_N == fold))
-        fitted = fit_constants(sample.select(inside), start, free)
-        left = sample.select(outside)
+    for inside, outside in _folds(sample):
+        fitted, left = fit_constants(sample.select(inside), start, free), sample.select(outside)
         errors.append(np.abs(np.log(predict(left, fitted) / left.time_s_N)))
     return float(np.mean(np.concatenate(errors)))

@@ -50,21 +50,9 @@ BY_COST = "by-cost"
 GIB = 2**30
 
 
-class FlopCount(NamedTuple):
-    """How a source counts the FLOP that it divides by the step."""
-
-    full_attention: bool
-    """Causal attention counted as the full square, not as its half."""
-    recompute: float
-    """Factor for recomputed layers inside the count: 4/3, or 1."""
-
-
-FLOP_COUNTS = {
-    "causal": FlopCount(False, 1.0),
-    "full": FlopCount(True, 1.0),
-    "full+recompute": FlopCount(True, 4 / 3),
-}
-"""What the column ``flop_count`` may say."""
+FLOP_COUNTS = {"causal": (1, 1.0), "full": (2, 1.0), "full+recompute": (2, 4 / 3)}
+"""How the FLOP are counted that are divided by the step, by what ``flop_count`` says: causal attention as its half (1)
+or the full square (2), and the factor for recomputed layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,12 +250,12 @@ def measured_step_s(row: Row, model: Model) -> float | None:
     if metric not in ("tflops_per_gpu", "mfu_pct") or not known or "flop_count" not in row.cells:
         return None
     # The source's own count of FLOP by its FLOP per second.
-    count = FLOP_COUNTS.get(row.cells["flop_count"])
-    if count is None:
+    if row.cells["flop_count"] not in FLOP_COUNTS:
         raise row.wrong("flop_count", f"it must be one of {', '.join(FLOP_COUNTS)}")
+    squares, recompute = FLOP_COUNTS[row.cells["flop_count"]]
     flops = token_flops(model, row.count("seq_len"))
-    attention = flops.attention_core * (2 if count.full_attention and model.attention.causal else 1)
-    per_token = 3 * ((flops.matrices - flops.head + attention) * count.recompute + flops.head)
+    attention = flops.attention_core * (squares if model.attention.causal else 1)
+    per_token = 3 * ((flops.matrices - flops.head + attention) * recompute + flops.head)
     value = row.number("measured_value")
     if metric == "tflops_per_gpu":
         per_gpu = value * 1e12

@@ -170,7 +170,8 @@ def _kind(table: Table) -> Kind:
     if kind is None:
         known = ", ".join(each.title for each in KINDS.entries())
         raise FormatError(
-            f"holds no measurements of a known kind ({known}); its first columns are {', '.join(table.columns[:8])}",
+            f"holds no measurements of a known kind ({known}); its first columns are {', '.join(table.columns[:8])}; "
+            "docs/measurements.md lists the columns of each",
             table.path,
             1,
         )
@@ -184,9 +185,9 @@ def _groupings(kind: Kind, by: Sequence[str], leave_out: str | None) -> tuple[st
     if unknown is not None:
         raise ConfigError(f"{kind.title} cannot be grouped by {unknown!r}; {known_names(unknown, kind.by)}", "by")
     if leave_out is not None and leave_out not in kind.leaves_out:
-        known = known_names(leave_out, kind.leaves_out) if kind.leaves_out else "they have no constants to fit"
+        known = known_names(leave_out, kind.leaves_out) if kind.leaves_out else "nothing here is fitted to them"
         if leave_out in IN_STUDIES:
-            known += "; studies/board.py of the repository fits what is shipped again"
+            known += "; studies/board.py of the repository fits the shipped constants again without it"
         raise ConfigError(f"{kind.title} cannot leave out {leave_out!r}; {known}", "cv")
     return tuple(dict.fromkeys(by)) or kind.shown or kind.by
 

@@ -317,6 +317,11 @@ def predict_memory(table: Table, request: Request) -> Predictions:
     measured = np.array([run.peak_bytes for run, _ in kept], np.float64)
     predicted = np.array([found.peak_bytes for _, found in kept], np.float64)
     notes = [_verdicts(outcome, found) for outcome, found in sorted(judged.items())]
+    if kept:
+        # How far the model is off: the deviation that `traincast.estimate.memory.fits` takes.
+        within = format_share(float(np.quantile(np.abs(np.log(measured / predicted)), ONE_DEVIATION)))
+        what = f"{within} (logarithm of measured over predicted memory)"
+        notes.append(Note("spread", f"{format_share(ONE_DEVIATION, 0)} of the runs lie within {what}"))
     return Predictions(
         ids=tuple(run.id for run, _ in kept),
         measured=measured,
@@ -325,7 +330,7 @@ def predict_memory(table: Table, request: Request) -> Predictions:
         groupings=tuple(Grouping.of(name, [run.groups[name] for run, _ in kept]) for name in MEMORY_GROUPINGS),
         skipped=tuple(skipped),
         rows=table.size,
-        notes=(*notes, *_spread(measured, predicted), *assumed_frameworks([run for run, _ in kept])),
+        notes=(*notes, *assumed_frameworks([run for run, _ in kept])),
     )
 
 
@@ -339,18 +344,6 @@ def _verdicts(outcome: str, found: list[RunMemory]) -> Note:
         f"{refused} are refused ({shares[1]}): their chance of not fitting is above "
         f"{format_share(REFUSED_ABOVE, 0)}",
     )
-
-
-def _spread(measured: FloatArray, predicted: FloatArray) -> list[Note]:
-    """Say how far the model is off: the deviation that `traincast.estimate.memory.fits` takes."""
-    if not measured.size:
-        return []
-    within = float(np.quantile(np.abs(np.log(measured / predicted)), ONE_DEVIATION))
-    text = (
-        f"{format_share(ONE_DEVIATION, 0)} of the runs lie within {format_share(within)} (logarithm of measured over "
-        "predicted memory)"
-    )
-    return [Note("spread", text)]
 
 
 KIND = KINDS.register("training-runs")(
