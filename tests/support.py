@@ -21,8 +21,7 @@ from traincast.simulation.result import Result
 from traincast.simulation.step import Setting
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.expand import expand
-from traincast.workload.fold import unfolded
-from traincast.workload.groups import rank_groups
+from traincast.workload.groups import rank_groups, unfolded
 from traincast.workload.ops import Op
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Phase, Stream

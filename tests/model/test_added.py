@@ -63,6 +63,13 @@ def test_it_is_counted(recurrent):
     assert layer_flops(recurrent, 0, TOKENS).attention_core == 0
 
 
+def test_it_is_among_what_is_printed_of_a_model(recurrent, tmp_path):
+    printed = CliRunner().invoke(cli, ["models", str(tmp_path / "recurrent-8b.toml")], catch_exceptions=False).stdout
+    counted = f"{20 * (sum(PROJECTIONS) + WIDTH) / 1e9:.3g} B"
+    assert next(line.split()[2:4] for line in printed.splitlines() if "other blocks" in line) == counted.split()
+    assert recurrent.name == "recurrent-8b"
+
+
 def test_its_module_is_recomputed_by_name(recurrent):
     none, again = (
         hardware_flops_per_token(recurrent, TOKENS, how, modules=("recurrence",)) for how in ("none", "selective")

@@ -11,8 +11,7 @@ from traincast.api import read
 from traincast.fabric.placement import locations, place_job
 from traincast.hardware.clusters import load_cluster
 from traincast.job.options import make_options
-from traincast.workload.fold import fold, unfolded
-from traincast.workload.groups import rank_groups
+from traincast.workload.groups import fold, rank_groups, unfolded
 from traincast.workload.words import Group
 
 

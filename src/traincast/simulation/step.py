@@ -23,8 +23,7 @@ from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers
 from traincast.simulation.settle import Loop, Settled
 from traincast.units import counted, format_size
 from traincast.workload.expand import expand
-from traincast.workload.fold import fold, unfolded
-from traincast.workload.groups import GroupTable, rank_groups
+from traincast.workload.groups import GroupTable, fold, rank_groups, unfolded
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group

@@ -15,8 +15,7 @@ import numpy as np
 
 from traincast.errors import ProgramError
 from traincast.schedules.plan import SchedulePlan
-from traincast.workload.fold import Fold, group_colours
-from traincast.workload.groups import GroupTable
+from traincast.workload.groups import Fold, GroupTable, group_colours
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable
 from traincast.workload.program import GroupInstance, Program
 from traincast.workload.sequence import Sequence, SequenceBuilder

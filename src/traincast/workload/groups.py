@@ -1,15 +1,20 @@
-"""Communication groups as tables of members, in Megatron's rank order.
+"""Communication groups as tables of members, in Megatron's rank order, and which ranks must behave alike.
 
-Letters: W ranks, G groups of one kind, K members of a group.
+Ranks that must are folded onto one representative (symmetry reduction): they start with a colour for what they do
+(stage, template, speed) and where each of their groups sits; then colours are refined by the colours of the members of
+every group until nothing changes. Ranks of one colour see the same operations, the same costs and the same partners, so
+every time of theirs is equal bit for bit (an equitable partition; Weisfeiler and Leman, 1968, colour refinement).
+
+Letters: W ranks, C classes, G groups of one kind, K members of a group, L levels of location.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from traincast.job.parallel import Parallel
-from traincast.workload.ops import IntArray
+from traincast.workload.ops import BoolArray, IntArray
 from traincast.workload.words import Group
 
 
@@ -66,3 +71,124 @@ def rank_groups(parallel: Parallel, kinds: Iterable[Group]) -> dict[Group, Group
     }
     wanted = sorted(set(kinds) - {Group.NONE})
     return {kind: GroupTable.of(kind, members[kind], world, ordered=kind is Group.PP) for kind in wanted}
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Which ranks are simulated and whom they stand for."""
+
+    class_W: IntArray
+    """Class of each rank; classes are numbered by their lowest rank."""
+    rank_C: IntArray
+    """Representative: the lowest rank of the class, or the lowest preferred one."""
+    count_C: IntArray
+    """Ranks of the class."""
+
+
+def unfolded(world_size: int) -> Fold:
+    """Return the partition in which every rank stands for itself."""
+    ranks = np.arange(world_size, dtype=np.int32)
+    return Fold(ranks, ranks, np.ones(world_size, dtype=np.int32))
+
+
+def fold(
+    start_W: IntArray,
+    tables: Mapping[Group, GroupTable],
+    location_LW: IntArray,
+    preferred_W: BoolArray | None = None,
+) -> Fold:
+    """Find the coarsest partition in which all ranks of a class behave alike.
+
+    Parameters
+    ----------
+    start_W : int array [W]
+        What a rank does: equal numbers for equal stage, template and speed.
+    tables : mapping
+        Every group that communicates.
+    location_LW : int array [L, W]
+        Where each rank sits, per level (node, and above).
+    preferred_W : bool array [W], optional
+        Ranks that represent their class before lower ones (those that were measured).
+    """
+    colour_W = _renumber(start_W)
+    for table in tables.values():
+        for location_W in location_LW:
+            colour_W = _refine(colour_W, table, _placement_ids(table, location_W))
+    while True:
+        before = int(colour_W.max()) + 1
+        for table in tables.values():
+            colour_W = _refine(colour_W, table, group_colours(table, colour_W))
+        if int(colour_W.max()) + 1 == before:
+            return _partition(colour_W, preferred_W)
+
+
+def group_colours(table: GroupTable, class_W: IntArray) -> IntArray:
+    """Return a number for each group of a kind, equal for equal classes of their members, [G].
+
+    Members of an ordered group (a pipeline) are told apart by position.
+    """
+    return _row_ids(_member_values(table, class_W))
+
+
+def _partition(colour_W: IntArray, preferred_W: BoolArray | None) -> Fold:
+    _, first_C, inverse_W, count_C = np.unique(colour_W, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first_C, kind="stable")
+    number_C = np.empty_like(order)
+    number_C[order] = np.arange(len(order))
+    class_W, rank_C = number_C[inverse_W], first_C[order]
+    if preferred_W is not None and preferred_W.any():
+        preferred = np.flatnonzero(preferred_W)[::-1]
+        rank_C[class_W[preferred]] = preferred
+    return Fold(class_W.astype(np.int32), rank_C.astype(np.int32), count_C[order].astype(np.int32))
+
+
+def _refine(colour_W: IntArray, table: GroupTable, id_G: IntArray) -> IntArray:
+    group_W = table.group_of_rank_W
+    id_W = np.where(group_W >= 0, id_G[group_W], -1)
+    return _renumber(colour_W * (int(id_G.max(initial=0)) + 2) + id_W + 1)
+
+
+def _renumber(values: IntArray) -> IntArray:
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _member_values(table: GroupTable, value_W: IntArray) -> IntArray:
+    values_GK = np.where(table.members_GK >= 0, value_W[table.members_GK], -1)
+    return values_GK if table.ordered else np.sort(values_GK, axis=1)
+
+
+def _placement_ids(table: GroupTable, location_W: IntArray) -> IntArray:
+    """Return a number for each group, equal where members are spread alike over locations, [G]."""
+    values_GK = _member_values(table, location_W)
+    if table.ordered:
+        return _row_ids(_first_occurrence(values_GK))
+    return _row_ids(_spread(values_GK))
+
+
+def _first_occurrence(values_GK: IntArray) -> IntArray:
+    """Replace each value by the position where it first occurs in its row."""
+    # A stable sort puts equal values next to each other, the first one first; no K x K comparison.
+    groups, size = values_GK.shape
+    order_GK = np.argsort(values_GK, axis=1, kind="stable")
+    sorted_GK = np.take_along_axis(values_GK, order_GK, axis=1)
+    starts_GK = np.ones((groups, size), dtype=np.bool_)
+    starts_GK[:, 1:] = sorted_GK[:, 1:] != sorted_GK[:, :-1]
+    begin_GK = np.maximum.accumulate(np.where(starts_GK, np.arange(size), 0), axis=1)
+    first_GK = np.empty((groups, size), dtype=np.int64)
+    np.put_along_axis(first_GK, order_GK, np.take_along_axis(order_GK, begin_GK, axis=1), axis=1)
+    return first_GK
+
+
+def _spread(sorted_GK: IntArray) -> IntArray:
+    """Count the members at each location of a sorted row, largest count first, padded with 0."""
+    groups, size = sorted_GK.shape
+    starts = np.ones((groups, size), dtype=np.bool_)
+    starts[:, 1:] = sorted_GK[:, 1:] != sorted_GK[:, :-1]
+    run_GK = np.cumsum(starts, axis=1) - 1
+    count_GK = np.zeros((groups, size), dtype=np.int32)
+    np.add.at(count_GK, (np.arange(groups)[:, None], run_GK), sorted_GK >= 0)
+    return -np.sort(-count_GK, axis=1)
+
+
+def _row_ids(rows_GK: IntArray) -> IntArray:
+    return np.unique(rows_GK, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)

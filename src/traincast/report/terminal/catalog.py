@@ -222,6 +222,7 @@ def _parameter_lines(model: Model) -> list[_Part]:
         "router": layers.router,
         "experts": layers.experts,
         "shared experts": layers.shared_experts,
+        "other blocks": layers.others,
         "norms": layers.norms + counts.final_norm,
         "LM head": counts.head,
         "other": counts.other,
@@ -245,6 +246,7 @@ def _flop_lines(model: Model, seq_length: int) -> list[_Part]:
         "router": flops.router,
         "experts": flops.experts,
         "shared experts": flops.shared_experts,
+        "other blocks": flops.others,
         "LM head": flops.head,
         "MTP projections": flops.mtp_projections,
     }
