@@ -142,10 +142,7 @@ def validate(
     if table.size > ANNOUNCED_ROWS:
         announce(f"predicting {table.size:,} rows")
     found = of.predict(table, Request(cluster=cluster, progress=progress))
-    if not found.ids and found.skipped:
-        first, more = found.skipped[0], len(found.skipped) - 1
-        others = f"; {counted(more, 'more row')} cannot either" if more else ""
-        raise CalibrationError(f"no row can be used: {first.reason} ({first.id}){others}", rows=0, needed_rows=1)
+    _check_used(found)
     held_out = None
     if leave_out is not None:
         without = of.predict(table, Request(cluster, leave_out, progress, found.kept))
@@ -163,6 +160,13 @@ def validate(
         predictions=found,
         held_out=held_out,
     )
+
+
+def _check_used(found: Predictions) -> None:
+    if not found.ids and found.skipped:
+        first, more = found.skipped[0], len(found.skipped) - 1
+        others = f"; {counted(more, 'more row')} cannot either" if more else ""
+        raise CalibrationError(f"no row can be used: {first.reason} ({first.id}){others}", rows=0, needed_rows=1)
 
 
 def _kind(table: Table) -> Kind:
