@@ -17,7 +17,7 @@ import numpy as np
 
 from traincast.analysis.critical_path import critical_path
 from traincast.estimate.factors import FactorTable, chip_of, host_class, keys_of, prior_deviation, with_factors
-from traincast.simulation.job_step import JobStep
+from traincast.simulation.job_step import TRANSFER_CLASS, JobStep
 from traincast.workload.words import CostClass, Group, Kind
 
 LEVEL = 0.9
@@ -70,7 +70,7 @@ def _classes(done: JobStep, row: int) -> dict[str, float]:
         return {host_class(cost_class): 1.0}
     if group is Group.NONE:
         return {}
-    found = {f"transfer {group.name.lower()}": 1.0}
+    found = {TRANSFER_CLASS[group]: 1.0}
     if kind is Kind.COLLECTIVE:
         found |= _unhidden(done, group, cost_class, blocking=bool(ops.blocking_T[row]))
     return found
@@ -99,7 +99,7 @@ def deviation(done: JobStep, table: FactorTable, slopes: Mapping[str, float] | N
     framework, slopes = done.job.framework.name, sensitivities(done) if slopes is None else slopes
     seen = any(key[0] == "chip" and key[1] == chip_of(done.gpu) for key in table.factors)
     variance = UNEXPLAINED["experts" if done.job.model.experts else "dense"] ** 2
-    transfers = sum(slope for name, slope in slopes.items() if name.startswith("transfer"))
+    transfers = sum(slope for name, slope in slopes.items() if name in TRANSFER_CLASS.values())
     variance += (TRANSFERS["seen" if seen else "unseen"] * transfers) ** 2
     variance += 0.0 if seen else (UNSEEN_COMPUTE * slopes.get("compute", 0.0)) ** 2
     for name, slope in slopes.items():

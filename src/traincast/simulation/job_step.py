@@ -20,6 +20,11 @@ from traincast.workload.workload import Workload
 _REDUCED_BY_SWITCHES = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
 """What switches can reduce or multicast (`traincast.estimate.collectives.collnet`)."""
 
+TRANSFER_CLASS: dict[Group, str] = {
+    group: f"transfer {group.name.lower()}" for group in Group if group is not Group.NONE
+}
+"""Class of work (`traincast.estimate.factors`) of communication over each kind of group."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobStep:
@@ -74,9 +79,7 @@ def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int
     columns = zip(compute.ops.cost_class_T.tolist(), compute.ops.kind_T.tolist(), strict=True)
     host_T = [factors.of(host_class(CostClass(each))) if kind == Kind.GAP else 1.0 for each, kind in columns]
     ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * np.array(host_T))
-    transfer: dict[Group, float] = {
-        group: factors.of(f"transfer {group.name.lower()}") for group in Group if group is not Group.NONE
-    }
+    transfer = {group: factors.of(name) for group, name in TRANSFER_CLASS.items()}
     return replace(workload, ops=ops, transfer_factor=transfer), compute
 
 

@@ -17,7 +17,7 @@ from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
 from traincast.job.record import RunRecord, record_from_table, record_to_table
 from traincast.job.resolve import resolve_job
 from traincast.model.load import model_names
-from traincast.simulation.result import Result
+from traincast.simulation.result import MEASURED, Result
 from traincast.simulation.simulate import simulate
 from traincast.simulation.step import Setting
 from traincast.workload.workload import Workload
@@ -172,7 +172,7 @@ def _recorded(result: Result, record: RunRecord) -> Result:
     warnings, name = result.warnings, record.cluster.name
     if record.cluster_assumed:
         assumptions = (*assumptions, Note("cluster-default", f"no cluster was given; taken as {name}"))
-        if any(each.algorithm != "measured" for each in result.collectives):
+        if any(each.algorithm != MEASURED for each in result.collectives):
             text = f"communication was estimated for {name}, because no cluster was given (use --cluster)"
             warnings = (*warnings, Note("cluster-default", text))
     table = record_to_table(record)

@@ -24,6 +24,9 @@ BREAKDOWN_KEYS = (
 )
 """Owners of an instant of the step, in the order they are shown."""
 
+MEASURED = "measured"
+"""Algorithm of a communication whose time the input gives."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:

@@ -11,6 +11,7 @@ from traincast.errors import FormatError
 from traincast.estimate.collectives.cost import TABLE
 from traincast.estimate.contention import OVERLAP_SLOWDOWN, classes_present
 from traincast.job.parallel import Parallel
+from traincast.simulation.result import MEASURED
 from traincast.simulation.step import Setting, Step
 from traincast.units import counted, format_size
 from traincast.workload.program import Program
@@ -18,8 +19,6 @@ from traincast.workload.words import Group
 
 _FAR = 0.1
 """Deviation from a measured step above which a warning is due; repeats of a run vary by about 1 %."""
-_MEASURED = "measured"
-"""Algorithm of a communication whose time the input gives."""
 
 
 def assumed(step: Step) -> tuple[Note, ...]:
@@ -40,7 +39,7 @@ def _shared_links(step: Step) -> Iterator[Note]:
 
     Times that the input measured are not longer for it, so kinds that were not priced are left out.
     """
-    priced = {each.group for each in step.costs.communications if each.cost.algorithm != _MEASURED}
+    priced = {each.group for each in step.costs.communications if each.cost.algorithm != MEASURED}
     alike: dict[tuple[float, str], list[Group]] = {}
     for kind, each in step.contention.items():
         if each.bottleneck is not None and kind in priced:
@@ -198,7 +197,7 @@ def _unused_rates(step: Step) -> Iterator[Note]:
     """Warn of bus bandwidths given for groups, or operations of them, whose times were not estimated."""
     used = set()
     for each in step.costs.communications:
-        if each.cost.algorithm != _MEASURED:
+        if each.cost.algorithm != MEASURED:
             group = each.group.name.lower()
             used |= {group, f"{group}.{each.operation.name.lower()}"}
     unused = [name for name in step.setting.busbw_bytes_per_s if name not in used]
