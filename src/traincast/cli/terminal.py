@@ -14,7 +14,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from traincast.diagnostics import listening
 from traincast.errors import TraincastError
 from traincast.report.plain import printable, shown
 
@@ -186,6 +185,8 @@ def announced(*, quiet: bool) -> Iterator[None]:
     if quiet:
         yield
         return
+    from traincast.diagnostics import listening
+
     start_s = last_s = monotonic()
 
     def tell(what: str, share: float) -> None:

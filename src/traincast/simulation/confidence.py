@@ -47,13 +47,13 @@ def sensitivities(done: JobStep) -> Mapping[str, float]:
 
     By class of work (`traincast.estimate.factors`): a share of the step, below 0 where more of it makes it shorter.
     """
-    program, timeline = done.step.program, done.step.timeline
-    path = critical_path(done.step.layout.graph, timeline)
+    program, step_s = done.step.program, done.step_s
+    path = critical_path(done.step.layout.graph, done.step.timeline)
     time_s_T = np.bincount(program.row_N[path.op_H], path.time_s_H, minlength=len(program.ops))
     found: dict[str, float] = {}
     for row in np.flatnonzero(time_s_T > 0).tolist():
         for name, share in _classes(done, row).items():
-            found[name] = found.get(name, 0.0) + share * float(time_s_T[row]) / timeline.step_s
+            found[name] = found.get(name, 0.0) + share * float(time_s_T[row]) / step_s
     return found
 
 

@@ -107,9 +107,9 @@ def _parts(step: Step, measured: MeasuredRun | None) -> tuple[PartResult, ...]:
 
 def _ranks(step: Step) -> tuple[RankResult, ...]:
     program, timeline, measured = step.program, step.timeline, step.workload.measured
-    results = []
+    step_s, results = timeline.step_s, []
     for index, rank in enumerate(program.rank_R.tolist()):
-        owned = rank_breakdown(program, timeline, index, timeline.step_s)
+        owned = rank_breakdown(program, timeline, index, step_s)
         results.append(
             RankResult(
                 rank=rank,
