@@ -168,3 +168,13 @@ def test_gradients_are_copied_to_fp32_in_the_step_when_activations_are_gone():
         assert step == pytest.approx(max(0.0, copies - memory[1].activations))
         assert (step > 0) == beyond
         assert "fp32 gradients of the step" not in dict(memory[0].terms)
+
+
+def test_a_group_of_layers_of_both_kinds_has_the_gradients_of_the_larger():
+    """Four layers of the first stage in one group: two dense ones, two with experts."""
+    job = job_of(TINY_ALL, **LAYOUT, recompute="full", recompute_method="uniform", recompute_layers=4)
+    dense, experts = layer_of(job, DENSE), layer_of(job, EXPERTS)
+    assert dense.backward != experts.backward
+    found = dict(stage_memory(job, plan_of(job))[0].terms)
+    saved = 2 * dense.all_bytes + 2 * experts.all_bytes - dense.input_bytes
+    assert found["passing activations"] == pytest.approx(max(dense.backward, experts.backward) + saved)

@@ -230,3 +230,8 @@ def test_stages_are_doubled_while_each_has_a_layer_and_a_microbatch():
     # Half the replicas have twice the microbatches each.
     assert "pp 8" in remedies_of(TINY, gpus=8, pp=4, global_batch=8)
     assert "pp 8" not in remedies_of(TINY, gpus=8, pp=4, global_batch=6)
+
+
+def test_two_replicas_share_their_state_and_one_has_nobody_to_share_with():
+    assert {"zero 1", "zero 2", "zero 3"} <= set(remedies_of(TINY, gpus=2))
+    assert not [name for name in remedies_of(TINY, gpus=1) if name.startswith("zero")]
