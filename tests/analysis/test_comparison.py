@@ -111,3 +111,7 @@ def test_a_side_does_not_differ_from_itself(side):
     assert {each.difference_s for each in every} <= {0.0}
     assert {each.relative for each in every} <= {0.0, None}
     assert found.only_a == found.only_b == NONE
+
+
+def test_a_part_is_taken_from_both_sides():
+    assert Difference(5.0, 7.0).without(Difference(1.0, 4.0)) == Difference(4.0, 3.0)
