@@ -60,7 +60,7 @@ def main() -> None:
         )
     if given.profile:
         profile = cProfile.Profile()
-        profile.runcall(forecast, job_of(cluster), cluster, allow_oom=True)
+        profile.runcall(forecast, job_of(cluster), Setting(cluster=cluster), allow_oom=True)
         pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
     sys.exit(medians[0] > given.limit)
 
