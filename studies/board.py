@@ -21,10 +21,10 @@ from rich.console import Console
 from fit_links import plan_without_each_gpu
 from kernel_recipe import price_held_out_shapes, price_without_each_gpu
 from run_factors import factors_of, sample_of
-from traincast.calibrate.kind import KINDS, Kind, Predictions, Request, kind_of
+from traincast.calibrate.kind import KINDS, MeasurementKind, Predictions, Request, kind_of
 from traincast.calibrate.kinds import collectives, operators, runs
 from traincast.calibrate.kinds.runs import Forecast, forecast_runs, is_fitted, step_predictions
-from traincast.calibrate.runs import Run, read_runs
+from traincast.calibrate.runs import MeasuredRun, read_runs
 from traincast.calibrate.tables import Table, read_table
 from traincast.calibrate.validate import validate
 from traincast.errors import TraincastError
@@ -54,7 +54,7 @@ def predict_runs(table: Table, request: Request) -> Predictions:
 
 
 def without_each(
-    rows: Sequence[Run], forecasts: Sequence[Forecast], shipped: FactorTable, leave_out: str
+    rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], shipped: FactorTable, leave_out: str
 ) -> list[FactorTable]:
     """Return for each run the factors of a fit that has not seen its group; others keep the shipped ones.
 
@@ -91,7 +91,7 @@ BOARD_KINDS = {
 """Kinds of measurements with all that can be left out of their fits."""
 
 
-def board_kind(columns: Sequence[str], name: str | None = None) -> Kind | None:
+def board_kind(columns: Sequence[str], name: str | None = None) -> MeasurementKind | None:
     """Return the kind of that name, or else of a file with these columns."""
     kind = kind_of(columns) if name is None else KINDS.get(name)
     return kind if kind is None else BOARD_KINDS.get(kind.name, kind)

@@ -21,7 +21,7 @@ from datafiles import DATA, table_path
 from kernel_recipe import defaults, fitted, held_out, usual
 from traincast.calibrate.kinds.operators import LONG_S, operators_of
 from traincast.calibrate.operator_calibration import constants_from_few
-from traincast.calibrate.operator_fit import Key, Sample, predict, samples_of
+from traincast.calibrate.operator_fit import Key, Timings, predict, samples_of
 from traincast.calibrate.tables import read_table
 from traincast.estimate.operators.constants import (
     ANY,
@@ -67,7 +67,7 @@ ESTIMATES = (
 """What no table here measures: kernel generations, from the papers that brought them."""
 
 
-def samples(folder: Path) -> Iterator[tuple[Key, Sample, str]]:
+def samples(folder: Path) -> Iterator[tuple[Key, Timings, str]]:
     """Yield every sample of every table with its source."""
     for name, source in FILES.items():
         measured = operators_of(read_table(table_path(name, folder)))
@@ -82,7 +82,7 @@ def samples(folder: Path) -> Iterator[tuple[Key, Sample, str]]:
                 yield key, sample, source
 
 
-def report(key: Key, sample: Sample, source: str) -> None:
+def report(key: Key, sample: Timings, source: str) -> None:
     """Print the errors on held-out shapes, without and with the correction."""
     out = held_out(sample)
     if out.sum() < 5 or (~out).sum() < 20:
@@ -100,7 +100,7 @@ def report(key: Key, sample: Sample, source: str) -> None:
     print(line, flush=True)
 
 
-def unseen(pools: dict[tuple[str, str], dict[str, tuple[Sample, str]]]) -> None:
+def unseen(pools: dict[tuple[str, str], dict[str, tuple[Timings, str]]]) -> None:
     """Print for each GPU the errors of constants of the others, and of 20 timings of its own on top."""
     for (family, dtype), by_gpu in pools.items():
         fits = {
@@ -118,7 +118,7 @@ def unseen(pools: dict[tuple[str, str], dict[str, tuple[Sample, str]]]) -> None:
 
 
 def _unseen(
-    gpu: str, sample: Sample, others: dict[str, tuple[FamilyConstants, Correction | None]], *, events: bool
+    gpu: str, sample: Timings, others: dict[str, tuple[FamilyConstants, Correction | None]], *, events: bool
 ) -> tuple[float, float]:
     rows = [constants for constants, _ in others.values()]
     grids = tuple(replace(grid, dtype=constants.dtype) for constants, grid in others.values() if grid is not None)
@@ -142,7 +142,7 @@ def _mean_error(predicted: np.ndarray, measured: np.ndarray) -> float:
     return float(np.mean(np.abs(predicted / measured - 1)))
 
 
-def _anchors(sample: Sample) -> np.ndarray:
+def _anchors(sample: Timings) -> np.ndarray:
     """Return 20 measurements at even ranks of their time, which stands for asking a user for a spread of sizes."""
     order = np.argsort(sample.time_s_N, kind="stable")
     return np.sort(order[np.linspace(0, len(order) - 1, 20).astype(np.int64)])
@@ -217,7 +217,7 @@ def main() -> int:
     corrections: list[Correction] = []
     every = list(samples(given.data))
     if given.unseen:
-        pools: dict[tuple[str, str], dict[str, tuple[Sample, str]]] = {}
+        pools: dict[tuple[str, str], dict[str, tuple[Timings, str]]] = {}
         for (gpu, family, dtype), sample, source in every:
             if family in ("gemm", "bmm", "elementwise", "norm", "softmax") and len(sample) >= 40:
                 pools.setdefault((family, dtype), {})[gpu] = (sample, source)

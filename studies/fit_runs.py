@@ -19,7 +19,7 @@ import numpy as np
 from datafiles import DATA, table_path
 from run_factors import Sample, factors_of, sample_of
 from traincast.calibrate.kinds.runs import BOARD, Forecast, forecast_runs, is_fitted, labels_of
-from traincast.calibrate.runs import Run, read_runs
+from traincast.calibrate.runs import MeasuredRun, read_runs
 from traincast.calibrate.tables import read_table
 from traincast.estimate.factors import FactorTable, shipped_factors
 from written import write_factors
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def fit_factors(
-    rows: Sequence[Run],
+    rows: Sequence[MeasuredRun],
     rounds: int = ROUNDS,
     progress: Callable[[int], None] | None = None,
     *,
@@ -65,7 +65,7 @@ def fit_factors(
 
     Parameters
     ----------
-    rows : sequence of Run
+    rows : sequence of MeasuredRun
         Runs with a measured step.
     rounds : int
         Simulations of all runs.
@@ -99,7 +99,7 @@ def fit_factors(
     return table, sample
 
 
-def print_errors(rows: list[Run], step_s: "np.typing.NDArray[np.float64]") -> None:
+def print_errors(rows: list[MeasuredRun], step_s: "np.typing.NDArray[np.float64]") -> None:
     """Print the errors by board."""
     error = step_s / np.array([row.measured_s for row in rows]) - 1
     names = np.array(labels_of(rows)[BOARD])

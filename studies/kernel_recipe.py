@@ -13,7 +13,7 @@ from traincast.calibrate.operator_fit import (
     FEWEST,
     NOISE,
     Key,
-    Sample,
+    Timings,
     fit_constants,
     free_constants,
     key_of,
@@ -56,14 +56,14 @@ def usual(call: OperatorCall, gpu: Gpu, time_s: float) -> bool:
     return call.window in (0, 8192) and head_dim in (64, 128, 256) and not slow
 
 
-def fitted(key: Key, sample: Sample, source: str, *, events: bool) -> tuple[FamilyConstants, Correction | None]:
+def fitted(key: Key, sample: Timings, source: str, *, events: bool) -> tuple[FamilyConstants, Correction | None]:
     """Return the constants of a sample and their correction, None where the rows are too few.
 
     Parameters
     ----------
     key : tuple of str
         GPU, name of the constants, element type.
-    sample : Sample
+    sample : Timings
         Its measurements.
     source : str
         Who measured.
@@ -91,7 +91,7 @@ def fitted(key: Key, sample: Sample, source: str, *, events: bool) -> tuple[Fami
     return constants, None if nodes is None else fit_correction(sample, constants, nodes, smooth=0.1)
 
 
-def held_out(sample: Sample) -> np.ndarray:
+def held_out(sample: Timings) -> np.ndarray:
     """Return which measurements of a sample are held out: a fifth, by a hash of their size and work."""
     first = np.unique(sample.owner_C, return_index=True)[1]
     columns = sample.columns
@@ -246,7 +246,7 @@ def _of_others(constants: OperatorConstants, gpu: Gpu) -> Iterator[Correction]:
 
 
 def fit_correction(
-    sample: Sample,
+    sample: Timings,
     constants: FamilyConstants,
     nodes: Sequence[int],
     smooth: float = 0.3,
@@ -257,7 +257,7 @@ def fit_correction(
 
     Parameters
     ----------
-    sample : Sample
+    sample : Timings
         The measurements.
     constants : FamilyConstants
         What is corrected.

@@ -15,7 +15,7 @@ import numpy as np
 
 from traincast.calibrate.kind import FloatArray
 from traincast.calibrate.kinds.runs import Forecast
-from traincast.calibrate.runs import Run
+from traincast.calibrate.runs import MeasuredRun
 from traincast.estimate.factors import Factor, FactorTable, Key, keys_of, prior_deviation, prior_mean
 from traincast.hardware.gpu import load_gpu
 
@@ -46,7 +46,7 @@ class Sample:
         return Sample(self.keys, self.slope_IK[keep], self.residual_I[keep], self.weight_I[keep], self.current_K)
 
 
-def sample_of(rows: Sequence[Run], forecasts: Sequence[Forecast], table: FactorTable) -> Sample:
+def sample_of(rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], table: FactorTable) -> Sample:
     """Return what the fit needs of forecasts that were made with some factors; runs without a forecast count 0."""
     slopes = [_by_key(each) for each in forecasts]
     most: dict[Key, float] = {}
@@ -98,7 +98,7 @@ def _by_key(forecast: Forecast) -> dict[Key, float]:
     return {key: slope for name, slope in found for key in keys_of(name, gpu, forecast.framework)}
 
 
-def _weights(rows: Iterable[Run]) -> FloatArray:
+def _weights(rows: Iterable[MeasuredRun]) -> FloatArray:
     """Return the weight of each row: one configuration at many scales or releases is no more than its square root.
 
     Rows of a configuration share their errors, so that twice as many do not say twice as much
@@ -109,7 +109,7 @@ def _weights(rows: Iterable[Run]) -> FloatArray:
     return np.array([count[name] ** -0.5 for name in names])
 
 
-def _configuration(row: Run) -> tuple[object, ...]:
+def _configuration(row: MeasuredRun) -> tuple[object, ...]:
     request = row.request
     layout = (request.tp, request.pp, request.cp, request.ep, request.seq_length, request.micro_batch)
     return (row.groups["family"], *layout)

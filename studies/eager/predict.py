@@ -13,7 +13,7 @@ from eager.host import host_floor_s
 from eager.layouts import layout_named, layout_time_s, misfit
 from eager.switch import SWITCH_MODELS, switch_backward, switch_forward
 from kernel_recipe import without_gpu
-from traincast.calibrate.kind import Grouping, Kind, Labels, Predictions, Request
+from traincast.calibrate.kind import Grouping, Labels, MeasurementKind, Predictions, Request
 from traincast.calibrate.tables import Row, Skipped, Table
 from traincast.errors import ConfigError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls, shipped_constants
@@ -168,7 +168,7 @@ def _launched_s(
     return max(float(estimate_calls(calls, gpu, constants).sum()), host_floor_s(len(calls), backward=backward))
 
 
-KIND = Kind(
+KIND = MeasurementKind(
     name="eager_runs",
     title="whole models run eagerly in fp32",
     quantity="time_s",

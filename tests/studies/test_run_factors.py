@@ -8,7 +8,7 @@ import pytest
 from fit_runs import fit_factors
 from run_factors import factors_of, sample_of
 from traincast.calibrate.kinds.runs import forecast_run, forecast_runs
-from traincast.calibrate.runs import Run
+from traincast.calibrate.runs import MeasuredRun
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.hardware.clusters import load_cluster
 from traincast.job.job import JobRequest
@@ -35,7 +35,7 @@ def run(number, framework="nanotron-2024", measured_s=None, **layout):
         "family": f"family {number}",
         "framework": framework,
     }
-    return Run(
+    return MeasuredRun(
         id=f"run-{number}", request=request, cluster=load_cluster("h100"), measured_s=measured_s, full_layout=True,
         groups=labels, cells={},
     )  # fmt: skip

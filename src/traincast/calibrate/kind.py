@@ -96,7 +96,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class MeasurementKind:
     """A kind of measurements."""
 
     name: str
@@ -117,10 +117,10 @@ class Kind:
     """Commands that take such a file."""
 
 
-KINDS: Registry[Kind] = Registry("kind of measurements", "traincast.calibrate.kinds")
+KINDS: Registry[MeasurementKind] = Registry("kind of measurements", "traincast.calibrate.kinds")
 
 
-def kind_of(columns: Sequence[str]) -> Kind | None:
+def kind_of(columns: Sequence[str]) -> MeasurementKind | None:
     """Return the kind of a file with these columns; None where it is of none."""
     return next((kind for kind in KINDS.entries() if kind.fits(columns)), None)
 

@@ -18,7 +18,7 @@ from traincast.calibrate.kind import FloatArray, IntArray
 from traincast.calibrate.kinds.operators import operators_of
 from traincast.calibrate.operator_fit import (
     FEWEST,
-    Sample,
+    Timings,
     described,
     fit_constants,
     free_constants,
@@ -138,7 +138,7 @@ def calibrate_operators(
 
 
 def _fitted(
-    sample: Sample, start: FamilyConstants, known: OperatorConstants, events: bool, path: str
+    sample: Timings, start: FamilyConstants, known: OperatorConstants, events: bool, path: str
 ) -> tuple[FamilyConstants, FamilyResiduals]:
     constants = constants_from_few(sample, start, known, events=events)
     held_out = _held_out(sample, start, known, events=events)
@@ -161,7 +161,7 @@ def _confidence(rows: int, held_out: Statistics | None) -> str:
     return "high" if rows >= _ROWS_OF_HIGH else "medium"
 
 
-def _held_out(sample: Sample, start: FamilyConstants, known: OperatorConstants, *, events: bool) -> Statistics | None:
+def _held_out(sample: Timings, start: FamilyConstants, known: OperatorConstants, *, events: bool) -> Statistics | None:
     """Return the errors of rows by constants chosen and fitted without them, the choice of a like GPU included."""
     sample = sample.thinned()
     if len(sample) < FEWEST + FOLDS:
@@ -173,7 +173,7 @@ def _held_out(sample: Sample, start: FamilyConstants, known: OperatorConstants, 
     return statistics(predicted_N, sample.time_s_N)
 
 
-def _folds(sample: Sample) -> Iterator[tuple[IntArray, IntArray]]:
+def _folds(sample: Timings) -> Iterator[tuple[IntArray, IntArray]]:
     """Yield the timings inside and outside of each fit, by rising time: each part has small and large shapes."""
     rank_N = np.argsort(np.argsort(sample.time_s_N, kind="stable"), kind="stable")
     for fold in range(FOLDS):
@@ -196,7 +196,7 @@ class _Candidate:
 
 
 def constants_from_few(
-    sample: Sample, start: FamilyConstants, known: OperatorConstants, *, events: bool = False
+    sample: Timings, start: FamilyConstants, known: OperatorConstants, *, events: bool = False
 ) -> FamilyConstants:
     """Return the constants that predict timings best which they were not fitted to.
 
@@ -231,13 +231,13 @@ def constants_from_few(
     return min(candidates, key=lambda each: each.error).constants
 
 
-def _lent(sample: Sample, constants: FamilyConstants, known: OperatorConstants) -> Sample:
+def _lent(sample: Timings, constants: FamilyConstants, known: OperatorConstants) -> Timings:
     """Return a sample with the correction that its constants take over from another GPU."""
     return sample.corrected(known.correction(constants) if constants.grid_of else None)
 
 
 def _scaled_from_others(
-    sample: Sample, start: FamilyConstants, known: OperatorConstants, *, events: bool
+    sample: Timings, start: FamilyConstants, known: OperatorConstants, *, events: bool
 ) -> Iterator[_Candidate]:
     for row in known.rows:
         if row.gpu == ANY or row.family != start.family or row.dtype not in (start.dtype, ANY) or not row.rows:
@@ -250,7 +250,7 @@ def _scaled_from_others(
             yield _scaled(sample.corrected(grid), replace(like, grid_of=grid.gpu), events_s)
 
 
-def _scaled(sample: Sample, like: FamilyConstants, events_s: Sequence[float]) -> _Candidate:
+def _scaled(sample: Timings, like: FamilyConstants, events_s: Sequence[float]) -> _Candidate:
     """Return constants slowed down by one factor, and the error of each timing by the factor of the others."""
     price_N = predict(sample, like)
     measured_N = sample.time_s_N
@@ -281,7 +281,7 @@ def _slowed(price: FloatArray, factor: float, event_s: float) -> FloatArray:
     return price * factor + event_s
 
 
-def _fold_error(sample: Sample, start: FamilyConstants, free: Sequence[str]) -> float:
+def _fold_error(sample: Timings, start: FamilyConstants, free: Sequence[str]) -> float:
     """Return the mean absolute logarithm over fifths of the timings, each predicted by a fit to the others."""
     errors: list[FloatArray] = []
     for inside, outside in _folds(sample):

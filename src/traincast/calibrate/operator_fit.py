@@ -47,7 +47,7 @@ _STARTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Timings:
     """Measurements of one family on one GPU with one element type.
 
     Letters: N measurements, C calls, of which some measurements cover several.
@@ -69,20 +69,20 @@ class Sample:
         """Return the number of measurements."""
         return len(self.time_s_N)
 
-    def thinned(self, most: int = MOST) -> "Sample":
+    def thinned(self, most: int = MOST) -> "Timings":
         """Return at most so many of the measurements, evenly spread over their order in time."""
         if len(self) <= most:
             return self
         order = np.argsort(self.time_s_N, kind="stable")
         return self.select(np.sort(order[np.linspace(0, len(order) - 1, most).astype(np.int64)]))
 
-    def select(self, rows: IntArray) -> "Sample":
+    def select(self, rows: IntArray) -> "Timings":
         """Return some of the measurements, chosen by rising positions."""
         position = np.full(len(self), -1, np.int64)
         position[rows] = np.arange(len(rows))
         calls = np.flatnonzero(position[self.owner_C] >= 0)
         columns = self.columns.select(calls)
-        return Sample(
+        return Timings(
             columns=columns,
             machine=self.machine,
             time_s_N=self.time_s_N[rows],
@@ -91,13 +91,13 @@ class Sample:
             factor_C=None if self.factor_C is None else self.factor_C[calls],
         )
 
-    def corrected(self, grid: Correction | None) -> "Sample":
+    def corrected(self, grid: Correction | None) -> "Timings":
         """Return the same measurements with the corrections of a grid taken as known."""
         fits = grid is not None and self.columns.coordinates_ND.shape[1:] == (len(grid.axes),)
         return replace(self, factor_C=grid.factors(self.columns.coordinates_ND) if grid and fits else None)
 
 
-def samples_of(measured: OperatorMeasurements, constants: OperatorConstants) -> dict[Key, Sample]:
+def samples_of(measured: OperatorMeasurements, constants: OperatorConstants) -> dict[Key, Timings]:
     """Return the samples of measurements by GPU, name of the constants and dtype.
 
     Where a row covers several families, it is a measurement of the GEMMs; the constants price the rest.
@@ -121,7 +121,7 @@ def key_of(gpu: Gpu, calls: Sequence[OperatorCall]) -> Key:
     return gpu.name, (*work_of(call).constants, "")[0], call.dtype
 
 
-def _sample(measured: OperatorMeasurements, rows: Sequence[int], gpu: Gpu, constants: OperatorConstants) -> Sample:
+def _sample(measured: OperatorMeasurements, rows: Sequence[int], gpu: Gpu, constants: OperatorConstants) -> Timings:
     family = main_call(measured.calls[rows[0]]).family
     calls: list[OperatorCall] = []
     others: list[OperatorCall] = []
@@ -134,7 +134,7 @@ def _sample(measured: OperatorMeasurements, rows: Sequence[int], gpu: Gpu, const
             (owner if mine else others_owner).append(position)
     works = [work_of(call) for call in calls]
     rest = np.bincount(np.array(others_owner, np.int64), estimate_calls(others, gpu, constants), len(rows))
-    return Sample(
+    return Timings(
         columns=columns_of(works),
         machine=machine_for(gpu, calls[0].dtype, works[0]),
         time_s_N=measured.time_s[list(rows)],
@@ -143,7 +143,7 @@ def _sample(measured: OperatorMeasurements, rows: Sequence[int], gpu: Gpu, const
     )
 
 
-def free_constants(sample: Sample, *, events: bool = False) -> tuple[str, ...]:
+def free_constants(sample: Timings, *, events: bool = False) -> tuple[str, ...]:
     """Return which constants measurements of a family can tell; with `events` the timings hold more than the kernel."""
     more = ("event_s",) if events else ()
     if not sample.columns.tiled:
@@ -155,7 +155,7 @@ def free_constants(sample: Sample, *, events: bool = False) -> tuple[str, ...]:
     return ("compute", "memory", "k_fill", "wave", "edge", "unhidden", *more)
 
 
-def fit_constants(sample: Sample, base: FamilyConstants, free: Sequence[str]) -> FamilyConstants:
+def fit_constants(sample: Timings, base: FamilyConstants, free: Sequence[str]) -> FamilyConstants:
     """Return constants fitted to measurements, with the number of rows and their errors.
 
     `base` is where the fit starts, and what the fields that are not `free` keep.
@@ -183,14 +183,14 @@ def fit_constants(sample: Sample, base: FamilyConstants, free: Sequence[str]) ->
     return described(_with(base, free, minimise(loss, start, rounds=3)), sample)
 
 
-def described(constants: FamilyConstants, sample: Sample) -> FamilyConstants:
+def described(constants: FamilyConstants, sample: Timings) -> FamilyConstants:
     """Return constants with the number of measurements and their errors on them."""
     errors_N = np.abs(predict(sample, constants) / sample.time_s_N - 1.0)
     median, p90 = np.quantile(errors_N, (0.5, 0.9))
     return replace(constants, rows=len(sample), median_error=float(median), p90_error=float(p90))
 
 
-def predict(sample: Sample, constants: FamilyConstants) -> FloatArray:
+def predict(sample: Timings, constants: FamilyConstants) -> FloatArray:
     """Return the predicted seconds of each measurement, with what its timing holds beside the kernel."""
     time_C = roofline(sample.columns, sample.machine, constants).time_N
     if sample.factor_C is not None:

@@ -214,7 +214,7 @@ def nic_bytes_per_s(row: Row) -> float | None:
     return None
 
 
-class Framework(NamedTuple):
+class _Told(NamedTuple):
     """The framework of a published run, and why it is taken where no column names it."""
 
     name: str
@@ -255,11 +255,11 @@ def _table() -> _Table:
     return msgspec.convert(parse_toml(text, _FILE), _Table)
 
 
-def framework_of(row: Row) -> Framework:
+def framework_of(row: Row) -> _Told:
     """Return the framework of a row; where its column names none that is known, that of its GPU."""
     written = row.cells.get("framework", "")
     if written in framework_names():
-        return Framework(written)
+        return _Told(written)
     known = next((each for each in _table().framework if each.fits(row)), None)
     if known is None:
         shown = f"framework {written!r} is not known" if written else "the framework is not given"
@@ -268,34 +268,34 @@ def framework_of(row: Row) -> Framework:
         return _of_year(row)
     year, release = year_of(row), release_of(row)
     if year is not None and year < 2025:
-        return Framework(known.before_2025 or known.framework)
+        return _Told(known.before_2025 or known.framework)
     newer = known.from_26_06 if release is not None and release >= (26, 6) else ""
-    return Framework(newer or known.framework)
+    return _Told(newer or known.framework)
 
 
-def _of_vendor(row: Row, shown: str) -> Framework | None:
+def _of_vendor(row: Row, shown: str) -> _Told | None:
     """Return what runs on the GPUs of a vendor that has its own frameworks; None for others."""
     gpu = find_gpu(row.cells.get("gpu", ""))
     name = None if gpu is None else _table().vendors.get(gpu.vendor)
     if gpu is None or name is None:
         return None
-    return Framework(name, f"{shown}: {name}, as others on GPUs of {gpu.vendor}")
+    return _Told(name, f"{shown}: {name}, as others on GPUs of {gpu.vendor}")
 
 
-def _of_year(row: Row, shown: str = "") -> Framework:
+def _of_year(row: Row, shown: str = "") -> _Told:
     """Return Megatron's framework of the software's year, which the GPU's generation tells where nothing else does."""
     year = _megatron_year(row)
     if year is not None:
         name = framework_of_year(year)
-        return Framework(name, f"{shown}: {name}, by its year {year}" if shown else "")
+        return _Told(name, f"{shown}: {name}, by its year {year}" if shown else "")
     shown = shown or f"nothing says of which year {row.cells['framework']!r} is"
     gpu = find_gpu(row.cells.get("gpu", ""))
     came_out = None if gpu is None else _table().generations.get(gpu.architecture)
     if gpu is None or came_out is None:
-        return Framework(DEFAULT_FRAMEWORK, f"{shown}, nor what its GPU usually runs: {DEFAULT_FRAMEWORK}")
+        return _Told(DEFAULT_FRAMEWORK, f"{shown}, nor what its GPU usually runs: {DEFAULT_FRAMEWORK}")
     year = min(came_out + _LAG_YEARS, load_framework(DEFAULT_FRAMEWORK).year)
     name = framework_of_year(year)
-    return Framework(name, f"{shown}: {name}, the software of {year} that most runs on {gpu.architecture} GPUs use")
+    return _Told(name, f"{shown}: {name}, the software of {year} that most runs on {gpu.architecture} GPUs use")
 
 
 def release_of(row: Row) -> tuple[int, int] | None:

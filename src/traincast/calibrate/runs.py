@@ -56,7 +56,7 @@ or the full square (2), and the factor for recomputed layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class MeasuredRun:
     """One measured run that can be predicted: a job, the cluster it ran on, and what was measured."""
 
     id: str
@@ -89,7 +89,7 @@ class Run:
 class Runs(NamedTuple):
     """What a table of training runs holds: every row, as a run or as a skipped one."""
 
-    rows: tuple[Run, ...]
+    rows: tuple[MeasuredRun, ...]
     skipped: tuple[Skipped, ...]
 
 
@@ -120,7 +120,7 @@ def read_runs(table: Table, cluster: ClusterLike | None = None) -> Runs:
     return Runs(tuple(run for _, run in kept), skipped)
 
 
-def run_of(row: Row, *, timed: bool = True, ran_on: Cluster | None = None) -> Run | Skipped:
+def run_of(row: Row, *, timed: bool = True, ran_on: Cluster | None = None) -> MeasuredRun | Skipped:
     """Turn a row into a job with what was measured; in a table of steps (`timed`) each row needs one.
 
     Raises
@@ -150,7 +150,7 @@ def run_of(row: Row, *, timed: bool = True, ran_on: Cluster | None = None) -> Ru
     if "memory_kind" in cells and cells["memory_kind"] not in MEMORY_KINDS:
         raise row.wrong("memory_kind", f"it must be one of {', '.join(MEMORY_KINDS)}")
     per_node = row.count("gpus_per_node") if "gpus_per_node" in cells else None
-    return Run(
+    return MeasuredRun(
         id=row.id,
         request=request,
         cluster=ran_on or _cluster(gpu, per_node, nic_bytes_per_s(row), row.count("num_gpus")),
@@ -212,12 +212,12 @@ def precision_class(precision: str | None) -> str:
     return {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(precision, precision)
 
 
-def assumed_framework(run: Run) -> Note | None:
+def assumed_framework(run: MeasuredRun) -> Note | None:
     """Return the note that a run's column names no known framework; None where it does."""
     return next((note for note in run.notes if note.code == ASSUMED_FRAMEWORK), None)
 
 
-def assumed_frameworks(runs: Sequence[Run]) -> tuple[Note, ...]:
+def assumed_frameworks(runs: Sequence[MeasuredRun]) -> tuple[Note, ...]:
     """Return for every way in which a framework was assumed of how many runs it was, and the first of them."""
     found = [note for note in map(assumed_framework, runs) if note is not None]
     count = Counter(note.text for note in found)
@@ -280,7 +280,7 @@ def _without_step(row: Row) -> str:
     return f"no step time: measured_metric {row.cells['measured_metric']!r} is none that tells it"
 
 
-def job_of_run(run: Run) -> Job:
+def job_of_run(run: MeasuredRun) -> Job:
     """Return the job of a run.
 
     Raises

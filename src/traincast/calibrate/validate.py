@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.calibrate.kind import KINDS, ClusterLike, FloatArray, Kind, Predictions, Request, kind_of
+from traincast.calibrate.kind import KINDS, ClusterLike, FloatArray, MeasurementKind, Predictions, Request, kind_of
 from traincast.calibrate.tables import Skipped, Table, read_table
 from traincast.diagnostics import Note, announce
 from traincast.errors import CalibrationError, ConfigError, FormatError
@@ -87,7 +87,7 @@ class Validation:
     kind: str
     title: str
     quantity: str
-    """Name, title and quantity of the `Kind` of its rows."""
+    """Name, title and quantity of the `MeasurementKind` of its rows."""
     total: Statistics
     skipped: tuple[Skipped, ...]
     groups: tuple[GroupFigures, ...]
@@ -107,7 +107,7 @@ def validate(
     by: Sequence[str] = (),
     leave_out: str | None = None,
     *,
-    kind: str | Kind | None = None,
+    kind: str | MeasurementKind | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
     """Predict every measurement in a file and say how far off the predictions are.
@@ -122,7 +122,7 @@ def validate(
         Groupings to show, two at once as ``"gpu+op"``; all that the kind has by default.
     leave_out : str, optional
         A grouping: the constants are fitted again without each of its groups, and predict it.
-    kind : str or Kind, optional
+    kind : str or MeasurementKind, optional
         What to predict, or its name in `KINDS`, where a file holds several things; its columns say by default.
     progress : callable, optional
         Told how many rows are predicted, and of how many.
@@ -169,7 +169,7 @@ def _check_used(found: Predictions) -> None:
         raise CalibrationError(f"no row can be used: {first.reason} ({first.id}){others}", rows=0, needed_rows=1)
 
 
-def _kind(table: Table) -> Kind:
+def _kind(table: Table) -> MeasurementKind:
     kind = kind_of(table.columns)
     if kind is None:
         known = ", ".join(each.title for each in KINDS.entries())
@@ -182,7 +182,7 @@ def _kind(table: Table) -> Kind:
     return kind
 
 
-def _groupings(kind: Kind, by: Sequence[str], leave_out: str | None) -> tuple[str, ...]:
+def _groupings(kind: MeasurementKind, by: Sequence[str], leave_out: str | None) -> tuple[str, ...]:
     """Return the groupings to show, after a look at whether the kind has what is asked for."""
     by = ["+".join(OLD_NAMES.get(name, name) for name in each.split("+")) for each in by]
     unknown = next((name for each in by for name in each.split("+") if name not in kind.by), None)

@@ -15,7 +15,7 @@ from traincast.calibrate.collectives import (
     size_bands,
 )
 from traincast.calibrate.fit_links import fit_links
-from traincast.calibrate.kind import KINDS, ClusterLike, Grouping, Kind, Labels, Predictions, Request
+from traincast.calibrate.kind import KINDS, ClusterLike, Grouping, Labels, MeasurementKind, Predictions, Request
 from traincast.calibrate.tables import Skipped, Table
 from traincast.diagnostics import Note
 from traincast.errors import CalibrationError, ConfigError
@@ -177,7 +177,7 @@ def _contains(words: list[str], wanted: list[str]) -> bool:
 
 
 KIND = KINDS.register("collectives")(
-    Kind(
+    MeasurementKind(
         name="collectives",
         title="measured collectives",
         quantity="time_s",

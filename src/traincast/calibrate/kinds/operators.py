@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traincast.calibrate.kind import KINDS, FloatArray, Grouping, Kind, Predictions, Request
+from traincast.calibrate.kind import KINDS, FloatArray, Grouping, MeasurementKind, Predictions, Request
 from traincast.calibrate.tables import TIME_COLUMNS, Row, Skipped, Table
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError, TraincastError
@@ -310,7 +310,7 @@ def _prices(rows: Sequence[Calls], gpu: Gpu, constants: OperatorConstants) -> Fl
 
 
 KIND = KINDS.register("operators")(
-    Kind(
+    MeasurementKind(
         name="operators",
         title="measured operators",
         quantity="time_s",

@@ -13,10 +13,10 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from traincast.calibrate.kind import KINDS, FloatArray, Grouping, Kind, Labels, Predictions, Ratios, Request
+from traincast.calibrate.kind import KINDS, FloatArray, Grouping, Labels, MeasurementKind, Predictions, Ratios, Request
 from traincast.calibrate.runs import GROUPINGS as LABELS
 from traincast.calibrate.runs import (
-    Run,
+    MeasuredRun,
     assumed_framework,
     assumed_frameworks,
     holds_memory,
@@ -63,7 +63,7 @@ class Forecast:
     reason: str = ""
 
 
-def forecast_run(run: Run, factors: FactorTable, engine: str = "auto") -> Forecast:
+def forecast_run(run: MeasuredRun, factors: FactorTable, engine: str = "auto") -> Forecast:
     """Forecast one run."""
     try:
         job = job_of_run(run)
@@ -82,7 +82,7 @@ def forecast_run(run: Run, factors: FactorTable, engine: str = "auto") -> Foreca
 
 
 def forecast_runs(
-    runs: Sequence[Run], factors: Sequence[FactorTable], progress: Callable[[int], None] | None = None
+    runs: Sequence[MeasuredRun], factors: Sequence[FactorTable], progress: Callable[[int], None] | None = None
 ) -> list[Forecast]:
     """Forecast runs, each with its own factors, on all cores; `progress` is told after every run how many are done."""
     found = []
@@ -93,7 +93,7 @@ def forecast_runs(
     return found
 
 
-def _forecasts(work: list[tuple[Run, FactorTable]]) -> Iterator[Forecast]:
+def _forecasts(work: list[tuple[MeasuredRun, FactorTable]]) -> Iterator[Forecast]:
     workers = min(os.cpu_count() or 1, len(work) // _CHUNK)
     if workers < 2:
         yield from map(_forecast, work)
@@ -104,7 +104,7 @@ def _forecasts(work: list[tuple[Run, FactorTable]]) -> Iterator[Forecast]:
         yield from pool.map(_forecast, work, chunksize=_CHUNK)
 
 
-def _forecast(work: tuple[Run, FactorTable]) -> Forecast:
+def _forecast(work: tuple[MeasuredRun, FactorTable]) -> Forecast:
     # For many runs the compiled engine pays from the first on.
     return forecast_run(*work, engine="kernel" if find_spec("numba") else "auto")
 
@@ -127,7 +127,7 @@ def counter(request: Request, rows: int) -> Callable[[int], None] | None:
 
 
 def step_predictions(
-    table: Table, rows: Sequence[Run], forecasts: Sequence[Forecast], skipped: Sequence[Skipped]
+    table: Table, rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], skipped: Sequence[Skipped]
 ) -> Predictions:
     """Return the predictions that forecasts of a table's runs make."""
     predicted = np.array([np.nan if each.step_s is None else each.step_s for each in forecasts], np.float64)
@@ -155,16 +155,16 @@ def step_predictions(
     )
 
 
-def labels_of(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
+def labels_of(runs: Sequence[MeasuredRun]) -> dict[str, tuple[str, ...]]:
     """Return the group of each run in each grouping of runs and in `BOARD`."""
     best = {run.id for run in fastest_repeats(runs)}
     labels = {name: tuple(run.groups[name] for run in runs) for name in LABELS}
     return labels | {BOARD: tuple(_board(run, best) for run in runs)}
 
 
-def fastest_repeats(runs: Iterable[Run]) -> tuple[Run, ...]:
+def fastest_repeats(runs: Iterable[MeasuredRun]) -> tuple[MeasuredRun, ...]:
     """Return the fastest of the runs that are repeats of one layout (column ``repeat_of``); others are left out."""
-    best: dict[str, tuple[float, Run]] = {}
+    best: dict[str, tuple[float, MeasuredRun]] = {}
     for run in runs:
         name = run.cells.get("repeat_of")
         if name and run.measured_s is not None and (name not in best or run.measured_s < best[name][0]):
@@ -172,7 +172,7 @@ def fastest_repeats(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(run for _, run in best.values())
 
 
-def _board(run: Run, best: set[str]) -> str:
+def _board(run: MeasuredRun, best: set[str]) -> str:
     if "sweep" in run.cells:
         return "best" if run.id in best else "others"
     if not run.full_layout:
@@ -191,7 +191,7 @@ _SAME = (
 """Columns that both runs of a pair share; an empty one is equal to an empty one."""
 
 
-def weak_scaling_pairs(runs: Iterable[Run]) -> list[tuple[Run, Run]]:
+def weak_scaling_pairs(runs: Iterable[MeasuredRun]) -> list[tuple[MeasuredRun, MeasuredRun]]:
     """Return each run with a step after the smallest that is alike but for GPUs and batch, at equal batch per GPU."""
     pairs = []
     # The kind of sharding without its group, which grows with the GPUs.
@@ -206,11 +206,11 @@ def weak_scaling_pairs(runs: Iterable[Run]) -> list[tuple[Run, Run]]:
     return pairs
 
 
-def precision_pairs(runs: Iterable[Run]) -> list[tuple[Run, Run]]:
+def precision_pairs(runs: Iterable[MeasuredRun]) -> list[tuple[MeasuredRun, MeasuredRun]]:
     """Return each fp8 run with a step after the bf16 run that is alike but for the precision."""
     pairs = []
     for alike in _alike((run, (run.request.gpus, run.request.global_batch, _sharding(run))) for run in runs):
-        by_class: dict[str, Run] = {}
+        by_class: dict[str, MeasuredRun] = {}
         for run in sorted(alike, key=lambda run: run.id):
             by_class.setdefault(precision_class(run.request.precision), run)
         if {"bf16", "fp8"} <= set(by_class):
@@ -218,20 +218,20 @@ def precision_pairs(runs: Iterable[Run]) -> list[tuple[Run, Run]]:
     return pairs
 
 
-def _sharding(run: Run) -> str:
+def _sharding(run: MeasuredRun) -> str:
     return run.cells.get("zero_or_fsdp", "")
 
 
-def _alike(runs: Iterable[tuple[Run, tuple[object, ...]]]) -> list[list[Run]]:
+def _alike(runs: Iterable[tuple[MeasuredRun, tuple[object, ...]]]) -> list[list[MeasuredRun]]:
     """Return the runs with a step that share `_SAME` and what stands beside them, where there are several."""
-    found: defaultdict[tuple[object, ...], list[Run]] = defaultdict(list)
+    found: defaultdict[tuple[object, ...], list[MeasuredRun]] = defaultdict(list)
     for run, further in runs:
         if run.measured_s is not None:
             found[(*(run.cells.get(name) for name in _SAME), *further)].append(run)
     return [alike for alike in found.values() if len(alike) > 1]
 
 
-def _ratios(rows: Sequence[Run], predicted: FloatArray) -> Iterator[Ratios]:
+def _ratios(rows: Sequence[MeasuredRun], predicted: FloatArray) -> Iterator[Ratios]:
     """Yield how well ratios of like runs are forecast."""
     seen = [run for run in rows if is_fitted(run)]
     step_s = {run.id: each for run, each in zip(rows, predicted.tolist(), strict=True)}
@@ -242,7 +242,7 @@ def _ratios(rows: Sequence[Run], predicted: FloatArray) -> Iterator[Ratios]:
             yield Ratios(name, np.array(measured, np.float64), np.array(forecast, np.float64))
 
 
-def is_fitted(run: Run) -> bool:
+def is_fitted(run: MeasuredRun) -> bool:
     """Say whether the shipped factors were fitted to runs like this one: pretraining, with a full layout."""
     return run.full_layout and "sweep" not in run.cells
 
@@ -270,7 +270,7 @@ class RunMemory:
         return {"allocated": self.stage.allocated, "reserved": self.stage.reserved}.get(self.meaning, self.stage.peak)
 
 
-def memory_of_run(run: Run) -> RunMemory:
+def memory_of_run(run: MeasuredRun) -> RunMemory:
     """Return the memory of a measured run; a `TraincastError` if the run cannot be described."""
     try:
         job = job_of_run(run)
@@ -292,7 +292,7 @@ def predict_memory(table: Table, request: Request) -> Predictions:
     """
     runs, unread = read_runs(table, request.cluster)
     skipped = list(unread)
-    kept: list[tuple[Run, RunMemory]] = []
+    kept: list[tuple[MeasuredRun, RunMemory]] = []
     judged: dict[str, list[RunMemory]] = {}
     for run in runs:
         if run.peak_bytes is None and run.outcome == "ok":
@@ -347,7 +347,7 @@ def _verdicts(outcome: str, found: list[RunMemory]) -> Note:
 
 
 KIND = KINDS.register("training-runs")(
-    Kind(
+    MeasurementKind(
         name="training-runs",
         title="steps of published training runs",
         quantity="step_s",
@@ -358,7 +358,7 @@ KIND = KINDS.register("training-runs")(
     )
 )
 KINDS.register("memory-of-runs")(
-    Kind(
+    MeasurementKind(
         name="memory-of-runs",
         title="memory of published training runs",
         quantity="peak_bytes",
