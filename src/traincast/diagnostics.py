@@ -62,7 +62,7 @@ class Remarks:
         self._found: dict[tuple[str, str], _Remark] = {}
 
     def add(self, code: str, text: str, line: int, kind: str | None = None) -> None:
-        """Take a remark on a line; those with one code and kind (default: text) are one note."""
+        """Take what is odd on a line; those with one code and kind (default: text) are one note."""
         known = self._found.get((code, text if kind is None else kind))
         if known is None:
             self._found[code, text if kind is None else kind] = _Remark(text, line, line, 1)
@@ -71,7 +71,7 @@ class Remarks:
             known.count += 1
 
     def notes(self) -> tuple[Note, ...]:
-        """Every remark as a note, in the order of the lines."""
+        """Return every one as a note, in the order of the lines."""
         found = sorted(self._found.items(), key=lambda item: (item[1].first, item[0]))
         return tuple(Note(code, self._full(remark), self._place(remark.first)) for (code, _), remark in found)
 

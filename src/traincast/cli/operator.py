@@ -76,7 +76,7 @@ def command(
     given = {name: size for name, size in sizes.items() if size is not None}
     if family == "rotary" and "qk_dim" in given:
         given["head_dim"] = given.pop("qk_dim")
-    price = api.operator(
+    cost = api.operator(
         family,
         gpu,
         None if constants is None else str(constants),
@@ -90,11 +90,11 @@ def command(
     if as_json:
         from traincast.report.json import operator_to_dict
 
-        print_json(operator_to_dict(price))
+        print_json(operator_to_dict(cost))
         return
     from traincast.report.terminal.estimates import print_operator
 
-    print_operator(console(), price)
+    print_operator(console(), cost)
 
 
 def _pair(text: str) -> tuple[str, str]:

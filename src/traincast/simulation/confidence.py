@@ -32,11 +32,11 @@ out of the fit lie inside (``traincast validate --cv family``, docs/ACCURACY.md)
 
 
 TRANSFERS = {"seen": 0.10, "unseen": 0.30}
-"""Deviation of transfers beyond the factors, which all links share: prices of collectives on links that were measured
-are off by 5 to 17 % (90th percentile), those of links known from a datasheet by 7 to 50 % (docs/ACCURACY.md)."""
+"""Deviation of transfers beyond the factors, which all links share: collectives on links that were measured are off by
+5 to 17 % (90th percentile), those on links known from a datasheet by 7 to 50 % (docs/ACCURACY.md)."""
 
 UNSEEN_COMPUTE = 0.12
-"""Deviation of computation on a GPU that no run was fitted to: products of unseen GPUs are off by 12 % in the mean,
+"""Deviation of computation on a GPU that no run was fitted to: GEMMs of unseen GPUs are off by 12 % in the mean,
 with kernels of its like (docs/operators.md)."""
 
 _UNHIDDEN = {Group.TP: "tp", Group.ETP: "tp", Group.CP: "cp", Group.EP: "ep"}
@@ -79,7 +79,7 @@ def _classes(done: JobStep, row: int) -> dict[str, float]:
 def _unhidden(done: JobStep, group: Group, cost_class: CostClass, *, blocking: bool) -> dict[str, float]:
     """Return how the share that cannot be hidden scales a transfer, where the framework hides the rest.
 
-    What blocks is that share u of an exchange, what is launched beside computation the other, 1 - u, which
+    What blocks is that share u of an exchange, what is launched to overlap with computation the other, 1 - u, which
     shrinks by u / (1 - u) of itself where the first grows by all of itself.
     """
     job = done.job

@@ -12,16 +12,7 @@ from traincast.job.dtypes import PLAIN, OptimizerTypes
 if TYPE_CHECKING:
     from traincast.workload.program import Program, Timeline
 
-BREAKDOWN_KEYS = (
-    "compute",
-    "exposed_tp",
-    "exposed_cp",
-    "exposed_ep",
-    "exposed_pp",
-    "exposed_dp",
-    "bubble",
-    "other",
-)
+BREAKDOWN_KEYS = ("compute", *(f"exposed_{group}" for group in ("tp", "cp", "ep", "pp", "dp")), "bubble", "other")
 """Owners of an instant of the step, in the order they are shown."""
 
 MEASURED = "measured"

@@ -37,12 +37,12 @@ def suspicious(step: Step) -> tuple[Note, ...]:
 def _shared_links(step: Step) -> Iterator[Note]:
     """Note which groups share links, of one kind or of two, and which link holds them back.
 
-    Times that the input measured are not longer for it, so kinds that were not priced are left out.
+    Times that the input measured are not longer for it, so kinds that were not estimated are left out.
     """
-    priced = {each.group for each in step.costs.communications if each.cost.algorithm != MEASURED}
+    estimated = {each.group for each in step.costs.communications if each.cost.algorithm != MEASURED}
     alike: dict[tuple[float, str], list[Group]] = {}
     for kind, each in step.contention.items():
-        if each.bottleneck is not None and kind in priced:
+        if each.bottleneck is not None and kind in estimated:
             alike.setdefault((round(each.factor, 2), each.bottleneck), []).append(kind)
     own = [
         f"all groups of a kind communicate at once: {_named(kinds)} groups are slowed {factor:.2f}x between nodes "
