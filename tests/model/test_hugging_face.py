@@ -500,3 +500,9 @@ def test_experts_without_shared_ones_have_none(write):
     experts = load_model(write(config)).experts
     assert experts.shared_ffn_hidden == 0
     assert load_model(write({**config, "n_shared_experts": 3})).experts.shared_ffn_hidden == 3 * experts.ffn_hidden
+
+
+def test_two_groups_of_experts_limit_the_routing_and_one_does_not(write):
+    for groups, chosen in ((2, 1), (1, 1)):
+        experts = load_model(write({**CONFIGS["deepseek-v3"], "n_group": groups, "topk_group": chosen})).experts
+        assert (experts.groups, experts.group_topk) == (groups, chosen)

@@ -17,8 +17,8 @@ Letters: P stages, Q virtual stages in model order, M microbatches, D directions
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypedDict, Unpack
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -106,9 +106,19 @@ def collective_op(
     The operation says which bytes `size_bytes` are, None where only the duration is known: that of the transfer without
     waiting, None where it is to be estimated. What is not `blocking` is launched, and something waits for its stream.
     """
-    stream = STREAM_OF_GROUP[group]
-    op = _op(Kind.COLLECTIVE, name, phase, duration_s, place, stream=stream, blocking=blocking, **further)
-    return replace(op, group=group, operation=operation, size_bytes=size_bytes)
+    return _op(
+        Kind.COLLECTIVE,
+        name,
+        phase,
+        duration_s,
+        place,
+        stream=STREAM_OF_GROUP[group],
+        blocking=blocking,
+        group=group,
+        operation=operation,
+        size_bytes=size_bytes,
+        **further,
+    )
 
 
 def host_op(
@@ -138,8 +148,7 @@ def wait_op(
     **further: Unpack[_Further],
 ) -> Op:
     """Return a wait for everything that was launched on a stream; it takes no time of its own."""
-    op = _op(Kind.WAIT, name or f"wait_{stream.name.lower()}", phase, 0.0, place, **further)
-    return replace(op, waits_for=stream)
+    return _op(Kind.WAIT, name or f"wait_{stream.name.lower()}", phase, 0.0, place, waits_for=stream, **further)
 
 
 def _op(
@@ -150,9 +159,7 @@ def _op(
     place: Place,
     *,
     assumed: bool = False,
-    stream: Stream = Stream.COMPUTE,
-    blocking: bool = True,
-    **further: Unpack[_Further],
+    **fields: Any,  # noqa: ANN401
 ) -> Op:
     """Return an operation; what its duration comes from follows from where it stands."""
     provenance = Provenance.UNKNOWN if duration_s is None or place.file < 0 else Provenance.FILE
@@ -160,13 +167,11 @@ def _op(
         name=name,
         kind=kind,
         phase=phase,
-        stream=stream,
-        blocking=blocking,
         duration_s=duration_s,
         provenance=Provenance.ASSUMED if assumed else provenance,
         file=place.file,
         line=place.line,
-        **further,
+        **fields,
     )
 
 

@@ -36,6 +36,7 @@ class StageParts:
     def __init__(self, job: Job, ranks_per_node: int) -> None:
         self.job, self.parts = job, RankParts(rank_share(job, ranks_per_node))
         self._works: dict[Blocks, Work] = {}
+        self.totals: dict[tuple[object, ...], Pass] = {}
 
     def work(self, blocks: Blocks) -> Work:
         """Return what some blocks do."""
@@ -92,12 +93,14 @@ class StageWork:
         return seconds * _GRAPH_HOST if self.job.cuda_graphs else seconds
 
     def total(self, blocks: Mapping[Blocks, int], *phases: Phase, share: float = 1.0) -> Pass:
-        """Return what some blocks do in some passes: a share of as many as there are."""
-        found = Pass()
-        for each, count in blocks.items():
-            for phase in phases:
-                found.add(self.of_rank.work(each).passes[phase], count * share)
-        return found
+        """Return what some blocks do in some passes: a share of as many as there are; equal stages do equal work."""
+        key = (tuple(blocks.items()), phases, share)
+        if key not in self.of_rank.totals:
+            found = self.of_rank.totals[key] = Pass()
+            for each, count in blocks.items():
+                for phase in phases:
+                    found.add(self.of_rank.work(each).passes[phase], count * share)
+        return self.of_rank.totals[key]
 
     def recomputed(self) -> tuple[str, Pass, Host]:
         """Return what the backward pass recomputes, whole layers or modules of each, and what the host launches."""
