@@ -7,7 +7,7 @@ import pytest
 
 from support import write_cluster
 from traincast import api
-from traincast.errors import ConfigError, FormatError, ProgramError
+from traincast.errors import ConfigError, FormatError, InfeasibleError, ProgramError
 from traincast.fabric.contention import network_factor
 from traincast.fabric.graph import build_fabric
 from traincast.formats.contract import FORMATS
@@ -247,3 +247,33 @@ def test_a_bandwidth_that_no_link_has_is_refused_with_its_line(tmp_path, written
     path.write_text("\n".join(rows) + "\n")
     with pytest.raises(FormatError, match=rf"net\.yml:3: the bandwidth '{written}' is {said}"):
         api.inspect(path)
+
+
+def test_the_rate_of_a_file_is_that_of_its_nics_and_no_more_than_a_rank_reaches(tmp_path):
+    graph = build(simai(tmp_path / "rail.txt"))
+    assert (graph.port_bytes_per_s, graph.nic_bytes_per_s) == (50e9, H100.inter.bandwidth_bytes_per_s)
+
+
+@pytest.mark.parametrize("node_limits", [False, True])
+def test_no_route_of_a_file_is_longer_than_it_says(tmp_path, node_limits):
+    fabric = FabricSpec(kind="file", file=str(simai(tmp_path / "rail.txt")), routing="ecmp")
+    graph = build_fabric(replace(H100, fabric=fabric), 32, node_limits=node_limits)
+    source, target = (each.ravel() for each in np.meshgrid(np.arange(32), np.arange(32)))
+    crossed_F = (graph.routes(source, target) >= 0).sum(axis=1)
+    assert crossed_F.max() <= graph.longest <= crossed_F.max() + 2
+
+
+def test_tables_of_a_file_are_counted_before_they_are_made(tmp_path, monkeypatch):
+    path = simai(tmp_path / "rail.txt")
+    for limit in ("MOST_SWITCHES", "MOST_LINKED_SWITCHES", "MOST_ENTRIES"):
+        with monkeypatch.context() as smaller:
+            smaller.setattr(f"traincast.fabric.topologies.file.{limit}", 3)
+            with pytest.raises(InfeasibleError, match="above the limit of 3"):
+                build(path)
+
+
+def test_a_file_whose_gpus_are_nodes_of_their_own_fits_any_cluster(tmp_path):
+    path = tmp_path / "ring.yml"
+    path.write_text("topology: [ Ring ]\nnpus_count: [ 8 ]\nbandwidth: [ 50 ]\nlatency: [ 500 ]\n")
+    graph = build(path, world=8, routing="spray")
+    assert (graph.gpus_per_node, graph.network.gpus) == (1, 8)
