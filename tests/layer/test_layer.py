@@ -3,7 +3,7 @@
 import pytest
 
 from layer import product
-from layer.cases import CASES, name_of
+from layer.cases import CASES, case_of, name_of
 from layer.rows import exchange_counts, kernel_counts, tensor_sums
 
 each_case = pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -40,3 +40,13 @@ def test_parameters_of_the_model(case):
 @pytest.mark.parametrize("count", [product.held_in_memory, product.held_in_workload])
 def test_parameters_of_a_rank(case, count):
     assert count(case) == sum(row.held for row in case.weights)
+
+
+def test_latent_attention_casts_what_each_of_its_projections_reads():
+    """In 8 bits: hidden states of 7,168 once for both narrow projections, latent vectors of 1,536 and 512 (table 1 of
+    arXiv 2412.19437), and 128 heads of 128 for the output projection."""
+    found = product.kernels(case_of("deepseek-v3", "alone"), precision="fp8_block")
+    casts = {shape[0]: count for (kind, shape, _), count in found["forward"].items() if kind == "cast"}
+    for width in (7168, 1536, 512, 128 * 128):
+        assert casts[4096 * width] >= 1
+    assert found["input gradient"]["cast", (4096 * 1536,), "fp8_block"] == casts[4096 * 1536] == 1
