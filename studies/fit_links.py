@@ -11,19 +11,16 @@ others, or a number of GPUs.
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from datafiles import DATA, table_path
 from traincast.calibrate.collectives import CollectiveMeasurements, read_collectives
-from traincast.calibrate.fit_links import Fit, fit_links, predictor, with_constants
-from traincast.calibrate.identifiability import FILL, INTRA, value_of
+from traincast.calibrate.fit_links import Fit, fit_links, from_others, predictor
 from traincast.calibrate.kind import FloatArray
-from traincast.calibrate.kinds.collectives import Plan, RowsOf
-from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
 
@@ -85,79 +82,6 @@ def without_each_size(measured: CollectiveMeasurements, cluster: Cluster) -> dic
         kept = measured.ranks != ranks
         fitted = fit_links(measured.select(kept), cluster).cluster
         found[ranks] = as_priced(measured.select(~kept), fitted)
-    return found
-
-
-def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
-    """Return the cluster with constants from its datasheet and from other fitted clusters.
-
-    Latencies and fills are the geometric means of those of its kind of links and row of NCCL's tables,
-    or of all where there is none; rates are their usual share of the datasheet's link and
-    memory. What only it may have, such as a rate for pairs, is dropped.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The GPU by its datasheet.
-    others : sequence of Cluster
-        Fitted ones.
-
-    Returns
-    -------
-    Cluster
-
-    Raises
-    ------
-    ConfigError
-        If a datasheet rate is missing.
-    """
-    pcie = cluster.intra.kind == "pcie"
-    # What PCIe gives is a matter of the host, which no GPU tells of another: its architecture says more.
-    same = list(others) if pcie else [other for other in others if other.intra.kind == cluster.intra.kind]
-    alike = [other for other in same if other.gpu.nccl_row == cluster.gpu.nccl_row] or same or list(others)
-
-    def mean(value: Callable[[Cluster], float | None], what: str) -> float:
-        known = [each for each in map(value, alike) if each]
-        if not known or len(known) < len(alike):
-            raise ConfigError(f"no {what} is known of the clusters to learn from", what)
-        return float(np.exp(np.mean(np.log(known))))
-
-    def rate(field: str, datasheet: str) -> float:
-        own = value_of(cluster, datasheet)
-        if own is None:
-            raise ConfigError("is needed to scale the rates of other clusters", datasheet)
-        return own * mean(lambda other: _ratio(value_of(other, field), value_of(other, datasheet)), field)
-
-    learnt = ["intra.base_latency_s", "intra.hop_latency_s", *([] if pcie else FILL)]
-    learnt += ["intra.crowding"] * all(other.intra.crowding for other in alike)
-    constants: dict[str, float | None] = dict.fromkeys(field for field in INTRA if field.startswith("intra."))
-    constants |= {field: mean(lambda other, field=field: value_of(other, field), field) for field in learnt}  # type: ignore[misc]
-    constants["intra.bandwidth_bytes_per_s"] = rate("intra.bandwidth_bytes_per_s", "gpu.link_bytes_per_s")
-    if pcie:  # there the form has neither a fill nor a rate of copies
-        constants |= {"intra.fill_latency_s": 0.0, "intra.fill_bytes": 1.0}
-    else:
-        constants["gpu.copy_bytes_per_s"] = rate("gpu.copy_bytes_per_s", "gpu.hbm_bytes_per_s")
-    return with_constants(cluster, constants)
-
-
-def _ratio(value: float | None, over: float | None) -> float | None:
-    return None if value is None or over is None else value / over
-
-
-def plan_without_each_gpu(measured: CollectiveMeasurements, rows_of: RowsOf, leave_out: str | None) -> Plan:
-    """Return for each cluster the constants of its datasheet and of the other clusters, each fitted to its rows."""
-    del leave_out
-    fitted = {cluster: fit_links(measured.select(rows), cluster).cluster for cluster, rows in rows_of.items()}
-    found: Plan = []
-    for cluster, rows in rows_of.items():
-        others = [each for other, each in fitted.items() if other != cluster]
-        if not others:
-            found.append(([*rows], "there is no other GPU to learn from"))
-            continue
-        try:
-            found.append(([*rows], from_others(replace(cluster, measured=None), others)))
-        except ConfigError as error:
-            found.append(([*rows], f"cannot be learnt from others: {error}"))
     return found
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from datafiles import DATA, table_path
-from run_factors import Sample, factors_of, sample_of
 from traincast.calibrate.kinds.runs import BOARD, Forecast, forecast_runs, is_fitted, labels_of
+from traincast.calibrate.run_factors import Sample, factors_of, sample_of
 from traincast.calibrate.runs import MeasuredRun, read_runs
 from traincast.calibrate.tables import read_table
 from traincast.estimate.factors import FactorTable, shipped_factors

@@ -12,8 +12,8 @@ from eager.graphs import MODELS, accumulation_calls, backward_calls, forward_cal
 from eager.host import host_floor_s
 from eager.layouts import layout_named, layout_time_s, misfit
 from eager.switch import SWITCH_MODELS, switch_backward, switch_forward
-from kernel_recipe import without_gpu
 from traincast.calibrate.kind import Grouping, Labels, MeasurementKind, Predictions, Request
+from traincast.calibrate.operator_recipe import without_gpu
 from traincast.calibrate.tables import Row, Skipped, Table
 from traincast.errors import ConfigError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls, shipped_constants

@@ -1,4 +1,3 @@
-import csv
 import io
 import re
 
@@ -7,14 +6,13 @@ import pytest
 from rich.console import Console
 
 import traincast
-from common_schema import brought
 from datafiles import table_path
 from traincast.calibrate.kind import Request, kind_of
 from traincast.calibrate.kinds.runs import ONE_DEVIATION, memory_of_run
 from traincast.calibrate.kinds.runs import predict_memory as predict
+from traincast.calibrate.published import read_measurements
 from traincast.calibrate.run_jobs import model_from_columns
 from traincast.calibrate.runs import holds_memory, layers_by_cost, read_runs
-from traincast.calibrate.tables import read_table
 from traincast.estimate.memory.fits import memory_deviation
 from traincast.report.terminal.accuracy import print_validation
 
@@ -33,20 +31,15 @@ ROWS = (
 
 
 def sweep(tmp_path, lines=(HEADER, *ROWS)):
-    """Write a sweep as nanotron prints it, and bring it to the common schema."""
-    printed, path = tmp_path / "printed.csv", tmp_path / "sweep.csv"
-    printed.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    columns, rows = brought(read_table(printed))
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, columns, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
+    """Write a sweep as nanotron prints it."""
+    path = tmp_path / "sweep.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
 @pytest.fixture
 def table(tmp_path):
-    return read_table(sweep(tmp_path))
+    return read_measurements(sweep(tmp_path))
 
 
 def test_runs_with_memory_are_predicted_and_crashes_counted(table):
@@ -71,7 +64,7 @@ def test_runs_with_memory_are_predicted_and_crashes_counted(table):
 def test_no_column_of_the_sweep_crashes(dropped, tmp_path):
     keep = [index for index, name in enumerate(HEADER.split(",")) if name != dropped]
     lines = [",".join(line.split(",")[index] for index in keep) for line in (HEADER, *ROWS)]
-    found = predict(read_table(sweep(tmp_path, lines)), Request())
+    found = predict(read_measurements(sweep(tmp_path, lines)), Request())
     assert len(found.ids) + len(found.skipped) == len(ROWS)
     assert all(row.reason for row in found.skipped)
     needed = {"model", "layers", "hidden", "ffn_hidden", "heads", "seq_len", "gpu", "num_gpus", "tp", "pp"}
@@ -130,7 +123,7 @@ RUNS, SWEEP = "measured_training_runs.csv", "nanotron_ultrascale_h100.csv"
 
 @pytest.fixture(scope="module")
 def published():
-    return {name: predict(read_table(table_path(name)), Request()) for name in (RUNS, SWEEP)}
+    return {name: predict(read_measurements(table_path(name)), Request()) for name in (RUNS, SWEEP)}
 
 
 @pytest.mark.parametrize("name", [RUNS, SWEEP])

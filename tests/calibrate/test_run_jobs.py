@@ -1,6 +1,6 @@
 import pytest
 
-from common_schema import common_row
+from traincast.calibrate.published import common_row
 from traincast.calibrate.run_jobs import model_from_columns
 from traincast.calibrate.tables import Row
 from traincast.errors import ConfigError

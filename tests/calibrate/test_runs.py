@@ -3,14 +3,14 @@
 import csv
 import re
 import textwrap
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
-import common_schema
-from common_schema import common_row, published_rules
 from datafiles import DATA, table_path
 from traincast.calibrate.kinds.runs import BOARD, fastest_repeats, labels_of, precision_pairs, weak_scaling_pairs
+from traincast.calibrate.published import common_row, published_rules
 from traincast.calibrate.run_jobs import _table, framework_of, nic_bytes_per_s, year_of
 from traincast.calibrate.runs import (
     ALIASES,
@@ -265,7 +265,7 @@ def test_columns_tell_the_kind_of_file():
 
 
 def test_remarks_have_a_status_and_a_reason():
-    with (common_schema.RULES / "remarks.csv").open(encoding="utf-8", newline="") as stream:
+    with (resources.files("traincast") / "data" / "runs" / "remarks.csv").open(encoding="utf-8", newline="") as stream:
         found = list(csv.DictReader(stream))
     # Left out of all figures; kept, but its columns or its run are doubtful; kept, with an effect no column tells.
     assert all(each["status"] in ("exclude", "suspect", "unexplained") and len(each["reason"]) > 20 for each in found)
@@ -286,7 +286,7 @@ def test_rules_fill_in_what_is_empty_and_leave_what_is_said():
 
 def test_every_rule_is_for_some_public_row():
     names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv")
-    tables = [read_table(table_path(name, DATA / "published")) for name in names]
+    tables = [read_table(table_path(name)) for name in names]
     idle = [
         rule.why
         for rule in published_rules()
@@ -331,7 +331,7 @@ def test_a_cell_that_its_column_cannot_have_is_named(column, text, what):
 
 
 def test_the_page_of_columns_shows_a_file_that_is_read(tmp_path):
-    page = (Path(common_schema.__file__).parents[1] / "docs" / "measurements.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "measurements.md").read_text(encoding="utf-8")
     shown = re.search(r"(?m)^    id,.*\n    .*\n", page)
     path = tmp_path / "runs.csv"
     path.write_text(textwrap.dedent(shown[0]))

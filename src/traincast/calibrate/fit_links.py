@@ -15,6 +15,8 @@ import numpy as np
 
 from traincast.calibrate.collectives import CollectiveMeasurements, size_bands
 from traincast.calibrate.identifiability import (
+    FILL,
+    INTRA,
     NIC,
     NODE,
     Constants,
@@ -251,3 +253,59 @@ def _no_band_worse(
         return loss(predicted_N) + _HELD * sum(worse)
 
     return held
+
+
+def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
+    """Return the cluster with constants from its datasheet and from other fitted clusters.
+
+    Latencies and fills are the geometric means of those of its kind of links and row of NCCL's tables,
+    or of all where there is none; rates are their usual share of the datasheet's link and
+    memory. What only it may have, such as a rate for pairs, is dropped.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The GPU by its datasheet.
+    others : sequence of Cluster
+        Fitted ones.
+
+    Returns
+    -------
+    Cluster
+
+    Raises
+    ------
+    ConfigError
+        If a datasheet rate is missing.
+    """
+    pcie = cluster.intra.kind == "pcie"
+    # What PCIe gives is a matter of the host, which no GPU tells of another: its architecture says more.
+    same = list(others) if pcie else [other for other in others if other.intra.kind == cluster.intra.kind]
+    alike = [other for other in same if other.gpu.nccl_row == cluster.gpu.nccl_row] or same or list(others)
+
+    def mean(value: Callable[[Cluster], float | None], what: str) -> float:
+        known = [each for each in map(value, alike) if each]
+        if not known or len(known) < len(alike):
+            raise ConfigError(f"no {what} is known of the clusters to learn from", what)
+        return float(np.exp(np.mean(np.log(known))))
+
+    def rate(field: str, datasheet: str) -> float:
+        own = value_of(cluster, datasheet)
+        if own is None:
+            raise ConfigError("is needed to scale the rates of other clusters", datasheet)
+        return own * mean(lambda other: _ratio(value_of(other, field), value_of(other, datasheet)), field)
+
+    learnt = ["intra.base_latency_s", "intra.hop_latency_s", *([] if pcie else FILL)]
+    learnt += ["intra.crowding"] * all(other.intra.crowding for other in alike)
+    constants: dict[str, float | None] = dict.fromkeys(field for field in INTRA if field.startswith("intra."))
+    constants |= {field: mean(lambda other, field=field: value_of(other, field), field) for field in learnt}  # type: ignore[misc]
+    constants["intra.bandwidth_bytes_per_s"] = rate("intra.bandwidth_bytes_per_s", "gpu.link_bytes_per_s")
+    if pcie:  # there the form has neither a fill nor a rate of copies
+        constants |= {"intra.fill_latency_s": 0.0, "intra.fill_bytes": 1.0}
+    else:
+        constants["gpu.copy_bytes_per_s"] = rate("gpu.copy_bytes_per_s", "gpu.hbm_bytes_per_s")
+    return with_constants(cluster, constants)
+
+
+def _ratio(value: float | None, over: float | None) -> float | None:
+    return None if value is None or over is None else value / over

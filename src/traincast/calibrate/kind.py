@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.calibrate.nccl_logs import is_nccl_log
+from traincast.calibrate.published import in_common_schema
 from traincast.calibrate.tables import Skipped, Table, read_table
 from traincast.diagnostics import Note
 from traincast.formats.recognise import Known, Teller
@@ -141,7 +142,8 @@ def _nccl_log(path: Path, head: str) -> Known | None:
 def _table(path: Path, head: str) -> Known | None:
     """Tell a table of measurements by its columns."""
     first = next(csv.reader(head.splitlines()[:1]), [])
-    kind = kind_of(tuple(name.strip().lower() for name in first))
+    columns = tuple(name.strip().lower() for name in first)
+    kind = kind_of(in_common_schema(Table(str(path), columns, ())).columns)
     if kind is None:
         return None
     return Known(kind.name, f"table of {kind.title} ({len(read_table(path).rows)} rows)", kind.commands)

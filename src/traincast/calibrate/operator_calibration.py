@@ -25,7 +25,8 @@ from traincast.calibrate.operator_fit import (
     predict,
     samples_of,
 )
-from traincast.calibrate.tables import Skipped, read_table
+from traincast.calibrate.published import read_measurements
+from traincast.calibrate.tables import Skipped
 from traincast.calibrate.validate import Statistics, statistics
 from traincast.diagnostics import advanced, announce
 from traincast.errors import CalibrationError
@@ -110,7 +111,7 @@ def calibrate_operators(
     residuals: list[FamilyResiduals] = []
     skipped: list[Skipped] = []
     for path in paths:
-        table = read_table(Path(path))
+        table = read_measurements(Path(path))
         every = operators_of(table, gpu)
         own = [row for row, ran_on in enumerate(every.gpu) if ran_on.name == gpu.name]
         others = [(every.ids[row], ran_on.name) for row, ran_on in enumerate(every.gpu) if ran_on.name != gpu.name]

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from traincast.calibrate.kind import ClusterLike
+from traincast.calibrate.published import ALIASES, in_common_schema
 from traincast.calibrate.run_jobs import ASSUMED_FRAMEWORK, model_from_columns, nic_bytes_per_s, request_of
 from traincast.calibrate.tables import Row, Skipped, Table
 from traincast.diagnostics import Note
@@ -27,15 +28,6 @@ from traincast.model.model import Model
 from traincast.model.structure import layer_blocks, parts_of
 from traincast.units import counted
 
-ALIASES = {
-    "gpus": "num_gpus",
-    "seq_length": "seq_len",
-    "sharding": "zero_or_fsdp",
-    "task": "x_task",
-    "step_time_s": "x_iter_time_s",
-    "peak_memory_gib": "x_peak_mem_gib",
-}
-"""Other names of columns."""
 COLUMNS = {"model", "gpu", "num_gpus"}
 """What a file must name to be one of training runs."""
 LAYOUT_COLUMNS = {"layers", "hidden", "heads", "seq_len", "global_batch", "micro_batch", "gpu", "num_gpus", "tp", "pp"}
@@ -110,10 +102,11 @@ def read_runs(table: Table, cluster: ClusterLike | None = None) -> Runs:
     Parameters
     ----------
     table : Table
-        With columns of the common schema.
+        With columns of the common schema, or of a public table that rules bring to it.
     cluster : str, path or Cluster, optional
         Where all rows ran; rows of another GPU are skipped. By default each row's own.
     """
+    table = in_common_schema(table)
     timed = holds_steps(table.columns)
     ran_on = None if cluster is None else load_cluster(cluster)
     kept, skipped = table.read(lambda row: run_of(row, timed=timed, ran_on=ran_on))

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from traincast.calibrate.kind import KINDS, ClusterLike, FloatArray, MeasurementKind, Predictions, Request, kind_of
-from traincast.calibrate.tables import Skipped, Table, read_table
+from traincast.calibrate.published import read_measurements
+from traincast.calibrate.tables import Skipped, Table
 from traincast.diagnostics import Note, announce
 from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.job.job import OLD_NAMES
@@ -20,8 +21,6 @@ ANNOUNCED_ROWS = 10_000
 """Rows from which predicting them may take seconds: whole models take half a millisecond each."""
 WORST = 10
 """How many of the worst rows are listed."""
-IN_STUDIES = ("gpu", "shape", "family", "source")
-"""What `studies/board.py` of the repository leaves out: the constants that are shipped, fitted again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +135,7 @@ def validate(
     CalibrationError
         If no row can be used; the message gives the reason of the first.
     """
-    table = read_table(Path(path))
+    table = read_measurements(Path(path))
     of = KINDS.get(kind) if isinstance(kind, str) else kind or _kind(table)
     chosen = _groupings(of, by, leave_out)
     if table.size > ANNOUNCED_ROWS:
@@ -190,8 +189,6 @@ def _groupings(kind: MeasurementKind, by: Sequence[str], leave_out: str | None) 
         raise ConfigError(f"{kind.title} cannot be grouped by {unknown!r}; {known_names(unknown, kind.by)}", "by")
     if leave_out is not None and leave_out not in kind.leaves_out:
         known = known_names(leave_out, kind.leaves_out) if kind.leaves_out else "nothing here is fitted to them"
-        if leave_out in IN_STUDIES:
-            known += "; studies/board.py of the repository fits the shipped constants again without it"
         raise ConfigError(f"{kind.title} cannot leave out {leave_out!r}; {known}", "cv")
     return tuple(dict.fromkeys(by)) or kind.shown or kind.by
 

@@ -1,7 +1,7 @@
 """Measured collectives, against the prices of the cluster they ran on."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -26,8 +26,6 @@ from traincast.hardware.clusters import cluster_names, load_cluster
 RowsOf = Mapping[Cluster, Sequence[int]]
 Plan = list[tuple[list[int], Cluster | str]]
 """Rows with the cluster that predicts them, or why there is none."""
-PlanOf = Callable[[CollectiveMeasurements, RowsOf, str | None], Plan]
-"""From the measurements, the rows of each cluster and what is left out to the plan."""
 _OTHER_PARTS = {"pcie", "nvl"}
 """Words that make it another part than the one in the preset of that name."""
 
@@ -37,13 +35,8 @@ def predict(table: Table, request: Request) -> Predictions:
 
     The cluster of the request is that of every row; else each row's own, by its ``gpu``, or by the name of the file
     where the row does not say its GPU; rows whose GPU is in no preset are skipped. It can leave out ``ranks``: each
-    number of ranks is then predicted by a fit to the others.
+    number of ranks is then predicted by a fit to the others; and ``gpu``, predicted by its datasheet and the others.
     """
-    return predicted_by(table, request, _plan)
-
-
-def predicted_by(table: Table, request: Request, plan_of: PlanOf) -> Predictions:
-    """Return measured collectives with the prices of the clusters that a plan says."""
     read = collectives_of([table])
     clusters, notes = _clusters(read.measurements, table.path, request.cluster)
     rows_of: dict[Cluster, list[int]] = {}
@@ -54,7 +47,7 @@ def predicted_by(table: Table, request: Request, plan_of: PlanOf) -> Predictions
     for cluster, rows in rows_of.items():
         nodes[rows] = read.measurements.select(rows).on(cluster).nodes
     measured = replace(read.measurements, nodes=nodes)
-    plan = plan_of(measured, rows_of, request.leave_out)
+    plan = _plan(measured, rows_of, request.leave_out)
     prices, reasons = _prices(measured, plan)
     return Predictions(
         ids=read.ids,
@@ -91,6 +84,10 @@ def _plan(measured: CollectiveMeasurements, rows_of: RowsOf, leave_out: str | No
     """
     if leave_out is None:
         return [([*rows], cluster) for cluster, rows in rows_of.items()]
+    if leave_out == "gpu":
+        from traincast.calibrate.held_out import plan_without_each_gpu
+
+        return plan_without_each_gpu(measured, rows_of)
     found: Plan = []
     for base, of_base in rows_of.items():
         mine = measured.select(of_base)
@@ -184,7 +181,7 @@ KIND = KINDS.register("collectives")(
         fits=holds_collectives,
         predict=predict,
         by=("gpu", "op", "ranks", "size"),
-        leaves_out=("ranks",),
+        leaves_out=("ranks", "gpu"),
         commands="traincast calibrate and traincast validate take it",
     )
 )

@@ -237,6 +237,10 @@ def predict(table: Table, request: Request) -> Predictions:
     ConfigError
         If a cluster is given: each row says its GPU.
     """
+    if request.leave_out is not None:
+        from traincast.calibrate.held_out import predict_operators
+
+        return predict_operators(table, request)
     return predicted_by(table, request, price_measurements)
 
 
@@ -317,6 +321,7 @@ KIND = KINDS.register("operators")(
         fits=holds_operators,
         predict=predict,
         by=("gpu", "op", "dtype", "duration", "family", "length"),
+        leaves_out=("gpu", "shape"),
         shown=("gpu", "op", "duration", "length+family"),
         commands="traincast validate and traincast calibrate --gpu take it",
     )

@@ -114,6 +114,10 @@ def predict_steps(table: Table, request: Request) -> Predictions:
 
     The cluster of the request is that of every row; else each row's own, by its GPU.
     """
+    if request.leave_out is not None:
+        from traincast.calibrate.held_out import predict_runs
+
+        return predict_runs(table, request)
     runs, skipped = read_runs(table, request.cluster)
     rows = [run for run in runs if run.measured_s is not None]
     forecasts = forecast_runs(rows, [shipped_factors()] * len(rows), counter(request, len(rows)))
@@ -354,6 +358,7 @@ KIND = KINDS.register("training-runs")(
         fits=holds_steps,
         predict=predict_steps,
         by=(*GROUPINGS, "family"),
+        leaves_out=("family", "source"),
         shown=GROUPINGS[:1],
     )
 )

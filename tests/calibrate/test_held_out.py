@@ -2,13 +2,12 @@
 
 import pytest
 
-import board
-from board import BOARD_KINDS, predict_runs
-from kernel_recipe import held_out_rows, without_gpu
 from measured_tables import ROWS, SHAPES, SKIPPED, write_collectives, write_gemms, write_runs
+from traincast.calibrate import held_out
 from traincast.calibrate.kind import Request
 from traincast.calibrate.kinds.operators import operators_of
-from traincast.calibrate.kinds.runs import forecast_runs
+from traincast.calibrate.kinds.runs import forecast_runs, predict_steps
+from traincast.calibrate.operator_recipe import held_out_rows, without_gpu
 from traincast.calibrate.tables import read_table
 from traincast.calibrate.validate import validate
 from traincast.estimate.factors import Factor, FactorTable
@@ -19,8 +18,8 @@ from traincast.hardware.gpu import load_gpu
 H100 = load_gpu("h100")
 
 
-def left_out(path, group, kind, **more):
-    return validate(path, leave_out=group, kind=BOARD_KINDS[kind], **more)
+def left_out(path, group, **more):
+    return validate(path, leave_out=group, **more)
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +28,13 @@ def file(tmp_path_factory):
 
 
 def test_leaving_families_out_forecasts_each_with_a_fit_that_has_not_seen_it(file):
-    plain, held_out = validate(file), left_out(file, "family", "training-runs")
-    assert held_out.held_out is not None
-    assert held_out.held_out.by == "family"
-    assert held_out.total.median_abs_error == plain.total.median_abs_error
-    assert held_out.held_out.total.evaluated == len(ROWS)
+    plain, without = validate(file), left_out(file, "family")
+    assert without.held_out is not None
+    assert without.held_out.by == "family"
+    assert without.total.median_abs_error == plain.total.median_abs_error
+    assert without.held_out.total.evaluated == len(ROWS)
     # Fitting to six rows and predicting the seventh differs from the shipped fit.
-    assert held_out.held_out.total.median_abs_error != plain.total.median_abs_error
+    assert without.held_out.total.median_abs_error != plain.total.median_abs_error
 
 
 def test_a_framework_of_one_family_has_its_prior_where_that_is_left_out(file, monkeypatch):
@@ -46,12 +45,12 @@ def test_a_framework_of_one_family_has_its_prior_where_that_is_left_out(file, mo
         used.append({row.id: table for row, table in zip(rows, tables, strict=True)})
         return forecast_runs(rows, tables, progress)
 
-    monkeypatch.setattr(board, "forecast_runs", recorded)
+    monkeypatch.setattr(held_out, "forecast_runs", recorded)
     shipped = FactorTable.of(
         [Factor(level="framework", name="internevo-2024", cost_class="compute", factor=1.5, deviation=0.02, rows=9)]
     )
-    monkeypatch.setattr(board, "shipped_factors", lambda: shipped)
-    predict_runs(read_table(file), Request(leave_out="family"))
+    monkeypatch.setattr(held_out, "shipped_factors", lambda: shipped)
+    predict_steps(read_table(file), Request(leave_out="family"))
     assert {id(each) for each in used[0].values()} == {id(shipped)}
     out = used[0] | used[1]
     key = ("framework", "internevo-2024", "compute")
@@ -66,14 +65,14 @@ def test_a_framework_of_one_family_has_its_prior_where_that_is_left_out(file, mo
 
 
 def test_intervals_are_wider_where_the_family_is_left_out(file):
-    seen, unseen = (predict_runs(read_table(file), Request(leave_out=name)) for name in (None, "family"))
+    seen, unseen = (predict_steps(read_table(file), Request(leave_out=name)) for name in (None, "family"))
     fitted = [name not in ("lora-1", "indivisible") for name in seen.ids]
     assert (unseen.spread[fitted] > seen.spread[fitted]).all()
 
 
 def test_progress_counts_every_pass(file):
     told = []
-    predict_runs(read_table(file), Request(leave_out="source", progress=lambda *each: told.append(each)))
+    predict_steps(read_table(file), Request(leave_out="source", progress=lambda *each: told.append(each)))
     passes = [each for each in told if each[0] == each[1]]
     assert told == [(count, of) for _, of in passes for count in range(1, of + 1)]
     assert passes[0][1] == len(ROWS) + 1
@@ -81,7 +80,7 @@ def test_progress_counts_every_pass(file):
 
 def test_a_gpu_left_out_is_predicted_by_others(tmp_path):
     path = write_gemms(tmp_path, H100, SHAPES)
-    found = left_out(path, "gpu", "operators")
+    found = left_out(path, "gpu")
     assert 0 < found.held_out.total.mean_abs_error < 0.5
     without = without_gpu(shipped_constants(), H100)
     assert all(row.gpu != H100.name for row in without.rows)
@@ -91,14 +90,14 @@ def test_a_gpu_left_out_is_predicted_by_others(tmp_path):
 def test_held_out_shapes_are_predicted_by_a_fit_that_never_saw_them(tmp_path):
     shapes = [(m, n, k) for m in range(512, 4097, 512) for n in (1024, 2048, 4096) for k in (512, 1024, 4096)]
     path = write_gemms(tmp_path, H100, shapes, factor=1.5)
-    found = left_out(path, "shape", "operators")
+    found = left_out(path, "shape")
     held = found.held_out.total
     rows = held_out_rows(operators_of(read_table(path)))
     assert 0 < held.evaluated == rows.sum() < len(shapes) / 3
     # The shipped constants are off by what the factor says, the fit to the other shapes is not.
     assert found.total.mean_abs_error == pytest.approx(1 / 3, abs=1e-6)
     assert held.mean_abs_error < 0.06
-    few = left_out(write_gemms(tmp_path, H100, shapes[:15], name="few.csv"), "shape", "operators")
+    few = left_out(write_gemms(tmp_path, H100, shapes[:15], name="few.csv"), "shape")
     assert few.held_out.total.evaluated == 0
 
 
@@ -107,12 +106,12 @@ def test_a_gpu_that_is_left_out_is_learnt_from_the_others(tmp_path):
     parts = [write_collectives(tmp_path / f"{name}.csv", load_cluster(name), gpu=name) for name in names]
     file = tmp_path / "all.csv"
     file.write_text(parts[0].read_text() + "".join(part.read_text().split("\n", 1)[1] for part in parts[1:]))
-    found = left_out(file, "gpu", "collectives", by=["gpu"])
+    found = left_out(file, "gpu", by=["gpu"])
     assert found.total.median_abs_error == pytest.approx(0, abs=1e-12)
     held_out = found.held_out
     assert held_out.total.evaluated == 198
     # Not seen, so not exact; but the same architecture is a good teacher.
     by_gpu = {group.name: group.figures.median_abs_error for group in held_out.groups}
     assert 0 < by_gpu["h200"] < 0.25
-    alone = left_out(parts[0], "gpu", "collectives").held_out
+    alone = left_out(parts[0], "gpu").held_out
     assert {row.reason for row in alone.skipped} == {"there is no other GPU to learn from"}

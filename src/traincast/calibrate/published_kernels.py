@@ -1,8 +1,9 @@
 """Public tables of kernels as rows of the common schema: NeuSight's operators and SimuMax's kernel efficiencies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from traincast.calibrate.tables import Row, Table
+from traincast.calibrate.tables import Row
 
 COLUMNS = ("gpu", "operator", "family", "shape", "dtype", "direction", "causal", "options")
 TERA = 1e12
@@ -14,20 +15,31 @@ _LAYOUTS = {"TN": "forward", "NN": "dgrad", "NT": "wgrad"}
 _STAGES = {"fwd": "forward", "bwd_grad_act": "dgrad", "bwd_grad_w": "wgrad"}
 
 
-def brought_kernels(table: Table) -> tuple[list[str], list[dict[str, str]]] | None:
-    """Return the columns and the rows of a table of kernels in the common schema; None where it is of none.
-
-    A row that is not understood keeps what it says under ``operator``, without a family, so that `validate` skips it.
-    """
-    if {"op", "shape", "dtype", "ms"} <= set(table.columns):
-        return [*COLUMNS, "timing", "ms"], [_of_neusight(row) for row in table.rows]
-    if {"gpu", "kernel", "peak_tflops", "description", "efficiency"} <= set(table.columns):
-        return [*COLUMNS, "time_s"], [_of_simumax(row) for row in table.rows]
+def kernel_columns(columns: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the columns of the common schema that a public table of kernels fills; None where it is none."""
+    if {"op", "shape", "dtype", "ms"} <= set(columns):
+        return (*COLUMNS, "timing", "ms")
+    if {"gpu", "kernel", "peak_tflops", "description", "efficiency"} <= set(columns):
+        return (*COLUMNS, "time_s")
     return None
 
 
+def common_kernel(row: Row) -> Row:
+    """Return a row of a public table of kernels in the columns of the common schema.
+
+    A row that is not understood keeps what it says under ``operator``, without a family, and is skipped where it is
+    read.
+    """
+    cells = _of_simumax(row) if "kernel" in row.cells else _of_neusight(row)
+    return replace(row, cells={name: text for name, text in {**_id(row), **cells}.items() if text})
+
+
+def _id(row: Row) -> dict[str, str]:
+    return {"id": row.cells["id"]} if "id" in row.cells else {}
+
+
 def _of_neusight(row: Row) -> dict[str, str]:
-    """Return an operator as NeuSight names it; studies/data/README.md says what its shapes are."""
+    """Return an operator as NeuSight names it; its shapes are batch, m, k, n of products and rows, width of others."""
     cells = row.cells
     kept = {name: cells[name] for name in ("gpu", "dtype", "ms") if name in cells}
     op, shape = cells.get("op", ""), cells.get("shape", "")

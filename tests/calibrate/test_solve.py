@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from run_factors import NOISE, solve
+from traincast.calibrate.run_factors import NOISE, solve
 
 
 def synthetic(rows=200, factors=3, seed=7, noise=0.0):

@@ -2,24 +2,21 @@
 
 import pytest
 
-import common_schema
 from traincast.calibrate.kinds.operators import operators_of
-from traincast.calibrate.tables import read_table
+from traincast.calibrate.published import read_measurements
 from traincast.estimate.operators import work_of
 
 
-def brought(tmp_path, monkeypatch, text):
-    path, out = tmp_path / "in.csv", tmp_path / "out.csv"
+def brought(tmp_path, text):
+    path = tmp_path / "in.csv"
     path.write_text(text)
-    monkeypatch.setattr("sys.argv", ["common_schema.py", str(path), str(out)])
-    assert common_schema.main() == 0
-    return operators_of(read_table(out))
+    return operators_of(read_measurements(path))
 
 
 @pytest.fixture
-def one(tmp_path, monkeypatch):
+def one(tmp_path):
     def read(header, row):
-        measured = brought(tmp_path, monkeypatch, f"{header}\n{row}\n")
+        measured = brought(tmp_path, f"{header}\n{row}\n")
         assert len(measured) == 1
         return measured
 
@@ -86,13 +83,13 @@ def test_simumax_attention_counts_masked_scores_too(one):
         assert work_of(call).flops == pytest.approx(full * 4097 / 8192)
 
 
-def test_timings_by_events_are_told_and_rows_that_are_not_understood_skipped(tmp_path, monkeypatch):
-    measured = brought(tmp_path, monkeypatch, f"{NAMED}\nT4,sort,8x8,fp32,1\nT4,add,8x8,fp32,1\n")
+def test_timings_by_events_are_told_and_rows_that_are_not_understood_skipped(tmp_path):
+    measured = brought(tmp_path, f"{NAMED}\nT4,sort,8x8,fp32,1\nT4,add,8x8,fp32,1\n")
     assert measured.events
     assert measured.op == ("add",)
     assert [row.reason for row in measured.skipped] == ["the row has no family"]
     known = 'B200,matmul,2250,"b=1, m=8, k=16, n=32, layout=TN",0.5'
     text = f'{TRAINING}\nB200,conv,2250,"m=1",0.5\nB200,matmul,2250,"m=1",0.5\n{known}\n'
-    kernels = brought(tmp_path, monkeypatch, text)
+    kernels = brought(tmp_path, text)
     assert not kernels.events
     assert (kernels.op, len(kernels.skipped)) == (("matmul forward",), 2)

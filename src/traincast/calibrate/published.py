@@ -1,0 +1,151 @@
+"""Public tables as they were published, brought to the common schema (docs/measurements.md).
+
+What public tables of runs say in other words, or not at all, is data: ``data/runs/published.toml`` has rules by the
+text of columns, and ``data/runs/remarks.csv`` what is known of single rows. Kernels are NeuSight's operators and
+SimuMax's efficiencies (`published_kernels`). A table in the common schema stays as it is.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+from traincast.calibrate.published_kernels import common_kernel, kernel_columns
+from traincast.calibrate.tables import Row, Table, read_table
+from traincast.files import parse_toml
+from traincast.hardware.gpu import find_gpu
+from traincast.units import is_number, plain_number
+
+ALIASES = {
+    "gpus": "num_gpus",
+    "seq_length": "seq_len",
+    "sharding": "zero_or_fsdp",
+    "task": "x_task",
+    "step_time_s": "x_iter_time_s",
+    "peak_memory_gib": "x_peak_mem_gib",
+}
+"""Other names of columns."""
+_RUN_COLUMNS = {"model", "gpu", "num_gpus"}
+"""What a table of training runs has, as it is or by a rule for all of its rows."""
+_RULES = resources.files("traincast") / "data" / "runs"
+_PEAKS = ("bf16", "fp16", "fp32", "fp8", "fp4")
+"""What ``gpu.peaks`` lists, as far as the datasheet has it."""
+
+
+def read_measurements(path: Path) -> Table:
+    """Read a table of measurements in the common schema; a `FormatError` if it cannot be read (see `read_table`)."""
+    return in_common_schema(read_table(path))
+
+
+def in_common_schema(table: Table) -> Table:
+    """Return a table in the columns of the common schema: kernels by what they are called, runs filled in by rules."""
+    columns = kernel_columns(table.columns)
+    if columns is not None:
+        return replace(table, columns=columns, rows=tuple(map(common_kernel, table.rows)))
+    filled = _filled_columns(table.columns)
+    if not set(filled) >= _RUN_COLUMNS:
+        return table
+    return replace(table, columns=filled, rows=tuple(common_row(row, table.columns) for row in table.rows))
+
+
+def _filled_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of the common schema that a table with these columns fills, by rules for all rows too."""
+    given = {ALIASES.get(name, name): "" for name in columns}
+    rules = [rule for rule in published_rules() if rule.table and rule.holds(given, columns)]
+    return tuple(dict.fromkeys([*given, *(name for rule in rules for name in rule.filled(given))]))
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What some rows mean beyond what they say; `data/runs/published.toml` explains the fields."""
+
+    why: str
+    set: dict[str, str]
+    when: dict[str, str] = {}
+    unless: dict[str, str] = {}
+    above: dict[str, float] = {}
+    table: tuple[str, ...] = ()
+    replace: bool = False
+
+    def holds(self, cells: Mapping[str, str], columns: Iterable[str]) -> bool:
+        """Say whether the rule is for a row with these cells, in a table with these columns."""
+        if len(set(self.table) - set(columns)) > (1 if self.table else 0):
+            return False
+        return (
+            all(_found(pattern, _fact(cells, name)) for name, pattern in self.when.items())
+            and not any(_found(pattern, _fact(cells, name)) for name, pattern in self.unless.items())
+            and all(_number(cells.get(name)) > least for name, least in self.above.items())
+        )
+
+    def filled(self, cells: Mapping[str, str]) -> dict[str, str]:
+        """Return the cells that the rule fills in; those whose value rests on an empty cell stay empty."""
+        found = {}
+        for name, value in self.set.items():
+            if name not in cells or self.replace:
+                try:
+                    found[name] = value.format_map(cells)
+                except KeyError:
+                    continue
+        return found
+
+
+class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rule: tuple[Rule, ...]
+
+
+def common_row(row: Row, columns: Sequence[str] | None = None) -> Row:
+    """Return a row with the columns of the common schema filled in as far as a rule tells them.
+
+    Parameters
+    ----------
+    row : Row
+        As it stands in its table.
+    columns : sequence of str, optional
+        Columns of the table; those that the row fills by default.
+    """
+    cells = {ALIASES.get(name, name): text for name, text in row.cells.items()}
+    for rule in published_rules():
+        if rule.holds(cells, row.cells if columns is None else columns):
+            cells |= rule.filled(cells)
+    if "exclude" not in cells and (reason := _excluded().get(row.id)) is not None:
+        cells["exclude"] = reason
+    return replace(row, cells=cells)
+
+
+@cache
+def published_rules() -> tuple[Rule, ...]:
+    """Return the rules for public tables, in the order in which they apply."""
+    text = (_RULES / "published.toml").read_text(encoding="utf-8")
+    return msgspec.convert(parse_toml(text, "published.toml"), _Rules).rule
+
+
+@cache
+def _excluded() -> dict[str, str]:
+    """Return why single rows are left out of all figures, by id."""
+    rows = csv.DictReader(io.StringIO((_RULES / "remarks.csv").read_text(encoding="utf-8")))
+    return {row["id"]: f"excluded: {row['reason']}" for row in rows if row["status"] == "exclude"}
+
+
+def _fact(cells: Mapping[str, str], name: str) -> str:
+    """Return a cell, or a value of the datasheet of the row's GPU."""
+    if not name.startswith("gpu."):
+        return cells.get(name, "")
+    gpu = find_gpu(cells.get("gpu", ""))
+    if gpu is None:
+        return ""
+    if name == "gpu.architecture":
+        return gpu.architecture
+    return " ".join(dtype for dtype in _PEAKS if gpu.has_peak(dtype))
+
+
+def _found(pattern: str, text: str) -> bool:
+    return re.search(pattern, text, re.IGNORECASE) is not None
+
+
+def _number(text: str | None) -> float:
+    return plain_number(text) if text is not None and is_number(text) else float("-inf")
