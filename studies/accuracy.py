@@ -1,10 +1,9 @@
-"""Write what `traincast validate` and `board.py` print into docs/ACCURACY.md.
+"""Write what `traincast validate` prints into docs/ACCURACY.md.
 
     python studies/accuracy.py [--data DIR] [--only TEXT]
 
 DIR holds the measured files, packed or not; `studies/data` by default. Each block of the page that follows a
-line such as ``<!-- validate nccl.csv --cv ranks -->`` or ``<!-- board runs.csv --cv family -->`` is replaced by what
-the command prints there.
+line such as ``<!-- validate nccl.csv --cv ranks -->`` is replaced by what the command prints there.
 """
 
 import argparse
@@ -21,15 +20,13 @@ from traincast import __version__
 
 PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
 STAMP = re.compile(r"`python \w+/accuracy\.py`, .*\.$", re.MULTILINE)
-BLOCK = re.compile(r"(<!-- ((?:validate|board) [^\n]*) -->\n```text\n).*?(```\n)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (validate [^\n]*) -->\n```text\n).*?(```\n)", re.DOTALL)
 
 
 def printed(command: str, folder: Path) -> str:
     """Return what a command prints when it is run in a folder."""
-    program, *words = command.split()
-    run = [str(Path(__file__).with_name("board.py"))] if program == "board" else ["-m", "traincast.cli", program]
     done = subprocess.run(
-        [sys.executable, *run, *words],
+        [sys.executable, "-m", "traincast.cli", *command.split()],
         cwd=folder,
         env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
         capture_output=True,

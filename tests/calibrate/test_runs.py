@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from datafiles import DATA, table_path
+from datafiles import table_path
 from traincast.calibrate.kinds.runs import BOARD, fastest_repeats, labels_of, precision_pairs, weak_scaling_pairs
 from traincast.calibrate.published import common_row, published_rules
 from traincast.calibrate.run_jobs import _table, framework_of, nic_bytes_per_s, year_of
