@@ -32,7 +32,8 @@ ALIASES = {
 }
 """Other names of columns."""
 _RUN_COLUMNS = {"model", "gpu", "num_gpus"}
-"""What a table of training runs has, as it is or by a rule for all of its rows."""
+_MEASURED_COLUMNS = {"measured_metric", "x_iter_time_s", "x_peak_mem_gib"}
+"""A table of training runs has all of the first and one of these, as it is or by a rule for all of its rows."""
 _RULES = resources.files("traincast") / "data" / "runs"
 _PEAKS = ("bf16", "fp16", "fp32", "fp8", "fp4")
 """What ``gpu.peaks`` lists, as far as the datasheet has it."""
@@ -49,7 +50,7 @@ def in_common_schema(table: Table) -> Table:
     if columns is not None:
         return replace(table, columns=columns, rows=tuple(map(common_kernel, table.rows)))
     filled = _filled_columns(table.columns)
-    if not set(filled) >= _RUN_COLUMNS:
+    if not (_RUN_COLUMNS <= set(filled) and _MEASURED_COLUMNS & set(filled)):
         return table
     return replace(table, columns=filled, rows=tuple(common_row(row, table.columns) for row in table.rows))
 
