@@ -50,7 +50,7 @@ def in_common_schema(table: Table) -> Table:
     if columns is not None:
         return replace(table, columns=columns, rows=tuple(map(common_kernel, table.rows)))
     filled = _filled_columns(table.columns)
-    if not (_RUN_COLUMNS <= set(filled) and _MEASURED_COLUMNS & set(filled)):
+    if not (set(filled) >= _RUN_COLUMNS and _MEASURED_COLUMNS & set(filled)):
         return table
     return replace(table, columns=filled, rows=tuple(common_row(row, table.columns) for row in table.rows))
 
