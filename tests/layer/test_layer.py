@@ -50,3 +50,12 @@ def test_latent_attention_casts_what_each_of_its_projections_reads():
     for width in (7168, 1536, 512, 128 * 128):
         assert casts[4096 * width] >= 1
     assert found["input gradient"]["cast", (4096 * 1536,), "fp8_block"] == casts[4096 * 1536] == 1
+
+
+def test_experts_cast_the_copies_that_they_are_sent_and_what_they_make_of_them():
+    """Eight experts for each of 4,096 tokens: rows of 7,168 come in, rows of 2,048 go to the second GEMM, which are as
+    many elements as the output projection of attention reads (128 heads of 128)."""
+    found = product.kernels(case_of("deepseek-v3", "alone"), precision="fp8_block")
+    for name in ("forward", "input gradient"):
+        assert found[name]["cast", (4096 * 8 * 7168,), "fp8_block"] == 1
+        assert found[name]["cast", (4096 * 8 * 2048,), "fp8_block"] == 2
