@@ -132,3 +132,12 @@ def test_the_projection_of_a_further_token_casts_both_hidden_states():
     found, _ = product.of_further_token(case._replace(fields=case.fields | {"precision": "fp8_block"}))
     assert found["forward"]["cast", (4096 * 2 * 7168,), "fp8_block"] == 1
     assert found["input gradient"]["cast", (4096 * 2 * 7168,), "fp8_block"] == 1
+
+
+def test_a_frozen_table_is_looked_up_without_a_backward_pass_wherever_it_is_looked_up():
+    """The first layer and those that predict further tokens read the same frozen table under adapters."""
+    case = case_of("deepseek-v3", "alone")
+    found, _ = product.of_further_token(case._replace(fields=case.fields | {"task": "lora", "lora_rank": 16}))
+    lookup = ("embedding", (4096, 7168, 129_280), "bf16")
+    assert found["forward"][lookup] == 1
+    assert not any(lookup in counts for name, counts in found.items() if name != "forward")
