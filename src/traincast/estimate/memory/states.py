@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from traincast.job.job import Job
@@ -53,11 +55,14 @@ def parameter_bytes(precision: str) -> int:
 
 def layers_of(job: Job) -> tuple[range, ...]:
     """Return the layers of each virtual stage, by index in the model."""
-    ranges, first = [], 0
-    for count in job.layers_Q:
-        ranges.append(range(first, first + count))
-        first += count
-    return tuple(ranges)
+    return _ranges(job.layers_Q)
+
+
+@lru_cache(maxsize=8)
+def _ranges(layers_Q: tuple[int, ...]) -> tuple[range, ...]:
+    """Return consecutive ranges of these lengths; kept, as each of thousands of virtual stages asks for its own."""
+    ends = tuple(accumulate(layers_Q))
+    return tuple(range(end - count, end) for count, end in zip(layers_Q, ends, strict=True))
 
 
 def held_by(plan: SchedulePlan, stage: int) -> Iterator[tuple[int, int]]:
