@@ -48,7 +48,8 @@ def in_common_schema(table: Table) -> Table:
     """Return a table in the columns of the common schema: kernels by what they are called, runs filled in by rules."""
     columns = kernel_columns(table.columns)
     if columns is not None:
-        return replace(table, columns=columns, rows=tuple(map(common_kernel, table.rows)))
+        kept, damaged = table.read(common_kernel)
+        return replace(table, columns=columns, rows=tuple(brought for _, brought in kept), damaged=damaged)
     filled = _filled_columns(table.columns)
     if not (set(filled) >= _RUN_COLUMNS and _MEASURED_COLUMNS & set(filled)):
         return table

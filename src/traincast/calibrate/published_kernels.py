@@ -29,6 +29,11 @@ def common_kernel(row: Row) -> Row:
 
     A row that is not understood keeps what it says under ``operator``, without a family, and is skipped where it is
     read.
+
+    Raises
+    ------
+    FormatError
+        If an efficiency or a peak is no number.
     """
     cells = _of_simumax(row) if "kernel" in row.cells else _of_neusight(row)
     return replace(row, cells={name: text for name, text in {**_id(row), **cells}.items() if text})
@@ -72,7 +77,7 @@ def _of_simumax(row: Row) -> dict[str, str]:
         return {"gpu": row.cells.get("gpu", ""), "operator": kernel}
     time_s = flops / (row.number("efficiency") * row.number("peak_tflops") * TERA)
     operator = f"{kernel} {found['direction']}" if kernel in ("matmul", "group_matmul") else kernel
-    return {"gpu": row.cells["gpu"], "operator": operator, "dtype": "bf16", **found, "time_s": repr(time_s)}
+    return {"gpu": row.cells.get("gpu", ""), "operator": operator, "dtype": "bf16", **found, "time_s": repr(time_s)}
 
 
 def _matmul(said: dict[str, str]) -> tuple[dict[str, str], float]:

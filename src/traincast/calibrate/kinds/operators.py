@@ -22,6 +22,7 @@ from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls, shipped_constants, work_of
 from traincast.hardware.gpu import Gpu, find_gpu
+from traincast.units import quoted
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16", "float": "fp32"}
 """Names that PyTorch gives to element types."""
@@ -153,7 +154,7 @@ _Read = tuple[str, Calls]
 def _named(row: Row) -> _Read:
     family, text = _cell(row, "family"), _cell(row, "shape")
     if not re.fullmatch(r"[0-9]{1,15}(x[0-9]{1,15})*", text):
-        raise FormatError(f"column shape is {text!r}; write it like 8192x1024", row.path, row.line)
+        raise FormatError(f"column shape is {quoted(text)}; write it like 8192x1024", row.path, row.line)
     options = [part.partition("=") for part in row.cells.get("options", "").split()]
     if not all(equals and value for _, equals, value in options):
         raise row.wrong("options", "write them like kind=gelu inputs=1")
