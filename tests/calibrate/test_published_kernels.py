@@ -87,9 +87,15 @@ def test_timings_by_events_are_told_and_rows_that_are_not_understood_skipped(tmp
     measured = brought(tmp_path, f"{NAMED}\nT4,sort,8x8,fp32,1\nT4,add,8x8,fp32,1\n")
     assert measured.events
     assert measured.op == ("add",)
-    assert [row.reason for row in measured.skipped] == ["the row has no family"]
+    assert [row.reason for row in measured.skipped] == ["no operator is called 'sort'"]
+    linear = brought(tmp_path, f"{NAMED}\nT4,linear,8x8,fp32,1\nT4,add,8x8,fp32,1\n")
+    assert [row.reason for row in linear.skipped] == ["the shape of linear is '8x8'; it must be batch x m x k x n"]
     known = 'B200,matmul,2250,"b=1, m=8, k=16, n=32, layout=TN",0.5'
     text = f'{TRAINING}\nB200,conv,2250,"m=1",0.5\nB200,matmul,2250,"m=1",0.5\n{known}\n'
     kernels = brought(tmp_path, text)
     assert not kernels.events
-    assert (kernels.op, len(kernels.skipped)) == (("matmul forward",), 2)
+    assert kernels.op == ("matmul forward",)
+    assert [row.reason for row in kernels.skipped] == [
+        "no kernel is called 'conv'; known: matmul, group_matmul, sdp_fwd, sdp_bwd",
+        "the description of matmul lacks 'n'",
+    ]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from traincast.calibrate.published_kernels import common_kernel, kernel_columns
+from traincast.calibrate.published_kernels import kernel_reader
 from traincast.calibrate.tables import Row, Table, read_table
 from traincast.files import parse_toml
 from traincast.hardware.gpu import find_gpu
@@ -46,8 +46,9 @@ def read_measurements(path: Path) -> Table:
 
 def in_common_schema(table: Table) -> Table:
     """Return a table in the columns of the common schema: kernels by what they are called, runs filled in by rules."""
-    columns = kernel_columns(table.columns)
-    if columns is not None:
+    kernels = kernel_reader(table.columns)
+    if kernels is not None:
+        columns, common_kernel = kernels
         kept, damaged = table.read(common_kernel)
         return replace(table, columns=columns, rows=tuple(brought for _, brought in kept), damaged=damaged)
     filled = _filled_columns(table.columns)

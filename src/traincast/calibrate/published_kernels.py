@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from traincast.calibrate.tables import Row
+from traincast.errors import FormatError
+from traincast.units import quoted
 
 COLUMNS = ("gpu", "operator", "family", "shape", "dtype", "direction", "causal", "options")
 TERA = 1e12
@@ -15,47 +17,34 @@ _LAYOUTS = {"TN": "forward", "NN": "dgrad", "NT": "wgrad"}
 _STAGES = {"fwd": "forward", "bwd_grad_act": "dgrad", "bwd_grad_w": "wgrad"}
 
 
-def kernel_columns(columns: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the columns of the common schema that a public table of kernels fills; None where it is none."""
+def kernel_reader(columns: Sequence[str]) -> tuple[tuple[str, ...], Callable[[Row], Row]] | None:
+    """Return the columns of the common schema that a public table of kernels fills, and what brings a row to them.
+
+    None where a table with these columns is none. A row that is not understood is a `FormatError`.
+    """
     if {"op", "shape", "dtype", "ms"} <= set(columns):
-        return (*COLUMNS, "timing", "ms")
+        return (*COLUMNS, "timing", "ms"), lambda row: _with(row, _of_neusight(row))
     if {"gpu", "kernel", "peak_tflops", "description", "efficiency"} <= set(columns):
-        return (*COLUMNS, "time_s")
+        return (*COLUMNS, "time_s"), lambda row: _with(row, _of_simumax(row))
     return None
 
 
-def common_kernel(row: Row) -> Row:
-    """Return a row of a public table of kernels in the columns of the common schema.
-
-    A row that is not understood keeps what it says under ``operator``, without a family, and is skipped where it is
-    read.
-
-    Raises
-    ------
-    FormatError
-        If an efficiency or a peak is no number.
-    """
-    cells = _of_simumax(row) if "kernel" in row.cells else _of_neusight(row)
-    return replace(row, cells={name: text for name, text in {**_id(row), **cells}.items() if text})
-
-
-def _id(row: Row) -> dict[str, str]:
-    return {"id": row.cells["id"]} if "id" in row.cells else {}
+def _with(row: Row, cells: dict[str, str]) -> Row:
+    kept = {name: row.cells[name] for name in ("id", "gpu") if name in row.cells}
+    return replace(row, cells=kept | {name: text for name, text in cells.items() if text})
 
 
 def _of_neusight(row: Row) -> dict[str, str]:
     """Return an operator as NeuSight names it; its shapes are batch, m, k, n of products and rows, width of others."""
-    cells = row.cells
-    kept = {name: cells[name] for name in ("gpu", "dtype", "ms") if name in cells}
-    op, shape = cells.get("op", ""), cells.get("shape", "")
+    op, shape = row.cells.get("op", ""), row.cells.get("shape", "")
     sizes = shape.split("x")
-    family, options = "", ""
-    if op in ("linear", "bmm") and len(sizes) == 4:
+    options = ""
+    if op in ("linear", "bmm"):
+        if len(sizes) != 4:
+            raise FormatError(f"the shape of {op} is {quoted(shape)}; it must be batch x m x k x n", row.path, row.line)
         batch, m, reduction, n = sizes
-        family, shape = (
-            "gemm",
-            "x".join((m, n, reduction) if op == "linear" and batch == "1" else (batch, m, n, reduction)),
-        )
+        is_plain = op == "linear" and batch == "1"
+        family, shape = "gemm", "x".join((m, n, reduction) if is_plain else (batch, m, n, reduction))
     elif op in _TWO_INPUTS or op in _ONE_INPUT:
         family, options = "elementwise", f"inputs={2 if op in _TWO_INPUTS else 1}"
     elif op in _ACTIVATIONS:
@@ -64,6 +53,9 @@ def _of_neusight(row: Row) -> dict[str, str]:
         family, options = "norm", "kind=layer"
     elif op == "softmax":
         family = "softmax"
+    else:
+        raise FormatError(f"no operator is called {quoted(op)}", row.path, row.line)
+    kept = {name: row.cells[name] for name in ("dtype", "ms") if name in row.cells}
     return kept | {"operator": op, "family": family, "shape": shape, "options": options, "timing": "event"}
 
 
@@ -71,13 +63,20 @@ def _of_simumax(row: Row) -> dict[str, str]:
     """Return a kernel of SimuMax; its efficiency counts attention's FLOP in full (2 products, backward 5)."""
     said = dict(part.strip().split("=", 1) for part in row.cells.get("description", "").split(",") if "=" in part)
     kernel = row.cells.get("kernel", "")
+    if kernel not in _KERNELS:
+        raise FormatError(f"no kernel is called {quoted(kernel)}; known: {', '.join(_KERNELS)}", row.path, row.line)
     try:
         found, flops = _KERNELS[kernel](said)
-    except (KeyError, ValueError):
-        return {"gpu": row.cells.get("gpu", ""), "operator": kernel}
+    except (KeyError, ValueError) as error:
+        message = (
+            f"the description of {kernel} lacks {error}"
+            if isinstance(error, KeyError)
+            else (f"the description of {kernel} has a size that is no whole number")
+        )
+        raise FormatError(message, row.path, row.line) from None
     time_s = flops / (row.number("efficiency") * row.number("peak_tflops") * TERA)
     operator = f"{kernel} {found['direction']}" if kernel in ("matmul", "group_matmul") else kernel
-    return {"gpu": row.cells.get("gpu", ""), "operator": operator, "dtype": "bf16", **found, "time_s": repr(time_s)}
+    return {"operator": operator, "dtype": "bf16", **found, "time_s": repr(time_s)}
 
 
 def _matmul(said: dict[str, str]) -> tuple[dict[str, str], float]:

@@ -142,10 +142,11 @@ def _overlap(step: Step) -> Iterator[Note]:
         f"{name} {rates[name]:.3g}" for name in classes_present(step.program, step.workload.compute_is_in_situ)
     )
     longer = settled.timeline.step_s / settled.alone_step_s - 1
+    last = 100 * settled.residual
     text = (
         f"overlapped work takes longer (slowdown at full overlap: {shown}): +{longer:.2%} on the step, "
         f"found in {counted(settled.rounds, 'round')} of simulation; the last round changed the step by "
-        f"{100 * settled.residual:.4f} %"
+        f"{f'{last:.4f}' if last >= 1e-4 else 'less than 0.0001'} %"
     )
     yield Note("overlap-slowdown", text)
 
