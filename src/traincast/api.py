@@ -25,6 +25,7 @@ from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import expand_inputs, identify, identify_run, read_run, refuse_meaningless
 from traincast.formats.recognise import bus_bandwidths as read_bus_bandwidths
 from traincast.formats.recognise import workload_format
+from traincast.formats.writer import WRITERS, Conversion, Run, Writer
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, gpu_named, load_cluster
 from traincast.hardware.gpu import Gpu
@@ -35,7 +36,9 @@ from traincast.job.options import LayoutOptions, SimaiOverlap, SimulateOptions, 
 from traincast.job.record import RunRecord
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
+from traincast.report.files import refuse_existing, write_files, write_whole
 from traincast.report.json import result_from_json
+from traincast.simulation.convert import run_of_job, run_of_workload
 from traincast.simulation.recorded import (
     DEFAULT_CLUSTER,
     choose,
@@ -231,6 +234,95 @@ def simai(files: Files, options: SimulateOptions | None = None, overlap: SimaiOv
         "cluster-default", f"SimAI's constants of {DEFAULT_CLUSTER} were taken, because no cluster was given"
     )
     return replace(report, warnings=(*report.warnings, warning))
+
+
+def convert(
+    source: Files | Workload | Job | JobRequest | Draft,
+    out: StrPath,
+    to: str,
+    *,
+    options: SimulateOptions | None = None,
+    force: bool = False,
+    engine: str = "auto",
+    **choices: str,
+) -> Conversion:
+    """Write a run in a format of the field.
+
+    Parameters
+    ----------
+    source : path, sequence of paths, Workload, Job, JobRequest or Draft
+        A job, the file of one, the files of a workload or trace, or a ``result.json``, whose run it is.
+    out : path
+        The file to write; of a format of one file per rank the folder.
+    to : str
+        Name of the format: ``"aicb"``, ``"chakra"``, ... (`traincast.formats.writer.WRITERS`).
+    options : SimulateOptions, optional
+        Cluster, layout of files, and how ranks are simulated where the format shows single operations.
+    force : bool
+        Write over files that are there.
+    **choices
+        Options of the format's writer.
+
+    Raises
+    ------
+    ConfigError
+        If an option of the writer is not known, or a file is there already.
+    FormatError
+        If the run cannot be written in that format, with the reason.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> traincast.convert("job.toml", "workload.txt", "aicb").files  # doctest: +SKIP
+    """
+    writer = WRITERS.get(to)
+    chosen, target = writer.chosen(choices), Path(out)
+    if writer.one_file and not force:
+        refuse_existing(target)
+    run = _run_for(writer, source, options or SimulateOptions(), engine)
+    written = writer.write(run, chosen)
+    if writer.one_file:
+        ((_, content),) = written.files
+        write_whole(target, content)
+        files = [target]
+    else:
+        files = write_files(target, written.files, force=force)
+    return Conversion(
+        format=writer.name,
+        files=tuple(map(str, files)),
+        size_bytes=sum(file.stat().st_size for file in files if file.is_file()),
+        lost=written.lost,
+        assumptions=run.workload.assumptions,
+        warnings=run.workload.warnings,
+    )
+
+
+def _run_for(
+    writer: Writer, source: Files | Workload | Job | JobRequest | Draft, options: SimulateOptions, engine: str
+) -> Run:
+    """Return the run of what is to be converted."""
+    if isinstance(source, (str, PathLike)) and is_result(source):
+        record = load_record(source)
+        chosen = choose(options, options.cluster or record.cluster, engine)
+        if record.command == "predict":
+            return run_of_job(record.draft(), chosen, writer)
+        layout = record.options.layout if options.layout == LayoutOptions() else options.layout
+        return run_of_workload(read(unchanged_files(record.inputs), layout), chosen, writer)
+    if isinstance(source, (str, PathLike)) and Path(source).suffix == ".toml":
+        source = read_job_file(str(source))
+    if isinstance(source, (Job, JobRequest, Draft)):
+        if options.layout != LayoutOptions():
+            raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
+        said = source.cluster if isinstance(source, Draft) else None
+        return run_of_job(source, choose(options, options.cluster or said, engine), writer)
+    workload = source if isinstance(source, Workload) else read(source, options.layout)
+    if writer.needs_job:
+        raise FormatError(
+            f"is a workload, and {writer.title} is written of a described job; give a job file or the result of a "
+            "forecast",
+            workload.name,
+        )
+    return run_of_workload(workload, choose(options, options.cluster, engine), writer)
 
 
 def compare(a: StrPath | Result | Workload, b: StrPath | Result | Workload) -> Comparison:

@@ -5,6 +5,7 @@ entry point of another distribution in the group of the same name.
 """
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
@@ -35,11 +36,12 @@ class Registry(Generic[T]):
     """Names of one kind and what they stand for.
 
     `kind` is what an entry is in messages (``"schedule"``), `package` the one whose modules hold the built-in entries,
-    and the entry-point group of entries from elsewhere (``"traincast.schedules"``).
+    and the entry-point group of entries from elsewhere (``"traincast.schedules"``). With an `inner` name they are in
+    the module of that name of each subpackage that has it, and `group` is theirs.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
-        self.kind, self.package = kind, package
+    def __init__(self, kind: str, package: str, *, inner: str = "", group: str = "") -> None:
+        self.kind, self.package, self.inner, self.group = kind, package, inner, group or package
         self._entries: dict[str, T] = {}
         self._loaded = False
 
@@ -74,6 +76,10 @@ class Registry(Generic[T]):
         self._loaded = True
         package = importlib.import_module(self.package)
         for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
-            importlib.import_module(f"{self.package}.{module.name}")
-        for point in sorted(entry_points(group=self.package), key=lambda found: found.name):
+            name = f"{self.package}.{module.name}"
+            if not self.inner:
+                importlib.import_module(name)
+            elif module.ispkg and importlib.util.find_spec(f"{name}.{self.inner}"):
+                importlib.import_module(f"{name}.{self.inner}")
+        for point in sorted(entry_points(group=self.group), key=lambda found: found.name):
             self.register(point.name)(point.load())

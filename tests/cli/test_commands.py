@@ -40,6 +40,17 @@ COMMANDS = {
         *("--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node"),
         *("--pricing", "--simai-overlap", "--busbw", "--slow", "--unfold", "--out", "--json", "--quiet"),
     },
+    "convert": {
+        *("files", "--to", "--option", "--force", "--cluster", "--json", "--quiet"),
+        *("--gpus", "--world-size", "--microbatches", "--layers", "--num-layers", "--schedule"),
+        *("--tp", "--tensor-model-parallel-size", "--pp", "--pipeline-model-parallel-size"),
+        *("--vpp", "--num-virtual-stages-per-pipeline-rank", "--cp", "--context-parallel-size"),
+        *("--ep", "--expert-model-parallel-size", "--etp", "--expert-tensor-parallel-size"),
+        *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
+        *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance", "--expert-loads"),
+        *("--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node"),
+        *("--busbw", "--slow", "--unfold"),
+    },
     "predict": {
         *(
             "words",

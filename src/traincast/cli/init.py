@@ -5,9 +5,8 @@ from pathlib import Path
 import click
 
 from traincast.cli.terminal import print_line
-from traincast.errors import ConfigError
 from traincast.job.job_file import TEMPLATE
-from traincast.report.files import write_whole
+from traincast.report.files import refuse_existing, write_whole
 
 
 @click.command(name="init")
@@ -18,7 +17,7 @@ def command(file: Path | None, force: bool) -> None:
     if file is None:
         print_line(TEMPLATE.removesuffix("\n"))
         return
-    if file.exists() and not force:
-        raise ConfigError("is there already; give --force to write over it, or another name", str(file))
+    if not force:
+        refuse_existing(file)
     write_whole(file, TEMPLATE.encode())
     print_line(f"wrote {file}")

@@ -25,6 +25,7 @@ _COMMANDS = {
     "simulate": "Simulate a workload or trace file.",
     "predict": "Forecast from a model, a parallel layout and a cluster.",
     "compare": "Two results, or a result and a measured trace, side by side.",
+    "convert": "Write a job, workload, trace or result in another format.",
     "calibrate": "Fit constants to measurements, print residuals, write a profile.",
     "validate": "Error statistics against measured runs, kernels or collectives.",
     "collective": "The cost of one collective, explained.",

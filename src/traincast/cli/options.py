@@ -15,11 +15,14 @@ import click
 from click.core import ParameterSource
 
 from traincast.errors import ConfigError
+from traincast.job.dtypes import DTYPE_BYTES
 from traincast.job.flags import LAYOUT_FLAGS
 from traincast.job.options import (
+    COMM_SOURCES,
     NETWORKS,
     OVERLAP_CLASSES,
     SimaiOverlap,
+    StageRoles,
     StepOptions,
     check_gpus_used,
     parse_overlap,
@@ -308,6 +311,41 @@ _STEP_OPTIONS = (
     ),
     click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike."),
 )
+_READ_OPTIONS = (
+    click.option(
+        "--stage-roles",
+        type=Name(role.value for role in StageRoles),
+        default=StageRoles.AUTO.value,
+        show_default=True,
+        help="Embedding and final rows on the first and last virtual stage, or on every stage.",
+    ),
+    click.option(
+        "--overlap-grad-reduce", is_flag=True, help="Overlap the gradient reduction with the last backward pass."
+    ),
+    click.option("--pp-comm", "pp_message_bytes", type=size, metavar="SIZE", help="Size of one pipeline send/recv."),
+    click.option(
+        "--comm",
+        type=Name(COMM_SOURCES),
+        help="Times of a trace's communication: as measured, or from the model (default: by kind of trace).",
+    ),
+    click.option(
+        "--expert-imbalance",
+        type=in_range("expert_imbalance", 1),
+        metavar="X",
+        help="Tokens of the busiest expert rank over the mean (default 1).",
+    ),
+    click.option(
+        "--expert-loads",
+        type=expert_loads,
+        metavar="X,X,...|TRACES",
+        help="Relative tokens of each expert rank of an ep group, such as 1.0,0.8,1.2; or traces that show them.",
+    ),
+    click.option(
+        "--layer-block", metavar="FIRST:LAST", help="Names of the first and last row of a layer, for --layers."
+    ),
+    click.option("--dtype", type=Name(DTYPE_BYTES), help="Type of the elements that sizes are counted in."),
+    click.option("--forward-only", is_flag=True, help="Leave out the backward pass and the gradient reductions."),
+)
 _OUTPUT_OPTIONS = (
     click.option(
         "--out",
@@ -344,6 +382,11 @@ def layout_options(function: F) -> F:
         for flag in LAYOUT_FLAGS
     ]
     return with_options(flags, function)
+
+
+def read_options(function: F) -> F:
+    """Add every option that says how the files of a run are read: their degrees, schedule and what they leave out."""
+    return layout_options(schedule_option()(with_options(_READ_OPTIONS, function)))
 
 
 def schedule_option(kind: Name | None = None) -> Callable[[F], F]:

@@ -8,57 +8,22 @@ import click
 
 from traincast.cli.options import (
     Name,
-    expert_loads,
-    in_range,
-    layout_options,
     on_command_line,
     output_options,
+    read_options,
     recorded_run,
-    schedule_option,
     simai_overlap,
-    size,
     step_options,
     wrong_usage,
 )
 from traincast.cli.terminal import announced, console, print_json, progress, show_result
-from traincast.job.dtypes import DTYPE_BYTES
-from traincast.job.options import COMM_SOURCES, SimaiOverlap, SimulateOptions, StageRoles, changed_options, make_options
+from traincast.job.options import SimaiOverlap, SimulateOptions, changed_options, make_options
 
 
 @click.command(name="simulate")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file (default: h100, with a warning).")
-@layout_options
-@schedule_option()
-@click.option(
-    "--stage-roles",
-    type=Name(role.value for role in StageRoles),
-    default=StageRoles.AUTO.value,
-    show_default=True,
-    help="Embedding and final rows on the first and last virtual stage, or on every stage.",
-)
-@click.option("--overlap-grad-reduce", is_flag=True, help="Overlap the gradient reduction with the last backward pass.")
-@click.option("--pp-comm", "pp_message_bytes", type=size, metavar="SIZE", help="Size of one pipeline send/recv.")
-@click.option(
-    "--comm",
-    type=Name(COMM_SOURCES),
-    help="Times of a trace's communication: as measured, or from the model (default: by kind of trace).",
-)
-@click.option(
-    "--expert-imbalance",
-    type=in_range("expert_imbalance", 1),
-    metavar="X",
-    help="Tokens of the busiest expert rank over the mean (default 1).",
-)
-@click.option(
-    "--expert-loads",
-    type=expert_loads,
-    metavar="X,X,...|TRACES",
-    help="Relative tokens of each expert rank of an ep group, such as 1.0,0.8,1.2; or traces that show them.",
-)
-@click.option("--layer-block", metavar="FIRST:LAST", help="Names of the first and last row of a layer, for --layers.")
-@click.option("--dtype", type=Name(DTYPE_BYTES), help="Type of the elements that sizes are counted in.")
-@click.option("--forward-only", is_flag=True, help="Leave out the backward pass and the gradient reductions.")
+@read_options
 @click.option(
     "--pricing",
     type=Name(("traincast", "simai")),

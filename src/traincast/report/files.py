@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +159,61 @@ def _publish(staged: Sequence[Path], targets: Sequence[Path]) -> None:
                 target.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_files(out: Path, files: Iterable[tuple[str, Iterable[bytes]]], *, force: bool = False) -> list[Path]:
+    """Write files into a directory, which is made where it does not exist; all of them or none.
+
+    Parameters
+    ----------
+    out : Path
+        Directory.
+    files : iterable of (str, iterable of bytes)
+        Path of each below it, with ``/``, and its content in pieces; nothing of it is kept in memory.
+    force : bool
+        Write over files that are there.
+
+    Raises
+    ------
+    ConfigError
+        If `out` is a file or cannot be created, or a file is there already.
+    TraincastError
+        If a file cannot be written.
+    """
+    with _made(out), _staging(out) as staging:
+        staged = [_stored(staging / name, content) for name, content in files]
+        targets = [out / path.relative_to(staging) for path in staged]
+        for target in targets:
+            if target.is_dir():
+                raise ConfigError(f"{target} is a directory; a file of that name cannot be written")
+            if not force:
+                refuse_existing(target)
+            target.parent.mkdir(parents=True, exist_ok=True)
+        _publish(staged, targets)
+    return targets
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuse to write over a file that is there.
+
+    Raises
+    ------
+    ConfigError
+        If it is there.
+    """
+    if path.is_file():
+        raise ConfigError("is there already; give --force to write over it, or another name", str(path))
+
+
+def _stored(path: Path, content: Iterable[bytes]) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as stream:
+            stream.writelines(content)
+    except OSError as error:
+        raise TraincastError(f"{path.name} cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file through a temporary one beside it; an existing file is replaced in one step.
 
     A device or pipe, such as ``/dev/null``, is written to as it is: replacing it would take it away.
@@ -174,7 +228,8 @@ def write_whole(path: Path, content: bytes) -> None:
     is_device = path.exists() and not path.is_file()
     target = path if is_device else path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        target.write_bytes(content)
+        with target.open("wb") as stream:
+            stream.writelines([content] if isinstance(content, bytes) else content)
         if not is_device:
             target.replace(path)
     except OSError as error:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from traincast.estimate.operators.cost import OperatorCost
     from traincast.estimate.simai.total import SimaiReport
     from traincast.formats.contract import Inspection
+    from traincast.formats.writer import Conversion
     from traincast.hardware.cluster import Cluster
     from traincast.model.model import Model
 
@@ -114,6 +115,11 @@ def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:
 def inspection_to_dict(inspection: "Inspection") -> dict[str, Plain]:
     """Return what a file is as the document ``traincast.inspection/1``."""
     return _document("inspection", inspection)
+
+
+def conversion_to_dict(conversion: "Conversion") -> dict[str, Plain]:
+    """Return what was written as the document ``traincast.conversion/1``."""
+    return _document("conversion", conversion)
 
 
 def clusters_to_dict(clusters: Iterable["Cluster"]) -> dict[str, Plain]:

@@ -59,11 +59,16 @@ def run_job(job: Job, setting: Setting, factors: CostFactors | None = None) -> J
     cluster = setting.cluster
     if factors is None:
         factors = shipped_factors().for_job(cluster.gpu, job.framework.name)
-    asked = job.gpus_used_per_node if setting.gpus_used_per_node is None else setting.gpus_used_per_node
-    cluster, notes = place_job(cluster, job.parallel, asked)
+    cluster, notes = placed(job, setting)
     workload, compute = estimated_work(job, cluster.gpu, factors, cluster.ranks_per_node)
     workload = _with_sharp(replace(workload, assumptions=(*workload.assumptions, *notes)), job, cluster)
     return JobStep(job, factors, compute, run_step(workload, replace(setting, cluster=cluster)))
+
+
+def placed(job: Job, setting: Setting) -> tuple[Cluster, tuple[Note, ...]]:
+    """Return a cluster with the GPUs of each node that a job's ranks are placed on, and what was assumed of them."""
+    asked = job.gpus_used_per_node if setting.gpus_used_per_node is None else setting.gpus_used_per_node
+    return place_job(setting.cluster, job.parallel, asked)
 
 
 def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int = 8) -> tuple[Workload, ComputeCost]:

@@ -101,15 +101,8 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
     # What forecasts need is not loaded to simulate a file.
     from traincast.simulation.forecast import forecast
 
-    draft = job if isinstance(job, Draft) else Draft()
     cluster = chosen.setting.cluster
-    request = draft.request() if isinstance(job, Draft) else job
-    files = () if not isinstance(draft.model, str) else model_file(draft.model, model_names())
-    if isinstance(request, JobRequest):
-        request, framework_inputs = _with_own_framework(request)
-        files += framework_inputs
-    decided = resolve_job(request, cluster) if isinstance(request, JobRequest) else request
-    decided = replace(decided, assumptions=(*draft.notes, *decided.assumptions))
+    draft, request, decided, files = decide(job, cluster)
     result = forecast(decided, chosen.setting, allow_oom=allow_oom)
     record = RunRecord(
         command="predict",
@@ -123,6 +116,26 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
         inputs=(*draft.inputs, *files, *chosen.inputs),
     )
     return _recorded(replace(result, warnings=(*draft.warnings, *result.warnings)), record)
+
+
+def decide(
+    job: Draft | JobRequest | Job, cluster: Cluster
+) -> tuple[Draft, JobRequest | Job, Job, tuple[InputFile, ...]]:
+    """Decide what a job leaves open; return it as it was said, as it is asked for and as decided, and its files.
+
+    Raises
+    ------
+    TraincastError
+        If the job cannot be described.
+    """
+    draft = job if isinstance(job, Draft) else Draft()
+    request = draft.request() if isinstance(job, Draft) else job
+    files = () if not isinstance(draft.model, str) else model_file(draft.model, model_names())
+    if isinstance(request, JobRequest):
+        request, framework_inputs = _with_own_framework(request)
+        files += framework_inputs
+    decided = resolve_job(request, cluster) if isinstance(request, JobRequest) else request
+    return draft, request, replace(decided, assumptions=(*draft.notes, *decided.assumptions)), files
 
 
 def record_of(result: Result, shown: str = "result.json") -> RunRecord:

@@ -23,7 +23,12 @@ from traincast.workload.workload import MeasuredRun, Workload
 
 
 def simulate(workload: Workload, setting: Setting) -> Result:
-    """Simulate one step of a workload, whose layout its reader has decided.
+    """Simulate one step of a workload, whose layout its reader has decided, and account for it (errors as `timed`)."""
+    return account(timed(workload, setting))
+
+
+def timed(workload: Workload, setting: Setting) -> Step:
+    """Place a workload on its cluster and time one step of it.
 
     Raises
     ------
@@ -36,7 +41,7 @@ def simulate(workload: Workload, setting: Setting) -> Result:
     workload = replace(workload, assumptions=(*workload.assumptions, *notes))
     step = run_step(workload, replace(setting, cluster=cluster))
     check_time(step)
-    return account(step)
+    return step
 
 
 def _with_compute(workload: Workload, gpu: Gpu) -> Workload:

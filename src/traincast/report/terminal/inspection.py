@@ -1,8 +1,9 @@
-"""What a file is, for people."""
+"""What a file is, and what files were written, for people."""
 
 from collections.abc import Sequence
 
 from traincast.formats.contract import Inspection, Total
+from traincast.formats.writer import Conversion
 from traincast.report.terminal.layout import (
     Column,
     View,
@@ -111,3 +112,14 @@ def _layout(inspection: Inspection) -> View:
         yield indented(", ".join(said))
     if silent:
         yield indented(f"not specified: {', '.join(silent)}", "dim")
+
+
+@printed
+def print_conversion(conversion: Conversion) -> View:
+    """Print what was written, and what of the run the format cannot say."""
+    first, count = conversion.files[0], len(conversion.files)
+    several = "" if count == 1 else f" and {number(count - 1, 'file')} more"
+    yield text(f"wrote {first}{several} ({format_size(conversion.size_bytes)})", "bold")
+    yield from diagnostics("Not in the format", conversion.lost, "yellow")
+    yield from diagnostics("Assumptions", conversion.assumptions)
+    yield from diagnostics("Warnings", conversion.warnings, "yellow")

@@ -1,0 +1,136 @@
+"""The contract of a writer: what it needs of a run, the files that it makes, what they cannot say.
+
+A writer of the format NAME is registered in `WRITERS` by ``traincast.formats.NAME.write``.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from traincast.diagnostics import Note
+from traincast.errors import ConfigError, FormatError
+from traincast.hardware.cluster import Cluster
+from traincast.job.job import Job
+from traincast.names import find_name, known_names
+from traincast.registry import Registry
+from traincast.workload.program import Program, Timeline
+from traincast.workload.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What there is to be written: one step of a workload, as far as a writer asks for it."""
+
+    name: str
+    """What it was made from, for people: the name of a file or a model."""
+    workload: Workload
+    """As it was read, or built of a job with an estimated time for every computation."""
+    cluster: Cluster
+    """What it runs on."""
+    job: Job | None = None
+    """What is trained, where the input describes it."""
+    program: Program | None = None
+    """Every operation of all ranks, of a writer that needs the step."""
+    timeline: Timeline | None = None
+    """When each operation ran."""
+
+    def described_job(self) -> Job:
+        """Return the job.
+
+        Raises
+        ------
+        FormatError
+            If the input is a file that describes none.
+        """
+        if self.job is None:
+            raise FormatError(
+                "describes no job, only a workload; give a job file or the result of a forecast", self.name
+            )
+        return self.job
+
+    def simulated(self) -> tuple[Program, Timeline]:
+        """Return every operation of all ranks and when it ran; of a writer that did not ask for them it is a fault."""
+        if self.program is None or self.timeline is None:
+            raise ConfigError("was not simulated; a writer that needs the step says so", self.name)
+        return self.program, self.timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterOption:
+    """A choice that a format leaves to its writer, given as text: ``--option generation=v1.1``."""
+
+    name: str
+    help: str
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    """The values that it can have; any text where there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a writer made: files by name, each in pieces that are made when they are asked for."""
+
+    files: Iterable[tuple[str, Iterable[bytes]]]
+    """Path below the output folder with ``/``, and content; of a writer of one file its name does not matter."""
+    lost: tuple[Note, ...] = ()
+    """What of the run the format cannot say."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Writer:
+    """Writes runs in one format; registered in `WRITERS`."""
+
+    name: str
+    title: str
+    """What it writes, for people: ``"AICB/SimAI workload"``."""
+    write: Callable[[Run, Mapping[str, str]], Written]
+    """Makes the files of a run, given every option of the writer. Raises FormatError for a run that cannot be written,
+    with the reason."""
+    one_file: bool = False
+    """Whether it makes one file; else it fills a folder."""
+    needs_job: bool = False
+    """Whether it writes described jobs alone."""
+    needs_step: bool = False
+    """Whether it needs program and timeline of all ranks, simulated one by one."""
+    options: tuple[WriterOption, ...] = field(default=())
+
+    def chosen(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return a value for each option, by default its own.
+
+        Raises
+        ------
+        ConfigError
+            If an option or value is not known.
+        """
+        known = {option.name: option for option in self.options}
+        values = {option.name: option.default for option in self.options}
+        for name, value in given.items():
+            found = find_name(name, known)
+            if found is None:
+                hint = known_names(name, known) if known else "it has none"
+                raise ConfigError(f"{name!r} is no option of {self.title}; {hint}", "option")
+            choices = known[found].choices
+            meant = find_name(value, choices) if choices else value
+            if meant is None:
+                raise ConfigError(f"{value!r} is no value of {found}; {known_names(value, choices)}", f"option {found}")
+            values[found] = meant
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """What a conversion wrote."""
+
+    format: str
+    """Name of the format."""
+    files: tuple[str, ...]
+    """Their paths."""
+    size_bytes: int
+    """Bytes of all files."""
+    lost: tuple[Note, ...]
+    """What of the run the format cannot say."""
+    assumptions: tuple[Note, ...]
+    warnings: tuple[Note, ...]
+    """What reading or building the run brought up."""
+
+
+WRITERS: Registry[Writer] = Registry("format to write", "traincast.formats", inner="write", group="traincast.writers")

@@ -1,0 +1,59 @@
+"""What a writer asks for: a run as it was read or built, and where it needs the step, every rank of it simulated."""
+
+from dataclasses import replace
+
+from traincast.estimate.factors import shipped_factors
+from traincast.formats.writer import Run, Writer
+from traincast.job.draft import Draft
+from traincast.job.job import Job, JobRequest
+from traincast.simulation.job_step import estimated_work, placed, run_job
+from traincast.simulation.recorded import Chosen, decide
+from traincast.simulation.simulate import timed
+from traincast.simulation.step import Step
+from traincast.workload.workload import Workload
+
+
+def run_of_job(job: Draft | JobRequest | Job, chosen: Chosen, writer: Writer) -> Run:
+    """Return a job's run for a writer.
+
+    Raises
+    ------
+    TraincastError
+        If the job cannot be described or cannot run.
+    """
+    setting = replace(chosen.setting, unfold=True)
+    draft, _, decided, _ = decide(job, setting.cluster)
+    name = draft.inputs[0].path if draft.inputs else decided.model.name
+    if writer.needs_step:
+        run = _run_of(run_job(decided, setting).step, name, decided)
+    else:
+        cluster, _ = placed(decided, setting)
+        factors = shipped_factors().for_job(cluster.gpu, decided.framework.name)
+        workload, _ = estimated_work(decided, cluster.gpu, factors, cluster.ranks_per_node)
+        run = Run(name=name, workload=workload, cluster=cluster, job=decided)
+    return replace(run, workload=replace(run.workload, warnings=(*draft.warnings, *run.workload.warnings)))
+
+
+def run_of_workload(workload: Workload, chosen: Chosen, writer: Writer) -> Run:
+    """Return a workload's run for a writer.
+
+    Raises
+    ------
+    TraincastError
+        If the workload cannot run.
+    """
+    setting = replace(chosen.setting, unfold=True)
+    if not writer.needs_step:
+        return Run(name=workload.name, workload=workload, cluster=setting.cluster)
+    return _run_of(timed(workload, setting), workload.name)
+
+
+def _run_of(step: Step, name: str, job: Job | None = None) -> Run:
+    return Run(
+        name=name,
+        workload=step.workload,
+        cluster=step.setting.cluster,
+        job=job,
+        program=step.program,
+        timeline=step.timeline,
+    )
