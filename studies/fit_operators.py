@@ -18,10 +18,10 @@ import numpy as np
 
 import traincast
 from datafiles import DATA, table_path
-from traincast.calibrate.kinds.operators import LONG_S, operators_of
 from traincast.calibrate.operator_calibration import constants_from_few
 from traincast.calibrate.operator_fit import Key, Timings, predict, samples_of
 from traincast.calibrate.operator_recipe import defaults, fitted, held_out, usual
+from traincast.calibrate.operators import LONG_S, operators_of
 from traincast.calibrate.tables import read_table
 from traincast.estimate.operators.constants import (
     ANY,

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from datafiles import DATA, table_path
-from traincast.calibrate.kinds.runs import BOARD, Forecast, forecast_runs, is_fitted, labels_of
-from traincast.calibrate.run_factors import Sample, factors_of, sample_of
-from traincast.calibrate.runs import MeasuredRun, read_runs
+from traincast.calibrate.kinds.runs import BOARD, labels_of
+from traincast.calibrate.run_factors import Forecast, Sample, factors_of, forecast_runs, sample_of
+from traincast.calibrate.runs import MeasuredRun, is_fitted, read_runs
 from traincast.calibrate.tables import read_table
 from traincast.estimate.factors import FactorTable, shipped_factors
 from written import write_factors

@@ -3,11 +3,12 @@
 import pytest
 
 from measured_tables import ROWS, SHAPES, SKIPPED, write_collectives, write_gemms, write_runs
-from traincast.calibrate import held_out
 from traincast.calibrate.kind import Request
-from traincast.calibrate.kinds.operators import operators_of
-from traincast.calibrate.kinds.runs import forecast_runs, predict_steps
+from traincast.calibrate.kinds import runs
+from traincast.calibrate.kinds.runs import predict_steps
 from traincast.calibrate.operator_recipe import held_out_rows, without_gpu
+from traincast.calibrate.operators import operators_of
+from traincast.calibrate.run_factors import forecast_runs
 from traincast.calibrate.tables import read_table
 from traincast.calibrate.validate import validate
 from traincast.estimate.factors import Factor, FactorTable
@@ -45,11 +46,11 @@ def test_a_framework_of_one_family_has_its_prior_where_that_is_left_out(file, mo
         used.append({row.id: table for row, table in zip(rows, tables, strict=True)})
         return forecast_runs(rows, tables, progress)
 
-    monkeypatch.setattr(held_out, "forecast_runs", recorded)
+    monkeypatch.setattr(runs, "forecast_runs", recorded)
     shipped = FactorTable.of(
         [Factor(level="framework", name="internevo-2024", cost_class="compute", factor=1.5, deviation=0.02, rows=9)]
     )
-    monkeypatch.setattr(held_out, "shipped_factors", lambda: shipped)
+    monkeypatch.setattr(runs, "shipped_factors", lambda: shipped)
     predict_steps(read_table(file), Request(leave_out="family"))
     assert {id(each) for each in used[0].values()} == {id(shipped)}
     out = used[0] | used[1]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from traincast.calibrate.kinds.operators import operators_of
+from traincast.calibrate.operators import operators_of
 from traincast.calibrate.published import read_measurements
 from traincast.estimate.operators import work_of
 

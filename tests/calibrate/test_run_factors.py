@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fit_runs import fit_factors
-from traincast.calibrate.kinds.runs import forecast_run, forecast_runs
-from traincast.calibrate.run_factors import factors_of, sample_of
+from traincast.calibrate.run_factors import factors_of, forecast_run, forecast_runs, sample_of
 from traincast.calibrate.runs import MeasuredRun
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.hardware.clusters import load_cluster

@@ -1,16 +1,15 @@
 """Measured collectives: read from logs of nccl-tests and CSV files, put into bands of size, and priced."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from traincast.calibrate.kind import FloatArray, Grouping, IntArray
-from traincast.calibrate.tables import TIME_COLUMNS, Row, Skipped, Table, read_table
+from traincast.calibrate.tables import TIME_COLUMNS, Columns, Row, Skipped, Table, read_table
 from traincast.errors import FormatError
 from traincast.estimate.collective_table import spread
 from traincast.estimate.collectives import CollectiveCost, estimate_collective
@@ -25,7 +24,7 @@ _EDGES = ("64KiB", "1MiB", "16MiB")
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveMeasurements:
+class CollectiveMeasurements(Columns):
     """Timings of collectives; all columns have the same length."""
 
     op: tuple[str, ...]
@@ -54,16 +53,6 @@ class CollectiveMeasurements:
         """Return the same rows with every number of nodes known: where none was said, full nodes of `cluster`."""
         filled = -(-self.ranks // cluster.gpus_per_node)
         return replace(self, nodes=np.where(self.nodes > 0, self.nodes, filled))
-
-    def select(self, rows: npt.NDArray[np.bool_] | IntArray | Sequence[int]) -> "CollectiveMeasurements":
-        """Return some of the rows, chosen by a mask or by their positions, in this order."""
-        chosen = np.asarray(rows)
-        chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
-        columns = (getattr(self, field.name) for field in fields(self))
-        picked: Iterable[Any] = (
-            tuple(column[row] for row in chosen) if isinstance(column, tuple) else column[chosen] for column in columns
-        )
-        return CollectiveMeasurements(*picked)
 
 
 class Reading(NamedTuple):

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from traincast.calibrate.kind import FloatArray, IntArray
-from traincast.calibrate.kinds.operators import operators_of
 from traincast.calibrate.operator_fit import (
     FEWEST,
     Timings,
@@ -25,6 +24,7 @@ from traincast.calibrate.operator_fit import (
     predict,
     samples_of,
 )
+from traincast.calibrate.operators import operators_of
 from traincast.calibrate.published import read_measurements
 from traincast.calibrate.tables import Skipped
 from traincast.calibrate.validate import Statistics, statistics

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from traincast.calibrate.kind import FloatArray, IntArray
-from traincast.calibrate.kinds.operators import OperatorMeasurements, main_call
+from traincast.calibrate.operators import OperatorMeasurements, main_call
 from traincast.calibrate.search import minimise
 from traincast.errors import CalibrationError
 from traincast.estimate.operators import FamilyConstants, OperatorCall, OperatorConstants, estimate_calls, work_of

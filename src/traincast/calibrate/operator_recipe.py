@@ -1,16 +1,14 @@
 """How shipped constants are made of measured kernels: what is fitted to, in which order, and what is held out."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from traincast.calibrate.kind import FloatArray, IntArray
-from traincast.calibrate.kinds.operators import LONG_S, OperatorMeasurements, price_measurements
 from traincast.calibrate.operator_fit import (
-    FEWEST,
     NOISE,
     Key,
     Timings,
@@ -20,6 +18,7 @@ from traincast.calibrate.operator_fit import (
     predict,
     samples_of,
 )
+from traincast.calibrate.operators import LONG_S, OperatorMeasurements, Priced, price_measurements
 from traincast.estimate.operators import (
     FamilyConstants,
     OperatorCall,
@@ -59,16 +58,7 @@ def usual(call: OperatorCall, gpu: Gpu, time_s: float) -> bool:
 def fitted(key: Key, sample: Timings, source: str, *, events: bool) -> tuple[FamilyConstants, Correction | None]:
     """Return the constants of a sample and their correction, None where the rows are too few.
 
-    Parameters
-    ----------
-    key : tuple of str
-        GPU, name of the constants, element type.
-    sample : Timings
-        Its measurements.
-    source : str
-        Who measured.
-    events : bool
-        Whether the timings hold more than the kernel.
+    `source` is who measured; `events` says whether the timings hold more than the kernel.
     """
     gpu, family, dtype = key
     long = np.flatnonzero(sample.time_s_N >= LONG_S)
@@ -116,83 +106,28 @@ def _is_held_out(sizes: Sequence[float]) -> bool:
     return digest[0] % _FIFTHS == 0
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOutFit:
-    """Constants that never saw the held-out rows.
-
-    Parameters
-    ----------
-    constants : OperatorConstants
-        The given ones, with those of the measured GPUs fitted again.
-    refitted : mapping
-        GPU, name of the constants and type, to whether rows enough were left to fit.
-    """
-
-    constants: OperatorConstants
-    refitted: Mapping[Key, bool]
-
-
-def without_held_out(
-    measured: OperatorMeasurements,
-    known: OperatorConstants,
-    *,
-    events: bool,
-    progress: Callable[[int, int], None] | None = None,
-) -> HeldOutFit:
-    """Fit constants and corrections again to what is not held out.
-
-    Parameters
-    ----------
-    measured : OperatorMeasurements
-        All rows.
-    known : OperatorConstants
-        Price what else a row covers, and what is not measured here.
-    events : bool
-        Whether the timings hold more than the kernel.
-    progress : callable, optional
-        Told how many samples are fitted, and of how many.
-    """
-    out = held_out_rows(measured)
-    inside = measured.select(
-        [
-            row
-            for row in np.flatnonzero(~out).tolist()
-            if usual(measured.calls[row][0], measured.gpu[row], float(measured.time_s[row]))
-        ]
-    )
+def _fitted_again(
+    inside: OperatorMeasurements, known: OperatorConstants, events: bool, progress: Callable[[int, int], None] | None
+) -> tuple[OperatorConstants, set[Key]]:
+    """Return constants and corrections with those fitted again that have rows enough, and which these are."""
     rows: list[FamilyConstants] = []
     grids: list[Correction] = []
-    refitted: dict[Key, bool] = {}
+    refitted: set[Key] = set()
     samples = samples_of(inside, known)
     for done, (key, sample) in enumerate(samples.items()):
-        refitted[key] = len(sample) >= max(FEWEST, FEWEST_LEFT)
-        if refitted[key]:
+        if len(sample) >= FEWEST_LEFT:
             constants, grid = fitted(key, sample, "the rows that are not held out", events=events)
+            refitted.add(key)
             rows.append(constants)
             grids += [] if grid is None else [replace(grid, dtype=constants.dtype)]
         if progress is not None:
             progress(done + 1, len(samples))
-    return HeldOutFit(_with(known, rows, grids), refitted)
-
-
-def _with(known: OperatorConstants, rows: Sequence[FamilyConstants], grids: Sequence[Correction]) -> OperatorConstants:
     plain = known.with_rows(tuple(rows))
-    return OperatorConstants(plain.rows, (*plain.corrections, *grids))
+    return OperatorConstants(plain.rows, (*plain.corrections, *grids)), refitted
 
 
 def defaults(rows: Sequence[FamilyConstants]) -> Iterator[FamilyConstants]:
-    """Yield constants for all GPUs, per family and element type.
-
-    Parameters
-    ----------
-    rows : sequence of FamilyConstants
-        Those of the measured GPUs.
-
-    Yields
-    ------
-    FamilyConstants
-        Of bf16 once more for every other element type.
-    """
+    """Yield constants for all GPUs of those of measured ones, by family and type; of bf16 once more for all types."""
     for family, dtype in sorted({(row.family, row.dtype) for row in rows}):
         of = [row for row in rows if (row.family, row.dtype) == (family, dtype)]
         medians: dict[str, Any] = {name: float(np.median([getattr(row, name) for row in of])) for name in _NUMBERS}
@@ -202,26 +137,25 @@ def defaults(rows: Sequence[FamilyConstants]) -> Iterator[FamilyConstants]:
             yield FamilyConstants(gpu=ANY, family=family, dtype=ANY, source=source, **medians)
 
 
-def price_held_out_shapes(
-    measured: OperatorMeasurements, progress: Callable[[int, int], None] | None = None
-) -> tuple[FloatArray, dict[int, str]]:
-    """Return the prices of the held-out fifth by constants that never saw it, and why other rows have none."""
-    fit = without_held_out(measured, shipped_constants(), events=measured.events, progress=progress)
+def price_held_out_shapes(measured: OperatorMeasurements, progress: Callable[[int, int], None] | None = None) -> Priced:
+    """Return the costs of the held-out fifth by constants that never saw it, and why other rows have none."""
     out = held_out_rows(measured)
-    rows = np.flatnonzero(out).tolist()
+    rows, others = np.flatnonzero(out).tolist(), np.flatnonzero(~out).tolist()
+    kept = [row for row in others if usual(measured.calls[row][0], measured.gpu[row], float(measured.time_s[row]))]
+    constants, refitted = _fitted_again(measured.select(kept), shipped_constants(), measured.events, progress)
     predicted = np.full(len(measured), np.nan)
-    reasons = dict.fromkeys(np.flatnonzero(~out).tolist(), "its shape is in the four fifths that are fitted to")
-    priced, why = price_measurements(measured.select(rows), fit.constants)
+    reasons = dict.fromkeys(others, "its shape is in the four fifths that are fitted to")
+    priced, why = price_measurements(measured.select(rows), constants)
     reasons |= {rows[position]: reason for position, reason in why.items()}
     for position, row in enumerate(rows):
-        if fit.refitted.get(key_of(measured.gpu[row], measured.calls[row]), False):
+        if key_of(measured.gpu[row], measured.calls[row]) in refitted:
             predicted[row] = priced[position]
         else:
             reasons.setdefault(row, "too few rows are left to fit its family to")
     return predicted, reasons
 
 
-def price_without_each_gpu(measured: OperatorMeasurements) -> tuple[FloatArray, dict[int, str]]:
+def price_without_each_gpu(measured: OperatorMeasurements) -> Priced:
     """Return the prices of each GPU by its datasheet, the constants of its kin, and the medians of the others."""
     predicted = np.full(len(measured), np.nan)
     reasons: dict[int, str] = {}
@@ -238,11 +172,8 @@ def without_gpu(constants: OperatorConstants, gpu: Gpu) -> OperatorConstants:
     Its rows and corrections are gone, and the medians are taken over the others.
     """
     others = [row for row in constants.rows if row.gpu not in (gpu.name, ANY)]
-    return OperatorConstants((*others, *defaults(others)), tuple(_of_others(constants, gpu)))
-
-
-def _of_others(constants: OperatorConstants, gpu: Gpu) -> Iterator[Correction]:
-    return (grid for grid in constants.corrections if grid.gpu != gpu.name)
+    corrections = tuple(grid for grid in constants.corrections if grid.gpu != gpu.name)
+    return OperatorConstants((*others, *defaults(others)), corrections)
 
 
 def fit_correction(
@@ -253,25 +184,16 @@ def fit_correction(
     ridge: float = 0.02,
     rounds: int = 4,
 ) -> Correction:
-    """Return the grid that brings predictions nearest to measurements and stays smooth.
+    """Return the grid that brings predictions by some constants nearest to measurements and stays smooth.
 
     Parameters
     ----------
-    sample : Timings
-        The measurements.
-    constants : FamilyConstants
-        What is corrected.
     nodes : sequence of int
         Nodes per size, spread evenly between the least and greatest measured one.
     smooth, ridge : float
-        Weights of the squared differences between neighbours and of the squares themselves,
-        against one measurement.
+        Weights of the squared differences between neighbours and of the squares themselves, against one measurement.
     rounds : int
         Rounds of reweighting, which turn squared errors into absolute ones.
-
-    Returns
-    -------
-    Correction
     """
     octaves_ND = np.log2(sample.columns.coordinates_ND)
     axes = tuple(

@@ -1,4 +1,4 @@
-"""What measured runs say of the factors of end-to-end runs.
+"""Forecasts of measured runs, and what they say of the factors of end-to-end runs.
 
 Each simulated run is asked how it answers to every factor; then those factors are solved for that bring forecasts
 nearest to measurements. A factor that few runs speak for stays near 1. (`studies/fit_runs.py` simulates again with
@@ -7,22 +7,33 @@ what it finds, until nothing changes.)
 Letters: I rows (runs), K factors.
 """
 
+import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from multiprocessing import get_context
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from traincast.calibrate.kind import FloatArray
-from traincast.calibrate.kinds.runs import Forecast
-from traincast.calibrate.runs import MeasuredRun
+from traincast.calibrate.runs import MeasuredRun, is_fitted, job_of_run
+from traincast.errors import TraincastError
 from traincast.estimate.factors import Factor, FactorTable, Key, keys_of, prior_deviation, prior_mean
 from traincast.hardware.gpu import load_gpu
+from traincast.simulation.confidence import deviation, sensitivities
+from traincast.simulation.job_step import run_job
+from traincast.simulation.step import Setting
 
 NOISE = 0.05
 """Deviation of a measured step from a perfect model: repeats with equal columns differ by 1 % in the median and
 7 to 10 % at the 90th percentile (docs/measured.md, noise)."""
 
+_CHUNK = 8
+"""Runs that a worker takes at a time."""
 _ROUNDS = 50
 _TURN = 1.5
 """Residuals beyond so many deviations count linearly (Huber 1964)."""
@@ -30,17 +41,80 @@ _LEAST_SLOPE = 0.02
 """A factor that moves no run by more than this share of its own change is left alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is forecast of a run; `step_s` None where it cannot be, for the reason given."""
+
+    step_s: float | None
+    deviation: float = 0.0
+    """Standard deviation of the logarithm of the step."""
+    slopes: Mapping[str, float] = field(default_factory=dict)
+    """Sensitivities, by the class of the factor."""
+    gpu: str = ""
+    framework: str = ""
+    reason: str = ""
+
+
+def forecast_run(run: MeasuredRun, factors: FactorTable, engine: str = "auto") -> Forecast:
+    """Forecast one run."""
+    try:
+        job = job_of_run(run)
+        gpu = run.cluster.gpu
+        done = run_job(job, Setting(cluster=run.cluster, engine=engine), factors.for_job(gpu, job.framework.name))
+    except TraincastError as error:
+        return Forecast(step_s=None, reason=str(error))
+    slopes = sensitivities(done)
+    return Forecast(
+        step_s=done.step_s,
+        deviation=deviation(done, factors, slopes),
+        slopes=slopes,
+        gpu=gpu.name,
+        framework=job.framework.name,
+    )
+
+
+def forecast_runs(
+    runs: Sequence[MeasuredRun], factors: Sequence[FactorTable], progress: Callable[[int], None] | None = None
+) -> list[Forecast]:
+    """Forecast runs, each with its own factors, on all cores; `progress` is told after every run how many are done."""
+    found = []
+    for forecast in _forecasts(list(zip(runs, factors, strict=True))):
+        found.append(forecast)
+        if progress is not None:
+            progress(len(found))
+    return found
+
+
+def _forecasts(work: list[tuple[MeasuredRun, FactorTable]]) -> Iterator[Forecast]:
+    workers = min(os.cpu_count() or 1, len(work) // _CHUNK)
+    if workers < 2:
+        yield from map(_forecast, work)
+        return
+    # Forked workers share what is loaded already; every other way to start them would import it again.
+    method = "fork" if hasattr(os, "fork") else None
+    with ProcessPoolExecutor(workers, mp_context=get_context(method)) as pool:
+        yield from pool.map(_forecast, work, chunksize=_CHUNK)
+
+
+def _forecast(work: tuple[MeasuredRun, FactorTable]) -> Forecast:
+    # For many runs the compiled engine pays from the first on.
+    return forecast_run(*work, engine="kernel" if find_spec("numba") else "auto")
+
+
+class Sample(NamedTuple):
     """What the fit needs of a set of runs: how each forecast answers, and how far off it is."""
 
     keys: tuple[Key, ...]
     slope_IK: FloatArray
+    """Change of the logarithm of each forecast with the logarithm of each factor."""
     residual_I: FloatArray
+    """Logarithm of measured over forecast at the current factors."""
     weight_I: FloatArray
+    """How much each run counts; runs of one configuration share one weight."""
     current_K: FloatArray
+    """Logarithms of the factors that the forecasts were made with."""
 
-    def without(self, left_out_I: "np.typing.NDArray[np.bool_]") -> "Sample":
+    def without(self, left_out_I: npt.NDArray[np.bool_]) -> "Sample":
         """Return the sample without some of its runs."""
         keep = ~left_out_I
         return Sample(self.keys, self.slope_IK[keep], self.residual_I[keep], self.weight_I[keep], self.current_K)
@@ -49,26 +123,15 @@ class Sample:
 def sample_of(rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], table: FactorTable) -> Sample:
     """Return what the fit needs of forecasts that were made with some factors; runs without a forecast count 0."""
     slopes = [_by_key(each) for each in forecasts]
-    most: dict[Key, float] = {}
-    for row in slopes:
-        for key, slope in row.items():
-            most[key] = max(most.get(key, 0.0), slope)
-    keys = tuple(sorted(key for key, slope in most.items() if slope >= _LEAST_SLOPE))
-    number = {key: index for index, key in enumerate(keys)}
-    slope_IK = np.zeros((len(rows), len(keys)))
-    for index, row in enumerate(slopes):
-        for key, slope in row.items():
-            if key in number:
-                slope_IK[index, number[key]] = slope
-    known = [each.step_s is not None and row.measured_s is not None for row, each in zip(rows, forecasts, strict=True)]
+    keys = tuple(sorted({key for row in slopes for key, slope in row.items() if slope >= _LEAST_SLOPE}))
+    slope_IK = np.array([[row.get(key, 0.0) for key in keys] for row in slopes]).reshape(len(rows), len(keys))
+    pairs = [(row.measured_s, each.step_s) for row, each in zip(rows, forecasts, strict=True)]
+    known_I = np.array([None not in pair for pair in pairs], np.bool_)
     residual_I = np.array(
-        [
-            np.log(row.measured_s / each.step_s) if fine else 0.0  # type: ignore[operator]
-            for row, each, fine in zip(rows, forecasts, known, strict=True)
-        ]
+        [np.log(measured_s / step_s) if measured_s and step_s else 0.0 for measured_s, step_s in pairs]
     )
     current_K = np.array([np.log(table.factors[key].factor) if key in table.factors else 0.0 for key in keys])
-    return Sample(keys, slope_IK, residual_I, _weights(rows) * np.array(known), current_K)
+    return Sample(keys, slope_IK, residual_I, _weights(rows) * known_I, current_K)
 
 
 def factors_of(sample: Sample) -> FactorTable:
@@ -88,6 +151,21 @@ def factors_of(sample: Sample) -> FactorTable:
         )
         for index, key in enumerate(sample.keys)
     )
+
+
+def without_each(
+    rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], shipped: FactorTable, leave_out: str
+) -> list[FactorTable]:
+    """Return for each run the factors of a fit that has not seen its group; others keep the shipped ones.
+
+    Near the shipped factors the logarithm of a forecast is linear in theirs, so each fit is solved from the
+    sensitivities of one simulation; the forecasts themselves are then simulated with what it gives.
+    """
+    sample = sample_of(rows, forecasts, shipped)
+    seen_I = np.array([is_fitted(row) for row in rows])
+    names = np.array([row.groups[leave_out] for row in rows])
+    found = {name: factors_of(sample.without(~seen_I | (names == name))) for name in sorted(set(names[seen_I]))}
+    return [found[row.groups[leave_out]] if is_fitted(row) else shipped for row in rows]
 
 
 def _by_key(forecast: Forecast) -> dict[Key, float]:
@@ -115,8 +193,7 @@ def _configuration(row: MeasuredRun) -> tuple[object, ...]:
     return (row.groups["family"], *layout)
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
+class Solution(NamedTuple):
     """Logarithms of factors, and how sure they are."""
 
     log_factor_K: FloatArray
@@ -136,24 +213,12 @@ def solve(
 
     Parameters
     ----------
-    slope_IK : float array [I, K]
-        Change of the logarithm of each prediction with the logarithm of each factor.
-    residual_I : float array [I]
-        Logarithm of measured over predicted at the current factors.
-    weight_I : float array [I]
-        How much each row counts; rows of one configuration share one weight.
-    prior_K : float array [K]
-        Deviation of each factor's logarithm before any row is seen.
-    current_K : float array [K]
-        Logarithms of the factors that the predictions were made with.
-    mean_K : float array [K]
-        Logarithms of the factors that are expected before any row is seen.
+    slope_IK, residual_I, weight_I, current_K
+        As of `Sample`.
+    prior_K, mean_K : float array [K]
+        Deviation and mean of each factor's logarithm before any row is seen.
     noise : float
         Deviation of a row that a perfect model would leave.
-
-    Returns
-    -------
-    Solution
     """
     # What the rows ask for, seen from what is expected.
     target_I = residual_I + slope_IK @ (current_K - mean_K)

@@ -205,6 +205,11 @@ def precision_class(precision: str | None) -> str:
     return {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(precision, precision)
 
 
+def is_fitted(run: MeasuredRun) -> bool:
+    """Say whether the shipped factors were fitted to runs like this one: pretraining, with a full layout."""
+    return run.full_layout and "sweep" not in run.cells
+
+
 def assumed_framework(run: MeasuredRun) -> Note | None:
     """Return the note that a run's column names no known framework; None where it does."""
     return next((note for note in run.notes if note.code == ASSUMED_FRAMEWORK), None)

@@ -4,9 +4,12 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from traincast.calibrate.nccl_logs import is_nccl_log, read_nccl_log
 from traincast.diagnostics import advanced
@@ -65,10 +68,12 @@ class Row:
         """Return a cell as a positive whole number; a `FormatError` if it is none, or out of range."""
         return int(self._checked(name, range_of(name) or RANGES["count"], "whole number"))
 
-    def time_s(self) -> float | None:
-        """Return the time in seconds, by the unit of its column; None where no column has one."""
+    def time_s(self) -> float:
+        """Return the time in seconds, by the unit of its column; a `TraincastError` where no column has one."""
         column = self.column([*TIME_COLUMNS])
-        return None if column is None else self.number(column) * TIME_COLUMNS[column]
+        if column is None:
+            raise TraincastError("the row has no time")
+        return self.number(column) * TIME_COLUMNS[column]
 
     def _checked(self, name: str, known: Range, what: str) -> float:
         text = self.cells.get(name)
@@ -131,6 +136,20 @@ class Table:
             else:
                 kept.append((row, found))
         return kept, tuple(skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Measurements as columns of one length: all fields but those with a default."""
+
+    def select(self, rows: npt.NDArray[np.bool_ | np.int64] | Sequence[int]) -> Self:
+        """Return some of the rows, chosen by a mask or by their positions, in this order."""
+        chosen = np.asarray(rows)
+        chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
+        found = {each.name: getattr(self, each.name) for each in fields(self) if each.default is MISSING}
+        for name, column in found.items():
+            found[name] = tuple(column[row] for row in chosen) if isinstance(column, tuple) else column[chosen]
+        return replace(self, **found)
 
 
 def read_table(path: Path) -> Table:

@@ -1,7 +1,7 @@
 """Measured collectives, against the prices of the cluster they ran on."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -14,7 +14,7 @@ from traincast.calibrate.collectives import (
     price_measured,
     size_bands,
 )
-from traincast.calibrate.fit_links import fit_links
+from traincast.calibrate.fit_links import fit_links, from_others
 from traincast.calibrate.kind import KINDS, ClusterLike, Grouping, Labels, MeasurementKind, Predictions, Request
 from traincast.calibrate.tables import Skipped, Table
 from traincast.diagnostics import Note
@@ -24,8 +24,10 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 
 RowsOf = Mapping[Cluster, Sequence[int]]
-Plan = list[tuple[list[int], Cluster | str]]
+_Priced = tuple[list[int], Cluster | str]
 """Rows with the cluster that predicts them, or why there is none."""
+Plan = list[_Priced]
+_NO_OTHER = "there is no other GPU to learn from"
 _OTHER_PARTS = {"pcie", "nvl"}
 """Words that make it another part than the one in the preset of that name."""
 
@@ -78,31 +80,38 @@ def _clusters(
 
 
 def _plan(measured: CollectiveMeasurements, rows_of: RowsOf, leave_out: str | None) -> Plan:
-    """Return which cluster prices which rows: their own, or for each number of ranks the fit to all others.
+    """Return which cluster prices which rows.
 
-    Its measured tables would know what is left out, and are not used there.
+    It is their own; for each number of ranks the fit to all others; or what the datasheet and the fits of the other
+    clusters tell of theirs. Measured tables would know what is left out, and are not used there.
     """
     if leave_out is None:
         return [([*rows], cluster) for cluster, rows in rows_of.items()]
-    if leave_out == "gpu":
-        from traincast.calibrate.held_out import plan_without_each_gpu
-
-        return plan_without_each_gpu(measured, rows_of)
+    if leave_out == "ranks":
+        return [each for cluster, rows in rows_of.items() for each in _without_each_ranks(measured, cluster, rows)]
+    fitted = {cluster: fit_links(measured.select(rows), cluster).cluster for cluster, rows in rows_of.items()}
     found: Plan = []
-    for base, of_base in rows_of.items():
-        mine = measured.select(of_base)
-        for ranks in sorted(set(mine.ranks.tolist())):
-            left_out = mine.ranks == ranks
-            rows = np.asarray(of_base)[left_out].tolist()
-            others = mine.select(~left_out)
-            if not len(others):
-                found.append((rows, "there is no other number of ranks to fit to"))
-                continue
-            try:
-                found.append((rows, fit_links(others, replace(base, measured=None)).cluster))
-            except (ConfigError, CalibrationError) as error:
-                found.append((rows, f"cannot be fitted without these ranks: {error}"))
+    for cluster, rows in rows_of.items():
+        others = [each for other, each in fitted.items() if other != cluster]
+        try:
+            learnt = from_others(replace(cluster, measured=None), others) if others else _NO_OTHER
+        except ConfigError as error:
+            learnt = f"cannot be learnt from others: {error}"
+        found.append(([*rows], learnt))
     return found
+
+
+def _without_each_ranks(measured: CollectiveMeasurements, base: Cluster, of_base: Sequence[int]) -> Iterator[_Priced]:
+    mine, bare = measured.select(of_base), replace(base, measured=None)
+    for ranks in sorted(set(mine.ranks.tolist())):
+        left_out = mine.ranks == ranks
+        fitted: Cluster | str = "there is no other number of ranks to fit to"
+        try:
+            if not left_out.all():
+                fitted = fit_links(mine.select(~left_out), bare).cluster
+        except (ConfigError, CalibrationError) as error:
+            fitted = f"cannot be fitted without these ranks: {error}"
+        yield np.asarray(of_base)[left_out].tolist(), fitted
 
 
 def _prices(measured: CollectiveMeasurements, plan: Plan) -> tuple[list[CollectiveCost | None], dict[int, str]]:

@@ -1,42 +1,22 @@
-"""Measured operators: kernels by the names of their columns, against their prices on the GPU they ran on.
-
-Four kinds of table are known by their columns; each row becomes the calls that one timing covers:
-
-* ``gpu family shape dtype``: any family, the shape as ``8192x1024``, with ``direction``, ``causal``, ``window`` and
-  ``options`` beside it (``kind=gelu inputs=1``); ``operator`` is what its source calls it, and a table with a column
-  ``timing`` was timed by events;
-* ``m n k``: one GEMM;
-* ``batch seq heads kv_heads head_dim window``: forward of causal attention;
-* ``tokens hidden moe_ffn topk experts tp ep``: the experts' gated MLP on one rank.
-"""
-
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+"""Measured operators, against the costs of the GPU they ran on."""
 
 import numpy as np
 
-from traincast.calibrate.kind import KINDS, FloatArray, Grouping, MeasurementKind, Predictions, Request
-from traincast.calibrate.tables import TIME_COLUMNS, Row, Skipped, Table
+from traincast.calibrate.kind import KINDS, Grouping, MeasurementKind, Predictions, Request
+from traincast.calibrate.operator_recipe import price_held_out_shapes, price_without_each_gpu
+from traincast.calibrate.operators import (
+    LONG_S,
+    OperatorMeasurements,
+    holds_operators,
+    main_call,
+    operators_of,
+    price_measurements,
+)
+from traincast.calibrate.tables import Skipped, Table
 from traincast.diagnostics import Note
-from traincast.errors import ConfigError, FormatError, TraincastError
-from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls, shipped_constants, work_of
-from traincast.hardware.gpu import Gpu, find_gpu
-from traincast.units import quoted
+from traincast.errors import ConfigError
+from traincast.estimate.operators import work_of
 
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16", "float": "fp32"}
-"""Names that PyTorch gives to element types."""
-LONG_S = 1e-4
-"""Timings above it are hardly touched by events, launches and caches."""
-
-Calls = tuple[OperatorCall, ...]
-Priced = tuple[FloatArray, Mapping[int, str]]
-"""Seconds, NaN where there is no price, and of each such row why."""
-Pricer = Callable[["OperatorMeasurements"], Priced]
-
-_TRITON, _FALLBACK = (("kernel", "triton"),), (("kernel", "fallback"),)
-_FALLS_BACK = {("blackwell", 192), ("hopper", 512)}
-"""Architectures and head sizes without a fused kernel in the frameworks measured: what runs has 1/8 of the rate."""
 _BANDS_S = (LONG_S, 1e-3, 1e-2)
 _BAND_NAMES = ("up to 0.1 ms", "0.1 to 1 ms", "1 to 10 ms", "over 10 ms")
 _LENGTHS = ("up to 0.1 ms", "over 0.1 ms")
@@ -46,211 +26,21 @@ _EVENTS = Note(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorMeasurements:
-    """Timings of operators as the file names them; all columns have the same length."""
-
-    gpu: tuple[Gpu, ...]
-    calls: tuple[Calls, ...]
-    """What one timing covers, one after the other."""
-    time_s: FloatArray
-    ids: tuple[str, ...]
-    op: tuple[str, ...]
-    events: bool = False
-    """Whether the timings hold more than the kernel: CUDA events around it."""
-    skipped: tuple[Skipped, ...] = ()
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.calls)
-
-    def select(self, rows: Sequence[int]) -> "OperatorMeasurements":
-        """Return some of the rows, in this order, and no skipped ones."""
-        return replace(
-            self,
-            gpu=tuple(self.gpu[row] for row in rows),
-            calls=tuple(self.calls[row] for row in rows),
-            time_s=self.time_s[list(rows)],
-            ids=tuple(self.ids[row] for row in rows),
-            op=tuple(self.op[row] for row in rows),
-            skipped=(),
-        )
-
-    def by_gpu(self) -> dict[Gpu, list[int]]:
-        """Return the rows of each GPU."""
-        found: dict[Gpu, list[int]] = {}
-        for row, gpu in enumerate(self.gpu):
-            found.setdefault(gpu, []).append(row)
-        return found
-
-
-class _UnusableError(TraincastError):
-    """A row that is understood and cannot be used; its text says why."""
-
-
-def holds_operators(columns: Sequence[str]) -> bool:
-    """Say whether columns are those of measured operators of any kind."""
-    return _reader(columns) is not None
-
-
-def operators_of(table: Table, gpu: Gpu | None = None) -> OperatorMeasurements:
-    """Return the measured operators of a table of one of the kinds above; a `FormatError` if it is of none.
-
-    A row is left out where its GPU is unknown, what ran is not in the row, or a cell of it is wrong. Rows that do not
-    say where they ran, ran on `gpu`.
-    """
-    read = _reader(table.columns)
-    if read is None:
-        raise FormatError("holds no measured operators: needs gpu, dtype, a shape and a time", table.path, 1)
-    kept, skipped = table.read(lambda row: (_gpu(row, gpu), *read(row), _time_s(row)))
-    return OperatorMeasurements(
-        gpu=tuple(ran_on for _, (ran_on, _, _, _) in kept),
-        calls=tuple(calls for _, (_, _, calls, _) in kept),
-        time_s=np.array([time_s for _, (_, _, _, time_s) in kept], np.float64),
-        ids=tuple(row.id for row, _ in kept),
-        op=tuple(op for _, (_, op, _, _) in kept),
-        events="timing" in table.columns,
-        skipped=skipped,
-    )
-
-
-def _gpu(row: Row, default: Gpu | None) -> Gpu:
-    if "gpu" not in row.cells and default is not None:
-        return default
-    if "gpu" not in row.cells:
-        raise _UnusableError("the GPU is not specified")
-    gpu = find_gpu(row.cells["gpu"])
-    if gpu is None:
-        raise _UnusableError(f"nothing is known of the GPU {row.cells['gpu']!r}")
-    return gpu
-
-
-def _time_s(row: Row) -> float:
-    time_s = row.time_s()
-    if time_s is None:
-        raise _UnusableError("the row has no time")
-    return time_s
-
-
-def _cell(row: Row, column: str) -> str:
-    if column not in row.cells:
-        raise _UnusableError(f"the row has no {column}")
-    return row.cells[column]
-
-
-def _dtype(row: Row) -> str:
-    said = _cell(row, "dtype")
-    return DTYPES.get(said, said)
-
-
-def _window(row: Row) -> int:
-    return row.count("window") if row.cells.get("window", "0") != "0" else 0
-
-
-_Read = tuple[str, Calls]
-"""The operator as the file names it, and its calls."""
-
-
-def _named(row: Row) -> _Read:
-    family, text = _cell(row, "family"), _cell(row, "shape")
-    if not re.fullmatch(r"[0-9]{1,15}(x[0-9]{1,15})*", text):
-        raise FormatError(f"column shape is {quoted(text)}; write it like 8192x1024", row.path, row.line)
-    options = [part.partition("=") for part in row.cells.get("options", "").split()]
-    if not all(equals and value for _, equals, value in options):
-        raise row.wrong("options", "write them like kind=gelu inputs=1")
-    call = OperatorCall(
-        family=family,
-        shape=tuple(int(size) for size in text.split("x")),
-        dtype=_dtype(row),
-        direction=row.cells.get("direction", "forward"),
-        causal=row.cells.get("causal", "false").lower() in ("1", "true", "yes"),
-        window=_window(row),
-        options=tuple((name, value) for name, _, value in options),
-    )
-    return row.cells.get("operator", family), (call,)
-
-
-def _gemm(row: Row) -> _Read:
-    m, n, k = (row.count(name) for name in ("m", "n", "k"))
-    direction = row.cells.get("direction", "forward")
-    return direction, (OperatorCall(family="gemm", shape=(m, n, k), dtype=_dtype(row), direction=direction),)
-
-
-def _attention(row: Row) -> _Read:
-    batch, seq, heads, kv_heads, head_dim = (
-        row.count(name) for name in ("batch", "seq", "heads", "kv_heads", "head_dim")
-    )
-    window, gpu = _window(row), find_gpu(row.cells.get("gpu", ""))
-    call = OperatorCall(
-        family="attention",
-        shape=(batch, seq, seq, heads, kv_heads, head_dim, head_dim),
-        dtype=_dtype(row),
-        causal=True,
-        window=window,
-        options=_FALLBACK if gpu is not None and (gpu.architecture, head_dim) in _FALLS_BACK else (),
-    )
-    return f"attention {head_dim}" + (f" window {window}" if window else ""), (call,)
-
-
-def _experts(row: Row) -> _Read:
-    """Return the gated MLP of one rank's experts; with even routing it has its share of all tokens."""
-    tokens, hidden, ffn, topk, experts = (
-        row.count(name) for name in ("tokens", "hidden", "moe_ffn", "topk", "experts")
-    )
-    tp, ep = (row.count(name) if name in row.cells else 1 for name in ("tp", "ep"))
-    if row.cells.get("distribution", "balanced") not in ("balanced", "uniform"):
-        raise _UnusableError("the tokens of the measured rank are not specified where routing is uneven")
-    rows, groups, width = max(1, tokens * topk // ep), max(1, experts // ep), max(1, ffn // tp)
-    dtype = _dtype(row)
-    calls = (
-        OperatorCall(family="permute", shape=(tokens, hidden, max(1, topk // ep)), dtype="bf16"),
-        OperatorCall(family="grouped_gemm", shape=(rows, 2 * width, hidden, groups), dtype=dtype, options=_TRITON),
-        OperatorCall(family="activation", shape=(rows, width), dtype="bf16", options=(("kind", "swiglu"),)),
-        OperatorCall(family="grouped_gemm", shape=(rows, hidden, width, groups), dtype=dtype, options=_TRITON),
-    )
-    return "experts", calls
-
-
-_READERS: tuple[tuple[set[str], Callable[[Row], _Read]], ...] = (
-    ({"family", "shape", "dtype"}, _named),
-    ({"dtype", "m", "n", "k"}, _gemm),
-    ({"dtype", "batch", "seq", "heads", "kv_heads", "head_dim"}, _attention),
-    ({"dtype", "tokens", "hidden", "moe_ffn", "topk", "experts"}, _experts),
-)
-"""What a table needs beside a time, and what reads its rows."""
-
-
-def _reader(columns: Sequence[str]) -> Callable[[Row], _Read] | None:
-    named = set(columns)
-    return next((read for needed, read in _READERS if needed <= named and named & set(TIME_COLUMNS)), None)
-
-
-def main_call(calls: Sequence[OperatorCall]) -> OperatorCall:
-    """Return the call of a measurement that it is of: a GEMM, if there is one."""
-    return next((call for call in calls if work_of(call).tiling is not None), calls[0])
-
-
 def predict(table: Table, request: Request) -> Predictions:
-    """Return measured operators with their prices; rows whose GPU or operator is unknown are skipped.
+    """Return measured operators with their costs; rows whose GPU or operator is unknown are skipped.
 
-    Raises
-    ------
-    ConfigError
-        If a cluster is given: each row says its GPU.
+    It can leave out ``shape``: a fifth of the shapes, by a hash, is predicted by constants and corrections fitted to
+    the other rows of the file; and ``gpu``, predicted by its datasheet, the constants of its kin, and the medians of
+    the others. A `ConfigError` if a cluster is given: each row says its GPU.
     """
-    if request.leave_out is not None:
-        from traincast.calibrate.held_out import predict_operators
-
-        return predict_operators(table, request)
-    return predicted_by(table, request, price_measurements)
-
-
-def predicted_by(table: Table, request: Request, pricer: Pricer) -> Predictions:
-    """Return measured operators with the prices that a pricer gives; see `predict`."""
     if request.cluster is not None:
         raise ConfigError("measured operators say their GPU row by row; leave the cluster out", "cluster")
     measured = operators_of(table)
-    predicted, reasons = pricer(measured)
+    if request.leave_out == "shape":
+        predicted, reasons = price_held_out_shapes(measured, request.progress)
+    else:
+        predicted, reasons = (price_without_each_gpu if request.leave_out else price_measurements)(measured)
+    dtypes = tuple(calls[-1].dtype for calls in measured.calls)
     return Predictions(
         ids=measured.ids,
         measured=measured.time_s,
@@ -258,63 +48,30 @@ def predicted_by(table: Table, request: Request, pricer: Pricer) -> Predictions:
         details={
             "gpu": tuple(gpu.name for gpu in measured.gpu),
             "op": measured.op,
-            "dtype": tuple(calls[-1].dtype for calls in measured.calls),
+            "dtype": dtypes,
             "shape": tuple("x".join(map(str, calls[0].shape)) for calls in measured.calls),
         },
-        groupings=_groupings(measured),
+        groupings=_groupings(measured, dtypes),
         skipped=(*measured.skipped, *(Skipped(measured.ids[row], why) for row, why in sorted(reasons.items()))),
         rows=table.size,
         notes=(_EVENTS,) if measured.events else (),
     )
 
 
-def _groupings(measured: OperatorMeasurements) -> tuple[Grouping, ...]:
-    band = np.searchsorted(np.array(_BANDS_S), measured.time_s)
+def _groupings(measured: OperatorMeasurements, dtypes: tuple[str, ...]) -> tuple[Grouping, ...]:
     # The name of the constants and the type of a row: gemm fp32.
-    families = [f"{(*work_of(main_call(calls)).constants, 'parts')[0]} {calls[-1].dtype}" for calls in measured.calls]
+    names = [(*work_of(main_call(calls)).constants, "parts")[0] for calls in measured.calls]
     return (
         Grouping.of("gpu", [gpu.name for gpu in measured.gpu]),
         Grouping.of("op", measured.op),
-        Grouping.of("dtype", [calls[-1].dtype for calls in measured.calls]),
-        Grouping(by="duration", names=_BAND_NAMES, index=band.astype(np.int64)),
-        Grouping.of("family", families),
+        Grouping.of("dtype", dtypes),
+        Grouping(by="duration", names=_BAND_NAMES, index=np.searchsorted(_BANDS_S, measured.time_s)),
+        Grouping.of("family", [f"{name} {dtype}" for name, dtype in zip(names, dtypes, strict=True)]),
         Grouping(by="length", names=_LENGTHS, index=(measured.time_s >= LONG_S).astype(np.int64)),
     )
 
 
-def price_measurements(measured: OperatorMeasurements, constants: OperatorConstants | None = None) -> Priced:
-    """Return the price of each measured operator, with what its timing holds beside the kernel.
-
-    The constants are the shipped ones by default.
-    """
-    known = constants or shipped_constants()
-    predicted_N = np.full(len(measured), np.nan)
-    reasons: dict[int, str] = {}
-    for gpu, rows in measured.by_gpu().items():
-        for row in rows:
-            tiled = [call.dtype for call in measured.calls[row] if work_of(call).tiling is not None]
-            lacking = [dtype for dtype in tiled if not gpu.has_peak(dtype)]
-            if lacking:
-                reasons[row] = f"{gpu.name} has no known peak for {lacking[0]}"
-        usable = [row for row in rows if row not in reasons]
-        predicted_N[usable] = _prices([measured.calls[row] for row in usable], gpu, known)
-    return predicted_N, reasons
-
-
-def _prices(rows: Sequence[Calls], gpu: Gpu, constants: OperatorConstants) -> FloatArray:
-    flat = [call for calls in rows for call in calls]
-    owner = np.repeat(np.arange(len(rows)), [len(calls) for calls in rows])
-    total = np.bincount(owner, estimate_calls(flat, gpu, constants), len(rows)).astype(np.float64)
-    # One timing holds one event and one launch, however many kernels it covers.
-    for position, (first, *_) in enumerate(rows):
-        try:
-            total[position] += constants.find(gpu, work_of(first).constants, first.dtype).event_s
-        except ConfigError:
-            continue
-    return total
-
-
-KIND = KINDS.register("operators")(
+KINDS.register("operators")(
     MeasurementKind(
         name="operators",
         title="measured operators",

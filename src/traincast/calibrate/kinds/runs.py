@@ -3,17 +3,14 @@
 A run's memory may be what PyTorch's allocator has given out, what it holds, or what the driver shows (``memory_kind``).
 """
 
-import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
-from importlib.util import find_spec
-from multiprocessing import get_context
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from traincast.calibrate.kind import KINDS, FloatArray, Grouping, Labels, MeasurementKind, Predictions, Ratios, Request
+from traincast.calibrate.run_factors import Forecast, forecast_runs, without_each
 from traincast.calibrate.runs import GROUPINGS as LABELS
 from traincast.calibrate.runs import (
     MeasuredRun,
@@ -21,6 +18,7 @@ from traincast.calibrate.runs import (
     assumed_frameworks,
     holds_memory,
     holds_steps,
+    is_fitted,
     job_of_run,
     precision_class,
     read_runs,
@@ -32,9 +30,7 @@ from traincast.estimate.factors import FactorTable, shipped_factors
 from traincast.estimate.memory import StageMemory, fits, stage_memory
 from traincast.estimate.memory.fits import REFUSED_ABOVE
 from traincast.schedules.plan import SCHEDULES
-from traincast.simulation.confidence import Z, deviation, sensitivities
-from traincast.simulation.job_step import run_job
-from traincast.simulation.step import Setting
+from traincast.simulation.confidence import Z
 from traincast.units import format_share
 
 BOARD = "board"
@@ -44,94 +40,35 @@ GROUPINGS = (BOARD, "moe", "precision", "gpu", "framework", "source", "task", "l
 MEMORY_GROUPINGS = ("source", "gpu", "model", "framework")
 ONE_DEVIATION = 0.68
 """Share of a normal distribution within one standard deviation."""
-_CHUNK = 8
-"""Runs that a worker takes at a time."""
 _OUTCOMES = {"ok": "ran", "crashed": "crashed"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """What is forecast of a run; `step_s` None where it cannot be, for the reason given."""
-
-    step_s: float | None
-    deviation: float = 0.0
-    """Standard deviation of the logarithm of the step."""
-    slopes: Mapping[str, float] = field(default_factory=dict)
-    """Sensitivities, by the class of the factor."""
-    gpu: str = ""
-    framework: str = ""
-    reason: str = ""
-
-
-def forecast_run(run: MeasuredRun, factors: FactorTable, engine: str = "auto") -> Forecast:
-    """Forecast one run."""
-    try:
-        job = job_of_run(run)
-        gpu = run.cluster.gpu
-        done = run_job(job, Setting(cluster=run.cluster, engine=engine), factors.for_job(gpu, job.framework.name))
-    except TraincastError as error:
-        return Forecast(step_s=None, reason=str(error))
-    slopes = sensitivities(done)
-    return Forecast(
-        step_s=done.step_s,
-        deviation=deviation(done, factors, slopes),
-        slopes=slopes,
-        gpu=gpu.name,
-        framework=job.framework.name,
-    )
-
-
-def forecast_runs(
-    runs: Sequence[MeasuredRun], factors: Sequence[FactorTable], progress: Callable[[int], None] | None = None
-) -> list[Forecast]:
-    """Forecast runs, each with its own factors, on all cores; `progress` is told after every run how many are done."""
-    found = []
-    for forecast in _forecasts(list(zip(runs, factors, strict=True))):
-        found.append(forecast)
-        if progress is not None:
-            progress(len(found))
-    return found
-
-
-def _forecasts(work: list[tuple[MeasuredRun, FactorTable]]) -> Iterator[Forecast]:
-    workers = min(os.cpu_count() or 1, len(work) // _CHUNK)
-    if workers < 2:
-        yield from map(_forecast, work)
-        return
-    # Forked workers share what is loaded already; every other way to start them would import it again.
-    method = "fork" if hasattr(os, "fork") else None
-    with ProcessPoolExecutor(workers, mp_context=get_context(method)) as pool:
-        yield from pool.map(_forecast, work, chunksize=_CHUNK)
-
-
-def _forecast(work: tuple[MeasuredRun, FactorTable]) -> Forecast:
-    # For many runs the compiled engine pays from the first on.
-    return forecast_run(*work, engine="kernel" if find_spec("numba") else "auto")
 
 
 def predict_steps(table: Table, request: Request) -> Predictions:
     """Return runs with the forecasts of their steps, in seconds; those without one are skipped with their reason.
 
-    The cluster of the request is that of every row; else each row's own, by its GPU.
+    The cluster of the request is that of every row; else each row's own, by its GPU. It can leave out ``family`` and
+    ``source``: the factors are then fitted again without each of them in turn.
     """
-    if request.leave_out is not None:
-        from traincast.calibrate.held_out import predict_runs
-
-        return predict_runs(table, request)
     runs, skipped = read_runs(table, request.cluster)
     rows = [run for run in runs if run.measured_s is not None]
-    forecasts = forecast_runs(rows, [shipped_factors()] * len(rows), counter(request, len(rows)))
-    return step_predictions(table, rows, forecasts, skipped)
+    shipped, tell = shipped_factors(), request.progress
+
+    def forecast(of: Sequence[MeasuredRun], by: Sequence[FactorTable]) -> list[Forecast]:
+        return forecast_runs(of, by, None if tell is None else lambda count: tell(count, len(of)))
+
+    known = request.kept if isinstance(request.kept, list) else None
+    forecasts = forecast(rows, [shipped] * len(rows)) if known is None else [*known]
+    if request.leave_out is not None:
+        tables = without_each(rows, forecasts, shipped, request.leave_out)
+        changed = [index for index, each in enumerate(tables) if each is not shipped]
+        again = forecast([rows[index] for index in changed], [tables[index] for index in changed])
+        for index, each in zip(changed, again, strict=True):
+            forecasts[index] = each
+    return _predictions(table, rows, forecasts, skipped)
 
 
-def counter(request: Request, rows: int) -> Callable[[int], None] | None:
-    """Return who is told how many of the rows are forecast; None where nobody is."""
-    tell = request.progress
-    return None if tell is None else lambda count: tell(count, rows)
-
-
-def step_predictions(
-    table: Table, rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], skipped: Sequence[Skipped]
+def _predictions(
+    table: Table, rows: Sequence[MeasuredRun], forecasts: list[Forecast], skipped: Sequence[Skipped]
 ) -> Predictions:
     """Return the predictions that forecasts of a table's runs make."""
     predicted = np.array([np.nan if each.step_s is None else each.step_s for each in forecasts], np.float64)
@@ -155,7 +92,7 @@ def step_predictions(
         notes=assumed_frameworks(rows),
         spread=Z * np.array([each.deviation for each in forecasts], np.float64),
         ratios=tuple(_ratios(rows, predicted)),
-        kept=list(forecasts),
+        kept=forecasts,
     )
 
 
@@ -244,11 +181,6 @@ def _ratios(rows: Sequence[MeasuredRun], predicted: FloatArray) -> Iterator[Rati
             measured = [(second.measured_s or np.nan) / (first.measured_s or np.nan) for first, second in pairs]
             forecast = [step_s[second.id] / step_s[first.id] for first, second in pairs]
             yield Ratios(name, np.array(measured, np.float64), np.array(forecast, np.float64))
-
-
-def is_fitted(run: MeasuredRun) -> bool:
-    """Say whether the shipped factors were fitted to runs like this one: pretraining, with a full layout."""
-    return run.full_layout and "sweep" not in run.cells
 
 
 @dataclass(frozen=True, slots=True)
