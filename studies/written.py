@@ -16,7 +16,7 @@ def write_factors(factors: Iterable[Factor]) -> str:
     for each in sorted(factors, key=lambda factor: factor.key):
         cells = [each.level, each.name, each.cost_class, f"{each.factor:.4f}", f"{each.deviation:.4f}", each.rows]
         lines.append(list(cells))
-    return _csv(["level", "name", "class", "factor", "deviation", "rows"], lines)
+    return _csv(["level", "name", "cost_class", "factor", "deviation", "rows"], lines)
 
 
 def write_corrections(corrections: Iterable[Correction]) -> str:

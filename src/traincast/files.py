@@ -4,9 +4,11 @@ Every reader comes through here, so that a link to an endless device, a pipe tha
 file that expands to gigabytes or a document of a million nested tables is refused before it is read.
 """
 
+import csv
 import errno
 import gzip
 import hashlib
+import io
 import json
 import math
 import os
@@ -16,8 +18,11 @@ import tomllib
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from traincast.errors import FormatError
 from traincast.units import format_size
@@ -31,6 +36,11 @@ MOST_DOCUMENT_BYTES = 4 * 2**20
 MOST_DEPTH = 32
 """Most parts of a dotted TOML key; a description has four at most. Their cost is quadratic."""
 
+T = TypeVar("T")
+
+SHIPPED = resources.files("traincast") / "data"
+"""The files that come with traincast, which need no guard."""
+
 _GZIP = b"\x1f\x8b"
 """How a gzip file begins (RFC 1952, section 2.3.1)."""
 _CHUNK = 2**20
@@ -38,6 +48,21 @@ _LONG_NUMBER = re.compile(r"\d[\d_]{4299}")
 """A number longer than Python reads (sys.int_info.default_max_str_digits)."""
 _PART = r"""(?:(?<![\w-])[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _DEEP_KEY = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')){{{MOST_DEPTH},}}")
+
+
+def shipped_text(path: str) -> str:
+    """Return the text of a shipped file by its path below `SHIPPED`."""
+    return (SHIPPED / path).read_text(encoding="utf-8")
+
+
+def shipped_rows(path: str) -> Iterable[dict[str, str]]:
+    """Return the rows of a shipped CSV file by column."""
+    return csv.DictReader(io.StringIO(shipped_text(path)))
+
+
+def shipped_toml(path: str, kind: type[T]) -> T:
+    """Return a shipped TOML file as a value of some type."""
+    return msgspec.toml.decode(shipped_text(path), type=kind)
 
 
 def read_head(path: Path, count: int, most: int = MOST_BYTES) -> bytes:

@@ -7,7 +7,6 @@ which range it must be (`traincast.units`). A value may stand beside its source:
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache, reduce
-from importlib import resources
 from importlib.resources.abc import Traversable
 from operator import or_
 from pathlib import Path
@@ -17,13 +16,13 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 import msgspec
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.files import parse_toml, read_toml
+from traincast.files import SHIPPED, parse_toml, read_toml
 from traincast.names import find_name, known_names
 from traincast.units import RANGES, parse_rate, parse_size, parse_time, parse_tokens, quoted, range_of
 
 T = TypeVar("T")
 
-_DATA: Traversable = resources.files("traincast") / "data"
+_DATA: Traversable = SHIPPED
 
 _UNITS: tuple[tuple[str, Callable[[str], float] | None], ...] = (
     ("_bytes_per_s", parse_rate),

@@ -5,20 +5,17 @@ text of columns, and ``data/runs/remarks.csv`` what is known of single rows. Ker
 SimuMax's efficiencies (`published_kernels`). A table in the common schema stays as it is.
 """
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 import msgspec
 
 from traincast.calibrate.published_kernels import kernel_reader
 from traincast.calibrate.tables import Row, Table, read_table
-from traincast.files import parse_toml
+from traincast.files import shipped_rows, shipped_toml
 from traincast.hardware.gpu import find_gpu
 from traincast.units import is_number, plain_number
 
@@ -34,7 +31,6 @@ ALIASES = {
 _RUN_COLUMNS = {"model", "gpu", "num_gpus"}
 _MEASURED_COLUMNS = {"measured_metric", "x_iter_time_s", "x_peak_mem_gib"}
 """A table of training runs has all of the first and one of these, as it is or by a rule for all of its rows."""
-_RULES = resources.files("traincast") / "data" / "runs"
 _PEAKS = ("bf16", "fp16", "fp32", "fp8", "fp4")
 """What ``gpu.peaks`` lists, as far as the datasheet has it."""
 
@@ -123,14 +119,13 @@ def common_row(row: Row, columns: Sequence[str] | None = None) -> Row:
 @cache
 def published_rules() -> tuple[Rule, ...]:
     """Return the rules for public tables, in the order in which they apply."""
-    text = (_RULES / "published.toml").read_text(encoding="utf-8")
-    return msgspec.convert(parse_toml(text, "published.toml"), _Rules).rule
+    return shipped_toml("runs/published.toml", _Rules).rule
 
 
 @cache
 def _excluded() -> dict[str, str]:
     """Return why single rows are left out of all figures, by id."""
-    rows = csv.DictReader(io.StringIO((_RULES / "remarks.csv").read_text(encoding="utf-8")))
+    rows = shipped_rows("runs/remarks.csv")
     return {row["id"]: f"excluded: {row['reason']}" for row in rows if row["status"] == "exclude"}
 
 

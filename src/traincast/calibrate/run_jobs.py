@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import resources
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import msgspec
 from traincast.calibrate.tables import Row
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
-from traincast.files import parse_toml
+from traincast.files import shipped_toml
 from traincast.hardware.gpu import find_gpu
 from traincast.job.frameworks import DEFAULT_FRAMEWORK, framework_names, framework_of_year, load_framework
 from traincast.job.job import JobRequest
@@ -37,7 +36,6 @@ _SWITCHES = (
     *("overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p"),
 )
 _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-_FILE = "data/runs/frameworks.toml"
 _LAG_YEARS = 2
 """Years from a generation of GPUs to the software of runs on it. Median of the published runs whose framework is known:
 3 on Ampere (263 runs), 2 on Hopper (495), 1 on Blackwell (252)."""
@@ -96,7 +94,7 @@ def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
     filling.values |= {name: row.cells[name] for name in _TEXTS if name in row.cells}
     filling.values |= {name: _switch(row, name) for name in _SWITCHES if name in row.cells}
     filling.values["global_batch"] = row.count("global_batch")
-    annotated = found.name in _table().annotations.frameworks
+    annotated = found.name in _table().annotations["frameworks"]
     _layout(filling, model, annotated=annotated)
     if annotated:
         _one_microbatch(filling)
@@ -237,22 +235,17 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return all(re.search(text, row.cells.get(name, ""), re.IGNORECASE) for name, text in texts.items())
 
 
-class _Annotations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    frameworks: tuple[str, ...]
-
-
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     framework: tuple[_Entry, ...]
     vendors: Mapping[str, str]
     generations: Mapping[str, int]
     releases: Mapping[str, int]
-    annotations: _Annotations
+    annotations: Mapping[str, tuple[str, ...]]
 
 
 @cache
 def _table() -> _Table:
-    text = (resources.files("traincast") / _FILE).read_text(encoding="utf-8")
-    return msgspec.convert(parse_toml(text, _FILE), _Table)
+    return shipped_toml("runs/frameworks.toml", _Table)
 
 
 def framework_of(row: Row) -> _Told:

@@ -6,16 +6,15 @@ cannot be described; one that is in no table is unknown. Whatever it is, it is s
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, TypeVar
 
 from traincast.diagnostics import Note
 from traincast.dialects.shell import has_variable, is_variable
 from traincast.errors import ConfigError
+from traincast.files import shipped_toml
 from traincast.names import find_name, known_names, nearest
 from traincast.units import RANGES, Range, brief, checked_field, is_number, parse_tokens, plain_number, quoted
 
@@ -110,9 +109,7 @@ class Judgement:
 @cache
 def flag_table(dialect: str) -> FlagTable:
     """Return the flags of a framework by the name of its file in ``data/dialects``."""
-    folder = resources.files("traincast") / "data" / "dialects"
-    own = tomllib.loads((folder / f"{dialect}.toml").read_text(encoding="utf-8"))
-    launcher = tomllib.loads((folder / "launchers.toml").read_text(encoding="utf-8"))
+    own, launcher = (shipped_toml(f"dialects/{name}.toml", dict[str, Any]) for name in (dialect, "launchers"))
     flags = {_plain(flag.name): flag for table in (launcher, own) for flag in _flags(table)}
     spellings = {_plain(name): tuple(means.split()) for name, means in own.get("spellings", {}).items()}
     to_plain = {name: (_plain(to), *more) for name, (to, *more) in spellings.items()}

@@ -8,16 +8,15 @@ mpirun), DeepSpeed and Accelerate.
 """
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 import msgspec
 
 from traincast.diagnostics import Note
 from traincast.dialects.shell import Commands, expanded, has_variable, read_commands, replaced
+from traincast.files import shipped_toml
 from traincast.units import brief, count_of, quoted
 
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
@@ -37,9 +36,7 @@ class _Launcher(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether it starts one node where no number of nodes is given, and one rank of each where none is."""
 
 
-_TABLE: dict[str, Any] = tomllib.loads(
-    (resources.files("traincast") / "data" / "dialects" / "launchers.toml").read_text(encoding="utf-8")
-)
+_TABLE = shipped_toml("dialects/launchers.toml", dict[str, Any])
 _BY_NAME = {name: each for each in msgspec.convert(_TABLE["launcher"], list[_Launcher]) for name in each.names}
 _OF_LIBRARIES = tuple(_TABLE["libraries"]["variables"])
 _TORCHRUN, _SLURM = _BY_NAME["torchrun"], _BY_NAME["srun"]

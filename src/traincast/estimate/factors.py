@@ -6,7 +6,7 @@ common to all GPUs or frameworks, of what an architecture adds, and of what a si
 GPU that no run was measured on, what is known of its kind still holds. A factor is 1 where nothing was
 measured.
 
-File `data/training/factors.csv`: level (``all``, ``architecture``, ``chip``, ``framework``), name, class, factor,
+File `data/training/factors.csv`: level (``all``, ``architecture``, ``chip``, ``framework``), name, cost class, factor,
 deviation (of its logarithm after the fit), rows (runs behind it); classes are in `data/training/cost_classes.toml`.
 """
 
@@ -16,19 +16,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import resources
 
 import msgspec
 
-from traincast.files import parse_toml
-from traincast.hardware.gpu import Gpu
+from traincast.files import shipped_text, shipped_toml
+from traincast.hardware.gpu import Gpu, from_row
 from traincast.job.job import Job
 from traincast.workload.words import CostClass
 
 Key = tuple[str, str, str]
 """Level, name, class of work (``gemm bf16``: after a blank follows the type, kernel or group)."""
-
-_FOLDER = resources.files("traincast") / "data" / "training"
 
 
 class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,8 +40,7 @@ class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def _classes() -> dict[str, _Class]:
     """Return the classes of work by their first word, or by their whole name where that is an exception."""
-    file = _FOLDER / "cost_classes.toml"
-    return msgspec.convert(parse_toml(file.read_text(encoding="utf-8"), file.name), dict[str, _Class])
+    return shipped_toml("training/cost_classes.toml", dict[str, _Class])
 
 
 def _class_of(cost_class: str) -> _Class:
@@ -142,20 +138,10 @@ def with_factors(job: Job, factors: CostFactors) -> Job:
 
 def read_factors(text: str) -> FactorTable:
     """Return the factors of a CSV text."""
-    return FactorTable.of(
-        Factor(
-            level=row["level"],
-            name=row["name"],
-            cost_class=row["class"],
-            factor=float(row["factor"]),
-            deviation=float(row["deviation"]),
-            rows=int(row["rows"]),
-        )
-        for row in csv.DictReader(io.StringIO(text))
-    )
+    return FactorTable.of(from_row(row, Factor) for row in csv.DictReader(io.StringIO(text)))
 
 
 @cache
 def shipped_factors() -> FactorTable:
     """Return the factors that come with traincast."""
-    return read_factors((_FOLDER / "factors.csv").read_text(encoding="utf-8"))
+    return read_factors(shipped_text("training/factors.csv"))

@@ -5,22 +5,19 @@ whole generation shares stands in `data/gpus/generations.csv`. A row of either, 
 one needs.
 """
 
-import csv
-import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple, TypeVar, get_origin
 
 import msgspec
 
 from traincast.errors import ConfigError, UnknownNameError
+from traincast.files import shipped_rows
 
 T = TypeVar("T")
 
-_FOLDER = resources.files("traincast") / "data" / "gpus"
 _VENDOR_WORDS = re.compile(r"nvidia|tesla|amd|instinct|google|aws|intel|huawei|[^a-z0-9]")
 
 PEAK_OF_DTYPE = {
@@ -182,12 +179,7 @@ _UNKNOWN = Generation()
 @cache
 def generations() -> Mapping[str, Generation]:
     """Return the known generations by name, in the order of the data file."""
-    return {each.name: each for each in (from_row(row, Generation) for row in _data_rows("generations.csv"))}
-
-
-def _data_rows(name: str) -> Iterable[dict[str, str]]:
-    """Return the rows of a table of the folder by column."""
-    return csv.DictReader(io.StringIO((_FOLDER / name).read_text(encoding="utf-8")))
+    return {each.name: each for each in (from_row(row, Generation) for row in shipped_rows("gpus/generations.csv"))}
 
 
 def from_row(row: Mapping[str, str], kind: type[T]) -> T:
@@ -298,5 +290,5 @@ def _sheets() -> tuple[Datasheet, ...]:
             confidence=row["confidence"],
             source=row["source"],
         )
-        for row in _data_rows("gpus.csv")
+        for row in shipped_rows("gpus/gpus.csv")
     )

@@ -4,13 +4,11 @@ The table is `data/job/flags.csv`; what a flag takes follows from the type of it
 Megatron-LM, megatron/training/arguments.py.
 """
 
-import csv
-import io
 from collections.abc import Iterator
 from dataclasses import fields
-from importlib import resources
 from typing import NamedTuple, get_args, get_origin
 
+from traincast.files import shipped_rows
 from traincast.job.feasible import CHOICES
 from traincast.job.job import JobRequest
 from traincast.model.recompute import RECOMPUTE_MODULES
@@ -37,8 +35,7 @@ class Flag(NamedTuple):
 
 def _flags(of: str) -> Iterator[Flag]:
     types = {each.name: get_args(each.type) or (each.type,) for each in fields(JobRequest)}
-    text = (resources.files("traincast") / "data" / "job" / "flags.csv").read_text(encoding="utf-8")
-    for row in csv.DictReader(io.StringIO(text)):
+    for row in shipped_rows("job/flags.csv"):
         if of not in row["of"].split(";"):
             continue
         field = row["field"]

@@ -26,12 +26,11 @@
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.files import input_of, read_toml
+from traincast.files import input_of, read_toml, shipped_text
 from traincast.job.draft import Draft
 from traincast.job.job import JobRequest, under_new_names
 from traincast.model.load import builtin_table, find_model, model_names
@@ -41,7 +40,7 @@ from traincast.names import known_names
 from traincast.tables import decoded
 from traincast.units import quoted
 
-TEMPLATE = (resources.files("traincast") / "data" / "job" / "template.toml").read_text(encoding="utf-8")
+TEMPLATE = shipped_text("job/template.toml")
 """A commented job file; its open keys are all there are."""
 
 

@@ -13,13 +13,12 @@ model::
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from traincast.errors import ConfigError, FormatError, UnknownNameError
-from traincast.files import parse_toml, read_toml
+from traincast.files import SHIPPED, read_toml, shipped_toml
 from traincast.model.hugging_face.read import read_config
 from traincast.model.model import Model
 from traincast.model.table import merged, model_from_table
@@ -114,8 +113,8 @@ def _from_toml(path: Path) -> Model:
 @cache
 def _families() -> tuple[Mapping[str, Any], ...]:
     """Return the families of all files."""
-    files = sorted((resources.files("traincast") / "data" / "models").iterdir(), key=lambda file: file.name)
-    tables = [parse_toml(file.read_text(encoding="utf-8"), file.name) for file in files if file.name.endswith(".toml")]
+    names = sorted(file.name for file in (SHIPPED / "models").iterdir() if file.name.endswith(".toml"))
+    tables = [shipped_toml(f"models/{name}", dict[str, Any]) for name in names]
     return tuple(family for table in tables for family in table.values())
 
 

@@ -19,10 +19,8 @@ Over PCIe there are only two protocols, LL of twice the bytes and Simple of long
 That follows four collectives of 2 to 8 RTX PRO 6000 with 6 %, L40S with 9 % median error.
 """
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from math import ceil, inf, isqrt
 from typing import NamedTuple
 
@@ -31,6 +29,7 @@ import numpy.typing as npt
 
 from traincast.estimate.collectives.algorithms import Traffic
 from traincast.estimate.collectives.tuning import switch_efficiency
+from traincast.files import shipped_toml
 from traincast.hardware.cluster import Cluster
 from traincast.workload.ops import FloatArray
 
@@ -85,8 +84,7 @@ class Shape:
 @cache
 def fitted() -> Shape:
     """Return the form fitted to measured collectives (`data/nccl/fitted.toml`)."""
-    file = resources.files("traincast") / "data" / "nccl" / "fitted.toml"
-    return Shape(**tomllib.loads(file.read_text(encoding="utf-8")))
+    return shipped_toml("nccl/fitted.toml", Shape)
 
 
 def shape_of(cluster: Cluster) -> Shape:

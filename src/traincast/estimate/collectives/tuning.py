@@ -7,15 +7,14 @@ under which protocol. Source: NVIDIA/nccl, src/graph/tuning.cc, by version in `d
 """
 
 import math
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 from traincast.errors import UnknownNameError
 from traincast.estimate.collectives.algorithms import ALGORITHMS, BY_MESSAGES, PROTOCOLS, Algorithm
 from traincast.fabric.placement import Placement
+from traincast.files import SHIPPED, shipped_toml
 from traincast.hardware.cluster import Cluster
 from traincast.workload.words import Operation
 
@@ -39,8 +38,8 @@ _P2P_LL_BYTES = 16384
 
 def versions() -> list[str]:
     """Return the versions of NCCL whose tables are known, sorted."""
-    names = [file.name.removesuffix(".toml") for file in _folder().iterdir() if file.name.endswith(".toml")]
-    return sorted(set(names) - {"fitted"})
+    names = {file.name.removesuffix(".toml") for file in (SHIPPED / "nccl").iterdir() if file.name.endswith(".toml")}
+    return sorted(names - {"fitted"})
 
 
 @cache
@@ -54,7 +53,7 @@ def tables(version: str) -> Mapping[str, Any]:
     """
     if version not in versions():
         raise UnknownNameError("NCCL version", version, versions())
-    return tomllib.loads((_folder() / f"{version}.toml").read_text(encoding="utf-8"))
+    return shipped_toml(f"nccl/{version}.toml", dict[str, Any])
 
 
 def switch_efficiency(cluster: Cluster) -> float | None:
@@ -124,10 +123,6 @@ def nccl_times_us(
                 wire_us = size_bytes / (_BYTES_PER_US * model.algorithm_gbps(name, protocol))
                 found[name, protocol] = model.latency_us(name, protocol) + wire_us
     return found
-
-
-def _folder() -> Any:  # noqa: ANN401 - importlib's Traversable has no common base with what iterdir returns
-    return resources.files("traincast") / "data" / "nccl"
 
 
 class _Model(NamedTuple):

@@ -5,13 +5,13 @@ show (`data/memory/error.toml`). All stages of a job share the model's error, so
 """
 
 import math
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from typing import Any
 
 from traincast.estimate.memory.remedies import remedies
 from traincast.estimate.memory.stage import stage_memory
+from traincast.files import shipped_toml
 from traincast.job.job import Job
 from traincast.schedules.plan import SchedulePlan
 from traincast.units import format_size
@@ -99,8 +99,7 @@ def usable_bytes(hbm_bytes: float) -> float:
 @cache
 def memory_deviation() -> float:
     """Return the standard deviation of the logarithm of measured over predicted memory."""
-    text = (resources.files("traincast") / "data" / "memory" / "error.toml").read_text(encoding="utf-8")
-    return float(tomllib.loads(text)["error"]["deviation"])
+    return float(shipped_toml("memory/error.toml", dict[str, dict[str, Any]])["error"]["deviation"])
 
 
 def chance_of_oom(peak_bytes: float, usable_bytes: float) -> float:

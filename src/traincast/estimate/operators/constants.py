@@ -14,7 +14,6 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 import msgspec
@@ -22,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.errors import FormatError, UnknownNameError
-from traincast.files import read_text
+from traincast.files import read_text, shipped_text
 from traincast.hardware.gpu import Gpu, from_row
 from traincast.workload.ops import FloatArray
 
@@ -225,11 +224,8 @@ def _as_used(row: FamilyConstants, distance: int) -> FamilyConstants:
 @cache
 def shipped_constants() -> OperatorConstants:
     """Return the constants that come with traincast."""
-    folder = resources.files("traincast") / "data" / "operators"
-    rows = read_constants((folder / "constants.csv").read_text(encoding="utf-8"))
-    return OperatorConstants(
-        tuple(rows), tuple(read_corrections((folder / "corrections.csv").read_text(encoding="utf-8")))
-    )
+    rows, corrections = (shipped_text(f"operators/{name}.csv") for name in ("constants", "corrections"))
+    return OperatorConstants(tuple(read_constants(rows)), tuple(read_corrections(corrections)))
 
 
 def read_constants(text: str) -> list[FamilyConstants]:

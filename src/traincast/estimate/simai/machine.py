@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
 
 from traincast.errors import ConfigError, InfeasibleError
+from traincast.files import shipped_text
 from traincast.units import GIGA
 from traincast.workload.words import Operation
 
@@ -154,8 +154,7 @@ def efficiency(
 @cache
 def _table(name: str) -> Mapping[str, list[float]]:
     """Return the columns of a table by their headings."""
-    file = resources.files("traincast") / "data" / "simai" / f"{name}.csv"
-    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    rows = list(csv.DictReader(lines))
+    lines = shipped_text(f"simai/{name}.csv").splitlines()
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
     # SimAI reads an empty cell as 1.
     return {heading: [float(row[heading] or 1) for row in rows] for heading in rows[0]}

@@ -3,12 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from typing import Any
 
-import msgspec
-
-from traincast.files import parse_toml
+from traincast.files import shipped_toml
 from traincast.model.hugging_face.config import Config
 from traincast.model.table import merged
 
@@ -62,8 +59,7 @@ class Known:
 @cache
 def known() -> Known:
     """Return all families and refused keys."""
-    text = (resources.files("traincast") / "data" / "hugging_face" / "families.toml").read_text(encoding="utf-8")
-    return msgspec.convert(parse_toml(text, "families.toml"), Known)
+    return shipped_toml("hugging_face/families.toml", Known)
 
 
 def unknown_family(config: Config) -> Family:
