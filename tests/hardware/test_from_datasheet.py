@@ -209,7 +209,9 @@ def table_with(tmp_path, monkeypatch):
         for cached in (gpu_module._sheets, gpu_module._by_key, gpu_module.generations):
             cached.cache_clear()
 
-    monkeypatch.setattr(gpu_module, "shipped_rows", lambda path: csv.DictReader((tmp_path / path).open(encoding="utf-8")))
+    monkeypatch.setattr(
+        gpu_module, "shipped_rows", lambda path: csv.DictReader((tmp_path / path).read_text("utf-8").splitlines())
+    )
     yield add
     monkeypatch.undo()
     for cached in (gpu_module._sheets, gpu_module._by_key, gpu_module.generations):
