@@ -11,6 +11,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from traincast.analysis.breakdown import step_breakdown
 from traincast.analysis.comparison import Comparison, Side, measured_side
 from traincast.analysis.comparison import compare as compare_sides
 from traincast.diagnostics import Note
@@ -564,7 +565,10 @@ def _measured_side(workload: Workload, name: str) -> Side:
         raise FormatError(
             "says no measured step; simulate it first (traincast simulate FILE --out DIR) and compare DIR", name
         )
-    return measured_side(workload.measured, name)
+    side = measured_side(workload.measured, name)
+    if workload.program is None or workload.timeline is None:
+        return side
+    return replace(side, breakdown_s=step_breakdown(workload.program, workload.timeline))
 
 
 def _begins_like_json(path: Path) -> bool:

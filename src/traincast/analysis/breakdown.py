@@ -1,4 +1,4 @@
-"""Where a rank's step went: who owns every instant of it, and how long it spent in each part.
+"""Where a rank's step went: who owns every instant of it.
 
 Every instant has exactly one owner, in this order: the compute stream is busy -> ``compute``; else a transfer runs ->
 ``exposed_tp``, ``_cp``, ``_ep``, ``_pp``, ``_dp``; else a message from a peer is awaited -> ``bubble``; else members of
@@ -6,22 +6,16 @@ a collective are awaited -> that ``exposed_*``; else ``other``. The first and th
 of tied embeddings, end their pipeline at different times: that reduction is of the pipeline (``_pp``), and waiting for
 the other stage is draining it (``bubble``).
 
-Parts are what a measurement would name. Pieces of one traced operation (`Op.part`) that stand together make one
-span, from the first piece's readiness to the last one's end, as a tracer sees it. So do a send and the receive that
-is posted together with it, under the name of the send. Other operations go by what they are: the phase of a
-computation, the group of a communication. Where nothing of a span runs, the rank waits for others.
-
-Letters: N operations of a rank, B borders between instants, O owners, S spans.
+Letters: N operations of a rank, B borders between instants, O owners.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable
+from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Program, Timeline
-from traincast.workload.words import Group, Kind, Phase
+from traincast.workload.words import Group, Kind
 
 _EXPOSED_OF_GROUP = {
     Group.TP: "exposed_tp",
@@ -43,8 +37,6 @@ _BUBBLE = 1 + len(_EXPOSED)
 _WAIT = {name: _BUBBLE + 1 + place for place, name in enumerate(_EXPOSED)}
 _NOBODY = 2 * _BUBBLE
 _NAME_OF_OWNER = ("compute", *_EXPOSED, "bubble", *_EXPOSED, "other")
-_UNNAMED = -1
-"""Part of a WAIT that belongs to no traced operation; it takes no time of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +71,13 @@ def rank_breakdown(program: Program, timeline: Timeline, index: int, step_s: flo
     return RankBreakdown(breakdown, float(seconds_O[0]), float(seconds_O[_BUBBLE + 1 : _NOBODY].sum()))
 
 
+def step_breakdown(program: Program, timeline: Timeline) -> dict[str, float]:
+    """Return the breakdown of a step: that of the lowest rank among those that end last."""
+    step_s = timeline.step_s
+    ends = [float(timeline.end_s_N[program.rank_slice(index)].max(initial=0.0)) for index in range(len(program.rank_R))]
+    return rank_breakdown(program, timeline, ends.index(step_s), step_s).breakdown_s
+
+
 def _owners(program: Program, row_N: IntArray) -> tuple[IntArray, IntArray]:
     """Return who owns each operation's transfer and its waiting; `_NOBODY` for none."""
     kind_T, group_T = program.ops.kind_T, program.ops.group_T
@@ -103,79 +102,3 @@ def _claim(owner_B: IntArray, border_B: FloatArray, owner_N: IntArray, begin_N: 
         np.add.at(change_B, np.searchsorted(border_B, end_N[claims_N]), -1)
         covered_B = np.cumsum(change_B)[:-1] > 0
         owner_B[covered_B & (owner_B > owner)] = owner
-
-
-class Spent(NamedTuple):
-    """What a rank spent in a part, in seconds."""
-
-    time_s: float
-    """All of it."""
-    wait_s: float
-    """Of it waiting for other ranks."""
-
-
-def step_parts(program: Program, timeline: Timeline) -> list[dict[str, Spent]]:
-    """Return what each simulated rank spent in each part, for each of `program.rank_R`.
-
-    Parts are in the order in which they first occur. Of operations that hold nobody back, such as asynchronous ones,
-    parts may overlap.
-    """
-    names, name_T = _names(program.ops)
-    piece_T = np.array([part is not None for part in program.ops.part_T], dtype=np.bool_)
-    return [_rank_parts(program, timeline, index, names, name_T, piece_T) for index in range(len(program.rank_R))]
-
-
-def _rank_parts(
-    program: Program, timeline: Timeline, index: int, names: list[str], name_T: IntArray, piece_T: BoolArray
-) -> dict[str, Spent]:
-    mine = program.rank_slice(index)
-    row_N, ready_N, end_N = program.row_N[mine], timeline.ready_s_N[mine], timeline.end_s_N[mine]
-    if not len(row_N):
-        return {}
-    part_N, microbatch_N, piece_N = name_T[row_N], program.microbatch_N[mine], piece_T[row_N]
-    same_N = piece_N[1:] & piece_N[:-1] & (part_N[1:] == part_N[:-1]) & (microbatch_N[1:] == microbatch_N[:-1])
-    starts_S = np.flatnonzero(np.concatenate([[True], ~(same_N | _posted_together(program.ops, row_N))]))
-    span_s_S = np.maximum.reduceat(end_N, starts_S) - np.minimum.reduceat(ready_N, starts_S)
-    wait_s_S = _waits(starts_S, ready_N, timeline.start_s_N[mine], end_N)
-    part_S = part_N[starts_S]
-    named = part_S != _UNNAMED
-    total_s, wait_s = (np.bincount(part_S[named], each[named], len(names)) for each in (span_s_S, wait_s_S))
-    order = dict.fromkeys(part_S[named].tolist())
-    return {names[part]: Spent(float(total_s[part]), float(wait_s[part])) for part in order}
-
-
-def _posted_together(ops: OpTable, row_N: IntArray) -> BoolArray:
-    """Tell which operations are a receive that was posted together with the send before it; from the second on."""
-    kind_N, blocking_N = ops.kind_T[row_N], ops.blocking_T[row_N]
-    together_N: BoolArray = (kind_N[:-1] == Kind.SEND) & ~blocking_N[:-1] & (kind_N[1:] == Kind.RECV) & blocking_N[1:]
-    return together_N
-
-
-def _waits(starts_S: IntArray, ready_N: FloatArray, start_N: FloatArray, end_N: FloatArray) -> FloatArray:
-    """Return the seconds of each span, from its first readiness on, in which nothing of it runs, [S]."""
-    count = len(ready_N)
-    span_N = np.repeat(np.arange(len(starts_S)), np.diff(np.append(starts_S, count)))
-    order = np.lexsort((start_N, span_N))
-    # The latest end so far within each span: ends as numbers in rising order, offset by span.
-    ends, number_N = np.unique(end_N, return_inverse=True)
-    latest_N = ends[np.maximum.accumulate(span_N * len(ends) + number_N[order]) % len(ends)]
-    before_N = np.append(0.0, latest_N[:-1])
-    before_N[starts_S] = np.minimum.reduceat(ready_N, starts_S)
-    return np.bincount(span_N, np.maximum(start_N[order] - before_N, 0.0), len(starts_S)).astype(np.float64)
-
-
-def _names(ops: OpTable) -> tuple[list[str], IntArray]:
-    """Return the parts of a table and the part of each of its operations; `_UNNAMED` for none."""
-    numbers: dict[str, int] = {}
-    columns = zip(ops.part_T, ops.kind_T.tolist(), ops.phase_T.tolist(), ops.group_T.tolist(), strict=True)
-    names = [part or _name(kind, phase, group) for part, kind, phase, group in columns]
-    name_T = [_UNNAMED if name is None else numbers.setdefault(name, len(numbers)) for name in names]
-    return list(numbers), np.array(name_T, dtype=np.int64)
-
-
-def _name(kind: int, phase: int, group: int) -> str | None:
-    if kind == Kind.COMPUTE:
-        return Phase(phase).name.lower()
-    if kind == Kind.WAIT:
-        return None
-    return "host_gap" if kind == Kind.GAP else Group(group).name.lower()

@@ -158,7 +158,7 @@ def estimate_program(
         If a computation has no known duration.
     """
     ops, row_N = program.ops, program.row_N
-    duration_N = ops.duration_s_T[row_N]
+    duration_N = program.known_s_N
     if program.compute_factor_N is not None:
         compute_N = ops.kind_T[row_N] == Kind.COMPUTE
         duration_N = np.where(compute_N, duration_N * program.compute_factor_N, duration_N)
@@ -166,7 +166,9 @@ def estimate_program(
     communicates_N = program.group_N >= 0
     lacking = np.flatnonzero(unknown_N & ~communicates_N)
     if len(lacking):
-        raise ProgramError(f"the duration of {ops.name_T[row_N[lacking[0]]]!r} is unknown")
+        raise ProgramError(
+            f"the duration of {ops.name_T[row_N[lacking[0]]]!r}{program.place_of(int(lacking[0]))} is unknown"
+        )
     at = np.flatnonzero(unknown_N & communicates_N)
     links = _Links(cluster, contended or {}, busbw_bytes_per_s or {}, factor or {})
     communications, estimated_s = _estimated_distinct(program, at, links, location_LW)

@@ -11,6 +11,7 @@ Letters: N operations, R simulated ranks, T template operations, G groups.
 
 import gzip
 from collections.abc import Iterator
+from heapq import heappush, heapreplace
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
@@ -23,7 +24,7 @@ from traincast.units import GIGA
 from traincast.workload.words import Stream
 
 if TYPE_CHECKING:
-    from traincast.workload.ops import FloatArray
+    from traincast.workload.ops import FloatArray, IntArray
     from traincast.workload.program import Program, Timeline
 
 MAX_SLICES = 1_000_000
@@ -73,13 +74,13 @@ def write_trace(result: Result, stream: BinaryIO) -> None:
     size_R = [_slice_count(timeline, program.rank_slice(index)) for index in range(len(program.rank_R))]
     choice = choose_ranks(result, size_R, MAX_SLICES, "slices")
     described_T = [each._replace(name=encodable(each.name)) for each in described(program.ops)]
-    thread_T = [_thread(int(stream)) for stream in program.ops.stream_T]
     encode = msgspec.json.Encoder().encode
     # An empty name: GzipFile would otherwise write the name of the stream.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=stream, mtime=0) as packed:
-        packed.write(b'{"traceEvents":[' + encode(_names(program, choice))[1:-1])
+        threads = {index: Threads.of(program, timeline, index) for index in choice.indices}
+        packed.write(b'{"traceEvents":[' + encode(_names(program, choice, threads))[1:-1])
         for index in choice.indices:
-            for slices in _slices(program, timeline, index, described_T, thread_T):
+            for slices in _slices(program, timeline, index, described_T, threads[index]):
                 packed.write(b"," + encode(slices)[1:-1])
         packed.write(b'],"displayTimeUnit":"ms","otherData":' + encode(_other_data(result, program, choice)) + b"}\n")
 
@@ -107,21 +108,23 @@ def _slice_count(timeline: "Timeline", part: slice) -> int:
 
 
 def _slices(
-    program: "Program", timeline: "Timeline", index: int, described_T: list[Described], thread_T: list[int]
+    program: "Program", timeline: "Timeline", index: int, described_T: list[Described], threads: "Threads"
 ) -> Iterator[list[_Slice]]:
     """Yield the slices of a simulated rank in program order, in pieces that fit in memory."""
-    rank = int(program.rank_R[index])
+    rank, first = int(program.rank_R[index]), program.rank_slice(index).start
     # One more entry for the index -1: no group.
     ranks_G = [len(group.members) for group in program.groups] + [None]
     for part in pieces(program, index):
-        columns = (program.row_N[part], program.microbatch_N[part], program.group_N[part], *_Spans.of(timeline, part))
+        thread_N = threads.thread_N[part.start - first : part.stop - first]
+        own_N = (program.row_N[part], thread_N, program.microbatch_N[part], program.group_N[part])
+        columns = (*own_N, *_Spans.of(timeline, part))
         found: list[_Slice] = []
-        for row, microbatch, group, ready_us, wait_us, start_us, run_us in zip(
+        for row, thread, microbatch, group, ready_us, wait_us, start_us, run_us in zip(
             *(column.tolist() for column in columns), strict=True
         ):
             if not (wait_us or run_us):
                 continue
-            own, thread = described_T[row], thread_T[row]
+            own = described_T[row]
             args = _Args(
                 phase=own.phase,
                 layer=own.layer,
@@ -139,12 +142,54 @@ def _slices(
             yield found
 
 
-def _thread(stream: int) -> int:
-    # Never 0: viewers take thread 0 for the idle thread of the machine.
-    return stream + 1
+class Threads(NamedTuple):
+    """The thread of each operation of a rank, and their names; never 0, which viewers take for the idle thread."""
+
+    thread_N: "IntArray"
+    names: dict[int, str]
+
+    @classmethod
+    def of(cls, program: "Program", timeline: "Timeline", index: int) -> "Threads":
+        """Return a thread for each stream; of a recorded program for each of its queues.
+
+        What is in no queue shares the threads of its stream so that its slices never overlap.
+        """
+        import numpy as np
+
+        mine = program.rank_slice(index)
+        stream_N = program.ops.stream_T[program.row_N[mine]].astype(np.int64)
+        if program.recorded is None:
+            streams = sorted(set(stream_N.tolist()))
+            return cls(stream_N + 1, {stream + 1: _words(stream) for stream in streams})
+        queue_N = program.recorded.queue_N[mine]
+        lane_N = queue_N.copy()
+        loose = np.flatnonzero(queue_N < 0)
+        free: dict[int, list[tuple[float, int]]] = {}
+        lanes = int(queue_N.max(initial=-1)) + 1
+        begin_N, end_N = timeline.ready_s_N[mine], timeline.end_s_N[mine]
+        for op in loose[np.argsort(begin_N[loose], kind="stable")].tolist():
+            known = free.setdefault(int(stream_N[op]), [])
+            if known and known[0][0] <= begin_N[op]:
+                lane_N[op] = known[0][1]
+                heapreplace(known, (float(end_N[op]), int(lane_N[op])))
+            else:
+                lane_N[op] = lanes
+                heappush(known, (float(end_N[op]), lanes))
+                lanes += 1
+        _, first, thread_N = np.unique(lane_N, return_index=True, return_inverse=True)
+        found = [_words(int(stream)) for stream in stream_N[first]]
+        names = {
+            at + 1: name if found.count(name) == 1 else f"{name} {found[: at + 1].count(name)}"
+            for at, name in enumerate(found)
+        }
+        return cls(thread_N + 1, names)
 
 
-def _names(program: "Program", choice: Choice) -> list[Plain]:
+def _words(stream: int) -> str:
+    return Stream(stream).name.lower().replace("_", " ")
+
+
+def _names(program: "Program", choice: Choice, threads: dict[int, Threads]) -> list[Plain]:
     """Return the metadata events that name and sort the processes and threads."""
     events: list[Plain] = []
 
@@ -156,9 +201,8 @@ def _names(program: "Program", choice: Choice) -> list[Plain]:
         stands = f", stands for {represents}" if represents > 1 else ""
         name("process_name", "name", f"rank {rank} (stage {stage}{stands})", pid=rank)
         name("process_sort_index", "sort_index", rank, pid=rank)
-        for stream in sorted(set(program.ops.stream_T[program.row_N[program.rank_slice(index)]].tolist())):
-            thread = _thread(stream)
-            name("thread_name", "name", Stream(stream).name.lower().replace("_", " "), pid=rank, tid=thread)
+        for thread, words in threads[index].names.items():
+            name("thread_name", "name", words, pid=rank, tid=thread)
             name("thread_sort_index", "sort_index", thread, pid=rank, tid=thread)
     return events
 

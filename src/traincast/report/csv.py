@@ -53,7 +53,7 @@ def write_csv(result: Result, stream: BinaryIO) -> None:
     for index in choice.indices:
         place = f"{program.rank_R[index]},{program.stage_R[index]}"
         for part in pieces(program, index):
-            lines = _lines(program, timeline, part, place, cells)
+            lines = _lines(program, timeline, part, place, cells, result.inputs)
             stream.write("".join(lines).encode("utf-8", "backslashreplace"))
 
 
@@ -62,23 +62,26 @@ class _Cells(NamedTuple):
 
     front_T: list[str]
     """Cells before the size of the group, shared by the runs of a template operation."""
-    back_T: list[str]
-    """Cells after the times."""
+    provenance_T: list[str]
+    source_T: list[str]
+    """Place of each template operation."""
     ranks_G: list[str]
     """Size of each group, and one entry more for the index -1: no group."""
 
     @classmethod
     def of(cls, program: "Program", inputs: Sequence[InputFile]) -> "_Cells":
         """Return the cells of a program."""
-        ops, back_T = program.ops, []
-        for row in range(len(ops)):
-            source = _source(int(ops.file_T[row]), int(ops.line_T[row]), inputs)
-            back_T.append(_joined((Provenance(ops.provenance_T[row]).name.lower(), source)))
+        ops = program.ops
+        places = zip(ops.file_T.tolist(), ops.line_T.tolist(), strict=True)
+        source_T = [_joined([_source(file, line, inputs)]) for file, line in places]
+        provenance_T = [Provenance(each).name.lower() for each in ops.provenance_T.tolist()]
         front_T = [_joined(each) for each in described(ops)]
-        return cls(front_T, back_T, [str(len(group.members)) for group in program.groups] + [""])
+        return cls(front_T, provenance_T, source_T, [str(len(group.members)) for group in program.groups] + [""])
 
 
-def _lines(program: "Program", timeline: "Timeline", part: slice, place: str, cells: _Cells) -> Iterator[str]:
+def _lines(
+    program: "Program", timeline: "Timeline", part: slice, place: str, cells: _Cells, inputs: Sequence[InputFile]
+) -> Iterator[str]:
     ready_s_N, start_s_N = timeline.ready_s_N[part], timeline.start_s_N[part]
     columns = zip(
         program.row_N[part].tolist(),
@@ -90,13 +93,23 @@ def _lines(program: "Program", timeline: "Timeline", part: slice, place: str, ce
         timeline.end_s_N[part].tolist(),
         timeline.duration_s_N[part].tolist(),
         (start_s_N - ready_s_N).tolist(),
+        _sources(program, part, cells, inputs),
         strict=True,
     )
-    for row, virtual_stage, microbatch, group, ready_s, start_s, end_s, duration_s, wait_s in columns:
+    for row, virtual_stage, microbatch, group, ready_s, start_s, end_s, duration_s, wait_s, source in columns:
         yield (
             f"{place},{virtual_stage},{microbatch},{cells.front_T[row]},{cells.ranks_G[group]},"
-            f"{ready_s},{start_s},{end_s},{duration_s},{wait_s},{cells.back_T[row]}\n"
+            f"{ready_s},{start_s},{end_s},{duration_s},{wait_s},{cells.provenance_T[row]},{source}\n"
         )
+
+
+def _sources(program: "Program", part: slice, cells: _Cells, inputs: Sequence[InputFile]) -> Iterable[str]:
+    """Return the place of each operation: its own one where it was recorded, else that of its template."""
+    own = program.recorded
+    if own is None:
+        return (cells.source_T[row] for row in program.row_N[part].tolist())
+    places = zip(own.file_N[part].tolist(), own.line_N[part].tolist(), strict=True)
+    return (_joined([_source(file, line, inputs)]) for file, line in places)
 
 
 def _source(file: int, line: int, inputs: Sequence[InputFile]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from traincast import __version__
-from traincast.analysis.breakdown import Spent, rank_breakdown, step_parts
+from traincast.analysis.breakdown import rank_breakdown
 from traincast.analysis.stragglers import find_stragglers
 from traincast.diagnostics import Note
 from traincast.engine import run
@@ -18,6 +18,7 @@ from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartRe
 from traincast.simulation.step import Setting, Step, run_step
 from traincast.simulation.warnings import assumed, check_time, suspicious
 from traincast.units import counted
+from traincast.workload.parts import Spent, step_parts
 from traincast.workload.words import Kind
 from traincast.workload.workload import MeasuredRun, Workload
 
@@ -71,7 +72,7 @@ def account(step: Step) -> Result:
             **degrees,
             "etp": parallel.expert_tp,
             "microbatches": parallel.microbatches,
-            "schedule": step.layout.plan.name,
+            "schedule": step.layout.schedule,
         },
         collectives=_collectives(step),
         inputs=workload.inputs,

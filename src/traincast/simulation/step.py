@@ -26,12 +26,16 @@ from traincast.workload.expand import expand
 from traincast.workload.groups import GroupTable, fold, rank_groups, unfolded
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Program, Timeline
+from traincast.workload.recorded import recorded_tables
 from traincast.workload.words import Group
 from traincast.workload.workload import Workload
 
 MAX_OPS = 20_000_000
 """Largest program that is built (about 3.2 GB, and 20 s on one core); beyond it a message is kinder than an
 exhausted machine."""
+
+RECORDED = "recorded"
+"""What stands for the schedule of a program that was recorded: none, for its order is known."""
 
 LONG_OPS = 4_000_000
 """Operations from which a run is announced, with its progress."""
@@ -72,7 +76,9 @@ class Layout:
 
     workload: Workload
     setting: Setting
-    plan: SchedulePlan
+    schedule: str
+    """Name of the pipeline schedule, or `RECORDED`."""
+    schedule_warnings: tuple[Note, ...]
     program: Program
     tables: Mapping[Group, GroupTable]
     location_LW: IntArray
@@ -138,14 +144,18 @@ def lay_out(workload: Workload, setting: Setting) -> Layout:
     InfeasibleError
         If the program has more than `MAX_OPS` operations.
     """
-    plan = plan_of(workload)
     location_LW = locations(setting.cluster, workload.parallel.world_size)
-    kinds = {Group(int(kind)) for kind in np.unique(workload.ops.group_T)} - {Group.NONE}
-    tables = rank_groups(workload.parallel, kinds | ({Group.PP} if workload.parallel.pp > 1 else set()))
-    program = _program(workload, plan, tables, location_LW, setting)
+    if workload.program is None:
+        plan = plan_of(workload)
+        kinds = {Group(int(kind)) for kind in np.unique(workload.ops.group_T)} - {Group.NONE}
+        tables = rank_groups(workload.parallel, kinds | ({Group.PP} if workload.parallel.pp > 1 else set()))
+        program, schedule, warnings = _program(workload, plan, tables, location_LW, setting), plan.name, plan.warnings
+    else:
+        program, tables = _as_recorded(workload, workload.program, setting)
+        schedule, warnings = RECORDED, ()
     advanced(0.35)
     graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
-    return Layout(workload, setting, plan, program, tables, location_LW, graph)
+    return Layout(workload, setting, schedule, warnings, program, tables, location_LW, graph)
 
 
 def time_layout(layout: Layout, seed: int | None = None) -> Step:
@@ -208,20 +218,33 @@ def _program(
         measured = sorted(workload.measured.end_s) if workload.measured else []
         chosen = fold(start_W, tables, location_LW, np.isin(np.arange(world), measured))
     ranks = len(chosen.rank_C)
-    ops = _estimated_ops(workload, ranks)
+    ops = max(_estimated_ops(workload, ranks), float(len(workload.ops)))
+    _check_size(ops, ranks, "use fewer microbatches, or drop --unfold")
+    advanced(0.15)
+    return expand(workload, plan, chosen, tables, factor_W if setting.compute_slowdown else None)
+
+
+def _as_recorded(workload: Workload, program: Program, setting: Setting) -> tuple[Program, dict[Group, GroupTable]]:
+    """Return a recorded program as it runs in a setting, and its groups."""
+    factor_W = _compute_factors(setting, workload.parallel.world_size)
+    _check_size(len(program), len(program.rank_R), "simulate fewer ranks, or a shorter piece of the step")
+    factor_N = factor_W[program.rank_N] if setting.compute_slowdown else None
+    return replace(program, ops=workload.ops, compute_factor_N=factor_N), recorded_tables(program, len(factor_W))
+
+
+def _check_size(ops: float, ranks: int, remedy: str) -> None:
+    """Refuse a program that is too large; announce a long one."""
     if ops > MAX_OPS:
         raise InfeasibleError(
             f"simulating {ranks} ranks would take about {ops:.3g} operations, above the limit of "
-            f"{MAX_OPS:.3g}; use fewer microbatches, or drop --unfold"
+            f"{MAX_OPS:.3g}; {remedy}"
         )
-    fast, told = find_spec("numba") is not None, max(ops, float(len(workload.ops)))
-    if told > (LONG_OPS if fast else LONG_OPS_IN_PYTHON):
+    fast = find_spec("numba") is not None
+    if ops > (LONG_OPS if fast else LONG_OPS_IN_PYTHON):
         announce(
-            f"simulating about {told:,.0f} operations of {counted(ranks, 'rank')}: about "
-            f"{told / (_OPS_PER_S if fast else _OPS_PER_S_IN_PYTHON):.0f} s and {format_size(told * _BYTES_PER_OP)}"
+            f"simulating about {ops:,.0f} operations of {counted(ranks, 'rank')}: about "
+            f"{ops / (_OPS_PER_S if fast else _OPS_PER_S_IN_PYTHON):.0f} s and {format_size(ops * _BYTES_PER_OP)}"
         )
-    advanced(0.15)
-    return expand(workload, plan, chosen, tables, factor_W if setting.compute_slowdown else None)
 
 
 def _estimated_ops(workload: Workload, ranks: int) -> float:
@@ -243,6 +266,6 @@ def _compute_factors(setting: Setting, world: int) -> FloatArray:
 
 
 def _describe(program: Program, op: int) -> str:
-    row = int(program.row_N[op])
-    where = f"rank {program.rank_N[op]}, microbatch {program.microbatch_N[op]}"
-    return f"{program.ops.name_T[row]}{program.place(row)} on {where}"
+    row, microbatch = int(program.row_N[op]), int(program.microbatch_N[op])
+    where = f"rank {program.rank_N[op]}" + (f", microbatch {microbatch}" if microbatch >= 0 else "")
+    return f"{program.ops.name_T[row]}{program.place_of(op)} on {where}"

@@ -29,7 +29,7 @@ def assumed(step: Step) -> tuple[Note, ...]:
 
 def suspicious(step: Step) -> tuple[Note, ...]:
     """Return what looks wrong with a step, or was asked for and changes nothing."""
-    given, dropped = step.layout.plan.warnings, without_peers(step.program, step.workload.parallel)
+    given, dropped = step.layout.schedule_warnings, without_peers(step.program, step.workload.parallel)
     unused = _unused_rates(step), _unused_slowdowns(step), _unused_seeds(step.setting)
     return tuple(chain(given, dropped, _far_from_measured(step), *unused))
 
@@ -68,7 +68,7 @@ def without_peers(program: Program, parallel: Parallel) -> tuple[Note, ...]:
     """
     ops, row_N, group_N = program.ops, program.row_N, program.group_N
     sizes_G = np.array([len(group.members) for group in program.groups], dtype=np.int64)
-    at = np.flatnonzero((group_N >= 0) & np.isnan(ops.duration_s_T[row_N]) & (ops.size_bytes_T[row_N] > 0))
+    at = np.flatnonzero((group_N >= 0) & np.isnan(program.known_s_N) & (ops.size_bytes_T[row_N] > 0))
     at = at[sizes_G[group_N[at]] == 1]
     notes = []
     for kind in sorted({Group(int(each)) for each in np.unique(ops.group_T[row_N[at]])}):

@@ -133,11 +133,22 @@ class OpTable:
 
     def extended(self, ops: Sequence[Op]) -> "OpTable":
         """Return a table with further operations at its end; existing rows keep their numbers."""
-        more = table_of(ops)
+        return self.joined(table_of(ops))
+
+    def joined(self, more: "OpTable") -> "OpTable":
+        """Return this table followed by another one."""
         columns: dict[str, Any] = {}
         for column in fields(self):
             old, new = getattr(self, column.name), getattr(more, column.name)
             columns[column.name] = old + new if isinstance(old, tuple) else np.concatenate([old, new])
+        return OpTable(**columns)
+
+    def chosen(self, rows: IntArray) -> "OpTable":
+        """Return a table of some rows, in their order."""
+        columns: dict[str, Any] = {}
+        for column in fields(self):
+            old = getattr(self, column.name)
+            columns[column.name] = tuple(old[row] for row in rows.tolist()) if isinstance(old, tuple) else old[rows]
         return OpTable(**columns)
 
 

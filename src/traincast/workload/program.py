@@ -23,6 +23,20 @@ class GroupInstance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What every operation has of its own in a program that was recorded one by one (`traincast.workload.recorded`)."""
+
+    queue_N: IntArray
+    """In-order queue of its rank, such as a stream of the GPU; -1 for none: ordered by its edges alone."""
+    duration_s_N: FloatArray
+    """Seconds, instead of those of its template row; NaN where these count, or where it is to be estimated."""
+    file_N: IntArray
+    """Index into `Program.files`, -1 for none."""
+    line_N: IntArray
+    """1-based line, event or record of that file, 0 for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """Operations of the simulated ranks as columns, rank after rank, each in program order.
 
@@ -66,6 +80,8 @@ class Program:
     """Operations of rank_R[i] are op_ptr_R1[i] .. op_ptr_R1[i+1]-1."""
     compute_factor_N: FloatArray | None = None
     """Factor on compute durations (stragglers, jitter); None is 1 everywhere."""
+    recorded: Recorded | None = None
+    """Of a program whose operations were recorded one by one; None where templates were laid out."""
 
     def __len__(self) -> int:
         """Return the number of operations."""
@@ -74,10 +90,22 @@ class Program:
     @property
     def stream_N(self) -> IntArray:
         """Stream of each operation, numbered over all simulated ranks."""
-        local_N = self.ops.stream_T[self.row_N].astype(np.int32)
         counts_R = np.diff(self.op_ptr_R1)
-        offset_R = np.arange(len(self.rank_R), dtype=np.int32) * STREAMS_PER_RANK
-        return local_N + np.repeat(offset_R, counts_R)
+        if self.recorded is None:
+            offset_R = np.arange(len(self.rank_R), dtype=np.int32) * STREAMS_PER_RANK
+            return self.ops.stream_T[self.row_N].astype(np.int32) + np.repeat(offset_R, counts_R)
+        queue_N = self.recorded.queue_N.astype(np.int64)
+        queues = int(queue_N.max(initial=0)) + 1
+        stream_N = queue_N + np.repeat(np.arange(len(self.rank_R)) * queues, counts_R)
+        return np.where(queue_N >= 0, stream_N, len(self.rank_R) * queues + np.arange(len(self)))
+
+    @property
+    def known_s_N(self) -> FloatArray:
+        """What the input says of how long each operation takes, in seconds; NaN where it says nothing."""
+        duration_N: FloatArray = self.ops.duration_s_T[self.row_N]
+        if self.recorded is None:
+            return duration_N
+        return np.where(np.isnan(self.recorded.duration_s_N), duration_N, self.recorded.duration_s_N)
 
     @property
     def stage_N(self) -> IntArray:
@@ -91,7 +119,15 @@ class Program:
 
     def place(self, row: int) -> str:
         """Return where a template operation stands in the input, as ``" (file:line)"``; empty where nowhere."""
-        file, line = int(self.ops.file_T[row]), int(self.ops.line_T[row])
+        return self._shown(int(self.ops.file_T[row]), int(self.ops.line_T[row]))
+
+    def place_of(self, op: int) -> str:
+        """Return where an operation stands in the input, as `place` does for the template of several."""
+        if self.recorded is None:
+            return self.place(int(self.row_N[op]))
+        return self._shown(int(self.recorded.file_N[op]), int(self.recorded.line_N[op]))
+
+    def _shown(self, file: int, line: int) -> str:
         if not line:
             return ""
         return f" ({self.files[file]}:{line})" if 0 <= file < len(self.files) else f" (line {line})"

@@ -1,4 +1,4 @@
-"""A workload: what every rank does in a step, before it is tiled over microbatches and ranks.
+"""A workload: what every rank does in a step, before it is tiled over microbatches and ranks, or as it was recorded.
 
 Letters: T template operations, P stages, Q virtual stages in model order, M microbatches, W ranks.
 """
@@ -11,6 +11,7 @@ from traincast.files import InputFile
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.workload.ops import FloatArray, IntArray, OpTable
+from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group
 
 
@@ -81,3 +82,8 @@ class Workload:
     """Kinds of groups whose collectives the switches between nodes reduce (SHARP)."""
     transfer_factor: Mapping[Group, float] = field(default_factory=dict)
     """Time of communication over a group of a kind, over its price; 1 for kinds that are not in it."""
+    program: Program | None = None
+    """Every operation of every rank, where they were recorded one by one (`traincast.workload.recorded`): it runs as
+    it is, without schedule and symmetry reduction, and there are no templates."""
+    timeline: Timeline | None = None
+    """When the operations of `program` ran, where that was measured."""

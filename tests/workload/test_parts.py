@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from support import collective, compute
-from traincast.analysis.breakdown import step_parts
 from traincast.workload.builder import wait_op
 from traincast.workload.ops import Op, table_of
+from traincast.workload.parts import step_parts
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 

@@ -1,0 +1,95 @@
+"""How long a rank spent in each part of its step.
+
+Parts are what a measurement would name. Pieces of one traced operation (`Op.part`) that stand together make one
+span, from the first piece's readiness to the last one's end, as a tracer sees it. So do a send and the receive that
+is posted together with it, under the name of the send. Other operations go by what they are: the phase of a
+computation, the group of a communication. Where nothing of a span runs, the rank waits for others.
+Letters: N operations of a rank, S spans.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable
+from traincast.workload.program import Program, Timeline
+from traincast.workload.words import Group, Kind, Phase
+
+_UNNAMED = -1
+"""Part of a WAIT that belongs to no traced operation; it takes no time of its own."""
+
+
+class Spent(NamedTuple):
+    """What a rank spent in a part, in seconds."""
+
+    time_s: float
+    """All of it."""
+    wait_s: float
+    """Of it waiting for other ranks."""
+
+
+def step_parts(program: Program, timeline: Timeline) -> list[dict[str, Spent]]:
+    """Return what each simulated rank spent in each part, for each of `program.rank_R`.
+
+    Parts are in the order in which they first occur. Of operations that hold nobody back, such as asynchronous ones,
+    parts may overlap.
+    """
+    names, name_T = _names(program.ops)
+    piece_T = np.array([part is not None for part in program.ops.part_T], dtype=np.bool_)
+    return [_rank_parts(program, timeline, index, names, name_T, piece_T) for index in range(len(program.rank_R))]
+
+
+def _rank_parts(
+    program: Program, timeline: Timeline, index: int, names: list[str], name_T: IntArray, piece_T: BoolArray
+) -> dict[str, Spent]:
+    mine = program.rank_slice(index)
+    row_N, ready_N, end_N = program.row_N[mine], timeline.ready_s_N[mine], timeline.end_s_N[mine]
+    if not len(row_N):
+        return {}
+    part_N, microbatch_N, piece_N = name_T[row_N], program.microbatch_N[mine], piece_T[row_N]
+    same_N = piece_N[1:] & piece_N[:-1] & (part_N[1:] == part_N[:-1]) & (microbatch_N[1:] == microbatch_N[:-1])
+    starts_S = np.flatnonzero(np.concatenate([[True], ~(same_N | _posted_together(program.ops, row_N))]))
+    span_s_S = np.maximum.reduceat(end_N, starts_S) - np.minimum.reduceat(ready_N, starts_S)
+    wait_s_S = _waits(starts_S, ready_N, timeline.start_s_N[mine], end_N)
+    part_S = part_N[starts_S]
+    named = part_S != _UNNAMED
+    total_s, wait_s = (np.bincount(part_S[named], each[named], len(names)) for each in (span_s_S, wait_s_S))
+    order = dict.fromkeys(part_S[named].tolist())
+    return {names[part]: Spent(float(total_s[part]), float(wait_s[part])) for part in order}
+
+
+def _posted_together(ops: OpTable, row_N: IntArray) -> BoolArray:
+    """Tell which operations are a receive that was posted together with the send before it; from the second on."""
+    kind_N, blocking_N = ops.kind_T[row_N], ops.blocking_T[row_N]
+    together_N: BoolArray = (kind_N[:-1] == Kind.SEND) & ~blocking_N[:-1] & (kind_N[1:] == Kind.RECV) & blocking_N[1:]
+    return together_N
+
+
+def _waits(starts_S: IntArray, ready_N: FloatArray, start_N: FloatArray, end_N: FloatArray) -> FloatArray:
+    """Return the seconds of each span, from its first readiness on, in which nothing of it runs, [S]."""
+    count = len(ready_N)
+    span_N = np.repeat(np.arange(len(starts_S)), np.diff(np.append(starts_S, count)))
+    order = np.lexsort((start_N, span_N))
+    # The latest end so far within each span: ends as numbers in rising order, offset by span.
+    ends, number_N = np.unique(end_N, return_inverse=True)
+    latest_N = ends[np.maximum.accumulate(span_N * len(ends) + number_N[order]) % len(ends)]
+    before_N = np.append(0.0, latest_N[:-1])
+    before_N[starts_S] = np.minimum.reduceat(ready_N, starts_S)
+    return np.bincount(span_N, np.maximum(start_N[order] - before_N, 0.0), len(starts_S)).astype(np.float64)
+
+
+def _names(ops: OpTable) -> tuple[list[str], IntArray]:
+    """Return the parts of a table and the part of each of its operations; `_UNNAMED` for none."""
+    numbers: dict[str, int] = {}
+    columns = zip(ops.part_T, ops.kind_T.tolist(), ops.phase_T.tolist(), ops.group_T.tolist(), strict=True)
+    names = [part or _name(kind, phase, group) for part, kind, phase, group in columns]
+    name_T = [_UNNAMED if name is None else numbers.setdefault(name, len(numbers)) for name in names]
+    return list(numbers), np.array(name_T, dtype=np.int64)
+
+
+def _name(kind: int, phase: int, group: int) -> str | None:
+    if kind == Kind.COMPUTE:
+        return Phase(phase).name.lower()
+    if kind == Kind.WAIT:
+        return None
+    return "host_gap" if kind == Kind.GAP else Group(group).name.lower()

@@ -1,0 +1,541 @@
+"""A workload of explicitly recorded operations: every one of every rank, with its own group, peer and dependencies.
+
+What `traincast.workload.builder` makes is a template, tiled by a pipeline schedule. An execution trace or a profile
+says instead what every rank did; it becomes a `Program` here, which runs as it is::
+
+    kinds = classified({"7": Told((0, 1), "TENSOR_MODEL_PARALLEL_GROUP")}, options, world, notes)
+    recorder = Recorder("run", kinds.parallel, inputs, notes)
+    tp = recorder.group(kinds.kind_of["7"], (0, 1))
+    gemm = recorder.row(compute_op("gemm", Phase.FORWARD))
+    reduce = recorder.row(collective_op("reduce", Phase.FORWARD, Group.TP, Operation.ALL_REDUCE, 1 << 20))
+    for rank in (0, 1):
+        recorder.add(RankRecord(rank=rank, row_L=[gemm, reduce], group_L=[-1, tp], queue_L=[0, 1],
+                                duration_s_L=[3e-3, math.nan], edge_src_E=[0], edge_dst_E=[1]))
+    workload = recorder.workload()
+
+**Order.** Operations of one queue run in the order in which they are given; everything else is said by edges. What has
+queue -1 is ordered by its edges alone. Nothing is blocking beyond that (`Op.blocking` and WAITs mean nothing here).
+
+**Rendezvous.** The collectives of a group meet by `RankRecord.key_L` (a sequence number), and those of equal key by
+order; a send and its receive by their pair (`Recorder.pair`), key (a tag) and order. Where no key is given every member
+must have run each collective; where one is, a record may have begun later or ended earlier than others, and those meet
+who have it. Members whose ranks were not recorded are not waited for, and an assumption says so.
+
+**Times.** A duration is what the row says, or `RankRecord.duration_s_L`; a communication without one is estimated from
+its size, and a computation from its `calls`. Where a record has `start_s_L` and `end_s_L`, durations come from them: of
+a communication what is left from the moment when its last recorded member began, for a kernel that waits for others
+runs from its own beginning. What a rank spent before an operation that no recorded operation explains becomes a gap of
+the host (Kind.GAP), so that the replay with the measured times takes as long as the measured run; and the measured
+times are `Workload.timeline`, which everything in `traincast.analysis` takes.
+
+Letters: R recorded ranks, L operations of one, N of all, E edges, G groups, J operations that meet.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from traincast.diagnostics import Notebook
+from traincast.errors import FormatError, ProgramError
+from traincast.files import InputFile
+from traincast.job.parallel import Parallel
+from traincast.units import counted
+from traincast.workload.builder import host_op
+from traincast.workload.groups import GroupTable
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, Op, OpTable, table_of
+from traincast.workload.parts import step_parts
+from traincast.workload.program import GroupInstance, Program, Recorded, Timeline
+from traincast.workload.rendezvous import join_collectives, join_messages, keys, occurrences
+from traincast.workload.words import Group, Kind, Phase, Provenance
+from traincast.workload.workload import MeasuredRun, Workload
+
+RESOLUTION_S = 2e-6
+"""Overlap of two operations of a queue that is rounding: tracers write microseconds."""
+_SHORTEST_GAP_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRecord:
+    """What one rank ran, as columns; those that are left out are filled with "none"."""
+
+    rank: int
+    row_L: npt.ArrayLike
+    """Rows of the recorder (`Recorder.row`)."""
+    group_L: npt.ArrayLike | None = None
+    """Group of each communication (`Recorder.group`, `Recorder.pair`); -1 for none."""
+    queue_L: npt.ArrayLike | None = None
+    """In-order queue, any number from 0; -1 for none."""
+    key_L: npt.ArrayLike | None = None
+    """What tells communications of one group apart beside their order; -1 for nothing."""
+    duration_s_L: npt.ArrayLike | None = None
+    """Seconds; NaN where the row says it, or nothing does."""
+    start_s_L: npt.ArrayLike | None = None
+    """Measured begin, in seconds from an instant that all ranks share; of all operations or of none."""
+    end_s_L: npt.ArrayLike | None = None
+    microbatch_L: npt.ArrayLike | None = None
+    edge_src_E: npt.ArrayLike = ()
+    """Positions in this record; the second starts after the first has ended."""
+    edge_dst_E: npt.ArrayLike = ()
+    file: int = -1
+    """Index of its input file."""
+    line_L: npt.ArrayLike | None = None
+    """1-based line, event or record in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """A record, checked."""
+
+    rank: int
+    file: int
+    row_L: IntArray
+    group_L: IntArray
+    queue_L: IntArray
+    key_L: IntArray
+    microbatch_L: IntArray
+    line_L: IntArray
+    duration_s_L: FloatArray
+    start_s_L: FloatArray | None
+    end_s_L: FloatArray | None
+    edge_src_E: IntArray
+    edge_dst_E: IntArray
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Makes the workload of recorded operations; what was assumed goes to `notes`, files are counted in `inputs`."""
+
+    name: str
+    parallel: Parallel
+    inputs: tuple[InputFile, ...] = ()
+    notes: Notebook = field(default_factory=Notebook)
+    _rows: dict[Op, int] = field(init=False, default_factory=dict)
+    _groups: dict[tuple[Group, tuple[int, ...]], int] = field(init=False, default_factory=dict)
+    _records: dict[int, _Columns] = field(init=False, default_factory=dict)
+
+    def row(self, op: Op) -> int:
+        """Return the row of what operations have in common; equal ones are one."""
+        # Nothing holds back more than its queue and edges say.
+        return self._rows.setdefault(replace(op, blocking=False), len(self._rows))
+
+    def group(self, kind: Group, members: Sequence[int]) -> int:
+        """Return the number of a group with its members in their order.
+
+        Raises
+        ------
+        ProgramError
+            If a member is outside the world or there twice.
+        """
+        found = tuple(members)
+        world = self.parallel.world_size
+        if not found or min(found) < 0 or max(found) >= world or len(set(found)) < len(found):
+            shown = f"{list(found[:8])}{'...' if len(found) > 8 else ''}"
+            raise ProgramError(
+                f"{self._shown(-1)}a group has members {shown}; they must be different ranks below {world}"
+            )
+        return self._groups.setdefault((kind, found), len(self._groups))
+
+    def pair(self, source: int, target: int, kind: Group = Group.PP) -> int:
+        """Return the number of the group of those who send and receive from one rank to another."""
+        return self.group(kind, (source, target))
+
+    def add(self, record: RankRecord) -> None:
+        """Take what a rank ran.
+
+        Raises
+        ------
+        FormatError
+            If a duration is negative, an operation ends before it begins, or two of one queue overlap.
+        ProgramError
+            If a rank is there twice or outside the world, or a number points nowhere.
+        """
+        if record.rank in self._records or not 0 <= record.rank < self.parallel.world_size:
+            why = "twice" if record.rank in self._records else f"outside the world of {self.parallel.world_size} ranks"
+            raise ProgramError(f"{self._shown(record.file)}rank {record.rank} is recorded {why}")
+        self._records[record.rank] = self._checked(record)
+
+    def workload(self, *, measured_communication: bool = True) -> Workload:
+        """Return the workload.
+
+        With `measured_communication` off, communications of known size are estimated though their times are known.
+
+        Raises
+        ------
+        ProgramError
+            If communications that must meet cannot.
+        """
+        if not self._records:
+            raise ProgramError(f"{self._shown(-1)}no rank is recorded")
+        records = [self._records[rank] for rank in sorted(self._records)]
+        timed = all(record.start_s_L is not None for record in records)
+        if timed:
+            gap = self.row(host_op("gap", Phase.STEP, 0.0))
+            first_s = min(
+                float(record.start_s_L.min(initial=np.inf)) for record in records if record.start_s_L is not None
+            )
+            records = [self._with_gaps(record, first_s, gap) for record in records]
+        groups = tuple(GroupInstance(kind, np.array(members, np.int32)) for kind, members in self._groups)
+        own = _own(records)
+        program = _program(records, own, table_of(list(self._rows)), groups, self.parallel, self.inputs)
+        program = replace(program, rendezvous_N=_rendezvous(program, _column(records, "key_L")))
+        self._note_missing(program)
+        timeline = _measured(program, records) if timed else None
+        program = _with_times(program, own, timeline, measured_communication)
+        return Workload(
+            name=self.name,
+            parallel=self.parallel,
+            schedule="1f1b",
+            forward_only=False,
+            ops=program.ops,
+            segments=(),
+            templates=(),
+            template_W=np.zeros(self.parallel.world_size, dtype=np.int32),
+            message_bytes_Q=np.zeros(self.parallel.pp * self.parallel.vpp, dtype=np.int64),
+            inputs=self.inputs,
+            assumptions=tuple(self.notes.assumptions),
+            warnings=tuple(self.notes.warnings),
+            measured=None if timeline is None else _measured_run(program, timeline),
+            compute_is_in_situ=timed,
+            program=program,
+            timeline=timeline,
+        )
+
+    # ---- checks
+
+    def _checked(self, record: RankRecord) -> _Columns:
+        row_L = np.asarray(record.row_L, dtype=np.int64)
+        count = len(row_L)
+
+        def integers(name: str, low: int, high: int | None = None) -> IntArray:
+            given = getattr(record, name)
+            column = np.full(count, low if name != "line_L" else 0) if given is None else np.asarray(given)
+            if len(column) != count or (count and (column.min() < low or (high is not None and column.max() >= high))):
+                raise ProgramError(f"{self._shown(record.file)}rank {record.rank}: {name} points nowhere")
+            return column.astype(np.int64)
+
+        def seconds(given: npt.ArrayLike | None) -> FloatArray | None:
+            if given is None:
+                return None
+            column = np.asarray(given, dtype=np.float64)
+            if len(column) != count:
+                raise ProgramError(f"{self._shown(record.file)}rank {record.rank} has columns of different lengths")
+            return column
+
+        duration_L = seconds(record.duration_s_L)
+        edges = [np.asarray(each, dtype=np.int64) for each in (record.edge_src_E, record.edge_dst_E)]
+        if len(edges[0]) != len(edges[1]) or any(
+            len(each) and not 0 <= each.min() <= each.max() < count for each in edges
+        ):
+            raise ProgramError(f"{self._shown(record.file)}rank {record.rank}: an edge points nowhere")
+        found = _Columns(
+            rank=record.rank,
+            file=record.file,
+            row_L=integers("row_L", 0, len(self._rows)),
+            group_L=integers("group_L", -1, len(self._groups)),
+            queue_L=integers("queue_L", -1),
+            key_L=integers("key_L", -1),
+            microbatch_L=integers("microbatch_L", -1),
+            line_L=integers("line_L", 0),
+            duration_s_L=np.full(count, np.nan) if duration_L is None else duration_L,
+            start_s_L=seconds(record.start_s_L),
+            end_s_L=seconds(record.end_s_L),
+            edge_src_E=edges[0],
+            edge_dst_E=edges[1],
+        )
+        self._check_times(found)
+        return found
+
+    def _check_times(self, found: _Columns) -> None:
+        bad = np.flatnonzero((found.duration_s_L < 0) | np.isinf(found.duration_s_L))
+        if len(bad):
+            raise self._wrong(found, int(bad[0]), f"takes {found.duration_s_L[bad[0]]:g} s")
+        if (found.start_s_L is None) != (found.end_s_L is None):
+            raise ProgramError(f"{self._shown(found.file)}rank {found.rank} has begins or ends, and not both")
+        if found.start_s_L is None or found.end_s_L is None:
+            return
+        bad = np.flatnonzero(~(np.isfinite(found.end_s_L) & (found.end_s_L >= found.start_s_L)))
+        if len(bad):
+            text = f"begins at {found.start_s_L[bad[0]]:.9g} s and ends at {found.end_s_L[bad[0]]:.9g} s"
+            raise self._wrong(found, int(bad[0]), text)
+        before_L = _previous(found.queue_L)
+        bad = np.flatnonzero((before_L >= 0) & (found.start_s_L < found.end_s_L[before_L] - RESOLUTION_S))
+        if len(bad):
+            other = self._name(found, int(before_L[bad[0]]))
+            over_s = found.end_s_L[before_L[bad[0]]] - found.start_s_L[bad[0]]
+            raise self._wrong(found, int(bad[0]), f"begins {over_s:.3g} s before the end of {other} in its own queue")
+
+    def _wrong(self, found: _Columns, at: int, what: str) -> FormatError:
+        path = self.inputs[found.file].path if 0 <= found.file < len(self.inputs) else self.name
+        text = f"{self._name(found, at)} of rank {found.rank} {what}"
+        return FormatError(text, path, int(found.line_L[at]) or None)
+
+    def _name(self, found: _Columns, at: int) -> str:
+        return repr(next(op.name for op, row in self._rows.items() if row == found.row_L[at]))
+
+    def _shown(self, file: int) -> str:
+        chosen = self.inputs[file : file + 1] if file >= 0 else self.inputs[:1]
+        return "".join(f"{each.path}: " for each in chosen)
+
+    # ---- what was measured
+
+    def _with_gaps(self, record: _Columns, first_s: float, gap_row: int) -> _Columns:
+        """Put a gap of the host before each operation that began later than what it follows had ended."""
+        if record.start_s_L is None or record.end_s_L is None:
+            return record
+        start_L, end_L = record.start_s_L - first_s, record.end_s_L - first_s
+        previous_L = _previous(record.queue_L)
+        free_L = np.where(previous_L >= 0, end_L[previous_L], 0.0)
+        start_L = np.maximum(start_L, free_L)
+        end_L = np.maximum(start_L, end_L)
+        source_E, target_E = record.edge_src_E, record.edge_dst_E
+        kept_E = end_L[source_E] <= start_L[target_E] + RESOLUTION_S
+        if not kept_E.all():
+            first = int(np.flatnonzero(~kept_E)[0])
+            lost = counted(int((~kept_E).sum()), "dependency is", "dependencies are")
+            self.notes.warn(
+                "dependency-contradicted",
+                f"rank {record.rank}: {lost} contradicted "
+                f"by the measured times and left out, the first that of {self._name(record, int(target_E[first]))} on "
+                f"{self._name(record, int(source_E[first]))}",
+                None,
+            )
+            source_E, target_E = source_E[kept_E], target_E[kept_E]
+        np.maximum.at(free_L, target_E, end_L[source_E])
+        gap_s_L = start_L - free_L
+        late_L = gap_s_L > _SHORTEST_GAP_S
+        late = np.flatnonzero(late_L)
+        place_L = np.arange(len(late_L)) + np.cumsum(late_L)
+        loose = late[record.queue_L[late] < 0]
+
+        values = {
+            "row_L": np.full(len(late), gap_row),
+            "group_L": np.full(len(late), -1),
+            "key_L": np.full(len(late), -1),
+            **{name: getattr(record, name)[late] for name in ("queue_L", "microbatch_L", "line_L")},
+        }
+        integers: dict[str, IntArray] = {
+            name: np.insert(getattr(record, name), late, value) for name, value in values.items()
+        }
+        return _Columns(
+            rank=record.rank,
+            file=record.file,
+            **integers,
+            duration_s_L=np.insert(record.duration_s_L, late, gap_s_L[late]),
+            start_s_L=np.insert(start_L, late, free_L[late]),
+            end_s_L=np.insert(end_L, late, start_L[late]),
+            edge_src_E=np.concatenate([place_L[source_E], place_L[loose] - 1]),
+            edge_dst_E=np.concatenate([place_L[target_E] - late_L[target_E], place_L[loose]]),
+        )
+
+    def _note_missing(self, program: Program) -> None:
+        """Say which communications have members that were not recorded, or that some members did not record."""
+        recorded = set(program.rank_R.tolist())
+        members_G = _recorded_members(program)
+        size_G = np.array([len(group.members) for group in program.groups], dtype=np.int64)
+        lacking = int(np.sum((members_G < size_G)[program.group_N[program.group_N >= 0]]))
+        if lacking:
+            self.notes.assume(
+                "ranks-not-recorded",
+                f"{len(recorded)} of {self.parallel.world_size} ranks are recorded; "
+                f"{counted(lacking, 'communication does', 'communications do')} not wait for members that are not",
+                None,
+            )
+        joined = np.flatnonzero(program.rendezvous_N >= 0)
+        meeting, first, count = np.unique(program.rendezvous_N[joined], return_index=True, return_counts=True)
+        cut = np.flatnonzero(count < members_G[program.group_N[joined[first]]])
+        if len(cut):
+            at = int(joined[first[cut[0]]])
+            self.notes.warn(
+                "members-missing",
+                f"{counted(len(cut), 'collective')} of {len(meeting)} communications lack recorded members, the first "
+                f"{program.ops.name_T[program.row_N[at]]!r}{program.place_of(at)}; those meet that have them (are the "
+                "records cut at different places?)",
+                None,
+            )
+
+
+def recorded_tables(program: Program, world_size: int) -> dict[Group, GroupTable]:
+    """Return the groups of a recorded program by kind, as far as they can communicate at the same time.
+
+    Of groups of a kind that share a rank the first counts; of messages every pair does, as in a pipeline.
+    """
+    members: dict[Group, list[tuple[int, ...]]] = {}
+    used: dict[Group, set[int]] = {}
+    for group in program.groups:
+        ranks = tuple(group.members.tolist())
+        if group.kind is Group.PP:
+            members.setdefault(group.kind, []).extend(pairwise(ranks))
+        elif not used.setdefault(group.kind, set()).intersection(ranks):
+            used[group.kind].update(ranks)
+            members.setdefault(group.kind, []).append(ranks)
+    tables = {}
+    for kind, groups in sorted(members.items()):
+        if groups:
+            rows_GK = np.full((len(groups), max(map(len, groups))), -1, dtype=np.int32)
+            for row, ranks in enumerate(groups):
+                rows_GK[row, : len(ranks)] = ranks
+            tables[kind] = GroupTable.of(kind, rows_GK, world_size, ordered=kind is Group.PP)
+    return tables
+
+
+def _program(
+    records: Sequence[_Columns],
+    own: Recorded,
+    ops: OpTable,
+    groups: tuple[GroupInstance, ...],
+    parallel: Parallel,
+    inputs: tuple[InputFile, ...],
+) -> Program:
+    """Return the records one after the other; nothing meets yet."""
+    rank_R = np.array([record.rank for record in records], dtype=np.int32)
+    length_R = np.array([len(record.row_L) for record in records], dtype=np.int64)
+    ptr_R1 = np.concatenate([[0], np.cumsum(length_R)])
+    row_N, group_N = _column(records, "row_L"), _column(records, "group_L")
+    program = Program(
+        ops=ops,
+        files=tuple(each.path for each in inputs),
+        row_N=row_N.astype(np.int32),
+        rank_N=np.repeat(rank_R, length_R),
+        microbatch_N=_column(records, "microbatch_L").astype(np.int32),
+        virtual_stage_N=np.full(len(row_N), -1, dtype=np.int32),
+        peer_stage_N=np.full(len(row_N), -1, dtype=np.int32),
+        group_N=group_N.astype(np.int32),
+        rendezvous_N=np.full(len(row_N), -1, dtype=np.int32),
+        edge_src_E=np.concatenate([r.edge_src_E + at for r, at in zip(records, ptr_R1, strict=False)]).astype(np.int32),
+        edge_dst_E=np.concatenate([r.edge_dst_E + at for r, at in zip(records, ptr_R1, strict=False)]).astype(np.int32),
+        groups=groups,
+        rank_R=rank_R,
+        stage_R=rank_R // parallel.ranks_per_stage,
+        represents_R=np.ones(len(records), dtype=np.int32),
+        op_ptr_R1=ptr_R1,
+        recorded=own,
+    )
+    kind_N = np.array([group.kind for group in groups] + [Group.NONE])[group_N]
+    wrong = np.flatnonzero(kind_N != ops.group_T[row_N])
+    if len(wrong):
+        at = int(wrong[0])
+        raise ProgramError(f"{ops.name_T[row_N[at]]!r}{program.place_of(at)} has another kind of group than its row")
+    order_E = np.argsort(program.edge_src_E, kind="stable")
+    return replace(program, edge_src_E=program.edge_src_E[order_E], edge_dst_E=program.edge_dst_E[order_E])
+
+
+def _own(records: Sequence[_Columns]) -> Recorded:
+    return Recorded(
+        queue_N=_column(records, "queue_L"),
+        duration_s_N=np.concatenate([record.duration_s_L for record in records]),
+        file_N=np.concatenate([np.full(len(record.row_L), record.file) for record in records]),
+        line_N=_column(records, "line_L"),
+    )
+
+
+def _column(records: Sequence[_Columns], name: str) -> IntArray:
+    return np.concatenate([getattr(record, name) for record in records])
+
+
+def _previous(queue_L: IntArray) -> IntArray:
+    """Return the operation before each in its queue, -1 for none."""
+    order = np.argsort(queue_L, kind="stable")
+    same = (queue_L[order[1:]] == queue_L[order[:-1]]) & (queue_L[order[1:]] >= 0)
+    previous_L = np.full(len(queue_L), -1, dtype=np.int64)
+    previous_L[order[1:][same]] = order[:-1][same]
+    return previous_L
+
+
+def _rendezvous(program: Program, key_N: IntArray) -> IntArray:
+    """Return the rendezvous of every operation, [N]; -1 without another recorded member."""
+    members_G = _recorded_members(program)
+    rendezvous_N = np.full(len(program), -1, dtype=np.int32)
+    together_N = program.group_N >= 0
+    together_N[together_N] = members_G[program.group_N[together_N]] > 1
+    message_N = np.isin(program.ops.kind_T[program.row_N], (Kind.SEND, Kind.RECV))
+    used = 0
+    for chosen_N in (together_N & ~message_N, together_N & message_N):
+        at = np.flatnonzero(chosen_N)
+        if not len(at):
+            continue
+        _check_members(program, at)
+        named_J = keys(program.group_N[at], key_N[at])
+        meeting_J = keys(named_J, occurrences(keys(program.rank_N[at], named_J)))
+        if message_N[at[0]]:
+            found_J = join_messages(program, at, meeting_J)
+        else:
+            found_J = join_collectives(program, at, meeting_J, members_G, cut=bool((key_N[at] >= 0).all()))
+        rendezvous_N[at] = found_J + used
+        used += int(found_J.max()) + 1
+    return rendezvous_N
+
+
+def _recorded_members(program: Program) -> IntArray:
+    """Return how many members of each group were recorded, [G]."""
+    recorded = set(program.rank_R.tolist())
+    return np.array([len(recorded.intersection(group.members.tolist())) for group in program.groups], dtype=np.int32)
+
+
+def _check_members(program: Program, at: IntArray) -> None:
+    """Refuse what communicates over a group that its rank is not in."""
+    pairs = np.unique(keys(program.group_N[at], program.rank_N[at]), return_index=True)[1]
+    for place in at[pairs].tolist():
+        if program.rank_N[place] not in program.groups[program.group_N[place]].members:
+            name, rank = program.ops.name_T[program.row_N[place]], program.rank_N[place]
+            raise ProgramError(
+                f"{name!r}{program.place_of(place)}: rank {rank} is not in the group it communicates over"
+            )
+
+
+def _measured(program: Program, records: Sequence[_Columns]) -> Timeline:
+    """Return when everything ran; a communication starts when its last recorded member has begun."""
+    begin_N = np.concatenate([record.start_s_L for record in records if record.start_s_L is not None])
+    end_N = np.concatenate([record.end_s_L for record in records if record.end_s_L is not None])
+    joined = np.flatnonzero(program.rendezvous_N >= 0)
+    start_N = begin_N.copy()
+    if len(joined):
+        last_J = np.full(int(program.rendezvous_N.max()) + 1, -np.inf)
+        np.maximum.at(last_J, program.rendezvous_N[joined], begin_N[joined])
+        start_N[joined] = np.minimum(last_J[program.rendezvous_N[joined]], end_N[joined])
+    return Timeline(ready_s_N=begin_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=end_N - start_N)
+
+
+def _with_times(program: Program, own: Recorded, timeline: Timeline | None, measured_communication: bool) -> Program:
+    """Return the program with the measured durations, or without those that are to be estimated.
+
+    What is estimated is told by rows, so that an operation with a duration has a row with one: the mean of theirs.
+    """
+    duration_N = (own if timeline is None else timeline).duration_s_N.copy()
+    joined = np.flatnonzero(program.rendezvous_N >= 0)
+    if timeline is not None and len(joined):
+        # All end together; what one record rounds off is no shorter transfer.
+        longest_J = np.zeros(int(program.rendezvous_N.max()) + 1)
+        np.maximum.at(longest_J, program.rendezvous_N[joined], duration_N[joined])
+        duration_N[joined] = longest_J[program.rendezvous_N[joined]]
+    row_N, ops = program.row_N, program.ops
+    if not measured_communication:
+        sized_T = (ops.group_T != Group.NONE) & (ops.size_bytes_T >= 0)
+        duration_N[sized_T[row_N]] = np.nan
+        ops = replace(ops, duration_s_T=np.where(sized_T, np.nan, ops.duration_s_T))
+    known_N: BoolArray = ~np.isnan(duration_N) & np.isnan(ops.duration_s_T[row_N])
+    if known_N.any():
+        rows, which = np.unique(row_N[known_N], return_inverse=True)
+        mean_s = np.bincount(which, duration_N[known_N]) / np.bincount(which)
+        provenance = np.full(len(rows), Provenance.FILE, dtype=ops.provenance_T.dtype)
+        known = replace(ops.chosen(rows), duration_s_T=mean_s, provenance_T=provenance, calls_T=(None,) * len(rows))
+        row_N = row_N.copy()
+        row_N[known_N] = len(ops) + which
+        ops = ops.joined(known)
+    return replace(program, ops=ops, row_N=row_N, recorded=replace(own, duration_s_N=duration_N))
+
+
+def _measured_run(program: Program, timeline: Timeline) -> MeasuredRun:
+    ends = {
+        rank: float(timeline.end_s_N[program.rank_slice(index)].max(initial=0.0))
+        for index, rank in enumerate(program.rank_R.tolist())
+    }
+    parts = dict(zip(ends, step_parts(program, timeline), strict=True))
+    return MeasuredRun(
+        step_s=timeline.step_s,
+        end_s=ends,
+        part_s={rank: {name: spent.time_s for name, spent in of.items()} for rank, of in parts.items()},
+        wait_s={rank: {name: spent.wait_s for name, spent in of.items()} for rank, of in parts.items()},
+    )
