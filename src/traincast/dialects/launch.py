@@ -75,10 +75,7 @@ def launch_notes(launch: Launch) -> tuple[Note, ...]:
 def read_launch(words: Sequence[str], shown: str) -> Launch:
     """Take a pasted launch line apart: its words, or one word with the text of a script.
 
-    Raises
-    ------
-    ConfigError
-        If a quotation does not end.
+    A `ConfigError` if a quotation does not end.
     """
     said = read_commands(words, shown)
     variables = dict(said.variables)

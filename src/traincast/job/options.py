@@ -208,10 +208,7 @@ def check_gpus_used(value: object, most: int | None = None, node_of: str = "") -
 def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401
     """Build options from the fields of `SimulateOptions` and `LayoutOptions` as flat keywords.
 
-    Raises
-    ------
-    ConfigError
-        If a keyword is no such field, or a value is not allowed.
+    A `ConfigError` if a keyword is no such field, or a value is not allowed.
     """
     of_layout = {each.name for each in fields(LayoutOptions)}
     of_simulation = {each.name for each in fields(SimulateOptions)} - {"layout"}
@@ -227,10 +224,7 @@ def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401
 def changed_options(options: SimulateOptions, **values: Any) -> SimulateOptions:  # noqa: ANN401
     """Return options with other values for some fields of `SimulateOptions` and `LayoutOptions`, as flat keywords.
 
-    Raises
-    ------
-    ConfigError
-        If a keyword is no such field, or a value is not allowed.
+    A `ConfigError` if a keyword is no such field, or a value is not allowed.
     """
     said = {each.name: getattr(options, each.name) for each in fields(SimulateOptions) if each.name != "layout"}
     said |= {each.name: getattr(options.layout, each.name) for each in fields(LayoutOptions)}
@@ -271,10 +265,7 @@ class SimaiOverlap:
 def parse_overlap(text: str) -> SimaiOverlap:
     """Read ``tp=0.5,dp=1,pp=0.5``.
 
-    Raises
-    ------
-    ConfigError
-        If it is not of that form, a group is unknown or given twice, or a share is not allowed.
+    A `ConfigError` if it is not of that form, a group is unknown or given twice, or a share is not allowed.
     """
     known = [field.name for field in fields(SimaiOverlap)]
     shares: dict[str, float] = {}

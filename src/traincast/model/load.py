@@ -42,10 +42,7 @@ def find_model(name: str) -> str | None:
 def builtin_table(name: str) -> dict[str, Any]:
     """Return the values of a built-in model as `traincast.model.table.model_from_table` takes them.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such model.
+    An `UnknownNameError` if there is no such model.
     """
     found = find_model(name)
     if found is None:

@@ -53,12 +53,7 @@ def choose(
     """Load the cluster that is named, by default `DEFAULT_CLUSTER`, and put the options on it.
 
     A cluster may be given though nobody named it (`cluster_assumed`), with the files of an earlier run that said it
-    among others (`described_by`).
-
-    Raises
-    ------
-    TraincastError
-        If the cluster is not known or cannot be read.
+    among others (`described_by`). A `TraincastError` if the cluster is not known or cannot be read.
     """
     files = [each for each in described_by if each.format in DESCRIPTIONS]
     if isinstance(cluster, Cluster):
@@ -74,10 +69,7 @@ def choose(
 def recorded_simulation(workload: Workload, chosen: Chosen) -> Result:
     """Simulate a workload; the result holds its inputs and its run.
 
-    Raises
-    ------
-    TraincastError
-        If the workload cannot run.
+    A `TraincastError` if the workload cannot run.
     """
     result = simulate(workload, chosen.setting)
     record = RunRecord(
@@ -93,10 +85,7 @@ def recorded_simulation(workload: Workload, chosen: Chosen) -> Result:
 def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oom: bool = False) -> Result:
     """Forecast a job as it was described; the result holds its job, its inputs and its run.
 
-    Raises
-    ------
-    TraincastError
-        If the job cannot be described or cannot run.
+    A `TraincastError` if the job cannot be described or cannot run.
     """
     # What forecasts need is not loaded to simulate a file.
     from traincast.simulation.forecast import forecast
@@ -123,10 +112,7 @@ def decide(
 ) -> tuple[Draft, JobRequest | Job, Job, tuple[InputFile, ...]]:
     """Decide what a job leaves open; return it as it was said, as it is asked for and as decided, and its files.
 
-    Raises
-    ------
-    TraincastError
-        If the job cannot be described.
+    A `TraincastError` if the job cannot be described.
     """
     draft = job if isinstance(job, Draft) else Draft()
     request = draft.request() if isinstance(job, Draft) else job
@@ -141,12 +127,7 @@ def decide(
 def record_of(result: Result, shown: str = "result.json") -> RunRecord:
     """Return what a result of this version or an older one was made from; `shown` is its file, for messages.
 
-    Raises
-    ------
-    FormatError
-        If it does not hold that.
-    TraincastError
-        If what it holds is damaged.
+    A `FormatError` if it does not hold that; a `TraincastError` if what it holds is damaged.
     """
     if result.run is None:
         raise FormatError("does not hold what it was made from (key run); its version did not write it", shown)
@@ -156,10 +137,7 @@ def record_of(result: Result, shown: str = "result.json") -> RunRecord:
 def unchanged_files(inputs: Sequence[InputFile], shown: str = "result.json") -> list[Path]:
     """Return the paths of the files of a workload, which must be what they were.
 
-    Raises
-    ------
-    FormatError
-        If there are none, or one cannot be read or has other bytes now.
+    A `FormatError` if there are none, or one cannot be read or has other bytes now.
     """
     files = [each for each in inputs if each.format not in DESCRIPTIONS]
     if not files:

@@ -157,10 +157,7 @@ def _split(job: Job) -> tuple[int, ...]:
 def _half(job: Job, **degrees: int) -> Job:
     """Return the job with half the replicas, each with twice the microbatches, and other degrees.
 
-    Raises
-    ------
-    InfeasibleError
-        If the replicas cannot be halved or the degrees do not divide.
+    An `InfeasibleError` if the replicas cannot be halved or the degrees do not divide.
     """
     parallel = job.parallel
     if parallel.dp % 2:

@@ -236,10 +236,7 @@ def read_constants(text: str) -> list[FamilyConstants]:
 def load_constants(path: str) -> list[FamilyConstants]:
     """Return the rows of a constants file of the user's.
 
-    Raises
-    ------
-    FormatError
-        If it cannot be read, has other columns, or a number in it is wrong.
+    A `FormatError` if it cannot be read, has other columns, or a number in it is wrong.
     """
     text = read_text(Path(path))
     header = text.partition("\n")[0].strip().split(",")
