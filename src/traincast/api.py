@@ -277,7 +277,10 @@ def convert(
     >>> traincast.convert("job.toml", "workload.txt", "aicb").files  # doctest: +SKIP
     """
     writer = WRITERS.get(to)
-    chosen, target = writer.chosen(choices), Path(out)
+    if isinstance(source, (str, PathLike)) and Path(source).suffix == ".toml":
+        source = read_job_file(str(source))
+    said = source.convert.get(writer.name, {}) if isinstance(source, Draft) else {}
+    chosen, target = writer.chosen({**said, **choices}), Path(out)
     if writer.one_file and not force:
         refuse_existing(target)
     run = _run_for(writer, source, options or SimulateOptions(), engine)
@@ -309,8 +312,6 @@ def _run_for(
             return run_of_job(record.draft(), chosen, writer)
         layout = record.options.layout if options.layout == LayoutOptions() else options.layout
         return run_of_workload(read(unchanged_files(record.inputs), layout), chosen, writer)
-    if isinstance(source, (str, PathLike)) and Path(source).suffix == ".toml":
-        source = read_job_file(str(source))
     if isinstance(source, (Job, JobRequest, Draft)):
         if options.layout != LayoutOptions():
             raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")

@@ -8,7 +8,7 @@ Letters: N operations, T template operations, U distinct communications.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -39,6 +39,28 @@ class ComputeCost:
     """Seconds by class of work of each template operation; empty where it was not worked out here."""
 
 
+@dataclass(slots=True)
+class OperatorSeconds:
+    """What an operator call takes in a step: alone on a GPU, by the factors of its class of work and framework."""
+
+    gpu: Gpu
+    factors: CostFactors
+    compute_factor: float = 1.0
+    """That of the framework."""
+    _known: dict[OperatorCall, tuple[OperatorTime, str]] = field(default_factory=dict)
+
+    def alone(self, call: OperatorCall) -> tuple[OperatorTime, str]:
+        """Return its time by itself and its class of work."""
+        if call not in self._known:
+            self._known[call] = estimate_operator(call, self.gpu), FAMILIES.get(call.family).cost_class(call)
+        return self._known[call]
+
+    def of(self, call: OperatorCall, count: float = 1.0) -> float:
+        """Return the seconds of so many of it in a step."""
+        time, name = self.alone(call)
+        return count * time.time_s * self.factors.of(name) * self.compute_factor
+
+
 def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: float = 1.0) -> ComputeCost:
     """Put a time on the computations of a table that carry operator calls.
 
@@ -48,7 +70,7 @@ def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_facto
     duration_T, provenance_T = ops.duration_s_T.copy(), ops.provenance_T.copy()
     flops_T, bytes_T, overlap_T = ops.flops_T.copy(), ops.bytes_moved_T.copy(), list(ops.overlap_shares_T)
     shares: list[Mapping[str, float]] = []
-    known: dict[OperatorCall, tuple[OperatorTime, str]] = {}
+    cost = OperatorSeconds(gpu, factors, compute_factor)
     for row, calls in enumerate(ops.calls_T):
         if calls is None:
             shares.append({})
@@ -57,10 +79,8 @@ def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_facto
         bound: dict[str, float] = {}
         flops = moved = 0.0
         for call, count in calls:
-            if call not in known:
-                known[call] = estimate_operator(call, gpu), FAMILIES.get(call.family).cost_class(call)
-            time, name = known[call]
-            time_s = count * time.time_s * factors.of(name) * compute_factor
+            time, name = cost.alone(call)
+            time_s = cost.of(call, count)
             of_class[name] = of_class.get(name, 0.0) + time_s
             bound[time.bound] = bound.get(time.bound, 0.0) + time_s
             flops += count * time.flops

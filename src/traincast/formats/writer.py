@@ -12,6 +12,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.job import Job
 from traincast.names import find_name, known_names
 from traincast.registry import Registry
+from traincast.workload.ops import OperatorCall
 from traincast.workload.program import Program, Timeline
 from traincast.workload.workload import Workload
 
@@ -32,6 +33,8 @@ class Run:
     """Every operation of all ranks, of a writer that needs the step."""
     timeline: Timeline | None = None
     """When each operation ran."""
+    call_s: Callable[[OperatorCall, float], float] | None = None
+    """Seconds of so many equal operator calls of the job, for formats that show single ones."""
 
     def described_job(self) -> Job:
         """Return the job.
@@ -46,6 +49,12 @@ class Run:
                 "describes no job, only a workload; give a job file or the result of a forecast", self.name
             )
         return self.job
+
+    def calls_s(self, calls: Mapping[OperatorCall, float]) -> float:
+        """Return what operator calls of the job take one after the other, each as often as it is said."""
+        if self.call_s is None:
+            raise FormatError("has no estimated operators; give a job file or the result of a forecast", self.name)
+        return sum(self.call_s(call, count) for call, count in calls.items())
 
     def simulated(self) -> tuple[Program, Timeline]:
         """Return every operation of all ranks and when it ran; of a writer that did not ask for them it is a fault."""

@@ -45,6 +45,8 @@ class Draft:
     """Field to what says it, or why nothing does."""
     inputs: tuple[InputFile, ...] = ()
     """The files that say it."""
+    convert: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    """Options of the writers of formats, by their name (``traincast convert``)."""
 
     def __post_init__(self) -> None:
         """Take fields under their old names."""
@@ -63,6 +65,7 @@ class Draft:
             notes=(*(note for note in self.notes if note.code not in settled), *over.notes),
             warnings=(*self.warnings, *self._contradictions(over), *over.warnings),
             finish=over.finish or self.finish,
+            convert={**self.convert, **over.convert},
         )
 
     def _contradictions(self, over: "Draft") -> tuple[Note, ...]:

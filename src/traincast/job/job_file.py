@@ -20,11 +20,11 @@
     [software]
     framework = "megatron-core-2025"
 
-`TEMPLATE` lists every key.
+`TEMPLATE` lists every key. A section ``[convert.NAME]`` has options of the writer of a format for ``traincast convert``.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -77,11 +77,12 @@ def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
     types = {"name": str} | {field.name: field.type for field in fields(JobRequest)}
     given: dict[str, Any] = {}
     for section, table in document.items():
-        if section != "model" and section not in SECTIONS:
-            raise ConfigError(f"is no section; {known_names(section, ['model', *SECTIONS])} (in {shown})", section)
+        if section not in ("model", "convert", *SECTIONS):
+            known = known_names(section, ["model", *SECTIONS, "convert"])
+            raise ConfigError(f"is no section; {known} (in {shown})", section)
         if not isinstance(table, Mapping):
             raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", section)
-        if section == "model":
+        if section in ("model", "convert"):
             continue
         for key, raw in _under_new_names(section, table, shown).items():
             place = f"{section}.{key}"
@@ -93,7 +94,32 @@ def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
                 raise ConfigError(f"{error} (in {shown})", place) from None
     cluster = given.pop("name", None)
     beside = _beside(cluster, shown)
-    return Draft(model=_model(document.get("model"), shown), cluster=beside, fields=given)
+    convert = {name: _choices(name, table, shown) for name, table in document.get("convert", {}).items()}
+    return Draft(model=_model(document.get("model"), shown), cluster=beside, fields=given, convert=convert)
+
+
+def _choices(writer: str, table: Any, shown: str) -> dict[str, str]:  # noqa: ANN401
+    """Return options of a writer as the command line would have them: a table as ``KEY=VALUE,...``."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", f"convert.{writer}")
+    return {name: _as_text(value, shown) for name, value in table.items()}
+
+
+def _as_text(value: Any, shown: str) -> str:  # noqa: ANN401
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={each}" for key, each in _flat(value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    found = Path(shown).parent / str(value)
+    return str(found) if isinstance(value, str) and found.is_file() else str(value)
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def _under_new_names(section: str, table: Mapping[str, Any], shown: str) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ from traincast.estimate.factors import shipped_factors
 from traincast.formats.writer import Run, Writer
 from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
-from traincast.simulation.job_step import estimated_work, placed, run_job
+from traincast.simulation.job_step import estimated_work, operator_seconds, placed, run_job
 from traincast.simulation.recorded import Chosen, decide
 from traincast.simulation.simulate import timed
 from traincast.simulation.step import Step
@@ -18,13 +18,14 @@ def run_of_job(job: Draft | JobRequest | Job, chosen: Chosen, writer: Writer) ->
     setting = replace(chosen.setting, unfold=True)
     draft, _, decided, _ = decide(job, setting.cluster)
     name = draft.inputs[0].path if draft.inputs else decided.model.name
+    factors = shipped_factors().for_job(setting.cluster.gpu, decided.framework.name)
     if writer.needs_step:
-        run = _run_of(run_job(decided, setting).step, name, decided)
+        run = _run_of(run_job(decided, setting, factors).step, name, decided)
     else:
         cluster, _ = placed(decided, setting)
-        factors = shipped_factors().for_job(cluster.gpu, decided.framework.name)
         workload, _ = estimated_work(decided, cluster.gpu, factors, cluster.ranks_per_node)
         run = Run(name=name, workload=workload, cluster=cluster, job=decided)
+    run = replace(run, call_s=operator_seconds(decided, setting.cluster.gpu, factors).of)
     return replace(run, workload=replace(run.workload, warnings=(*draft.warnings, *run.workload.warnings)))
 
 

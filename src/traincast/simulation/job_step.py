@@ -6,7 +6,7 @@ import numpy as np
 
 from traincast.diagnostics import Note
 from traincast.estimate.factors import CostFactors, host_class, shipped_factors, with_factors
-from traincast.estimate.program import ComputeCost, estimate_compute
+from traincast.estimate.program import ComputeCost, OperatorSeconds, estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
@@ -72,12 +72,21 @@ def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int
     A `TraincastError` if the job cannot run.
     """
     workload = build_workload(with_factors(job, factors), plan_of(job), ranks_per_node)
-    compute = estimate_compute(workload.ops, gpu, factors, job.framework.compute_factor * factors.of("compute"))
+    compute = estimate_compute(workload.ops, gpu, factors, _compute_factor(job, factors))
     columns = zip(compute.ops.cost_class_T.tolist(), compute.ops.kind_T.tolist(), strict=True)
     host_T = [factors.of(host_class(CostClass(each))) if kind == Kind.GAP else 1.0 for each, kind in columns]
     ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * np.array(host_T))
     transfer = {group: factors.of(name) for group, name in TRANSFER_CLASS.items()}
     return replace(workload, ops=ops, transfer_factor=transfer), compute
+
+
+def operator_seconds(job: Job, gpu: Gpu, factors: CostFactors) -> OperatorSeconds:
+    """Return what tells the time of single operator calls in a step of a job."""
+    return OperatorSeconds(gpu, factors, _compute_factor(job, factors))
+
+
+def _compute_factor(job: Job, factors: CostFactors) -> float:
+    return job.framework.compute_factor * factors.of("compute")
 
 
 def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:

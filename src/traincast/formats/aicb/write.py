@@ -1,0 +1,218 @@
+"""Write a job as an AICB/SimAI workload, with AICB's conventions and our compute times.
+
+Source: aliyun/aicb, ``workload_generator/SimAI_training_workload_generator.py`` (``dump_file``).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from traincast.diagnostics import Note
+from traincast.errors import ConfigError, FormatError
+from traincast.formats.aicb.conventions import GENERATIONS, Conventions, is_transformer
+from traincast.formats.aicb.rows import RowWriter
+from traincast.formats.aicb.times import ComputeTimes, EstimatedTimes, MeasuredTimes, parse_times, read_aiob
+from traincast.formats.values import whole
+from traincast.formats.writer import WRITERS, Run, Writer, WriterOption, Written
+from traincast.job.job import Job
+from traincast.model.structure import Blocks, last_blocks, layer_blocks
+from traincast.schedules.check import plan_of
+from traincast.units import counted
+from traincast.workload.build.stage import stages_of
+
+_NEWEST = "pp_comm"
+
+
+def write(run: Run, options: Mapping[str, str]) -> Written:
+    """Return the workload of a job."""
+    job, generation = run.described_job(), GENERATIONS[options["generation"]]
+    if options["moe_rows"]:
+        generation = replace(generation, dispatch_rows=_dispatch_rows(options["moe_rows"]))
+    _refuse(job, run.name)
+    stages = stage_layers(job)
+    stage = _chosen_stage(stages, options["stage"])
+    conventions = Conventions(job, generation, stages[stage])
+    head = last_blocks(job.model, with_embedding=True)
+    writer = RowWriter(conventions, _times(run, conventions, options["times"]), head)
+    lines = writer.lines()
+    header = _header(conventions, options["vpp"])
+    text = "".join(f"{line}\n" for line in (header, len(lines), *(line.text() for line in lines)))
+    return Written([(f"{job.model.name}.txt", [text.encode()])], tuple(_lost(conventions, stages, stage, options)))
+
+
+def _dispatch_rows(said: str) -> int:
+    if said not in ("5", "7"):
+        raise ConfigError(f"is {said!r}; it must be 5 or 7", "option moe_rows")
+    return int(said)
+
+
+def stage_layers(job: Job) -> list[tuple[Blocks, ...]]:
+    """Return the layers of each pipeline stage of a job, over all its virtual stages."""
+    stages: list[tuple[Blocks, ...]] = [()] * job.parallel.pp
+    begin = 0
+    for stage, layers in zip(plan_of(job).placement[0], job.layers_Q, strict=True):
+        stages[stage] += tuple(layer_blocks(job.model, layer) for layer in range(begin, begin + layers))
+        begin += layers
+    return stages
+
+
+def _chosen_stage(stages: Sequence[tuple[Blocks, ...]], said: str) -> int:
+    """Return the stage whose layers are written: the one that is said, else the first of those that most are like."""
+    if not said:
+        kinds = [tuple(Counter(layers).items()) for layers in stages]
+        return kinds.index(Counter(kinds).most_common(1)[0][0])
+    try:
+        return whole(said, least=0, most=len(stages) - 1)
+    except ValueError as problem:
+        raise ConfigError(str(problem), "option stage") from None
+
+
+def _header(conventions: Conventions, said_vpp: str) -> str:
+    """Return the first line; with sequence parallelism a message is a quotient, which AICB writes as a float."""
+    generation, parallel = conventions.generation, conventions.job.parallel
+    message: float = conventions.activation_bytes
+    words = [
+        f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: {parallel.tp}",
+        f"ep: {parallel.ep}",
+        f"pp: {parallel.pp}",
+        *([f"vpp: {_virtual_stages(conventions, said_vpp)}"] if generation.says_vpp else []),
+        f"ga: {parallel.microbatches}",
+        f"all_gpus: {parallel.world_size}",
+        "checkpoints: 0 checkpoint_initiates: 0",
+    ]
+    if generation.says_messages:
+        message = message / parallel.tp if conventions.sequence_parallel else message
+        words.append(f"pp_comm: {message if parallel.pp > 1 else 0}")
+    return " ".join(words)
+
+
+def _virtual_stages(conventions: Conventions, said: str) -> int:
+    """Return ``vpp``: what is said, else that of a job that has virtual stages, else as AICB does the stage's layers."""
+    if not said:
+        vpp = conventions.job.parallel.vpp
+        return vpp if vpp > 1 else len(conventions.layers)
+    try:
+        return whole(said, least=1)
+    except ValueError as problem:
+        raise ConfigError(str(problem), "option vpp") from None
+
+
+def _times(run: Run, conventions: Conventions, said: str) -> ComputeTimes:
+    if not said:
+        return EstimatedTimes(conventions, run.calls_s, run.cluster.ranks_per_node)
+    written_out = "=" in said
+    times = parse_times(said, "option times") if written_out else read_aiob(Path(said))
+    return MeasuredTimes(conventions, times, "option times" if written_out else said)
+
+
+def _refuse(job: Job, name: str) -> None:
+    """Refuse what AICB has no rows for, with what to do."""
+    parallel, model = job.parallel, job.model
+    odd = next((layer for layer in range(model.layers) if not is_transformer(layer_blocks(model, layer))), None)
+    moe = model.experts is not None
+    reasons = {
+        f"layer {odd} is {' and '.join(model.names_of(odd or 0))}; AICB has attention and MLP or experts": odd is not None,
+        f"AICB has no context parallelism; the job has cp {parallel.cp}": parallel.cp > 1,
+        "AICB has no rows for ZeRO stage 3, which gathers parameters in each pass; write aicb-physical": job.zero == 3,
+        "AICB trains all weights; the job trains low-rank adapters": job.task == "lora",
+        "AICB writes experts with sequence parallelism only; set sequence_parallel": moe
+        and parallel.tp > 1
+        and not job.sequence_parallel,
+        f"AICB splits every expert over tp {parallel.tp}; the job has etp {parallel.expert_tp} (set etp = tp)": moe
+        and parallel.expert_tp != parallel.tp,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise FormatError(f"cannot be written as an AICB workload: {reason}", name)
+
+
+def _lost(
+    conventions: Conventions, stages: Sequence[tuple[Blocks, ...]], stage: int, options: Mapping[str, str]
+) -> Iterator[Note]:
+    """Say where the rows are not the job."""
+    job, parallel = conventions.job, conventions.job.parallel
+    dense, experts = conventions.elements.all - conventions.elements.experts, conventions.elements.experts
+    real = max(each.weights().dense for each in stages_of(job, 8)) if parallel.vpp == 1 else 0
+    yield Note(
+        "aicb-parameters",
+        f"AICB exchanges gradients and parameters of {dense:,} dense and {experts:,} experts' parameters on a rank, in "
+        f"every stage alike, with embedding and LM head; it counts no gates, all heads of keys and values, and the "
+        f"embedding {conventions.generation.embedding_copies} times"
+        + (f" (the largest stage has {real:,} dense ones)" if real else ""),
+    )
+    if len({tuple(Counter(layers).items()) for layers in stages}) > 1:
+        numbers = ", ".join(str(len(layers)) for layers in stages)
+        text = f"AICB's stages are alike; the job's have {numbers} layers, and not all of the same kinds"
+        yield Note("aicb-one-stage", f"{text}: every stage gets the {counted(len(stages[stage]), 'layer')} of stage {stage}")
+    vpp = _virtual_stages(conventions, options["vpp"])
+    if conventions.generation.says_vpp and vpp != parallel.vpp:
+        text = f"the header says vpp {vpp}, AICB's layers of a stage, and the job has {parallel.vpp}"
+        yield Note("aicb-vpp", f"{text} (--option vpp={parallel.vpp})")
+    elif not conventions.generation.says_vpp and parallel.vpp > 1:
+        yield Note("aicb-vpp", f"the header has no vpp; the job has {parallel.vpp} (read it with --vpp)")
+    if not options["times"]:
+        yield Note("aicb-host", "host time of a step and of launches has no row; computations are those of the GPU")
+    for code, holds, text in _departures(conventions):
+        if holds:
+            yield Note(code, text)
+
+
+def _departures(conventions: Conventions) -> tuple[tuple[str, bool, str], ...]:
+    """Return what AICB writes of every job alike, and whether this one is another."""
+    job, model, parallel = conventions.job, conventions.job.model, conventions.job.parallel
+    split = conventions.sequence_parallel
+    what = "the reduce-scatter of a column's input gradient with 0 bytes" if split else "no all-reduce of input gradients"
+    again = job.recompute == "full" or {"mlp", "moe", "shared_experts", "mla_up_proj"} & {*job.recomputed_modules}
+    return (
+        ("aicb-backward", parallel.tp > 1, f"AICB writes {what}, so backward passes communicate less over tp"),
+        ("aicb-optimizer", job.zero != 1, f"AICB writes a distributed optimizer; the job has zero {job.zero}"),
+        ("aicb-overlap", job.overlap_grad_reduce, "that gradients are reduced beside the backward pass has no word"),
+        ("aicb-recompute", bool(again) and parallel.tp > 1, "communications that are recomputed are not repeated"),
+        (
+            "aicb-tied",
+            model.tied_embeddings and parallel.pp > 1,
+            "embedding_grads has the bytes of an activation over tp; the job's first and last stage sum up a table",
+        ),
+        ("aicb-mtp", model.mtp_layers > 0, f"{counted(model.mtp_layers, 'MTP layer')} left out"),
+        (
+            "aicb-precision",
+            job.precision != "bf16" and job.precision != "fp16",
+            f"AICB's sizes are those of 2-byte activations and parameters and 4-byte gradients; precision {job.precision}",
+        ),
+        (
+            "aicb-schedule",
+            job.schedule not in ("1f1b", "interleaved"),
+            f"a file has no schedule; the job's is {job.schedule} (read it with --schedule)",
+        ),
+        ("aicb-imbalance", job.expert_imbalance > 1, "experts get equal numbers of tokens (read it with --expert-imbalance)"),
+    )
+
+
+WRITERS.register("aicb")(
+    Writer(
+        name="aicb",
+        title="AICB/SimAI workload",
+        write=write,
+        one_file=True,
+        needs_job=True,
+        options=(
+            WriterOption(
+                name="generation",
+                help="Which AICB: v1.1 (2024-09), vpp (2024-11: the header has vpp) or pp_comm (since 2024-12).",
+                default=_NEWEST,
+                choices=tuple(GENERATIONS),
+            ),
+            WriterOption(
+                name="moe_rows",
+                help="Rows of a layer with experts: 5 as Megatron Core 0.13 dispatches, 7 as before; by generation.",
+            ),
+            WriterOption(
+                name="times",
+                help="Measured times instead of ours: a file of AIOB's, or SECTION=US,... with its sections.",
+            ),
+            WriterOption(name="vpp", help="Virtual stages in the header; by default the job's, else one per layer."),
+            WriterOption(name="stage", help="Pipeline stage whose layers are written; by default the commonest."),
+        ),
+    )
+)
