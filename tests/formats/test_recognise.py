@@ -32,7 +32,7 @@ KNOWN = [
     ),
     pytest.param("S.conf", "ENABLE_QCN 1\n\nCC_MODE 1\nRATE_AI 50Mb/s\n", "simai-ns3", "NS3", "[fabric]", id="ns3"),
     pytest.param(
-        "t.txt", "train_iter:10\nEmb:\n    time_gpu_max: 5\n", "aicb-times", "AICB measured", "generator", id="aiob"
+        "t.txt", "train_iter:10\nEmb:\n    time_gpu_max: 5\n", "aicb-times", "AICB measured", "--to aicb", id="aiob"
     ),
     pytest.param("j.toml", '[model]\nname = "llama3-8b"\n', "job", "job", "traincast predict", id="job"),
     pytest.param("m.toml", "layers = 2\nhidden = 64\n", "model", "model", "--model FILE", id="model"),

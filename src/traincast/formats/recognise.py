@@ -76,8 +76,7 @@ _TOLD: tuple[tuple[Callable[[str], object], Known], ...] = (
         Known(
             "aicb-times",
             "kernel times that AICB measured (AIOB)",
-            "no command takes it: give it to AICB's generator (--comp_filepath), and the workload that this writes to "
-            "traincast simulate",
+            "traincast convert JOB OUT --to aicb --option times=FILE writes a workload with them",
         ),
     ),
     (

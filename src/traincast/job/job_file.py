@@ -20,7 +20,7 @@
     [software]
     framework = "megatron-core-2025"
 
-`TEMPLATE` lists every key. A section ``[convert.NAME]`` has options of the writer of a format for ``traincast convert``.
+`TEMPLATE` lists every key. A section ``[convert.NAME]`` has options of a format's writer for ``traincast convert``.
 """
 
 import re

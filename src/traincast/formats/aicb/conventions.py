@@ -158,22 +158,25 @@ _MLP_OUT = ("linear_fc2", "mlp_bda", "post_mlp_layernorm")
 
 def row_of(module: str, conventions: Conventions, layer: Blocks) -> str:
     """Return the row that stands for a module of a layer, which has the name that Megatron Core gives it."""
-    end = module.rpartition(".")[2]
-    latent, split = conventions.latent, conventions.sequence_parallel
+    end, split = module.rpartition(".")[2], conventions.sequence_parallel
     if module.startswith("self_att") or "attn" in end or end == "input_layernorm":
-        if not split:
-            return attention_row(latent)
-        if end in _AFTER_SCORES:
-            return "attention_row" if latent is None else "attention_o_row"
-        if latent is None:
-            return "attention_column"
-        row = _LATENT_ROWS.get(end, "attention_kv_column")
-        return "attention_q_column" if latent.q_rank is None and row == "attention_linear_q_lora" else row
+        return _row_of_attention(end, conventions.latent) if split else attention_row(conventions.latent)
     if has_experts(layer) and "shared_experts" not in module:
         return "mlp_moelayer"
     if not split:
         return "mlp_layer"
     return "mlp_row" if end in _MLP_OUT else "mlp_column"
+
+
+def _row_of_attention(end: str, latent: Latent | None) -> str:
+    if end in _AFTER_SCORES:
+        return "attention_row" if latent is None else "attention_o_row"
+    if latent is None:
+        return "attention_column"
+    # Queries that are not compressed have the norm of the input in their own row.
+    first = "attention_linear_q_lora" if latent.q_rank else "attention_q_column"
+    row = _LATENT_ROWS.get(end, "attention_kv_column")
+    return first if row == "attention_linear_q_lora" else row
 
 
 def attention_row(latent: Latent | None) -> str:

@@ -21,7 +21,8 @@ from traincast.formats.aicb.times import ComputeTimes, Times
 from traincast.model.structure import Blocks
 
 _PROCESS_NS = 100
-_NOTHING = ("NONE", 0)
+_NONE = "NONE"
+_NOTHING = (_NONE, 0)
 _FLAG_BYTES = 4
 """Of what the optimizer's ranks agree on, and of each token in the loss."""
 
@@ -142,7 +143,7 @@ class RowWriter:
         sent = own if conventions.latent is None else int(own * FP8_SHARE)
         alone = parallel.tp == parallel.ep == 1
         counts = 2 * parallel.ep * experts.experts * parallel.tp
-        yield self._said("NONE" if alone else "ALLGATHER", counts), _NOTHING
+        yield self._said(_NONE if alone else "ALLGATHER", counts), _NOTHING
         yield self._ep(sent), self._ep(own)
         yield self._tp("ALLGATHER", routed), self._tp("REDUCESCATTER", routed)
         yield self._tp("REDUCESCATTER", routed), self._tp("ALLGATHER", routed)
@@ -171,10 +172,11 @@ class RowWriter:
         yield from (Line(f"optimizer{each}", nothing, ("ALLREDUCE", _FLAG_BYTES)) for each in (1, 2, 3, 4))
 
     def _tp(self, token: str, size: int) -> Communication:
-        return self._said(token if self.conventions.tp > 1 else "NONE", size)
+        return self._said(token if self.conventions.tp > 1 else _NONE, size)
 
     def _ep(self, size: int) -> Communication:
-        return self._said("ALLTOALL_EP" if self.conventions.job.parallel.ep > 1 else "NONE", size)
+        return self._said("ALLTOALL_EP" if self.conventions.job.parallel.ep > 1 else _NONE, size)
 
     def _said(self, token: str, size: int) -> Communication:
-        return token, 0 if token == "NONE" and not self.conventions.generation.sizes_without_group else size
+        kept = token != _NONE or self.conventions.generation.sizes_without_group
+        return token, size if kept else 0

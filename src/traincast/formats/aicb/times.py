@@ -82,7 +82,7 @@ class MeasuredTimes:
     place: str
     """Where they stand, for messages."""
 
-    def of(self, row: str, layer: Blocks) -> Times:
+    def of(self, row: str, layer: Blocks) -> Times:  # noqa: ARG002 all layers of AICB's are alike
         """Return half of a sum where a half of the layer has two rows; recomputed attention runs twice forward."""
         whole = self._exact(row) or self._sum("mlp" if row.startswith("mlp") else "atten")
         if not self.conventions.sequence_parallel:
@@ -195,7 +195,7 @@ class EstimatedTimes:
             self._known[key] = self._times(own, 0.0 if final else self._recomputed)
         return self._known[key]
 
-    def embedding(self, before: str | None) -> Times:
+    def embedding(self, before: str | None) -> Times:  # noqa: ARG002 every microbatch takes as long
         """Return the lookup and the gradient of its table, which is one of weights."""
         forward, backward, weights = self._times(self._parts(FIRST_BLOCKS))
         return Times(forward, 0, backward + weights)
@@ -218,7 +218,7 @@ class EstimatedTimes:
         job = self.conventions.job
         if job.recompute != "full":
             return 0.0
-        layers = max(1, max(job.layers_Q))
+        layers = max(1, *job.layers_Q)
         return 1.0 if job.recompute_layers is None else min(1.0, job.recompute_layers / layers)
 
     def _parts(self, blocks: Blocks) -> list[Part]:

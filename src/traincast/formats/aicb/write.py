@@ -13,6 +13,7 @@ from traincast.errors import ConfigError, FormatError
 from traincast.formats.aicb.conventions import GENERATIONS, Conventions, is_transformer
 from traincast.formats.aicb.rows import RowWriter
 from traincast.formats.aicb.times import ComputeTimes, EstimatedTimes, MeasuredTimes, parse_times, read_aiob
+from traincast.formats.layout import NODE_RANKS
 from traincast.formats.values import whole
 from traincast.formats.writer import WRITERS, Run, Writer, WriterOption, Written
 from traincast.job.job import Job
@@ -88,7 +89,7 @@ def _header(conventions: Conventions, said_vpp: str) -> str:
 
 
 def _virtual_stages(conventions: Conventions, said: str) -> int:
-    """Return ``vpp``: what is said, else that of a job that has virtual stages, else as AICB does the stage's layers."""
+    """Return ``vpp``: what is said, else that of a job with virtual stages, else as AICB the layers of the stage."""
     if not said:
         vpp = conventions.job.parallel.vpp
         return vpp if vpp > 1 else len(conventions.layers)
@@ -101,7 +102,7 @@ def _virtual_stages(conventions: Conventions, said: str) -> int:
 def _times(run: Run, conventions: Conventions, said: str) -> ComputeTimes:
     if not said:
         return EstimatedTimes(conventions, run.calls_s, run.cluster.ranks_per_node)
-    written_out = "=" in said
+    written_out = "=" in said and not Path(said).is_file()
     times = parse_times(said, "option times") if written_out else read_aiob(Path(said))
     return MeasuredTimes(conventions, times, "option times" if written_out else said)
 
@@ -112,7 +113,8 @@ def _refuse(job: Job, name: str) -> None:
     odd = next((layer for layer in range(model.layers) if not is_transformer(layer_blocks(model, layer))), None)
     moe = model.experts is not None
     reasons = {
-        f"layer {odd} is {' and '.join(model.names_of(odd or 0))}; AICB has attention and MLP or experts": odd is not None,
+        f"layer {odd} is {' and '.join(model.names_of(odd or 0))}; AICB has attention and MLP or experts": odd
+        is not None,
         f"AICB has no context parallelism; the job has cp {parallel.cp}": parallel.cp > 1,
         "AICB has no rows for ZeRO stage 3, which gathers parameters in each pass; write aicb-physical": job.zero == 3,
         "AICB trains all weights; the job trains low-rank adapters": job.task == "lora",
@@ -132,19 +134,21 @@ def _lost(
 ) -> Iterator[Note]:
     """Say where the rows are not the job."""
     job, parallel = conventions.job, conventions.job.parallel
-    dense, experts = conventions.elements.all - conventions.elements.experts, conventions.elements.experts
-    real = max(each.weights().dense for each in stages_of(job, 8)) if parallel.vpp == 1 else 0
+    of_stage = [0] * parallel.pp
+    for at, each in zip(plan_of(job).placement[0], stages_of(job, NODE_RANKS), strict=True):
+        of_stage[at] += int(each.weights().total)
     yield Note(
         "aicb-parameters",
-        f"AICB exchanges gradients and parameters of {dense:,} dense and {experts:,} experts' parameters on a rank, in "
-        f"every stage alike, with embedding and LM head; it counts no gates, all heads of keys and values, and the "
-        f"embedding {conventions.generation.embedding_copies} times"
-        + (f" (the largest stage has {real:,} dense ones)" if real else ""),
+        f"gradients and parameters are those of {conventions.elements.all:,} parameters on every rank, as AICB counts "
+        f"them: embedding (x{conventions.generation.embedding_copies}) and LM head in every stage, no gates, as many "
+        f"heads of keys and values as of queries; the job's ranks have {min(of_stage):,} to {max(of_stage):,}",
     )
     if len({tuple(Counter(layers).items()) for layers in stages}) > 1:
         numbers = ", ".join(str(len(layers)) for layers in stages)
         text = f"AICB's stages are alike; the job's have {numbers} layers, and not all of the same kinds"
-        yield Note("aicb-one-stage", f"{text}: every stage gets the {counted(len(stages[stage]), 'layer')} of stage {stage}")
+        yield Note(
+            "aicb-one-stage", f"{text}: every stage gets the {counted(len(stages[stage]), 'layer')} of stage {stage}"
+        )
     vpp = _virtual_stages(conventions, options["vpp"])
     if conventions.generation.says_vpp and vpp != parallel.vpp:
         text = f"the header says vpp {vpp}, AICB's layers of a stage, and the job has {parallel.vpp}"
@@ -162,10 +166,12 @@ def _departures(conventions: Conventions) -> tuple[tuple[str, bool, str], ...]:
     """Return what AICB writes of every job alike, and whether this one is another."""
     job, model, parallel = conventions.job, conventions.job.model, conventions.job.parallel
     split = conventions.sequence_parallel
-    what = "the reduce-scatter of a column's input gradient with 0 bytes" if split else "no all-reduce of input gradients"
+    what = (
+        "the reduce-scatter of a column's input gradient with 0 bytes" if split else "no all-reduce of input gradients"
+    )
     again = job.recompute == "full" or {"mlp", "moe", "shared_experts", "mla_up_proj"} & {*job.recomputed_modules}
     return (
-        ("aicb-backward", parallel.tp > 1, f"AICB writes {what}, so backward passes communicate less over tp"),
+        ("aicb-backward", parallel.tp > 1, f"AICB writes {what}, so that backward passes communicate less over tp"),
         ("aicb-optimizer", job.zero != 1, f"AICB writes a distributed optimizer; the job has zero {job.zero}"),
         ("aicb-overlap", job.overlap_grad_reduce, "that gradients are reduced beside the backward pass has no word"),
         ("aicb-recompute", bool(again) and parallel.tp > 1, "communications that are recomputed are not repeated"),
@@ -177,15 +183,19 @@ def _departures(conventions: Conventions) -> tuple[tuple[str, bool, str], ...]:
         ("aicb-mtp", model.mtp_layers > 0, f"{counted(model.mtp_layers, 'MTP layer')} left out"),
         (
             "aicb-precision",
-            job.precision != "bf16" and job.precision != "fp16",
-            f"AICB's sizes are those of 2-byte activations and parameters and 4-byte gradients; precision {job.precision}",
+            job.precision not in ("bf16", "fp16"),
+            f"AICB's activations and parameters have 2 bytes, its gradients 4; the job's precision is {job.precision}",
         ),
         (
             "aicb-schedule",
             job.schedule not in ("1f1b", "interleaved"),
             f"a file has no schedule; the job's is {job.schedule} (read it with --schedule)",
         ),
-        ("aicb-imbalance", job.expert_imbalance > 1, "experts get equal numbers of tokens (read it with --expert-imbalance)"),
+        (
+            "aicb-imbalance",
+            job.expert_imbalance > 1,
+            "experts get equal numbers of tokens (read it with --expert-imbalance)",
+        ),
     )
 
 
