@@ -68,7 +68,12 @@ def read_nccl_log(text: str, path: str) -> Iterator[tuple[int, dict[str, str]]]:
     These are ``op ranks nodes size_bytes time_us gpu suspect``, without empty ones. The time is the out-of-place one,
     or the in-place one where there is no other. A time far above the in-place one is marked as suspect, and so is a row
     that was cut short. Several tests may follow each other in a log; where it does not say the operation, the name of
-    the file or else the figures do. A `FormatError` if there is no timing, or the log does not say operation or ranks.
+    the file or else the figures do.
+
+    Raises
+    ------
+    FormatError
+        If there is no timing, or the log does not say operation or ranks.
     """
     tests = _tests(text, path)
     if not any(test.rows for test in tests):

@@ -158,8 +158,12 @@ def free_constants(sample: Timings, *, events: bool = False) -> tuple[str, ...]:
 def fit_constants(sample: Timings, base: FamilyConstants, free: Sequence[str]) -> FamilyConstants:
     """Return constants fitted to measurements, with the number of rows and their errors.
 
-    `base` is where the fit starts, and what the fields that are not `free` keep. A `CalibrationError` if there are
-    fewer than `FEWEST` rows.
+    `base` is where the fit starts, and what the fields that are not `free` keep.
+
+    Raises
+    ------
+    CalibrationError
+        If there are fewer than `FEWEST` rows.
     """
     if len(sample) < FEWEST:
         raise CalibrationError(

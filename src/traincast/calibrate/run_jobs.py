@@ -79,7 +79,12 @@ class _Filling:
 def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
     """Return the job of a row, and what was assumed of it.
 
-    A `ConfigError` if the layout is open; a `FormatError` if a cell has no value that its column can have.
+    Raises
+    ------
+    ConfigError
+        If the layout is open.
+    FormatError
+        If a cell has no value that its column can have.
     """
     filling, found = _Filling(row), framework_of(row)
     if found.assumed:
@@ -318,10 +323,15 @@ def _megatron_year(row: Row) -> int | None:
 def model_from_columns(row: Mapping[str, str]) -> Model:
     """Return the model of a row's columns, any of which may be missing, under the row's own name.
 
-    What the columns leave open is taken from the built-in model of the row's name, or from the family that the name
-    begins with; what they say wins, so that a model cut down to fewer layers is described as it ran. `_as_trained` has
-    what else follows from the row. A `ConfigError` if the model is of a kind that is not described, the shape is
-    incomplete (the message names the columns), or a column is no number.
+    What the columns leave open is taken from the built-in model of the row's name, or from the family that
+    the name begins with; what they say wins, so that a model cut down to fewer layers is described as it ran.
+    `_as_trained` has what else follows from the row.
+
+    Raises
+    ------
+    ConfigError
+        If the model is of a kind that is not described, the shape is incomplete (the message names the
+        columns), or a column is no number.
     """
     name = (row.get("model") or "").strip()
     for pattern, kind in _NOT_DESCRIBED:

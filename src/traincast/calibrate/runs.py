@@ -116,7 +116,10 @@ def read_runs(table: Table, cluster: ClusterLike | None = None) -> Runs:
 def run_of(row: Row, *, timed: bool = True, ran_on: Cluster | None = None) -> MeasuredRun | Skipped:
     """Turn a row into a job with what was measured; in a table of steps (`timed`) each row needs one.
 
-    A `TraincastError` if the row cannot be described: its model or GPU is not known, or a cell is no number.
+    Raises
+    ------
+    TraincastError
+        If the row cannot be described: its model or GPU is not known, or a cell is no number.
     """
     cells = {ALIASES.get(name, name): text for name, text in row.cells.items()}
     row = replace(row, cells=cells)
@@ -224,7 +227,12 @@ def measured_step_s(row: Row, model: Model) -> float | None:
     """Return the measured step in seconds, None where it cannot be told.
 
     It is ``measured_value``, or follows from it by its ``measured_metric``, or stands in ``x_iter_time_s``; any column
-    may be missing. FLOP/s tell a step only beside ``flop_count``. A `FormatError` if a cell is no positive number.
+    may be missing. FLOP/s tell a step only beside ``flop_count``.
+
+    Raises
+    ------
+    FormatError
+        If a cell is no positive number.
     """
     # Without its value a metric says nothing; the step may still stand in a column of its own.
     metric = row.cells.get("measured_metric") if "measured_value" in row.cells else None
@@ -273,7 +281,12 @@ def _without_step(row: Row) -> str:
 def job_of_run(run: MeasuredRun) -> Job:
     """Return the job of a run.
 
-    An `InfeasibleError` if its layout cannot be run; a `TraincastError` if it cannot be described.
+    Raises
+    ------
+    InfeasibleError
+        If its layout cannot be run.
+    TraincastError
+        If it cannot be described.
     """
     request = run.request
     if not run.stage_layers:

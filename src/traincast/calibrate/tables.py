@@ -155,8 +155,12 @@ class Columns:
 def read_table(path: Path) -> Table:
     """Read a CSV file with a header (perhaps packed with gzip), or a log of nccl-tests.
 
-    A log has the columns ``op ranks nodes size_bytes time_us gpu suspect``. A `FormatError` if the file cannot be read,
-    is neither, or has no rows.
+    A log has the columns ``op ranks nodes size_bytes time_us gpu suspect``.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be read, is neither, or has no rows.
     """
     shown = str(path)
     text = decoded(unpacked(read_bytes(path, MOST_TABLE_BYTES), shown, MOST_TABLE_BYTES), shown, encoding="utf-8-sig")

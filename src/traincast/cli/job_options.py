@@ -57,9 +57,14 @@ def job_of(
 
     `words` are the path of a job file, or with `like` the pasted flags of that framework; where they name a result, its
     job is `recorded`. `values` are those of all flags by field, None where not given. With `strict` pasted flags that
-    are unknown, and GPUs that are not what the launcher starts, are refused. A `click.UsageError` if several files are
-    given, or what every job needs is neither in the file, the pasted flags nor the options; a `TraincastError` if the
-    file or a flag cannot be read.
+    are unknown, and GPUs that are not what the launcher starts, are refused.
+
+    Raises
+    ------
+    click.UsageError
+        If several files are given, or what every job needs is neither in the file, the pasted flags nor the options.
+    TraincastError
+        If the file or a flag cannot be read.
     """
     said = _said(cluster, values)
     draft = (_found(words, like, strict=strict) if recorded is None else recorded).under(said)
@@ -88,7 +93,10 @@ def naming_unknown_flags(draft: Draft) -> Iterator[None]:
 def recorded_job(record: "RunRecord") -> Draft:
     """Return the job of a recorded forecast, for options to win over.
 
-    A `ConfigError` if the result is no forecast, or its job was decided in Python, where no option can win.
+    Raises
+    ------
+    ConfigError
+        If the result is no forecast, or its job was decided in Python, where no option can win.
     """
     draft = record.draft()
     if isinstance(draft, Draft):

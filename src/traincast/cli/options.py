@@ -418,7 +418,10 @@ def on_command_line(values: Mapping[str, Any]) -> dict[str, Any]:
 def recorded_run(words: Sequence[str | Path]) -> "RunRecord | None":
     """Return what a result was made from, where it is the only word; None where the words are something else.
 
-    A `TraincastError` if it is a result that does not hold that, or is damaged.
+    Raises
+    ------
+    TraincastError
+        If it is a result that does not hold that, or is damaged.
     """
     path = Path(words[0]) if len(words) == 1 else Path()
     # Asked of the name first, so that a pipe or device is not opened here.

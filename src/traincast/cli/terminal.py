@@ -81,9 +81,15 @@ class _WholeOutput(io.RawIOBase):
 def whole_output() -> Iterator[None]:
     """Let the body print through a standard output that is written whole, or raises.
 
-    Without it ``PYTHONUNBUFFERED`` makes of stdout a raw file, whose short writes nobody checks: what does not fit on a
-    full disk is cut off in silence. A stdout that is no file, of a test for example, stays. An `OutputError` if what
-    was printed cannot be written; a `BrokenPipeError` if nobody reads it any more.
+    Without it ``PYTHONUNBUFFERED`` makes of stdout a raw file, whose short writes nobody checks: what does not
+    fit on a full disk is cut off in silence. A stdout that is no file, of a test for example, stays.
+
+    Raises
+    ------
+    OutputError
+        If what was printed cannot be written.
+    BrokenPipeError
+        If nobody reads it any more.
     """
     kept, stream = sys.stdout, _checked(sys.stdout)
     if stream is None:

@@ -138,8 +138,10 @@ def _flags(table: Mapping[str, Any]) -> Iterator[KnownFlag]:
 def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -> Judgement:
     """Say what becomes of flags (words joined by ``-``, to their values joined by blanks) that are not read.
 
-    A `ConfigError` if a flag makes a job that cannot be described, or some are unknown and `strict` is set; all of them
-    are named.
+    Raises
+    ------
+    ConfigError
+        If a flag makes a job that cannot be described, or some are unknown and `strict` is set; all of them are named.
     """
     by_effect: dict[str, list[str]] = {}
     warnings = []
@@ -195,7 +197,10 @@ class Pasted:
     def text(self, flag: str) -> str:
         """Return the only value of a flag.
 
-        A `ConfigError` if it has none or several; likewise below, if the value is of another kind or out of range.
+        Raises
+        ------
+        ConfigError
+            If it has none or several; likewise below, if the value is of another kind or out of range.
         """
         values = self.flags[flag]
         if len(values) != 1:
@@ -276,8 +281,12 @@ def split_flags(words: Sequence[str], shown: str, table: FlagTable) -> Pasted:
     """Split the words that a training script is given into flags and values.
 
     ``--flag=value`` and ``--flag value`` are the same, and so are ``_`` and ``-`` within a flag. The last of several
-    counts. A flag takes as many values as its framework says, an unknown one all words up to the next flag. A
-    `ConfigError` if a word belongs to no flag, or a shell variable stands where its value is needed.
+    counts. A flag takes as many values as its framework says, an unknown one all words up to the next flag.
+
+    Raises
+    ------
+    ConfigError
+        If a word belongs to no flag, or a shell variable stands where its value is needed.
     """
     flags: dict[str, tuple[str, ...]] = {}
     full: dict[str, int] = {}

@@ -75,7 +75,10 @@ def launch_notes(launch: Launch) -> tuple[Note, ...]:
 def read_launch(words: Sequence[str], shown: str) -> Launch:
     """Take a pasted launch line apart: its words, or one word with the text of a script.
 
-    A `ConfigError` if a quotation does not end.
+    Raises
+    ------
+    ConfigError
+        If a quotation does not end.
     """
     said = read_commands(words, shown)
     variables = dict(said.variables)

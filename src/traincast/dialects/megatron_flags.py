@@ -38,8 +38,12 @@ _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
 def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     """Read a pasted command line of Megatron-LM; `traincast.dialects.draft_like` says how.
 
-    A `ConfigError` if a flag lacks what it needs, has a wrong value, or makes a job that cannot be described; an
-    `InfeasibleError` if layers do not divide into the virtual stages asked for.
+    Raises
+    ------
+    ConfigError
+        If a flag lacks what it needs, has a wrong value, or makes a job that cannot be described.
+    InfeasibleError
+        If layers do not divide into the virtual stages asked for.
     """
     table, launch = flag_table("megatron"), read_launch(words, _SHOWN)
     table.check_script(launch.script)

@@ -183,7 +183,10 @@ def _expert_groups(pasted: Pasted) -> dict[str, int]:
 def moe_layers(text: str, layers: int) -> tuple[int, int]:
     """Read ``2`` or ``([0]*3+[1]*58)`` as plain layers at the start, and one layer in how many has experts.
 
-    A `ConfigError` if it is neither, does not cover the layers, or is a pattern that cannot be described so.
+    Raises
+    ------
+    ConfigError
+        If it is neither, does not cover the layers, or is a pattern that cannot be described so.
     """
     flag = "--moe-layer-freq"
     bare = re.sub(r"[\s'\"]", "", text)
@@ -213,8 +216,12 @@ def moe_layers(text: str, layers: int) -> tuple[int, int]:
 def layers_of_layout(text: str) -> tuple[int, ...]:
     """Read ``Et*3|(tt|)*29,m|L`` as layers per virtual stage, in model order.
 
-    E is the embedding, t a layer, m a multi-token layer, L the loss. A `ConfigError` if it has other letters or does
-    not end.
+    E is the embedding, t a layer, m a multi-token layer, L the loss.
+
+    Raises
+    ------
+    ConfigError
+        If it has other letters or does not end.
     """
     flag = "--pipeline-model-parallel-layout"
     plain = re.sub(r"[\s,'\"]", "", text)

@@ -61,8 +61,12 @@ def is_variable(word: str) -> bool:
 def read_commands(words: Sequence[str], shown: str) -> Commands:
     """Split pasted words into commands.
 
-    One word with blanks in it is the text of a script; several are what a shell has made of a line already. A
-    `ConfigError` if a quotation does not end.
+    One word with blanks in it is the text of a script; several are what a shell has made of a line already.
+
+    Raises
+    ------
+    ConfigError
+        If a quotation does not end.
     """
     if len(words) == 1 and re.search(r"\s", words[0]):
         tokens, directives = _tokens(words[0], shown)

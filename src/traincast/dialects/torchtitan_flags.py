@@ -45,8 +45,14 @@ _FLAVORS = {
 def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     """Read torchtitan's command line, and the configuration file that it names; see `traincast.dialects.draft_like`.
 
-    A `ConfigError` if a setting has a wrong value; a `FormatError` if the configuration file cannot be read; an
-    `InfeasibleError` if the degrees do not fit each other.
+    Raises
+    ------
+    ConfigError
+        If a setting has a wrong value.
+    FormatError
+        If the configuration file cannot be read.
+    InfeasibleError
+        If the degrees do not fit each other.
     """
     table, launch = flag_table("torchtitan"), read_launch(words, _SHOWN)
     settings, inputs = _settings(split_flags(launch.words, _SHOWN, table), launch)

@@ -87,8 +87,12 @@ def collective_table(
 ) -> CollectiveTable:
     """Return the cost of a collective at each of some positive sizes; on a fabric the group is alone.
 
-    A `ConfigError` if the fabric does not fit the nodes; a `ProgramError` or `UnknownNameError` if the algorithm that
-    is asked for cannot do it, or is not known.
+    Raises
+    ------
+    ConfigError
+        If the fabric does not fit the nodes.
+    ProgramError, UnknownNameError
+        If the algorithm that is asked for cannot do it, or is not known.
     """
     seen, notes = one_group(operation, placement, cluster)
     factor = bus_factor(operation, placement.ranks)

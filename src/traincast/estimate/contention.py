@@ -84,7 +84,10 @@ class SharedNetwork:
     def own_kind(self) -> dict[Group, Contention]:
         """Return how the groups of each kind share links with each other, by kind; empty where nothing is shared.
 
-        A `ConfigError` if the fabric does not fit the world.
+        Raises
+        ------
+        ConfigError
+            If the fabric does not fit the world.
         """
         if not self.shared:
             return {}
@@ -157,7 +160,12 @@ def one_group(operation: Operation, placement: Placement, cluster: Cluster) -> t
     """Return the cluster as one group sees it that has the fabric for itself, and what the fabric does to it.
 
     It sits on the first nodes and the first GPUs of each. Without a fabric, or for a group inside a node, the cluster
-    is returned as it is. A `ConfigError` if the fabric does not fit the nodes.
+    is returned as it is.
+
+    Raises
+    ------
+    ConfigError
+        If the fabric does not fit the nodes.
     """
     if cluster.fabric is None or cluster.ideal or placement.nodes == 1:
         return cluster, ()

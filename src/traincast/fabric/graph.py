@@ -157,7 +157,10 @@ def through_fabric(cluster: Cluster, graph: FabricGraph) -> Cluster:
 def check_links(links: int, what: str) -> None:
     """Refuse a network of too many links before it is built.
 
-    An `InfeasibleError` if they are more than `MOST_LINKS`.
+    Raises
+    ------
+    InfeasibleError
+        If they are more than `MOST_LINKS`.
     """
     if links > MOST_LINKS:
         raise InfeasibleError(

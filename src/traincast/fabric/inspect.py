@@ -65,7 +65,10 @@ def _is_cluster_file(path: Path) -> bool:
 def inspect_cluster(path: Path) -> Inspection:
     """Describe the fabric of a cluster file: kind, counts of switches and links, bisection, oversubscription.
 
-    A `TraincastError` if the file, or the topology file that it names, is wrong.
+    Raises
+    ------
+    TraincastError
+        If the file, or the topology file that it names, is wrong.
     """
     cluster = load_cluster(str(path))
     spec = cluster.fabric

@@ -33,7 +33,10 @@ Pattern = Callable[[IntArray, int], Flows]
 def flows_of(pattern: str, members_K: npt.ArrayLike, gpus_per_node: int) -> Flows:
     """Return the flows of a group that leave a node; GPUs in the order of the group.
 
-    An `UnknownNameError` if there is no such pattern.
+    Raises
+    ------
+    UnknownNameError
+        If there is no such pattern.
     """
     flows = _pattern(pattern)(np.asarray(members_K, dtype=np.int64), gpus_per_node)
     leaves_F = flows.source_F // gpus_per_node != flows.target_F // gpus_per_node
@@ -90,7 +93,10 @@ PATTERNS: dict[str, Pattern] = {
 def flow_count(pattern: str, members: int) -> int:
     """Return how many flows a pattern has at most among so many members, all its phases together.
 
-    An `UnknownNameError` if there is no such pattern.
+    Raises
+    ------
+    UnknownNameError
+        If there is no such pattern.
     """
     _pattern(pattern)
     each = {"all-to-all": members - 1, "rounds": members - 1, "tree": 4}.get(pattern, 1)

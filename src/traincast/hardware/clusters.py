@@ -223,7 +223,10 @@ def _values(document: dict[str, Any], shown: str, folder: Path) -> dict[str, Val
 def measured_tables_from(raw: object, shown: str) -> tuple[MeasuredTable, ...]:
     """Return the tables that stand under ``measured`` in a cluster file.
 
-    A `ConfigError` if it is no list of tables, one lacks a key, or sizes do not rise or times fall.
+    Raises
+    ------
+    ConfigError
+        If it is no list of tables, one lacks a key, or sizes do not rise or times fall.
     """
     if not isinstance(raw, list):
         raise ConfigError(f"must be a list of tables, each under [[measured]] (in {shown})", "measured")

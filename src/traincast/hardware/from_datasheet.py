@@ -35,8 +35,12 @@ def cluster_from_datasheet(
     """Return the cluster that a GPU usually stands in, as far as its datasheet tells; what was assumed stands in it.
 
     `source` says where the values of the GPU are from, `preset` gives a preset by its name. Without `gpus_per_node` a
-    node has the GPUs that its links usually connect, of PCIe cards eight. A `ConfigError` if nothing says the rate of
-    its links.
+    node has the GPUs that its links usually connect, of PCIe cards eight.
+
+    Raises
+    ------
+    ConfigError
+        If nothing says the rate of its links.
     """
     if gpu.link_bytes_per_s is None:
         raise ConfigError("is missing; give it, or describe the links in [intra] and [inter]", "gpu.link_bytes_per_s")

@@ -141,8 +141,12 @@ class Gpu:
     def peak_flops_per_s(self, dtype: str) -> float:
         """Return the dense peak for GEMMs of an element type, a key of `PEAK_OF_DTYPE`, in FLOP per second.
 
-        An `UnknownNameError` if there is no such type; a `ConfigError` if the accelerator has none for it; the message
-        lists those it has.
+        Raises
+        ------
+        UnknownNameError
+            If there is no such type.
+        ConfigError
+            If the accelerator has none for it; the message lists those it has.
         """
         if dtype not in PEAK_OF_DTYPE:
             raise UnknownNameError("dtype of a GEMM", dtype, PEAK_OF_DTYPE)
@@ -223,7 +227,10 @@ def find_gpu(name: str) -> Gpu | None:
 def load_gpu(name: str) -> Gpu:
     """Return a GPU by any spelling of its name.
 
-    An `UnknownNameError` if nothing is known of it; the message lists the known names.
+    Raises
+    ------
+    UnknownNameError
+        If nothing is known of it; the message lists the known names.
     """
     gpu = find_gpu(name)
     if gpu is None:
@@ -239,8 +246,14 @@ def said_of(gpu: Gpu) -> dict[str, Any]:
 def filled(gpu: Gpu, shown: str | None = None) -> Gpu:
     """Return a GPU under the name of its datasheet, with what that says where the GPU says nothing itself.
 
-    A 16-bit peak other than the datasheet's counts for bf16 and fp16. A `ConfigError` if it says another architecture
-    than the datasheet; an `UnknownNameError` if it says an architecture that is not known.
+    A 16-bit peak other than the datasheet's counts for bf16 and fp16.
+
+    Raises
+    ------
+    ConfigError
+        If it says another architecture than the datasheet.
+    UnknownNameError
+        If it says an architecture that is not known.
     """
     sheet, place = find_gpu(gpu.name), "" if shown is None else f" (in {shown})"
     if gpu.architecture and gpu.architecture not in generations():

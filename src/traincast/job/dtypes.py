@@ -30,7 +30,10 @@ DTYPE_BYTES: dict[str, int] = {
 def bytes_per_element(dtype: str) -> int:
     """Return the bytes of one element.
 
-    An `UnknownNameError` if there is no such type; the message lists the known ones.
+    Raises
+    ------
+    UnknownNameError
+        If there is no such type; the message lists the known ones.
     """
     return DTYPE_BYTES[known_name("dtype", dtype, DTYPE_BYTES)]
 

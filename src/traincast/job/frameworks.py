@@ -203,8 +203,14 @@ def framework_of_year(year: int | None) -> str:
 def load_framework(name_or_path: str) -> Framework:
     """Return a framework by its name, or the one that a TOML file describes, with a source for every number.
 
-    A `FormatError` if the file cannot be read or is not TOML; a `ConfigError` if a field is unknown or missing, or its
-    value is not allowed; an `UnknownNameError` if it is neither a file nor the name of a framework.
+    Raises
+    ------
+    FormatError
+        If the file cannot be read or is not TOML.
+    ConfigError
+        If a field is unknown or missing, or its value is not allowed.
+    UnknownNameError
+        If it is neither a file nor the name of a framework.
     """
     found = _SHELF.find(name_or_path)
     if found is None:
@@ -215,7 +221,10 @@ def load_framework(name_or_path: str) -> Framework:
 def framework_from_table(table: Mapping[str, Any], shown: str) -> Framework:
     """Return the framework that a table describes in full, with its name, in the words of a file.
 
-    A `ConfigError` if a field is unknown or missing, or its value is not allowed.
+    Raises
+    ------
+    ConfigError
+        If a field is unknown or missing, or its value is not allowed.
     """
     own = {key: value for key, value in table.items() if key != "name"}
     return _built(str(table.get("name", "own")), _values(own, shown), shown)

@@ -34,7 +34,13 @@ OLD_NAMES: Mapping[str, str] = MappingProxyType({"stack": "framework"})
 
 
 def under_new_names(said: Mapping[str, Any], shown: str = "") -> dict[str, Any]:
-    """Return values by key, those of an old key under its new one; a `ConfigError` if both are there and differ."""
+    """Return values by key, those of an old key under its new one.
+
+    Raises
+    ------
+    ConfigError
+        If both are there and differ.
+    """
     found = dict(said)
     for old, new in OLD_NAMES.items():
         if old in found:

@@ -62,8 +62,14 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {name: keys for name, keys in _section
 def read_job_file(path: str) -> Draft:
     """Read a job file; what it leaves open is not in the draft.
 
-    A `FormatError` if it cannot be read or is not TOML; a `ConfigError` if a section or key is unknown, or a value of
-    the wrong type; an `UnknownNameError` if the model that it builds on is not known.
+    Raises
+    ------
+    FormatError
+        If it cannot be read or is not TOML.
+    ConfigError
+        If a section or key is unknown, or a value of the wrong type.
+    UnknownNameError
+        If the model that it builds on is not known.
     """
     draft = draft_of_table(read_toml(Path(path)), path)
     return replace(draft, inputs=(input_of(path, "job"),))
@@ -72,7 +78,10 @@ def read_job_file(path: str) -> Draft:
 def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
     """Return the job that the tables of a job file describe, by section; paths are looked up beside the file.
 
-    A `ConfigError` if a section or key is unknown, or a value of the wrong type.
+    Raises
+    ------
+    ConfigError
+        If a section or key is unknown, or a value of the wrong type.
     """
     types = {"name": str} | {field.name: field.type for field in fields(JobRequest)}
     given: dict[str, Any] = {}

@@ -40,8 +40,12 @@ class Split:
 def split_layers(split: Split) -> tuple[tuple[int, ...], str]:
     """Return the layers of each virtual stage in model order, and the rule that gave them, with its arithmetic.
 
-    A `ConfigError` if the first and last stage are given in a way that cannot be; an `InfeasibleError` if there are
-    fewer layers than virtual stages, or they do not divide as asked.
+    Raises
+    ------
+    ConfigError
+        If the first and last stage are given in a way that cannot be.
+    InfeasibleError
+        If there are fewer layers than virtual stages, or they do not divide as asked.
     """
     if split.first is not None or split.last is not None:
         return _given_ends(split)

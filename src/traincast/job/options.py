@@ -208,7 +208,10 @@ def check_gpus_used(value: object, most: int | None = None, node_of: str = "") -
 def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401
     """Build options from the fields of `SimulateOptions` and `LayoutOptions` as flat keywords.
 
-    A `ConfigError` if a keyword is no such field, or a value is not allowed.
+    Raises
+    ------
+    ConfigError
+        If a keyword is no such field, or a value is not allowed.
     """
     of_layout = {each.name for each in fields(LayoutOptions)}
     of_simulation = {each.name for each in fields(SimulateOptions)} - {"layout"}
@@ -224,7 +227,10 @@ def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401
 def changed_options(options: SimulateOptions, **values: Any) -> SimulateOptions:  # noqa: ANN401
     """Return options with other values for some fields of `SimulateOptions` and `LayoutOptions`, as flat keywords.
 
-    A `ConfigError` if a keyword is no such field, or a value is not allowed.
+    Raises
+    ------
+    ConfigError
+        If a keyword is no such field, or a value is not allowed.
     """
     said = {each.name: getattr(options, each.name) for each in fields(SimulateOptions) if each.name != "layout"}
     said |= {each.name: getattr(options.layout, each.name) for each in fields(LayoutOptions)}
@@ -265,7 +271,10 @@ class SimaiOverlap:
 def parse_overlap(text: str) -> SimaiOverlap:
     """Read ``tp=0.5,dp=1,pp=0.5``.
 
-    A `ConfigError` if it is not of that form, a group is unknown or given twice, or a share is not allowed.
+    Raises
+    ------
+    ConfigError
+        If it is not of that form, a group is unknown or given twice, or a share is not allowed.
     """
     known = [field.name for field in fields(SimaiOverlap)]
     shares: dict[str, float] = {}

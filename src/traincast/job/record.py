@@ -52,7 +52,10 @@ class RunRecord:
     def draft(self) -> Draft | Job:
         """Return the job that was forecast, so that options can win over it where it was not all decided.
 
-        A `ConfigError` if the result is no forecast.
+        Raises
+        ------
+        ConfigError
+            If the result is no forecast.
         """
         if isinstance(self.job, Job):
             return self.job
@@ -89,8 +92,12 @@ def record_to_table(record: RunRecord) -> dict[str, object]:
 def record_from_table(table: Mapping[str, Any], inputs: tuple[InputFile, ...], shown: str) -> RunRecord:
     """Return the record that the key ``run`` of a result holds, with the inputs of the same result.
 
-    A `FormatError` if a value is missing or of another kind; the message names its path; a `ConfigError` or
-    `UnknownNameError` if a value of the job or the cluster is not allowed.
+    Raises
+    ------
+    FormatError
+        If a value is missing or of another kind; the message names its path.
+    ConfigError, UnknownNameError
+        If a value of the job or the cluster is not allowed.
     """
     head = _convert({name: table[name] for name in _HEAD if name in table}, _Head, "run", shown)
     if head.command not in COMMANDS:

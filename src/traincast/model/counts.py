@@ -124,14 +124,23 @@ class TokenFlops(Summed):
 
 
 def layer_parameters(model: Model, layer: int) -> LayerParameters:
-    """Return the parameters of the layer at that index (from 0); a `ConfigError` if the model has no such layer."""
+    """Return the parameters of the layer at that index (from 0).
+
+    Raises
+    ------
+    ConfigError
+        If the model has no such layer.
+    """
     return _layer_parameters(model, _blocks_of(model, layer))
 
 
 def parameters(model: Model, vocab: int | None = None) -> Parameters:
     """Return the parameters of a model by part; `vocab` has the padding of the vocabulary, where there is any.
 
-    A `ConfigError` if the vocabulary is empty.
+    Raises
+    ------
+    ConfigError
+        If the vocabulary is empty.
     """
     entries = model.vocab if vocab is None else vocab
     if entries < 1:
@@ -172,7 +181,10 @@ def adapter_parameters(model: Model, rank: int, *, mlp: bool = True) -> int:
 def layer_flops(model: Model, layer: int, seq_length: int) -> TokenFlops:
     """Return the forward FLOPs of one layer (by its index from 0) for one token of a sequence, as a mean.
 
-    A `ConfigError` if the model has no such layer.
+    Raises
+    ------
+    ConfigError
+        If the model has no such layer.
     """
     return _flops_of(parts_of(_blocks_of(model, layer), _whole(model, seq_length)), seq_length)
 
@@ -180,7 +192,10 @@ def layer_flops(model: Model, layer: int, seq_length: int) -> TokenFlops:
 def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> TokenFlops:
     """Return the forward FLOPs of the model for one token, with MTP layers; a mean over the tokens of a sequence.
 
-    A `ConfigError` if the sequence has no tokens.
+    Raises
+    ------
+    ConfigError
+        If the sequence has no tokens.
     """
     if seq_length < 1:
         raise ConfigError(f"is {seq_length}; it must be at least 1", "seq_length")
@@ -194,8 +209,12 @@ def model_flops_per_token(model: Model, seq_length: int, task: str = "pretrain")
     """Return the FLOPs that training on one token needs, whatever is recomputed.
 
     The backward pass of a GEMM needs twice its forward pass. With low-rank adapters (``lora``) the gradient of the
-    frozen matrices is not needed, so that they are counted 4 N instead of 6 N; the adapters' own work is not counted. A
-    `ConfigError` if the task is unknown.
+    frozen matrices is not needed, so that they are counted 4 N instead of 6 N; the adapters' own work is not counted.
+
+    Raises
+    ------
+    ConfigError
+        If the task is unknown.
     """
     if task not in TASKS:
         raise ConfigError(f"is {task!r}; it must be one of {', '.join(TASKS)}", "task")
@@ -222,7 +241,10 @@ def hardware_flops_per_token(
     its modules, by default of the attention core; `recompute_share` of the layers recompute, 0 to 1. Source:
     Korthikanti et al. 2022, arXiv 2205.05198, appendix A.
 
-    A `ConfigError` if the task or the kind of recomputation is unknown, or the share is none.
+    Raises
+    ------
+    ConfigError
+        If the task or the kind of recomputation is unknown, or the share is none.
     """
     if recompute not in RECOMPUTE:
         raise ConfigError(f"is {recompute!r}; it must be one of {', '.join(RECOMPUTE)}", "recompute")

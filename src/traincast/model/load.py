@@ -42,7 +42,10 @@ def find_model(name: str) -> str | None:
 def builtin_table(name: str) -> dict[str, Any]:
     """Return the values of a built-in model as `traincast.model.table.model_from_table` takes them.
 
-    An `UnknownNameError` if there is no such model.
+    Raises
+    ------
+    UnknownNameError
+        If there is no such model.
     """
     found = find_model(name)
     if found is None:

@@ -181,7 +181,13 @@ class Model:
         return attention, "experts" if self.has_experts(layer) else "mlp"
 
     def setting(self, name: str) -> float:
-        """Return a number that a block reads; a `ConfigError` if the model does not give it."""
+        """Return a number that a block reads.
+
+        Raises
+        ------
+        ConfigError
+            If the model does not give it.
+        """
         found = dict(self.settings)
         if name not in found:
             raise ConfigError("is missing; a block of the model needs it", f"model.settings.{name}")

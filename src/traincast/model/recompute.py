@@ -62,7 +62,10 @@ def spelled_modules(modules: Sequence[str]) -> tuple[str, ...]:
 def modules_of(model: Model, modules: Sequence[str]) -> tuple[str, ...]:
     """Return those of the named modules that a model has, in the order of `known_modules`.
 
-    A `ConfigError` if ``mla_up_proj`` is named for a model without latent attention.
+    Raises
+    ------
+    ConfigError
+        If ``mla_up_proj`` is named for a model without latent attention.
     """
     if "mla_up_proj" in modules and model.attention.latent is None:
         raise ConfigError(f"mla_up_proj needs latent attention, which {model.name} has not", "recompute_modules")

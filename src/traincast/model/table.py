@@ -29,9 +29,13 @@ _ZERO_IS_ALLOWED = {
 def model_from_table(table: Mapping[str, Any], shown: str, notes: tuple[Note, ...] = ()) -> Model:
     """Return the model that a table describes, under the names of the fields and nested as the dataclasses are.
 
-    A missing ``kv_heads`` is `heads`; a missing ``head_dim`` is the hidden size over `heads`, with latent attention the
-    width of a query head; ``experts = false`` takes away those of a base. `shown` is where it comes from. A
-    `ConfigError` if a key is unknown or missing, or a value is of the wrong type or out of range.
+    A missing ``kv_heads`` is `heads`; a missing ``head_dim`` is the hidden size over `heads`, with latent
+    attention the width of a query head; ``experts = false`` takes away those of a base. `shown` is where it comes from.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown or missing, or a value is of the wrong type or out of range.
     """
     if not isinstance(table.get("attention", {}), dict):
         raise ConfigError(f"is {quoted(table['attention'])}; it must be a table (in {shown})", "attention")

@@ -62,8 +62,13 @@ class _Slice(msgspec.Struct, gc=False):
 def write_trace(result: Result, stream: BinaryIO) -> None:
     """Write the timeline of the simulated ranks, or of chosen ones above `MAX_SLICES`.
 
-    It is gzip without name and time, so that the same result gives the same bytes; ``otherData`` says which ranks are
-    shown and why. A `ConfigError` if the result holds no single operations.
+    It is gzip without name and time, so that the same result gives the same bytes; ``otherData`` says which
+    ranks are shown and why.
+
+    Raises
+    ------
+    ConfigError
+        If the result holds no single operations.
     """
     program, timeline = simulated(result)
     size_R = [_slice_count(timeline, program.rank_slice(index)) for index in range(len(program.rank_R))]

@@ -37,8 +37,13 @@ COLUMNS = (
 def write_csv(result: Result, stream: BinaryIO) -> None:
     """Write every operation of the simulated ranks, or of the chosen ones above `MAX_ROWS`, in UTF-8.
 
-    A cell is empty where the column does not apply. Text of the input that a spreadsheet would take for a formula has
-    an apostrophe before it. A `ConfigError` if the result holds no single operations.
+    A cell is empty where the column does not apply. Text of the input that a spreadsheet would take for a
+    formula has an apostrophe before it.
+
+    Raises
+    ------
+    ConfigError
+        If the result holds no single operations.
     """
     program, timeline = simulated(result)
     size_R = [int(size) for size in program.op_ptr_R1[1:] - program.op_ptr_R1[:-1]]

@@ -192,7 +192,13 @@ def write_files(out: Path, files: Iterable[tuple[str, Iterable[bytes]]], *, forc
 
 
 def refuse_existing(path: Path) -> None:
-    """Refuse, with a `ConfigError`, to write over a file that is there."""
+    """Refuse to write over a file that is there.
+
+    Raises
+    ------
+    ConfigError
+        If it is there.
+    """
     if path.is_file():
         raise ConfigError("is there already; give --force to write over it, or another name", str(path))
 
@@ -210,8 +216,12 @@ def _stored(path: Path, content: Iterable[bytes]) -> Path:
 def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file through a temporary one beside it; an existing file is replaced in one step.
 
-    A device or pipe, such as ``/dev/null``, is written to as it is: replacing it would take it away. A `ConfigError` if
-    it is a directory or cannot be written; nothing is left behind then.
+    A device or pipe, such as ``/dev/null``, is written to as it is: replacing it would take it away.
+
+    Raises
+    ------
+    ConfigError
+        If it is a directory or cannot be written; nothing is left behind then.
     """
     if path.is_dir():
         raise ConfigError(f"{path} is a directory; name a file for the output")

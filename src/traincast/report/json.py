@@ -73,7 +73,10 @@ RESULT_KEYS = ("schema", *_Document.__struct_fields__)
 def _document(kind: str, fields: object) -> dict[str, Plain]:
     """Return the document ``traincast.KIND/1`` with the fields of a mapping or dataclass as plain values.
 
-    A `TraincastError` if a number is NaN or infinite; the message names the key path.
+    Raises
+    ------
+    TraincastError
+        If a number is NaN or infinite; the message names the key path.
     """
     return {"schema": f"traincast.{kind}/1", **_object(plain(fields))}
 
@@ -81,7 +84,10 @@ def _document(kind: str, fields: object) -> dict[str, Plain]:
 def result_to_dict(result: Result) -> dict[str, Plain]:
     """Return a result, without its program and timeline, as the document ``traincast.result/1``.
 
-    A `TraincastError` if a number is NaN or infinite; the message names the key path.
+    Raises
+    ------
+    TraincastError
+        If a number is NaN or infinite; the message names the key path.
     """
     return _document("result", {key: getattr(result, key) for key in RESULT_KEYS[1:]})
 
@@ -243,7 +249,10 @@ def encode(document: Mapping[str, Plain]) -> bytes:
 def to_json(result: Result) -> bytes:
     """Return a result as the bytes of ``result.json``; the same result gives the same bytes.
 
-    A `TraincastError` if a number is NaN or infinite; the message names the key path.
+    Raises
+    ------
+    TraincastError
+        If a number is NaN or infinite; the message names the key path.
     """
     return encode(result_to_dict(result))
 
@@ -251,8 +260,11 @@ def to_json(result: Result) -> bytes:
 def result_from_json(data: bytes, path: str) -> Result:
     """Read a result, without program and timeline, from ``result.json``; keys that are not known are ignored.
 
-    A `FormatError` if it is no ``traincast.result`` of this major version, or a value is missing, of another kind or
-    out of range, or parts do not sum to the step; the message names the field path.
+    Raises
+    ------
+    FormatError
+        If it is no ``traincast.result`` of this major version, or a value is missing, of another kind or
+        out of range, or parts do not sum to the step; the message names the field path.
     """
     try:
         head = msgspec.json.decode(data)

@@ -30,7 +30,10 @@ class Choice(NamedTuple):
 def simulated(result: Result) -> "tuple[Program, Timeline]":
     """Return the operations of a result and their times.
 
-    A `ConfigError` if the result holds none, as one read back from JSON.
+    Raises
+    ------
+    ConfigError
+        If the result holds none, as one read back from JSON.
     """
     if result.program is None or result.timeline is None:
         raise ConfigError("this result holds no single operations; simulate again to get them")

@@ -21,8 +21,12 @@ Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 def plain(value: object, place: str = "$") -> Plain:
     """Return a value as JSON can say it: dataclasses as objects, tuples as arrays.
 
-    It may hold numbers (NumPy's too), text, None, and dataclasses, mappings and sequences of them. A `TraincastError`
-    if a number is NaN or infinite, or a value has no form in JSON; the message names its place.
+    It may hold numbers (NumPy's too), text, None, and dataclasses, mappings and sequences of them.
+
+    Raises
+    ------
+    TraincastError
+        If a number is NaN or infinite, or a value has no form in JSON; the message names its place.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -14,7 +14,13 @@ from traincast.workload.workload import Workload
 
 
 def run_of_job(job: Draft | JobRequest | Job, chosen: Chosen, writer: Writer) -> Run:
-    """Return a job's run for a writer; a `TraincastError` if the job cannot be described or cannot run."""
+    """Return a job's run for a writer.
+
+    Raises
+    ------
+    TraincastError
+        If the job cannot be described or cannot run.
+    """
     setting = replace(chosen.setting, unfold=True)
     draft, _, decided, _ = decide(job, setting.cluster)
     name = draft.inputs[0].path if draft.inputs else decided.model.name
@@ -30,7 +36,13 @@ def run_of_job(job: Draft | JobRequest | Job, chosen: Chosen, writer: Writer) ->
 
 
 def run_of_workload(workload: Workload, chosen: Chosen, writer: Writer) -> Run:
-    """Return a workload's run for a writer; a `TraincastError` if the workload cannot run."""
+    """Return a workload's run for a writer.
+
+    Raises
+    ------
+    TraincastError
+        If the workload cannot run.
+    """
     setting = replace(chosen.setting, unfold=True)
     if not writer.needs_step:
         return Run(name=workload.name, workload=workload, cluster=setting.cluster)

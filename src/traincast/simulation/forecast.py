@@ -31,8 +31,14 @@ def forecast(job: Job, setting: Setting, *, allow_oom: bool = False, factors: Fa
     """Forecast one step of a job with everything decided.
 
     With `allow_oom` even where it surely does not fit into memory; a warning says so. `factors` is what whole runs
-    taught, by default as shipped. An `InfeasibleError` if the job is very unlikely to fit into memory, with the
-    shortfall and what would free it; a `TraincastError` if the job cannot run.
+    taught, by default as shipped.
+
+    Raises
+    ------
+    InfeasibleError
+        If the job is very unlikely to fit into memory, with the shortfall and what would free it.
+    TraincastError
+        If the job cannot run.
     """
     table, gpu, plan = factors or shipped_factors(), setting.cluster.gpu, plan_of(job)
     warnings = _warnings(job, plan, setting.cluster, allow_oom=allow_oom)
@@ -132,7 +138,13 @@ class Rates:
 
 
 def rates_of(done: JobStep) -> Rates:
-    """Return the rates of a simulated job; a `ConfigError` if the GPU has no known 16-bit peak."""
+    """Return the rates of a simulated job.
+
+    Raises
+    ------
+    ConfigError
+        If the GPU has no known 16-bit peak.
+    """
     job, world = done.job, done.job.parallel.world_size
     recompute, share = _recomputed(job)
     tokens = job.tokens_per_step / done.step_s / world

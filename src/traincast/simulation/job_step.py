@@ -49,7 +49,12 @@ class JobStep:
 def run_job(job: Job, setting: Setting, factors: CostFactors | None = None) -> JobStep:
     """Simulate one step of a job; `factors` is what whole runs taught of each class of work, by default as shipped.
 
-    A `ConfigError` if nothing is known of the cluster's GPU; a `TraincastError` if the job cannot run.
+    Raises
+    ------
+    ConfigError
+        If nothing is known of the cluster's GPU.
+    TraincastError
+        If the job cannot run.
     """
     cluster = setting.cluster
     if factors is None:
@@ -69,7 +74,10 @@ def placed(job: Job, setting: Setting) -> tuple[Cluster, tuple[Note, ...]]:
 def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int = 8) -> tuple[Workload, ComputeCost]:
     """Build a job's work, with a time for its computations and the host's work.
 
-    A `TraincastError` if the job cannot run.
+    Raises
+    ------
+    TraincastError
+        If the job cannot run.
     """
     workload = build_workload(with_factors(job, factors), plan_of(job), ranks_per_node)
     compute = estimate_compute(workload.ops, gpu, factors, _compute_factor(job, factors))

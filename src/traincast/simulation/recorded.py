@@ -53,7 +53,12 @@ def choose(
     """Load the cluster that is named, by default `DEFAULT_CLUSTER`, and put the options on it.
 
     A cluster may be given though nobody named it (`cluster_assumed`), with the files of an earlier run that said it
-    among others (`described_by`). A `TraincastError` if the cluster is not known or cannot be read.
+    among others (`described_by`).
+
+    Raises
+    ------
+    TraincastError
+        If the cluster is not known or cannot be read.
     """
     files = [each for each in described_by if each.format in DESCRIPTIONS]
     if isinstance(cluster, Cluster):
@@ -69,7 +74,10 @@ def choose(
 def recorded_simulation(workload: Workload, chosen: Chosen) -> Result:
     """Simulate a workload; the result holds its inputs and its run.
 
-    A `TraincastError` if the workload cannot run.
+    Raises
+    ------
+    TraincastError
+        If the workload cannot run.
     """
     result = simulate(workload, chosen.setting)
     record = RunRecord(
@@ -85,7 +93,10 @@ def recorded_simulation(workload: Workload, chosen: Chosen) -> Result:
 def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oom: bool = False) -> Result:
     """Forecast a job as it was described; the result holds its job, its inputs and its run.
 
-    A `TraincastError` if the job cannot be described or cannot run.
+    Raises
+    ------
+    TraincastError
+        If the job cannot be described or cannot run.
     """
     # What forecasts need is not loaded to simulate a file.
     from traincast.simulation.forecast import forecast
@@ -112,7 +123,10 @@ def decide(
 ) -> tuple[Draft, JobRequest | Job, Job, tuple[InputFile, ...]]:
     """Decide what a job leaves open; return it as it was said, as it is asked for and as decided, and its files.
 
-    A `TraincastError` if the job cannot be described.
+    Raises
+    ------
+    TraincastError
+        If the job cannot be described.
     """
     draft = job if isinstance(job, Draft) else Draft()
     request = draft.request() if isinstance(job, Draft) else job
@@ -127,7 +141,12 @@ def decide(
 def record_of(result: Result, shown: str = "result.json") -> RunRecord:
     """Return what a result of this version or an older one was made from; `shown` is its file, for messages.
 
-    A `FormatError` if it does not hold that; a `TraincastError` if what it holds is damaged.
+    Raises
+    ------
+    FormatError
+        If it does not hold that.
+    TraincastError
+        If what it holds is damaged.
     """
     if result.run is None:
         raise FormatError("does not hold what it was made from (key run); its version did not write it", shown)
@@ -137,7 +156,10 @@ def record_of(result: Result, shown: str = "result.json") -> RunRecord:
 def unchanged_files(inputs: Sequence[InputFile], shown: str = "result.json") -> list[Path]:
     """Return the paths of the files of a workload, which must be what they were.
 
-    A `FormatError` if there are none, or one cannot be read or has other bytes now.
+    Raises
+    ------
+    FormatError
+        If there are none, or one cannot be read or has other bytes now.
     """
     files = [each for each in inputs if each.format not in DESCRIPTIONS]
     if not files:

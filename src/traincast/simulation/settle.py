@@ -77,7 +77,10 @@ class Loop:
     def settle(self, graph: Graph, engine: str) -> Settled:
         """Run the engine until its step no longer changes.
 
-        A `DeadlockError` if operations wait for each other for ever.
+        Raises
+        ------
+        DeadlockError
+            If operations wait for each other for ever.
         """
         duration_N = self.alone_s_N
         shared: tuple[SharedLinks, ...] = ()

@@ -31,7 +31,10 @@ def simulate(workload: Workload, setting: Setting) -> Result:
 def timed(workload: Workload, setting: Setting) -> Step:
     """Place a workload on its cluster and time one step of it.
 
-    A `TraincastError` if the workload cannot run, or nothing in it takes time.
+    Raises
+    ------
+    TraincastError
+        If the workload cannot run, or nothing in it takes time.
     """
     workload = _with_compute(workload, setting.cluster.gpu)
     measured = workload.measured is not None

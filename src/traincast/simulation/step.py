@@ -126,7 +126,10 @@ class Step:
 def run_step(workload: Workload, setting: Setting) -> Step:
     """Lay a workload out, cost it and time it.
 
-    A `TraincastError` if the workload cannot run; a deadlock names the operations that wait for each other.
+    Raises
+    ------
+    TraincastError
+        If the workload cannot run; a deadlock names the operations that wait for each other.
     """
     return time_layout(lay_out(workload, setting))
 
@@ -134,8 +137,12 @@ def run_step(workload: Workload, setting: Setting) -> Step:
 def lay_out(workload: Workload, setting: Setting) -> Layout:
     """Lay out the operations of every rank, or of one rank for all that are alike.
 
-    A `TraincastError` if its schedule cannot run, or a rank of the setting does not exist; an `InfeasibleError` if the
-    program has more than `MAX_OPS` operations.
+    Raises
+    ------
+    TraincastError
+        If its schedule cannot run, or a rank of the setting does not exist.
+    InfeasibleError
+        If the program has more than `MAX_OPS` operations.
     """
     location_LW = locations(setting.cluster, workload.parallel.world_size)
     if workload.program is None:
@@ -154,7 +161,10 @@ def lay_out(workload: Workload, setting: Setting) -> Layout:
 def time_layout(layout: Layout, seed: int | None = None) -> Step:
     """Cost a program and let its times settle; `seed` is that of hashed routes, by default the fabric's own.
 
-    A `DeadlockError` if operations wait for each other for ever.
+    Raises
+    ------
+    DeadlockError
+        If operations wait for each other for ever.
     """
     workload, setting, program = layout.workload, layout.setting, layout.program
     network = SharedNetwork(setting.cluster, layout.tables, program.ops, setting.network, seed)

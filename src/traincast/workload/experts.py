@@ -33,9 +33,13 @@ _LARGEST = 2.0**62
 def expert_loads(options: LayoutOptions, ep: int) -> ExpertLoads | None:
     """Return the loads that the user asks for, [E]; None where all are equal.
 
-    Of a single factor F one expert rank, the first, has F times the mean, and the others share the rest equally: (ep -
-    F) / (ep - 1) each, which is none at F = ep. A `ConfigError` if there are not as many loads as expert ranks, or one
-    of them has more than all tokens.
+    Of a single factor F one expert rank, the first, has F times the mean, and the others share
+    the rest equally: (ep - F) / (ep - 1) each, which is none at F = ep.
+
+    Raises
+    ------
+    ConfigError
+        If there are not as many loads as expert ranks, or one of them has more than all tokens.
     """
     given = options.expert_loads
     if isinstance(given, Path):
@@ -89,8 +93,12 @@ def with_expert_loads(workload: Workload, loads: ExpertLoads, rows: Sequence[int
 
     Ranks of different load get templates of their own, so that they fold apart. Where loads are unequal the all-to-all
     that follows waits for the busiest rank, and the others wait there. `rows` are the template operations that grow
-    with the tokens of a rank's experts: computations by their time, communications by their size. A `ProgramError` if
-    an expert computation has no known duration.
+    with the tokens of a rank's experts: computations by their time, communications by their size.
+
+    Raises
+    ------
+    ProgramError
+        If an expert computation has no known duration.
     """
     load_D, class_E = np.unique(np.array(loads), return_inverse=True)
     row_X = np.array(sorted(rows), dtype=np.int64)

@@ -173,7 +173,10 @@ def _too_large(name: str, op: Op, size_bytes: int) -> InfeasibleError:
 def table_of(ops: Sequence[Op]) -> OpTable:
     """Turn operations into columns; an unknown number becomes NaN, an unknown size -1.
 
-    An `InfeasibleError` if a product of numbers in range is a size that is not.
+    Raises
+    ------
+    InfeasibleError
+        If a product of numbers in range is a size that is not.
     """
     columns: dict[str, Any] = {name: tuple(getattr(op, name) for op in ops) for name in _OBJECTS}
     for width, names in _INTEGER_WIDTH.items():

@@ -156,7 +156,10 @@ class CostClass(IntEnum):
 def operation_named(text: str) -> Operation:
     """Return an operation by its name however it is spelled: ``all_reduce``, ``All-Reduce``, ``allreduce``.
 
-    An `UnknownNameError` if there is none of that name.
+    Raises
+    ------
+    UnknownNameError
+        If there is none of that name.
     """
     known = {each.name.replace("_", ""): each for each in Operation if each is not Operation.NONE}
     letters = "".join(char for char in text.upper() if char.isalpha())

@@ -44,7 +44,13 @@ def versions() -> list[str]:
 
 @cache
 def tables(version: str) -> Mapping[str, Any]:
-    """Return the tuning tables of a version; an `UnknownNameError` if there are none of that version."""
+    """Return the tuning tables of a version.
+
+    Raises
+    ------
+    UnknownNameError
+        If there are none of that version.
+    """
     if version not in versions():
         raise UnknownNameError("NCCL version", version, versions())
     return shipped_toml(f"nccl/{version}.toml", dict[str, Any])

@@ -157,7 +157,10 @@ def _split(job: Job) -> tuple[int, ...]:
 def _half(job: Job, **degrees: int) -> Job:
     """Return the job with half the replicas, each with twice the microbatches, and other degrees.
 
-    An `InfeasibleError` if the replicas cannot be halved or the degrees do not divide.
+    Raises
+    ------
+    InfeasibleError
+        If the replicas cannot be halved or the degrees do not divide.
     """
     parallel = job.parallel
     if parallel.dp % 2:

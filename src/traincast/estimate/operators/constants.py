@@ -236,7 +236,10 @@ def read_constants(text: str) -> list[FamilyConstants]:
 def load_constants(path: str) -> list[FamilyConstants]:
     """Return the rows of a constants file of the user's.
 
-    A `FormatError` if it cannot be read, has other columns, or a number in it is wrong.
+    Raises
+    ------
+    FormatError
+        If it cannot be read, has other columns, or a number in it is wrong.
     """
     text = read_text(Path(path))
     header = text.partition("\n")[0].strip().split(",")

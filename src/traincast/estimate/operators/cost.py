@@ -196,7 +196,11 @@ def _price(call: OperatorCall, gpu: Gpu, constants: OperatorConstants) -> Operat
 def machine_for(gpu: Gpu, dtype: str, work: Work) -> Machine:
     """Return what the roofline needs of a GPU for some work; a peak of 0 where only memory can bind.
 
-    A `ConfigError` if the work is a GEMM and the GPU has no peak for its type, or no units that take the type's scales.
+    Raises
+    ------
+    ConfigError
+        If the work is a GEMM and the GPU has no peak for its type, or no units that take the type's
+        scales.
     """
     asked = work.compute_dtype or dtype
     if work.tiling is None and not gpu.has_peak(asked):

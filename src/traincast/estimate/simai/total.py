@@ -86,8 +86,12 @@ def simai_sum(
     so does this. `options` override world size, degrees and microbatches of the header; `overlap` are the shares of
     communication that SimAI is told to leave out. Source: SimAI, ``Layer.cc``, ``Layer::report``.
 
-    A `ConfigError` if SimAI would divide by a degree that it has not read, or stop at the size of a message; an
-    `InfeasibleError` if a communication is above the 16 GiB where SimAI's tables end.
+    Raises
+    ------
+    ConfigError
+        If SimAI would divide by a degree that it has not read, or stop at the size of a message.
+    InfeasibleError
+        If a communication is above the 16 GiB where SimAI's tables end.
     """
     chosen, shares, remarks = options or LayoutOptions(), overlap or SimaiOverlap(), Remarks(file.path)
     layout = layout_of(file, chosen, remarks)

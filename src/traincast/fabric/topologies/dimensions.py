@@ -72,7 +72,10 @@ class _Line:
 def torus(cluster: Cluster, spec: FabricSpec, world_size: int) -> FabricGraph:
     """Build rings of GPUs along two or three dimensions, without switches; every GPU is a node of its own.
 
-    A `ConfigError` if the world is larger than the torus.
+    Raises
+    ------
+    ConfigError
+        If the world is larger than the torus.
     """
     if math.prod(spec.dims) < world_size:
         raise ConfigError(f"hold {math.prod(spec.dims)} GPUs, fewer than the {world_size} of the world", "fabric.dims")

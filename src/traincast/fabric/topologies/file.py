@@ -40,8 +40,13 @@ _NODE = "node"
 def from_file(cluster: Cluster, spec: FabricSpec, world_size: int) -> FabricGraph:
     """Build what the file says, with its own rates.
 
-    A `ConfigError` if the network has too few GPUs, a GPU that cannot reach other nodes, nodes of another size, or a
-    routing that cannot be had; a `FormatError` if the file cannot be read.
+    Raises
+    ------
+    ConfigError
+        If the network has too few GPUs, a GPU that cannot reach other nodes, nodes of another size, or
+        a routing that cannot be had.
+    FormatError
+        If the file cannot be read.
     """
     path = Path(spec.file or "")
     found = read_topology(path)

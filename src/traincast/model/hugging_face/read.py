@@ -37,8 +37,14 @@ def read_config(path: Path) -> Model:
     """Return the model of a ``config.json``; of a model of text and images its language model.
 
     It is named after the repository where the file says it, else after its directory; its notes say what was taken for
-    granted. A `FormatError` if the file cannot be read or is no JSON object; a `ConfigError` if a key is missing or has
-    a wrong value, or the model is of a kind that is not described.
+    granted.
+
+    Raises
+    ------
+    FormatError
+        If the file cannot be read or is no JSON object.
+    ConfigError
+        If a key is missing or has a wrong value, or the model is of a kind that is not described.
     """
     document = _parse(path)
     shown = str(path)

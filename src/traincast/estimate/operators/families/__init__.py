@@ -146,8 +146,12 @@ def family(
 def work_of(call: OperatorCall) -> Work:
     """Return what an operator does, apart from any GPU.
 
-    An `UnknownNameError` if the family, its direction, an option or the dtype is unknown; the message lists the known
-    ones; a `ConfigError` if a size is wrong.
+    Raises
+    ------
+    UnknownNameError
+        If the family, its direction, an option or the dtype is unknown; the message lists the known ones.
+    ConfigError
+        If a size is wrong.
     """
     element_bytes(call.dtype)
     kind = FAMILIES.get(call.family)
@@ -162,8 +166,12 @@ def work_of(call: OperatorCall) -> Work:
 def operator_shape(name: str, given: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape of an operator of a family from its named sizes.
 
-    An `UnknownNameError` if there is no such family; a `ConfigError` if a size is missing or has no meaning for the
-    family.
+    Raises
+    ------
+    UnknownNameError
+        If there is no such family.
+    ConfigError
+        If a size is missing or has no meaning for the family.
     """
     kind, name = FAMILIES.get(name), known_name(FAMILIES.kind, name, FAMILIES.names())
     names = [size.name for size in kind.sizes]
@@ -183,7 +191,10 @@ def operator_shape(name: str, given: Mapping[str, int]) -> tuple[int, ...]:
 def element_bytes(dtype: str) -> float:
     """Return the bytes of an element with its share of the scales.
 
-    An `UnknownNameError` if there is no such type; the message lists the known ones.
+    Raises
+    ------
+    UnknownNameError
+        If there is no such type; the message lists the known ones.
     """
     if dtype not in BYTES_OF_DTYPE:
         raise UnknownNameError("dtype", dtype, BYTES_OF_DTYPE)
