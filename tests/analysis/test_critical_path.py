@@ -10,6 +10,7 @@ from traincast.analysis.critical_path import critical_path
 from traincast.engine import run
 from traincast.engine.graph import build_graph
 from traincast.job.parallel import Parallel
+from traincast.workload.program import Timeline
 from traincast.workload.words import Kind
 
 
@@ -51,6 +52,50 @@ def test_hidden_communication_is_on_no_path_until_it_is_the_longer():
 
     assert Kind.COLLECTIVE not in of(1.9)
     assert Kind.COLLECTIVE in of(2.1)
+
+
+def by_hand(durations, edges, streams=None, rendezvous=None):
+    """Return the path through operations that run as soon as their edges (source, target) let them."""
+    count = len(durations)
+    source, target = (np.array([edge[end] for edge in edges], dtype=np.int32) for end in (0, 1))
+    stream_N = np.arange(count) if streams is None else np.array(streams)
+    rendezvous_N = np.full(count, -1) if rendezvous is None else np.array(rendezvous)
+    graph = build_graph(stream_N, source, target, rendezvous_N)
+    duration_s_N = np.array(durations, dtype=np.float64)
+    ready_N, start_N, end_N = run(graph, duration_s_N)
+    timeline = Timeline(ready_s_N=ready_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=duration_s_N)
+    path = critical_path(graph, timeline)
+    return path.op_H.tolist(), path.time_s_H.tolist()
+
+
+def test_a_program_of_nothing_has_no_path():
+    assert by_hand([], []) == ([], [])
+
+
+def test_a_path_follows_edges_whatever_the_order_of_their_numbers():
+    """3 -> 1 -> 0 takes 9 s and 2 -> 0 only 7 s; nothing waits for 4, which ends at 8 s."""
+    edges = [(3, 1), (1, 0), (2, 0)]
+    assert by_hand([2.0, 3.0, 5.0, 4.0, 8.0], edges) == ([3, 1, 0], [4.0, 3.0, 2.0])
+    # The longer way is the other one as soon as it is longer.
+    assert by_hand([2.0, 3.0, 7.5, 4.0, 8.0], edges) == ([2, 0], [7.5, 2.0])
+    # What an operation's neighbour waits for is not what it waits for.
+    assert by_hand([2.0, 10.0, 1.0, 5.0], [(0, 1), (3, 2)]) == ([0, 1], [2.0, 10.0])
+
+
+def test_of_equally_long_chains_that_of_the_lowest_operations_is_the_path():
+    assert by_hand([3.0, 3.0, 1.0], [(0, 2), (1, 2)])[0] == [0, 2]
+    # Of all that end last, too.
+    assert by_hand([1.0, 4.0, 4.0], [])[0] == [1]
+
+
+def test_what_takes_no_time_before_the_start_delays_nothing():
+    assert by_hand([0.0, 2.0, 1.0], [(0, 1), (1, 2)]) == ([1, 2], [2.0, 1.0])
+
+
+def test_a_path_leaves_a_rendezvous_by_the_member_that_came_last():
+    """Operations 1 and 3 start together at 6 s, when 2 lets 3 go; the 1 s of operation 0 does not matter."""
+    durations, streams, rendezvous = [1.0, 2.0, 6.0, 2.0], [0, 0, 1, 1], [-1, 0, -1, 0]
+    assert by_hand(durations, [], streams, rendezvous) == ([2, 1], [6.0, 2.0])
 
 
 @pytest.fixture(scope="module")

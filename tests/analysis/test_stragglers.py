@@ -63,6 +63,8 @@ def test_a_rank_that_stands_for_many_weighs_as_many():
     assert found([2.0, 3.0, 3.4], [0, 0, 0], represents=[1, 4, 1]) == [(2, 3.4 / 3)]
     # Of an even number of like ranks the lower middle one counts.
     assert found([2.0, 4.0, 5.0], [0, 0, 0]) == [(1, 2.0), (2, 2.5)]
+    # The median of 2, 3 and 4 s is 3 s, and that of 2, 3 and 6 s, too.
+    assert found([2.0, 3.0, 4.0, 6.0], [0, 0, 0, 0]) == [(2, 4.0 / 3), (3, 2.0)]
 
 
 def test_a_rank_that_represents_others_is_held_against_them():
@@ -76,6 +78,8 @@ def test_a_stage_of_one_rank_is_held_against_the_middle_stages():
     assert found(own_s, [0, 1, 2, 3, 4]) == [(2, WELL_ABOVE_LIKE_STAGES)]
     own_s[2] = 2.0 * WELL_ABOVE_LIKE_STAGES
     assert found(own_s, [0, 1, 2, 3, 4]) == []
+    # The second stage is a middle one, and none counts among its own like: of 2 s and 4 s the lower is 2 s.
+    assert found([9.0, 9.0, 2.0, 4.0, 9.0], [0, 1, 2, 3, 4]) == [(1, 4.5), (3, 2.0)]
 
 
 def test_the_only_middle_stage_and_the_ends_have_no_like():
@@ -87,4 +91,8 @@ def test_the_only_middle_stage_and_the_ends_have_no_like():
 def test_ranks_of_unequal_load_are_not_alike():
     assert found([2.0, 3.0, 2.0], [0, 0, 0], load=[0.75, 1.5, 0.75]) == []
     assert found([2.0, 3.0, 2.0], [0, 0, 0], load=[1.0, 1.04, 1.0]) == [(1, 1.5)]
+    # 4 % apart are alike, and 8 % are not, whatever the loads are.
+    for scale in (0.5, 2.0):
+        assert found([2.0, 3.0, 2.0], [0, 0, 0], load=[scale, 1.04 * scale, scale]) == [(1, 1.5)]
+        assert found([2.0, 3.0, 2.0], [0, 0, 0], load=[scale, 1.08 * scale, scale]) == []
     assert found([2.0, 2.0, 3.0, 2.0, 2.0], [0, 1, 2, 3, 4], load=[1, 1, 2, 1, 1]) == []

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from support import collective, compute
-from traincast.workload.builder import wait_op
+from traincast.workload.builder import host_op, wait_op
 from traincast.workload.ops import Op, table_of
 from traincast.workload.parts import step_parts
 from traincast.workload.program import Program, Timeline
@@ -86,3 +86,11 @@ def test_waiting_is_a_part_of_the_time_of_each_span():
 def test_a_part_that_a_trace_calls_wait_is_shown_and_an_unnamed_wait_is_not():
     traced, unnamed = piece(compute(1), "wait"), wait_op(Stream.COMPUTE)
     assert spent((traced, 0, 0, 2), (unnamed, 2, 2, 2), (compute(1), 2, 2, 3)) == {"wait": (2, 0), "forward": (1, 0)}
+
+
+def test_what_no_trace_names_goes_by_what_it_is():
+    """A computation by its phase, a communication by its group, and what the host does by that."""
+    gap = host_op("launch", Phase.FORWARD, 1.0)
+    backward, reduction = compute(1, phase=Phase.BACKWARD), collective(1.0, Group.DP)
+    found = spent((gap, 0, 0, 1), (backward, 1, 1, 3), (reduction, 3, 4, 7))
+    assert found == {"host_gap": (1, 0), "backward": (2, 0), "dp": (4, 1)}

@@ -64,8 +64,8 @@ def rank_breakdown(program: Program, timeline: Timeline, index: int, step_s: flo
     owner_B = np.full(len(border_B) - 1, _NOBODY, dtype=np.int64)
     _claim(owner_B, border_B, transfer_N, start_N, end_N)
     _claim(owner_B, border_B, wait_N, ready_N, start_N)
-    seconds_O = np.bincount(owner_B, np.diff(border_B), _NOBODY + 1)
-    breakdown = dict.fromkeys((*_NAME_OF_OWNER[: _BUBBLE + 1], "other"), 0.0)
+    seconds_O = np.bincount(owner_B, np.diff(border_B), len(_NAME_OF_OWNER))
+    breakdown = dict.fromkeys(_NAME_OF_OWNER, 0.0)
     for owner, name in enumerate(_NAME_OF_OWNER):
         breakdown[name] += float(seconds_O[owner])
     return RankBreakdown(breakdown, float(seconds_O[0]), float(seconds_O[_BUBBLE + 1 : _NOBODY].sum()))
@@ -95,10 +95,10 @@ def _owners(program: Program, row_N: IntArray) -> tuple[IntArray, IntArray]:
 
 def _claim(owner_B: IntArray, border_B: FloatArray, owner_N: IntArray, begin_N: FloatArray, end_N: FloatArray) -> None:
     """Give each instant to the first owner (lowest number) that claims it and is ahead of the present one."""
-    for owner in np.unique(owner_N[owner_N < _NOBODY])[::-1]:
-        claims_N = (owner_N == owner) & (end_N > begin_N)
+    for owner in np.unique(owner_N)[::-1]:
+        claims_N = owner_N == owner
         change_B = np.zeros(len(border_B), dtype=np.int64)
         np.add.at(change_B, np.searchsorted(border_B, begin_N[claims_N]), 1)
         np.add.at(change_B, np.searchsorted(border_B, end_N[claims_N]), -1)
         covered_B = np.cumsum(change_B)[:-1] > 0
-        owner_B[covered_B & (owner_B > owner)] = owner
+        np.minimum(owner_B, owner, out=owner_B, where=covered_B)

@@ -73,7 +73,7 @@ def _waits(starts_S: IntArray, ready_N: FloatArray, start_N: FloatArray, end_N: 
     # The latest end so far within each span: ends as numbers in rising order, offset by span.
     ends, number_N = np.unique(end_N, return_inverse=True)
     latest_N = ends[np.maximum.accumulate(span_N * len(ends) + number_N[order]) % len(ends)]
-    before_N = np.append(0.0, latest_N[:-1])
+    before_N = np.roll(latest_N, 1)
     before_N[starts_S] = np.minimum.reduceat(ready_N, starts_S)
     return np.bincount(span_N, np.maximum(start_N[order] - before_N, 0.0), len(starts_S)).astype(np.float64)
 
