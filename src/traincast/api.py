@@ -11,8 +11,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traincast.analysis.breakdown import step_breakdown
-from traincast.analysis.comparison import Comparison, Side, measured_side
+from traincast.analysis.comparison import Comparison
 from traincast.analysis.comparison import compare as compare_sides
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
@@ -48,7 +47,7 @@ from traincast.simulation.recorded import (
     recorded_simulation,
     unchanged_files,
 )
-from traincast.simulation.result import Result, simulated_side
+from traincast.simulation.result import Result
 from traincast.workload.words import operation_named
 from traincast.workload.workload import Workload
 
@@ -327,18 +326,23 @@ def _run_for(
     return run_of_workload(workload, choose(options, options.cluster, engine), writer)
 
 
-def compare(a: StrPath | Result | Workload, b: StrPath | Result | Workload) -> Comparison:
+def compare(
+    a: StrPath | Result | Workload, b: StrPath | Result | Workload, cluster: StrPath | Cluster | None = None
+) -> Comparison:
     """Put two steps side by side; differences are those of `b` to `a`.
 
-    A side is a result, its ``result.json`` or the folder that holds one: the simulated step. Or it is a measured trace,
-    the folder of a run's rank traces, or a workload read from them: the measured step, which is not simulated.
+    A side is a result, its ``result.json`` or the folder that holds one, or a job file, which is forecast, on `cluster`
+    if one is given: the simulated step. Or it is a measured trace, the folder of a run's rank traces, a workload read
+    from them, or a training log: the measured step, which is not simulated.
 
     Examples
     --------
     >>> import traincast
     >>> traincast.compare("run", "out/result.json").step.relative  # doctest: +SKIP
     """
-    return compare_sides(_side(a), _side(b))
+    from traincast.report.sides import sides_of
+
+    return compare_sides(*sides_of((a, b), read, lambda job: predict(job, cluster)))
 
 
 def validate(
@@ -543,38 +547,3 @@ def _paths(files: Files) -> list[Path]:
 
 def _name_of(cluster: StrPath | Cluster) -> str:
     return cluster.name if isinstance(cluster, Cluster) else fspath(cluster)
-
-
-def _side(given: StrPath | Result | Workload) -> Side:
-    """Return what was given as a side of a comparison."""
-    if isinstance(given, Result):
-        return simulated_side(given, ", ".join(file.path for file in given.inputs[:1]) or "result")
-    if isinstance(given, Workload):
-        return _measured_side(given, given.name)
-    path, name = Path(given), str(given)
-    written = path / "result.json"
-    # A folder that a simulation wrote to holds other files too; what it says is its result.
-    if written.is_file():
-        return simulated_side(load_result(written), str(written))
-    if path.suffix == ".json" or _begins_like_json(path):
-        return simulated_side(load_result(path), name)
-    return _measured_side(read(path), name)
-
-
-def _measured_side(workload: Workload, name: str) -> Side:
-    if workload.measured is None:
-        raise FormatError(
-            "says no measured step; simulate it first (traincast simulate FILE --out DIR) and compare DIR", name
-        )
-    side = measured_side(workload.measured, name)
-    if workload.program is None or workload.timeline is None:
-        return side
-    return replace(side, breakdown_s=step_breakdown(workload.program, workload.timeline))
-
-
-def _begins_like_json(path: Path) -> bool:
-    try:
-        return read_head(path, _HEAD_BYTES).lstrip().startswith(b"{")
-    except FormatError:
-        # A folder or pattern; or who reads it next says why it cannot be read.
-        return False

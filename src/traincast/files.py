@@ -108,6 +108,11 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     return data
 
 
+def read_unpacked(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a regular file, perhaps packed with gzip (errors as `read_head` and `unpacked`)."""
+    return unpacked(read_bytes(path, most), str(path), most)
+
+
 def read_text(path: Path, most: int = MOST_DOCUMENT_BYTES, *, encoding: str = "utf-8") -> str:
     """Return the text of a file, each line with a plain end (errors as `read_head` and `decoded`)."""
     text = decoded(read_bytes(path, most), str(path), encoding=encoding)

@@ -8,9 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from traincast.errors import ConfigError
+from traincast.diagnostics import Note
+from traincast.errors import ConfigError, FormatError
+from traincast.formats.training_log.meaning import LEVEL, facts_of, steady_step
+from traincast.units import counted
 
 if TYPE_CHECKING:
+    from traincast.formats.training_log.grammar import TrainingLog
     from traincast.workload.workload import MeasuredRun
 
 
@@ -43,6 +47,16 @@ class Side:
     """Type of that peak: ``"fp8"``; None where `mfu` is of the 16-bit one, or not known."""
     mfu_16_bit: float | None = None
     """Model FLOP/s over the dense 16-bit peak, by which precisions compare."""
+    interval: Mapping[str, float] | None = None
+    """Where a share ``level`` of the steps lies, from ``low_s`` to ``high_s``: forecast of runs like this one, or
+    measured; None where that is not known."""
+    tokens_per_s_per_gpu: float | None = None
+    how: str = ""
+    """What a measured step is, where it is not one that was traced."""
+    notes: tuple[Note, ...] = ()
+    """How the step was measured."""
+    warnings: tuple[Note, ...] = ()
+    """Where it contradicts the other side."""
 
     def __post_init__(self) -> None:
         for rank in self.part_s:
@@ -55,6 +69,52 @@ def measured_side(measured: "MeasuredRun", name: str) -> Side:
     timed = {rank: parts for rank, parts in measured.part_s.items() if parts}
     return Side(
         name=name, what="measured", step_s=measured.step_s, end_s=measured.end_s, part_s=timed, wait_s=measured.wait_s
+    )
+
+
+_CONTRADICTABLE = ("gpus", "global_batch", "seq_length", "micro_batch", "tp", "pp", "vpp", "cp", "ep", "layers")
+
+
+def logged_side(log: "TrainingLog", name: str, known: Mapping[str, int]) -> Side:
+    """Return the steady step of a training log, under a name for people.
+
+    Parameters
+    ----------
+    log : TrainingLog
+    name : str
+    known : mapping
+        What the other side says of the run. What the log does not say is taken from it, and what it says otherwise is a
+        warning.
+
+    Raises
+    ------
+    FormatError
+        If neither log nor other side tells the time of a step.
+    """
+    steady = steady_step(log, known)
+    if steady is None:
+        raise FormatError(
+            "says tokens per second and GPU, but not of how many tokens and GPUs a step is; compare it with a job or "
+            "the result of a forecast",
+            log.path,
+            log.steps[0].line,
+        )
+    facts = facts_of(log)
+    warnings = [
+        Note("log-contradicts", f"{key} is {facts[key]} in the log and {known[key]} on the other side", log.path)
+        for key in _CONTRADICTABLE
+        if key in facts and key in known and facts[key] != known[key]
+    ]
+    return Side(
+        name=name,
+        what="measured",
+        how=f"median of {counted(steady.lines, 'line')} of {log.framework.title}",
+        step_s=steady.step_s,
+        end_s={},
+        interval={"level": LEVEL, "low_s": steady.low_s, "high_s": steady.high_s},
+        tokens_per_s_per_gpu=steady.tokens_per_s,
+        notes=steady.notes,
+        warnings=tuple(warnings),
     )
 
 

@@ -10,17 +10,21 @@ from traincast.cli.terminal import console, print_json
 @click.command(name="compare")
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
+@click.option("--cluster", metavar="NAME|FILE", help="Where a job that is given runs (default: what it says).")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON and nothing else.")
 @click.option("--ranks", is_flag=True, help="Show every rank, and the parts of each.")
-def command(a: Path, b: Path, as_json: bool, ranks: bool) -> None:
-    """Two results, or a result and a measured trace, side by side.
+def command(a: Path, b: Path, cluster: str | None, as_json: bool, ranks: bool) -> None:
+    """Two steps side by side: forecasts, simulations, measured traces, training logs.
 
-    A and B are a result.json (or the folder it was written to), a measured trace, or a folder of
-    the rank traces of one run. Differences are those of B to A.
+    A and B are a result.json (or the folder it was written to), a job file, which is forecast, a
+    measured trace, a folder of the rank traces of one run, or a training log of Megatron-LM,
+    torchtitan or NeMo. Differences are those of B to A.
     """
     from traincast import api
 
-    comparison = api.compare(a, b)
+    if cluster is not None and not any(each.suffix == ".toml" for each in (a, b)):
+        raise click.UsageError("--cluster is where a job runs, and neither A nor B is a job file")
+    comparison = api.compare(a, b, cluster)
     if as_json:
         from traincast.report.json import comparison_to_dict
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from traincast.diagnostics import Note, Notebook
 from traincast.errors import FormatError
-from traincast.files import InputFile, input_of, read_bytes
+from traincast.files import InputFile, input_of, read_bytes, read_unpacked, unpacked
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.registry import Registry
@@ -174,14 +174,14 @@ def text_format(
     """
 
     def inspected(path: Path) -> Inspection:
-        return describe(parse(str(path), _text(read_bytes(path))))
+        return describe(parse(str(path), _text(read_unpacked(path))))
 
     def read_run(paths: Sequence[Path], form: str, layout: LayoutOptions) -> Workload:
         if len(paths) != 1:
             raise FormatError(f"{one} is one file for a whole run; give one file", str(paths[1]))
         path, data = paths[0], read_bytes(paths[0])
         source = Source(path, Notebook(str(path)), (input_of(path, form, data),))
-        return build(parse(str(path), _text(data)), layout, source)
+        return build(parse(str(path), _text(unpacked(data, str(path)))), layout, source)
 
     known = frozenset(options)
     form = Format(name=name, title=title, options=known, looks_like=looks_like, describe=inspected, read_run=read_run)

@@ -281,7 +281,11 @@ def result_from_json(data: bytes, path: str) -> Result:
 
 
 def _side(side: "Side") -> dict[str, object]:
-    return {name: getattr(side, name) for name in ("name", "what", "mfu", "mfu_peak", "mfu_16_bit")}
+    names = (
+        *("name", "what", "how", "mfu", "mfu_peak", "mfu_16_bit"),
+        *("interval", "tokens_per_s_per_gpu", "notes", "warnings"),
+    )
+    return {name: getattr(side, name) for name in names}
 
 
 def _difference(each: "Difference") -> dict[str, float | None]:

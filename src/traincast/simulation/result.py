@@ -170,6 +170,8 @@ def simulated_side(result: Result, name: str) -> Side:
         mfu=result.mfu,
         mfu_peak=result.mfu_peak.dtype if result.mfu_peak else None,
         mfu_16_bit=result.mfu_16_bit,
+        interval=result.interval,
+        tokens_per_s_per_gpu=result.tokens_per_s_per_gpu,
     )
 
 

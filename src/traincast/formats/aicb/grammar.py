@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import FormatError
-from traincast.files import read_bytes
+from traincast.files import read_unpacked
 from traincast.formats.aicb.header import COUNTED, Header, HeaderReader, policy, size_bytes
 from traincast.formats.values import (
     COLLECTIVES,
@@ -107,7 +107,7 @@ class AicbFile:
 
 def load(path: Path) -> AicbFile:
     """Read a file from disk (see `parse`); undecodable bytes are replaced, and fail where they matter."""
-    return parse(str(path), read_bytes(path).decode("utf-8", errors="replace"))
+    return parse(str(path), read_unpacked(path).decode("utf-8", errors="replace"))
 
 
 def parse(path: str, text: str) -> AicbFile:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from traincast.errors import FormatError
-from traincast.files import read_bytes
+from traincast.files import read_unpacked
 from traincast.formats.echo.lines import (
     ALIASES,
     COMMUNICATIONS,
@@ -55,7 +55,7 @@ _Fields = tuple[tuple[str, str], ...]
 
 def load(path: Path) -> tuple[TraceOp, ...]:
     """Read a file from disk (see `parse`); undecodable bytes are replaced, and fail where they matter."""
-    return parse(str(path), read_bytes(path).decode("utf-8", errors="replace"))
+    return parse(str(path), read_unpacked(path).decode("utf-8", errors="replace"))
 
 
 def parse(path: str, text: str) -> tuple[TraceOp, ...]:

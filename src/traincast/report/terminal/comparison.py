@@ -12,6 +12,7 @@ from traincast.report.terminal.layout import (
     View,
     alike_runs,
     change,
+    diagnostics,
     heading,
     indented,
     legend,
@@ -74,9 +75,13 @@ def print_comparison(comparison: Comparison, *, ranks: bool = False) -> View:
     """Print two steps side by side; with `ranks` every rank and its parts."""
     sides = Differences.of(comparison, "A", "B")
     yield text(_headline(comparison.step), "bold")
-    for label, side in (("A", comparison.a), ("B", comparison.b)):
+    sides_of_it = (("A", comparison.a), ("B", comparison.b))
+    for label, side in sides_of_it:
         shares = utilisation(side.mfu, None, side.mfu_peak, side.mfu_16_bit)
-        yield text(f"{label}  {side.name} ({', '.join(filter(None, (side.what, shares)))})")
+        facts = (side.what, side.how, _within(side), _tokens(side), shares)
+        yield text(f"{label}  {side.name} ({', '.join(filter(None, facts))})")
+    if (verdict := _verdict(comparison)) is not None:
+        yield text(verdict)
     if comparison.breakdown is not None:
         yield from _breakdown(comparison.breakdown, sides)
     if comparison.parts:
@@ -86,8 +91,14 @@ def print_comparison(comparison: Comparison, *, ranks: bool = False) -> View:
         yield from finish_times(comparison, sides, elide=not ranks)
     if ranks:
         yield from _rank_parts(comparison, sides)
-    yield from _only("A", comparison.a, comparison.only_a)
-    yield from _only("B", comparison.b, comparison.only_b)
+    # A log tells of the step alone; what it says of no rank is not worth a list.
+    if comparison.b.end_s:
+        yield from _only("A", comparison.a, comparison.only_a)
+    if comparison.a.end_s:
+        yield from _only("B", comparison.b, comparison.only_b)
+    for label, side in sides_of_it:
+        yield from diagnostics(f"How {label} was measured", side.notes, "dim", [side.name])
+        yield from diagnostics("Warnings", side.warnings, "yellow", [side.name])
 
 
 def parts(comparison: Comparison, sides: Differences, titled: str = "") -> View:
@@ -125,6 +136,31 @@ def finish_times(
         columns.append(Column("stage", lambda rank: str(stage_of[rank])))
     yield table((*columns, *sides.columns(ends.__getitem__)), ends, hidden)
     yield from legend("rank", list(ends), hidden)
+
+
+def _within(side: Side) -> str:
+    """Return where most of the steps of a side lie; nothing where that is not known."""
+    if side.interval is None:
+        return ""
+    low_s, high_s = side.interval["low_s"], side.interval["high_s"]
+    return f"{format_share(side.interval['level'], 0)} within {format_time(low_s)} to {format_time(high_s)}"
+
+
+def _tokens(side: Side) -> str:
+    rate = side.tokens_per_s_per_gpu
+    return "" if rate is None else f"{rate:,.0f} tokens/s/GPU"
+
+
+def _verdict(comparison: Comparison) -> str | None:
+    """Say whether a measured step lies where a forecast expects it; None where the sides are no such pair."""
+    pair = comparison.a, comparison.b
+    forecast = next((side for side in pair if side.what == "simulated" and side.interval is not None), None)
+    measured = next((side for side in pair if side.what != "simulated"), None)
+    if forecast is None or measured is None or forecast.interval is None:
+        return None
+    inside = forecast.interval["low_s"] <= measured.step_s <= forecast.interval["high_s"]
+    where = "within" if inside else "above" if measured.step_s > forecast.interval["high_s"] else "below"
+    return f"The measured step is {where} the interval of the forecast."
 
 
 def _headline(step: Difference) -> str:

@@ -1,0 +1,115 @@
+"""What a user names, as a side of a comparison: a result, a job to forecast, a measured trace, a training log."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+from traincast.analysis.breakdown import step_breakdown
+from traincast.analysis.comparison import Side, logged_side, measured_side
+from traincast.errors import FormatError
+from traincast.files import read_bytes, read_head
+from traincast.formats.contract import FileKind
+from traincast.formats.open import identify
+from traincast.formats.training_log import TRAINING_LOG, read_log
+from traincast.formats.training_log.grammar import TrainingLog
+from traincast.job.draft import Draft
+from traincast.job.job_file import read_job_file
+from traincast.report.json import result_from_json
+from traincast.simulation.result import Result, simulated_side
+from traincast.workload.workload import Workload
+
+_HEAD_BYTES = 4096
+
+Given = str | PathLike[str] | Result | Workload
+Known = Result | Workload | TrainingLog
+
+
+def sides_of(
+    given: Sequence[Given], read: Callable[[Path], Workload], predict: Callable[[Draft], Result]
+) -> list[Side]:
+    """Return what was given as sides of a comparison.
+
+    A training log is held against what the other side says of its job, and takes from it what it is silent about.
+
+    Parameters
+    ----------
+    given : sequence
+        Results, workloads that were measured, or paths.
+    read, predict : callable
+        Read the traces of a run; forecast a job.
+
+    Raises
+    ------
+    TraincastError
+        If something cannot be read or forecast, or says no measured step.
+    """
+    known = [_known(each, read, predict) for each in given]
+    forecast = next((each for each, _ in known if isinstance(each, Result)), None)
+    return [_side(each, name, forecast) for each, name in known]
+
+
+def _known(given: Given, read: Callable[[Path], Workload], predict: Callable[[Draft], Result]) -> tuple[Known, str]:
+    """Return what was given, read or forecast, and its name for people."""
+    if isinstance(given, Result):
+        return given, ", ".join(file.path for file in given.inputs[:1]) or "result"
+    if isinstance(given, Workload):
+        return given, given.name
+    return _opened(Path(given), read, predict), str(given)
+
+
+def _opened(path: Path, read: Callable[[Path], Workload], predict: Callable[[Draft], Result]) -> Known:
+    """Return what a file or folder holds."""
+    written = path / "result.json"
+    # A folder that a simulation wrote to holds other files too; what it says is its result.
+    if written.is_file():
+        return result_from_json(read_bytes(written), str(written))
+    if path.suffix == ".toml":
+        return predict(read_job_file(str(path)))
+    kind = _kind(path)
+    if kind is TRAINING_LOG:
+        return read_log(path)
+    if kind is None and (path.suffix == ".json" or _begins_like_json(path)):
+        return result_from_json(read_bytes(path), str(path))
+    return read(path)
+
+
+def _kind(path: Path) -> FileKind | None:
+    """Return what kind of file it is; None for folders, patterns, and files that nobody knows."""
+    try:
+        return identify(path)
+    except FormatError:
+        # Who reads it says why it cannot be read.
+        return None
+
+
+def _begins_like_json(path: Path) -> bool:
+    try:
+        return read_head(path, _HEAD_BYTES).lstrip().startswith(b"{")
+    except FormatError:
+        return False
+
+
+def _side(known: Known, name: str, forecast: Result | None) -> Side:
+    if isinstance(known, Result):
+        return simulated_side(known, name)
+    if isinstance(known, TrainingLog):
+        return logged_side(known, name, {} if forecast is None else _said(forecast))
+    if known.measured is None:
+        raise FormatError(
+            "says no measured step; simulate it first (traincast simulate FILE --out DIR) and compare DIR", name
+        )
+    side = measured_side(known.measured, name)
+    if known.program is None or known.timeline is None:
+        return side
+    return replace(side, breakdown_s=step_breakdown(known.program, known.timeline))
+
+
+def _said(forecast: Result) -> dict[str, int]:
+    """Return what a result says of its run, in the words of a training log."""
+    said = {"gpus": int(forecast.parallel["world_size"])}
+    said |= {name: int(forecast.parallel[name]) for name in ("tp", "pp", "vpp", "cp", "ep")}
+    if forecast.job is not None:
+        said |= {name: getattr(forecast.job, name) for name in ("global_batch", "micro_batch", "seq_length")}
+        said["layers"] = sum(forecast.job.stage_layers)
+    return said
