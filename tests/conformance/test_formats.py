@@ -28,7 +28,7 @@ from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Pr
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
-OF_EXAMPLES = {"aicb": ("aicb_*",), "echo": ("megatron_*",), "neusight": ("neusight_*",)}
+OF_EXAMPLES = {"aicb": ("aicb_*.txt",), "echo": ("megatron_*",), "neusight": ("neusight_*",)}
 FORMS = FORMATS.entries()
 FOLDERS = [HERE / "samples", *(Path(each) for each in [os.environ.get("TRAINCAST_FORMAT_SAMPLES")] if each)]
 NOISY = {"training-log"}
