@@ -38,6 +38,7 @@ ROOMS = (
     "plan",
     "sweep",
     "calibrate",
+    "measure",
     "report",
     "api",
     "cli",

@@ -9,7 +9,8 @@
     |-- InfeasibleError      the job is understood but cannot be run      (bytes needed and usable, stage)
     |-- ProgramError         a program breaks its own rules               (the ops)
     |   `-- DeadlockError    operations wait for each other for ever      (the ops)
-    `-- CalibrationError     measurements that cannot be fitted           (rows there are and needed)
+    |-- CalibrationError     measurements that cannot be fitted           (rows there are and needed)
+    `-- MeasurementError     this machine can measure nothing
 
 A message says what is wrong, where, and what to do about it. The command line
 prints it alone, without a traceback, and ends with ``exit_code``.
@@ -114,3 +115,7 @@ class CalibrationError(TraincastError):
     def __init__(self, message: str, *, rows: int | None = None, needed_rows: int | None = None) -> None:
         self.rows, self.needed_rows = rows, needed_rows
         super().__init__(message)
+
+
+class MeasurementError(TraincastError):
+    """Nothing can be measured on this machine, or not into this file; the message says what to do."""

@@ -91,6 +91,9 @@ def operators_of(table: Table, gpu: Gpu | None = None) -> OperatorMeasurements:
 
 def _gpu(row: Row, default: Gpu | None) -> Gpu:
     gpu = find_gpu(row.cells["gpu"]) if "gpu" in row.cells else default
+    if gpu is None and default is not None and find_gpu(default.name) is None:
+        # A GPU of the user's own has no datasheet that any name leads to.
+        return default
     if gpu is None:
         named = row.cells.get("gpu")
         raise TraincastError("the GPU is not specified" if named is None else f"nothing is known of the GPU {named!r}")

@@ -26,6 +26,7 @@ _COMMANDS = {
     "predict": "Forecast from a model, a parallel layout and a cluster.",
     "compare": "Two results, or a result and a measured trace, side by side.",
     "convert": "Write a job, workload, trace or result in another format.",
+    "measure": "Time a job's operators, or its collectives, on your own GPUs.",
     "calibrate": "Fit constants to measurements, print residuals, write a profile.",
     "validate": "Error statistics against measured runs, kernels or collectives.",
     "collective": "The cost of one collective, explained.",
