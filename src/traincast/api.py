@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from traincast.analysis.comparison import Comparison
 from traincast.analysis.comparison import compare as compare_sides
 from traincast.diagnostics import Note
-from traincast.errors import ConfigError, FormatError, MeasurementError
+from traincast.errors import ConfigError, FormatError
 from traincast.estimate.collective_table import CollectiveTable, collective_table, doubling, members_on
 from traincast.estimate.simai.machine import simai_machine
 from traincast.estimate.simai.total import SimaiReport, refuse_beside_simai, simai_sum
@@ -42,7 +42,6 @@ from traincast.simulation.convert import run_of_job, run_of_workload
 from traincast.simulation.recorded import (
     DEFAULT_CLUSTER,
     choose,
-    decide,
     record_of,
     recorded_forecast,
     recorded_simulation,
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.validate import Validation
     from traincast.estimate.operators.cost import OperatorCost
-    from traincast.measure.tasks import Tasks
     from traincast.measure.timing import Summary
 
 _HEAD_BYTES = 4096
@@ -490,60 +488,19 @@ def measure(
     job: Job | JobRequest | Draft | StrPath,
     out: StrPath,
     cluster: StrPath | Cluster | None = None,
-    *,
-    minutes: float = 10.0,
-    spread: float = 0.01,
-    tell: Callable[[str], None] = lambda _: None,
+    **limits: Any,  # noqa: ANN401
 ) -> "Summary":
-    """Time on this machine's GPU, with its PyTorch, the operators that a job needs; under torchrun its collectives.
+    """Time what a job runs on this machine's GPU, with its PyTorch; see `traincast.measure.of_job.measure_job`."""
+    from traincast.measure.of_job import measure_job
 
-    Parameters
-    ----------
-    job : JobRequest, Job, Draft, or path
-        What is to be trained, as of `predict`.
-    out : path
-        The CSV file that is written, and continued where it is there; `calibrate_operators` and `calibrate` read it.
-    cluster : str, path or Cluster, optional
-        Cluster that the job is laid out on; by default what the job says, else ``h100``.
-    minutes : float
-        Time after which nothing further is begun.
-    spread : float
-        Half the 95 % interval of a median over it, at which its repetitions end.
-    tell : callable, optional
-        Told a line about each operator or collective.
-
-    Raises
-    ------
-    MeasurementError
-        If there is no PyTorch or GPU here, or the file is another's.
-    """
-    from traincast.measure.run import run
-    from traincast.measure.timing import MeasureError
-
-    tasks = _tasks_of(job, cluster)
-    try:
-        return run(tasks.operators, tasks.collectives, Path(out), minutes=minutes, spread=spread, tell=tell)
-    except MeasureError as error:
-        raise MeasurementError(str(error)) from None
+    return measure_job(job, Path(out), cluster, **limits)
 
 
 def measuring_script(job: Job | JobRequest | Draft | StrPath, cluster: StrPath | Cluster | None = None) -> str:
     """Return a Python script that does what `measure` does where traincast is not installed, for this job alone."""
-    from traincast.measure.script import script
+    from traincast.measure.of_job import script_of_job
 
-    tasks = _tasks_of(job, cluster)
-    return script(tasks.name, tasks.operators, tasks.collectives)
-
-
-def _tasks_of(job: Job | JobRequest | Draft | StrPath, cluster: StrPath | Cluster | None) -> "Tasks":
-    from traincast.measure.tasks import tasks_of
-    from traincast.simulation.job_step import run_job
-
-    found = read_job_file(str(job)) if isinstance(job, (str, PathLike)) else job
-    said = found.cluster if isinstance(found, Draft) else None
-    setting = choose(StepOptions(), cluster or said, "auto").setting
-    _, _, decided, _ = decide(found, setting.cluster)
-    return tasks_of(run_job(decided, setting))
+    return script_of_job(job, cluster)
 
 
 def load_result(path: StrPath) -> Result:

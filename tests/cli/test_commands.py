@@ -101,6 +101,11 @@ COMMANDS = {
     "models": {"names", "--seq-length", "--json"},
     "clusters": {"names", "--json"},
 }
+COMMANDS["measure"] = (
+    COMMANDS["predict"]
+    - {"--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node", "--busbw", "--slow"}
+    - {"--unfold", "--allow-oom", "--json"}
+) | {"--minutes", "--spread", "--script"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 
 

@@ -12,8 +12,12 @@ from traincast.cli.terminal import complain, print_line
 
 @click.command(name="measure")
 @job_options
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.csv", help="Write the times there, or go on there.")
-@click.option("--minutes", type=in_range("minutes", 0.01, 1e6), default=10.0, show_default=True, help="Begin nothing after it.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE.csv", help="Write the times there, or go on there."
+)
+@click.option(
+    "--minutes", type=in_range("minutes", 0.01, 1e6), default=10.0, show_default=True, help="Begin nothing after it."
+)
 @click.option(
     "--spread",
     type=in_range("spread", 1e-4, 1),
@@ -21,7 +25,9 @@ from traincast.cli.terminal import complain, print_line
     show_default=True,
     help="Repeat until half the 95 % interval of the median is this share of it.",
 )
-@click.option("--script", type=click.Path(path_type=Path), metavar="FILE.py", help="Write a script that does it instead.")
+@click.option(
+    "--script", type=click.Path(path_type=Path), metavar="FILE.py", help="Write a script that does it instead."
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def command(
     words: tuple[str, ...],

@@ -11,6 +11,7 @@ What frameworks fuse and eager PyTorch does not (gated activations, rotary embed
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from traincast.measure.timing import CannotTimeError, MeasureError
@@ -62,7 +63,7 @@ def import_torch() -> Any:  # noqa: ANN401
         If there is none.
     """
     try:
-        import torch
+        torch = import_module("torch")
     except ImportError as error:
         raise MeasureError(
             f"PyTorch is not installed here ({error}); run this in the environment that trains, or write a script for "
@@ -170,7 +171,7 @@ def about(torch: Any) -> dict[str, str]:  # noqa: ANN401
     query = "driver_version,clocks.sm,clocks.mem,power.limit"
     command = ["nvidia-smi", f"--id={torch.cuda.current_device()}", f"--query-gpu={query}"]
     try:
-        shown = subprocess.run(
+        shown = subprocess.run(  # noqa: S603 - nothing in it is a user's
             [*command, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=10, check=True
         ).stdout
         driver, sm, memory, power = (cell.strip() for cell in shown.strip().splitlines()[0].split(","))
@@ -238,7 +239,7 @@ def _gemm(make: Maker, call: Call) -> Launch:
 
 
 def _scaled(make: Maker, rows: int, inner: int, columns: int, batch: list[int]) -> Launch:
-    """Return a GEMM of fp8 with one scale for each tensor; both inputs lie along the reduction, as kernels take them."""
+    """Return a GEMM of fp8 with a scale for each tensor; both inputs lie along the reduction, as kernels take them."""
     if batch:
         raise CannotTimeError("PyTorch has no batched GEMM of fp8")
     left, right = make.normal(rows, inner, dtype="fp8"), make.normal(columns, inner, dtype="fp8").mT
@@ -281,9 +282,8 @@ def _attend(make: Maker, call: Call) -> Callable[..., Any]:
         return _flash_attention(call, kernel)
     if kernel not in ("auto", *_SDPA):
         raise CannotTimeError(f"PyTorch has no attention kernel {kernel}")
-    from torch.nn import attention
-    from torch.nn.attention import bias
-
+    attention = import_module("torch.nn.attention")
+    bias = import_module("torch.nn.attention.bias")
     functional = make.torch.nn.functional
     # The queries are the last of the keys; is_causal would take them as the first.
     lower_right = call.causal and queries != keys
@@ -304,7 +304,7 @@ def _flash_attention(call: Call, kernel: str) -> Callable[..., Any]:
     """Return attention of the package flash-attn: generation 3, or with a window, neither of which PyTorch has."""
     name = "flash_attn_interface" if kernel == "fa3" else "flash_attn"
     try:
-        flash = __import__(name).flash_attn_func
+        flash = import_module(name).flash_attn_func
     except ImportError:
         what = "flash attention 3" if kernel == "fa3" else "attention with a window"
         raise CannotTimeError(f"PyTorch alone has no {what}; install {name}") from None
@@ -398,7 +398,8 @@ def _optimizer(make: Maker, call: Call) -> Launch:
     weight.grad = make.normal(*call.shape, dtype="fp32")
     kind = call.options.get("kind", "adam")
     step = optim.AdamW([weight], fused=True) if kind == "adam" else optim.SGD([weight], 0.1, momentum=0.9, fused=True)
-    return step.step
+    launch: Launch = step.step
+    return launch
 
 
 def _embedding(make: Maker, call: Call) -> Launch:
@@ -433,7 +434,7 @@ def _route(make: Maker, call: Call) -> Launch:
     def choose() -> Any:  # noqa: ANN401
         weights, chosen = make.torch.topk(make.torch.softmax(scores, -1), topk, -1)
         weights = weights / weights.sum(-1, keepdim=True)
-        make.torch.zeros_like(scores, dtype=make.torch.bool).scatter_(1, chosen, True).sum(0)  # noqa: FBT003
+        make.torch.zeros_like(scores, dtype=make.torch.bool).scatter_(1, chosen, True).sum(0)
         return make.torch.zeros_like(scores).scatter(1, chosen, weights)
 
     return make.gradient(choose(), scores) if call.backward else choose

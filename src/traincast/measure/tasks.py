@@ -5,8 +5,8 @@ the most important come first.
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import groupby
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from traincast.estimate.operators import FAMILIES, estimate_operator, work_of
 from traincast.measure.timing import Task
@@ -89,7 +89,7 @@ def _scaled(call: OperatorCall, factor: float) -> OperatorCall:
     shape = (
         max(1, round(size * factor)) if name in _TOKENS else size for name, size in zip(names, call.shape, strict=True)
     )
-    return replace(call, shape=tuple(shape))
+    return as_timed(replace(call, shape=tuple(shape)))
 
 
 def as_timed(call: OperatorCall) -> OperatorCall:
@@ -99,16 +99,14 @@ def as_timed(call: OperatorCall) -> OperatorCall:
     row are cut; the optimizer has no weights in 16 bits. The row of the file says what was timed.
     """
     if call.direction == "wgrad":
-        call = replace(call, options=(*(pair for pair in call.options if pair[0] != "accumulate"), _NOT_ADDED))
+        others = tuple(pair for pair in call.options if pair[0] != "accumulate")
+        call = replace(call, options=(*others, ("accumulate", "none")))
     if call.family in _IN_FP32:
         options = tuple(pair for pair in call.options if pair[0] == "kind")
         call = replace(call, dtype="fp32", options=options)
     if len(call.shape) == 1:
         call = replace(call, shape=(min(call.shape[0], MOST_ELEMENTS),))
     return call
-
-
-_NOT_ADDED = ("accumulate", "none")
 
 
 def operator_cells(call: OperatorCall) -> dict[str, str]:
