@@ -87,7 +87,7 @@ COMMANDS = {
         *("--busbw", "--slow", "--unfold", "--allow-oom", "--out", "--json", "--quiet"),
     },
     "init": {"file", "--force"},
-    "compare": {"a", "b", "--json", "--ranks"},
+    "compare": {"a", "b", "--cluster", "--json", "--ranks"},
     "calibrate": {"files", "--cluster", "--gpu", "--out", "--table", "--json"},
     "validate": {"file", "--cluster", "--by", "--cv", "--kind", "--out", "--json"},
     "collective": {"op", "--size", "--gpus", "--nodes", "--cluster", "--algorithm", "--json"},
