@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from traincast.formats.echo.lines import TraceOp
+from traincast.formats.echo.spelling import listed, milliseconds, spelled
 
 HOST_CLOCK_MS = (3_370_854_000.0, 3_975_635_000.0, 12_345.0)
 """What the clock of each host reads when the run starts, in turn; they were booted weeks apart."""
@@ -221,10 +222,26 @@ def _simulate(ranks: list[_Rank]) -> list[list[str]]:
 
 
 def line_read(op: TraceOp) -> str:
-    """Return the line that an operation was read from, of its fields as they were kept, without blanks before keys."""
-    return joined(f"{op.scope}:{op.rank}:{op.raw_op}({','.join(f'{key}={text}' for key, text in op.fields)})")
+    """Return the line that an operation was read from, with its numbers as the tracer writes them."""
+
+    def time(value_s: float | None, clock_s: float = 0.0) -> str:
+        return "None" if value_s is None else milliseconds(value_s, clock_s)
+
+    subs = [
+        spelled(sub.call.fields, {"duration": time(sub.duration_s), "timestamp": time(sub.end_s, sub.end_s or 0.0)})
+        for sub in op.sub_ops
+    ]
+    values = {"batch_id": str(op.batch_id), "sub_operations": listed(subs)}
+    times = {"duration": time(op.duration_s), "timestamp": time(op.timestamp_s, op.timestamp_s or 0.0)}
+    return f"{op.scope}:{op.rank}:{op.raw_op}({spelled(op.fields, values | times)})"
 
 
 def joined(line: str) -> str:
-    """Return a line without the blanks after commas: those before a key are no part of a field."""
-    return re.sub(", +", ",", line)
+    """Return a line without what says nothing: blanks after commas, which are no part of a field, and how many digits
+    a time has."""
+    line = re.sub(", +", ",", line)
+    return re.sub(r"(?<![\w.])(duration|timestamp)=([0-9]+(?:\.[0-9]*)?)(?=[,)\"'])", _rounded, line)
+
+
+def _rounded(match: re.Match[str]) -> str:
+    return f"{match[1]}={milliseconds(float(match[2]) / 1e3, float(match[2]) / 1e3)}"

@@ -5,9 +5,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo_runs import joined, line_read
+from echo_runs import line_read
 from traincast.errors import FormatError
-from traincast.formats.echo.grammar import parse
+from traincast.formats.echo.grammar import parse, parse_line
 from traincast.formats.echo.inspection import generation, looks_like, sizes_of_shapes, totals, trace_warnings
 from traincast.formats.echo.lines import fused_pairs
 
@@ -40,8 +40,11 @@ def test_damage_is_refused_with_its_place_or_read(text):
         assert problem.line is not None
         assert 1 <= problem.line <= text.count("\n") + 1
         return
-    lines = [line.rstrip("\r") for line in text.removeprefix("\ufeff").split("\n")]
-    assert [line_read(op) for op in ops] == [joined(line) for line in lines if line and not line.isspace()]
+    for op in ops:
+        again = parse_line(line_read(op), op.path, op.line)
+        assert again.fields == op.fields
+        assert [sub.call.fields for sub in again.sub_ops] == [sub.call.fields for sub in op.sub_ops]
+        assert line_read(again) == line_read(op)
     generation(ops)
     sizes_of_shapes(ops)
     totals(ops)

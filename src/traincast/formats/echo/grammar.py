@@ -18,17 +18,19 @@ from traincast.files import read_unpacked
 from traincast.formats.echo.lines import (
     ALIASES,
     COMMUNICATIONS,
+    DIFFERS,
     DTYPE_BYTES,
     FIELDS,
     GROUPS,
     OPERATION_NAMES,
     Call,
+    Fields,
     SubOp,
     TraceOp,
 )
-from traincast.formats.values import check_lines, shown
+from traincast.formats.values import MOST_LINES, check_lines, shown
 from traincast.units import LARGEST_WHOLE
-from traincast.workload.words import Operation
+from traincast.workload.words import Group, Operation
 
 HEAD = re.compile(r"(rank|stage):(0|[1-9][0-9]{0,8}):([A-Za-z_][A-Za-z0-9_]{0,63})\(", re.ASCII)
 """How a line starts."""
@@ -36,10 +38,12 @@ HEAD = re.compile(r"(rank|stage):(0|[1-9][0-9]{0,8}):([A-Za-z_][A-Za-z0-9_]{0,63
 _AFTER_DESCRIPTION = FIELDS | {"cmd_uid", "op_semantics", "finalize_base_duration_ms"} | frozenset(ALIASES)
 """Fields that end a description; any other ``word=`` in one belongs to its text."""
 
-_MAX_MILLISECONDS = 1e15
+_MAX_MS = 1e15
 """Durations and clocks above it are damage: it is 30,000 years."""
 
 _MAX_CALLS, _MAX_SHAPES = 65536, 4096
+_MAX_DIGITS = 9
+_FIRST_OF_LIST = "['"
 _TAIL = 20
 
 _FIRST = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*+)=", re.ASCII)
@@ -50,7 +54,14 @@ _STRING = re.compile(r"'((?:[^'\\]|\\.)*+)'|\"((?:[^\"\\]|\\.)*+)\"", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _PLAIN_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
-_Fields = tuple[tuple[str, str], ...]
+_Around = tuple[str, str, str, str, str, str]
+_Said = tuple[
+    str, str, int | None, str | None, str | None, Group | None, tuple[int, ...] | None, str | None, int | None, Fields
+]
+"""What lines that differ only in their numbers have in common: the last fields of a `TraceOp`."""
+
+_SAID: dict[_Around, _Said] = {}
+"""By the texts around the numbers."""
 
 
 def load(path: Path) -> tuple[TraceOp, ...]:
@@ -68,12 +79,13 @@ def parse(path: str, text: str) -> tuple[TraceOp, ...]:
     FormatError
         With the line of the first thing that cannot be read.
     """
-    check_lines(text, path)
-    lines = text.removeprefix("\ufeff").split("\n")
+    lines = text.removeprefix("\ufeff").split("\n", MOST_LINES + 1)
+    if len(lines) > MOST_LINES:
+        check_lines(text, path)
     was_enabled = gc.isenabled()
     gc.disable()  # it would walk the growing trace, which has no cycles, again and again
     try:
-        filled = [(place, line) for place, line in enumerate(lines, 1) if line and not line.isspace()]
+        filled = ((place, line) for place, line in enumerate(lines, 1) if line and not line.isspace())
         ops = tuple([parse_line(line, path, place) for place, line in filled])
     finally:
         if was_enabled:
@@ -92,70 +104,161 @@ def parse_line(text: str, path: str, line: int) -> TraceOp:
         If it is none; with `path`, the 1-based number `line`, and what is wrong.
     """
     text = text.rstrip("\r\n")
-    head = HEAD.match(text)
     try:
-        if head is None:
-            message = "is not a line of a trace, such as rank:0:forward_step(stage_id=0,...)"
-            raise ValueError(f"{shown(text)} {message}")
-        if not text.endswith(")"):
-            raise ValueError(f"the line does not end with ')' but with {shown(text[-_TAIL:])}; was it cut off?")
-        return _operation(head, text[head.end() : -1], path, line)
+        return _like_another(text, path, line) or _operation(text, path, line)
     except ValueError as problem:
         raise FormatError(str(problem), path, line) from None
 
 
-def _operation(head: re.Match[str], body: str, path: str, line: int) -> TraceOp:
+def _cut(text: str) -> tuple[_Around, tuple[str, str, str, str, str]]:
+    """Return what is around the numbers of a usual line, and rank, batch, duration, time stamp and sub-operations."""
+    head, listed, subs = text[:-1].partition(",sub_operations=")
+    front, _, back = head.partition(",duration=")
+    scope, number, front = front.split(":", 2)
+    name, _, front = front.partition(",batch_id=")
+    batch, _, state = front.partition(",")
+    duration, _, back = back.partition(",")
+    middle, _, stamp = back.rpartition(",timestamp=")
+    return (scope, name, state, middle, listed, text[-1:]), (number, batch, duration, stamp, subs)
+
+
+def _like_another(text: str, path: str, line: int) -> TraceOp | None:
+    """Read a line that is like one before but for its numbers and sub-operations; None if it is not, or is damaged."""
+    try:
+        around, (number, batch, duration, stamp, subs) = _cut(text)
+        said = _SAID.get(around)
+        if said is None or len(number) > _MAX_DIGITS:
+            return None
+        duration_ms, end_ms = float(duration), float(stamp)
+        # within the limits of `_time_s`
+        if not 0.0 <= duration_ms <= end_ms <= _MAX_MS or "_" in duration or "_" in stamp or not text.isascii():
+            return None
+        found = () if subs == "[]" or not around[4] else _sub_operations(subs)
+        rank, batch_id = _number(number), _number(batch)
+        return TraceOp(path, line, around[0], rank, batch_id, duration_ms / 1e3, end_ms / 1e3, found, *said)
+    except ValueError:
+        return None
+
+
+def _operation(text: str, path: str, line: int) -> TraceOp:
+    head = HEAD.match(text)
+    if head is None:
+        message = "is not a line of a trace, such as rank:0:forward_step(stage_id=0,...)"
+        raise ValueError(f"{shown(text)} {message}")
+    if not text.endswith(")"):
+        raise ValueError(f"the line does not end with ')' but with {shown(text[-_TAIL:])}; was it cut off?")
     scope, number, name = head.groups()
-    fields = _split(body)
+    fields = _split(text[head.end() : -1])
     values = _by_key(fields)
     if "duration" not in values:
         raise ValueError("the line has no field 'duration'")
-    shape, dtype, size_bytes = _tensor(values)
-    return TraceOp(
-        path=path,
-        line=line,
-        scope=scope,
-        rank=int(number),
-        op=OPERATION_NAMES.get(name, name),
-        raw_op=name,
-        stage_id=int(number) if scope == "stage" else _whole(values, "stage_id"),
-        batch_id=_whole(values, "batch_id"),
-        state=_text(values, "mg_state"),
-        duration_s=_time_s(values["duration"], "duration"),
-        timestamp_s=_time_s(values.get("timestamp"), "timestamp"),
-        description=_text(values, "description"),
-        group_kind=GROUPS.get(values.get("group_kind", "")),
-        shape=shape,
-        dtype=dtype,
-        size_bytes=size_bytes,
-        sub_ops=tuple([_sub_operation(each) for each in _list_of_strings(values.get("sub_operations"))]),
-        fields=fields,
+    said: _Said = (
+        OPERATION_NAMES.get(name, name),
+        name,
+        int(number) if scope == "stage" else _whole(values, "stage_id"),
+        _text(values, "mg_state"),
+        _text(values, "description"),
+        GROUPS.get(values.get("group_kind", "")),
+        *_tensor(values),
+        tuple([(key, "" if ALIASES.get(key, key) in DIFFERS else value) for key, value in fields]),
     )
+    batch_id = _whole(values, "batch_id")
+    duration_s, end_s = _time_s(values["duration"], "duration"), _time_s(values.get("timestamp"), "timestamp")
+    op = TraceOp(
+        path,
+        line,
+        scope,
+        int(number),
+        batch_id,
+        duration_s,
+        end_s,
+        _sub_operations(values.get("sub_operations")),
+        *said,
+    )
+    _remember(text, said)
+    return op
 
 
-def _sub_operation(text: str) -> SubOp:
-    """Read one element: all but its two times comes from few alike texts, so that part is remembered."""
-    before, _, rest = text.partition(",duration=")
-    duration, _, rest = rest.partition(",timestamp=")
-    timestamp, comma, after = rest.partition(",")
-    if comma:
-        duration_s, end_s = _time_s(duration, "duration"), _time_s(timestamp, "timestamp")
-        return SubOp(_call(before, after), duration_s, end_s)
-    # It lacks a time, or has them elsewhere.
-    values = _by_key(_split(text))
-    duration_s, end_s = (_time_s(values.pop(key, None), key) for key in ("duration", "timestamp"))
-    return SubOp(_call("", ",".join(f"{key}={value}" for key, value in values.items())), duration_s, end_s)
+def _remember(text: str, said: _Said) -> None:
+    """Keep what a line says but for its numbers, if it would say the same with any others."""
+    try:
+        around, _ = _cut(text)
+    except ValueError:
+        return
+    scope, name, state, middle, listed, end = around
+    other = f"{scope}:1:{name},batch_id=2,{state},duration=3,{middle},timestamp=4{listed}{end}"
+    numbers = {"batch_id": "2", "duration": "3", "timestamp": "4"}
+    head = HEAD.match(other)
+    if (
+        scope == "rank"
+        and head is not None
+        and _split(other[head.end() : -1]) == tuple((key, numbers.get(key, value)) for key, value in said[-1])
+    ):
+        if len(_SAID) >= _MAX_CALLS:
+            _SAID.clear()
+        _SAID[around] = said
+
+
+def _sub_operations(text: str | None) -> tuple[SubOp, ...]:
+    """Read the collectives in an operation.
+
+    All but their two times comes from few alike texts, so what stands from the time of one to the time of the next is
+    read once.
+    """
+    if text is None or text in ("None", "[]"):
+        return ()
+    before: str | None
+    before, *pieces = text.split(",duration=")
+    found = []
+    try:
+        for piece in pieces:
+            duration, _, rest = piece.partition(",timestamp=")
+            stamp, _, rest = rest.partition(",")
+            call, before = _joint(before, rest)
+            duration_ms, end_ms = float(duration), float(stamp)
+            # within the limits of `_time_s`
+            if not 0.0 <= duration_ms <= end_ms <= _MAX_MS or "_" in duration or "_" in stamp:
+                break
+            found.append(SubOp(call, duration_ms / 1e3, end_ms / 1e3))
+        else:
+            if before is None and text.isascii():
+                return tuple(found)
+    except ValueError:
+        pass  # some are unusual, or damaged
+    return tuple([_sub_operation(each) for each in _list_of_strings(text)])
 
 
 @lru_cache(_MAX_CALLS)
-def _call(before: str, after: str) -> Call:
-    """Read an element without its times, from the texts before and after them."""
-    values = _by_key(_split(f"{before},{after}" if before else after))
+def _joint(before: str | None, rest: str) -> tuple[Call, str | None]:
+    """Return a call from the texts before and after its times, and the text before the times of the next, if any."""
+    after, comma, following = rest.partition("', '")
+    if before is None or not (comma or rest.endswith("']")) or any(char in before[2:] + following for char in "'\""):
+        raise ValueError(rest)
+    after = after if comma else after[:-2]
+    if "'" in after or '"' in after:
+        raise ValueError(rest)
+    return _call(f"{before.removeprefix(_FIRST_OF_LIST)},duration=,timestamp=,{after}"), following if comma else None
+
+
+def _sub_operation(text: str) -> SubOp:
+    """Read a collective, whatever its fields and their order."""
+    fields = _split(text)
+    values = _by_key(fields)
+    duration_s, end_s = (_time_s(values.get(key), key) for key in ("duration", "timestamp"))
+    alike = ",".join([f"{key}={'' if key in DIFFERS else value}" for key, value in fields])
+    return SubOp(_call(alike), duration_s, end_s)
+
+
+@lru_cache(_MAX_CALLS)
+def _call(text: str) -> Call:
+    """Read an element without its times."""
+    fields = _split(text)
+    values = _by_key(fields)
     source = values.get("trace_src_func")
     if not source:
-        raise ValueError(f"a sub-operation has no field 'trace_src_func': {shown(after)}")
-    if "duration" in values or "timestamp" in values:
-        raise ValueError("a sub-operation has a time twice")
+        raise ValueError(f"a sub-operation has no field 'trace_src_func': {shown(text)}")
+    if values.get("duration") or values.get("timestamp"):
+        raise ValueError(f"what stands after a time belongs to no field: {shown(text)}")
     shape, dtype, size_bytes = _tensor(values)
     func_name, group_name, comm_name = (_text(values, key) for key in ("func_name", "group", "comm_func"))
     return Call(
@@ -169,10 +272,11 @@ def _call(before: str, after: str) -> Call:
         comm_name=comm_name,
         size_bytes=size_bytes,
         is_async=source.endswith("_async") or (func_name or "").endswith("_async"),
+        fields=fields,
     )
 
 
-def _split(body: str) -> _Fields:
+def _split(body: str) -> Fields:
     """Return keys and values as written: ``sub_operations`` runs to the end, ``description`` to a key that is known."""
     first = _FIRST.match(body)
     if first is None:
@@ -195,7 +299,7 @@ def _split(body: str) -> _Fields:
     return (*fields, (key, body[value:]))
 
 
-def _by_key(fields: _Fields) -> dict[str, str]:
+def _by_key(fields: Fields) -> dict[str, str]:
     """Return the fields by the usual spelling of their keys."""
     found = dict(fields)
     if not found.keys().isdisjoint(ALIASES):
@@ -275,17 +379,23 @@ def _time_s(text: str | None, what: str) -> float | None:
     except ValueError:
         value = -1.0
     # a NaN fails both comparisons
-    if not 0.0 <= value <= _MAX_MILLISECONDS or "_" in text or not text.isascii():
+    if not 0.0 <= value <= _MAX_MS or "_" in text or not text.isascii():
         raise ValueError(f"{what} is not a time in milliseconds: {shown(text)}")
     return value / 1e3
 
 
 def _whole(values: Mapping[str, str], key: str) -> int | None:
     text = _text(values, key)
-    if text is None:
-        return None
+    try:
+        return None if text is None else _number(text)
+    except ValueError:
+        raise ValueError(f"{key} is not a whole number: {shown(str(text))}") from None
+
+
+@lru_cache(_MAX_SHAPES)
+def _number(text: str) -> int:
     if _WHOLE.fullmatch(text) is None:
-        raise ValueError(f"{key} is not a whole number: {shown(text)}")
+        raise ValueError(text)
     return int(text)
 
 

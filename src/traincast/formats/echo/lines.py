@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from itertools import pairwise
 
@@ -35,6 +35,9 @@ FIELDS = frozenset(_WORDS.fields)
 
 LATER_FIELDS = frozenset(_WORDS.later_fields)
 """Fields that the traces of 2026 add."""
+
+DIFFERS = frozenset({"batch_id", "duration", "timestamp", "sub_operations"})
+"""Fields that differ between lines that are alike."""
 
 ALIASES = _by_name(_WORDS.field_names)
 """Other spellings of a field's name (older logs) and the usual one."""
@@ -70,6 +73,10 @@ PHASES = {
 """Operations that compute, with the collectives inside them as sub-operations: the part of the step they are of."""
 
 
+Fields = tuple[tuple[str, str], ...]
+"""Keys and their texts as written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """What a sub-operation does, apart from when: the same object for every alike one."""
@@ -94,6 +101,8 @@ class Call:
     """Bytes of the tensor that goes in; None where shape or dtype are not known."""
     is_async: bool
     """Whether the span runs from launch to wait, and so contains the GEMM that hides it."""
+    fields: Fields = field(compare=False)
+    """Every field and its text as written; the times are empty."""
 
     @property
     def is_v_form(self) -> bool:
@@ -101,8 +110,7 @@ class Call:
         return self.comm_name in V_FORMS
 
 
-@dataclass(frozen=True, slots=True)
-class SubOp:
+class SubOp(msgspec.Struct, frozen=True, gc=False):
     """One collective inside an operation."""
 
     call: Call
@@ -117,8 +125,7 @@ class SubOp:
         return None if self.end_s is None or self.duration_s is None else self.end_s - self.duration_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceOp:
+class TraceOp(msgspec.Struct, frozen=True, gc=False):
     """One operation of a rank: a line of a trace or of a scheduling plan."""
 
     path: str
@@ -128,19 +135,20 @@ class TraceOp:
     """``rank``, or ``stage`` in scheduling plans."""
     rank: int
     """Number of the scope: the rank, in plans of scope ``stage`` the stage."""
+    batch_id: int | None
+    """Occurrence of this operation in the step, from 0; None where the trace says none."""
+    duration_s: float | None
+    """Seconds; None in plans, 0 in placeholders."""
+    timestamp_s: float | None
+    """End on the host's clock in seconds."""
+    sub_ops: tuple[SubOp, ...]
     op: str
     """Name of the operation; the spellings of one operation have one name (`OPERATION_NAMES`)."""
     raw_op: str
     """Name as written."""
     stage_id: int | None
-    batch_id: int | None
-    """Occurrence of this operation in the step, from 0; None where the trace says none."""
     state: str | None
     """Part of the schedule: warmup, help, steady, cooldown, finalize; None in a profile."""
-    duration_s: float | None
-    """Seconds; None in plans, 0 in placeholders."""
-    timestamp_s: float | None
-    """End on the host's clock in seconds."""
     description: str | None
     group_kind: Group | None
     """None where the trace says none, or a group that is not known (`raw` has its name)."""
@@ -149,9 +157,9 @@ class TraceOp:
     """PyTorch's name without ``torch.``."""
     size_bytes: int | None
     """Bytes of the tensor; None where shape or dtype are not known."""
-    sub_ops: tuple[SubOp, ...]
-    fields: tuple[tuple[str, str], ...]
-    """Every field and its text as written, in the order of the line."""
+    fields: Fields
+    """Every field and its text as written, in the order of the line; empty texts for what differs between alike lines
+    (`DIFFERS`)."""
 
     @property
     def is_placeholder(self) -> bool:
