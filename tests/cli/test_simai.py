@@ -81,7 +81,7 @@ def test_what_simai_has_no_word_for_is_refused(words, said):
     ("words", "said"),
     [
         (["--simai-overlap", "tp=1"], "--simai-overlap needs --pricing simai"),
-        (["--pricing", "simai", "--out", "x"], "--out has no meaning"),
+        (["--pricing", "simai", "--report", "endtoend"], "--report needs --out"),
         (["--pricing", "simai", "--simai-overlap", "tp=2"], "share from 0 to 1"),
         (["--pricing", "astra"], "traincast"),
     ],
@@ -97,3 +97,13 @@ def test_other_formats_are_refused():
         code, _, message = call(*(EXAMPLES / file for file in files), "--pricing", "simai")
         assert code == 1
         assert "SimAI's sum is that of one AICB/SimAI workload" in message
+
+
+def test_the_sum_and_the_step_are_written_in_simais_layout(tmp_path):
+    assert call(SCALED, "--pricing", "simai", "--cluster", "h100", "--out", tmp_path / "simai", "--quiet")[0] == 0
+    assert call(SCALED, "--cluster", "h100", "--out", tmp_path / "ours", "--report", "endtoend", "--quiet")[0] == 0
+    own, ours = ((tmp_path / name / "EndToEnd.csv").read_text().splitlines() for name in ("simai", "ours"))
+    assert own[1].endswith(" 2119203")
+    assert own[0] == ours[0] and own[2] == ours[2]
+    code, _, said = call(SCALED, "--cluster", "h100", "--out", tmp_path / "ours", "--report", "nothing")
+    assert code == 1 and "endtoend" in said

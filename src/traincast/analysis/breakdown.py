@@ -56,14 +56,7 @@ def rank_breakdown(program: Program, timeline: Timeline, index: int, step_s: flo
 
     What follows the rank's own end until the end of the whole step, `step_s`, is ``other``.
     """
-    mine = program.rank_slice(index)
-    row_N = program.row_N[mine]
-    ready_N, start_N, end_N = timeline.ready_s_N[mine], timeline.start_s_N[mine], timeline.end_s_N[mine]
-    transfer_N, wait_N = _owners(program, row_N)
-    border_B = np.unique(np.concatenate([[0.0, step_s], ready_N, start_N, end_N]))
-    owner_B = np.full(len(border_B) - 1, _NOBODY, dtype=np.int64)
-    _claim(owner_B, border_B, transfer_N, start_N, end_N)
-    _claim(owner_B, border_B, wait_N, ready_N, start_N)
+    _, border_B, owner_B = _owned(program, timeline, index, step_s)
     seconds_O = np.bincount(owner_B, np.diff(border_B), len(_NAME_OF_OWNER))
     breakdown = dict.fromkeys(_NAME_OF_OWNER, 0.0)
     for owner, name in enumerate(_NAME_OF_OWNER):
@@ -71,11 +64,50 @@ def rank_breakdown(program: Program, timeline: Timeline, index: int, step_s: flo
     return RankBreakdown(breakdown, float(seconds_O[0]), float(seconds_O[_BUBBLE + 1 : _NOBODY].sum()))
 
 
+def exposed_seconds(program: Program, timeline: Timeline, index: int, step_s: float) -> FloatArray:
+    """Return how long each operation of one simulated rank is exposed, waiting for members included, [N].
+
+    That is the time for which its kind of group owns what it takes: two of one kind at the same time have it both.
+    """
+    claims, border_B, owner_B = _owned(program, timeline, index, step_s)
+    exposed_N = np.zeros(len(claims[0][0]))
+    for owner_N, begin_N, end_N in claims:
+        for owner in np.unique(owner_N[(owner_N > 0) & (owner_N < _NOBODY) & (owner_N != _BUBBLE)]):
+            mine_N = owner_N == owner
+            owned_s_B = np.concatenate([[0.0], np.cumsum(np.diff(border_B) * (owner_B == owner))])
+            ends, begins = (np.searchsorted(border_B, at_N[mine_N]) for at_N in (end_N, begin_N))
+            exposed_N[mine_N] += owned_s_B[ends] - owned_s_B[begins]
+    return exposed_N
+
+
+_Claims = tuple[IntArray, FloatArray, FloatArray]
+"""Who claims something for each operation, and from when to when."""
+
+
+def _owned(
+    program: Program, timeline: Timeline, index: int, step_s: float
+) -> tuple[tuple[_Claims, _Claims], FloatArray, IntArray]:
+    """Return what a rank's operations claim, transferring and waiting, and who owns the instants between borders."""
+    mine = program.rank_slice(index)
+    ready_N, start_N, end_N = timeline.ready_s_N[mine], timeline.start_s_N[mine], timeline.end_s_N[mine]
+    transfer_N, wait_N = _owners(program, program.row_N[mine])
+    claims = (transfer_N, start_N, end_N), (wait_N, ready_N, start_N)
+    border_B = np.unique(np.concatenate([[0.0, step_s], ready_N, start_N, end_N]))
+    owner_B = np.full(len(border_B) - 1, _NOBODY, dtype=np.int64)
+    for each in claims:
+        _claim(owner_B, border_B, *each)
+    return claims, border_B, owner_B
+
+
 def step_breakdown(program: Program, timeline: Timeline) -> dict[str, float]:
     """Return the breakdown of a step: that of the lowest rank among those that end last."""
-    step_s = timeline.step_s
+    return rank_breakdown(program, timeline, last_rank(program, timeline), timeline.step_s).breakdown_s
+
+
+def last_rank(program: Program, timeline: Timeline) -> int:
+    """Return the index of the lowest simulated rank among those that end last."""
     ends = [float(timeline.end_s_N[program.rank_slice(index)].max(initial=0.0)) for index in range(len(program.rank_R))]
-    return rank_breakdown(program, timeline, ends.index(step_s), step_s).breakdown_s
+    return ends.index(timeline.step_s)
 
 
 def _owners(program: Program, row_N: IntArray) -> tuple[IntArray, IntArray]:

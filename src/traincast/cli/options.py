@@ -353,9 +353,22 @@ _OUTPUT_OPTIONS = (
         metavar="DIR",
         help="Write result.json, ops.csv, trace.json.gz there.",
     ),
+    click.option(
+        "--report",
+        "further",
+        multiple=True,
+        metavar="NAME",
+        help="Write a further file into --out: endtoend (EndToEnd.csv in the layout of SimAI); repeat.",
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else."),
     click.option("--quiet", is_flag=True, help="Print nothing but errors."),
 )
+
+
+def check_reports(out: Path | None, further: Sequence[str]) -> None:
+    """Refuse further reports that there is nowhere to write to, as wrong usage."""
+    if further and out is None:
+        raise click.UsageError("--report needs --out DIR, where the file is written")
 
 
 def with_options(options: Iterable[Callable[[F], F]], function: F) -> F:

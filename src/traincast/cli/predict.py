@@ -6,7 +6,15 @@ from typing import Any
 import click
 
 from traincast.cli.job_options import job_of, job_options, naming_unknown_flags, recorded_job
-from traincast.cli.options import on_command_line, output_options, recorded_run, step_fields, step_options, wrong_usage
+from traincast.cli.options import (
+    check_reports,
+    on_command_line,
+    output_options,
+    recorded_run,
+    step_fields,
+    step_options,
+    wrong_usage,
+)
 from traincast.cli.terminal import announced, progress, show_result
 from traincast.job.options import StepOptions, changed_options
 
@@ -23,6 +31,7 @@ def command(
     strict: bool,
     allow_oom: bool,
     out: Path | None,
+    further: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     **values: Any,  # noqa: ANN401
@@ -38,6 +47,7 @@ def command(
     from traincast import api
     from traincast.report.files import write_directory
 
+    check_reports(out, further)
     with wrong_usage():
         options = StepOptions(**step_fields(values))
     record = recorded_run(words) if like is None else None
@@ -49,5 +59,5 @@ def command(
         allow_oom = allow_oom or record.allow_oom
     with naming_unknown_flags(draft), announced(quiet=quiet), progress("predicting", quiet=quiet or as_json):
         result = api.predict(draft, options=options, allow_oom=allow_oom)
-        written = write_directory(result, out) if out else []
+        written = write_directory(result, out, further=further) if out else []
     show_result(result, written, as_json=as_json, quiet=quiet)

@@ -8,6 +8,7 @@ import click
 
 from traincast.cli.options import (
     Name,
+    check_reports,
     on_command_line,
     output_options,
     read_options,
@@ -43,6 +44,7 @@ from traincast.job.options import SimaiOverlap, SimulateOptions, changed_options
 def command(
     files: tuple[Path, ...],
     out: Path | None,
+    further: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     pricing: str,
@@ -54,12 +56,13 @@ def command(
     The result.json of a simulation, or its folder, is run again: its files, which must be what they were, on its
     cluster with its options; options win over them.
     """
+    check_reports(out, further)
     with wrong_usage():
         options = make_options(**changes)
     if pricing == "simai":
-        if out:
-            raise click.UsageError("--out has no meaning for SimAI's sum; run without --pricing simai")
-        _simai(files, options, overlap, as_json=as_json, quiet=quiet)
+        if further:
+            raise click.UsageError("--report is of the simulated step; --pricing simai --out DIR writes EndToEnd.csv")
+        _simai(files, options, overlap, out, as_json=as_json, quiet=quiet)
         return
     if overlap is not None:
         raise click.UsageError("--simai-overlap needs --pricing simai; a simulation finds out what overlaps")
@@ -72,19 +75,30 @@ def command(
             result = api.simulate(files, options)
         else:
             result = api.simulate_record(record, changed_options(record.options, **on_command_line(changes)))
-        written = write_directory(result, out) if out else []
+        written = write_directory(result, out, further=further) if out else []
     show_result(result, written, as_json=as_json, quiet=quiet)
 
 
 def _simai(
-    files: Sequence[Path], options: SimulateOptions, overlap: SimaiOverlap | None, *, as_json: bool, quiet: bool
+    files: Sequence[Path],
+    options: SimulateOptions,
+    overlap: SimaiOverlap | None,
+    out: Path | None,
+    *,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
-    """Print SimAI's own sum beside the simulated step."""
+    """Print SimAI's own sum beside the simulated step, and write the file that SimAI writes of it."""
     from traincast import api
+    from traincast.report.end_to_end import simai_end_to_end
+    from traincast.report.files import write_files
 
     with announced(quiet=quiet), progress("simulating", quiet=quiet or as_json):
         report = api.simai(files, options, overlap)
         result = api.simulate(files, options)
+        if out:
+            content = simai_end_to_end(report, api.expand(files)[0].name)
+            write_files(out, [("EndToEnd.csv", [content])], force=True)
     if as_json:
         from traincast.report.json import simai_to_dict
 

@@ -28,22 +28,28 @@ class FileReport:
     write: Writer
     needs_timeline: bool = False
     """Whether it shows single operations; a result read back from JSON has none."""
+    on_request: bool = False
+    """Whether it is written only where it is asked for."""
 
 
 REPORTS: Registry[FileReport] = Registry("report", "traincast.report")
 
 
-def file_report(name: str, filename: str, *, needs_timeline: bool = False) -> Callable[[Writer], Writer]:
+def file_report(
+    name: str, filename: str, *, needs_timeline: bool = False, on_request: bool = False
+) -> Callable[[Writer], Writer]:
     """Return a decorator that enters a writer in `REPORTS`; parameters as in `FileReport`."""
 
     def enter(write: Writer) -> Writer:
-        REPORTS.register(name)(FileReport(name, filename, write, needs_timeline))
+        REPORTS.register(name)(FileReport(name, filename, write, needs_timeline, on_request))
         return write
 
     return enter
 
 
-def write_directory(result: Result, out: Path, names: Sequence[str] | None = None) -> list[Path]:
+def write_directory(
+    result: Result, out: Path, names: Sequence[str] | None = None, further: Sequence[str] = ()
+) -> list[Path]:
     """Write file reports of a result into a directory, which is made where it does not exist.
 
     The files are first written whole into a temporary directory inside `out`, so that they
@@ -56,7 +62,9 @@ def write_directory(result: Result, out: Path, names: Sequence[str] | None = Non
     out : Path
         Directory.
     names : sequence of str, optional
-        Names in `REPORTS`; None means every report that this result allows.
+        Names in `REPORTS`; None means every report that this result allows, but for those on request.
+    further : sequence of str
+        Names of more.
 
     Returns
     -------
@@ -73,7 +81,7 @@ def write_directory(result: Result, out: Path, names: Sequence[str] | None = Non
     TraincastError
         If a file cannot be written.
     """
-    reports = _chosen(result, names)
+    reports = _chosen(result, names, further)
     targets = [out / report.filename for report in reports]
     with _made(out), _staging(out) as staging:
         for target in targets:
@@ -84,18 +92,17 @@ def write_directory(result: Result, out: Path, names: Sequence[str] | None = Non
     return targets
 
 
-def _chosen(result: Result, names: Sequence[str] | None) -> list[FileReport]:
+def _chosen(result: Result, names: Sequence[str] | None, further: Sequence[str]) -> list[FileReport]:
     has_timeline = result.program is not None and result.timeline is not None
-    if names is None:
-        return [report for report in REPORTS.entries() if has_timeline or not report.needs_timeline]
-    reports = list(dict.fromkeys(REPORTS.get(name) for name in names))
-    for report in reports:
+    usual = [each for each in REPORTS.entries() if (has_timeline or not each.needs_timeline) and not each.on_request]
+    named = [REPORTS.get(name) for name in (*(names or ()), *further)]
+    for report in named:
         if report.needs_timeline and not has_timeline:
             raise ConfigError(
                 f"the report {report.name!r} shows single operations, which this result does not hold; "
                 "simulate again to get it"
             )
-    return reports
+    return list(dict.fromkeys([*(usual if names is None else ()), *named]))
 
 
 @contextmanager

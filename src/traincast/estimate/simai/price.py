@@ -154,6 +154,18 @@ def price(column: Column, cell: Cell, layout: SimaiLayout, machine: SimaiMachine
     return Price(int(size / _GIB / single(share * bus.gb_per_s) * GIGA * passes * (ranks - 1) / ranks))
 
 
+def bus_factor(column: Column, cell: Cell, layout: SimaiLayout) -> float:
+    """Return bus over algorithm bandwidth of a cell's communication as SimAI prints them, 0 for none.
+
+    Source: SimAI, ``Layer.cc``, ``Layer::compute_busbw``.
+    """
+    operation = _OPERATIONS.get(cell.token.partition("_")[0])
+    ranks = max(1, _ranks(column, group_of(column, cell.token), layout))
+    if operation is None:
+        return 0.0
+    return (2 if operation is Operation.ALL_REDUCE else 1) * (ranks - 1) / ranks
+
+
 def _ranks(column: Column, group: SimaiGroup, layout: SimaiLayout) -> int:
     """Return the size of a group: of DP_EP in a forward column that of TP, of EP in the last column that of DP."""
     if column is Column.WEIGHT_GRAD:

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field, fields
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import ConfigError
 from traincast.estimate.simai.machine import SimaiGroup, SimaiMachine, single
-from traincast.estimate.simai.price import RAISES_SMALL, Price, SimaiLayout, group_of, layout_of, message_bytes, price
+from traincast.estimate.simai.price import (
+    RAISES_SMALL,
+    Price,
+    SimaiLayout,
+    bus_factor,
+    group_of,
+    layout_of,
+    message_bytes,
+    price,
+)
 from traincast.formats.aicb.grammar import AicbFile, Cell, Column, Row
 from traincast.job.flags import flag_of
 from traincast.job.options import LayoutOptions, SimaiOverlap, SimulateOptions
@@ -36,6 +45,12 @@ class SimaiRow:
     forward_comm_s: float
     input_grad_comm_s: float
     weight_grad_comm_s: float
+    exposed_s: tuple[float, float, float]
+    """What is left of these after the shares that SimAI is told to leave out: forward, input and weight gradient."""
+    size_bytes: tuple[int, int, int]
+    """Of the same communications."""
+    bus_factor: tuple[float, float, float]
+    """Their bus over their algorithm bandwidth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +114,8 @@ def simai_sum(
     sums = _Sums(shares)
     for row in _rows_read(file, remarks):
         comm_ns = [pricer.comm_ns(row, column) for column in Column]
-        sums.add(row, comm_ns, [pricer.compute_ns(row, column) for column in Column])
+        factors = [bus_factor(column, row.cell(column), layout) for column in Column]
+        sums.add(row, comm_ns, [pricer.compute_ns(row, column) for column in Column], factors)
     # The base is in the file GA times, as many as it has microbatches of its one stage.
     bubble_us = sums.us["base"] * ((layout.pp - 1) / (layout.ga * layout.vpp))
     messages_us = _messages_us(message_bytes(file, chosen), layout, shares.pp)
@@ -175,18 +191,34 @@ class _Sums:
     """Those of `SimaiReport`, and the base of which the bubble is a multiple."""
     rows: list[SimaiRow] = field(default_factory=list)
 
-    def add(self, row: Row, comm_ns: Sequence[int], compute_ns: Sequence[int]) -> None:
+    def add(self, row: Row, comm_ns: Sequence[int], compute_ns: Sequence[int], factors: Sequence[float]) -> None:
         forward, input_grad, weight_grad = comm_ns
         if row.name != _NOT_IN_BUBBLE:
             self.us["base"] += (forward + input_grad + sum(compute_ns)) / _NS_PER_US
-        after_us = _exposed(weight_grad, self.overlap.dp) / _NS_PER_US
+        after_ns = _exposed(weight_grad, self.overlap.dp)
         expert_dp = group_of(Column.WEIGHT_GRAD, row.weight_grad.token) is SimaiGroup.DP_EP
-        self.us["dp_ep" if expert_dp else "dp"] += after_us
+        self.us["dp_ep" if expert_dp else "dp"] += after_ns / _NS_PER_US
         # The group of the forward column decides on the input gradient, too.
         within = "ep" if group_of(Column.FORWARD, row.forward.token) is SimaiGroup.EP else "tp"
         share = getattr(self.overlap, within)
-        within_us = (_exposed(forward, share) + _exposed(input_grad, share)) / _NS_PER_US
+        exposed_ns = (_exposed(forward, share), _exposed(input_grad, share), after_ns)
+        within_us = (exposed_ns[0] + exposed_ns[1]) / _NS_PER_US
         self.us[within] += within_us
         self.us["compute"] += sum(compute_ns) / _NS_PER_US
-        self.us["exposed"] += after_us + within_us
-        self.rows.append(SimaiRow(row.line, row.name, *(ns / GIGA for ns in (*compute_ns, *comm_ns))))
+        self.us["exposed"] += after_ns / _NS_PER_US + within_us
+        first, second, third = (row.cell(column).size_bytes for column in Column)
+        self.rows.append(
+            SimaiRow(
+                row.line,
+                row.name,
+                forward_compute_s=compute_ns[0] / GIGA,
+                input_grad_compute_s=compute_ns[1] / GIGA,
+                weight_grad_compute_s=compute_ns[2] / GIGA,
+                forward_comm_s=forward / GIGA,
+                input_grad_comm_s=input_grad / GIGA,
+                weight_grad_comm_s=weight_grad / GIGA,
+                exposed_s=(exposed_ns[0] / GIGA, exposed_ns[1] / GIGA, exposed_ns[2] / GIGA),
+                size_bytes=(first, second, third),
+                bus_factor=(factors[0], factors[1], factors[2]),
+            )
+        )
