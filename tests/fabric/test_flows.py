@@ -12,19 +12,19 @@ from traincast.fabric.flows import bottleneck, finish_times, rates
 ENGINES = ("reference", "kernel")
 
 
-def textbook(routes, capacity, weights):
+def textbook(routes, capacity):
     """Raise all rates together; freeze at the first full link. Plain loops, one link a round."""
     left, rate = dict(enumerate(capacity)), {}
     live = {flow: [link for link in row if link >= 0] for flow, row in enumerate(routes.tolist())}
     while any(live.values()):
         shares = {}
         for link, free in left.items():
-            weight = sum(weights[flow] * links.count(link) for flow, links in live.items())
-            if weight:
-                shares[link] = free / weight
+            crossing = sum(links.count(link) for links in live.values())
+            if crossing:
+                shares[link] = free / crossing
         tight = min(shares, key=shares.get)
         for flow in [flow for flow, links in live.items() if tight in links]:
-            rate[flow] = shares[tight] * weights[flow]
+            rate[flow] = shares[tight]
             for link in live.pop(flow):
                 left[link] -= rate[flow]
     return np.array([rate.get(flow, np.inf) for flow in range(len(routes))])
@@ -38,41 +38,40 @@ def problems(draw, most_flows=12):
     row = st.lists(st.integers(0, links - 1), min_size=0, max_size=4, unique=True)
     rows = [draw(row) for _ in range(flows)]
     routes = np.array([each + [-1] * (4 - len(each)) for each in rows])
-    weights = draw(st.lists(st.floats(0.5, 3), min_size=flows, max_size=flows))
-    return routes, np.array(capacity), np.array(weights)
+    return routes, np.array(capacity)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @given(problem=problems())
 @settings(deadline=None)
 def test_rates_are_those_of_the_textbook(engine, problem):
-    routes, capacity, weights = problem
-    np.testing.assert_allclose(rates(routes, capacity, weights, engine), textbook(routes, capacity, weights), rtol=1e-9)
+    routes, capacity = problem
+    np.testing.assert_allclose(rates(routes, capacity, engine), textbook(routes, capacity), rtol=1e-9)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @given(problem=problems())
 @settings(deadline=None)
 def test_no_link_carries_too_much_and_every_flow_has_a_bottleneck(engine, problem):
-    routes, capacity, weights = problem
-    rate = rates(routes, capacity, weights, engine)
+    routes, capacity = problem
+    rate = rates(routes, capacity, engine)
     load = np.array([sum(rate[(routes == link).any(axis=1)]) for link in range(len(capacity))])
     assert np.all(load <= capacity * (1 + 1e-9))
-    held = bottleneck(routes, rate, capacity, weights)
-    # Max-min fair: each flow crosses a full link on which no flow has more, per weight.
+    held = bottleneck(routes, rate, capacity)
+    # Max-min fair: each flow crosses a full link on which no flow has more.
     for flow, link in enumerate(held.tolist()):
         if not (routes[flow] >= 0).any():
             assert link == -1 and rate[flow] == np.inf
             continue
         assert load[link] == pytest.approx(capacity[link])
         others = (routes == link).any(axis=1)
-        assert np.all(rate[others] / weights[others] <= rate[flow] / weights[flow] * (1 + 1e-9))
+        assert np.all(rate[others] <= rate[flow] * (1 + 1e-9))
 
 
 @given(problem=problems(), seed=st.integers(0, 2**32 - 1))
 @settings(deadline=None)
 def test_the_order_of_flows_does_not_matter(problem, seed):
-    routes, capacity, _ = problem
+    routes, capacity = problem
     order = np.random.default_rng(seed).permutation(len(routes))
     np.testing.assert_allclose(rates(routes[order], capacity), rates(routes, capacity)[order], rtol=1e-9)
 
@@ -130,14 +129,12 @@ def test_empty_flows_end_at_once_and_links_bound_the_rest():
         (([[0, 2]], [1.0, 1.0]), "names a link that is none of the 2"),
         (([[0, -2]], [1.0, 1.0]), "names a link"),
         (([[0]], [0.0]), "positive capacity"),
-        (([[0]], [1.0], [-1.0]), "positive weight"),
         (([0], [1.0]), "must be a table"),
-        (([[0]], [1.0], None, "magic"), "unknown engine"),
+        (([[0]], [1.0], "magic"), "unknown engine"),
     ],
 )
 def test_wrong_input_says_so(arguments, said):
     routes, capacity, *rest = arguments
-    rest = [np.array(rest[0]) if rest and rest[0] else None, *rest[1:]]
     with pytest.raises(ProgramError, match=said):
         rates(np.array(routes), np.array(capacity), *rest)
 

@@ -9,6 +9,7 @@ Letters: N measurements, G distinct (operation, placement), A algorithms.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -262,17 +263,6 @@ def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
     or of all where there is none; rates are their usual share of the datasheet's link and
     memory. What only it may have, such as a rate for pairs, is dropped.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The GPU by its datasheet.
-    others : sequence of Cluster
-        Fitted ones.
-
-    Returns
-    -------
-    Cluster
-
     Raises
     ------
     ConfigError
@@ -293,7 +283,7 @@ def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
         own = value_of(cluster, datasheet)
         if own is None:
             raise ConfigError("is needed to scale the rates of other clusters", datasheet)
-        return own * mean(lambda other: _ratio(value_of(other, field), value_of(other, datasheet)), field)
+        return own * mean(lambda other: (value_of(other, field) or 0) / (value_of(other, datasheet) or inf), field)
 
     learnt = ["intra.base_latency_s", "intra.hop_latency_s", *([] if pcie else FILL)]
     learnt += ["intra.crowding"] * all(other.intra.crowding for other in alike)
@@ -305,7 +295,3 @@ def from_others(cluster: Cluster, others: Sequence[Cluster]) -> Cluster:
     else:
         constants["gpu.copy_bytes_per_s"] = rate("gpu.copy_bytes_per_s", "gpu.hbm_bytes_per_s")
     return with_constants(cluster, constants)
-
-
-def _ratio(value: float | None, over: float | None) -> float | None:
-    return None if value is None or over is None else value / over

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -188,8 +189,7 @@ def _start(known: OperatorConstants, gpu: Gpu, family: str, dtype: str) -> Famil
     return replace(found, gpu=gpu.name, family=family, dtype=dtype, event_s=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """Constants and the error that they are expected to have, as a mean absolute logarithm."""
 
     error: float
@@ -255,11 +255,10 @@ def _scaled(sample: Timings, like: FamilyConstants, events_s: Sequence[float]) -
     """Return constants slowed down by one factor, and the error of each timing by the factor of the others."""
     price_N = predict(sample, like)
     measured_N = sample.time_s_N
-    left_out = [
-        abs(np.log(_slowed(price_N[at], *_factor(np.delete(price_N, at), np.delete(measured_N, at), events_s))
-                   / measured_N[at]))
-        for at in range(len(sample))
-    ]  # fmt: skip
+    left_out = []
+    for at in range(len(sample)):
+        factor, event_s = _factor(np.delete(price_N, at), np.delete(measured_N, at), events_s)
+        left_out.append(abs(np.log((price_N[at] * factor + event_s) / measured_N[at])))
     factor, event_s = _factor(price_N, measured_N, events_s)
     constants = replace(
         like, compute=min(like.compute / factor, 1.0), memory=min(like.memory / factor, 1.0), event_s=event_s
@@ -272,14 +271,10 @@ def _factor(price_N: FloatArray, measured_N: FloatArray, events_s: Sequence[floa
     found = []
     for event_s in events_s:
         factor = float(np.exp(np.median(np.log(np.maximum(measured_N - event_s, 0.1 * measured_N) / price_N))))
-        error = float(np.mean(np.abs(np.log(_slowed(price_N, factor, event_s) / measured_N))))
+        error = float(np.mean(np.abs(np.log((price_N * factor + event_s) / measured_N))))
         found.append((error, factor, event_s))
     _, factor, event_s = min(found)
     return factor, event_s
-
-
-def _slowed(price: FloatArray, factor: float, event_s: float) -> FloatArray:
-    return price * factor + event_s
 
 
 def _fold_error(sample: Timings, start: FamilyConstants, free: Sequence[str]) -> float:

@@ -78,7 +78,10 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return (
             all(_found(pattern, _fact(cells, name)) for name, pattern in self.when.items())
             and not any(_found(pattern, _fact(cells, name)) for name, pattern in self.unless.items())
-            and all(_number(cells.get(name)) > least for name, least in self.above.items())
+            and all(
+                is_number(cells.get(name, "")) and plain_number(cells[name]) > least
+                for name, least in self.above.items()
+            )
         )
 
     def filled(self, cells: Mapping[str, str]) -> dict[str, str]:
@@ -100,12 +103,7 @@ class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def common_row(row: Row, columns: Sequence[str] | None = None) -> Row:
     """Return a row with the columns of the common schema filled in as far as a rule tells them.
 
-    Parameters
-    ----------
-    row : Row
-        As it stands in its table.
-    columns : sequence of str, optional
-        Columns of the table; those that the row fills by default.
+    `columns` are those of its table; by default those that the row fills.
     """
     cells = {ALIASES.get(name, name): text for name, text in row.cells.items()}
     for rule in published_rules():
@@ -145,5 +143,5 @@ def _found(pattern: str, text: str) -> bool:
     return re.search(pattern, text, re.IGNORECASE) is not None
 
 
-def _number(text: str | None) -> float:
-    return plain_number(text) if text is not None and is_number(text) else float("-inf")
+def _exceeds(text: str, least: float) -> bool:
+    return is_number(text) and plain_number(text) > least

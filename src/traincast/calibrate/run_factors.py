@@ -182,15 +182,10 @@ def _weights(rows: Iterable[MeasuredRun]) -> FloatArray:
     Rows of a configuration share their errors, so that twice as many do not say twice as much
     (docs/measured.md, noise).
     """
-    names = [_configuration(row) for row in rows]
+    alike = ("tp", "pp", "cp", "ep", "seq_length", "micro_batch")
+    names = [(row.groups["family"], *(getattr(row.request, name) for name in alike)) for row in rows]
     count = Counter(names)
     return np.array([count[name] ** -0.5 for name in names])
-
-
-def _configuration(row: MeasuredRun) -> tuple[object, ...]:
-    request = row.request
-    layout = (request.tp, request.pp, request.cp, request.ep, request.seq_length, request.micro_batch)
-    return (row.groups["family"], *layout)
 
 
 class Solution(NamedTuple):

@@ -39,19 +39,6 @@ _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _LAG_YEARS = 2
 """Years from a generation of GPUs to the software of runs on it. Median of the published runs whose framework is known:
 3 on Ampere (263 runs), 2 on Hopper (495), 1 on Blackwell (252)."""
-_NOT_DESCRIBED: tuple[tuple[str, str], ...] = (
-    (
-        r"nemotron[-_ ]?h\b|nemotron[-_ ]?(?:v3|3(?:[-_.]\d+)?)[-_ ](?:nano|super|ultra|lightning)"
-        r"|qwen3[-_ ]?next|qwen3\.5|mamba|jamba|zamba|falcon-?h1|granite-?4",
-        "hybrid of attention and state-space or linear layers",
-    ),
-    (r"deepseek-?v4", "model with compressed sparse attention"),
-    (r"flux|diffusion|\bwan\b|hunyuan|\bdit\b|sdxl", "diffusion model"),
-    (r"\bvit\b|\bvlm?\b|llava|clip\b|resnet|[-_]vl\b", "vision model"),
-    (r"\bt5\b|ul2\b|whisper", "encoder-decoder"),
-)
-"""Models that are not a stack of attention and feed-forward layers, by their names."""
-
 _COLUMNS = {
     **{name: ("", name) for name in ("layers", "hidden", "ffn_hidden", "vocab")},
     **{name: ("attention", name) for name in ("heads", "kv_heads", "head_dim")},
@@ -96,8 +83,12 @@ def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
     filling.values["global_batch"] = row.count("global_batch")
     annotated = found.name in _table().annotations["frameworks"]
     _layout(filling, model, annotated=annotated)
-    if annotated:
-        _one_microbatch(filling)
+    if annotated and "micro_batch" not in filling.values:
+        # Their steps have one microbatch.
+        replicas = row.count("num_gpus") // filling.ranks("tp", "pp", "cp")
+        if replicas and filling.values["global_batch"] % replicas == 0:
+            filling.values["micro_batch"] = micro_batch = filling.values["global_batch"] // replicas
+            filling.note("one-microbatch", f"micro batch is empty: {micro_batch}, one microbatch a step")
     _sharding(filling)
     if model.experts is not None and "capacity_factor" in row.cells:
         model = replace(model, experts=replace(model.experts, capacity_factor=row.number("capacity_factor")))
@@ -132,15 +123,9 @@ def _layout(filling: _Filling, model: Model, *, annotated: bool) -> None:
         filling.note("ep-missing", "EP is empty on a run with experts: taken as 1")
 
 
-def _one_microbatch(filling: _Filling) -> None:
-    """Fill in the micro batch of frameworks whose steps have one where they do not say it."""
-    replicas = filling.row.count("num_gpus") // filling.ranks("tp", "pp", "cp")
-    if "micro_batch" not in filling.values and replicas and filling.values["global_batch"] % replicas == 0:
-        filling.values["micro_batch"] = filling.values["global_batch"] // replicas
-        filling.note("one-microbatch", f"micro batch is empty: {filling.values['micro_batch']}, one microbatch a step")
-
-
-def _shard(row: Row, digits: str) -> int:
+def _shard(row: Row, digits: str | None) -> int | None:
+    if digits is None:
+        return None
     if len(digits) > len(str(MAX_WORLD_SIZE)):
         message = f"column zero_or_fsdp names a group of {len(digits)} digits; a job has at most {MAX_WORLD_SIZE} ranks"
         raise FormatError(message, row.path, row.line)
@@ -157,13 +142,13 @@ def _sharding(filling: _Filling) -> None:
         if found is None:
             raise row.wrong("zero_or_fsdp", "ZeRO has the stages 0 to 3, as in zero1 or zero1(8)")
         filling.values["zero"] = int(found[1])
-        shard = _shard(row, found[2]) if found[2] else None
+        shard = _shard(row, found[2])
     elif text.startswith("fsdp-shard_grad_op"):
         filling.values["zero"], shard = 2, None
     elif text.startswith("fsdp"):
         filling.values["zero"] = 3
         group = re.match(r"fsdp2?-(?:shard)?(\d+)", text)
-        shard = _shard(row, group[1]) if group else None
+        shard = _shard(row, group[1] if group else None)
         if shard and "(x cp)" in text:
             shard *= filling.values.get("cp", 1)
     elif text == "hsdp":
@@ -256,7 +241,11 @@ def framework_of(row: Row) -> _Told:
     known = next((each for each in _table().framework if each.fits(row)), None)
     if known is None:
         shown = f"framework {written!r} is not known" if written else "the framework is not given"
-        return _of_vendor(row, shown) or _of_year(row, shown)
+        gpu = find_gpu(row.cells.get("gpu", ""))
+        name = None if gpu is None else _table().vendors.get(gpu.vendor)
+        if gpu is not None and name is not None:
+            return _Told(name, f"{shown}: {name}, as others on GPUs of {gpu.vendor}")
+        return _of_year(row, shown)
     if known.by_year:
         return _of_year(row)
     year, release = year_of(row), release_of(row)
@@ -264,15 +253,6 @@ def framework_of(row: Row) -> _Told:
         return _Told(known.before_2025 or known.framework)
     newer = known.from_26_06 if release is not None and release >= (26, 6) else ""
     return _Told(newer or known.framework)
-
-
-def _of_vendor(row: Row, shown: str) -> _Told | None:
-    """Return what runs on the GPUs of a vendor that has its own frameworks; None for others."""
-    gpu = find_gpu(row.cells.get("gpu", ""))
-    name = None if gpu is None else _table().vendors.get(gpu.vendor)
-    if gpu is None or name is None:
-        return None
-    return _Told(name, f"{shown}: {name}, as others on GPUs of {gpu.vendor}")
 
 
 def _of_year(row: Row, shown: str = "") -> _Told:
@@ -320,6 +300,11 @@ def _megatron_year(row: Row) -> int | None:
     return next((year for pattern, year in _table().releases.items() if re.search(pattern, framework)), None)
 
 
+@cache
+def _not_described() -> dict[str, str]:
+    return shipped_toml("runs/not_described.toml", dict[str, str])
+
+
 def model_from_columns(row: Mapping[str, str]) -> Model:
     """Return the model of a row's columns, any of which may be missing, under the row's own name.
 
@@ -334,17 +319,24 @@ def model_from_columns(row: Mapping[str, str]) -> Model:
         columns), or a column is no number.
     """
     name = (row.get("model") or "").strip()
-    for pattern, kind in _NOT_DESCRIBED:
+    for pattern, kind in _not_described().items():
         if re.search(pattern, name, re.IGNORECASE):
             raise ConfigError(f"{name} is a {kind}, which is not described", "model")
     builtin = builtin_table(name) if find_model(name) is not None else None
     known = builtin if builtin is not None else family_table(name)
     given = _given(row)
-    table = _with_head_dim(merged(known or {}, given), given)
+    table, attention = merged(known or {}, given), given.get("attention", {})
+    if "heads" in attention and "head_dim" not in attention:
+        # A family's head size is none of other heads'.
+        table["attention"] = {key: value for key, value in table["attention"].items() if key != "head_dim"}
     needed = {"layers", "hidden", "ffn_hidden", "vocab", "heads"}
     # A missing kv_heads or head_dim follows from heads.
     needed |= {"experts", "topk", "moe_ffn"} if "experts" in table else set()
-    lacking = [column for column in _COLUMNS if column in needed and _at(table, column) is None]
+    lacking = [
+        column
+        for column, (section, key) in _COLUMNS.items()
+        if column in needed and (table.get(section, {}) if section else table).get(key) is None
+    ]
     shown = row.get("id") or name
     if lacking or known is None:
         what = f"the columns {', '.join(lacking)} are empty" if lacking else "nothing tells its kind of layers"
@@ -365,20 +357,6 @@ def _given(row: Mapping[str, str]) -> dict[str, Any]:
         if value is not None:
             (given.setdefault(section, {}) if section else given)[name] = value
     return given
-
-
-def _at(table: Mapping[str, Any], column: str) -> object:
-    section, name = _COLUMNS[column]
-    return (table.get(section, {}) if section else table).get(name)
-
-
-def _with_head_dim(table: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table without a family's head size where columns make other heads and do not say their size."""
-    heads = given.get("attention", {})
-    if "heads" not in heads or "head_dim" in heads:
-        return table
-    attention = {key: value for key, value in table["attention"].items() if key != "head_dim"}
-    return {**table, "attention": attention}
 
 
 def _as_trained(table: dict[str, Any], builtin: Mapping[str, Any] | None, row: Mapping[str, str]) -> dict[str, Any]:

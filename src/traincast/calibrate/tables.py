@@ -108,19 +108,9 @@ class Table:
         return len(self.rows) + len(self.damaged)
 
     def read(self, reader: Callable[[Row], T | Skipped]) -> tuple[list[tuple[Row, T]], tuple[Skipped, ...]]:
-        """Read every row; one that is wrong is left out with its reason, and the others count.
+        """Return what the reader says of each row, and the rows that are left out with their reasons, no rows first.
 
-        Parameters
-        ----------
-        reader : callable
-            What a row says, or why it is left out; it may also raise a `TraincastError`.
-
-        Returns
-        -------
-        kept : list of (Row, T)
-            Each row that can be used, with what it says.
-        skipped : tuple of Skipped
-            All others, those first that are no rows.
+        One that is wrong is left out, too: the reader may raise a `TraincastError`.
         """
         kept, skipped = [], list(self.damaged)
         for done, row in enumerate(self.rows):

@@ -23,12 +23,10 @@ KERNEL_FROM_HOPS = 50_000
 _SATURATED = 1 - 1e-9
 
 
-def rates(
-    routes_FH: IntArray, capacity_L: FloatArray, weights_F: FloatArray | None = None, engine: str = "auto"
-) -> FloatArray:
+def rates(routes_FH: IntArray, capacity_L: FloatArray, engine: str = "auto") -> FloatArray:
     """Return the max-min fair rate of every flow, in bytes per second.
 
-    No rate can be raised without lowering one (per weight) that is not higher.
+    No rate can be raised without lowering one that is not higher.
 
     Parameters
     ----------
@@ -36,16 +34,13 @@ def rates(
         Links of each flow; -1 is no link.
     capacity_L : float array [L]
         Bytes per second of each link.
-    weights_F : float array [F], optional
-        Share of a flow against the others; all alike by default.
     engine : {"auto", "reference", "kernel"}
         Numpy or numba; they agree to rounding.
 
     Raises
     ------
     ProgramError
-        If a route names an unknown link, a capacity or weight is not positive, or the
-        engine is unknown or missing.
+        If a route names an unknown link, a capacity is not positive, or the engine is unknown or missing.
 
     Notes
     -----
@@ -53,9 +48,8 @@ def rates(
     reference freezes in each round every link that is the tightest one of all its flows; the
     kernel freezes one link at a time, tightest first. The result is the same.
     """
-    weights_F = np.ones(len(routes_FH)) if weights_F is None else np.asarray(weights_F, dtype=np.float64)
-    _check(routes_FH, capacity_L, weights_F)
-    return _solver(engine, routes_FH.size)(routes_FH, capacity_L, weights_F)
+    _check(routes_FH, capacity_L)
+    return _solver(engine, routes_FH.size)(routes_FH, capacity_L)
 
 
 def finish_times(
@@ -86,15 +80,14 @@ def finish_times(
     sizes_F = np.asarray(sizes_F, dtype=np.float64)
     if sizes_F.shape != (len(routes_FH),) or not np.all(sizes_F >= 0) or not tolerance >= 0:
         raise ProgramError("every flow needs a size that is not negative, and the tolerance must not be negative")
-    weights_F = np.ones(len(sizes_F))
-    _check(routes_FH, capacity_L, weights_F)
+    _check(routes_FH, capacity_L)
     solve = _solver(engine, routes_FH.size)
     window_s = 0.5 * tolerance * _busiest_s(routes_FH, sizes_F, capacity_L)
     end_F, now = np.zeros(len(sizes_F)), 0.0
     flow = np.flatnonzero((sizes_F > 0) & (routes_FH >= 0).any(axis=1))
     left, routes = sizes_F[flow], routes_FH[flow]
     while len(flow):
-        rate = solve(routes, capacity_L, weights_F[: len(flow)])
+        rate = solve(routes, capacity_L)
         left_s = left / rate
         if np.all(left == left[0]):
             end_F[flow] = now + left_s
@@ -107,36 +100,33 @@ def finish_times(
     return end_F
 
 
-def bottleneck(
-    routes_FH: IntArray, rates_F: FloatArray, capacity_L: FloatArray, weights_F: FloatArray | None = None
-) -> npt.NDArray[np.int64]:
+def bottleneck(routes_FH: IntArray, rates_F: FloatArray, capacity_L: FloatArray) -> npt.NDArray[np.int64]:
     """Return the link that holds each flow back: the first full one of its route on which no flow is faster.
 
-    It is -1 for a flow that crosses none; `rates_F` is what `rates` returned for the same routes, links and weights.
+    It is -1 for a flow that crosses none; `rates_F` is what `rates` returned for the same routes and links.
     """
-    level_F = rates_F if weights_F is None else rates_F / weights_F
     real_FH = routes_FH >= 0
     flow_I, link_I = np.nonzero(real_FH)[0], routes_FH[real_FH]
     load_L = np.bincount(link_I, rates_F[flow_I], minlength=len(capacity_L))
     fastest_L = np.zeros(len(capacity_L))
-    np.maximum.at(fastest_L, link_I, level_F[flow_I])
+    np.maximum.at(fastest_L, link_I, rates_F[flow_I])
     full_L = load_L >= capacity_L * _SATURATED
-    held_FH = real_FH & full_L[routes_FH] & (level_F[:, None] >= fastest_L[routes_FH] * _SATURATED)
+    held_FH = real_FH & full_L[routes_FH] & (rates_F[:, None] >= fastest_L[routes_FH] * _SATURATED)
     first_F = held_FH.argmax(axis=1)
     each = np.arange(len(routes_FH))
     return np.where(held_FH[each, first_F], routes_FH[each, first_F], -1).astype(np.int64)
 
 
-def _check(routes_FH: IntArray, capacity_L: FloatArray, weights_F: FloatArray) -> None:
-    if routes_FH.ndim != 2 or routes_FH.shape[1] == 0 or weights_F.shape != (len(routes_FH),):
-        raise ProgramError("routes must be a table with a row and a weight per flow and at least one hop")
+def _check(routes_FH: IntArray, capacity_L: FloatArray) -> None:
+    if routes_FH.ndim != 2 or routes_FH.shape[1] == 0:
+        raise ProgramError("routes must be a table with a row per flow and at least one hop")
     if routes_FH.size and (routes_FH.max() >= len(capacity_L) or routes_FH.min() < -1):
         raise ProgramError(f"a route names a link that is none of the {len(capacity_L)}")
-    if not (np.all(capacity_L > 0) and np.all(weights_F > 0)):
-        raise ProgramError("every link needs a positive capacity and every flow a positive weight")
+    if not np.all(capacity_L > 0):
+        raise ProgramError("every link needs a positive capacity")
 
 
-def _solver(engine: str, hops: int) -> Callable[[IntArray, FloatArray, FloatArray], FloatArray]:
+def _solver(engine: str, hops: int) -> Callable[[IntArray, FloatArray], FloatArray]:
     if engine not in ENGINES:
         raise ProgramError(f"unknown engine {engine!r}; known: {', '.join(ENGINES)}")
     if engine == "kernel" and not find_spec("numba"):
@@ -154,15 +144,15 @@ def _busiest_s(routes_FH: IntArray, sizes_F: FloatArray, capacity_L: FloatArray)
     return float((load_L / capacity_L).max(initial=0.0))
 
 
-def _fill(routes_FH: IntArray, capacity_L: FloatArray, weights_F: FloatArray) -> FloatArray:
+def _fill(routes_FH: IntArray, capacity_L: FloatArray) -> FloatArray:
     """Fill up in rounds; each freezes every link whose share is the least of all its flows."""
     rate_F = np.full(len(routes_FH), np.inf)
     real_FH = routes_FH >= 0
     flow_I, link_I = np.nonzero(real_FH)[0], routes_FH[real_FH]
     left_L = capacity_L.astype(np.float64)
     while len(flow_I):
-        weight_L = np.bincount(link_I, weights_F[flow_I], minlength=len(left_L))
-        share_L = np.divide(left_L, weight_L, out=np.full(len(left_L), np.inf), where=weight_L > 0)
+        flows_L = np.bincount(link_I, minlength=len(left_L))
+        share_L = np.divide(left_L, flows_L, out=np.full(len(left_L), np.inf), where=flows_L > 0)
         least_F = np.full(len(rate_F), np.inf)
         np.minimum.at(least_F, flow_I, share_L[link_I])
         lowest_L = np.full(len(left_L), np.inf)
@@ -170,7 +160,7 @@ def _fill(routes_FH: IntArray, capacity_L: FloatArray, weights_F: FloatArray) ->
         tight_L = lowest_L >= share_L
         frozen_F = np.zeros(len(rate_F), dtype=bool)
         frozen_F[flow_I[tight_L[link_I]]] = True
-        rate_F[frozen_F] = least_F[frozen_F] * weights_F[frozen_F]
+        rate_F[frozen_F] = least_F[frozen_F]
         frozen_I = frozen_F[flow_I]
         used_L = np.bincount(link_I[frozen_I], rate_F[flow_I[frozen_I]], minlength=len(left_L))
         left_L = np.maximum(left_L - used_L, 0.0)

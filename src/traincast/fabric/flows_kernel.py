@@ -14,12 +14,12 @@ FloatArray = npt.NDArray[np.float64]
 Int32Array = npt.NDArray[np.int32]
 
 
-def fill(routes_FH: npt.NDArray[np.integer], capacity_L: FloatArray, weights_F: FloatArray) -> FloatArray:
+def fill(routes_FH: npt.NDArray[np.integer], capacity_L: FloatArray) -> FloatArray:
     """Return the rate of every flow, as `traincast.fabric.flows.rates` describes it."""
     rate_F = np.full(len(routes_FH), np.inf)
     links_FH = np.ascontiguousarray(routes_FH, dtype=np.int32)
     count_L, start_L1, flow_I = _flows_of_links(links_FH, len(capacity_L))
-    _fill(links_FH, capacity_L.astype(np.float64), weights_F, count_L, start_L1, flow_I, rate_F)
+    _fill(links_FH, capacity_L.astype(np.float64), count_L, start_L1, flow_I, rate_F)
     return rate_F
 
 
@@ -49,18 +49,13 @@ def _flows_of_links(routes_FH: Int32Array, links: int) -> tuple[Int32Array, npt.
 def _fill(
     routes_FH: Int32Array,
     left_L: FloatArray,
-    weights_F: FloatArray,
     count_L: Int32Array,
     start_L1: npt.NDArray[np.int64],
     flow_I: Int32Array,
     rate_F: FloatArray,
 ) -> None:
     links, hops = len(left_L), routes_FH.shape[1]
-    weight_L = np.zeros(links)
-    for link in range(links):
-        for place in range(start_L1[link], start_L1[link + 1]):
-            weight_L[link] += weights_F[flow_I[place]]
-    heap = [(left_L[link] / weight_L[link], link) for link in range(links) if count_L[link] > 0]
+    heap = [(left_L[link] / count_L[link], link) for link in range(links) if count_L[link] > 0]
     heapq.heapify(heap)
     while len(heap) > 0:
         key, link = heap[0]
@@ -68,7 +63,7 @@ def _fill(
             heapq.heappop(heap)
             continue
         # A share only grows while tighter links are frozen: a link that comes up early goes back.
-        share = max(left_L[link], 0.0) / weight_L[link]
+        share = max(left_L[link], 0.0) / count_L[link]
         if share > key * (1 + 1e-13):
             heapq.heapreplace(heap, (share, link))
             continue
@@ -77,11 +72,9 @@ def _fill(
             flow = flow_I[place]
             if rate_F[flow] != np.inf:
                 continue
-            rate = share * weights_F[flow]
-            rate_F[flow] = rate
+            rate_F[flow] = share
             for hop in range(hops):
                 other = routes_FH[flow, hop]
                 if other >= 0:
-                    left_L[other] -= rate
-                    weight_L[other] -= weights_F[flow]
+                    left_L[other] -= share
                     count_L[other] -= 1

@@ -144,26 +144,15 @@ def _together(span: int, used: int, gpus_per_node: int) -> bool:
 def place_job(
     cluster: Cluster, parallel: Parallel, asked: int | str | None = None, *, measured: bool = False
 ) -> tuple[Cluster, tuple[Note, ...]]:
-    """Return the cluster with the GPUs of a node that a job uses, and what was decided about them.
+    """Return the cluster with `gpus_used_per_node` decided for a job, and the assumptions about them.
 
     Parameters
     ----------
-    cluster : Cluster
-        Where the job runs.
-    parallel : Parallel
-        Its layout.
     asked : int or str, optional
         So many GPUs of each node, ``"all"``, or ``"auto"``: as `gpus_used_per_node` says. By default what
         the cluster says, else ``"auto"``.
     measured : bool
         Whether the job was traced on hosts that it filled: ``"auto"`` then leaves it there.
-
-    Returns
-    -------
-    Cluster
-        With `gpus_used_per_node` decided.
-    tuple of Note
-        Assumptions.
 
     Raises
     ------

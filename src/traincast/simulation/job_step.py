@@ -18,7 +18,7 @@ from traincast.workload.words import CostClass, Group, Kind, Operation
 from traincast.workload.workload import Workload
 
 _REDUCED_BY_SWITCHES = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
-"""What switches can reduce or multicast (`traincast.estimate.collectives.algorithms.collnet`)."""
+"""What switches can reduce or multicast (`traincast.estimate.collectives.algorithms.in_switch`)."""
 
 TRANSFER_CLASS: dict[Group, str] = {
     group: f"transfer {group.name.lower()}" for group in Group if group is not Group.NONE

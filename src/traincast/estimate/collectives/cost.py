@@ -107,7 +107,9 @@ def estimate_collective(
     if busbw_bytes_per_s is None:
         times_s = [float(evaluate(curve(traffic, cluster), size_bytes)) for _, traffic in found]
     else:
-        times_s = _given_rate_s(operation, size_bytes, placement, cluster, busbw_bytes_per_s, found)
+        # A bus bandwidth includes the latency of each algorithm, but no time is shorter than that.
+        wire_s = size_bytes * bus_factor(operation, placement.ranks) / busbw_bytes_per_s
+        times_s = [wire_s if cluster.ideal else max(wire_s, latency_s(traffic, cluster)) for _, traffic in found]
     time_s, _, chosen = min((time_s, each.name, each) for time_s, (each, _) in zip(times_s, found, strict=True))
     return CollectiveCost(time_s, chosen.name, protocol_of(chosen, operation, size_bytes, placement, cluster))
 
@@ -123,14 +125,10 @@ def estimate_collectives(
 
     Parameters
     ----------
-    operation : Operation
-        What is done.
     size_bytes : array of int [N]
         Sizes, zero or more.
     placements : sequence of Placement [P]
         The distinct placements.
-    cluster : Cluster
-        The links.
     which : array of int [N], optional
         The placement of each communication; where it is left out there is only one.
 
@@ -233,19 +231,6 @@ def _measured_s(
     if then != cluster:
         time_s = time_s * ratio(at_least_one, cluster, at_least_one, then)
     return np.where(size_bytes > 0, time_s, 0.0)
-
-
-def _given_rate_s(
-    operation: Operation,
-    size_bytes: int,
-    placement: Placement,
-    cluster: Cluster,
-    busbw_bytes_per_s: float,
-    found: Sequence[tuple[Algorithm, Traffic]],
-) -> list[float]:
-    """Return the times at a bus bandwidth, which includes the latency of each algorithm but is never shorter."""
-    wire_s = size_bytes * bus_factor(operation, placement.ranks) / busbw_bytes_per_s
-    return [wire_s if cluster.ideal else max(wire_s, latency_s(traffic, cluster)) for _, traffic in found]
 
 
 def _busiest(operation: Operation, loads: npt.ArrayLike, placement: Placement) -> int:

@@ -165,8 +165,11 @@ def latency_s(traffic: Traffic, cluster: Cluster) -> float:
 def seconds_per_byte(traffic: Traffic, cluster: Cluster) -> float:
     """Return what each byte of the size costs: the slowest level, for levels work at the same time."""
     intra, inter, copy_rate = cluster.intra, cluster.inter, cluster.gpu.copy_bytes_per_s
-    rate = _rank_rate(traffic, cluster)
-    port_load = traffic.port_load
+    rate, port_load = rate_inside(traffic.members, cluster), traffic.port_load
+    if intra.kind in STRAIGHT:
+        # Links lead from rank to rank: only those count that are used.
+        rate = min(rate, rate_inside(traffic.fewest, cluster)) if traffic.as_ring and traffic.fewest else rate
+        rate = min(rate, rate_inside(2, cluster)) if traffic.one_peer else rate
     if traffic.in_switch:
         rate *= shape_of(cluster).switch_share * (switch_efficiency(cluster) or 1.0)
     if intra.kind == "pcie" and port_load:
@@ -179,15 +182,6 @@ def seconds_per_byte(traffic: Traffic, cluster: Cluster) -> float:
     )
     levels += [load / limit for load, limit in limits if limit is not None]
     return max(levels) + (0.0 if copy_rate is None else traffic.copy_load / copy_rate)
-
-
-def _rank_rate(traffic: Traffic, cluster: Cluster) -> float:
-    """Return what a rank gets inside its node, where links lead from rank to rank only those that are used."""
-    rate = rate_inside(traffic.members, cluster)
-    if cluster.intra.kind in STRAIGHT:
-        rate = min(rate, rate_inside(traffic.fewest, cluster)) if traffic.as_ring and traffic.fewest else rate
-        rate = min(rate, rate_inside(2, cluster)) if traffic.one_peer else rate
-    return rate
 
 
 def rate_inside(members: int, cluster: Cluster) -> float:

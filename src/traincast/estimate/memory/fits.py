@@ -113,16 +113,8 @@ def chance_of_oom(peak_bytes: float, usable_bytes: float) -> float:
 def fits(job: Job, plan: SchedulePlan, hbm_bytes: float, gpus_per_node: int = 8) -> Verdict:
     """Say whether a job fits and how sure that is, and if it may not, what would free memory.
 
-    Parameters
-    ----------
-    job : Job
-        The job; remedies are found by computing the memory of the changed job, on as many GPUs.
-    plan : SchedulePlan
-        In which order its stages run.
-    hbm_bytes : float
-        Memory of a GPU as its datasheet gives it.
-    gpus_per_node : int
-        GPUs that reach each other without the network: remedies keep tensor parallelism inside.
+    `hbm_bytes` is the memory of a GPU as its datasheet gives it. Remedies are found by computing the memory of the
+    changed job, on as many GPUs; they keep tensor parallelism inside a node.
     """
     stages = stage_memory(job, plan)
     worst = max(range(len(stages)), key=lambda stage: stages[stage].peak)

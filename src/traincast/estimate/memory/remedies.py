@@ -20,16 +20,7 @@ shorter ones (Llama 3, arXiv 2407.21783, table 4: cp 1 at 8,192 tokens, 8,192 on
 def remedies(job: Job, peak_bytes: float, gpus_per_node: int) -> tuple[tuple[str, float], ...]:
     """Return changes that would free memory on the stage that needs most, with the bytes that each frees, best first.
 
-    Each is on as many GPUs and with the same global batch.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    peak_bytes : float
-        What its largest stage needs.
-    gpus_per_node : int
-        GPUs that reach each other without the network: tensor parallelism stays inside.
+    Each is on as many GPUs and with the same global batch; tensor parallelism stays inside a node.
     """
     found = []
     for name, changed in _changes(job, gpus_per_node):

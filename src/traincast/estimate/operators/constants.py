@@ -174,20 +174,9 @@ class OperatorConstants:
     def find(self, gpu: Gpu, families: tuple[str, ...], dtype: str) -> FamilyConstants:
         """Return the constants of a family on a GPU; of what stands nearest where it has none.
 
-        Parameters
-        ----------
-        gpu : Gpu
-            The accelerator.
-        families : tuple of str
-            Names of the family, the most special first (``attention_fa3``, ``attention``).
-        dtype : str
-            Element type.
-
-        Returns
-        -------
-        FamilyConstants
-            Its own; else those of its kin (the same chip), of a near dtype, then of all GPUs.
-            The source says which, and the confidence falls with the distance.
+        `families` are its names, the most special first (``attention_fa3``, ``attention``). Its own constants come
+        first, then those of its kin (the same chip), of a near dtype, and of all GPUs. The source says which they are,
+        and the confidence falls with the distance.
 
         Raises
         ------
@@ -280,14 +269,9 @@ def read_corrections(text: str) -> list[Correction]:
             gpu=row["gpu"],
             family=row["family"],
             dtype=row["dtype"],
-            axes=tuple(_axis(axis) for axis in row["axes"].split()),
+            axes=tuple((float(a), float(b), int(n)) for a, b, n in (axis.split(":") for axis in row["axes"].split())),
             log_factor_V=np.array(row["percent"].split(), np.float64) * STEP,
             rows=int(row["rows"]),
         )
         for row in csv.DictReader(io.StringIO(text))
     ]
-
-
-def _axis(text: str) -> _Axis:
-    first, last, count = text.split(":")
-    return float(first), float(last), int(count)

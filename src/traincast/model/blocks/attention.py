@@ -124,23 +124,10 @@ def rotary(share: Share, query: int, modules: tuple[str, ...] = ()) -> tuple[Par
 
 
 def core_attention(share: Share, window: int, query: int, value: int, kv_width: Number) -> Part:
-    """Return the core of attention: queries times keys, softmax, weights times values.
+    """Return the core of attention: queries times keys, softmax, weights times values, and what cp ranks exchange.
 
-    Parameters
-    ----------
-    share : Share
-        Of a rank.
-    window : int
-        Tokens a query sees back; 0: all.
-    query, value : int
-        Width of a head's query and key, and of its value.
-    kv_width : int or array
-        Elements of keys and values of a token on a rank.
-
-    Returns
-    -------
-    Part
-        Megatron Core's ``core_attention``, with what context parallel ranks exchange for it.
+    `query` and `value` are the widths of a head's query and key, and of its value; `kv_width` are the elements of keys
+    and values of a token on a rank.
     """
     execution, heads, width = share.execution, share.heads, share.execution.element_bytes
     forward, backward = _core_exchanges(share, heads * (query + value), kv_width)
