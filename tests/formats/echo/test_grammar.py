@@ -251,6 +251,7 @@ def test_placeholders_and_profiles_are_told():
         (line_of(duration="1,duration=2"), "field 'duration' comes twice"),
         (line_of(input__shape="[1],input_shape=[2]"), "field 'input__shape' comes twice"),
         (line_of(subs="{}"), "not a list of strings"),
+        (line_of(subs=SUB + "']"), "not a list of strings"),
         (line_of(subs="['" + SUB + "'"), "not a list of strings"),
         (line_of(subs="['" + SUB + "''" + SUB + "']"), "a quote is missing or left over"),
         (line_of(subs="[\"" + SUB + "', '" + SUB + "']"), "expected a quoted string"),
@@ -287,6 +288,7 @@ def test_lines_that_differ_in_their_numbers_alone_are_read_as_if_each_were_the_o
     assert [(sub.duration_s, sub.end_s) for sub in op.sub_ops] == [(0.003, 2.0045)] * 2
     assert op.fields == read(text).fields
     assert read(text.replace("=7.74", "=None")).duration_s is None
+    assert read(text.replace("linear_fwd", "a\\x41")).sub_ops[0].call.func_name == "aA"
     for number in ("-7", "7_4", "1e400", "nan", "\u0663", "", "7 4"):
         for was in ("=7.74", "=2000.5", "=0.36", "=2004.5"):
             with pytest.raises(FormatError, match="is not a time"):

@@ -43,7 +43,6 @@ _MAX_MS = 1e15
 
 _MAX_CALLS, _MAX_SHAPES = 65536, 4096
 _MAX_DIGITS = 9
-_FIRST_OF_LIST = "['"
 _TAIL = 20
 
 _FIRST = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*+)=", re.ASCII)
@@ -208,7 +207,7 @@ def _sub_operations(text: str | None) -> tuple[SubOp, ...]:
     if text is None or text in ("None", "[]"):
         return ()
     before: str | None
-    before, *pieces = text.split(",duration=")
+    before, *pieces = text[2:].split(",duration=")
     found = []
     try:
         for piece in pieces:
@@ -221,7 +220,7 @@ def _sub_operations(text: str | None) -> tuple[SubOp, ...]:
                 break
             found.append(SubOp(call, duration_ms / 1e3, end_ms / 1e3))
         else:
-            if before is None and text.isascii():
+            if before is None and text.startswith("['") and text.isascii():
                 return tuple(found)
     except ValueError:
         pass  # some are unusual, or damaged
@@ -232,12 +231,13 @@ def _sub_operations(text: str | None) -> tuple[SubOp, ...]:
 def _joint(before: str | None, rest: str) -> tuple[Call, str | None]:
     """Return a call from the texts before and after its times, and the text before the times of the next, if any."""
     after, comma, following = rest.partition("', '")
-    if before is None or not (comma or rest.endswith("']")) or any(char in before[2:] + following for char in "'\""):
+    if not comma:
+        after, comma, following = rest.removesuffix("']"), "", ""
+    if before is None or (not comma and after == rest):
         raise ValueError(rest)
-    after = after if comma else after[:-2]
-    if "'" in after or '"' in after:
-        raise ValueError(rest)
-    return _call(f"{before.removeprefix(_FIRST_OF_LIST)},duration=,timestamp=,{after}"), following if comma else None
+    if any(char in text for text in (before, after, following) for char in "'\"\\"):
+        raise ValueError(rest)  # strings with escapes, or of another quote
+    return _call(f"{before},duration=,timestamp=,{after}"), following if comma else None
 
 
 def _sub_operation(text: str) -> SubOp:
