@@ -70,8 +70,10 @@ class FlagTable:
     fields: Mapping[str, tuple[str, Mapping[str, Any] | None]]
     """Flag to the field of a job that it sets as it stands, and what its values mean where they are no number,
     switch or tokens; a meaning of an empty text leaves the field open."""
+    usual: Mapping[str, Any]
+    """Fields of a job as they are where no flag says otherwise."""
     further: Mapping[str, Any]
-    """Tables of one dialect alone."""
+    """All of its file, for the tables of one dialect alone."""
 
     def check_script(self, script: str | None) -> None:
         """Refuse a training script of a kind of model or step that is not described."""
@@ -117,8 +119,7 @@ def flag_table(dialect: str) -> FlagTable:
         name: (sets, None) if isinstance(sets, str) else (sets["field"], sets["means"])
         for name, sets in own["fields"].items()
     }
-    further = {name: table for name, table in own.items() if name in ("needs", "model")}
-    return FlagTable(own["prefix"], own["says"], flags, to_plain, own.get("scripts", {}), fields, further)
+    return FlagTable(own["prefix"], own["says"], flags, to_plain, own.get("scripts", {}), fields, own["usual"], own)
 
 
 def _plain(name: str) -> str:
@@ -257,8 +258,8 @@ class Pasted:
             raise self.wrong(flag, str(error)) from None
 
     def fields(self, table: FlagTable) -> dict[str, Any]:
-        """Return the fields of a job that flags set as they stand."""
-        found: dict[str, Any] = {}
+        """Return the fields of a job that flags set as they stand, and the usual ones."""
+        found = dict(table.usual)
         for flag, (field, means) in table.fields.items():
             if flag not in self:
                 continue

@@ -25,13 +25,6 @@ from traincast.job.job import SHARP_GROUPS
 from traincast.model.model import Model
 
 _SHOWN = "megatron flags"
-_OFF = (
-    *("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "cuda_graphs"),
-    *("embedding_as_layer", "head_as_layer"),
-)
-"""What is off unless a flag turns it on."""
-_FP8 = {"delayed": "fp8", "tensorwise": "fp8", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
-_FRAMEWORK = "megatron-core-2025"
 _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
 
 
@@ -49,7 +42,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     table.check_script(launch.script)
     pasted = split_flags(launch.words, _SHOWN, table)
     judged = judge(pasted.given(), table, strict=strict)
-    text = f"framework is not given: {_FRAMEWORK}, for pasted Megatron-LM flags; give --framework"
+    text = f"framework is not given: {table.usual['framework']}, for pasted Megatron-LM flags; give --framework"
     notes = [*judged.notes, *launch_notes(launch), Note("assumed-framework", text)]
     model = described_model(pasted, notes)
     fields = _fields(pasted, model)
@@ -69,8 +62,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
 
 def _fields(pasted: Pasted, model: Model | None) -> dict[str, Any]:
     """Return the fields of the job that the flags say."""
-    fields: dict[str, Any] = {"framework": _FRAMEWORK, "tp": 1, "pp": 1, "cp": 1, "ep": 1, **dict.fromkeys(_OFF, False)}
-    fields |= pasted.fields(flag_table("megatron"))
+    fields = pasted.fields(flag_table("megatron"))
     if "num-experts" in pasted:
         # Source: arguments.py, validate_args: experts are split as the rest unless the flag says otherwise.
         fields.setdefault("etp", fields["tp"])
@@ -78,7 +70,7 @@ def _fields(pasted: Pasted, model: Model | None) -> dict[str, Any]:
         # The flags may leave the model to --model, and still say how its tokens travel.
         fields["deduplicated_dispatch"] = sends_once_to_a_node(pasted)
     _pipeline(pasted, fields, model)
-    fields |= {"precision": _precision(pasted), **recompute_fields(pasted)}
+    fields |= {"precision": _precision(pasted, fields.get("precision", "fp8")), **recompute_fields(pasted)}
     _sharding(pasted, fields)
     fields["grad_reduce_bytes"] = gradient_bytes(pasted)
     fields["precision_aware_optimizer"] = pasted.is_on("use-precision-aware-optimizer")
@@ -123,11 +115,11 @@ def _finish(pasted: Pasted, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _precision(pasted: Pasted) -> str:
+def _precision(pasted: Pasted, fp8_recipe: str) -> str:
     if "fp4-format" in pasted or "fp4" in pasted:
         return "nvfp4"
     if "fp8-format" in pasted or "fp8" in pasted:
-        return pasted.choice("fp8-recipe", _FP8) if "fp8-recipe" in pasted else "fp8"
+        return fp8_recipe
     return "bf16" if pasted.is_on("bf16") else "fp16" if pasted.is_on("fp16") else "fp32"
 
 

@@ -9,20 +9,12 @@ import re
 from typing import Any
 
 from traincast.diagnostics import Note
-from traincast.dialects.flags import Pasted
+from traincast.dialects.flags import Pasted, flag_table
 from traincast.errors import ConfigError
 from traincast.model.model import Model
 from traincast.model.table import model_from_table
 from traincast.units import count_of, quoted
 
-_VOCABULARIES = {
-    "GPT2BPETokenizer": 50257,
-    "Llama2Tokenizer": 32000,
-    "Llama3Tokenizer": 128256,
-    "BertWordPieceLowerCase": 30522,
-    "BertWordPieceCase": 28996,
-}
-"""Entries of the tokenizers that have one vocabulary. Source: the models' published tokenizers."""
 _DEFAULT_VOCABULARY = 50257
 _NORMS = {"RMSNorm": "rms", "LayerNorm": "layer"}
 _FREQUENCY = re.compile(r"\(\[([01](?:,[01])*)\]\*(\d{1,9})\)|\[([01](?:,[01])*)\](?:\*(\d{1,9}))?")
@@ -84,9 +76,10 @@ def _vocabulary(pasted: Pasted, notes: list[Note]) -> int:
     if "vocab-size" in pasted:
         return pasted.count("vocab-size", 1)
     words = f"{pasted.words('tokenizer-type')} {pasted.words('tokenizer-model')}"
-    found = next((size for name, size in _VOCABULARIES.items() if name in words), None)
+    sizes: dict[str, int] = flag_table("megatron").further["tokenizers"]
+    found = next((size for name, size in sizes.items() if name in words), None)
     if found is None and re.search(r"llama-?_?3", words, re.IGNORECASE):
-        found = _VOCABULARIES["Llama3Tokenizer"]
+        found = sizes["Llama3Tokenizer"]
     if found is not None:
         return found
     notes.append(

@@ -23,23 +23,10 @@ T = TypeVar("T")
 
 _SHOWN = "torchtitan settings"
 
-_SCHEDULES = {
-    "1f1b": ("1f1b", False),
-    "gpipe": ("gpipe", False),
-    "interleaved1f1b": ("interleaved", True),
-}
 _COMPILED = "torchtitan-2025"
 _TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 _CONTEXT = 2048
 """Tokens of a sequence where none are given: torchtitan/config/configs.py (TrainingConfig)."""
-_FLAVORS = {
-    ("deepseek_v3", "16B"): "deepseek-v2-lite",
-    ("deepseek_v3", "236B"): "deepseek-v2",
-    ("deepseek_v3", "671B"): "deepseek-v3",
-    ("llama4", "17bx16e"): "llama4-scout",
-    ("llama4", "17bx128e"): "llama4-maverick",
-}
-"""Flavors that are named after their sizes alone: torchtitan/models/*/__init__.py."""
 
 
 def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
@@ -61,8 +48,7 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     framework = _framework(settings)
     why = "with torch.compile" if framework == _COMPILED else "without torch.compile"
     assumed = Note("assumed-framework", f"framework is not given: {framework}, for torchtitan {why}; give --framework")
-    fields: dict[str, Any] = {"zero": 3, "framework": framework, **dict.fromkeys(("tp", "pp", "cp"), 1)}
-    fields |= {"overlap_tp": False, **settings.fields(table)}
+    fields = {"framework": framework, **settings.fields(table)}
     fields = {name: value for name, value in fields.items() if name not in ("ep", "etp") or value != 1}
     _data_parallel(settings, fields)
     gpus, says = _world(launch)
@@ -142,8 +128,9 @@ def _model(settings: Pasted) -> str | None:
         return find_model(_name(settings, "config") or "")
     # A flavor may also say which kernel or positions it has.
     size = re.sub(r"_(?:flex|varlen|irope)(?:_attn)?$", "", str(flavor))
-    if (str(name), size) in _FLAVORS:
-        return _FLAVORS[str(name), size]
+    own: dict[str, str] = flag_table("torchtitan").further["flavors"].get(name, {})
+    if size in own:
+        return own[size]
     tried = [f"{name}-{size}", f"{name}.1-{size}", f"{name} {size}", size] if flavor else [str(name)]
     return next((found for each in tried if (found := find_model(each))), None)
 
@@ -236,17 +223,12 @@ def _local_batch(settings: Pasted) -> int:
 
 
 def _pipeline(settings: Pasted, fields: dict[str, Any]) -> None:
-    raw = settings.words("parallelism.pipeline_parallel_schedule") or "1F1B"
-    if raw.lower() not in _SCHEDULES:
-        known = ", ".join(("1F1B", "GPipe", "Interleaved1F1B"))
-        raise ConfigError(
-            f"is {quoted(raw)}; schedules that can be simulated: {known}", "parallelism.pipeline_parallel_schedule"
-        )
+    name, known = "parallelism.pipeline_parallel_schedule", flag_table("torchtitan").further["schedules"]
+    raw = settings.words(name) or "1F1B"
+    if raw.lower() not in known:
+        raise ConfigError(f"is {quoted(raw)}; schedules that can be simulated: 1F1B, GPipe, Interleaved1F1B", name)
     if fields["pp"] > 1:
-        schedule, interleaved = _SCHEDULES[raw.lower()]
-        fields["schedule"] = schedule
-        # Source: torchtitan, distributed/pipeline_parallel.py: two stages per rank unless layers per stage are given.
-        fields["vpp"] = 2 if interleaved else 1
+        fields |= known[raw.lower()]
 
 
 def _computing(settings: Pasted, fields: dict[str, Any]) -> tuple[Note, ...]:
