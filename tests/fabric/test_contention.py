@@ -1,5 +1,6 @@
 """Slowdowns of groups that share a fabric."""
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.errors import ProgramError, UnknownNameError
-from traincast.fabric.contention import network_factor
+from traincast.errors import InfeasibleError, ProgramError, UnknownNameError
+from traincast.fabric import contention
+from traincast.fabric.contention import Slowdown, link_use, network_factor, pair_slowdown
 from traincast.fabric.graph import build_fabric
 from traincast.fabric.patterns import PATTERNS, flow_count, flows_of
 from traincast.hardware.clusters import load_cluster
@@ -146,6 +148,23 @@ def test_every_node_is_inner_in_one_tree_at_most_and_roots_send_least(nodes):
     np.testing.assert_array_equal(np.bincount(flows.source_F // 8), np.bincount(flows.target_F // 8))
 
 
+@pytest.mark.parametrize(
+    ("nodes", "edges"),
+    [
+        # Drawn after the comments of nccl's src/graph/trees.cc: the second tree is the first mirrored ...
+        (8, ["04 42 46 21 23 65 67", "73 35 31 56 54 12 10"]),
+        # ... or, of an odd number of nodes, shifted by one.
+        (7, ["04 42 46 21 23 65", "15 53 50 32 34 06"]),
+        (2, ["01", "10"]),
+    ],
+)
+def test_trees_are_those_of_the_library(nodes, edges):
+    flows = flows_of("tree", np.arange(0, nodes * 8, 8), 8)
+    drawn = [tuple(map(int, edge)) for tree in edges for edge in tree.split()]
+    expected = sorted([*drawn, *((far, near) for near, far in drawn)])
+    assert sorted(zip(flows.source_F // 8, flows.target_F // 8, strict=True)) == expected
+
+
 def test_rings_keep_to_their_rails_and_follow_the_group():
     members = np.concatenate([np.arange(16, 24), np.arange(8), np.arange(8, 16)])
     flows = flows_of("ring", members, 8)
@@ -154,7 +173,7 @@ def test_rings_keep_to_their_rails_and_follow_the_group():
         sorted(zip(flows.source_F // 8, flows.target_F // 8, strict=True)) == [(0, 1)] * 8 + [(1, 2)] * 8 + [(2, 0)] * 8
     )
     uneven = flows_of("ring", np.array([0, 1, 2, 8, 9]), 8)
-    assert len(uneven.source_F) == 4
+    assert sorted(zip(uneven.source_F, uneven.target_F, strict=True)) == [(0, 8), (1, 9), (8, 0), (9, 1)]
 
 
 def test_rounds_are_the_all_to_all_bit_by_bit():
@@ -164,6 +183,23 @@ def test_rounds_are_the_all_to_all_bit_by_bit():
     assert pairs[0] == pairs[1]
     for phase in range(3):
         assert len(set(rounds.target_F[rounds.phase_F == phase])) == 4
+
+
+@pytest.mark.parametrize("members", [1, 2, 5, 8])
+def test_no_pattern_has_more_flows_than_are_counted(members):
+    """With every member on a node of its own, a ring has one flow for each and an all-to-all one for each pair."""
+    group = np.arange(0, members * 8, 8)
+    made = {name: len(flows_of(name, group, 8).source_F) for name in PATTERNS}
+    counted = {name: flow_count(name, members) for name in PATTERNS}
+    pairs = members * (members - 1)
+    assert made == {
+        "ring": members if members > 1 else 0,
+        "tree": 4 * (members - 1),
+        "all-to-all": pairs,
+        "rounds": pairs,
+        "send": members - 1,
+    }
+    assert counted == {"ring": members, "tree": 4 * members, "all-to-all": pairs, "rounds": pairs, "send": members}
 
 
 def test_wrong_input_says_so():
@@ -176,3 +212,60 @@ def test_wrong_input_says_so():
         network_factor(["ring"], DP, graph)
     with pytest.raises(ProgramError, match="none of the 64"):
         network_factor("ring", [np.array([0, 64])], graph)
+
+
+def test_links_are_used_as_much_as_the_slowest_flow_lets_them():
+    """A ring over one GPU of each of 8 nodes fills both ways of the NICs it crosses, and no other link."""
+    for queue_pairs in (1, 4):
+        graph = build("non-blocking", routing="ecmp", queue_pairs=queue_pairs)
+        use_L = link_use("ring", [DP[3]], graph)
+        names = {graph.network.link_name(link) for link in np.flatnonzero(use_L)}
+        assert names == {name for gpu in DP[3] for name in (f"GPU {gpu} -> leaf 0", f"leaf 0 -> GPU {gpu}")}
+        assert use_L[use_L > 0] == pytest.approx(1.0)
+        # Where something else makes it twice as slow, it takes half of each.
+        assert link_use("ring", [DP[3]], graph, 2.0) == pytest.approx(use_L / 2)
+    # On a fabric twice as fast as a GPU, its leaf could take as much again.
+    fast = build("fat-tree", nodes_per_leaf=1, link_bytes_per_s=2 * H100.inter.bandwidth_bytes_per_s)
+    name_L = [fast.network.link_name(link) for link in range(len(fast.capacity_L))]
+    use_L = link_use("send", [np.array([0, 8])], fast)
+    assert dict(zip(name_L, use_L.tolist(), strict=True))["leaf 0 -> spine 0"] == pytest.approx(1 / 16)
+    assert link_use("ring", [np.arange(8)], fast).max() == 0
+
+
+def test_the_first_link_of_a_fabric_is_one_like_others():
+    """Link 0 goes from GPU 0 to its node's switch, which only relayed traffic to another rail crosses."""
+    graph = build("rail-only")
+    use_L = link_use("send", [np.array([0, 9])], graph)
+    used = [graph.network.link_name(link) for link in np.flatnonzero(use_L)]
+    assert used[0] == "GPU 0 -> node 0"
+    assert use_L[0] == pytest.approx(H100.inter.bandwidth_bytes_per_s / H100.intra.bandwidth_bytes_per_s)
+
+
+def test_two_kinds_slow_each_other_down_by_what_a_link_they_share_lacks():
+    graph = build("non-blocking")
+    none_L = np.zeros(len(graph.capacity_L))
+    one_L, other_L, apart_L = none_L.copy(), none_L.copy(), none_L.copy()
+    one_L[[7, 9]], other_L[7], apart_L[5] = (0.75, 1.0), 0.5, 1.0
+    met = pair_slowdown(one_L, other_L, graph)
+    assert (met.factor, met.bottleneck) == (1.25, graph.network.link_name(7))
+    assert pair_slowdown(other_L, one_L, graph) == met
+    # No link is shared; or one is, and has room for both.
+    for quiet_L in (apart_L, none_L, other_L / 2):
+        assert pair_slowdown(one_L, quiet_L, graph) == Slowdown(1.0, None)
+    # What one kind alone asks of a link is its own slowdown, which is known already.
+    one_L[9] = 3.0
+    assert pair_slowdown(one_L, other_L, graph) == met
+
+
+def test_flows_are_counted_before_they_are_made(monkeypatch):
+    """A ring of 8 is 8 flows; over 4 queue pairs, each over at most 2 links to its leaf and 2 more above."""
+    for queue_pairs, parts in ((4, " x 4 queue pairs"), (1, "")):
+        graph = build("fat-tree", nodes_per_leaf=2, routing="ecmp", queue_pairs=queue_pairs)
+        assert graph.longest == 4
+        hops = 8 * queue_pairs * 4
+        monkeypatch.setattr(contention, "MOST_HOPS", hops)
+        assert worst("ring", [DP[0]], graph) >= 1.0
+        monkeypatch.setattr(contention, "MOST_HOPS", hops - 1)
+        said = f"8 flows (ring){parts} over up to 4 links each are {hops} hops to solve, above the limit of {hops - 1};"
+        with pytest.raises(InfeasibleError, match=re.escape(said)):
+            network_factor("ring", [DP[0]], graph)

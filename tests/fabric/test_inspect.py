@@ -32,6 +32,16 @@ def inspect(folder, **sections):
             {"oversubscription": "leaf 1:1, spine 2:1", "gpus": f"4,096 {GROWS}"},
         ),
         (
+            {"kind": "fat-tree", "nodes_per_leaf": 32, "leaves_per_pod": 8},
+            {"GPUs": 4096, "leaves": 16, "spines": 2, "cores": 1},
+            {"oversubscription": "leaf 1:1, spine 1:1", "gpus": f"4,096 {GROWS}"},
+        ),
+        (
+            {"kind": "fat-tree", "nodes_per_leaf": 128},
+            {"GPUs": 1024, "leaves": 1},
+            {"oversubscription": None, "gpus": f"1,024 {GROWS}"},
+        ),
+        (
             {"kind": "torus", "dims": [8, 4], "link_bytes_per_s": 90e9},
             {"GPUs": 32, "links": 128},
             {"nic": "90 GB/s", "bisection": "720 GB/s", "gpus": "32 (all there are)"},

@@ -47,7 +47,7 @@ def test_members_must_be_different_ranks_of_the_world(members):
         placement_of(members, WHERE)
 
 
-@pytest.mark.parametrize("counts", [(), (0,), (1, 2)])
+@pytest.mark.parametrize("counts", [(), (0,), (2, 0), (1, 2)])
 def test_a_placement_has_one_spelling(counts):
     with pytest.raises(ProgramError):
         Placement(counts)

@@ -128,6 +128,20 @@ def test_hashing_is_even_and_queue_pairs_part_ways():
             {"leaf": 2, "spine": 2},
             16,
         ),
+        (
+            "fat-tree",
+            {"nodes_per_leaf": 2, "leaves_per_pod": 4, "oversubscription": (1.0, 2.0), "routing": "ecmp"},
+            {"leaves": 8, "spines": 32, "cores": 32, "links": 512 + 2 * 128 + 2 * 64},
+            {"leaf": 1, "spine": 2},
+            32,
+        ),
+        (
+            "fat-tree",
+            {"nodes_per_leaf": 2, "leaves_per_pod": 2, "oversubscription": (1.0, 8.0), "routing": "ecmp"},
+            {"leaves": 8, "spines": 64, "cores": 16, "links": 512 + 2 * 128 + 2 * 64},
+            {"leaf": 1, "spine": 8},
+            8,
+        ),
         ("rail-optimised", {"nodes_per_leaf": 4}, {"leaves": 32, "spines": 1}, {"leaf": 1}, 64),
         ("rail-only", {}, {"leaves": 8, "links": 512}, {}, 64),
         ("dual-plane", {"nodes_per_leaf": 4, "routing": "ecmp"}, {"leaves": 64, "spines": 8}, {"leaf": 1}, 64),
@@ -146,6 +160,31 @@ def test_counts_capacities_and_bisection(kind, numbers, counts, oversubscription
     assert counts.items() <= network.counts.items()
     assert network.oversubscription == pytest.approx(oversubscription)
     assert network.bisection_bytes_per_s / NIC == pytest.approx(bisection)
+
+
+@pytest.mark.parametrize("node_limits", [False, True])
+@pytest.mark.parametrize(("kind", "numbers"), VARIANTS)
+def test_the_longest_route_is_as_long_as_it_says(kind, numbers, node_limits):
+    graph = build(kind, node_limits=node_limits, **numbers)
+    source, target = (each.ravel() for each in np.meshgrid(np.arange(WORLD), np.arange(WORLD)))
+    assert (graph.routes(source, target) >= 0).sum(axis=1).max() == graph.longest
+
+
+@pytest.mark.parametrize("size", [4, 8, 12])
+def test_half_of_a_ring_goes_up_to_the_opposite_gpu_and_half_down(size):
+    """Every GPU sends half-way round: size / 2 hops each over 2 x size links, the same number on each."""
+    graph = dimensions_fabric((Dimension("Ring", size, 1e9),), gpus_per_node=1, description="ring")
+    source = np.arange(size)
+    links, counts = np.unique(graph.routes(source, (source + size // 2) % size), return_counts=True)
+    assert links.tolist() == list(range(2 * size))
+    assert set(counts.tolist()) == {size // 4}
+    assert graph.longest == size // 2
+
+
+def test_the_slowest_way_out_of_a_node_is_what_a_gpu_gets():
+    inner, fast, slow, none = (Dimension("Ring", size, rate) for size, rate in ((8, 5e8), (4, 3e9), (2, 1e9), (1, 1e6)))
+    for outer in ((fast, slow, none), (slow, none, fast)):
+        assert dimensions_fabric((inner, *outer), gpus_per_node=8, description="some").nic_bytes_per_s == 1e9
 
 
 def test_rails_keep_apart_unless_nvlink_joins_them():

@@ -1,5 +1,6 @@
 """SimAI topology files and ASTRA-sim network files: told, described, refused as workloads, built."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -91,6 +92,24 @@ def test_a_simai_file_becomes_a_fabric_with_shortest_routes(tmp_path):
     assert np.all(shared.routes([5], [5]) == -1)
 
 
+def test_fewer_hops_come_before_faster_links(tmp_path):
+    """Two leaves with a cable of 100 Gbit/s between them, and each with one of 400 Gbit/s to a spine."""
+    path = simai(tmp_path / "fat.txt", leaf_of=lambda node, _: node // 2, leaves=2, spines=1)
+    header, *lines = path.read_text().splitlines()
+    counts = header.split()
+    counts[4] = str(int(counts[4]) + 1)
+    path.write_text("\n".join([" ".join(counts), *lines, "36 37 100Gbps 0.0005ms 0"]) + "\n")
+    assert crossed(build(path), 0, 31) == ["GPU 0 -> leaf 0", "leaf 0 -> leaf 1", "leaf 1 -> GPU 31"]
+
+
+def test_routes_do_not_depend_on_how_many_are_looked_at_together(tmp_path, monkeypatch):
+    graph = build(simai(tmp_path / "rail.txt"))
+    source, target = (each.ravel() for each in np.meshgrid(np.arange(32), np.arange(32)))
+    at_once = graph.routes(source, target)
+    monkeypatch.setattr("traincast.fabric.topologies.file._AT_ONCE", 100)
+    np.testing.assert_array_equal(graph.routes(source, target), at_once)
+
+
 def test_a_simai_file_behaves_like_the_same_fabric_by_numbers(tmp_path):
     groups = [np.array([rank, rank + 16]) for rank in range(16)]
     path = simai(tmp_path / "fat.txt", leaf_of=lambda node, _: node // 2, leaves=2, spines=1, spine_gbps=3200)
@@ -123,6 +142,8 @@ def test_a_file_has_the_limits_of_the_cluster_s_nodes(tmp_path):
     together = network_factor("ring", rings, graph)
     assert [each.factor for each in together] == pytest.approx([8 * 48.5 / 350] * 8)
     assert {each.bottleneck for each in together} == {"all NICs of node 0"}
+    last = network_factor("send", [np.array([local + 16, local + 24]) for local in range(8)], graph)
+    assert {each.bottleneck for each in last} == {"all NICs of node 2"}
     assert {each.factor for each in network_factor("ring", rings, build(simai(tmp_path / "rail.txt")))} == {1.0}
     # No GPU gets more than its own limit, however fast its link is: 50 GB/s are written, 48.5 reached.
     both = network_factor(["send", "send"], [np.array([0, 8])] * 2, build(simai(tmp_path / "rail.txt")))
@@ -152,6 +173,8 @@ def test_a_gpu_without_a_nic_is_reported_and_refused(tmp_path):
     lines[0] = " ".join([*counts[:4], str(int(counts[4]) + 1), counts[5]])
     (tmp_path / "switched.txt").write_text("\n".join([*lines, "32 40 400Gbps 0.0005ms 0"]) + "\n")
     assert api.inspect(tmp_path / "switched.txt").oddities == ()
+    way = ["GPU 5 -> NVSwitch 0", "NVSwitch 0 -> leaf 4", "leaf 4 -> GPU 12"]
+    assert crossed(build(tmp_path / "switched.txt"), 5, 12) == way
 
 
 def test_the_first_of_several_gpus_without_a_nic_is_named(tmp_path):
@@ -264,12 +287,20 @@ def test_no_route_of_a_file_is_longer_than_it_says(tmp_path, node_limits):
 
 
 def test_tables_of_a_file_are_counted_before_they_are_made(tmp_path, monkeypatch):
+    """4 NVSwitches, 8 leaves and 2 spines; 46 vertices, of which a spine's 8 leaves and an NVSwitch's GPUs are most."""
     path = simai(tmp_path / "rail.txt")
-    for limit in ("MOST_SWITCHES", "MOST_LINKED_SWITCHES", "MOST_ENTRIES"):
+    for limit, count, what in (
+        ("MOST_SWITCHES", 14, "switches,"),
+        ("MOST_LINKED_SWITCHES", 10, "switches that are linked to others,"),
+        ("MOST_ENTRIES", 46 * 8, "entries (46 vertices x 8 links of one),"),
+    ):
         with monkeypatch.context() as smaller:
-            smaller.setattr(f"traincast.fabric.topologies.file.{limit}", 3)
-            with pytest.raises(InfeasibleError, match="above the limit of 3"):
+            smaller.setattr(f"traincast.fabric.topologies.file.{limit}", count - 1)
+            said = f"the topology file has {count} {what} above the limit of {count - 1};"
+            with pytest.raises(InfeasibleError, match=re.escape(said)):
                 build(path)
+            smaller.setattr(f"traincast.fabric.topologies.file.{limit}", count)
+            assert build(path).network.gpus == 32
 
 
 def test_a_file_whose_gpus_are_nodes_of_their_own_fits_any_cluster(tmp_path):

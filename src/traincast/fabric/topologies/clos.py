@@ -63,7 +63,8 @@ class Clos:
     @property
     def longest(self) -> int:
         """Links that a flow between nodes crosses at most, as `route` lists them."""
-        return 2 + 2 * self.relays + 2 * self.limited + 2 * (self.spines > 0) + 2 * (self.pods > 1)
+        over_the_top = 0 if self.pods == 1 else 2 if self.cores else 1
+        return 2 + 2 * self.relays + 2 * self.limited + 2 * (self.spines > 0) + over_the_top
 
     @property
     def links(self) -> int:
@@ -185,15 +186,14 @@ class Clos:
     ) -> list[_Ends]:
         """Return the links of the switches and the limits of the nodes, in the order of `starts`."""
         found: list[_Ends] = []
-        ports = self.nodes_per_leaf * self.gpus_per_node / self.rails
-        up = 0.0
         if self.spines:
+            ports = self.nodes_per_leaf * self.gpus_per_node / self.rails
             low, place = np.divmod(np.arange(self.planes * self.leaves * self.spines), self.spines)
             high = vertex[3] + self.pod_of(low) * self.spines + place
             up = ports * nic / self.planes / oversubscription[0] / self.spines
             found += [(vertex[2] + low, high, up), (high, vertex[2] + low, up)]
-        if self.pods > 1:
-            found += self._top_links(vertex, up * self.leaves_per_pod / oversubscription[1])
+            if self.pods > 1:
+                found += self._top_links(vertex, up * self.leaves_per_pod / oversubscription[1])
         if node is not None:
             hosts = vertex[1] + np.arange(self.nodes)
             found += [(hosts, hosts, node), (hosts, hosts, node)]

@@ -207,7 +207,7 @@ def _grouped(key_I: IntArray, value_I: IntArray, keys: int) -> IntArray:
     order = np.argsort(key_I, kind="stable")
     counts = np.bincount(key_I, minlength=keys)
     column_I = np.arange(len(key_I)) - np.repeat(np.cumsum(counts) - counts, counts)
-    table = np.full((keys, max(1, int(counts.max(initial=0)))), -1, dtype=np.int64)
+    table = np.full((keys, int(counts.max(initial=1))), -1, dtype=np.int64)
     table[key_I[order], column_I] = value_I[order]
     return table
 
