@@ -11,12 +11,12 @@ import pytest
 from traincast.cli.main import main
 from traincast.errors import ProgramError, UnknownNameError
 from traincast.estimate.collectives import ALGORITHMS, estimate_collective, estimate_collectives
-from traincast.estimate.collectives.algorithms import PROTOCOLS, bus_factor
+from traincast.estimate.collectives.algorithms import PROTOCOLS
 from traincast.estimate.collectives.cost import candidates
 from traincast.estimate.collectives.links import curve, evaluate
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import cluster_names, load_cluster
-from traincast.workload.words import Operation
+from traincast.workload.words import Operation, bus_factor
 
 PLACEMENTS = [
     Placement(counts) for counts in [(2,), (3,), (8,), (1, 1), (1,) * 7, (4, 2), (8, 8), (8, 1), (8, 7, 3), (8,) * 128]

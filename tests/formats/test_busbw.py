@@ -7,7 +7,7 @@ from support import ALONE, rich_rows, write_aicb
 from traincast import api
 from traincast.errors import FormatError
 from traincast.formats.busbw import looks_like_busbw
-from traincast.job.options import OPERATIONS
+from traincast.job.options import OPERATIONS, make_options
 from traincast.workload.words import Operation
 
 FILE = """\
@@ -110,3 +110,36 @@ def test_rates_over_which_nothing_is_priced_are_one_warning(tmp_path):
 
 def test_the_names_of_operations_are_those_of_the_workload():
     assert {*OPERATIONS} == {each.name.lower() for each in Operation if each is not Operation.NONE}
+
+
+def test_the_rates_of_a_simulated_step_are_written_and_read_again(tmp_path):
+    path = write_aicb(tmp_path / "w.txt", rich_rows(size=1 << 24), tp=2, ep=2, pp=2, ga=2, gpus=16, pp_comm=1 << 24)
+    said = {
+        "tp": 100e9,
+        "dp": 25e9,
+        "dp.all_gather": 20e9,
+        "dp.reduce_scatter": 10e9,
+        "edp": 15e9,
+        "ep": 50e9,
+        "pp": 12e9,
+    }
+    options = make_options(cluster="h100", busbw_bytes_per_s=said, **ALONE)
+    done = api.convert(path, tmp_path / "busbw.yaml", "busbw", options=options)
+    found = api.bus_bandwidths(tmp_path / "busbw.yaml")
+    assert {"tp.all_gather", "tp.all_reduce", "edp.reduce_scatter", "ep.all_to_all", "pp"} <= set(found)
+    for name, rate in found.items():
+        asked = said.get(name) or said[name.partition(".")[0]]
+        # Whatever a transfer has beside its bytes lowers its rate.
+        assert 0.9 * asked < rate <= asked * (1 + 1e-5), name
+    assert looks_like_busbw((tmp_path / "busbw.yaml").read_text())
+    again = api.simulate(path, make_options(cluster="h100", busbw_bytes_per_s=found, **ALONE))
+    first = api.simulate(path, options)
+    assert again.iteration_time_s == pytest.approx(first.iteration_time_s, rel=1e-3)
+    assert all(note.code == "busbw-left-out" for note in done.lost)
+
+
+def test_a_step_without_communication_has_no_rates(tmp_path):
+    path = write_aicb(tmp_path / "w.txt", rich_rows(), gpus=1)
+    with pytest.raises(FormatError, match="no bus bandwidth"):
+        api.convert(path, tmp_path / "busbw.yaml", "busbw", options=make_options(cluster="h100"))
+    assert not (tmp_path / "busbw.yaml").exists()

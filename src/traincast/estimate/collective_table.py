@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.estimate.collectives.algorithms import bus_factor
 from traincast.estimate.collectives.cost import estimate_collective, table_of
 from traincast.estimate.contention import one_group
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster, MeasuredTable
 from traincast.job.parallel import MAX_WORLD_SIZE
 from traincast.units import counted, format_size
-from traincast.workload.words import Operation
+from traincast.workload.words import Operation, bus_factor
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from traincast.analysis.breakdown import exposed_seconds, last_rank
-from traincast.estimate.collectives.algorithms import bus_factor
 from traincast.estimate.simai.total import SimaiReport, SimaiRow
 from traincast.report.files import file_report
 from traincast.report.operations import simulated
 from traincast.report.plain import encodable
 from traincast.simulation.result import Result
-from traincast.workload.words import Group, Kind, Operation, Phase
+from traincast.workload.words import Group, Kind, Operation, Phase, bus_factor
 
 _US_PER_S = 1e6
 _GIB = 2**30

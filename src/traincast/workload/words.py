@@ -116,6 +116,30 @@ UNEQUAL = frozenset({Operation.ALL_TO_ALL, Operation.GATHER, Operation.SCATTER})
 """Operations whose members may move unequal amounts without a form of their own (`Op.unequal`)."""
 
 
+_OF_SHARES = frozenset(
+    {
+        Operation.ALL_GATHER,
+        Operation.REDUCE_SCATTER,
+        Operation.ALL_TO_ALL,
+        Operation.GATHER,
+        Operation.SCATTER,
+    }
+)
+"""Operations in which the busiest rank keeps its own share of the size."""
+
+
+def bus_factor(operation: Operation, ranks: int) -> float:
+    """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
+
+    Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
+    """
+    if operation is Operation.ALL_REDUCE:
+        return 2 * (ranks - 1) / ranks
+    if operation in _OF_SHARES:
+        return (ranks - 1) / ranks
+    return 1.0
+
+
 class Provenance(IntEnum):
     """Where a duration comes from."""
 

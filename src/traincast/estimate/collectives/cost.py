@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from traincast.errors import ConfigError, ProgramError
-from traincast.estimate.collectives.algorithms import ALGORITHMS, Algorithm, Traffic, bus_factor
+from traincast.estimate.collectives.algorithms import ALGORITHMS, Algorithm, Traffic
 from traincast.estimate.collectives.links import Curve, curve, evaluate, latency_s
 from traincast.estimate.collectives.tuning import protocol_of
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster, MeasuredTable
 from traincast.workload.ops import FloatArray
-from traincast.workload.words import Operation
+from traincast.workload.words import Operation, bus_factor
 
 TABLE = "table"
 """What stands for the algorithm of a cost that was measured."""

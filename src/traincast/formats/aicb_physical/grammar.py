@@ -100,7 +100,7 @@ _GROUPS = {
 }
 _KINDS = (*_COLLECTIVES, *MESSAGES, "computation", "epoch_end")
 _NEEDED = ("comm_type", "comm_group", "msg_size", "stage")
-_COLUMNS = (
+COLUMNS = (
     *("comm_type", "comm_group", "comm_group_size", "msg_size", "stage", "dst", "src", "additional"),
     *("_elapsed_time", "algbw", "busbw", "count"),
 )
@@ -184,13 +184,13 @@ class _Reader:
 
     def _header(self, line: int, content: str) -> None:
         names = [name.strip() for name in content.split(",")]
-        unknown = [name for name in names if name not in _COLUMNS]
+        unknown = [name for name in names if name not in COLUMNS]
         missing = [name for name in _NEEDED if name not in names]
         if unknown or missing or len(set(names)) < len(names):
             what = (
                 f"unknown column {shown(unknown[0])}" if unknown else f"no column {missing[0]}" if missing else "twice"
             )
-            raise FormatError(f"the header has {what}; the columns are {', '.join(_COLUMNS)}", self.path, line)
+            raise FormatError(f"the header has {what}; the columns are {', '.join(COLUMNS)}", self.path, line)
         self.columns, self.known = {name: place for place, name in enumerate(names)}, {}
         if not self.titles:
             self.titles.append((line, None, None))

@@ -133,30 +133,6 @@ def _known(since: str, version: str | None) -> bool:
     return ours >= needed
 
 
-_OF_SHARES = frozenset(
-    {
-        Operation.ALL_GATHER,
-        Operation.REDUCE_SCATTER,
-        Operation.ALL_TO_ALL,
-        Operation.GATHER,
-        Operation.SCATTER,
-    }
-)
-"""Operations in which the busiest rank keeps its own share of the size."""
-
-
-def bus_factor(operation: Operation, ranks: int) -> float:
-    """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
-
-    Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
-    """
-    if operation is Operation.ALL_REDUCE:
-        return 2 * (ranks - 1) / ranks
-    if operation in _OF_SHARES:
-        return (ranks - 1) / ranks
-    return 1.0
-
-
 def tree_depth(members: int) -> int:
     """Return the levels of a binary tree over that many members: log2, rounded up."""
     return (members - 1).bit_length()

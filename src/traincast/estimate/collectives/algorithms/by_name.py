@@ -1,8 +1,8 @@
 """Algorithms that no library chooses by itself; they count where a cluster or a user names them."""
 
-from traincast.estimate.collectives.algorithms import Traffic, algorithm, bus_factor, tree_depth
+from traincast.estimate.collectives.algorithms import Traffic, algorithm, tree_depth
 from traincast.fabric.placement import Placement
-from traincast.workload.words import Operation
+from traincast.workload.words import Operation, bus_factor
 
 
 @algorithm(

@@ -1,8 +1,8 @@
 """Ring: every rank passes shares on to its neighbour, node by node; a chain is a ring that is not closed."""
 
-from traincast.estimate.collectives.algorithms import Traffic, algorithm, bus_factor
+from traincast.estimate.collectives.algorithms import Traffic, algorithm
 from traincast.fabric.placement import Placement
-from traincast.workload.words import Operation
+from traincast.workload.words import Operation, bus_factor
 
 
 @algorithm("ring", Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER, since="2.0", tuned_as="ring")

@@ -22,7 +22,7 @@ _OPERATIONS = {
     "reducescatter": "reduce_scatter",
     "alltoall": "all_to_all",
 }
-_SECTIONS = {
+SECTIONS: dict[str, dict[str, str]] = {
     **{name: {key: f"{name.lower()}.{op}" for key, op in _OPERATIONS.items()} for name in ("TP", "DP")},
     "EP": {key: f"{'ep' if key == 'alltoall' else 'edp'}.{op}" for key, op in _OPERATIONS.items()},
     "PP": {"busbw": "pp"},
@@ -35,8 +35,8 @@ _MOST_GB_PER_S = 1e6
 def looks_like_busbw(head: str) -> bool:
     """Tell whether a text is such a file: nothing but a title, sections and their lines, and at least one of each."""
     lines = [line for _, line in _lines(head)]
-    title = bool(lines) and lines[0].removesuffix(":") not in _SECTIONS
-    sections = [line for line in lines[title:] if line.removesuffix(":") in _SECTIONS and line.endswith(":")]
+    title = bool(lines) and lines[0].removesuffix(":") not in SECTIONS
+    sections = [line for line in lines[title:] if line.removesuffix(":") in SECTIONS and line.endswith(":")]
     keys = [line.partition(":")[0].split(",")[0].strip() for line in lines[title:] if line not in sections]
     return bool(sections) and bool(keys) and all(key in ("busbw", *_OPERATIONS) for key in keys)
 
@@ -55,12 +55,12 @@ def read_busbw(path: Path) -> dict[str, float]:
     section = None
     for place, (line, text) in enumerate(_lines(data.decode("utf-8", errors="replace"))):
         key, colon, value = (part.strip() for part in text.partition(":"))
-        if colon and not value and key in _SECTIONS:
+        if colon and not value and key in SECTIONS:
             section = key
         elif section is not None:
             _take(rates, section, key.split(",")[0].strip(), value, (shown_path, line))
         elif place:
-            raise FormatError(f"{shown(text)} stands in no section; known: {', '.join(_SECTIONS)}", shown_path, line)
+            raise FormatError(f"{shown(text)} stands in no section; known: {', '.join(SECTIONS)}", shown_path, line)
     found = {name: rate for name, rate in rates.items() if rate is not None}
     if not found:
         text = "holds no bus bandwidth; sections such as 'TP:' with lines such as 'allreduce,: 300'"
@@ -78,10 +78,10 @@ def _lines(text: str) -> list[tuple[int, str]]:
 
 def _take(rates: dict[str, float | None], section: str, key: str, value: str, place: tuple[str, int]) -> None:
     """Read one line of a section."""
-    known = _SECTIONS[section]
+    known = SECTIONS[section]
     if key not in known:
         what = f"section {shown(key)}" if not value else f"{shown(key)} in section {section}"
-        options = ", ".join(_SECTIONS) if not value else ", ".join(known)
+        options = ", ".join(SECTIONS) if not value else ", ".join(known)
         raise FormatError(f"unknown {what}; known: {options}", *place)
     if known[key] in rates:
         raise FormatError(f"{key} is given twice in section {section}", *place)
