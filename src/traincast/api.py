@@ -54,6 +54,7 @@ from traincast.workload.workload import Workload
 if TYPE_CHECKING:
     from traincast.calibrate.cluster_calibration import Calibration
     from traincast.calibrate.operator_calibration import OperatorCalibration
+    from traincast.calibrate.run_calibration import RunCalibration
     from traincast.calibrate.validate import Validation
     from traincast.estimate.operators.cost import OperatorCost
     from traincast.measure.timing import Summary
@@ -353,6 +354,7 @@ def validate(
     leave_out: str | None = None,
     *,
     kind: str | None = None,
+    job: StrPath | Draft | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> "Validation":
     """Predict every measurement in a file and say how far off the predictions are.
@@ -360,7 +362,7 @@ def validate(
     Parameters
     ----------
     path : path
-        A CSV file, whose columns say what was measured, or a log of nccl-tests.
+        A CSV file, whose columns say what was measured, a log of nccl-tests, or a training log.
     cluster : str, path or Cluster, optional
         Cluster that all rows ran on; by default each row's GPU says its preset.
     by : sequence of str, optional
@@ -370,12 +372,14 @@ def validate(
         A grouping: the constants are fitted again without each of its groups, and predict it.
     kind : str, optional
         What to predict where a file holds several things: ``training-runs``, ``memory-of-runs``.
+    job : path or Draft, optional
+        What was trained, of a training log.
     progress : callable, optional
         Told how many rows are predicted, and of how many.
     """
     from traincast.calibrate.validate import validate as validate_file
 
-    return validate_file(path, cluster, by, leave_out, kind=kind, progress=progress)
+    return validate_file(path, cluster, by, leave_out, kind=kind, job=_draft(job), progress=progress)
 
 
 def collective(
@@ -430,6 +434,25 @@ def calibrate(files: Files, cluster: StrPath | Cluster, *, table: bool = False) 
     from traincast.calibrate.cluster_calibration import calibrate as calibrate_cluster
 
     return calibrate_cluster(expand(files), load_cluster(cluster), table=table)
+
+
+def holds_runs(files: Files) -> bool:
+    """Say whether the first of some files of measurements is of training runs: a training log, or a table of runs."""
+    from traincast.calibrate.run_calibration import holds_runs as told
+
+    return told(expand(files)[0])
+
+
+def calibrate_runs(
+    files: Files, cluster: StrPath | Cluster | None = None, job: StrPath | Draft | None = None
+) -> "RunCalibration":
+    """Fit forecasts on a cluster to runs on it: training logs of a job, and CSV files of training runs.
+
+    The `profile` of the calibration is a file for ``cluster``: forecasts on it are nearer to what is measured there.
+    """
+    from traincast.calibrate.run_calibration import calibrate_runs as fit
+
+    return fit(expand(files), cluster, _draft(job))
 
 
 def operator(
@@ -559,6 +582,10 @@ def models(names: Sequence[str] = ()) -> list[Model]:
     A name is that of a built-in model, of a ``config.json`` of Hugging Face or a directory with one, or of a TOML file.
     """
     return [load_model(name) for name in names or model_names()]
+
+
+def _draft(job: StrPath | Draft | None) -> Draft | None:
+    return read_job_file(fspath(job)) if isinstance(job, (str, PathLike)) else job
 
 
 def _paths(files: Files) -> list[Path]:

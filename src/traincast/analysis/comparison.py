@@ -72,7 +72,19 @@ def measured_side(measured: "MeasuredRun", name: str) -> Side:
     )
 
 
-_CONTRADICTABLE = ("gpus", "global_batch", "seq_length", "micro_batch", "tp", "pp", "vpp", "cp", "ep", "layers")
+_CONTRADICTABLE = (
+    "gpus",
+    "global_batch",
+    "seq_length",
+    "micro_batch",
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "ep",
+    "layers",
+    "hidden",
+)
 
 
 def logged_side(log: "TrainingLog", name: str, known: Mapping[str, int]) -> Side:

@@ -29,7 +29,7 @@ _WORSE = 0.01
 
 _NOT_WRITTEN = ("name", "sources")
 """The name is that of the file, and sources stand beside their numbers."""
-_LISTS = ("measured",)
+_LISTS = ("measured", "run_factors")
 """What is written as a list of tables."""
 _FILES = ("fabric.file",)
 """Paths, which must not depend on where the profile is written."""
@@ -187,6 +187,8 @@ def cluster_toml(cluster: Cluster, comments: Sequence[str] = ()) -> str:
         section = getattr(cluster, field.name)
         if is_dataclass(section) and field.name not in _LISTS:
             lines += ["", f"[{field.name}]", *_table(section, f"{field.name}.", dict(cluster.sources))]
+    for factor in cluster.run_factors:
+        lines += ["", "[[run_factors]]", *_table(factor, "", {})]
     for table in cluster.measured.tables if cluster.measured else ():
         lines += ["", "[[measured]]", *_table(table, "", {})]
     return "\n".join(lines) + "\n"
@@ -198,7 +200,7 @@ def _table(values: object, prefix: str, sources: dict[str, str]) -> Iterator[str
         return
     for field in fields(values):
         path, value = f"{prefix}{field.name}", getattr(values, field.name)
-        if path in _NOT_WRITTEN or is_dataclass(value) or value == field.default:
+        if path in (*_NOT_WRITTEN, *_LISTS) or is_dataclass(value) or value == field.default:
             continue
         text = _value(Path(value).resolve() if path in _FILES else value, path)
         source = sources.get(path)

@@ -16,6 +16,7 @@ from traincast.calibrate.tables import Skipped, Table, read_table
 from traincast.diagnostics import Note
 from traincast.formats.recognise import Known, Teller
 from traincast.hardware.cluster import Cluster
+from traincast.job.draft import Draft
 from traincast.registry import Registry
 
 IntArray = npt.NDArray[np.int64]
@@ -94,6 +95,8 @@ class Request:
     """Told how many rows are predicted, and of how many."""
     kept: object = None
     """`Predictions.kept` of the same table, where it has been predicted already."""
+    job: Draft | None = None
+    """What was trained, of files that do not say it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +119,8 @@ class MeasurementKind:
     """Those of them that are shown where nothing else is asked for; all by default."""
     commands: str = "traincast validate takes it"
     """Commands that take such a file."""
+    takes_job: bool = False
+    """Whether a job says what was trained."""
 
 
 KINDS: Registry[MeasurementKind] = Registry("kind of measurements", "traincast.calibrate.kinds")

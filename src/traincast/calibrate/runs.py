@@ -155,7 +155,7 @@ def run_of(row: Row, *, timed: bool = True, ran_on: Cluster | None = None) -> Me
         first_stage_memory=cells.get("memory_stage") == "first",
         stage_layers=cells.get("stage_layers", ""),
         notes=notes,
-        groups=_groups(row, gpu, request),
+        groups=groups_of(row, gpu, request),
         cells=cells,
     )
 
@@ -179,7 +179,7 @@ def is_full_layout(row: Row) -> bool:
     return pretrain and measured and cells.keys() >= LAYOUT_COLUMNS
 
 
-def _groups(row: Row, gpu: str, request: JobRequest) -> Mapping[str, str]:
+def groups_of(row: Row, gpu: str, request: JobRequest) -> Mapping[str, str]:
     """Return the name of the row's group in every grouping."""
     source, model = row.cells.get("source", "unknown"), row.cells.get("model", "unknown")
     kind = precision_class(request.precision)

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from traincast.calibrate.nccl_logs import is_nccl_log, read_nccl_log
 from traincast.diagnostics import advanced
 from traincast.errors import ConfigError, FormatError, TraincastError
-from traincast.files import decoded, read_bytes, unpacked
+from traincast.files import decoded, read_unpacked
+from traincast.formats.training_log import TRAINING_LOG
 from traincast.units import RANGES, Range, is_number, plain_number, quoted, range_of
 
 T = TypeVar("T")
@@ -22,6 +23,10 @@ T = TypeVar("T")
 TIME_COLUMNS = {"time_s": 1.0, "time_ms": 1e-3, "ms": 1e-3, "time_us": 1e-6, "us": 1e-6}
 """Column to the seconds of its unit."""
 _TOLD_EVERY = 256
+
+LOG_COLUMN = "training_log"
+"""The one column of a table that stands for a training log: its path."""
+_HEAD_BYTES, _SURE_ENOUGH = 65536, 0.5
 
 MOST_TABLE_BYTES = 2**26
 """Largest table, unpacked: half a million rows, of which one computer predicts a few hundred in a second."""
@@ -143,9 +148,10 @@ class Columns:
 
 
 def read_table(path: Path) -> Table:
-    """Read a CSV file with a header (perhaps packed with gzip), or a log of nccl-tests.
+    """Read a CSV file with a header, or a log, perhaps packed with gzip.
 
-    A log has the columns ``op ranks nodes size_bytes time_us gpu suspect``.
+    A log of nccl-tests has the columns ``op ranks nodes size_bytes time_us gpu suspect``, a training log is one row of
+    which `LOG_COLUMN` says the path.
 
     Raises
     ------
@@ -153,7 +159,10 @@ def read_table(path: Path) -> Table:
         If the file cannot be read, is neither, or has no rows.
     """
     shown = str(path)
-    text = decoded(unpacked(read_bytes(path, MOST_TABLE_BYTES), shown, MOST_TABLE_BYTES), shown, encoding="utf-8-sig")
+    data = read_unpacked(path, MOST_TABLE_BYTES)
+    if TRAINING_LOG.looks_like(data[:_HEAD_BYTES].decode("utf-8-sig", errors="replace")).confidence > _SURE_ENOUGH:
+        return Table(shown, (LOG_COLUMN,), (Row(shown, 1, {"id": shown, LOG_COLUMN: shown}),))
+    text = decoded(data, shown, encoding="utf-8-sig")
     if is_nccl_log(text):
         rows = tuple(Row(shown, line, cells) for line, cells in read_nccl_log(text, shown))
         return Table(shown, tuple(dict.fromkeys(name for row in rows for name in row.cells)), rows)

@@ -13,6 +13,7 @@ from traincast.calibrate.published import read_measurements
 from traincast.calibrate.tables import Skipped, Table
 from traincast.diagnostics import Note, announce
 from traincast.errors import CalibrationError, ConfigError, FormatError
+from traincast.job.draft import Draft
 from traincast.job.job import OLD_NAMES
 from traincast.names import known_names
 from traincast.units import counted
@@ -107,6 +108,7 @@ def validate(
     leave_out: str | None = None,
     *,
     kind: str | MeasurementKind | None = None,
+    job: Draft | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
     """Predict every measurement in a file and say how far off the predictions are.
@@ -114,7 +116,7 @@ def validate(
     Parameters
     ----------
     path : path
-        A CSV file, or a log of nccl-tests; its columns say of what kind it is.
+        A CSV file, whose columns say of what kind it is, a log of nccl-tests, or a training log.
     cluster : str, path or Cluster, optional
         What all rows ran on; by default each row says its own.
     by : sequence of str, optional
@@ -123,6 +125,8 @@ def validate(
         A grouping: the constants are fitted again without each of its groups, and predict it.
     kind : str or MeasurementKind, optional
         What to predict, or its name in `KINDS`, where a file holds several things; its columns say by default.
+    job : Draft, optional
+        What was trained, of a training log.
     progress : callable, optional
         Told how many rows are predicted, and of how many.
 
@@ -140,11 +144,13 @@ def validate(
     chosen = _groupings(of, by, leave_out)
     if table.size > ANNOUNCED_ROWS:
         announce(f"predicting {table.size:,} rows")
-    found = of.predict(table, Request(cluster=cluster, progress=progress))
+    if job is not None and not of.takes_job:
+        raise ConfigError(f"rows of {of.title} say themselves what was trained", "job")
+    found = of.predict(table, Request(cluster=cluster, progress=progress, job=job))
     _check_used(found)
     held_out = None
     if leave_out is not None:
-        without = of.predict(table, Request(cluster, leave_out, progress, found.kept))
+        without = of.predict(table, Request(cluster, leave_out, progress, found.kept, job))
         held_out = HeldOut(leave_out, _total(without), tuple(_groups(without, chosen)), without.skipped)
     return Validation(
         path=table.path,

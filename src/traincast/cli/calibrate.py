@@ -10,30 +10,50 @@ from traincast.cli.terminal import announced, console, print_json, print_line, p
 
 @click.command(name="calibrate")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--cluster", metavar="NAME|FILE", help="Of collectives: preset, GPU or TOML file to start from.")
+@click.option("--cluster", metavar="NAME|FILE", help="Of collectives and runs: preset, GPU or TOML file to start from.")
 @click.option("--gpu", metavar="NAME|FILE", help="Of operators: the accelerator that they were measured on.")
+@click.option(
+    "--job", type=click.Path(path_type=Path), metavar="JOB", help="Of training logs: the job that they are of."
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the fitted profile there.")
 @click.option("--table", is_flag=True, help="Keep the measured times, which just these groups then take.")
 @click.option("--json", "as_json", is_flag=True, help="Print residuals and constants as JSON and nothing else.")
 def command(
-    files: tuple[Path, ...], cluster: str | None, gpu: str | None, out: Path | None, table: bool, as_json: bool
+    files: tuple[Path, ...],
+    cluster: str | None,
+    gpu: str | None,
+    job: Path | None,
+    out: Path | None,
+    table: bool,
+    as_json: bool,
 ) -> None:
     """Fit constants to measurements, print residuals, write a profile.
 
     With --cluster, FILES are logs of nccl-tests, or CSV files of measured collectives, of one
-    cluster. With --gpu they are CSV files of measured operators, about 20 timings per family.
+    cluster, or CSV files of training runs on it. With --job they are training logs of that job,
+    on its cluster. With --gpu they are CSV files of measured operators, about 20 timings per family.
     """
-    if (cluster is None) == (gpu is None):
-        raise click.UsageError("say --cluster (measured collectives) or --gpu (measured operators)")
-    if gpu is not None and table:
-        raise click.UsageError("--table is for collectives and cannot be combined with --gpu")
+    if gpu is not None and (cluster is not None or job is not None):
+        raise click.UsageError("--gpu is of measured operators and cannot be combined with --cluster or --job")
+    if cluster is None and gpu is None and job is None:
+        raise click.UsageError(
+            "say --cluster (measured collectives, training runs), --job (training logs) or --gpu (measured operators)"
+        )
     from traincast import api
+
+    runs = gpu is None and (job is not None or api.holds_runs(files))
+    if table and (gpu is not None or runs):
+        raise click.UsageError(f"--table is for collectives and cannot be combined with {'runs' if runs else '--gpu'}")
     from traincast.report import json
     from traincast.report.files import write_whole
-    from traincast.report.terminal.accuracy import print_calibration, print_operator_calibration
+    from traincast.report.terminal.accuracy import print_calibration, print_operator_calibration, print_run_calibration
 
     with announced(quiet=False), progress("fitting", quiet=as_json):
-        if cluster is not None:
+        if runs:
+            fitted = api.calibrate_runs(files, cluster, job)
+            profile, document = fitted.profile(), json.run_calibration_to_dict(fitted)
+            show, use = partial(print_run_calibration, console(), fitted), "--cluster"
+        elif cluster is not None:
             collectives = api.calibrate(files, cluster, table=table)
             profile, document = collectives.profile(), json.calibration_to_dict(collectives)
             show, use = partial(print_calibration, console(), collectives), "--cluster"

@@ -22,6 +22,7 @@ from traincast.cli.terminal import announced, console, counted, print_json, prin
     help="Of collectives: also predict each group, such as ranks, by a fit to the others.",
 )
 @click.option("--kind", metavar="KIND", help="What to predict where a file holds several things: memory-of-runs.")
+@click.option("--job", type=click.Path(path_type=Path), metavar="JOB", help="Of a training log: the job that it is of.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.csv", help="Write every prediction there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the statistics as JSON and nothing else.")
 def command(
@@ -30,12 +31,14 @@ def command(
     by: str | None,
     leave_out: str | None,
     kind: str | None,
+    job: Path | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
     """Error statistics against measured runs, kernels or collectives.
 
-    FILE is a CSV file, whose columns say what was measured, or a log of nccl-tests.
+    FILE is a CSV file, whose columns say what was measured, a log of nccl-tests, or with --job a
+    training log of Megatron-LM, torchtitan or NeMo.
     """
     from traincast import api
     from traincast.report.csv import predictions_csv
@@ -44,7 +47,7 @@ def command(
 
     chosen = [name.strip() for name in by.split(",")] if by is not None else []
     with announced(quiet=False), counted("predicting", quiet=as_json) as tell:
-        validation = api.validate(file, cluster, chosen, leave_out, kind=kind, progress=tell)
+        validation = api.validate(file, cluster, chosen, leave_out, kind=kind, job=job, progress=tell)
     if out is not None:
         write_whole(out, predictions_csv(validation))
     if as_json:

@@ -20,6 +20,7 @@ from functools import cache
 import msgspec
 
 from traincast.files import shipped_text, shipped_toml
+from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu, from_row
 from traincast.job.job import Job
 from traincast.workload.words import CostClass
@@ -33,6 +34,10 @@ class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     deviation: dict[str, float]
     """Standard deviation of a factor's logarithm, by level; a class has factors on these levels."""
+    part_of: str = ""
+    """Class that scales all of this one too."""
+    own: float = 0.0
+    """That of one cluster's own factor, beyond those (`own_deviation`)."""
     mean: dict[str, float] = {}
     """Factor expected over all GPUs, by what follows the first word of the class, where that is not 1."""
 
@@ -56,6 +61,21 @@ def prior_mean(key: Key) -> float:
 def prior_deviation(key: Key) -> float:
     """Return the prior deviation of the logarithm of a factor."""
     return _class_of(key[2]).deviation[key[0]]
+
+
+def own_deviation(cost_class: str) -> float:
+    """Return how far one cluster's own time of a class of work may be from that of its like, before a run is seen."""
+    return _class_of(cost_class).own
+
+
+def part_of(cost_class: str) -> str:
+    """Return the class of work that a class is a part of: ``compute`` of kernels, an empty text of others."""
+    return _class_of(cost_class).part_of
+
+
+def own_key(framework: str, cost_class: str) -> Key:
+    """Return the key of what a cluster's own runs say of a class of work under a framework."""
+    return ("own", framework, cost_class)
 
 
 def host_class(cost_class: CostClass) -> str:
@@ -95,7 +115,8 @@ class Factor:
     factor: float
     deviation: float
     """Standard deviation of its logarithm that is left after the fit."""
-    rows: int
+    rows: int = 0
+    """Runs behind it."""
 
     @property
     def key(self) -> Key:
@@ -118,8 +139,8 @@ class FactorTable:
         """Return the factors of one GPU and one framework."""
         chosen: dict[str, float] = {}
         for cost_class in {key[2] for key in self.factors}:
-            known = [self.factors[key].factor for key in keys_of(cost_class, gpu, framework) if key in self.factors]
-            chosen[cost_class] = math.prod(known)
+            keys = (*keys_of(cost_class, gpu, framework), own_key(framework, cost_class))
+            chosen[cost_class] = math.prod(self.factors[key].factor for key in keys if key in self.factors)
         return CostFactors(chosen)
 
 
@@ -139,6 +160,17 @@ def with_factors(job: Job, factors: CostFactors) -> Job:
 def read_factors(text: str) -> FactorTable:
     """Return the factors of a CSV text."""
     return FactorTable.of(from_row(row, Factor) for row in csv.DictReader(io.StringIO(text)))
+
+
+def factors_on(cluster: Cluster) -> FactorTable:
+    """Return the factors of a cluster: those that come with traincast, and what its own runs taught."""
+    own = (
+        Factor(
+            level="own", name=each.framework, cost_class=each.cost_class, factor=each.factor, deviation=each.deviation
+        )
+        for each in cluster.run_factors
+    )
+    return FactorTable.of([*shipped_factors().factors.values(), *own]) if cluster.run_factors else shipped_factors()
 
 
 @cache

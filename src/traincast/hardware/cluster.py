@@ -85,6 +85,21 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunFactor:
+    """What measured runs on a cluster say of one class of work, beyond what forecasts take without them."""
+
+    framework: str
+    """Name of the framework of the runs; it says nothing of jobs of others."""
+    cost_class: str
+    """Class of work (`traincast.estimate.factors`): ``compute``, ``transfer dp``, ..."""
+    factor: float
+    """On its time."""
+    deviation: float
+    """Standard deviation of the logarithm of the time of that class that is left."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """A homogeneous cluster: nodes of equal GPUs, one network inside and one between them."""
 
@@ -108,6 +123,8 @@ class Cluster:
     """What the network between the nodes looks like; None: nothing in it is ever shared."""
     measured: Measured | None = None
     """Times that replace the formula for the groups they were measured on; None: there are none."""
+    run_factors: tuple[RunFactor, ...] = ()
+    """What runs on it taught (``traincast calibrate LOG --job JOB``)."""
     in_network_reduction: bool = False
     """Whether the switches between nodes reduce for every group (NCCL_COLLNET_ENABLE=1 on InfiniBand with SHARP)."""
     gpus_used_per_node: int | None = None

@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError, UnknownNameError
-from traincast.hardware.cluster import INTER_KINDS, INTRA_KINDS, OPERATIONS, Cluster, Link, Measured, MeasuredTable
+from traincast.hardware.cluster import (
+    INTER_KINDS,
+    INTRA_KINDS,
+    OPERATIONS,
+    Cluster,
+    Link,
+    Measured,
+    MeasuredTable,
+    RunFactor,
+)
 from traincast.hardware.fabric import fabric_of, fabric_values
 from traincast.hardware.from_datasheet import cluster_from_datasheet, with_domain, with_nic
 from traincast.hardware.gpu import Gpu, filled, find_datasheet, gpu_names, load_gpu, said_of
@@ -215,9 +224,13 @@ def _values(document: dict[str, Any], shown: str, folder: Path) -> dict[str, Val
     if "fabric" in document:
         found = fabric_values(document.pop("fabric"), shown, folder)
         values |= {**found, "fabric": Value(fabric_of(found, shown), f"set in {shown}")}
+    if "run_factors" in document:
+        values["run_factors"] = Value(_run_factors(document.pop("run_factors"), shown))
     if "measured" in document:
         values["measured"] = Value(measured_tables_from(document.pop("measured"), shown))
-    return values | read_table(Cluster, document, shown, without=(*_SECTIONS, "sources"), also=("base", *_SECTIONS))
+    return values | read_table(
+        Cluster, document, shown, without=(*_SECTIONS, "sources", "run_factors"), also=("base", *_SECTIONS)
+    )
 
 
 def measured_tables_from(raw: object, shown: str) -> tuple[MeasuredTable, ...]:
@@ -228,9 +241,9 @@ def measured_tables_from(raw: object, shown: str) -> tuple[MeasuredTable, ...]:
     ConfigError
         If it is no list of tables, one lacks a key, or sizes do not rise or times fall.
     """
-    if not isinstance(raw, list):
-        raise ConfigError(f"must be a list of tables, each under [[measured]] (in {shown})", "measured")
-    tables = tuple(_table(each, f"measured[{index}]", shown) for index, each in enumerate(raw))
+    tables = tuple(
+        _table(each, f"measured[{index}]", shown) for index, each in enumerate(_list(raw, "measured", shown))
+    )
     keys = [(table.op, table.ranks, table.nodes) for table in tables]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
@@ -238,6 +251,24 @@ def measured_tables_from(raw: object, shown: str) -> tuple[MeasuredTable, ...]:
             f"{twice[0]} over {twice[1]} ranks on {twice[2]} nodes is there twice (in {shown})", "measured"
         )
     return tables
+
+
+def _run_factors(raw: object, shown: str) -> tuple[RunFactor, ...]:
+    """Return the factors that stand under ``run_factors`` in a cluster file."""
+    found = []
+    for index, each in enumerate(_list(raw, "run_factors", shown)):
+        path = f"run_factors[{index}]."
+        values = read_table(RunFactor, each, shown, path)
+        values.setdefault(f"{path}source", Value(f"set in {shown}"))
+        found.append(built(RunFactor, values, shown, path))
+    return tuple(found)
+
+
+def _list(raw: object, name: str, shown: str) -> list[object]:
+    """Return a value that must be a list of tables."""
+    if not isinstance(raw, list):
+        raise ConfigError(f"must be a list of tables, each under [[{name}]] (in {shown})", name)
+    return raw
 
 
 def _table(raw: object, path: str, shown: str) -> MeasuredTable:

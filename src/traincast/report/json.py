@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
     from traincast.calibrate.cluster_calibration import Calibration
     from traincast.calibrate.operator_calibration import OperatorCalibration
+    from traincast.calibrate.run_calibration import RunCalibration
     from traincast.calibrate.validate import HeldOut, Validation
     from traincast.estimate.collective_table import CollectiveTable
     from traincast.estimate.operators.cost import OperatorCost
@@ -224,6 +225,21 @@ def calibration_to_dict(calibration: "Calibration") -> dict[str, Plain]:
         "cluster": calibration.cluster,
     }
     return _document("calibration", document)
+
+
+def run_calibration_to_dict(calibration: "RunCalibration") -> dict[str, Plain]:
+    """Return what runs on a cluster taught as the document ``traincast.run_calibration/1``."""
+    document = {
+        "files": calibration.files,
+        "base": calibration.base.name,
+        "framework": calibration.framework,
+        "runs": calibration.runs,
+        "factors": calibration.cluster.run_factors,
+        "skipped": [row._asdict() for row in calibration.skipped],
+        "notes": calibration.notes,
+        "cluster": calibration.cluster,
+    }
+    return _document("run_calibration", document)
 
 
 def operator_calibration_to_dict(calibration: "OperatorCalibration") -> dict[str, Plain]:

@@ -16,7 +16,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from traincast.analysis.critical_path import critical_path
-from traincast.estimate.factors import FactorTable, chip_of, host_class, keys_of, prior_deviation, with_factors
+from traincast.estimate.factors import (
+    FactorTable,
+    chip_of,
+    host_class,
+    keys_of,
+    own_key,
+    part_of,
+    prior_deviation,
+    with_factors,
+)
 from traincast.simulation.job_step import TRANSFER_CLASS, JobStep
 from traincast.workload.words import CostClass, Group, Kind
 
@@ -99,10 +108,17 @@ def deviation(done: JobStep, table: FactorTable, slopes: Mapping[str, float] | N
     framework, slopes = done.job.framework.name, sensitivities(done) if slopes is None else slopes
     seen = any(key[0] == "chip" and key[1] == chip_of(done.gpu) for key in table.factors)
     variance = UNEXPLAINED["experts" if done.job.model.experts else "dense"] ** 2
-    transfers = sum(slope for name, slope in slopes.items() if name in TRANSFER_CLASS.values())
+    own = {name: table.factors[key] for name in slopes if (key := own_key(framework, name)) in table.factors}
+    transfers = sum(slope for name, slope in slopes.items() if name in TRANSFER_CLASS.values() and name not in own)
     variance += (TRANSFERS["seen" if seen else "unseen"] * transfers) ** 2
-    variance += 0.0 if seen else (UNSEEN_COMPUTE * slopes.get("compute", 0.0)) ** 2
+    variance += 0.0 if seen or "compute" in own else (UNSEEN_COMPUTE * slopes.get("compute", 0.0)) ** 2
     for name, slope in slopes.items():
+        if name in own:
+            # What the cluster's own runs left open of all that scales this class.
+            variance += (slope * own[name].deviation) ** 2
+            continue
+        if part_of(name) in own:
+            continue
         for key in keys_of(name, done.gpu, framework):
             known = table.factors.get(key)
             variance += (slope * (known.deviation if known else prior_deviation(key))) ** 2

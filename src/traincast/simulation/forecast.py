@@ -6,12 +6,13 @@ MFU counts the model's FLOPs, causal attention half, and nothing twice; HFU adds
 16-bit one, which most published figures are of.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from traincast.diagnostics import Note, advanced
 from traincast.errors import InfeasibleError
-from traincast.estimate.factors import FactorTable, shipped_factors
+from traincast.estimate.factors import FactorTable, factors_on
 from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import PEAK_OF_DTYPE, Gpu
@@ -40,7 +41,7 @@ def forecast(job: Job, setting: Setting, *, allow_oom: bool = False, factors: Fa
     TraincastError
         If the job cannot run.
     """
-    table, gpu, plan = factors or shipped_factors(), setting.cluster.gpu, plan_of(job)
+    table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of(job)
     warnings = _warnings(job, plan, setting.cluster, allow_oom=allow_oom)
     done = run_job(job, setting, table.for_job(gpu, job.framework.name))
     result = account(done.step)
@@ -50,6 +51,7 @@ def forecast(job: Job, setting: Setting, *, allow_oom: bool = False, factors: Fa
         result,
         interval=interval(done, table),
         memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes)) for each in stage_memory(job, plan)),
+        assumptions=(*result.assumptions, *_own_factors(job, setting.cluster)),
         warnings=result.warnings + warnings + above_peak(rates),
         tokens_per_s_per_gpu=rates.tokens_per_s,
         tflops_per_gpu=rates.flops_per_s / 1e12,
@@ -79,6 +81,18 @@ def _warnings(job: Job, plan: SchedulePlan, cluster: Cluster, *, allow_oom: bool
         text = f"P2P of the schedule {plan.name} is overlapped with computation here; overlap_p2p off changes nothing"
         found.append(Note("overlap-p2p-unused", text))
     return tuple(found)
+
+
+def _own_factors(job: Job, cluster: Cluster) -> Iterator[Note]:
+    """Say whether what runs on the cluster taught is of use for a job."""
+    name = job.framework.name
+    mine = [f"{each.cost_class} x {each.factor:g}" for each in cluster.run_factors if each.framework == name]
+    others = sorted({each.framework for each in cluster.run_factors} - {name})
+    if mine:
+        yield Note("run-factors", f"as runs of {name} on {cluster.name} taught: {', '.join(mine)}")
+    elif others:
+        text = f"runs on {cluster.name} were of {', '.join(others)}, and say nothing of a job of {name}"
+        yield Note("run-factors-unused", text)
 
 
 def _memory(stage: StageMemory, usable: float) -> dict[str, int | float]:

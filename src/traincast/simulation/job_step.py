@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traincast.diagnostics import Note
-from traincast.estimate.factors import CostFactors, host_class, shipped_factors, with_factors
+from traincast.estimate.factors import CostFactors, factors_on, host_class, with_factors
 from traincast.estimate.program import ComputeCost, OperatorSeconds, estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
@@ -58,7 +58,7 @@ def run_job(job: Job, setting: Setting, factors: CostFactors | None = None) -> J
     """
     cluster = setting.cluster
     if factors is None:
-        factors = shipped_factors().for_job(cluster.gpu, job.framework.name)
+        factors = factors_on(cluster).for_job(cluster.gpu, job.framework.name)
     cluster, notes = placed(job, setting)
     workload, compute = estimated_work(job, cluster.gpu, factors, cluster.ranks_per_node)
     workload = _with_sharp(replace(workload, assumptions=(*workload.assumptions, *notes)), job, cluster)

@@ -26,7 +26,7 @@ from traincast.calibrate.runs import (
 from traincast.calibrate.tables import Skipped, Table
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError, TraincastError
-from traincast.estimate.factors import FactorTable, shipped_factors
+from traincast.estimate.factors import FactorTable, factors_on, shipped_factors
 from traincast.estimate.memory import StageMemory, fits, stage_memory
 from traincast.estimate.memory.fits import REFUSED_ABOVE
 from traincast.schedules.plan import SCHEDULES
@@ -57,17 +57,17 @@ def predict_steps(table: Table, request: Request) -> Predictions:
         return forecast_runs(of, by, None if tell is None else lambda count: tell(count, len(of)))
 
     known = request.kept if isinstance(request.kept, list) else None
-    forecasts = forecast(rows, [shipped] * len(rows)) if known is None else [*known]
+    forecasts = forecast(rows, [factors_on(run.cluster) for run in rows]) if known is None else [*known]
     if request.leave_out is not None:
         tables = without_each(rows, forecasts, shipped, request.leave_out)
         changed = [index for index, each in enumerate(tables) if each is not shipped]
         again = forecast([rows[index] for index in changed], [tables[index] for index in changed])
         for index, each in zip(changed, again, strict=True):
             forecasts[index] = each
-    return _predictions(table, rows, forecasts, skipped)
+    return step_predictions(table, rows, forecasts, skipped)
 
 
-def _predictions(
+def step_predictions(
     table: Table, rows: Sequence[MeasuredRun], forecasts: list[Forecast], skipped: Sequence[Skipped]
 ) -> Predictions:
     """Return the predictions that forecasts of a table's runs make."""

@@ -1,5 +1,6 @@
 """How far predictions are from measurements: validations and calibrations, for people."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
@@ -9,9 +10,11 @@ from rich.console import RenderableType
 
 from traincast.calibrate.cluster_calibration import Calibration, Residuals
 from traincast.calibrate.operator_calibration import FamilyResiduals, OperatorCalibration
+from traincast.calibrate.run_calibration import FittedRun, RunCalibration
 from traincast.calibrate.tables import Skipped
 from traincast.calibrate.validate import GroupFigures, HeldOut, Statistics, Validation, WorstRow
 from traincast.estimate.operators.constants import FamilyConstants
+from traincast.hardware.cluster import RunFactor
 from traincast.report.terminal.layout import (
     Column,
     View,
@@ -25,6 +28,7 @@ from traincast.report.terminal.layout import (
     table,
     text,
 )
+from traincast.simulation.confidence import Z
 from traincast.units import format_rate, format_size, format_time
 
 _SHOWN_WORST = 5
@@ -174,6 +178,38 @@ def print_calibration(calibration: Calibration) -> View:
         yield heading("Identifiability: what the rows cannot tell apart")
         yield from (text(f"- {note}") for note in calibration.notes)
     yield from _skipped(calibration.skipped)
+
+
+_RUNS: tuple[Column[FittedRun], ...] = (
+    Column("run", lambda each: each.id, words=True),
+    Column("measured", lambda each: format_time(each.measured_s)),
+    Column("forecast", lambda each: format_time(each.before_s)),
+    Column("error", lambda each: error(each.before_s / each.measured_s - 1, "+")),
+    Column("fitted", lambda each: format_time(each.after_s)),
+    Column("error", lambda each: error(each.after_s / each.measured_s - 1, "+")),
+)
+_FACTORS: tuple[Column[RunFactor], ...] = (
+    Column("class of work", lambda each: each.cost_class, words=True),
+    Column("factor", lambda each: f"{each.factor:.3f}"),
+    Column("90 % within", lambda each: f"{each.factor / _spread(each):.3f} to {each.factor * _spread(each):.3f}"),
+)
+
+
+def _spread(factor: RunFactor) -> float:
+    return math.exp(Z * factor.deviation)
+
+
+@printed
+def print_run_calibration(calibration: RunCalibration) -> View:
+    """Print what runs on a cluster taught: each run before and after the fit, and the factors."""
+    runs = number(len(calibration.runs), "run")
+    yield text(f"{calibration.base.name} fitted to {runs} of {calibration.framework}", "bold")
+    yield heading("Steps")
+    yield table(_RUNS, calibration.runs)
+    yield heading(f"Factors on jobs of {calibration.framework}")
+    yield table(_FACTORS, calibration.cluster.run_factors)
+    yield from _skipped(calibration.skipped)
+    yield from diagnostics("Notes", calibration.notes, files=calibration.files)
 
 
 def _constant(cluster: object, path: str) -> str:
