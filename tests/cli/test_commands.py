@@ -38,7 +38,7 @@ COMMANDS = {
         *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
         *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance", "--expert-loads"),
         *("--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node"),
-        *("--pricing", "--simai-overlap", "--busbw", "--slow", "--unfold", "--out", "--json", "--quiet"),
+        *("--pricing", "--simai-overlap", "--busbw", "--slow", "--unfold", "--out", "--report", "--json", "--quiet"),
     },
     "convert": {
         *("files", "--to", "--option", "--force", "--cluster", "--json", "--quiet"),
@@ -84,7 +84,7 @@ COMMANDS = {
             "--gpus-used-per-node",
             "--strict",
         ),
-        *("--busbw", "--slow", "--unfold", "--allow-oom", "--out", "--json", "--quiet"),
+        *("--busbw", "--slow", "--unfold", "--allow-oom", "--out", "--report", "--json", "--quiet"),
     },
     "init": {"file", "--force"},
     "compare": {"a", "b", "--cluster", "--json", "--ranks"},
@@ -104,7 +104,7 @@ COMMANDS = {
 COMMANDS["measure"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node", "--busbw", "--slow"}
-    - {"--unfold", "--allow-oom", "--json"}
+    - {"--unfold", "--allow-oom", "--report", "--json"}
 ) | {"--minutes", "--spread", "--script"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 
