@@ -73,7 +73,7 @@ class _Cells(NamedTuple):
         """Return the cells of a program."""
         ops = program.ops
         places = zip(ops.file_T.tolist(), ops.line_T.tolist(), strict=True)
-        source_T = [_joined([_source(file, line, inputs)]) for file, line in places]
+        source_T = [_source(file, line, inputs) for file, line in places]
         provenance_T = [Provenance(each).name.lower() for each in ops.provenance_T.tolist()]
         front_T = [_joined(each) for each in described(ops)]
         return cls(front_T, provenance_T, source_T, [str(len(group.members)) for group in program.groups] + [""])
@@ -109,13 +109,14 @@ def _sources(program: "Program", part: slice, cells: _Cells, inputs: Sequence[In
     if own is None:
         return (cells.source_T[row] for row in program.row_N[part].tolist())
     places = zip(own.file_N[part].tolist(), own.line_N[part].tolist(), strict=True)
-    return (_joined([_source(file, line, inputs)]) for file, line in places)
+    return (_source(file, line, inputs) for file, line in places)
 
 
 def _source(file: int, line: int, inputs: Sequence[InputFile]) -> str:
+    """Return the cell of a place; nothing where there is none (alone in its row it would be quoted)."""
     if not 0 <= file < len(inputs):
         return ""
-    return f"{inputs[file].path}:{line}" if line else inputs[file].path
+    return _joined([f"{inputs[file].path}:{line}" if line else inputs[file].path])
 
 
 def _known(values: "IntArray") -> list[str]:
