@@ -78,10 +78,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return (
             all(_found(pattern, _fact(cells, name)) for name, pattern in self.when.items())
             and not any(_found(pattern, _fact(cells, name)) for name, pattern in self.unless.items())
-            and all(
-                is_number(cells.get(name, "")) and plain_number(cells[name]) > least
-                for name, least in self.above.items()
-            )
+            and all(_exceeds(cells.get(name, ""), least) for name, least in self.above.items())
         )
 
     def filled(self, cells: Mapping[str, str]) -> dict[str, str]:

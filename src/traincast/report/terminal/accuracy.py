@@ -15,19 +15,7 @@ from traincast.calibrate.tables import Skipped
 from traincast.calibrate.validate import GroupFigures, HeldOut, Statistics, Validation, WorstRow
 from traincast.estimate.operators.constants import FamilyConstants
 from traincast.hardware.cluster import RunFactor
-from traincast.report.terminal.layout import (
-    Column,
-    View,
-    diagnostics,
-    error,
-    heading,
-    indented,
-    number,
-    printed,
-    share,
-    table,
-    text,
-)
+from traincast.report.terminal import layout as ui
 from traincast.simulation.confidence import Z
 from traincast.units import format_rate, format_size, format_time
 
@@ -41,80 +29,79 @@ class _Line(NamedTuple):
     figures: Statistics | None = None
 
 
-_ERRORS: tuple[Column[Statistics], ...] = (
-    Column("rows", lambda each: f"{each.evaluated:,}"),
-    Column("mean", lambda each: error(each.mean_abs_error)),
-    Column("median", lambda each: error(each.median_abs_error)),
-    Column("p90", lambda each: error(each.p90_abs_error)),
-    Column("p95", lambda each: error(each.p95_abs_error)),
-    Column("bias", lambda each: error(each.bias, "+")),
-    Column("rank corr.", lambda each: "-" if each.spearman is None else f"{each.spearman:.3f}"),
+_ERRORS: tuple[ui.Column[Statistics], ...] = (
+    ui.Column("rows", lambda each: f"{each.evaluated:,}"),
+    ui.Column("mean", lambda each: ui.error(each.mean_abs_error)),
+    ui.Column("median", lambda each: ui.error(each.median_abs_error)),
+    ui.Column("p90", lambda each: ui.error(each.p90_abs_error)),
+    ui.Column("p95", lambda each: ui.error(each.p95_abs_error)),
+    ui.Column("bias", lambda each: ui.error(each.bias, "+")),
+    ui.Column("rank corr.", lambda each: "-" if each.spearman is None else f"{each.spearman:.3f}"),
 )
-_INTERVAL: Column[Statistics] = Column(
+_INTERVAL: ui.Column[Statistics] = ui.Column(
     "in 90 %", lambda each: "-" if each.interval_coverage is None else f"{100 * each.interval_coverage:.0f} %"
 )
 """How many measurements lie in their interval, where intervals were predicted."""
 
 
-@printed
-def print_validation(validation: Validation) -> View:
+@ui.printed
+def print_validation(validation: Validation) -> ui.View:
     """Print how far predictions are from measurements, in total and by group, and what was skipped."""
     total = validation.total
-    yield text(_headline(total), "bold")
-    yield text(f"{validation.path}: {validation.title}")
-    yield text(
-        f"{total.evaluated:,} of {number(total.rows, 'row')} predicted "
-        f"({share(total.evaluated, total.rows)}); errors are fractions of the measured value"
+    yield ui.text(_headline(total), "bold")
+    yield ui.text(f"{validation.path}: {validation.title}")
+    yield ui.text(
+        f"{total.evaluated:,} of {ui.number(total.rows, 'row')} predicted "
+        f"({ui.share(total.evaluated, total.rows)}); errors are fractions of the measured value"
     )
-    yield heading("Error")
+    yield ui.heading("Error")
     yield _errors(total, validation.groups)
     if validation.held_out is not None:
         yield from _held_out(validation.held_out, validation)
-    if validation.worst:
-        yield heading("Worst rows")
-        yield table(_worst_columns(validation.path, validation.quantity), validation.worst[:_SHOWN_WORST])
+    columns = _worst_columns(validation.path, validation.quantity)
+    yield from ui.section("Worst rows", columns, validation.worst[:_SHOWN_WORST])
     yield from _skipped(validation.skipped, validation.path)
-    yield from diagnostics("Assumptions", validation.notes, files=[validation.path])
+    yield from ui.diagnostics("Assumptions", validation.notes, files=[validation.path])
 
 
 def _headline(total: Statistics) -> str:
     if total.median_abs_error is None or total.p90_abs_error is None:
         return "No row could be predicted"
-    mean = "" if total.mean_abs_error is None else f", mean {error(total.mean_abs_error)}"
-    return f"Median error {error(total.median_abs_error)}{mean}, p90 {error(total.p90_abs_error)}"
+    mean = "" if total.mean_abs_error is None else f", mean {ui.error(total.mean_abs_error)}"
+    return f"Median error {ui.error(total.median_abs_error)}{mean}, p90 {ui.error(total.p90_abs_error)}"
 
 
 def _errors(total: Statistics, groups: Sequence[GroupFigures]) -> RenderableType:
     known = _ERRORS if total.interval_coverage is None else (*_ERRORS, _INTERVAL)
-    name: Column[_Line] = Column("", lambda line: line.name, words=True)
+    name: ui.Column[_Line] = ui.Column("", lambda line: line.name, words=True)
     lines = [_Line("all", total)]
     for by, members in groupby(groups, key=lambda group: group.by):
         lines += [_Line(f"by {by}"), *(_Line(f"  {group.name}", group.figures) for group in members)]
-    return table((name, *(column.of(lambda line: line.figures) for column in known)), lines)
+    return ui.table((name, *(column.of(lambda line: line.figures) for column in known)), lines)
 
 
-def _held_out(held_out: HeldOut, validation: Validation) -> View:
+def _held_out(held_out: HeldOut, validation: Validation) -> ui.View:
     """Yield the errors of constants that were not fitted to the rows, and why some rows have none."""
     if held_out.total.evaluated:
-        yield heading(f"Error where each group by {held_out.by} is left out of the fit")
+        yield ui.heading(f"Error where each group by {held_out.by} is left out of the fit")
         yield _errors(held_out.total, [group for group in held_out.groups if group.figures.evaluated])
     known = set(validation.skipped)
     more = [row for row in held_out.skipped if row not in known]
     yield from _skipped(more, validation.path, f"Skipped where each group by {held_out.by} is left out")
 
 
-def _worst_columns(path: str, quantity: str) -> tuple[Column[WorstRow], ...]:
+def _worst_columns(path: str, quantity: str) -> tuple[ui.Column[WorstRow], ...]:
     def value(number: float) -> str:
         if quantity.endswith("_bytes"):
             return format_size(number)
         return format_time(number) if quantity.endswith("_s") else f"{number:.4g}"
 
     return (
-        Column("error", lambda row: error(row.error, "+")),
-        Column("measured", lambda row: value(row.measured)),
-        Column("predicted", lambda row: value(row.predicted)),
-        Column("what", _what, words=True),
-        Column("row", lambda row: _place(row.id, path), words=True),
+        ui.Column("error", lambda row: ui.error(row.error, "+")),
+        ui.Column("measured", lambda row: value(row.measured)),
+        ui.Column("predicted", lambda row: value(row.predicted)),
+        ui.Column("what", _what, words=True),
+        ui.Column("row", lambda row: _place(row.id, path), words=True),
     )
 
 
@@ -140,58 +127,56 @@ def _place(row: str, path: str) -> str:
     return row if line == row else f"line {line}"
 
 
-def _skipped(skipped: Sequence[Skipped], path: str = "", title: str = "Skipped") -> View:
+def _skipped(skipped: Sequence[Skipped], path: str = "", title: str = "Skipped") -> ui.View:
     """Yield how many rows were skipped for each reason, the most frequent first."""
     if not skipped:
         return
-    yield heading(title)
+    yield ui.heading(title)
     first = {row.reason: row.id for row in reversed(skipped)}
     for reason, count in Counter(row.reason for row in skipped).most_common():
-        yield indented(f"{number(count, 'row')}: {reason} (first: {_place(first[reason], path)})")
+        yield ui.indented(f"{ui.number(count, 'row')}: {reason} (first: {_place(first[reason], path)})")
 
 
-_BY_SIZE: tuple[Column[Residuals], ...] = (
-    Column("size", lambda each: each.name, words=True),
-    Column("rows", lambda each: f"{each.after.rows:,}"),
-    Column("median", lambda each: error(each.after.median_abs_error)),
-    Column("base", lambda each: error(each.before.median_abs_error)),
-    Column("p90", lambda each: error(each.after.p90_abs_error)),
-    Column("base", lambda each: error(each.before.p90_abs_error)),
-    Column("bias", lambda each: error(each.after.bias, "+")),
+_BY_SIZE: tuple[ui.Column[Residuals], ...] = (
+    ui.Column("size", lambda each: each.name, words=True),
+    ui.Column("rows", lambda each: f"{each.after.rows:,}"),
+    ui.Column("median", lambda each: ui.error(each.after.median_abs_error)),
+    ui.Column("base", lambda each: ui.error(each.before.median_abs_error)),
+    ui.Column("p90", lambda each: ui.error(each.after.p90_abs_error)),
+    ui.Column("base", lambda each: ui.error(each.before.p90_abs_error)),
+    ui.Column("bias", lambda each: ui.error(each.after.bias, "+")),
 )
 
 
-@printed
-def print_calibration(calibration: Calibration) -> View:
+@ui.printed
+def print_calibration(calibration: Calibration) -> ui.View:
     """Print a fit: its residuals by size, and the constants before and after."""
-    yield text(f"{calibration.base.name} fitted to {calibration.residuals[0].after.rows:,} timings", "bold")
-    yield heading("Error, in sample (base: before the fit)")
-    yield table(_BY_SIZE, calibration.residuals)
-    constants: tuple[Column[str], ...] = (
-        Column("number", str, words=True),
-        Column("base", lambda name: _constant(calibration.base, name)),
-        Column("fitted", lambda name: _constant(calibration.cluster, name)),
+    yield ui.text(f"{calibration.base.name} fitted to {calibration.residuals[0].after.rows:,} timings", "bold")
+    yield from ui.section("Error, in sample (base: before the fit)", _BY_SIZE, calibration.residuals)
+    constants: tuple[ui.Column[str], ...] = (
+        ui.Column("number", str, words=True),
+        ui.Column("base", lambda name: _constant(calibration.base, name)),
+        ui.Column("fitted", lambda name: _constant(calibration.cluster, name)),
     )
-    yield heading("Constants")
-    yield table(constants, calibration.fitted)
+    yield from ui.section("Constants", constants, calibration.fitted)
     if calibration.notes:
-        yield heading("Identifiability: what the rows cannot tell apart")
-        yield from (text(f"- {note}") for note in calibration.notes)
+        yield ui.heading("Identifiability: what the rows cannot tell apart")
+        yield from (ui.text(f"- {note}") for note in calibration.notes)
     yield from _skipped(calibration.skipped)
 
 
-_RUNS: tuple[Column[FittedRun], ...] = (
-    Column("run", lambda each: each.id, words=True),
-    Column("measured", lambda each: format_time(each.measured_s)),
-    Column("forecast", lambda each: format_time(each.before_s)),
-    Column("error", lambda each: error(each.before_s / each.measured_s - 1, "+")),
-    Column("fitted", lambda each: format_time(each.after_s)),
-    Column("error", lambda each: error(each.after_s / each.measured_s - 1, "+")),
+_RUNS: tuple[ui.Column[FittedRun], ...] = (
+    ui.Column("run", lambda each: each.id, words=True),
+    ui.Column("measured", lambda each: format_time(each.measured_s)),
+    ui.Column("forecast", lambda each: format_time(each.before_s)),
+    ui.Column("error", lambda each: ui.error(each.before_s / each.measured_s - 1, "+")),
+    ui.Column("fitted", lambda each: format_time(each.after_s)),
+    ui.Column("error", lambda each: ui.error(each.after_s / each.measured_s - 1, "+")),
 )
-_FACTORS: tuple[Column[RunFactor], ...] = (
-    Column("class of work", lambda each: each.cost_class, words=True),
-    Column("factor", lambda each: f"{each.factor:.3f}"),
-    Column("90 % within", lambda each: f"{each.factor / _spread(each):.3f} to {each.factor * _spread(each):.3f}"),
+_FACTORS: tuple[ui.Column[RunFactor], ...] = (
+    ui.Column("class of work", lambda each: each.cost_class, words=True),
+    ui.Column("factor", lambda each: f"{each.factor:.3f}"),
+    ui.Column("90 % within", lambda each: f"{each.factor / _spread(each):.3f} to {each.factor * _spread(each):.3f}"),
 )
 
 
@@ -199,17 +184,15 @@ def _spread(factor: RunFactor) -> float:
     return math.exp(Z * factor.deviation)
 
 
-@printed
-def print_run_calibration(calibration: RunCalibration) -> View:
+@ui.printed
+def print_run_calibration(calibration: RunCalibration) -> ui.View:
     """Print what runs on a cluster taught: each run before and after the fit, and the factors."""
-    runs = number(len(calibration.runs), "run")
-    yield text(f"{calibration.base.name} fitted to {runs} of {calibration.framework}", "bold")
-    yield heading("Steps")
-    yield table(_RUNS, calibration.runs)
-    yield heading(f"Factors on jobs of {calibration.framework}")
-    yield table(_FACTORS, calibration.cluster.run_factors)
+    runs = ui.number(len(calibration.runs), "run")
+    yield ui.text(f"{calibration.base.name} fitted to {runs} of {calibration.framework}", "bold")
+    yield from ui.section("Steps", _RUNS, calibration.runs)
+    yield from ui.section(f"Factors on jobs of {calibration.framework}", _FACTORS, calibration.cluster.run_factors)
     yield from _skipped(calibration.skipped)
-    yield from diagnostics("Notes", calibration.notes, files=calibration.files)
+    yield from ui.diagnostics("Notes", calibration.notes, files=calibration.files)
 
 
 def _constant(cluster: object, path: str) -> str:
@@ -225,35 +208,37 @@ def _constant(cluster: object, path: str) -> str:
     return f"{value:.4g}"
 
 
-_CONSTANTS: tuple[Column[FamilyConstants], ...] = (
-    Column("family", lambda row: row.family, words=True),
-    Column("dtype", lambda row: row.dtype, words=True),
-    Column("compute", lambda row: f"{row.compute:.3f}"),
-    Column("memory", lambda row: f"{row.memory:.3f}"),
-    Column("k fill", lambda row: f"{row.k_fill:.0f}"),
-    Column("wave", lambda row: f"{row.wave:.2f}"),
+_CONSTANTS: tuple[ui.Column[FamilyConstants], ...] = (
+    ui.Column("family", lambda row: row.family, words=True),
+    ui.Column("dtype", lambda row: row.dtype, words=True),
+    ui.Column("compute", lambda row: f"{row.compute:.3f}"),
+    ui.Column("memory", lambda row: f"{row.memory:.3f}"),
+    ui.Column("k fill", lambda row: f"{row.k_fill:.0f}"),
+    ui.Column("wave", lambda row: f"{row.wave:.2f}"),
 )
 
 
-@printed
-def print_operator_calibration(calibration: OperatorCalibration) -> View:
+@ui.printed
+def print_operator_calibration(calibration: OperatorCalibration) -> ui.View:
     """Print a fit of operators' constants: its residuals by family, and the constants."""
-    families = number(len(calibration.constants), "family", "families")
+    families = ui.number(len(calibration.constants), "family", "families")
     sure = {(row.family, row.dtype): row.confidence for row in calibration.constants}
-    by_family: tuple[Column[FamilyResiduals], ...] = (
-        Column("family", lambda each: each.family, words=True),
-        Column("dtype", lambda each: each.dtype, words=True),
-        Column("rows", lambda each: f"{each.after.rows:,}"),
-        Column("base", lambda each: error(each.before.median_abs_error)),
-        Column("median", lambda each: error(each.after.median_abs_error)),
-        Column("p90", lambda each: error(each.after.p90_abs_error)),
-        Column("held-out median", lambda each: error(each.held_out.median_abs_error if each.held_out else None)),
-        Column("held-out p90", lambda each: error(each.held_out.p90_abs_error if each.held_out else None)),
-        Column("confidence", lambda each: sure[each.family, each.dtype]),
+    by_family: tuple[ui.Column[FamilyResiduals], ...] = (
+        ui.Column("family", lambda each: each.family, words=True),
+        ui.Column("dtype", lambda each: each.dtype, words=True),
+        ui.Column("rows", lambda each: f"{each.after.rows:,}"),
+        ui.Column("base", lambda each: ui.error(each.before.median_abs_error)),
+        ui.Column("median", lambda each: ui.error(each.after.median_abs_error)),
+        ui.Column("p90", lambda each: ui.error(each.after.p90_abs_error)),
+        ui.Column("held-out median", lambda each: ui.error(each.held_out.median_abs_error if each.held_out else None)),
+        ui.Column("held-out p90", lambda each: ui.error(each.held_out.p90_abs_error if each.held_out else None)),
+        ui.Column("confidence", lambda each: sure[each.family, each.dtype]),
     )
-    yield text(f"{calibration.gpu.name}: {families} fitted to {', '.join(calibration.files)}", "bold")
-    yield heading("Error (base: before the fit; median and p90: in sample; held out: predicted without the row)")
-    yield table(by_family, calibration.residuals)
-    yield heading("Constants")
-    yield table(_CONSTANTS, calibration.constants)
+    yield ui.text(f"{calibration.gpu.name}: {families} fitted to {', '.join(calibration.files)}", "bold")
+    yield from ui.section(
+        "Error (base: before the fit; median and p90: in sample; held out: predicted without the row)",
+        by_family,
+        calibration.residuals,
+    )
+    yield from ui.section("Constants", _CONSTANTS, calibration.constants)
     yield from _skipped(calibration.skipped)

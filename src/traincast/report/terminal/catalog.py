@@ -10,47 +10,37 @@ from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.gpu import Gpu, gpu_names
 from traincast.model.counts import model_flops_per_token, parameters, token_flops
 from traincast.model.model import Attention, Model
-from traincast.report.terminal.layout import (
-    Column,
-    View,
-    diagnostics,
-    hanging,
-    heading,
-    indented,
-    printed,
-    table,
-    text,
-)
+from traincast.report.terminal import layout as ui
 from traincast.units import GIGA, counted, format_decimal_size, format_rate, format_size, format_time
 
 _MEGA, _TERA = 1e6, 1e12
 
-_LINKS: tuple[Column[tuple[str, Link]], ...] = (
-    Column("links", lambda line: line[0], words=True),
-    Column("rate per GPU", lambda line: format_rate(line[1].bandwidth_bytes_per_s)),
-    Column("base latency", lambda line: format_time(line[1].base_latency_s)),
-    Column("hop latency", lambda line: format_time(line[1].hop_latency_s)),
+_LINKS: tuple[ui.Column[tuple[str, Link]], ...] = (
+    ui.Column("links", lambda line: line[0], words=True),
+    ui.Column("rate per GPU", lambda line: format_rate(line[1].bandwidth_bytes_per_s)),
+    ui.Column("base latency", lambda line: format_time(line[1].base_latency_s)),
+    ui.Column("hop latency", lambda line: format_time(line[1].hop_latency_s)),
 )
 
 
-@printed
-def print_clusters(clusters: Sequence[Cluster]) -> View:
+@ui.printed
+def print_clusters(clusters: Sequence[Cluster]) -> ui.View:
     """Print a block per cluster: its GPU and its links."""
     for position, cluster in enumerate(clusters):
         yield _title(cluster, position)
-        yield indented(f"{cluster.gpus_per_node} x {_gpu(cluster.gpu)} per node")
+        yield ui.indented(f"{cluster.gpus_per_node} x {_gpu(cluster.gpu)} per node")
         if cluster.ideal:
-            yield indented("communication takes no time")
+            yield ui.indented("communication takes no time")
         else:
-            yield table(_LINKS, (("inside a node", cluster.intra), ("between nodes", cluster.inter)))
+            yield ui.table(_LINKS, (("inside a node", cluster.intra), ("between nodes", cluster.inter)))
     known = {cluster.gpu.name for cluster in clusters}
     others = ", ".join(name for name in gpu_names() if name not in known)
-    yield text(f"\nAlso clusters, built from the datasheet of their GPU: {others}")
-    yield text("\ntraincast clusters NAME... shows every number with its source", "dim")
+    yield ui.text(f"\nAlso clusters, built from the datasheet of their GPU: {others}")
+    yield ui.text("\ntraincast clusters NAME... shows every number with its source", "dim")
 
 
-@printed
-def print_cluster_numbers(clusters: Sequence[Cluster]) -> View:
+@ui.printed
+def print_cluster_numbers(clusters: Sequence[Cluster]) -> ui.View:
     """Print every number of each cluster with its unit and the number of its source, then the sources."""
     for position, cluster in enumerate(clusters):
         sources = dict(cluster.sources)
@@ -61,23 +51,23 @@ def print_cluster_numbers(clusters: Sequence[Cluster]) -> View:
         ]
         places = list(dict.fromkeys(source for *_, source in lines if source is not None))
         yield _title(cluster, position)
-        yield table(_numbers(places), lines)
-        yield text("")
+        yield ui.table(_numbers(places), lines)
+        yield ui.text("")
         for index, place in enumerate(places, 1):
-            yield indented(hanging(f"[{index}]", place))
+            yield ui.indented(ui.hanging(f"[{index}]", place))
 
 
-def _numbers(places: Sequence[str]) -> tuple[Column[tuple[str, str, str | None]], ...]:
+def _numbers(places: Sequence[str]) -> tuple[ui.Column[tuple[str, str, str | None]], ...]:
     return (
-        Column("number", lambda line: line[0], words=True),
-        Column("value", lambda line: line[1], words=True),
-        Column("source", lambda line: "-" if line[2] is None else f"[{1 + places.index(line[2])}]"),
+        ui.Column("number", lambda line: line[0], words=True),
+        ui.Column("value", lambda line: line[1], words=True),
+        ui.Column("source", lambda line: "-" if line[2] is None else f"[{1 + places.index(line[2])}]"),
     )
 
 
 def _title(cluster: Cluster, position: int) -> RenderableType:
     title = f"{cluster.name}: {cluster.description}" if cluster.description else cluster.name
-    return heading(title) if position else text(title, "bold")
+    return ui.heading(title) if position else ui.text(title, "bold")
 
 
 def _fields(cluster: Cluster) -> Iterator[tuple[str, object]]:
@@ -137,55 +127,55 @@ _FORMS: tuple[tuple[str, Callable[[float], str]], ...] = (
 """How a number is written, by the first ending of its name that fits."""
 
 
-_MODELS: tuple[Column[Model], ...] = (
-    Column("model", lambda model: model.name, words=True),
-    Column("params", lambda model: _count(parameters(model).total)),
-    Column("active", lambda model: _count(parameters(model).active) if model.experts else ""),
-    Column("layers", lambda model: str(model.layers)),
-    Column("hidden", lambda model: str(model.hidden), spare=2),
-    Column("heads", lambda model: _heads(model.attention), spare=3),
-    Column("experts", lambda model: f"{model.experts.experts} top-{model.experts.topk}" if model.experts else ""),
-    Column("vocab", lambda model: str(model.vocab), spare=1),
+_MODELS: tuple[ui.Column[Model], ...] = (
+    ui.Column("model", lambda model: model.name, words=True),
+    ui.Column("params", lambda model: _count(parameters(model).total)),
+    ui.Column("active", lambda model: _count(parameters(model).active) if model.experts else ""),
+    ui.Column("layers", lambda model: str(model.layers)),
+    ui.Column("hidden", lambda model: str(model.hidden), spare=2),
+    ui.Column("heads", lambda model: _heads(model.attention), spare=3),
+    ui.Column("experts", lambda model: f"{model.experts.experts} top-{model.experts.topk}" if model.experts else ""),
+    ui.Column("vocab", lambda model: str(model.vocab), spare=1),
 )
 
 
-@printed
-def print_models(models: Sequence[Model]) -> View:
+@ui.printed
+def print_models(models: Sequence[Model]) -> ui.View:
     """Print a line on each model."""
-    yield table(_MODELS, models)
-    yield text("\ntraincast models NAME... shows parameters and FLOPs by part, and the source", "dim")
+    yield ui.table(_MODELS, models)
+    yield ui.text("\ntraincast models NAME... shows parameters and FLOPs by part, and the source", "dim")
 
 
 _Part = tuple[str, str, str]
 
 
-def _by_part(what: str, amount: str) -> tuple[Column[_Part], ...]:
+def _by_part(what: str, amount: str) -> tuple[ui.Column[_Part], ...]:
     return (
-        Column(what, lambda line: line[0], words=True),
-        Column(amount, lambda line: line[1]),
-        Column("share", lambda line: line[2]),
+        ui.Column(what, lambda line: line[0], words=True),
+        ui.Column(amount, lambda line: line[1]),
+        ui.Column("share", lambda line: line[2]),
     )
 
 
-@printed
-def print_model_counts(models: Sequence[Model], seq_length: int) -> View:
+@ui.printed
+def print_model_counts(models: Sequence[Model], seq_length: int) -> ui.View:
     """Print the shape, the parameters and the FLOPs of each model by part, and where its numbers come from."""
     for position, model in enumerate(models):
-        yield heading(model.name) if position else text(model.name, "bold")
-        yield from map(indented, _shape(model))
-        yield text("")
-        yield table(_by_part("parameters", "count"), _parameter_lines(model))
-        yield text("")
-        yield table(_by_part("FLOPs per token", "forward"), _flop_lines(model, seq_length))
+        yield ui.heading(model.name) if position else ui.text(model.name, "bold")
+        yield from map(ui.indented, _shape(model))
+        yield ui.text("")
+        yield ui.table(_by_part("parameters", "count"), _parameter_lines(model))
+        yield ui.text("")
+        yield ui.table(_by_part("FLOPs per token", "forward"), _flop_lines(model, seq_length))
         training = model_flops_per_token(model, seq_length)
         lora = model_flops_per_token(model, seq_length, "lora")
-        yield text("")
-        yield indented(
+        yield ui.text("")
+        yield ui.indented(
             f"training {training / GIGA:,.4g} GFLOP per token at {seq_length} tokens a sequence (causal half); "
             f"with low-rank adapters {lora / GIGA:,.4g}"
         )
-        yield indented(f"source: {model.source or 'not given'}")
-        yield from diagnostics("Assumptions", model.notes)
+        yield ui.indented(f"source: {model.source or 'not given'}")
+        yield from ui.diagnostics("Assumptions", model.notes)
 
 
 def _shape(model: Model) -> Iterator[str]:

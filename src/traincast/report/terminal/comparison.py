@@ -6,22 +6,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
-from traincast.report.terminal.layout import (
-    Column,
-    TimeUnit,
-    View,
-    alike_runs,
-    change,
-    diagnostics,
-    heading,
-    indented,
-    legend,
-    number,
-    printed,
-    signed,
-    table,
-    text,
-)
+from traincast.report.terminal import layout as ui
 from traincast.units import format_share, format_time
 
 T = TypeVar("T")
@@ -38,7 +23,7 @@ class Differences:
     a: str
     """Heading of this side."""
     b: str
-    unit: TimeUnit
+    unit: ui.TimeUnit
     step_s: float
     """The longer of the two steps."""
 
@@ -46,16 +31,16 @@ class Differences:
     def of(cls, comparison: Comparison, a: str, b: str) -> "Differences":
         """Return them in a unit finer than that of the steps, because differences are small."""
         step_s = max(comparison.step.a_s, comparison.step.b_s)
-        return cls(a, b, TimeUnit.of(step_s / 100), step_s)
+        return cls(a, b, ui.TimeUnit.of(step_s / 100), step_s)
 
-    def columns(self, of: Callable[[T], Difference], ranks: int = 1) -> tuple[Column[T], ...]:
+    def columns(self, of: Callable[[T], Difference], ranks: int = 1) -> tuple[ui.Column[T], ...]:
         """Return the four columns of lines that have a difference, each a sum over so many ranks."""
         whole_s, unit = self.step_s * ranks, self.unit
         return (
-            Column(self.a, lambda line: unit.text(of(line).a_s)),
-            Column(self.b, lambda line: unit.text(of(line).b_s)),
-            Column("difference", lambda line: signed(unit.text(of(line).difference_s))),
-            Column(" ", lambda line: change(_share_that_matters(of(line), whole_s))),
+            ui.Column(self.a, lambda line: unit.text(of(line).a_s)),
+            ui.Column(self.b, lambda line: unit.text(of(line).b_s)),
+            ui.Column("difference", lambda line: ui.signed(unit.text(of(line).difference_s))),
+            ui.Column(" ", lambda line: ui.change(_share_that_matters(of(line), whole_s))),
         )
 
 
@@ -70,24 +55,24 @@ def _share_that_matters(difference: Difference, whole_s: float) -> float | None:
     return difference.relative
 
 
-@printed
-def print_comparison(comparison: Comparison, *, ranks: bool = False) -> View:
+@ui.printed
+def print_comparison(comparison: Comparison, *, ranks: bool = False) -> ui.View:
     """Print two steps side by side; with `ranks` every rank and its parts."""
     sides = Differences.of(comparison, "A", "B")
-    yield text(_headline(comparison.step), "bold")
+    yield ui.text(_headline(comparison.step), "bold")
     sides_of_it = (("A", comparison.a), ("B", comparison.b))
     for label, side in sides_of_it:
         shares = utilisation(side.mfu, None, side.mfu_peak, side.mfu_16_bit)
         facts = (side.what, side.how, _within(side), _tokens(side), shares)
-        yield text(f"{label}  {side.name} ({', '.join(filter(None, facts))})")
+        yield ui.text(f"{label}  {side.name} ({', '.join(filter(None, facts))})")
     if (verdict := _verdict(comparison)) is not None:
-        yield text(verdict)
+        yield ui.text(verdict)
     if comparison.breakdown is not None:
         yield from _breakdown(comparison.breakdown, sides)
     if comparison.parts:
         yield from parts(comparison, sides)
     if comparison.ends:
-        yield heading(f"Finish times, {sides.unit.name}")
+        yield ui.heading(f"Finish times, {sides.unit.name}")
         yield from finish_times(comparison, sides, elide=not ranks)
     if ranks:
         yield from _rank_parts(comparison, sides)
@@ -97,17 +82,17 @@ def print_comparison(comparison: Comparison, *, ranks: bool = False) -> View:
     if comparison.a.end_s:
         yield from _only("B", comparison.b, comparison.only_b)
     for label, side in sides_of_it:
-        yield from diagnostics(f"How {label} was measured", side.notes, "dim", [side.name])
-        yield from diagnostics("Warnings", side.warnings, "yellow", [side.name])
+        yield from ui.diagnostics(f"How {label} was measured", side.notes, "dim", [side.name])
+        yield from ui.diagnostics("Warnings", side.warnings, "yellow", [side.name])
 
 
-def parts(comparison: Comparison, sides: Differences, titled: str = "") -> View:
+def parts(comparison: Comparison, sides: Differences, titled: str = "") -> ui.View:
     """Yield a table of what each part that both sides have took, and one of what it waited for other ranks.
 
     Of a part whose waiting a side does not know all of the time is in the first table.
     """
     ranks = len(comparison.ends)
-    where = f"{sides.unit.name} (sums over {number(ranks, 'rank')})"
+    where = f"{sides.unit.name} (sums over {ui.number(ranks, 'rank')})"
     own = {
         part: whole if (wait := comparison.waits.get(part)) is None else whole.without(wait)
         for part, whole in comparison.parts.items()
@@ -117,25 +102,24 @@ def parts(comparison: Comparison, sides: Differences, titled: str = "") -> View:
         ("parts without waiting", "waiting for other ranks") if comparison.waits else ("parts, waiting included", "")
     )
     for name, lines in zip(names, (own, waits), strict=True):
-        if lines:
-            yield heading(f"{titled}: {name}, {where}" if titled else f"{name[0].upper()}{name[1:]}, {where}")
-            yield table((_PART, *sides.columns(lines.__getitem__, ranks)), lines)
+        title = f"{titled}: {name}" if titled else name[:1].upper() + name[1:]
+        yield from ui.section(f"{title}, {where}", (_PART, *sides.columns(lines.__getitem__, ranks)), lines)
 
 
-_PART: Column[str] = Column("part", str, words=True)
+_PART: ui.Column[str] = ui.Column("part", str, words=True)
 
 
 def finish_times(
     comparison: Comparison, sides: Differences, *, stage_of: Mapping[int, int] | None = None, elide: bool = True
-) -> View:
+) -> ui.View:
     """Yield a table with a line per rank, with its stage where that is known; long runs of like ranks elided."""
     ends = comparison.ends
-    hidden = alike_runs([(each.a_s, each.b_s) for each in ends.values()], sides.step_s) if elide else []
-    columns: list[Column[int]] = [Column("rank", str)]
+    hidden = ui.alike_runs([(each.a_s, each.b_s) for each in ends.values()], sides.step_s) if elide else []
+    columns: list[ui.Column[int]] = [ui.Column("rank", str)]
     if stage_of is not None:
-        columns.append(Column("stage", lambda rank: str(stage_of[rank])))
-    yield table((*columns, *sides.columns(ends.__getitem__)), ends, hidden)
-    yield from legend("rank", list(ends), hidden)
+        columns.append(ui.Column("stage", lambda rank: str(stage_of[rank])))
+    yield ui.table((*columns, *sides.columns(ends.__getitem__)), ends, hidden)
+    yield from ui.legend("rank", list(ends), hidden)
 
 
 def _within(side: Side) -> str:
@@ -168,33 +152,35 @@ def _headline(step: Difference) -> str:
     if step.difference_s == 0:
         return f"{told}: the same"
     relative = _share_that_matters(step, max(step.a_s, step.b_s))
-    share = f" ({change(relative)})" if relative is not None else ""
+    share = f" ({ui.change(relative)})" if relative is not None else ""
     return (
         f"{told}: B is {format_time(abs(step.difference_s))} {'longer' if step.difference_s > 0 else 'shorter'}{share}"
     )
 
 
-def _breakdown(breakdown: Mapping[str, Difference], sides: Differences) -> View:
+def _breakdown(breakdown: Mapping[str, Difference], sides: Differences) -> ui.View:
     empty = [key for key, each in breakdown.items() if each.a_s == each.b_s == 0]
-    owner: Column[str] = Column("", lambda key: key.replace("_", " "), words=True)
-    yield heading(f"Where the time goes, {sides.unit.name}")
-    yield table((owner, *sides.columns(breakdown.__getitem__)), [key for key in breakdown if key not in empty])
+    owner: ui.Column[str] = ui.Column("", lambda key: key.replace("_", " "), words=True)
+    yield ui.heading(f"Where the time goes, {sides.unit.name}")
+    yield ui.table((owner, *sides.columns(breakdown.__getitem__)), [key for key in breakdown if key not in empty])
     if empty:
-        yield indented(f"none: {', '.join(map(owner.cell, empty))}", "dim")
+        yield ui.indented(f"none: {', '.join(map(owner.cell, empty))}", "dim")
 
 
-def _rank_parts(comparison: Comparison, sides: Differences) -> View:
+def _rank_parts(comparison: Comparison, sides: Differences) -> ui.View:
     lines = [(rank, part, each) for rank, known in comparison.rank_parts.items() for part, each in known.items()]
-    named: tuple[Column[tuple[int, str, Difference]], ...] = (
-        Column("rank", lambda line: str(line[0])),
-        Column("part", lambda line: line[1], words=True),
+    named: tuple[ui.Column[tuple[int, str, Difference]], ...] = (
+        ui.Column("rank", lambda line: str(line[0])),
+        ui.Column("part", lambda line: line[1], words=True),
     )
-    if lines:
-        yield heading(f"Parts of each rank, waiting included, {sides.unit.name}")
-        yield table((*named, *sides.columns(lambda line: line[2])), lines)
+    yield from ui.section(
+        f"Parts of each rank, waiting included, {sides.unit.name}",
+        (*named, *sides.columns(lambda line: line[2])),
+        lines,
+    )
 
 
-def _only(label: str, side: Side, only: Unmatched) -> View:
+def _only(label: str, side: Side, only: Unmatched) -> ui.View:
     """Yield what only one side has; nothing where there is nothing."""
     where: dict[str, list[int]] = {}
     for rank, alone in only.part_s.items():
@@ -205,8 +191,8 @@ def _only(label: str, side: Side, only: Unmatched) -> View:
         total_s = sum(side.part_s[rank][part] for rank in ranks)
         lines.append(f"{part} on {_ranks(ranks)}, {format_time(total_s)}")
     if lines:
-        yield heading(f"Only in {label}")
-        yield from map(indented, lines)
+        yield ui.heading(f"Only in {label}")
+        yield from map(ui.indented, lines)
 
 
 def _ranks(ranks: Sequence[int]) -> str:

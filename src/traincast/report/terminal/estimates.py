@@ -3,19 +3,7 @@
 from traincast.estimate.collective_table import CollectiveRow, CollectiveTable
 from traincast.estimate.operators.cost import OperatorCost
 from traincast.estimate.simai.total import SimaiReport
-from traincast.report.terminal.layout import (
-    Column,
-    View,
-    change,
-    diagnostics,
-    heading,
-    indented,
-    number,
-    operation,
-    printed,
-    table,
-    text,
-)
+from traincast.report.terminal import layout as ui
 from traincast.simulation.result import Result
 from traincast.units import GIGA, counted, format_decimal_size, format_rate, format_share, format_size, format_time
 
@@ -26,42 +14,42 @@ def _gb_per_s(bytes_per_s: float | None) -> str:
     return "-" if bytes_per_s is None else f"{bytes_per_s / GIGA:,.2f}"
 
 
-_COLLECTIVE: tuple[Column[CollectiveRow], ...] = (
-    Column("size", lambda row: f"{row.size_bytes}"),
-    Column(" ", lambda row: format_size(row.size_bytes)),
-    Column("time", lambda row: f"{row.time_s / 1e-6:,.2f}"),
-    Column("algbw", lambda row: _gb_per_s(row.algbw_bytes_per_s)),
-    Column("busbw", lambda row: _gb_per_s(row.busbw_bytes_per_s)),
-    Column("algorithm", lambda row: row.algorithm.replace("_", " "), words=True),
-    Column("protocol", lambda row: row.protocol or "-", words=True),
+_COLLECTIVE: tuple[ui.Column[CollectiveRow], ...] = (
+    ui.Column("size", lambda row: f"{row.size_bytes}"),
+    ui.Column(" ", lambda row: format_size(row.size_bytes)),
+    ui.Column("time", lambda row: f"{row.time_s / 1e-6:,.2f}"),
+    ui.Column("algbw", lambda row: _gb_per_s(row.algbw_bytes_per_s)),
+    ui.Column("busbw", lambda row: _gb_per_s(row.busbw_bytes_per_s)),
+    ui.Column("algorithm", lambda row: row.algorithm.replace("_", " "), words=True),
+    ui.Column("protocol", lambda row: row.protocol or "-", words=True),
 )
 
 
-@printed
-def print_collective(collective: CollectiveTable) -> View:
+@ui.printed
+def print_collective(collective: CollectiveTable) -> ui.View:
     """Print the time of a collective over sizes, in the units of nccl-tests: bytes, us, GB/s."""
-    where = f"{number(collective.ranks, 'rank')} on {number(collective.nodes, 'node')} of {collective.cluster}"
-    yield text(f"{operation(collective.op)} over {where}", "bold")
-    yield text("time in us; algbw and busbw, as nccl-tests defines them, in GB/s")
-    yield table(_COLLECTIVE, collective.rows)
-    yield from diagnostics("Assumptions", collective.assumptions)
+    where = f"{ui.number(collective.ranks, 'rank')} on {ui.number(collective.nodes, 'node')} of {collective.cluster}"
+    yield ui.text(f"{ui.operation(collective.op)} over {where}", "bold")
+    yield ui.text("time in us; algbw and busbw, as nccl-tests defines them, in GB/s")
+    yield ui.table(_COLLECTIVE, collective.rows)
+    yield from ui.diagnostics("Assumptions", collective.assumptions)
 
 
-_TERMS: tuple[Column[tuple[str, str]], ...] = (
-    Column("term", lambda line: line[0], words=True),
-    Column("value", lambda line: line[1]),
+_TERMS: tuple[ui.Column[tuple[str, str]], ...] = (
+    ui.Column("term", lambda line: line[0], words=True),
+    ui.Column("value", lambda line: line[1]),
 )
 
 
-@printed
-def print_operator(priced: OperatorCost) -> View:
+@ui.printed
+def print_operator(priced: OperatorCost) -> ui.View:
     """Print what an operator takes: its time, what binds it, and every term behind it."""
     call, price = priced.call, priced.cost
     shape = " x ".join(map(str, call.shape))
     what = "" if call.direction == "forward" else f" {call.direction}"
-    yield text(f"{call.family.replace('_', ' ')}{what} {shape}, {call.dtype}, on {priced.gpu}", "bold")
-    yield text(f"{format_time(price.time_s)}, bound by {price.bound}: {format_share(price.utilisation)} of its peak")
-    yield heading("Why")
+    yield ui.text(f"{call.family.replace('_', ' ')}{what} {shape}, {call.dtype}, on {priced.gpu}", "bold")
+    yield ui.text(f"{format_time(price.time_s)}, bound by {price.bound}: {format_share(price.utilisation)} of its peak")
+    yield ui.heading("Why")
     lines = [
         ("FLOP", _flop(price.flops)),
         ("bytes", format_decimal_size(price.bytes_moved)),
@@ -70,9 +58,9 @@ def print_operator(priced: OperatorCost) -> View:
         ("bytes/s reached", format_rate(price.bytes_moved / price.time_s)),
         *((name.removesuffix(" s"), _term(name, value)) for name, value in price.terms),
     ]
-    yield table(_TERMS, lines)
-    yield text(f"Source: {price.source} (confidence: {price.confidence})")
-    yield from diagnostics("Assumptions", priced.assumptions)
+    yield ui.table(_TERMS, lines)
+    yield ui.text(f"Source: {price.source} (confidence: {price.confidence})")
+    yield from ui.diagnostics("Assumptions", priced.assumptions)
 
 
 def _flop(flops: float) -> str:
@@ -102,38 +90,37 @@ _SIMAI = {
 """SimAI's names of its numbers, in its order."""
 
 
-@printed
-def print_simai(report: SimaiReport, result: Result) -> View:
+@ui.printed
+def print_simai(report: SimaiReport, result: Result) -> ui.View:
     """Print SimAI-Analytical's own numbers of a file in its words, then the simulated step of the same file."""
-    columns: tuple[Column[str], ...] = (
-        Column("", _SIMAI.__getitem__, words=True),
-        Column("us", lambda name: _us(getattr(report, name))),
-        Column("share", lambda name: _share_of_sum(report, name)),
+    columns: tuple[ui.Column[str], ...] = (
+        ui.Column("", _SIMAI.__getitem__, words=True),
+        ui.Column("us", lambda name: _us(getattr(report, name))),
+        ui.Column("share", lambda name: _share_of_sum(report, name)),
     )
-    yield text(f"SimAI-Analytical's sum {_us(report.total_s)} us ({format_time(report.total_s)})", "bold")
+    yield ui.text(f"SimAI-Analytical's sum {_us(report.total_s)} us ({format_time(report.total_s)})", "bold")
     yield from _simai_setting(report)
-    yield heading("In SimAI's words")
-    yield table(columns, _SIMAI)
-    yield indented("a plain sum over the rows of the file: nothing is scheduled, overlapped or waited for", "dim")
+    yield from ui.section("In SimAI's words", columns, _SIMAI)
+    yield ui.indented("a plain sum over the rows of the file: nothing is scheduled, overlapped or waited for", "dim")
     step_s = result.iteration_time_s
-    relative = change(report.total_s / step_s - 1) if step_s else "-"
+    relative = ui.change(report.total_s / step_s - 1) if step_s else "-"
     how = f"schedule {result.parallel['schedule']}, cluster {result.cluster['name']}"
-    yield heading("Simulated by traincast")
-    yield indented(
+    yield ui.heading("Simulated by traincast")
+    yield ui.indented(
         f"step {_us(step_s)} us ({format_time(step_s)}), {how}; SimAI's sum differs from it by {relative}; "
         "run without --pricing simai to see where it goes"
     )
-    yield from diagnostics("Warnings", report.warnings, "yellow", [each.path for each in result.inputs])
+    yield from ui.diagnostics("Warnings", report.warnings, "yellow", [each.path for each in result.inputs])
 
 
-def _simai_setting(report: SimaiReport) -> View:
+def _simai_setting(report: SimaiReport) -> ui.View:
     layout, machine, overlap = report.layout, report.machine, report.overlap
     degrees = ", ".join(f"{name} {getattr(layout, name)}" for name in ("tp", "ep", "pp", "vpp", "dp", "ga"))
-    yield text(f"{number(layout.gpus, 'rank')}: {degrees}")
+    yield ui.text(f"{ui.number(layout.gpus, 'rank')}: {degrees}")
     rates = f"NVLink {format_rate(machine.nvlink_bytes_per_s)}, NIC {format_rate(machine.nic_bytes_per_s)}"
     servers = f"{counted(machine.nics_per_server, 'NIC')} and {counted(machine.gpus_per_server, 'GPU')} per server"
-    yield text(f"{machine.name}: {rates}, {servers}")
-    yield text(f"overlap as given: dp {overlap.dp:g}, tp {overlap.tp:g}, ep {overlap.ep:g}, pp {overlap.pp:g}")
+    yield ui.text(f"{machine.name}: {rates}, {servers}")
+    yield ui.text(f"overlap as given: dp {overlap.dp:g}, tp {overlap.tp:g}, ep {overlap.ep:g}, pp {overlap.pp:g}")
 
 
 def _us(time_s: float) -> str:

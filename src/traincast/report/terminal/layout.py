@@ -5,7 +5,7 @@ rich takes longer than most answers of the command line.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -170,6 +170,15 @@ def table(columns: Sequence[Column[T]], lines: Iterable[T], hidden: Sequence[ran
             rows.append(["...", *[""] * (len(columns) - 1)])
     spare = sorted((index for index, column in enumerate(columns) if column.spare), key=lambda at: columns[at].spare)
     return indented(_FittedTable([column.heading for column in columns], rows, [c.words for c in columns], spare))
+
+
+def section(
+    title: str, columns: Sequence[Column[T]], lines: Collection[T], hidden: Sequence[range] = ()
+) -> Iterator[RenderableType]:
+    """Yield a table under a heading; nothing where it has no lines."""
+    if lines:
+        yield heading(title)
+        yield table(columns, lines, hidden)
 
 
 @dataclass(frozen=True, slots=True)

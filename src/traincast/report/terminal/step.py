@@ -3,24 +3,8 @@
 from collections.abc import Sequence
 
 from traincast.analysis.comparison import compare
+from traincast.report.terminal import layout as ui
 from traincast.report.terminal.comparison import Differences, finish_times, parts, utilisation
-from traincast.report.terminal.layout import (
-    BLOCK,
-    Column,
-    TimeUnit,
-    View,
-    alike_runs,
-    diagnostics,
-    heading,
-    indented,
-    legend,
-    number,
-    operation,
-    printed,
-    share,
-    table,
-    text,
-)
 from traincast.simulation.result import (
     BREAKDOWN_KEYS,
     CollectiveResult,
@@ -36,22 +20,22 @@ _DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp")
 _SHOWN_COLLECTIVES = 8
 
 
-@printed
-def print_result(result: Result) -> View:
+@ui.printed
+def print_result(result: Result) -> ui.View:
     """Print a simulated step: its time, where the time goes, and what to know about it."""
-    yield text(f"Step {format_time(result.iteration_time_s)}", "bold")
+    yield ui.text(f"Step {format_time(result.iteration_time_s)}", "bold")
     for line in (_job(result), _layout(result), _measured(result), _interval(result), _efficiency(result)):
         if line:
-            yield text(line)
+            yield ui.text(line)
     yield from _breakdown(result)
     yield from _stages(result)
     yield from _measured_run(result)
     yield from _collectives(result)
-    yield from _stragglers(result)
-    yield from _what_if(result)
+    yield from ui.section("Stragglers", _STRAGGLERS, result.stragglers)
+    yield from ui.section("What if", _WHAT_IF, result.what_if)
     files = [each.path for each in result.inputs]
-    yield from diagnostics("Assumptions", result.assumptions, files=files)
-    yield from diagnostics("Warnings", result.warnings, "yellow", files)
+    yield from ui.diagnostics("Assumptions", result.assumptions, files=files)
+    yield from ui.diagnostics("Warnings", result.warnings, "yellow", files)
 
 
 def _job(result: Result) -> str:
@@ -72,9 +56,9 @@ def _layout(result: Result) -> str:
     degrees = [f"{name} {layout[name]}" for name in _DEGREES if layout.get(name, 1) not in (1, None, usual.get(name))]
     said = []
     if "world_size" in layout:
-        said.append(": ".join(filter(None, (number(int(layout["world_size"]), "rank"), ", ".join(degrees)))))
+        said.append(": ".join(filter(None, (ui.number(int(layout["world_size"]), "rank"), ", ".join(degrees)))))
     if "microbatches" in layout:
-        said.append(number(int(layout["microbatches"]), "microbatch", "microbatches"))
+        said.append(ui.number(int(layout["microbatches"]), "microbatch", "microbatches"))
     if "schedule" in layout:
         said.append(f"schedule {layout['schedule']}")
     if "name" in result.cluster:
@@ -109,50 +93,47 @@ def _efficiency(result: Result) -> str:
     return ", ".join(filter(None, known))
 
 
-def _breakdown(result: Result) -> View:
+def _breakdown(result: Result) -> ui.View:
     step_s, time_s = result.iteration_time_s, result.breakdown_s
-    unit = TimeUnit.of(step_s)
-    columns: tuple[Column[str], ...] = (
-        Column("", _spaced, words=True),
-        Column(unit.name, lambda key: unit.text(time_s[key])),
-        Column("share", lambda key: share(time_s[key], step_s)),
-        Column(" ", lambda key: BLOCK * round(_BAR_WIDTH * time_s[key] / step_s) if step_s else "", words=True),
+    unit = ui.TimeUnit.of(step_s)
+    columns: tuple[ui.Column[str], ...] = (
+        ui.Column("", _spaced, words=True),
+        ui.Column(unit.name, lambda key: unit.text(time_s[key])),
+        ui.Column("share", lambda key: ui.share(time_s[key], step_s)),
+        ui.Column(" ", lambda key: ui.BLOCK * round(_BAR_WIDTH * time_s[key] / step_s) if step_s else "", words=True),
     )
-    yield heading("Where the time goes")
-    yield table(columns, [key for key in BREAKDOWN_KEYS if time_s[key] != 0])
+    yield ui.heading("Where the time goes")
+    yield ui.table(columns, [key for key in BREAKDOWN_KEYS if time_s[key] != 0])
     empty = [_spaced(key) for key in BREAKDOWN_KEYS if time_s[key] == 0]
     if empty:
-        yield indented(f"none: {', '.join(empty)}", "dim")
+        yield ui.indented(f"none: {', '.join(empty)}", "dim")
 
 
-def _stages(result: Result) -> View:
+def _stages(result: Result) -> ui.View:
     """Yield a table with a line per stage, long runs of like stages elided; its last rank speaks for a stage."""
     last = _last_of_stages(result.ranks)
     if not last:
         return
-    hidden = alike_runs([(rank.compute_s, *_rest(rank)) for rank in last], result.iteration_time_s)
-    unit = TimeUnit.of(result.iteration_time_s)
-    columns: list[Column[RankResult]] = [
-        Column("stage", lambda rank: str(rank.stage)),
-        Column("rank", lambda rank: str(rank.rank)),
-        Column("compute", lambda rank: unit.text(rank.compute_s)),
-        Column("exposed comm", lambda rank: unit.text(_rest(rank)[0])),
-        Column("bubble", lambda rank: unit.text(_rest(rank)[1])),
-        Column("other", lambda rank: unit.text(_rest(rank)[2])),
-        Column("finish", lambda rank: unit.text(rank.end_s)),
+    hidden = ui.alike_runs([(rank.compute_s, *_rest(rank)) for rank in last], result.iteration_time_s)
+    unit = ui.TimeUnit.of(result.iteration_time_s)
+    columns: list[ui.Column[RankResult]] = [
+        ui.Column("stage", lambda rank: str(rank.stage)),
+        ui.Column("rank", lambda rank: str(rank.rank)),
+        ui.Column("compute", lambda rank: unit.text(rank.compute_s)),
+        ui.Column("exposed comm", lambda rank: unit.text(_rest(rank)[0])),
+        ui.Column("bubble", lambda rank: unit.text(_rest(rank)[1])),
+        ui.Column("other", lambda rank: unit.text(_rest(rank)[2])),
+        ui.Column("finish", lambda rank: unit.text(rank.end_s)),
     ]
     if any(_peak(result, rank.stage) for rank in last):
-        columns.append(Column("peak memory", lambda rank: _peak(result, rank.stage)))
-    yield heading(f"Stages, {unit.name} (of each the rank that finishes last)")
-    yield table(columns, last, hidden)
-    yield from legend("stage", [rank.stage for rank in last], hidden)
+        columns.append(ui.Column("peak memory", lambda rank: _peak(result, rank.stage)))
+    yield from ui.section(f"Stages, {unit.name} (of each the rank that finishes last)", columns, last, hidden)
+    yield from ui.legend("stage", [rank.stage for rank in last], hidden)
 
 
 def _last_of_stages(ranks: Sequence[RankResult]) -> list[RankResult]:
-    last: dict[int, RankResult] = {}
-    for rank in sorted(ranks, key=lambda rank: rank.rank):
-        if rank.stage not in last or rank.end_s > last[rank.stage].end_s:
-            last[rank.stage] = rank
+    # The later of equal keys counts, and it is the lowest of the ranks that end last.
+    last = {rank.stage: rank for rank in sorted(ranks, key=lambda rank: (rank.end_s, -rank.rank))}
     return [last[stage] for stage in sorted(last)]
 
 
@@ -169,73 +150,61 @@ def _peak(result: Result, stage: int) -> str:
     return "" if peak is None else format_size(peak)
 
 
-def _measured_run(result: Result) -> View:
+def _measured_run(result: Result) -> ui.View:
     """Yield when the measured ranks finished and the sums of their parts; nothing where none was measured."""
     replayed = replayed_side(result, "measured")
     if replayed is None or not replayed.end_s:
         return
     comparison = compare(replayed, simulated_side(result, "simulated"))
     sides = Differences.of(comparison, "measured", "simulated")
-    yield heading(f"Measured and simulated: finish times of the ranks, {sides.unit.name}")
+    yield ui.heading(f"Measured and simulated: finish times of the ranks, {sides.unit.name}")
     yield from finish_times(comparison, sides, stage_of={rank.rank: rank.stage for rank in result.ranks})
     if comparison.parts:
         yield from parts(comparison, sides, "Measured and simulated")
     unmeasured = dict.fromkeys(part for alone in comparison.only_b.part_s.values() for part in alone)
     named = [part for part in unmeasured if part not in comparison.parts]
     if named:
-        yield indented(f"only simulated: {', '.join(named)}", "dim")
+        yield ui.indented(f"only simulated: {', '.join(named)}", "dim")
 
 
-_COLLECTIVES: tuple[Column[CollectiveResult], ...] = (
-    Column("group", lambda each: each.group, words=True),
-    Column("operation", lambda each: operation(each.op), words=True),
-    Column("size", lambda each: format_size(each.size_bytes)),
-    Column("ranks/\nnodes", lambda each: f"{each.ranks}/{each.nodes}", spare=3),
-    Column("count", lambda each: f"{each.count:,}"),
-    Column("each", lambda each: format_time(each.time_s), spare=1),
-    Column("total", lambda each: format_time(_total_s(each))),
-    Column("algo", lambda each: " ".join(filter(None, (each.algorithm, each.protocol))), words=True, spare=2),
+_COLLECTIVES: tuple[ui.Column[CollectiveResult], ...] = (
+    ui.Column("group", lambda each: each.group, words=True),
+    ui.Column("operation", lambda each: ui.operation(each.op), words=True),
+    ui.Column("size", lambda each: format_size(each.size_bytes)),
+    ui.Column("ranks/\nnodes", lambda each: f"{each.ranks}/{each.nodes}", spare=3),
+    ui.Column("count", lambda each: f"{each.count:,}"),
+    ui.Column("each", lambda each: format_time(each.time_s), spare=1),
+    ui.Column("total", lambda each: format_time(_total_s(each))),
+    ui.Column("algo", lambda each: " ".join(filter(None, (each.algorithm, each.protocol))), words=True, spare=2),
 )
 
 
-def _collectives(result: Result) -> View:
+def _collectives(result: Result) -> ui.View:
     """Yield the communications that take the longest in all, and how much the others take."""
     if not result.collectives:
         return
     longest = sorted(result.collectives, key=_total_s, reverse=True)
-    yield heading("Communication (transfer time, overlapped or exposed)")
-    yield table(_COLLECTIVES, longest[:_SHOWN_COLLECTIVES])
+    yield from ui.section(
+        "Communication (transfer time, overlapped or exposed)", _COLLECTIVES, longest[:_SHOWN_COLLECTIVES]
+    )
     others = longest[_SHOWN_COLLECTIVES:]
     if others:
-        yield indented(f"and {len(others):,} more, {format_time(sum(map(_total_s, others)))} in all", "dim")
+        yield ui.indented(f"and {len(others):,} more, {format_time(sum(map(_total_s, others)))} in all", "dim")
 
 
-_STRAGGLERS: tuple[Column[dict[str, int | float]], ...] = (
-    Column("rank", lambda each: f"{each['rank']:.0f}"),
-    Column("stage", lambda each: f"{each['stage']:.0f}"),
-    Column("slowdown", lambda each: f"{each['slowdown']:.2f}x"),
-    Column("step-time impact", lambda each: format_time(each["cost_s"])),
+_STRAGGLERS: tuple[ui.Column[dict[str, int | float]], ...] = (
+    ui.Column("rank", lambda each: f"{each['rank']:.0f}"),
+    ui.Column("stage", lambda each: f"{each['stage']:.0f}"),
+    ui.Column("slowdown", lambda each: f"{each['slowdown']:.2f}x"),
+    ui.Column("step-time impact", lambda each: format_time(each["cost_s"])),
 )
 
 
-def _stragglers(result: Result) -> View:
-    if result.stragglers:
-        yield heading("Stragglers")
-        yield table(_STRAGGLERS, result.stragglers)
-
-
-_WHAT_IF: tuple[Column[dict[str, object]], ...] = (
-    Column("change", lambda each: str(each["change"]), words=True),
-    Column("step", lambda each: _time(each["iteration_time_s"])),
-    Column("saves", lambda each: _time(each["saving_s"])),
+_WHAT_IF: tuple[ui.Column[dict[str, object]], ...] = (
+    ui.Column("change", lambda each: str(each["change"]), words=True),
+    ui.Column("step", lambda each: _time(each["iteration_time_s"])),
+    ui.Column("saves", lambda each: _time(each["saving_s"])),
 )
-
-
-def _what_if(result: Result) -> View:
-    """Yield what the step would take after each change; nothing where none was asked for."""
-    if result.what_if:
-        yield heading("What if")
-        yield table(_WHAT_IF, result.what_if)
 
 
 def _spaced(name: str) -> str:
