@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
-from traincast.formats.training_log.meaning import LEVEL, facts_of, steady_step
 from traincast.units import counted
 
 if TYPE_CHECKING:
@@ -103,6 +102,9 @@ def logged_side(log: "TrainingLog", name: str, known: Mapping[str, int]) -> Side
     FormatError
         If neither log nor other side tells the time of a step.
     """
+    # What reads logs loads numpy, which other sides do not need.
+    from traincast.formats.training_log.meaning import LEVEL, facts_of, steady_step
+
     steady = steady_step(log, known)
     if steady is None:
         raise FormatError(
