@@ -195,6 +195,14 @@ def _with_source(raw: object, usual: str) -> tuple[object, str]:
     return raw["value"], raw.get("source", usual)
 
 
+def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by dotted path."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
+
+
 def _is_number(raw: object) -> bool:
     return isinstance(raw, int | float) and not isinstance(raw, bool)
 

@@ -17,6 +17,7 @@ from traincast.files import InputFile, input_of, read_toml
 from traincast.job.draft import Draft
 from traincast.model.load import find_model, model_names
 from traincast.names import nearest
+from traincast.tables import flat
 from traincast.units import count_of, counted, quoted
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ def _settings(pasted: Pasted, launch: Launch) -> tuple[Pasted, tuple[InputFile, 
         flags = said | flags
     file = " ".join(flags.pop("job.config_file", ()))
     spellings = flag_table("torchtitan").spellings
-    read = {name.replace("_", "-"): value for name, value in (_flat(read_toml(Path(file))) if file else {}).items()}
+    read = {name.replace("_", "-"): value for name, value in (flat(read_toml(Path(file))) if file else {}).items()}
     usual = {spellings.get(name, (name,))[0].replace("-", "_"): _words(value) for name, value in read.items()}
     return Pasted({**usual, **flags}, _SHOWN, ""), (input_of(file, "torchtitan"),) if file else ()
 
@@ -111,13 +112,6 @@ def _python_config(settings: Pasted) -> tuple[Note, ...]:
 
 def _name(settings: Pasted, name: str) -> str | None:
     return settings.words(name) if name in settings else None
-
-
-def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in tables.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 def _model(settings: Pasted) -> str | None:

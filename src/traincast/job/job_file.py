@@ -24,7 +24,7 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,10 @@ from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import input_of, read_toml, shipped_text
 from traincast.job.draft import Draft
 from traincast.job.job import JobRequest, under_new_names
-from traincast.model.load import builtin_table, find_model, model_names
+from traincast.model.load import find_model, model_over_base
 from traincast.model.model import Model
-from traincast.model.table import merged, model_from_table
 from traincast.names import known_names
-from traincast.tables import decoded
+from traincast.tables import decoded, flat
 from traincast.units import quoted
 
 TEMPLATE = shipped_text("job/template.toml")
@@ -93,7 +92,7 @@ def draft_of_table(document: Mapping[str, Any], shown: str) -> Draft:
             raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", section)
         if section in ("model", "convert"):
             continue
-        for key, raw in _under_new_names(section, table, shown).items():
+        for key, raw in (under_new_names(table, shown) if section == "software" else table).items():
             place = f"{section}.{key}"
             if key not in SECTIONS[section]:
                 raise ConfigError(f"is unknown; {known_names(key, SECTIONS[section])} (in {shown})", place)
@@ -116,23 +115,11 @@ def _choices(writer: str, table: Any, shown: str) -> dict[str, str]:  # noqa: AN
 
 def _as_text(value: Any, shown: str) -> str:  # noqa: ANN401
     if isinstance(value, Mapping):
-        return ",".join(f"{key}={each}" for key, each in _flat(value))
+        return ",".join(f"{key}={each}" for key, each in flat(value).items())
     if isinstance(value, bool):
         return str(value).lower()
     found = Path(shown).parent / str(value)
     return str(found) if isinstance(value, str) and found.is_file() else str(value)
-
-
-def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
-
-
-def _under_new_names(section: str, table: Mapping[str, Any], shown: str) -> Mapping[str, Any]:
-    return under_new_names(table, shown) if section == "software" else table
 
 
 def _model(table: Any, shown: str) -> Model | str | None:  # noqa: ANN401
@@ -144,17 +131,13 @@ def _model(table: Any, shown: str) -> Model | str | None:  # noqa: ANN401
             return _beside(decoded("name", str, table["name"]), shown)
         except ConfigError as error:
             raise ConfigError(f"{error} (in {shown})", "model.name") from None
-    values = dict(table)
-    base = values.pop("base", None)
-    if base is None and isinstance(values.get("name"), str):
-        base = find_model(values["name"])
-    if base is not None and (not isinstance(base, str) or find_model(base) is None):
-        raise UnknownNameError("base model", str(base), model_names())
-    values = {"name": Path(shown).stem, "source": f"set in {shown}", **values}
+    named = find_model(table["name"]) if isinstance(table.get("name"), str) else None
     try:
-        return model_from_table(merged(builtin_table(base) if base else {}, values), shown)
+        return model_over_base(table if named is None else {"base": named, **table}, shown)
+    except UnknownNameError:
+        raise
     except ConfigError as error:
-        raise ConfigError(str(error) if shown in str(error) else f"{error} (in {shown})", "model") from error
+        raise ConfigError(str(error), "model") from error
 
 
 def _beside(name: str | None, shown: str) -> str | None:

@@ -86,7 +86,7 @@ def load_model(name_or_path: str) -> Model:
     if path.suffix == ".json":
         return read_config(path)
     if path.suffix == ".toml":
-        return _from_toml(path)
+        return model_over_base(read_toml(path), str(path))
     if find_model(name_or_path) is None and path.is_file():
         raise FormatError("is no model; give a config.json or a TOML file", str(path))
     return _builtin(builtin_table(name_or_path)["name"])
@@ -97,17 +97,25 @@ def _builtin(name: str) -> Model:
     return model_from_table(builtin_table(name), f"the built-in model {name}")
 
 
-def _from_toml(path: Path) -> Model:
-    table = read_toml(path)
-    base = table.pop("base", None)
+def model_over_base(table: Mapping[str, Any], shown: str) -> Model:
+    """Return the model that a table of a file describes, over the built-in one that it names as its ``base``.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown or missing, or a value is of the wrong type or out of range.
+    UnknownNameError
+        If the base is not known.
+    """
+    given = {"name": Path(shown).stem, "source": f"set in {shown}", **table}
+    base = given.pop("base", None)
     if base is not None and (not isinstance(base, str) or find_model(base) is None):
         raise UnknownNameError("base model", str(base), model_names())
-    given = {"name": path.stem, "source": f"set in {path}", **table}
     try:
-        return model_from_table(merged(builtin_table(base) if base else {}, given), str(path))
+        return model_from_table(merged(builtin_table(base) if base else {}, given), shown)
     except ConfigError as error:
         # What the dataclasses find says which field, but not whose.
-        raise error if str(path) in str(error) else ConfigError(f"{error} (in {path})") from error
+        raise error if shown in str(error) else ConfigError(f"{error} (in {shown})") from error
 
 
 @cache
