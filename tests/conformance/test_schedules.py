@@ -28,8 +28,8 @@ def _forward_first(plan: SchedulePlan) -> bool:
         forwarded = set()
         for slot in order:
             if slot.kind == SlotKind.F:
-                forwarded.add(slot[1:])
-            elif slot[1:] not in forwarded:
+                forwarded.add(slot[1:4])
+            elif slot[1:4] not in forwarded:
                 return False
     return True
 

@@ -111,7 +111,7 @@ def _runs(plan: SchedulePlan, virtual_stages: int) -> bool:
         for order in rest:
             if not order:
                 continue
-            kind, q, m, _ = order[0]
+            kind, q, m, *_ = order[0]
             needs = {(F, q - 1, m)} if kind == F else {(F, q, m), (BW, q + 1, m)}
             if {need for need in needs if 0 <= need[1] < virtual_stages} <= done:
                 done.add((kind, q, m))

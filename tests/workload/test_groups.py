@@ -134,6 +134,7 @@ def _sizes(parallel):
         Group.WORLD: parallel.world_size,
         Group.SHARD: parallel.sharing,
         Group.REPLICA: parallel.dp * parallel.cp // parallel.sharing,
+        Group.COPY: 2 - parallel.pp % 2,
     }
 
 

@@ -27,6 +27,7 @@ _EXPOSED_OF_GROUP = {
     Group.EDP: "exposed_dp",
     Group.SHARD: "exposed_dp",
     Group.REPLICA: "exposed_dp",
+    Group.COPY: "exposed_dp",
     Group.EMB: "exposed_pp",
     Group.WORLD: "exposed_dp",
     Group.MP: "other",

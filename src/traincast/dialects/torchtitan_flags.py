@@ -220,7 +220,8 @@ def _pipeline(settings: Pasted, fields: dict[str, Any]) -> None:
     name, known = "parallelism.pipeline_parallel_schedule", flag_table("torchtitan").further["schedules"]
     raw = settings.words(name) or "1F1B"
     if raw.lower() not in known:
-        raise ConfigError(f"is {quoted(raw)}; schedules that can be simulated: 1F1B, GPipe, Interleaved1F1B", name)
+        names = "1F1B, GPipe, Interleaved1F1B, ZBVZeroBubble, DualPipeV"
+        raise ConfigError(f"is {quoted(raw)}; schedules that can be simulated: {names}", name)
     if fields["pp"] > 1:
         fields |= known[raw.lower()]
 

@@ -112,7 +112,7 @@ def check_pipeline(request: JobRequest, pp: int) -> None:
     if request.vpp is not None and request.vpp > 1:
         if pp == 1:
             raise InfeasibleError(f"vpp {request.vpp} needs pp above 1: virtual stages interleave a pipeline")
-        if request.schedule in ("1f1b", "gpipe"):
+        if SCHEDULES.get(request.schedule or "") == 1:
             raise ConfigError(
                 f"is {request.schedule}, which has no virtual stages, but vpp is {request.vpp}", "schedule"
             )
@@ -195,8 +195,8 @@ def unused_fields(request: JobRequest, parallel: Parallel, zero: int) -> Iterato
             value = "" if said is True else f" {said}"
             text = f"{field}{value} has no effect {why.format(zero=zero)}"
             yield Note(f"{field.replace('_', '-')}-unused", text)
-    if request.schedule == "interleaved" and parallel.pp == 1:
-        yield Note("schedule-unused", "schedule interleaved has no effect with pp 1: there is no pipeline")
+    if request.schedule not in (None, "1f1b", "gpipe") and parallel.pp == 1:
+        yield Note("schedule-unused", f"schedule {request.schedule} has no effect with pp 1: there is no pipeline")
 
 
 def near_batches(batch: int, multiple: int) -> str:

@@ -22,8 +22,12 @@ PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8_block", "mxfp8", "nvfp
 """Types of the inputs of the large matrix products: fp8 is scaled per tensor, fp8_block per 128 x 128 block,
 mxfp8 and mxfp4 per 32 values, nvfp4 per 16 (the head and attention stay in bf16)."""
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved")
-"""Pipeline schedules that are built in, beside those of plug-ins."""
+SCHEDULES: dict[str, int | None] = {
+    **{"gpipe": 1, "1f1b": 1, "interleaved": None},
+    **{"zb_h1": 1, "zb_v": 2, "dualpipe": 1, "dualpipe_v": 2},
+}
+"""Pipeline schedules that are built in, beside those of plug-ins: the virtual stages per stage that each has; None for
+any number."""
 
 SHARP_GROUPS = ("dp", "dp_replica")
 """Groups whose collectives the switches of the network may reduce: one of them, as in Megatron-LM."""

@@ -35,7 +35,7 @@ from traincast.job.feasible import (
     unused_fields,
 )
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
-from traincast.job.job import Job, JobRequest
+from traincast.job.job import SCHEDULES, Job, JobRequest
 from traincast.job.layers import Split, even_split, split_layers
 from traincast.job.parallel import Parallel
 from traincast.units import counted
@@ -203,6 +203,8 @@ def _pipeline(request: JobRequest, decided: Decisions, pp: int, microbatches: in
     elif vpp is None:
         vpp = _default_vpp(request, decided, pp, microbatches)
     schedule = request.schedule or ("interleaved" if vpp > 1 else "1f1b")
+    if pp == 1 and SCHEDULES.get(schedule) is not None:
+        schedule = "gpipe" if schedule == "gpipe" else "1f1b"
     if request.stage_layers is not None:
         return vpp, schedule, request.stage_layers
     layers_Q, rule = split_layers(_split(request, decided.framework, pp, vpp))
@@ -229,9 +231,12 @@ def _split(request: JobRequest, framework: Framework, pp: int, vpp: int) -> Spli
 
 def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches: int) -> int:
     """Interleave as far as the framework does, where layers and microbatches allow it."""
-    framework = decided.framework
+    framework, fixed = decided.framework, SCHEDULES.get(request.schedule or "")
     if pp == 1:
         return 1
+    if fixed is not None and fixed > 1:
+        decided.note("assumed-vpp", f"vpp is not given: {fixed}, as schedule {request.schedule} has it")
+        return fixed
     ends = (request.first_stage_layers, request.last_stage_layers)
     why = None
     if not framework.interleave or request.schedule not in (None, "interleaved"):

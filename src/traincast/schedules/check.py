@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Protocol
 
 from traincast.diagnostics import advanced, announce
 from traincast.errors import DeadlockError, ProgramError
 from traincast.job.parallel import Parallel
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
+from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, turns
 
 Part = tuple[SlotKind, int, int]
 """F, B or W of one virtual stage and microbatch; a BW slot does two parts."""
@@ -88,27 +88,32 @@ def _stuck_slots(slots: Sequence[Sequence[Slot]], virtual_stages: int) -> list[t
     """Run the orders without times and return where they stick.
 
     F waits for F of the virtual stage before, B for its own F and for B of the virtual
-    stage after, W for its own B; each stage keeps its order.
+    stage after, W for its own B; each stage keeps its order. Slots that run as one wait for what any of them needs.
 
     Each is a stage, the position of its first slot that never runs, and the part that this slot waits for.
     """
     done: set[Part] = set()
     waiting: dict[Part, list[int]] = {}
     position = [0] * len(slots)
+    left = [turns(order) for order in slots]
+    blocked: dict[int, tuple[Slot, ...]] = {}
     ready = list(range(len(slots)))
     while ready:
         stage = ready.pop()
         # Each turn ends at a part that is not done; that part wakes the stage up again.
-        for slot in islice(slots[stage], position[stage], None):
-            missing = next((need for need in _needs(slot, virtual_stages) if need not in done), None)
+        for together in chain([blocked.pop(stage, ())], left[stage]):
+            needs = (need for slot in together for need in _needs(slot, virtual_stages))
+            missing = next((need for need in needs if need not in done), None)
             if missing is not None:
                 waiting.setdefault(missing, []).append(stage)
+                blocked[stage] = together
                 break
-            position[stage] += 1
-            for kind in _PARTS[slot.kind]:
-                part = (kind, slot.virtual_stage, slot.microbatch)
-                done.add(part)
-                ready.extend(waiting.pop(part, ()))
+            position[stage] += len(together)
+            for slot in together:
+                for kind in _PARTS[slot.kind]:
+                    part = (kind, slot.virtual_stage, slot.microbatch)
+                    done.add(part)
+                    ready.extend(waiting.pop(part, ()))
     return sorted((stage, position[stage], part) for part, stuck in waiting.items() for stage in stuck)
 
 
@@ -149,7 +154,7 @@ def _check_parts(plan: SchedulePlan, virtual_stages: int, microbatches: int) -> 
 def _check_place(plan: SchedulePlan, slot: Slot, stage: int, virtual_stages: int, microbatches: int) -> None:
     """Raise unless a slot exists for these counts and is on the stage that its placement says."""
     limits = (len(SlotKind), virtual_stages, microbatches, len(plan.placement))
-    if not all(0 <= value < limit for value, limit in zip(slot, limits, strict=True)):
+    if not all(0 <= value < limit for value, limit in zip(slot, limits, strict=False)):
         raise ProgramError(f"plan {plan.name}: {_say(slot)}, copy {slot.copy} on stage {stage} does not exist")
     home = plan.placement[slot.copy][slot.virtual_stage]
     if home != stage:
@@ -162,7 +167,7 @@ def _absent(found: set[Part], virtual_stages: int, microbatches: int) -> Iterato
 
 
 def _needs(slot: Slot, virtual_stages: int) -> tuple[Part, ...]:
-    kind, virtual_stage, microbatch, _ = slot
+    kind, virtual_stage, microbatch, *_ = slot
     if kind == SlotKind.F:
         return ((SlotKind.F, virtual_stage - 1, microbatch),) if virtual_stage else ()
     if kind == SlotKind.W:

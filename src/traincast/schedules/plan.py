@@ -4,7 +4,7 @@ Letters: P stages, V virtual stages per stage, Q = P*V virtual stages in model o
 M microbatches.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -37,6 +37,8 @@ class Slot(NamedTuple):
     """0..M-1."""
     copy: int = 0
     """Copy of the model that runs it (bidirectional schedules have two)."""
+    paired: bool = False
+    """Whether it runs as one with the slot after it: they begin when both can, and both send when they have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,18 @@ class SchedulePlan:
     overlapped_p2p: bool
     """Whether pipeline send/recv is overlapped with compute (interleaved) or blocks it (1F1B)."""
     warnings: tuple[Note, ...] = ()
+
+
+def turns(slots: Sequence[Slot]) -> Iterator[tuple[Slot, ...]]:
+    """Yield the slots of a stage in order, those together that run as one."""
+    together: tuple[Slot, ...] = ()
+    for slot in slots:
+        together += (slot,)
+        if not slot.paired:
+            yield together
+            together = ()
+    if together:
+        yield together
 
 
 Schedule = Callable[[int, int, int], SchedulePlan]
@@ -77,6 +91,11 @@ def require_counts(name: str, stages: int, virtual_per_stage: int, microbatches:
 def looped_placement(stages: int, virtual_per_stage: int) -> tuple[int, ...]:
     """Return the stage of each virtual stage when the model loops over the stages: 0, 1, .., P-1, 0, 1, .. [Q]."""
     return tuple(range(stages)) * virtual_per_stage
+
+
+def folded_placement(stages: int) -> tuple[int, ...]:
+    """Return the stage of each of 2P virtual stages when the model runs down the stages and up again: a V, [Q]."""
+    return (*range(stages), *reversed(range(stages)))
 
 
 def weave(forwards: Sequence[Slot], backwards: Sequence[Slot], warmup: int) -> tuple[Slot, ...]:

@@ -46,7 +46,7 @@ def rank_groups(parallel: Parallel, kinds: Iterable[Group]) -> dict[Group, Group
 
     Data parallel groups span context parallel ranks too: gradients are reduced over both. Source: Megatron-LM,
     megatron/core/parallel_state.py: order ``tp-cp-ep-dp-pp`` for dense and ``etp-ep-edp-pp`` for expert groups; the
-    embedding group is the first and last stage.
+    embedding group is the first and last stage. Copies of the same layers are on stages as far from either end.
     """
     world = parallel.world_size
     tp, cp, dp, pp = parallel.tp, parallel.cp, parallel.dp, parallel.pp
@@ -55,6 +55,7 @@ def rank_groups(parallel: Parallel, kinds: Iterable[Group]) -> dict[Group, Group
     stages = dense.reshape(pp, -1)
     replicas = dense.transpose(0, 3, 1, 2).reshape(-1, dp * cp)
     shards = replicas.reshape(len(replicas), -1, parallel.sharing)
+    mirrored = np.stack([stages, stages[::-1]], axis=-1)[: pp // 2].reshape(-1, 2)
     members: dict[Group, IntArray] = {
         Group.TP: dense.reshape(-1, tp),
         Group.CP: dense.transpose(0, 1, 3, 2).reshape(-1, cp),
@@ -64,6 +65,7 @@ def rank_groups(parallel: Parallel, kinds: Iterable[Group]) -> dict[Group, Group
         Group.EP: expert.transpose(0, 1, 3, 2).reshape(-1, parallel.ep),
         Group.EDP: expert.transpose(0, 2, 3, 1).reshape(-1, parallel.edp),
         Group.EMB: stages[[0, -1]].T if pp > 1 else stages.T,
+        Group.COPY: mirrored if pp % 2 == 0 else dense.reshape(-1, 1),
         Group.MP: dense.transpose(1, 2, 0, 3).reshape(-1, pp * tp),
         Group.WORLD: dense.reshape(1, -1),
         Group.SHARD: shards.reshape(-1, parallel.sharing),

@@ -34,6 +34,7 @@ _SPELLINGS: tuple[tuple[str, Group], ...] = (
     (r"\b(tp|sp)\b|tensor|sequence", Group.TP),
     (r"\bmp\b|model", Group.MP),
     (r"\bshard\b", Group.SHARD),
+    (r"\bcopy\b", Group.COPY),
 )
 """Words of a group's description, the first that fits counts.
 

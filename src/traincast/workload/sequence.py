@@ -6,7 +6,7 @@ stage and microbatch. Messages between stages are pieces too:
 * blocking (1F1B): receive, work, send, one after the other; a send and a following receive with
   the same neighbour are posted together, as Megatron's fused calls do;
 * overlapped (interleaved): a receive is posted before the work that precedes its use, and a
-  send holds nobody back.
+  send holds nobody back. Slots that run as one wait for the messages of both, and send when both are done.
 
 Source: Megatron-LM, megatron/core/pipeline_parallel/schedules.py.
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traincast.schedules.plan import SchedulePlan, Slot, SlotKind
+from traincast.schedules.plan import SchedulePlan, Slot, SlotKind, turns
 from traincast.workload.builder import wait_op
 from traincast.workload.ops import IntArray, Op, OpTable
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
@@ -149,19 +149,19 @@ class SequenceBuilder:
     def _overlapped(self, template: Template, stage: int, slots: list[Slot]) -> list[Piece]:
         pieces: list[Piece] = []
         last = _last_forward(slots)
-        if slots and (first := self._message_of(slots[0], stage, sends=False)):
-            pieces.append(self._message(template, first, Kind.RECV, slots[0], blocking=False))
-        for slot, following in pairwise([*slots, None]):
-            if slot is None:
-                break
-            if message := self._message_of(slot, stage, sends=False):
-                pieces.append(self._wait(message.stream(Kind.RECV), slot))
-            if following is not None and (ahead := self._message_of(following, stage, sends=False)):
-                pieces.append(self._message(template, ahead, Kind.RECV, following, blocking=False))
-            pieces += self._work(template, stage, slot, slot == last)
-            if sent := self._message_of(slot, stage, sends=True):
-                pieces.append(self._message(template, sent, Kind.SEND, slot, blocking=False))
+        for together, following in pairwise([(), *turns(slots), ()]):
+            arriving = [(slot, self._message_of(slot, stage, sends=False)) for slot in together]
+            pieces += [self._wait(each.stream(Kind.RECV), slot) for slot, each in arriving if each]
+            ahead = [(slot, self._message_of(slot, stage, sends=False)) for slot in following]
+            pieces += self._posted(template, ahead, Kind.RECV)
+            pieces += [piece for slot in together for piece in self._work(template, stage, slot, slot == last)]
+            sent = [(slot, self._message_of(slot, stage, sends=True)) for slot in together]
+            pieces += self._posted(template, sent, Kind.SEND)
         return pieces
+
+    def _posted(self, template: Template, messages: list[tuple[Slot, Message | None]], kind: Kind) -> list[Piece]:
+        """Return messages that hold nobody back."""
+        return [self._message(template, each, kind, slot, blocking=False) for slot, each in messages if each]
 
     def _message_of(self, slot: Slot, stage: int, *, sends: bool) -> Message | None:
         """Return the message that a slot sends or receives; it is the same in every microbatch."""

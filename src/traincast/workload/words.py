@@ -52,6 +52,8 @@ class Group(IntEnum):
     """Data parallel ranks that share one copy of sharded state (ZeRO, FSDP), where that is not all of them."""
     REPLICA = 11
     """Data parallel ranks that hold the same share of it (HSDP)."""
+    COPY = 12
+    """Two stages that hold copies of the same layers (DualPipe)."""
 
 
 class Stream(IntEnum):
@@ -82,7 +84,8 @@ class Stream(IntEnum):
     REPLICA = 20
     HOST = 21
     """The host, which launches the kernels of what comes next."""
-    NONE = 22
+    COPY = 22
+    NONE = 23
 
 
 STREAM_OF_GROUP: dict[Group, Stream] = {group: Stream[group.name] for group in Group if group is not Group.NONE}

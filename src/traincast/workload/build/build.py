@@ -85,7 +85,14 @@ class _StepWriter:
     states: tuple[StateExchange, ...] = field(init=False)
     _followed: Residency | None = None
 
+    microbatches: tuple[tuple[int, int], ...] = field(init=False)
+    """First and last microbatch of each copy of the model."""
+
     def __post_init__(self) -> None:
+        passing: dict[int, set[int]] = {}
+        for slot in self.plan.slots[0]:
+            passing.setdefault(slot.copy, set()).add(slot.microbatch)
+        self.microbatches = tuple((min(each), max(each)) for _, each in sorted(passing.items()))
         self.states = tuple(StateExchange(self.job, stage.weights()) for stage in self.stages)
 
     def write(self) -> None:
@@ -113,11 +120,14 @@ class _StepWriter:
         usual = self._segment(forward_rows(self.emit, stage, []))
         if not (self._gathers_updated and self.job.overlap_param_gather):
             return [usual] * count
-        own = self._of_rank(self.plan.placement[0][stage.index])
-        position = own.index(stage.index)
-        following = self.states[own[position + 1]].gathered() if position + 1 < len(own) else []
-        gather = Gather(following, begins=position == 0, own=gathered)
-        return [self._segment(forward_rows(self.emit, stage, [], gather))] + [usual] * (count - 1)
+        segments = [usual] * count
+        for placement_Q, (first, _) in zip(self.plan.placement, self.microbatches, strict=False):
+            own = self._of_rank(placement_Q[stage.index])
+            position = own.index(stage.index)
+            following = self.states[own[position + 1]].gathered() if position + 1 < len(own) else []
+            gather = Gather(following, begins=position == 0, own=gathered)
+            segments[first] = self._segment(forward_rows(self.emit, stage, [], gather))
+        return segments
 
     def _backward(self, stage: StageWork) -> list[int]:
         """Return the segment of each microbatch: the last may reduce its gradients beside its work."""
@@ -129,7 +139,10 @@ class _StepWriter:
         usual = self._segment(backward_rows(self.emit, stage, [], every))
         if self.job.zero < 2 and not self.job.overlap_grad_reduce:
             return [usual] * count
-        return [usual] * (count - 1) + [self._segment(backward_rows(self.emit, stage, [], state.all_reduced()))]
+        segments = [usual] * count
+        for _, last in self.microbatches:
+            segments[last] = self._segment(backward_rows(self.emit, stage, [], state.all_reduced()))
+        return segments
 
     def _fully_sharded_backward(self, stage: StageWork, state: StateExchange) -> list[int]:
         """Return the segment of each microbatch with sharded parameters: which gather, and which reduce gradients."""
@@ -169,7 +182,9 @@ class _StepWriter:
         return self.job.zero in (1, 2)
 
     def _of_rank(self, stage: int) -> list[int]:
-        return [index for index, holder in enumerate(self.plan.placement[0]) if holder == stage]
+        """Return the virtual stages of all copies on a stage, in model order: microbatches reach them in that order."""
+        held = ({q for q, holder in enumerate(placement_Q) if holder == stage} for placement_Q in self.plan.placement)
+        return sorted(set().union(*held))
 
     def _start_rows(self, stage: int) -> Rows:
         """Return what precedes the first forward pass: the host's work, and the gather of its parameters.
@@ -195,7 +210,7 @@ class _StepWriter:
             ends_Q = self._residency().ends_rank_Q
             late = [index for index in own if ends_Q[index]]
         rows += emit.all([each for index in late for each in reduced[index]])
-        rows += self._tied(stage)
+        rows += emit.all([each for index in own for each in self._copied(index)]) + self._tied(stage)
         if job.parallel.world_size > 1:
             rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, _NORM_BYTES))
         updated = sum(self.states[index].updated() for index in own)
@@ -204,15 +219,25 @@ class _StepWriter:
             rows += emit.all([each for index in own for each in self.states[index].gathered()])
         return rows
 
+    def _copied(self, index: int) -> list[Exchange]:
+        """Return the sum of a virtual stage's gradients over the copies of the model, as far as its rank updates it.
+
+        Source: deepseek-ai/DualPipe, README: every rank has the parameters of two stages, each of them on two ranks.
+        """
+        if len(self.plan.placement) == 1:
+            return []
+        return self.states[index].over_copies()
+
     def _tied(self, stage: int) -> Rows:
-        """Return the sum of an embedding's gradients over the first and last stage, where both have its table.
+        """Return the sum of an embedding's gradients over the first and last stage, where each has its table alone.
 
         That is where the LM head is the embedding, or there are MTP layers. Source: Megatron-LM,
         megatron/core/distributed/finalize_model_grads.py (_allreduce_word_embedding_grads).
         """
-        pp, model = self.job.parallel.pp, self.job.model
+        model = self.job.model
         tied = (model.tied_embeddings or model.mtp_layers) and self.job.task != "lora"
-        if not tied or pp == 1 or stage not in (0, pp - 1):
+        first, last = self.plan.placement[0][0], self.plan.placement[0][-1]
+        if not tied or first == last or stage not in (first, last) or len(self.plan.placement) > 1:
             return []
         elements = ceil_div(self.job.padded_vocab, self.job.parallel.tp) * model.hidden
         size = elements * self.job.framework.grad_reduce_bytes

@@ -77,6 +77,11 @@ class StateExchange:
             found.append(Exchange(Group.EDP, operation, expert_bytes))
         return found
 
+    def over_copies(self) -> list[Exchange]:
+        """Return the sum over the copies of the model: of the parameters that the rank updates."""
+        size = self.updated() * self.job.framework.grad_reduce_bytes
+        return [Exchange(Group.COPY, Operation.ALL_REDUCE, size)] if size else []
+
     def all_reduced(self) -> list[Exchange]:
         """Return the reductions and then the sums."""
         return [*self.reduced(), *self.summed()]

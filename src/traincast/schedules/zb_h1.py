@@ -1,0 +1,43 @@
+"""ZB-H1: 1F1B whose weight gradients fill the bubbles, in the memory of 1F1B."""
+
+from traincast.errors import InfeasibleError
+from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, looped_placement, require_counts
+
+
+@SCHEDULES.register("zb_h1")
+def zb_h1(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
+    """Plan ZB-H1 with overlapped p2p; any M runs.
+
+    Forwards and input gradients keep the order of 1F1B. The weight gradient of a microbatch on stage s comes s input
+    gradients after its own, so that every stage holds at most P microbatches, as the first one of 1F1B does. With
+    M >= P stages whose forward, input and weight gradients take f, b and w, ``f = b = w``, idle for
+    ``(P - 1)(f + b - w)``; 1F1B's do for ``(P - 1)(f + b + w)``.
+
+    Raises
+    ------
+    InfeasibleError
+        If V > 1.
+
+    Notes
+    -----
+    Source: Qi et al. 2023, arXiv:2401.10241, section 2.2 and table 1.
+    """
+    require_counts("zb_h1", stages, virtual_per_stage, microbatches)
+    if virtual_per_stage > 1:
+        text = f"schedule zb_h1 runs one virtual stage per stage, not vpp {virtual_per_stage}; use schedule zb_v"
+        raise InfeasibleError(text)
+    slots = tuple(_order(stage, stages - stage - 1, microbatches) for stage in range(stages))
+    return SchedulePlan(name="zb_h1", placement=(looped_placement(stages, 1),), slots=slots, overlapped_p2p=True)
+
+
+def _order(stage: int, warmup: int, microbatches: int) -> tuple[Slot, ...]:
+    """Return the order of a stage: `warmup` forwards, then a forward, an input and a weight gradient in turn."""
+    order = [Slot(SlotKind.F, stage, microbatch) for microbatch in range(min(warmup, microbatches))]
+    for turn in range(microbatches + stage):
+        if turn + warmup < microbatches:
+            order.append(Slot(SlotKind.F, stage, turn + warmup))
+        if turn < microbatches:
+            order.append(Slot(SlotKind.B, stage, turn))
+        if turn >= stage:
+            order.append(Slot(SlotKind.W, stage, turn - stage))
+    return tuple(order)
