@@ -59,3 +59,12 @@ def test_experts_cast_the_copies_that_they_are_sent_and_what_they_make_of_them()
     for name in ("forward", "input gradient"):
         assert found[name]["cast", (4096 * 8 * 7168,), "fp8_block"] == 1
         assert found[name]["cast", (4096 * 8 * 2048,), "fp8_block"] == 2
+
+
+def test_a_shared_expert_casts_what_it_reads_and_what_it_makes_of_it():
+    """Hidden states of 7,168 for attention's narrow projections and for the shared expert, whose second GEMM reads its
+    2,048 activations of each of 4,096 tokens."""
+    found = product.kernels(case_of("deepseek-v3", "alone"), precision="fp8_block")
+    for name in ("forward", "input gradient"):
+        assert found[name]["cast", (4096 * 7168,), "fp8_block"] == 2
+        assert found[name]["cast", (4096 * 2048,), "fp8_block"] == 1

@@ -8,8 +8,9 @@ import pytest
 from job_parts import job_of
 from traincast.estimate.memory.states import rank_parameters
 from traincast.job.job import rank_share
+from traincast.model.blocks.experts import MoeMlp
 from traincast.model.blocks.share import Execution, Share
-from traincast.model.counts import parameters
+from traincast.model.counts import layer_parameters, parameters
 from traincast.model.load import load_model, model_names
 from traincast.model.numbers import Number
 from traincast.model.structure import FIRST_BLOCKS, RankParts, last_blocks, layer_kinds, mtp_layer, parts_of
@@ -159,3 +160,34 @@ def test_work_of_a_rank_is_a_share_of_the_model(name):
     for one, part in zip(all_parts(whole), all_parts(split), strict=True):
         assert part.flops == pytest.approx(one.flops / 2, rel=1e-12), one.name
         assert one.elements / 2 <= part.elements <= one.elements, one.name
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_microbatch_of_three_sequences_has_three_times_the_flops(name):
+    """Experts apart, whose copies are rounded; attention meets the keys of its own sequence only."""
+    model = load_model(name)
+    one, three = (all_parts(Share(model=model, seq_length=1000, micro_batch=count)) for count in (1, 3))
+    for alone, together in zip(one, three, strict=True):
+        assert together.flops == pytest.approx(3 * alone.flops, rel=1e-3), alone.name
+        assert sum(kernel.flops for kernel in together.kernels) == 3 * sum(kernel.flops for kernel in alone.kernels)
+
+
+@pytest.mark.parametrize(("capacity", "kept"), [(None, 1.0), (1.25, 1.0), (1.0, 1.0), (0.5, 0.5)])
+def test_tokens_beyond_the_capacity_of_experts_are_dropped(capacity, kept):
+    """Of 4,096 tokens a rank of two routes 2,048 to two experts each; below the mean, the rest of them is dropped.
+
+    Source: Fedus et al. 2021, arXiv 2101.03961, section 2.2 (capacity = tokens per expert x capacity factor).
+    """
+    model = load_model("mixtral-8x7b")
+    experts = replace(model.experts, capacity_factor=capacity)
+    share = Share(model=replace(model, experts=experts), seq_length=4096, tp=2)
+    assert MoeMlp(experts).copies(share) == 2048 * 2 * kept
+
+
+def test_shared_experts_have_the_biases_of_the_model():
+    """Qwen1.5-MoE's shared experts are 5,632 wide: biases of gate and up, of the output, and a gate's weights."""
+    plain = load_model("qwen1.5-moe-a2.7b")
+    biased = replace(plain, linear_bias=True)
+    counted = [layer_parameters(model, 0).shared_experts for model in (plain, biased)]
+    assert counted[0] == 3 * 5632 * 2048 + 2048
+    assert counted[1] - counted[0] == 2 * 5632 + 2048

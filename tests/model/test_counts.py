@@ -207,6 +207,9 @@ def test_latent_attention_by_hand():
     assert flops.attention_core == 2 * 2 * (5 + 4) * 4
     direct = replace(model, attention=replace(attention, latent=replace(latent, q_rank=None)))
     assert matrices(direct) == {(10, 10), (10, 7), (5, 14), (8, 10)}
+    # attention_bias of DeepSeek (Transformers, modeling_deepseek_v3.py): of q_a_proj and kv_a_proj_with_mqa.
+    biased = replace(model, attention=replace(attention, qkv_bias=True))
+    assert layer_parameters(biased, 0).attention == weights + 6 + 5 + 6 + (5 + 2)
 
 
 def test_experts_by_hand():
@@ -246,6 +249,10 @@ def test_norms_and_biases_by_hand():
     assert layer.norms == 4 * 20
     counts = parameters(model)
     assert (counts.positions, counts.final_norm, counts.other, counts.head) == (30, 20, 11, 70)
+    # A token is multiplied with all but what is looked up: positions, and the embedding unless it is the LM head.
+    assert counts.computed == counts.total - 30 - 70
+    tied = parameters(replace(model, tied_embeddings=True))
+    assert (tied.total, tied.computed) == (counts.total - 70, counts.total - 70 - 30)
 
 
 def test_what_is_not_there_is_an_error():

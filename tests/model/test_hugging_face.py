@@ -312,8 +312,55 @@ def test_an_unknown_type_with_the_keys_of_llama_is_read_and_said(write):
     assert parameters(load_model(write(known))) == parameters(load_model("deepseek-v3"))
     sparse = {**CONFIGS["qwen3-30b-a3b"], "model_type": "qwen9_moe"}
     assert load_model(write(sparse)).experts == load_model("qwen3-30b-a3b").experts
+    local = {**CONFIGS["mixtral-8x7b"], "model_type": "mixtral9"}
+    assert parameters(load_model(write(local))) == parameters(load_model("mixtral-8x7b"))
     without = {key: value for key, value in LLAMA.items() if key != "model_type"}
     assert "there is no model_type" in load_model(write(without)).notes[0].text
+
+
+@pytest.mark.parametrize(
+    ("changes", "positions"),
+    [
+        ({}, 2048),
+        ({"attn_config": {}}, 2048),
+        ({"attn_config": {"alibi": True}}, 0),
+        ({"attn_config": {"rope": True}}, 0),
+        ({"learned_pos_emb": False}, 0),
+    ],
+)
+def test_positions_of_mpt_are_learned_unless_it_has_others(write, changes, positions):
+    """Source: Transformers, modeling_mpt.py and configuration_mpt.py; llm-foundry, configuration_mpt.py."""
+    assert load_model(write(CONFIGS["mpt-7b"] | changes)).learned_positions == positions
+
+
+def test_key_value_heads_of_mpt(write):
+    for attention, heads in (({"attn_type": "multiquery_attention"}, 1), ({"kv_n_heads": 8}, 8), ({}, 32)):
+        assert load_model(write(CONFIGS["mpt-7b"] | {"attn_config": attention})).attention.kv_heads == heads
+
+
+@pytest.mark.parametrize(
+    ("changes", "heads", "norms"),
+    [
+        ({}, 1, 1),
+        # tiiuae/falcon-rw-1b has neither: a norm before attention and one before the MLP, and heads of their own.
+        ({"multi_query": False, "parallel_attn": False}, 71, 2),
+        ({"new_decoder_architecture": True, "num_kv_heads": 8, "num_attention_heads": 64, "hidden_size": 4096}, 8, 2),
+        ({"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, 71, 1),
+    ],
+)
+def test_norms_and_heads_of_falcon(write, changes, heads, norms):
+    """Source: Transformers, modeling_falcon.py (FalconDecoderLayer, FalconAttention)."""
+    model = load_model(write(CONFIGS["falcon-7b"] | changes))
+    assert (model.attention.kv_heads, model.norms_per_layer) == (heads, norms)
+
+
+def test_deepseek_without_experts_is_dense(write):
+    """Source: modeling_deepseek.py: the MoE layer is taken where n_routed_experts is not None."""
+    for config in (
+        CONFIGS["deepseek-v2-lite"] | {"n_routed_experts": None},
+        {key: value for key, value in CONFIGS["deepseek-v2-lite"].items() if "expert" not in key},
+    ):
+        assert load_model(write(config)).experts is None
 
 
 def test_windows_by_layer(write):
@@ -470,6 +517,7 @@ def test_the_language_model_of_a_known_family_is_read_as_that_family(tmp_path, k
         ("Llama-Nemotron", {"model_type": "nemotron-nas", "block_configs": [{"attention": {}}]}),
         ("MiMo-V2", {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 1, 1]}),
         ("an output gate", {"model_type": "afmoe", "attn_output_gate": True}),
+        ("one indexer head", {"model_type": "unseen", "index_n_heads": 1}),
     ],
 )
 def test_a_model_of_other_layers_is_refused_and_not_read_as_a_transformer(write, name, keys):

@@ -117,6 +117,9 @@ def test_a_file_may_stand_alone(write):
     latent = Latent(q_rank=None, kv_rank=8, rope_head_dim=4, nope_head_dim=12, v_head_dim=16)
     assert model.attention == Attention(heads=4, kv_heads=4, head_dim=16, latent=latent)
     assert model.experts == Experts(experts=4, topk=2, ffn_hidden=32, capacity_factor=1.25)
+    assert load_model(write(text.replace("1.25", "0.5"))).experts.capacity_factor == 0.5
+    one = load_model(write(COMPLETE.replace("heads = 4", "heads = 1")))
+    assert one.attention == Attention(heads=1, kv_heads=1, head_dim=64)
 
 
 @pytest.mark.parametrize(
