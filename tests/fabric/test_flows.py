@@ -152,6 +152,18 @@ def test_finish_times_refuse_unknown_links_and_rates_of_nothing():
         finish_times(np.array([[0]]), np.ones(1), np.zeros(1))
 
 
+@pytest.mark.parametrize("numba", [True, False])
+def test_numba_is_loaded_where_it_pays(monkeypatch, numba):
+    pytest.importorskip("numba")
+    solved = []
+    monkeypatch.setattr(flows, "find_spec", lambda _: numba)
+    monkeypatch.setattr(flows, "_fill", lambda *_: solved.append("reference"))
+    monkeypatch.setattr("traincast.fabric.flows_kernel.fill", lambda *_: solved.append("kernel"))
+    for engine, hops in (("auto", -1), ("auto", 0), ("reference", 0)):
+        rates(np.zeros((flows.KERNEL_FROM_HOPS + hops, 1), dtype=int), np.ones(1), engine=engine)
+    assert solved == ["reference", "kernel" if numba else "reference", "reference"]
+
+
 def test_without_numba_the_reference_runs(monkeypatch):
     monkeypatch.setattr(flows, "find_spec", lambda _: None)
     routes = np.zeros((flows.KERNEL_FROM_HOPS, 1), dtype=int)

@@ -207,6 +207,7 @@ def test_a_flow_to_itself_crosses_nothing():
 
 
 def test_nodes_are_filled_up_and_small_worlds_work():
+    assert build("torus", dims=(8, 4, 4)).gpus_per_node == 1
     assert build("fat-tree", world=9, nodes_per_leaf=2).network.gpus == 16
     for kind, numbers in SPECS.items():
         assert build(kind, world=1, **numbers).network.gpus >= 1

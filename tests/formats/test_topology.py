@@ -165,7 +165,9 @@ def test_a_gpu_without_a_nic_is_reported_and_refused(tmp_path):
     assert (oddity.code, "from GPU 5;" in oddity.text) == ("gpu-cut-off", True)
     with pytest.raises(ConfigError, match="no link that leads from GPU 5 out of its node"):
         build(path)
-    assert build(path, world=5).network.gpus == 32, "a world that ends before it does not need it"
+    whole = build(path, world=5)
+    assert whole.network.gpus == 32, "a world that ends before it does not need it"
+    assert whole.port_bytes_per_s == 50e9, "what the others get"
     assert api.inspect(simai(tmp_path / "whole.txt")).oddities == ()
     # A switch of the node with links of its own leads out, too.
     lines = without_nic(simai(tmp_path / "switched.txt"), 5).read_text().splitlines()

@@ -72,6 +72,22 @@ def test_a_recomputed_layer_has_all_its_tensors_again(layers):
     assert found["passing activations"] == 2 * HIDDEN + 2 * 3 * 8192 * 28672 + everything - 2 * HIDDEN
 
 
+def test_what_a_module_recomputes_is_there_again_beside_its_gradients():
+    plain = of(LLAMA, 2, gpus=2, pp=2)
+    found = of(LLAMA, 2, gpus=2, pp=2, recompute="selective", recompute_modules=("mlp",))
+    kept = [sum(size for name, size in each.items() if name in product.saved(LLAMA)) for each in (plain, found)]
+    assert found["passing activations"] - plain["passing activations"] == kept[0] - kept[1] > 0
+
+
+def test_of_layers_that_are_recomputed_whole_the_largest_passes():
+    """A stage of a dense layer and one with experts, in DeepSeek-V3: that with experts has more to keep."""
+    fields = {"gpus": 2, "pp": 2, "recompute": "full"}
+    dense, experts = (of(case_of("deepseek-v3", name), 2, **fields) for name in ("dense alone", "alone"))
+    both = of(case_of("deepseek-v3", "alone"), 3, mixed=True, **fields)
+    assert both["layer inputs"] == 2 * experts["layer inputs"]
+    assert both["passing activations"] == experts["passing activations"] > dense["passing activations"]
+
+
 @pytest.mark.parametrize(
     ("case", "forward"),
     [
@@ -109,6 +125,10 @@ def test_logits(framework, logit_bytes, padded):
     found = of(LLAMA, framework=framework)
     assert found["logits"] == 4 * 8192 * padded
     assert found["logits"] + found["passing activations"] == max(logit_bytes * 8192 * padded, 4 * LOGITS + 2 * HIDDEN)
+    if framework == "megatron-core-2024":
+        # In full precision the logits' gradient, made from the softmax that is kept, has 4 bytes.
+        whole = of(LLAMA, framework=framework, precision="fp32")
+        assert (whole["logits"], whole["passing activations"]) == (4 * LOGITS, 4 * LOGITS)
 
 
 def test_head_inputs_and_logits_are_divided():

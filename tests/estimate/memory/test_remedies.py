@@ -25,6 +25,15 @@ JOBS = {
             "pp 4": {"pp": 4},
         },
     ),
+    "sequence parallelism turned off": (
+        "llama3-8b",
+        {"gpus": 8, "tp": 2, "zero": 3, "sequence_parallel": False},
+        {
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute full": {"recompute": "full"},
+            "tp 4": {"tp": 4},
+        },
+    ),
     "one stage, nothing sharded": (
         "llama3-8b",
         {"gpus": 16, "tp": 2, "zero": 0},
@@ -223,10 +232,19 @@ def test_experts_that_are_not_split_may_have_a_width_that_more_tensor_parallelis
     assert "tp 4" not in remedies_of(narrow, gpus=8, tp=2, etp=2)
 
 
+def test_tensor_parallel_ranks_have_whole_shares_of_a_sequence():
+    """1,020 tokens over 2 context parallel ranks are 510, of which two tensor parallel ranks have 255, and four not."""
+    for length, proposed in ((1020, False), (1024, True)):
+        assert ("tp 4" in remedies_of(TINY, gpus=8, tp=2, cp=2, seq_length=length)) is proposed
+
+
 def test_stages_are_doubled_while_each_has_a_layer_and_a_microbatch():
     eight = {"gpus": 8, "global_batch": 8}
     assert "pp 8" in remedies_of(TINY, pp=4, **eight)
     assert "pp 8" not in remedies_of(replace(TINY, layers=7), pp=4, **eight)
+    # Of two virtual stages each, eight stages need sixteen layers.
+    for layers, proposed in ((16, True), (8, False)):
+        assert ("pp 8" in remedies_of(replace(TINY, layers=layers), pp=4, vpp=2, **eight)) is proposed
     # Half the replicas have twice the microbatches each.
     assert "pp 8" in remedies_of(TINY, gpus=8, pp=4, global_batch=8)
     assert "pp 8" not in remedies_of(TINY, gpus=8, pp=4, global_batch=6)

@@ -137,5 +137,5 @@ def _gib(size_bytes: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """Write a chance for people; none is certain."""
-    return f"{min(max(100 * share, 1), 99):.0f} %"
+    """Write a chance for people; nothing is certain."""
+    return f"{min(100 * share, 99):.0f} %"

@@ -47,10 +47,9 @@ def _changes(job: Job, gpus_per_node: int) -> Iterator[tuple[str, Job]]:
     for zero in range(job.zero + 1, 4):
         if replicas > 1 and (zero < 2 or parallel.pp == 1):
             yield f"zero {zero}", replace(job, zero=zero, shard=job.shard if job.zero else replicas)
-    if job.micro_batch > 1:
-        with suppress(TraincastError):
-            more = replace(parallel, microbatches=parallel.microbatches * job.micro_batch)
-            yield "micro batch 1", replace(job, micro_batch=1, parallel=more)
+    with suppress(TraincastError):
+        more = replace(parallel, microbatches=parallel.microbatches * job.micro_batch)
+        yield "micro batch 1", replace(job, micro_batch=1, parallel=more)
     yield from _other_degrees(job, gpus_per_node)
 
 
@@ -108,7 +107,7 @@ def _more_tensor(job: Job, gpus_per_node: int) -> Job | None:
 def _more_stages(job: Job) -> Job | None:
     """Return the job with twice the stages, which it must have the layers and the microbatches to fill."""
     parallel, pp = job.parallel, 2 * job.parallel.pp
-    if job.model.layers < pp * parallel.vpp or 2 * parallel.microbatches < pp or job.zero > 1:
+    if 2 * parallel.microbatches < pp or job.zero > 1:
         return None
     changed = replace(_half(job, pp=pp), schedule="1f1b" if parallel.pp == 1 else job.schedule)
     return replace(changed, layers_Q=_split(changed))

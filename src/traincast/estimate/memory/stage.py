@@ -143,7 +143,7 @@ def _chunk(model: LayerModel, virtual_stage: int, saved: float) -> ChunkBytes:
     forward = max((layer.forward for layer in layers), default=0.0)
     backward = max(_groups_again(layers[:again], job.recompute_group), default=0.0)
     # The backward pass of other layers adds gradients, and what their modules recompute.
-    backward = max(backward, *(layer.backward + layer.recomputed for layer in layers[again:]), 0.0)
+    backward = max((backward, *(layer.backward + layer.recomputed for layer in layers[again:])))
     if virtual_stage == len(job.layers_Q) - 1:
         logits = float(model.share.tokens * model.share.table_rows)
         forward = max(forward, policy.logit_bytes * logits - policy.saved_logit_bytes * logits)

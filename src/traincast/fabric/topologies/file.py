@@ -139,7 +139,7 @@ class _ShortestPaths:
             network=network,
             out_VK=_grouped(source, np.arange(len(source)), len(network.tier_V)),
             at_WA=_grouped(target[last], source[last] - gpus, gpus),
-            hops_SS=_hops(source[between] - gpus, target[between] - gpus, len(network.tier_V) - gpus),
+            hops_SS=_hops(source[between] - gpus, target[between] - gpus, switches),
         )
 
     def route(self, source: IntArray, target: IntArray, entropy: UintArray) -> IntArray:
