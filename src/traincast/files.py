@@ -6,7 +6,6 @@ file that expands to gigabytes or a document of a million nested tables is refus
 
 import csv
 import errno
-import gzip
 import hashlib
 import io
 import json
@@ -16,9 +15,10 @@ import re
 import stat
 import tomllib
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,9 @@ from traincast.units import format_size
 
 MOST_BYTES = 2**28
 """Largest workload, trace or result; those that are known have some megabytes."""
+
+MOST_TRACE_BYTES = 2**37
+"""Largest trace that is read in pieces, and the most that it expands to."""
 
 MOST_DOCUMENT_BYTES = 4 * 2**20
 """Largest TOML or JSON document that describes something; the longest config.json known has 0.1 MB."""
@@ -73,17 +76,25 @@ def read_head(path: Path, count: int, most: int = MOST_BYTES) -> bytes:
     FormatError
         If it cannot be opened or read, is no regular file, or is larger than `most` bytes.
     """
+    try:
+        with os.fdopen(_opened(path, most), "rb") as stream:
+            # What looks like a file may still not give its bytes: /proc/self/mem, a disk that fails.
+            return stream.read(count)
+    except OSError as error:
+        raise FormatError(f"cannot be read: {_reason(error)}", str(path)) from None
+
+
+def _opened(path: Path, most: int) -> int:
+    """Return the handle of a regular file of at most so many bytes (errors as `read_head`)."""
     shown = str(path)
     try:
         # Without O_NONBLOCK the opening of a pipe waits for somebody who writes to it.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        with os.fdopen(_regular(handle, shown, most), "rb") as stream:
-            # What looks like a file may still not give its bytes: /proc/self/mem, a disk that fails.
-            return stream.read(count)
     except OSError as error:
         raise FormatError(f"cannot be read: {_reason(error)}", shown) from None
     except ValueError as error:
         raise FormatError(f"cannot be read: {error}", shown) from None
+    return _regular(handle, shown, most)
 
 
 def _regular(handle: int, shown: str, most: int) -> int:
@@ -137,23 +148,55 @@ def unpacked(data: bytes, shown: str, most: int = MOST_BYTES) -> bytes:
     """
     if not data.startswith(_GZIP):
         return data
-    found: list[bytes] = []
-    size = 0
+    return b"".join(_inflated([data], shown, most))
+
+
+def chunks_of(path: Path, size: int, most: int = MOST_TRACE_BYTES) -> Iterator[bytes]:
+    """Yield the content of a regular file in pieces of about a size, so that it is never in memory as a whole.
+
+    That of a gzip file comes unpacked.
+
+    Raises
+    ------
+    FormatError
+        If it cannot be read, is larger than `most` bytes or expands to more, or is a damaged gzip file.
+    """
+    chunks = _chunks(path, size, most)
+    head = next(chunks, b"")
+    yield from _inflated(chain([head], chunks), str(path), most) if head.startswith(_GZIP) else chain([head], chunks)
+
+
+def _chunks(path: Path, size: int, most: int) -> Iterator[bytes]:
+    """Yield the bytes of a regular file in pieces of a size (errors as `read_head`)."""
     try:
-        while data:
-            inner = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-            while not inner.eof:
+        with os.fdopen(_opened(path, most), "rb") as stream:
+            while chunk := stream.read(size):
+                yield chunk
+    except OSError as error:
+        raise FormatError(f"cannot be read: {_reason(error)}", str(path)) from None
+
+
+def _inflated(chunks: Iterable[bytes], shown: str, most: int) -> Iterator[bytes]:
+    """Yield what the pieces of a gzip file hold (errors as `unpacked`)."""
+    inner, size = None, 0
+    try:
+        for chunk in chunks:
+            # Zeros may fill up what follows a member.
+            data = chunk if inner else chunk.lstrip(b"\0")
+            while data:
+                inner = inner or zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
                 piece = inner.decompress(data, _CHUNK)
-                data = inner.unconsumed_tail if not inner.eof else inner.unused_data.lstrip(b"\0")
+                data = inner.unconsumed_tail
+                if inner.eof:
+                    data, inner = inner.unused_data.lstrip(b"\0"), None
                 size += len(piece)
                 if size > most:
                     raise FormatError(f"expands to more than {format_size(most)}, the limit", shown)
-                if not piece and not data and not inner.eof:
-                    raise EOFError("it ends too early")
-                found.append(piece)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                yield piece
+    except zlib.error as error:
         raise FormatError(f"is no whole gzip file: {error}", shown) from None
-    return b"".join(found)
+    if inner:
+        raise FormatError("is no whole gzip file: it ends too early", shown)
 
 
 def unpacked_head(data: bytes, most: int) -> bytes:
@@ -165,7 +208,7 @@ def unpacked_head(data: bytes, most: int) -> bytes:
         return data
     try:
         return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, most)
-    except (zlib.error, gzip.BadGzipFile):
+    except zlib.error:
         return b""
 
 
@@ -267,8 +310,10 @@ def input_of(path: str | Path, form: str, data: bytes | None = None) -> InputFil
     FormatError
         If it cannot be read, is no regular file or too large.
     """
-    read = read_bytes(Path(path)) if data is None else data
-    return InputFile(str(path), form, hashlib.sha256(read).hexdigest())
+    digest = hashlib.sha256()
+    for chunk in _chunks(Path(path), _CHUNK, MOST_TRACE_BYTES) if data is None else (data,):
+        digest.update(chunk)
+    return InputFile(str(path), form, digest.hexdigest())
 
 
 def named_file(name: str, known: Iterable[str], form: str) -> tuple[InputFile, ...]:

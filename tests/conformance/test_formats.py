@@ -126,6 +126,11 @@ def test_what_is_read_is_a_sound_workload(form, path):
     files = expand_inputs([path])
     assert [each.path for each in workload.inputs] == [str(file) for file in files]
     assert all(each.format == form.name for each in workload.inputs)
+    for note in (*workload.assumptions, *workload.warnings):
+        assert note.code and note.text.strip() == note.text and "\n" not in note.text, note
+    if workload.program is not None:
+        _check_recorded(workload, files)
+        return
     # Who points at what.
     for rows in workload.segments:
         assert len(rows) and rows.min() >= 0 and rows.max() < len(ops)
@@ -159,9 +164,27 @@ def test_what_is_read_is_a_sound_workload(form, path):
         if Provenance(ops.provenance_T[row]) is Provenance.FILE:
             assert known and ops.line_T[row] >= (0 if path.suffix == ".json" else 1), case
             assert 0 <= ops.file_T[row] < len(files), case
-    for note in (*workload.assumptions, *workload.warnings):
-        assert note.code and note.text.strip() == note.text and "\n" not in note.text, note
     expanded(workload)  # Whoever meets in it can meet.
+
+
+def _check_recorded(workload, files):
+    """Check a workload whose operations were recorded one by one: who points at what, and when it ran."""
+    program, timeline = workload.program, workload.timeline
+    count = len(program)
+    assert count and 0 <= program.row_N.min() <= program.row_N.max() < len(workload.ops)
+    assert not workload.segments and not workload.templates
+    for ends in (program.edge_src_E, program.edge_dst_E):
+        assert not len(ends) or 0 <= ends.min() <= ends.max() < count
+    assert -1 <= program.group_N.min() <= program.group_N.max() < len(program.groups)
+    assert program.op_ptr_R1[0] == 0 and program.op_ptr_R1[-1] == count
+    assert ((program.recorded.file_N >= 0) & (program.recorded.file_N < len(files))).all()
+    communicates_N = program.group_N >= 0
+    sized_N = workload.ops.size_bytes_T[program.row_N] >= 0
+    operators_N = np.array([calls is not None for calls in workload.ops.calls_T])[program.row_N]
+    assert (~np.isnan(program.known_s_N) | (communicates_N & sized_N) | operators_N).all()
+    if timeline is not None:
+        assert (timeline.ready_s_N <= timeline.start_s_N).all() and (timeline.start_s_N <= timeline.end_s_N).all()
+        assert timeline.step_s == workload.measured.step_s
 
 
 @pytest.mark.parametrize(("form", "path"), **_named([run for run in WORKLOADS if run in SMALL]))
@@ -236,7 +259,7 @@ def _damages(data: bytes):
                 yield f"{word[0]!r} of line {place + 1} is {what!r}", b"\n".join([*before, changed, *after])
 
 
-_PLACED = re.compile(r"entry \[\d+\]|column \w+|the list '\w+'|the object |at byte \d+|the file is empty")
+_PLACED = re.compile(r"entry \[\d+\]|column \w+|the list '\w+'|the object |at byte \d+|event \d+|the file is empty")
 """How a message speaks of a place that is no line: an entry or column of JSON, a list, what is missing as a whole."""
 
 

@@ -329,6 +329,9 @@ _READ_OPTIONS = (
         help="Times of a trace's communication: as measured, or from the model (default: by kind of trace).",
     ),
     click.option(
+        "--step", type=in_range("step", 0), metavar="N", help="Step to take of a profiler trace: its ProfilerStep#N."
+    ),
+    click.option(
         "--expert-imbalance",
         type=in_range("expert_imbalance", 1),
         metavar="X",

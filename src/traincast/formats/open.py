@@ -8,7 +8,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from traincast.errors import ConfigError, FormatError
-from traincast.files import LOADS, input_of, read_head, unpacked_head
+from traincast.files import LOADS, MOST_TRACE_BYTES, input_of, read_head, unpacked_head
 from traincast.formats.contract import FORMATS, FileKind, Format
 from traincast.job.flags import flag_of
 from traincast.job.options import LayoutOptions
@@ -63,7 +63,8 @@ def identify(path: Path, given: Sequence[Path] = ()) -> FileKind:
         If the file cannot be read, or no kind knows it; the message lists what was tried, and says how to leave
         out a file in one of the folders.
     """
-    head = unpacked_head(read_head(path, _HEAD_BYTES), _HEAD_BYTES).decode("utf-8-sig", errors="replace")
+    data = unpacked_head(read_head(path, _HEAD_BYTES, MOST_TRACE_BYTES), _HEAD_BYTES)
+    head = data.decode("utf-8-sig", errors="replace")
     if not head.strip("\0 \t\r\n"):
         raise FormatError(f"the file is empty{_advice(path, given)}", str(path), 1)
     tried = [(kind.looks_like(head), kind) for kind in FORMATS.entries()]

@@ -75,12 +75,14 @@ class LayoutOptions:
     """Type of the elements that a file counts its sizes in (`traincast.job.dtypes`)."""
     forward_only: bool = False
     """Leave out the backward pass and the gradient reductions."""
+    step: int | None = None
+    """Number of the step to take of a trace of several; None takes a steady one."""
 
     def __post_init__(self) -> None:
         """Refuse degrees below one, unknown types, and a block that is not two names."""
         degrees = ("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "layers", "expert_imbalance")
         check_given(self, degrees, least=1)
-        check_given(self, ("pp_message_bytes",))
+        check_given(self, ("pp_message_bytes", "step"))
         _spell(self, "comm", COMM_SOURCES)
         _spell(self, "stage_roles", [role.value for role in StageRoles])
         if self.expert_loads is not None:

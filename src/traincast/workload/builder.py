@@ -89,6 +89,35 @@ def compute_op(
     return _op(Kind.COMPUTE, name, phase, duration_s, place, assumed=assumed, **further)
 
 
+def copy_op(
+    name: str,
+    phase: Phase,
+    duration_s: float | None = None,
+    *,
+    place: Place = NOWHERE,
+    **further: Unpack[_Further],
+) -> Op:
+    """Return a copy in or to the memory of a GPU, or its setting to a value."""
+    return _op(Kind.COPY, name, phase, duration_s, place, **further)
+
+
+def message_op(name: str, kind: Kind, phase: Phase, group: Group, size_bytes: int | None) -> Op:
+    """Return a send or receive that was recorded; its two ranks are its group (`Recorder.pair`)."""
+    stream = Stream.SEND_FORWARD if kind is Kind.SEND else Stream.RECV_FORWARD
+    return _op(
+        kind,
+        name,
+        phase,
+        None,
+        NOWHERE,
+        stream=stream,
+        blocking=False,
+        group=group,
+        operation=Operation.SEND_RECV,
+        size_bytes=size_bytes,
+    )
+
+
 def collective_op(
     name: str,
     phase: Phase,

@@ -26,7 +26,7 @@ from traincast.diagnostics import Note
 RANKS_PER_HOST = 8
 """Ranks that are taken to share a host where the clocks do not tell."""
 
-_SAME_CLOCK_S = 0.020
+SAME_CLOCK_S = 0.020
 """Clocks nearer than this are one: ends on one host agree within 3 ms, and no two boots are so near."""
 
 _ONE_RENDEZVOUS_S = 0.005
@@ -101,7 +101,13 @@ class Alignment:
     """Hosts that were aligned and by how much, and those aligned by less than messages in both directions."""
 
 
-def align(first_s: Mapping[int, float | None], ends: Ends, place: str | None = None) -> Alignment:
+def align(
+    first_s: Mapping[int, float | None],
+    ends: Ends,
+    place: str | None = None,
+    *,
+    same_clock_s: float = SAME_CLOCK_S,
+) -> Alignment:
     """Find the offsets that bring all ranks of a run on one clock.
 
     Parameters
@@ -113,10 +119,12 @@ def align(first_s: Mapping[int, float | None], ends: Ends, place: str | None = N
         What pairs of these ranks ended together.
     place : str, optional
         The run, for notes.
+    same_clock_s : float
+        Clocks that are shown to be nearer than this are one.
     """
     timed_s = {rank: start_s for rank, start_s in first_s.items() if start_s is not None}
     known = {pair: apart_s for pair, apart_s in ends.apart_s.items() if timed_s.keys() >= set(pair)}
-    hosts = _hosts(timed_s, known)
+    hosts = _hosts(timed_s, known, same_clock_s)
     host_of = {rank: host for host, ranks in enumerate(hosts) for rank in ranks}
     between: dict[_Pair, list[float]] = defaultdict(list)
     for (rank, other), apart_s in known.items():
@@ -128,11 +136,11 @@ def align(first_s: Mapping[int, float | None], ends: Ends, place: str | None = N
     return Alignment(offset_s, hosts, tuple(notes))
 
 
-def _hosts(first_s: Mapping[int, float], ends: _Apart) -> Hosts:
+def _hosts(first_s: Mapping[int, float], ends: _Apart, same_clock_s: float) -> Hosts:
     """Group ranks by clock: join them by how far their clocks are apart, what is shown best first."""
     ahead_s = dict.fromkeys(first_s, 0.0)
     islands = {rank: [rank] for rank in first_s}  # ranks whose clocks are known relative to each other
-    for here, there, apart_s in (*_shown_apart(first_s, ends), *_usually_together(first_s)):
+    for here, there, apart_s in (*_shown_apart(first_s, ends, same_clock_s), *_usually_together(first_s)):
         mainland, island = islands[here], islands[there]
         if mainland is not island:
             shift_s = ahead_s[here] + apart_s - ahead_s[there]
@@ -141,7 +149,7 @@ def _hosts(first_s: Mapping[int, float], ends: _Apart) -> Hosts:
                 islands[rank] = mainland
             mainland += island
     distinct = {id(each): each for each in islands.values()}.values()
-    return tuple(sorted(host for island in distinct for host in _of_one_clock(ahead_s, island, _SAME_CLOCK_S)))
+    return tuple(sorted(host for island in distinct for host in _of_one_clock(ahead_s, island, same_clock_s)))
 
 
 def _of_one_clock(reading_s: Mapping[int, float], ranks: Iterable[int], jump_s: float) -> list[tuple[int, ...]]:
@@ -156,7 +164,7 @@ def _of_one_clock(reading_s: Mapping[int, float], ranks: Iterable[int], jump_s: 
     return [tuple(sorted(part)) for part in found.values()]
 
 
-def _shown_apart(first_s: Mapping[int, float], ends: _Apart) -> Iterator[tuple[int, int, float]]:
+def _shown_apart(first_s: Mapping[int, float], ends: _Apart, same_clock_s: float) -> Iterator[tuple[int, int, float]]:
     """Yield two ranks and how far the second one's clock is shown to be ahead.
 
     A message one way holds its delay, so it counts where nothing better joins two ranks.
@@ -166,7 +174,7 @@ def _shown_apart(first_s: Mapping[int, float], ends: _Apart) -> Iterator[tuple[i
         for here, there in pairs:
             onward, back = ends.get((here, there)), ends.get((there, here))
             if bool(onward and back) is both_ways:
-                ahead_s = _evidence_s(onward, back, first_s[there] - first_s[here])
+                ahead_s = _evidence_s(onward, back, first_s[there] - first_s[here], same_clock_s)
                 if ahead_s is not None:
                     yield here, there, ahead_s
 
@@ -180,7 +188,9 @@ def _clock_ahead_s(onward: list[float] | None, back: list[float] | None) -> floa
     return -median(back) if back else None
 
 
-def _evidence_s(onward: list[float] | None, back: list[float] | None, starts_apart_s: float) -> float | None:
+def _evidence_s(
+    onward: list[float] | None, back: list[float] | None, starts_apart_s: float, same_clock_s: float
+) -> float | None:
     """Return how far the clock at the other end is shown to be ahead: 0 for the same clock, None if nothing is shown.
 
     A delay can hold up the end at a receiver, but nothing arrives before it was sent. So different
@@ -188,13 +198,13 @@ def _evidence_s(onward: list[float] | None, back: list[float] | None, starts_apa
     starts that come nearer, for the ranks of a step start together.
     """
     shift_s = _clock_ahead_s(onward, back)
-    if shift_s is None or abs(shift_s) <= _SAME_CLOCK_S:
+    if shift_s is None or abs(shift_s) <= same_clock_s:
         return None if shift_s is None else 0.0
     if onward and back:
         # Of two clocks the same shift shows both ways; where the ends of one direction coincide it is one clock.
-        if min(abs(median(onward)), abs(median(back))) <= _SAME_CLOCK_S:
+        if min(abs(median(onward)), abs(median(back))) <= same_clock_s:
             return 0.0
-        return shift_s if min(median(onward), median(back)) < -_SAME_CLOCK_S else None
+        return shift_s if min(median(onward), median(back)) < -same_clock_s else None
     return shift_s if abs(starts_apart_s - shift_s) < abs(starts_apart_s) else None
 
 

@@ -92,4 +92,6 @@ def _name(kind: int, phase: int, group: int) -> str | None:
         return Phase(phase).name.lower()
     if kind == Kind.WAIT:
         return None
+    if kind == Kind.COPY:
+        return "copy"
     return "host_gap" if kind == Kind.GAP else Group(group).name.lower()

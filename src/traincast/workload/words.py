@@ -29,6 +29,8 @@ class Kind(IntEnum):
     """The host is busy and the GPU idle."""
     WAIT = 5
     """Hold the program until everything launched on another stream has ended."""
+    COPY = 6
+    """The GPU copies memory, or sets it to a value."""
 
 
 class Group(IntEnum):

@@ -1,0 +1,24 @@
+"""Traces of PyTorch's profiler (Kineto): one JSON document per rank, of events of its host and its GPU.
+
+`stream` cuts a document into pieces, `grammar` makes columns of its events; `communication` says what collectives and
+their groups mean, `step` and `record` what a rank ran in a step and in which order, `match` and `times` what ranks did
+together and when; `read` makes a recorded program of all that (`traincast.workload.recorded`), and `inspection`
+describes a file.
+
+Source: pytorch/kineto, libkineto/src/output_json.cpp.
+"""
+
+from traincast.formats.contract import FORMATS, Format
+from traincast.formats.kineto.inspection import inspect_file, looks_like
+from traincast.formats.kineto.read import read_workload
+
+FORMATS.register("kineto")(
+    Format(
+        name="kineto",
+        title="PyTorch profiler trace",
+        options=frozenset({"gpus", "tp", "cp", "dp", "pp", "ep", "etp", "comm", "step"}),
+        looks_like=looks_like,
+        describe=inspect_file,
+        read_run=read_workload,
+    )
+)

@@ -1,0 +1,485 @@
+"""The grammar of a profiler trace: what its events say, as columns.
+
+Kept are what runs on the GPU (``kernel``, ``gpu_memcpy``, ``gpu_memset``), the calls of the CUDA or HIP runtime that
+launched it or waited for it, and the host's operators and annotations; Python functions, flows and counters are read
+over. Times stay in the microseconds of the file, for seconds since an epoch would lose nanoseconds.
+
+Source: pytorch/kineto, libkineto/src/output_json.cpp and include/ActivityType.h (keys and categories),
+torch/csrc/profiler/util.cpp of PyTorch (arguments of ``record_param_comms``); files of CUDA and ROCm from 2022 on.
+Letters: G pieces of work of the GPU, C calls of the runtime, H operators and annotations of the host.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, Union
+
+import msgspec
+import numpy as np
+from msgspec.structs import FieldInfo
+from msgspec.structs import fields as fields_of
+
+from traincast.errors import FormatError
+from traincast.formats.kineto.stream import EventStream, malformed
+from traincast.formats.values import shown
+from traincast.units import RANGES
+from traincast.workload.ops import FloatArray, IntArray
+
+Loose = int | float | str | list[Any] | None
+"""An argument: versions write the same one as a number, as text, or as a list."""
+
+T = TypeVar("T")
+US_PER_S = 1e6
+PARAM_COMMS = "record_param_comms"
+"""The operator of the host that records a communication."""
+
+
+class Work(IntEnum):
+    """What the GPU does."""
+
+    KERNEL = 0
+    COPY = 1
+    SET = 2
+    """Memory is set to a value."""
+
+
+class _Arguments(msgspec.Struct, frozen=True, gc=False):
+    """Arguments of a communication, and the number that joins host and GPU."""
+
+    external: Loose = msgspec.field(name="External id", default=0)
+    collective: Loose = msgspec.field(name="Collective name", default=None)
+    in_elements: Loose = msgspec.field(name="In msg nelems", default=None)
+    out_elements: Loose = msgspec.field(name="Out msg nelems", default=None)
+    dtype: Loose = None
+    group_size: Loose = msgspec.field(name="Group size", default=None)
+    group_name: Loose = msgspec.field(name="Process Group Name", default=None)
+    group_purpose: Loose = msgspec.field(name="Process Group Description", default=None)
+    group_ranks: Loose = msgspec.field(name="Process Group Ranks", default=None)
+    first_rank: Loose = msgspec.field(name="Global rank start", default=None)
+    rank_stride: Loose = msgspec.field(name="Global rank stride", default=None)
+    source: Loose = msgspec.field(name="Src Rank", default=None)
+    target: Loose = msgspec.field(name="Dst Rank", default=None)
+    rank: Loose = msgspec.field(name="Rank", default=None)
+    sequence: Loose = msgspec.field(name="Seq", default=None)
+    comms_id: Loose = msgspec.field(name="Comms Id", default=None)
+
+
+class _GpuArguments(_Arguments, frozen=True, gc=False):
+    device: Loose = -1
+    stream: Loose = -1
+    correlation: Loose = 0
+    size_bytes: Loose = msgspec.field(name="bytes", default=-1)
+
+
+class _HostArguments(_Arguments, frozen=True, gc=False):
+    input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
+    input_types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
+
+
+class _CallArguments(msgspec.Struct, frozen=True, gc=False):
+    correlation: Loose = 0
+
+
+class _WaitArguments(msgspec.Struct, frozen=True, gc=False):
+    stream: Loose = -1
+    correlation: Loose = 0
+    for_stream: Loose = msgspec.field(name="wait_on_stream", default=-1)
+    recorded_by: Loose = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=0)
+
+
+class _Event(msgspec.Struct, frozen=True, gc=False):
+    """An event with a duration; times are in microseconds."""
+
+    name: str = ""
+    ts: float = math.nan
+    dur: float = math.nan
+
+
+class _GpuEvent(_Event, frozen=True, gc=False):
+    args: _GpuArguments = _GpuArguments()
+
+
+class _CallEvent(_Event, frozen=True, gc=False):
+    tid: int | str = 0
+    args: _CallArguments = _CallArguments()
+
+
+class _HostEvent(_Event, frozen=True, gc=False):
+    tid: int | str = 0
+    args: _HostArguments = _HostArguments()
+
+
+class _WaitEvent(msgspec.Struct, frozen=True, gc=False):
+    args: _WaitArguments = _WaitArguments()
+
+
+class _Other(msgspec.Struct, frozen=True, gc=False):
+    """An event that is read over."""
+
+
+_TABLES = ("gpu", "calls", "host", "waits")
+_KINDS: dict[str, tuple[int, type[msgspec.Struct]]] = {
+    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"), (0, _GpuEvent)),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime", "Runtime"), (1, _CallEvent)),
+    **dict.fromkeys(("cpu_op", "user_annotation", "Operator"), (2, _HostEvent)),
+    "cuda_sync": (3, _WaitEvent),
+    **dict.fromkeys(("ac2g", "fwdbwd", "python_function", "overhead", "gpu_user_annotation", "Trace"), (-1, _Other)),
+}
+"""By category of an event: which of the tables takes it, and what is read of it. Those with a capital are of files
+before 2022; others are read over, if more slowly than those that are known to be."""
+_WORK_OF = {"gpu_memcpy": Work.COPY, "Memcpy": Work.COPY, "gpu_memset": Work.SET, "Memset": Work.SET}
+_CLASSES = {
+    category: msgspec.defstruct(category, [], bases=(base,), tag_field="cat", tag=category, frozen=True, gc=False)
+    for category, (_, base) in _KINDS.items()
+}
+_TABLE_OF = {kind: _KINDS[category][0] for category, kind in _CLASSES.items()} | {_Other: -1}
+_WORK = {kind: _WORK_OF.get(category, Work.KERNEL) for category, kind in _CLASSES.items()}
+_ANY: Any = Union[tuple(_CLASSES.values())]  # noqa: UP007 the union of a list
+_ONE, _ALL = msgspec.json.Decoder(_ANY), msgspec.json.Decoder(list[_ANY])
+
+
+class _Category(msgspec.Struct, frozen=True, gc=False):
+    cat: str | None = None
+
+
+_RAW, _CATEGORIES = msgspec.json.Decoder(list[msgspec.Raw]), msgspec.json.Decoder(list[_Category])
+
+
+def _decoded(text: bytes) -> list[Any]:
+    """Decode a list of events, each as what its category says."""
+    try:
+        return _ALL.decode(text)
+    except msgspec.ValidationError:
+        # One has no category, or one that is not known, and is read over; or one is damaged.
+        pairs = zip(_RAW.decode(text), _CATEGORIES.decode(text), strict=True)
+        return [_one(raw, index) if each.cat in _KINDS else _Other() for index, (raw, each) in enumerate(pairs)]
+
+
+def _one(text: msgspec.Raw, index: int) -> object:
+    try:
+        return _ONE.decode(text)
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(str(error).replace("`$", f"`$[{index}]")) from None
+
+
+class Communicated(NamedTuple):
+    """What arguments say of a communication, as they are written; None where they are silent."""
+
+    collective: Loose
+    in_elements: Loose
+    out_elements: Loose
+    dtype: Loose
+    group_size: Loose
+    group_name: Loose
+    group_purpose: Loose
+    group_ranks: str | None
+    first_rank: Loose
+    rank_stride: Loose
+    source: Loose
+    target: Loose
+    rank: Loose
+
+
+_COMMUNICATED = attrgetter(*Communicated._fields)
+
+
+class Shapes(NamedTuple):
+    """What an operator was given, as JSON: the dimensions of its inputs, and their types; empty where not said."""
+
+    dims: bytes
+    types: bytes
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trace says beside its events."""
+
+    schema_version: Loose = msgspec.field(name="schemaVersion", default=None)
+    devices: list[dict[str, Any]] = msgspec.field(name="deviceProperties", default_factory=list)
+    distributed: dict[str, Any] | None = msgspec.field(name="distributedInfo", default=None)
+    base_ns: int = msgspec.field(name="baseTimeNanoseconds", default=0)
+    """Nanoseconds since 1970 from which all times count."""
+    trace_name: Loose = msgspec.field(name="traceName", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuWork:
+    """What ran on the GPU, in the order of the file."""
+
+    kind_G: IntArray
+    """`Work`."""
+    name_G: IntArray
+    """Index into `Trace.names`."""
+    start_us_G: FloatArray
+    time_us_G: FloatArray
+    device_G: IntArray
+    stream_G: IntArray
+    correlation_G: IntArray
+    """Number that its launch shares; 0 for none."""
+    external_G: IntArray
+    """Number of the operator of the host that launched it; 0 for none."""
+    size_bytes_G: IntArray
+    """Of copies and sets; -1 where it is not said."""
+    communicated_G: IntArray
+    """Index into `Trace.communicated`; -1 for none."""
+    sequence_G: IntArray
+    """Number of the collective in its group; -1 where it is not said."""
+    comms_G: IntArray
+    """Index into `Trace.comms_ids`; -1 where it is not said."""
+    event_G: IntArray
+    """Index in the list of events."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.kind_G)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeCalls:
+    """Calls of the runtime on the host."""
+
+    name_C: IntArray
+    thread_C: IntArray
+    start_us_C: FloatArray
+    time_us_C: FloatArray
+    correlation_C: IntArray
+    event_C: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOperators:
+    """Operators and annotations of the host."""
+
+    name_H: IntArray
+    thread_H: IntArray
+    start_us_H: FloatArray
+    time_us_H: FloatArray
+    external_H: IntArray
+    shapes_H: IntArray
+    """Index into `Trace.shapes`."""
+    communicated_H: IntArray
+    sequence_H: IntArray
+    comms_H: IntArray
+    event_H: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamWaits:
+    """Where a stream was made to wait for an event of another, where the profiler was asked to say it."""
+
+    stream_W: IntArray
+    for_stream_W: IntArray
+    correlation_W: IntArray
+    """Of the call that made it wait."""
+    recorded_by_W: IntArray
+    """Correlation of the call that recorded the event."""
+    event_W: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One file."""
+
+    path: Path
+    document: Document
+    events: int
+    size_bytes: int
+    """Of its text, unpacked."""
+    gpu: GpuWork
+    calls: RuntimeCalls
+    host: HostOperators
+    waits: StreamWaits
+    names: tuple[str, ...]
+    communicated: tuple[Communicated, ...]
+    comms_ids: tuple[str, ...]
+    shapes: tuple[Shapes, ...]
+
+
+class _Numbers(dict[Any, int]):
+    """Distinct values, numbered in the order in which they come."""
+
+    def __missing__(self, value: Hashable) -> int:
+        self[value] = number = len(self)
+        return number
+
+
+_LONG = frozenset({"correlation", "external", "size_bytes", "sequence", "recorded_by", "event"})
+_Columns = dict[str, Any]
+
+
+class _Reader:
+    """Turns the events of one file into columns."""
+
+    def __init__(self) -> None:
+        self.names, self.communicated, self.comms, self.shapes, self.threads = (_Numbers() for _ in range(5))
+        self.parts: dict[tuple[str, str], list[np.ndarray]] = defaultdict(list)
+
+    def add(self, events: Sequence[Any], first: int) -> None:
+        """Take the next events, of which the first has that index."""
+        table_I = np.fromiter(map(_TABLE_OF.__getitem__, map(type, events)), "i1", len(events))
+        for number, table in enumerate(_TABLES):
+            at = np.flatnonzero(table_I == number)
+            if len(at):
+                columns: _Columns = getattr(self, f"_{table}")([events[each] for each in at.tolist()])
+                for name, values in (columns | {"event": first + at}).items():
+                    self.parts[table, name].append(_column(values, _dtype(name)))
+
+    def table(self, name: str, table: type[T]) -> T:
+        """Return the columns of a table."""
+        columns = {}
+        for field in fields(table):  # type: ignore[arg-type]
+            column = field.name.rpartition("_")[0]
+            columns[field.name] = np.concatenate([np.zeros(0, _dtype(column)), *self.parts.pop((name, column), [])])
+        return table(**columns)
+
+    def _gpu(self, rows: list[Any]) -> _Columns:
+        arguments = [each.args for each in rows]
+        return {
+            "kind": [_WORK[type(each)] for each in rows],
+            **self._named_and_timed(rows),
+            "device": [each.device for each in arguments],
+            "stream": [each.stream for each in arguments],
+            "correlation": [each.correlation for each in arguments],
+            "external": [each.external for each in arguments],
+            "size_bytes": [each.size_bytes for each in arguments],
+            **self._of_communications(arguments),
+        }
+
+    def _calls(self, rows: list[Any]) -> _Columns:
+        return {
+            **self._named_and_timed(rows),
+            "thread": [self.threads[each.tid] for each in rows],
+            "correlation": [each.args.correlation for each in rows],
+        }
+
+    def _host(self, rows: list[Any]) -> _Columns:
+        arguments, shapes = [each.args for each in rows], self.shapes
+        return {
+            **self._named_and_timed(rows),
+            "thread": [self.threads[each.tid] for each in rows],
+            "external": [each.external for each in arguments],
+            "shapes": [shapes[bytes(each.input_dims), bytes(each.input_types)] for each in arguments],
+            **self._of_communications(arguments),
+        }
+
+    def _waits(self, rows: list[Any]) -> _Columns:
+        arguments = [each.args for each in rows]
+        return {
+            "stream": [each.stream for each in arguments],
+            "for_stream": [each.for_stream for each in arguments],
+            "correlation": [each.correlation for each in arguments],
+            "recorded_by": [each.recorded_by for each in arguments],
+        }
+
+    def _named_and_timed(self, rows: list[Any]) -> _Columns:
+        return {
+            "name": [self.names[each.name] for each in rows],
+            "start_us": [each.ts for each in rows],
+            "time_us": [each.dur for each in rows],
+        }
+
+    def _of_communications(self, arguments: list[_Arguments]) -> _Columns:
+        columns = {name: np.full(len(arguments), -1) for name in ("communicated", "sequence", "comms")}
+        for at, said in enumerate(arguments):
+            if said.collective is not None or said.group_name is not None:
+                columns["communicated"][at] = self._communicated(said)
+                columns["sequence"][at] = whole(said.sequence)
+                columns["comms"][at] = -1 if said.comms_id is None else self.comms[str(said.comms_id)]
+        return columns
+
+    def _communicated(self, said: _Arguments) -> int:
+        values = _COMMUNICATED(said)
+        try:
+            return self.communicated[values]
+        except TypeError:
+            return self.communicated[tuple(str(each) if isinstance(each, list) else each for each in values)]
+
+
+def _dtype(name: str) -> str:
+    return "f8" if name.endswith("_us") else "i8" if name in _LONG else "i4"
+
+
+def _column(values: Sequence[object] | IntArray, dtype: str) -> np.ndarray:
+    try:
+        return np.array(values, dtype=dtype)
+    except (ValueError, TypeError, OverflowError):
+        limit = np.iinfo(dtype).max
+        return np.array([number if abs(number := whole(value)) < limit else -1 for value in values], dtype=dtype)
+
+
+def whole(value: object, otherwise: int = -1) -> int:
+    """Return an argument as a whole number, written as one or as text of one; else the other value."""
+    try:
+        return int(value, 0) if isinstance(value, str) else int(value)  # type: ignore[call-overload]
+    except (ValueError, TypeError, OverflowError):
+        return otherwise
+
+
+def read_trace(path: Path) -> Trace:
+    """Read one file.
+
+    Raises
+    ------
+    FormatError
+        If it cannot be read, is no trace, ends too early, or an event that counts has no time or a negative one.
+    """
+    reader, events = _Reader(), 0
+    stream = EventStream(path, _decoded)
+    for piece in stream.pieces():
+        reader.add(piece.events, piece.first)
+        events = piece.first + len(piece.events)
+    gpu, calls = reader.table("gpu", GpuWork), reader.table("calls", RuntimeCalls)
+    host, waits = reader.table("host", HostOperators), reader.table("waits", StreamWaits)
+    names = tuple(reader.names)
+    for table in (gpu, calls, host):
+        _check_times(path, table, names)
+    return Trace(
+        path=path,
+        document=_document(path, stream.outside),
+        events=events,
+        size_bytes=stream.size_bytes,
+        gpu=gpu,
+        calls=calls,
+        host=host,
+        waits=waits,
+        names=names,
+        communicated=tuple(Communicated(*each) for each in reader.communicated),
+        comms_ids=tuple(reader.comms),
+        shapes=tuple(Shapes(*each) for each in reader.shapes),
+    )
+
+
+def _document(path: Path, outside: Sequence[tuple[int, bytes]]) -> Document:
+    """Return what stands before and after the events; where both say something, the latter."""
+    found: dict[str, Any] = {}
+    for offset, text in outside:
+        try:
+            said = msgspec.json.decode(text, type=Document)
+        except msgspec.ValidationError as error:
+            raise FormatError(f"the object beside its events is none of a profiler: {error}", str(path)) from None
+        except msgspec.DecodeError as error:
+            raise malformed(error, path, offset) from None
+        found |= {each.name: getattr(said, each.name) for each in fields_of(Document) if _is_said(said, each)}
+    return Document(**found)
+
+
+def _is_said(said: Document, each: FieldInfo) -> bool:
+    return bool(getattr(said, each.name) not in (each.default, []))
+
+
+def _check_times(path: Path, table: Any, names: Sequence[str]) -> None:  # noqa: ANN401 any table with times
+    """Refuse events without a begin or a duration, or with a negative one."""
+    columns = {name.rpartition("_")[0]: getattr(table, name) for name in table.__slots__}
+    start_us, time_us = columns["start_us"], columns["time_us"]
+    most_us = RANGES["time"].highest * US_PER_S
+    bad = np.flatnonzero(~((time_us >= 0) & (time_us <= most_us) & np.isfinite(start_us)))
+    if len(bad):
+        at = int(bad[0])
+        name = shown(names[int(columns["name"][at])])
+        what = "has no ts" if np.isnan(start_us[at]) else "has no dur"
+        if np.isfinite(start_us[at]) and np.isfinite(time_us[at]):
+            what = f"has a dur of {time_us[at]:g} us"
+        raise FormatError(f"event {columns['event'][at]} ({name}) {what}", str(path))

@@ -1,0 +1,186 @@
+"""What one rank ran in a step, as a record of operations: its streams, its host, and who waited for whom.
+
+* Work of the GPU is in order on its stream, and begins no earlier than the call that launched it.
+* The host is one queue: from call to call it is busy for as long as it was measured to be, but where it waited for the
+  GPU (a synchronisation, a copy that blocks) it waits for the work that ended last before it went on.
+* A collective waits for what its thread last launched before it on another stream: PyTorch makes the stream of a
+  collective wait for the current one (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, syncStream).
+* Where a trace says which stream waited for which (events ``Stream Wait Event``), that holds. Otherwise work that
+  began later than its stream, its launch and a collective's rule explain, but shortly after something of another
+  stream had ended, waited for that.
+
+Letters: G pieces of work of the GPU, I instants of the host, E edges.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from traincast.formats.kineto.step import RankStep, Task
+from traincast.workload.ops import FloatArray, IntArray
+
+_EXPLAINED_US = 5.0
+"""Pause before work of a GPU that needs no reason: launches and switches between kernels take a few microseconds."""
+_NEAR_US = 20.0
+"""Within so much of an end on another stream work that paused longer is taken to have waited for it."""
+_RESOLUTION_US = 1.5
+"""Clocks of host and GPU agree to about that."""
+_WAITS = re.compile(r"(?:Device|Stream|Event|Ctx|Context)_?Synchronize$", re.IGNORECASE)
+_BLOCKS = re.compile(r"Memcpy", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Host:
+    """The host's instants in their order: launches, and the begin and end of each wait."""
+
+    time_us_I: list[float] = field(default_factory=list)
+    after_us_I: list[float] = field(default_factory=list)
+    """When what it waits for ended; minus infinity where it waits for nothing."""
+    waits_for_I: list[int] = field(default_factory=list)
+    """Work of the GPU that it waits for, -1 for none."""
+    event_I: list[int] = field(default_factory=list)
+    """Index of the event, -1 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Who follows whom in one rank's step; edges lead from the first to the second."""
+
+    lane_G: IntArray
+    """In-order queue of each piece of work, from 0: a stream, or a part of it where its kernels overlap."""
+    lanes: int
+    host: Host
+    launch_G: IntArray
+    """Instant of the host that launched it, -1 for none."""
+    edge_src_E: IntArray
+    """Work of the GPU that other work waits for."""
+    edge_dst_E: IntArray
+
+
+def order_of(step: RankStep) -> Order:
+    """Find out who follows whom."""
+    lane_G, lanes = _lanes(step)
+    host, launch_G = _host(step)
+    source_E, target_E = _edges(step, lane_G)
+    return Order(lane_G, lanes, host, launch_G, source_E, target_E)
+
+
+def _lanes(step: RankStep) -> tuple[IntArray, int]:
+    """Return the queue of each piece of work, and how many there are.
+
+    Kernels of one stream follow each other, but newer GPUs begin one while the one before it ends (programmatic
+    dependent launch): such a one is put beside it.
+    """
+    gpu = step.trace.gpu
+    _, stream_G = np.unique(np.stack([gpu.device_G[step.at_G], gpu.stream_G[step.at_G]]), axis=1, return_inverse=True)
+    ends_us: dict[int, list[tuple[int, float]]] = {}
+    lanes, lane_G = 0, []
+    columns = (stream_G.reshape(-1).tolist(), step.start_us_G.tolist(), step.stop_us_G.tolist())
+    for stream, start_us, stop_us in zip(*columns, strict=True):
+        own = ends_us.setdefault(stream, [])
+        free = next((at for at, (_, end_us) in enumerate(own) if end_us <= start_us + _RESOLUTION_US), None)
+        if free is None:
+            free = len(own)
+            own.append((lanes, stop_us))
+            lanes += 1
+        own[free] = own[free][0], max(stop_us, own[free][1])
+        lane_G.append(own[free][0])
+    return np.array(lane_G, dtype=np.int64), lanes
+
+
+def _host(step: RankStep) -> tuple[Host, IntArray]:
+    """Return the host's instants, and which of them launched each piece of work, [G]."""
+    calls, names = step.trace.calls, step.trace.names
+    launching, first_G = np.unique(step.call_G, return_inverse=True)
+    events = [(float(calls.start_us_C[call]), 0, -np.inf, -1, call) for call in launching[launching >= 0].tolist()]
+    waiting = {at for at, name in enumerate(names) if _WAITS.search(name)}
+    during = (calls.start_us_C >= step.begin_us) & (calls.start_us_C < step.end_us)
+    copies = [call for call in launching.tolist() if call >= 0 and _BLOCKS.search(names[calls.name_C[call]])]
+    called = [*np.flatnonzero(during & np.isin(calls.name_C, list(waiting))).tolist(), *copies]
+    by_end = np.argsort(step.stop_us_G, kind="stable")
+    ends_us = step.stop_us_G[by_end]
+    for call in called:
+        begin_us, end_us = calls.start_us_C[call], calls.start_us_C[call] + calls.time_us_C[call]
+        last = int(np.searchsorted(ends_us, end_us + _RESOLUTION_US, side="right")) - 1
+        while last >= 0 and ends_us[last] > begin_us and step.launch_us_G[by_end[last]] > begin_us:
+            last -= 1
+        if last >= 0 and ends_us[last] > begin_us:
+            events.append((begin_us, 0, -np.inf, -1, call))
+            events.append((end_us, 1, min(ends_us[last], end_us), int(by_end[last]), call))
+    events.append((step.end_us, 2, -np.inf, -1, -1))
+    host, instant_of = Host(), dict[int, int]()
+    for time_us, _, after_us, waits_for, call in sorted(events):
+        if call >= 0 and waits_for < 0:
+            instant_of.setdefault(call, len(host.time_us_I))
+        host.time_us_I.append(max(time_us, step.begin_us))
+        host.after_us_I.append(after_us)
+        host.waits_for_I.append(waits_for)
+        host.event_I.append(int(calls.event_C[call]) if call >= 0 else -1)
+    of_call = np.array([instant_of.get(call, -1) for call in launching.tolist()], dtype=np.int64)
+    return host, of_call[first_G.reshape(-1)]
+
+
+def _edges(step: RankStep, lane_G: IntArray) -> tuple[IntArray, IntArray]:
+    """Return which work of other streams each piece of work waits for."""
+    found = {**_inferred(step, lane_G), **_told(step)}
+    pairs = sorted({(source, target) for target, sources in found.items() for source in sources})
+    pairs = sorted({*pairs, *_before_collectives(step, lane_G)})
+    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    kept = step.stop_us_G[edges[:, 0]] <= step.start_us_G[edges[:, 1]]
+    return edges[kept, 0], edges[kept, 1]
+
+
+def _before_collectives(step: RankStep, lane_G: IntArray) -> list[tuple[int, int]]:
+    """Return what each collective waits for: what its thread launched last on another stream before it."""
+    thread_G = np.where(step.call_G >= 0, step.trace.calls.thread_C[step.call_G], -1) if len(step.call_G) else lane_G
+    last: dict[int, int] = {}
+    found = []
+    for at in np.lexsort((np.arange(len(lane_G)), step.launch_us_G)).tolist():
+        thread = int(thread_G[at])
+        if step.task_G[at] is not Task.COMMUNICATION:
+            last[thread] = at
+        elif thread in last and lane_G[last[thread]] != lane_G[at]:
+            found.append((last[thread], at))
+    return found
+
+
+def _told(step: RankStep) -> dict[int, list[int]]:
+    """Return by work what the trace says that its stream waited for before it."""
+    waits, gpu, calls = step.trace.waits, step.trace.gpu, step.trace.calls
+    start_of = dict(zip(calls.correlation_C.tolist(), calls.start_us_C.tolist(), strict=True))
+    stream_G = gpu.stream_G[step.at_G]
+    by_launch = np.argsort(step.launch_us_G, kind="stable")
+    found: dict[int, list[int]] = {}
+    for stream, other, wait, recorded in zip(
+        *(column.tolist() for column in (waits.stream_W, waits.for_stream_W, waits.correlation_W, waits.recorded_by_W)),
+        strict=True,
+    ):
+        waited_us, recorded_us = start_of.get(wait), start_of.get(recorded)
+        if waited_us is None or recorded_us is None or other < 0 or other == stream:
+            continue
+        before = by_launch[(step.launch_us_G[by_launch] <= recorded_us) & (stream_G[by_launch] == other)]
+        after = by_launch[(step.launch_us_G[by_launch] >= waited_us) & (stream_G[by_launch] == stream)]
+        if len(before) and len(after):
+            found.setdefault(int(after[0]), []).append(int(before[-1]))
+    return found
+
+
+def _inferred(step: RankStep, lane_G: IntArray) -> dict[int, list[int]]:
+    """Return by work that paused without another reason what had ended on another stream just before it began."""
+    start_us, stop_us = step.start_us_G, step.stop_us_G
+    free_us: dict[int, float] = {}
+    by_end = np.argsort(stop_us, kind="stable")
+    ends_us: FloatArray = stop_us[by_end]
+    found: dict[int, list[int]] = {}
+    for at, lane in enumerate(lane_G.tolist()):
+        reason_us = max(free_us.get(lane, step.begin_us), float(step.launch_us_G[at]))
+        free_us[lane] = max(free_us.get(lane, -np.inf), float(stop_us[at]))
+        if start_us[at] - reason_us <= _EXPLAINED_US:
+            continue
+        last = int(np.searchsorted(ends_us, start_us[at], side="right")) - 1
+        while last >= 0 and (lane_G[by_end[last]] == lane or by_end[last] == at):
+            last -= 1
+        if last >= 0 and ends_us[last] > reason_us and start_us[at] - ends_us[last] <= _NEAR_US:
+            found[at] = [int(by_end[last])]
+    return found
