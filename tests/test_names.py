@@ -11,11 +11,10 @@ from traincast.cli.main import cli
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.estimate.operators.families import FAMILIES
 from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.dtypes import DTYPE_BYTES, PRECISIONS, bytes_per_element
 from traincast.hardware.fabric import TOPOLOGIES
 from traincast.hardware.gpu import gpu_names, load_gpu
-from traincast.job.dtypes import DTYPE_BYTES, bytes_per_element
 from traincast.job.frameworks import framework_names, load_framework
-from traincast.job.job import PRECISIONS
 from traincast.job.options import make_options
 from traincast.model.load import find_model, model_names
 from traincast.names import find_name, known_names, nearest, plain

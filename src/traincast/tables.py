@@ -195,6 +195,16 @@ def _with_source(raw: object, usual: str) -> tuple[object, str]:
     return raw["value"], raw.get("source", usual)
 
 
+def from_row(row: Mapping[str, str], kind: type[T]) -> T:
+    """Return the dataclass that a row of a table describes; an empty cell is not said, lists are parted by ``;``."""
+    lists = {each.name for each in fields(kind) if get_origin(each.type) is tuple}  # type: ignore[arg-type]
+    said: dict[str, Any] = {
+        column: tuple(cell.split(";")) if column in lists else cell for column, cell in row.items() if cell
+    }
+    said |= {column: cell == "yes" for column, cell in said.items() if cell in ("yes", "no")}
+    return msgspec.convert(said, kind, strict=False)
+
+
 def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return the values of nested tables by dotted path."""
     found: dict[str, Any] = {}

@@ -23,8 +23,8 @@ from eager.graphs import (
 from eager.host import host_floor_s
 from traincast.estimate.operators import OperatorCall, OperatorConstants, estimate_calls
 from traincast.hardware.clusters import cluster_for
+from traincast.hardware.dtypes import bytes_per_element
 from traincast.hardware.gpu import Gpu
-from traincast.job.dtypes import bytes_per_element
 from traincast.job.parallel import Parallel
 from traincast.simulation.simulate import simulate
 from traincast.simulation.step import Setting

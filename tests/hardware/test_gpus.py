@@ -7,8 +7,8 @@ import pytest
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.cluster import INTRA_KINDS
 from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.hardware.dtypes import PEAK_OF_DTYPE
 from traincast.hardware.gpu import (
-    PEAK_OF_DTYPE,
     Generation,
     Gpu,
     filled,

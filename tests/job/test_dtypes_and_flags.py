@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from traincast.errors import UnknownNameError
-from traincast.job.dtypes import bytes_per_element
+from traincast.hardware.dtypes import bytes_per_element
 from traincast.job.flags import flag_of
 from traincast.job.options import LayoutOptions
 

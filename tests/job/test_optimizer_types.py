@@ -3,7 +3,7 @@ import pytest
 from job_parts import TINY, job_of, slots, workload_of
 from traincast.errors import ConfigError
 from traincast.estimate.memory import stage_memory
-from traincast.job.dtypes import OptimizerTypes
+from traincast.job.optimizer_types import OptimizerTypes
 from traincast.schedules.check import plan_of
 
 BF16 = {"exp_avg": "bf16", "exp_avg_sq": "bf16"}

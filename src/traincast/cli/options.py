@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from traincast.errors import ConfigError
-from traincast.job.dtypes import DTYPE_BYTES
+from traincast.hardware.dtypes import DTYPE_BYTES
 from traincast.job.flags import LAYOUT_FLAGS
 from traincast.job.options import (
     COMM_SOURCES,

@@ -21,8 +21,9 @@ import msgspec
 
 from traincast.files import shipped_text, shipped_toml
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.gpu import Gpu, from_row
+from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
+from traincast.tables import from_row
 from traincast.workload.words import CostClass
 
 Key = tuple[str, str, str]

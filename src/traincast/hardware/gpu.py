@@ -9,31 +9,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, get_origin
-
-import msgspec
+from typing import Any, NamedTuple
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.files import shipped_rows
-
-T = TypeVar("T")
+from traincast.hardware.dtypes import PEAK_OF_DTYPE
+from traincast.tables import from_row
 
 _VENDOR_WORDS = re.compile(r"nvidia|tesla|amd|instinct|google|aws|intel|huawei|[^a-z0-9]")
-
-PEAK_OF_DTYPE = {
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "tf32": "tf32",
-    "fp32": "fp32",
-    "fp8": "fp8",
-    "fp8_block": "fp8",
-    "mxfp8": "fp8",
-    "int8": "fp8",
-    "nvfp4": "fp4",
-    "mxfp4": "fp4",
-    "fp4": "fp4",
-}
-"""Element type of a GEMM to the peak that limits it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,16 +163,6 @@ _UNKNOWN = Generation()
 def generations() -> Mapping[str, Generation]:
     """Return the known generations by name, in the order of the data file."""
     return {each.name: each for each in (from_row(row, Generation) for row in shipped_rows("gpus/generations.csv"))}
-
-
-def from_row(row: Mapping[str, str], kind: type[T]) -> T:
-    """Return the dataclass that a row of a table describes; an empty cell is not said, lists are parted by ``;``."""
-    lists = {each.name for each in fields(kind) if get_origin(each.type) is tuple}  # type: ignore[arg-type]
-    said: dict[str, Any] = {
-        column: tuple(cell.split(";")) if column in lists else cell for column, cell in row.items() if cell
-    }
-    said |= {column: cell == "yes" for column, cell in said.items() if cell in ("yes", "no")}
-    return msgspec.convert(said, kind, strict=False)
 
 
 class Datasheet(NamedTuple):

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import check_kernel, kernel_instead
+from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.hardware.gpu import Gpu
-from traincast.job.dtypes import OptimizerTypes, optimizer_types
 from traincast.job.feasible import check_gpu, check_sharding
 from traincast.job.frameworks import Framework
 from traincast.job.job import JobRequest
+from traincast.job.optimizer_types import OptimizerTypes, optimizer_types
 from traincast.job.parallel import Parallel
-from traincast.model.blocks.share import EIGHT_BIT
 from traincast.model.recompute import modules_of
 from traincast.units import counted
 

@@ -7,10 +7,11 @@ from typing import Any
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
+from traincast.hardware.dtypes import ELEMENT_TYPES, PRECISIONS
 from traincast.hardware.gpu import Gpu
-from traincast.job.dtypes import TYPE_CHOICES, check_types
 from traincast.job.frameworks import CP_KINDS, RECOMPUTE_METHODS
-from traincast.job.job import PRECISIONS, SCHEDULES, SHARP_GROUPS, JobRequest
+from traincast.job.job import SCHEDULES, SHARP_GROUPS, JobRequest
+from traincast.job.optimizer_types import TYPE_CHOICES, check_types
 from traincast.job.parallel import Parallel
 from traincast.model.counts import TASKS
 from traincast.model.model import Model
@@ -30,9 +31,6 @@ CHOICES: Mapping[str, tuple[str, Iterable[str]]] = {
     **{field: (f"type of {field.removesuffix('_dtype')}", known) for field, known in TYPE_CHOICES.items()},
 }
 """Field of a job to what it is, in the words of a message, and the names that it may have."""
-
-_SCALED = ("mxfp8", "nvfp4", "mxfp4")
-"""Precisions with a scale for each small block, which matrix units have or have not."""
 
 _COUNTS = (
     *("gpus", "seq_length", "global_batch", "micro_batch", "tp", "pp", "vpp", "cp", "ep", "etp", "shard", "lora_rank"),
@@ -150,10 +148,10 @@ def check_gpu(precision: str, gpu: Gpu | None) -> None:
         missing = "use fp16"
     elif precision in ("fp8", "fp8_block") and not gpu.has_peak("fp8"):
         missing = "use bf16"
-    elif precision in _SCALED and precision not in gpu.generation.scaled_blocks:
+    elif ELEMENT_TYPES[precision].small_blocks and precision not in gpu.generation.scaled_blocks:
         others = [each for each in gpu.generation.scaled_blocks if gpu.has_peak(each) and each[-1] == precision[-1]]
         missing = f"use {others[0] if others else 'fp8' if gpu.has_peak('fp8') else 'bf16'}"
-    elif precision in _SCALED and not gpu.has_peak(precision):
+    elif ELEMENT_TYPES[precision].small_blocks and not gpu.has_peak(precision):
         missing = "use mxfp8"
     if missing:
         raise InfeasibleError(

@@ -11,16 +11,12 @@ from typing import Any
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
-from traincast.job.dtypes import PLAIN, OptimizerTypes
 from traincast.job.frameworks import Framework, MemoryPolicy
+from traincast.job.optimizer_types import PLAIN, OptimizerTypes
 from traincast.job.parallel import Parallel
 from traincast.model.blocks.share import Execution, Share
 from traincast.model.model import Model
 from traincast.model.recompute import DEFAULT_MODULES
-
-PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4")
-"""Types of the inputs of the large matrix products: fp8 is scaled per tensor, fp8_block per 128 x 128 block,
-mxfp8 and mxfp4 per 32 values, nvfp4 per 16 (the head and attention stay in bf16)."""
 
 SCHEDULES: dict[str, int | None] = {
     **{"gpipe": 1, "1f1b": 1, "interleaved": None},
@@ -127,7 +123,7 @@ class JobRequest:
     precision_aware_optimizer: bool | None = None
     """Whether Adam keeps its state in the types below (Megatron Core); None: where one is other than fp32."""
     main_grads_dtype: str | None = None
-    """Types of gradients, main parameters and both moments (`traincast.job.dtypes`)."""
+    """Types of gradients, main parameters and both moments (`traincast.job.optimizer_types`)."""
     main_params_dtype: str | None = None
     exp_avg_dtype: str | None = None
     exp_avg_sq_dtype: str | None = None

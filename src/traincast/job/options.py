@@ -9,7 +9,7 @@ from typing import Any
 
 from traincast.errors import ConfigError
 from traincast.hardware.cluster import OPERATIONS, Cluster
-from traincast.job.dtypes import bytes_per_element
+from traincast.hardware.dtypes import bytes_per_element
 from traincast.names import find_name, known_names
 from traincast.units import RANGES, check_given, checked_field, counted, quoted
 
@@ -72,7 +72,7 @@ class LayoutOptions:
     layer_block: str | None = None
     """Names of the first and last row of a layer, ``FIRST:LAST``, where the names do not tell."""
     dtype: str | None = None
-    """Type of the elements that a file counts its sizes in (`traincast.job.dtypes`)."""
+    """Type of the elements that a file counts its sizes in (`traincast.hardware.dtypes`)."""
     forward_only: bool = False
     """Leave out the backward pass and the gradient reductions."""
     step: int | None = None

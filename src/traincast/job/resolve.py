@@ -25,7 +25,6 @@ from traincast.job.decide import (
     decide_sharding,
     padded_vocab,
 )
-from traincast.job.dtypes import MAIN_GRADIENT_TYPES
 from traincast.job.feasible import (
     check_choices,
     check_imbalance,
@@ -37,6 +36,7 @@ from traincast.job.feasible import (
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
 from traincast.job.job import SCHEDULES, Job, JobRequest
 from traincast.job.layers import Split, even_split, split_layers
+from traincast.job.optimizer_types import MAIN_GRADIENT_TYPES
 from traincast.job.parallel import Parallel
 from traincast.units import counted
 

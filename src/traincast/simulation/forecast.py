@@ -15,7 +15,8 @@ from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, factors_on
 from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.gpu import PEAK_OF_DTYPE, Gpu
+from traincast.hardware.dtypes import PEAK_OF_DTYPE
+from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.model.counts import hardware_flops_per_token, model_flops_per_step
 from traincast.schedules.check import plan_of

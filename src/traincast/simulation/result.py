@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from traincast.analysis.comparison import Side
 from traincast.diagnostics import Note
 from traincast.files import InputFile
-from traincast.job.dtypes import PLAIN, OptimizerTypes
+from traincast.job.optimizer_types import PLAIN, OptimizerTypes
 
 if TYPE_CHECKING:
     from traincast.workload.program import Program, Timeline

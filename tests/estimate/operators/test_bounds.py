@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from traincast import api
 from traincast.errors import InfeasibleError, UnknownNameError
 from traincast.estimate.operators import OperatorCall, estimate_calls, estimate_operator, shipped_constants, work_of
-from traincast.estimate.operators.families import BYTES_OF_DTYPE
+from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.job.feasible import check_gpu
 
@@ -26,7 +26,7 @@ def runs(gpu, dtype):
     return gpu.has_peak(dtype)
 
 
-TYPED = [(gpu, dtype) for gpu in GPUS for dtype in BYTES_OF_DTYPE if runs(gpu, dtype)]
+TYPED = [(gpu, dtype) for gpu in GPUS for dtype in ELEMENT_TYPES if runs(gpu, dtype)]
 typed = st.sampled_from(TYPED)
 size = st.one_of(st.integers(1, 64), st.integers(1, 2**17), st.sampled_from([1, 2**20, 50257]))
 way = st.sampled_from(["forward", "dgrad", "wgrad"])

@@ -18,7 +18,7 @@ from neusight_files import (
 from support import ALONE
 from traincast import api
 from traincast.errors import ConfigError, FormatError, InfeasibleError, UnknownNameError
-from traincast.job.dtypes import DTYPE_BYTES
+from traincast.hardware.dtypes import DTYPE_BYTES
 from traincast.job.options import LayoutOptions
 from traincast.workload.words import Kind, Phase, Provenance
 

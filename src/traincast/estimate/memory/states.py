@@ -6,6 +6,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
+from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.job.job import Job
 from traincast.model.blocks.part import Elements
 from traincast.model.structure import FIRST_BLOCKS, Blocks, RankParts, last_blocks, layer_kinds, mtp_layer
@@ -16,9 +17,6 @@ _MASTER_BYTES = 4
 
 _LAYERS_GATHERED = 2
 """Layers whose sharded parameters are whole at a time: one in use and the next one (PyTorch FSDP2 prefetch)."""
-
-_COPIES_BYTES = {"fp8": 2.0, "fp8_block": 2.0, "mxfp8": 2.0, "nvfp4": 1.125, "mxfp4": 1.0625}
-"""Per matrix element: one copy for each of the two GEMMs that use it, scales included (Transformer Engine)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +124,7 @@ def states(job: Job, held: RankParameters) -> States:
     Notes
     -----
     Source: Rajbhandari et al. 2019, arXiv 1910.02054: Adam in mixed precision has an fp32 copy and two fp32 moments
-    (3.1; other types: `traincast.job.dtypes`), stage 1 divides optimizer states, 2 also gradients, 3 also
+    (3.1; other types: `traincast.job.optimizer_types`), stage 1 divides optimizer states, 2 also gradients, 3 also
     parameters; parameters of stage 3 are kept in fp32 and are their own master copy (PyTorch FSDP2,
     MixedPrecisionPolicy). Under PyTorch's pipeline schedules they and their gradients, in the type that is reduced
     (FSDPParam.to_accumulated_grad_if_needed), are whole from the first to the last pass of a step.
@@ -141,7 +139,7 @@ def states(job: Job, held: RankParameters) -> States:
     optimizer = (master + types.moment_bytes) * shared_train
     gradients = policy.gradient_bytes * (shared_train if job.zero >= 2 and not job.reduces_once else total.trained)
     gradients += policy.passing_gradient_bytes * total.trained
-    copies = _COPIES_BYTES.get(job.precision, 0.0) * (total.total - ends.total) if policy.weight_copies else 0.0
+    copies = ELEMENT_TYPES[job.precision].copies_bytes * (total.total - ends.total) if policy.weight_copies else 0.0
     eight_bits = job.param_gather_bytes == 1
     if job.zero < 3 or dense == expert == 1:
         # 8-bit parameters are the copy that one of the two GEMMs reads.

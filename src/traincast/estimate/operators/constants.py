@@ -22,26 +22,13 @@ import numpy.typing as npt
 
 from traincast.errors import FormatError, UnknownNameError
 from traincast.files import read_text, shipped_text
-from traincast.hardware.gpu import Gpu, from_row
+from traincast.hardware.dtypes import ELEMENT_TYPES
+from traincast.hardware.gpu import Gpu
+from traincast.tables import from_row
 from traincast.workload.ops import FloatArray
 
 ANY = "*"
 """GPU or dtype of a row that stands for all that have no row of their own."""
-
-STAND_INS = {
-    "fp16": ("bf16",),
-    "bf16": ("fp16",),
-    "tf32": ("bf16", "fp16"),
-    "fp8_block": ("fp8", "bf16"),
-    "mxfp8": ("fp8_block", "fp8", "bf16"),
-    "fp8": ("fp8_block", "bf16"),
-    "int8": ("fp8", "bf16"),
-    "nvfp4": ("mxfp4", "fp8", "bf16"),
-    "mxfp4": ("nvfp4", "fp8", "bf16"),
-    "fp4": ("nvfp4", "fp8", "bf16"),
-    "fp32": (),
-}
-"""Element types whose sustained shares come nearest, nearest first."""
 
 STEP = 0.01
 """Resolution of a stored logarithm: 1 %."""
@@ -183,9 +170,10 @@ class OperatorConstants:
         UnknownNameError
             If there are not even constants for all GPUs.
         """
+        stand_ins = ELEMENT_TYPES[dtype].stand_ins if dtype in ELEMENT_TYPES else ()
         for name in (gpu.name, *gpu.kin, ANY):
             for family in families:
-                for position, near in enumerate((dtype, ANY, *STAND_INS.get(dtype, ()))):
+                for position, near in enumerate((dtype, ANY, *stand_ins)):
                     row = self._by_key.get((name, family, near))
                     if row is not None:
                         return _as_used(row, 2 * (name == ANY) + (name != gpu.name) + (position > 1))

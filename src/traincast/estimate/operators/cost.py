@@ -16,10 +16,11 @@ from traincast.estimate.operators.constants import (
     load_constants,
     shipped_constants,
 )
-from traincast.estimate.operators.families import BYTES_OF_DTYPE, FAMILIES, Work, operator_shape, work_of
+from traincast.estimate.operators.families import FAMILIES, Work, operator_shape, work_of
 from traincast.estimate.operators.roofline import Machine, Parts, WorkColumns, columns_of, least_s, roofline, tile_of
 from traincast.hardware.clusters import gpu_named
-from traincast.hardware.gpu import PEAK_OF_DTYPE, Gpu
+from traincast.hardware.dtypes import ELEMENT_TYPES, PEAK_OF_DTYPE
+from traincast.hardware.gpu import Gpu
 from traincast.job.feasible import check_gpu
 from traincast.names import find_name
 from traincast.registry import known_name
@@ -104,7 +105,7 @@ def operator_cost(
     call = OperatorCall(
         family=family,
         shape=operator_shape(family, sizes),
-        dtype=find_name(dtype, BYTES_OF_DTYPE) or dtype,
+        dtype=find_name(dtype, ELEMENT_TYPES) or dtype,
         direction=direction,
         causal=causal,
         window=window,

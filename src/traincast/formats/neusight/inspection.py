@@ -8,7 +8,7 @@ from traincast.diagnostics import Note
 from traincast.formats.contract import Counted, Inspection, totals_of
 from traincast.formats.neusight.grammar import GRADIENT_SUFFIX, NEUSIGHT_DTYPE, PHASES, NeusightFile
 from traincast.formats.neusight.layers import Layers, find_layers, forward_s, milliseconds
-from traincast.job.dtypes import bytes_per_element
+from traincast.hardware.dtypes import bytes_per_element
 from traincast.units import counted
 from traincast.workload.words import Group, Operation
 

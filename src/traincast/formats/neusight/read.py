@@ -16,7 +16,7 @@ from traincast.formats.layout import asked_dp, warn_single_microbatch
 from traincast.formats.neusight.grammar import NEUSIGHT_DTYPE, Cell, NeusightFile, Row
 from traincast.formats.neusight.inspection import GRAVE, GRAVE_GRADIENTS, structural_oddities
 from traincast.formats.neusight.layers import arrange, milliseconds
-from traincast.job.dtypes import bytes_per_element
+from traincast.hardware.dtypes import bytes_per_element
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.units import counted, format_size

@@ -5,17 +5,12 @@ Degrees, micro batch and sequence are numbers, or arrays that broadcast: one `Sh
 
 from dataclasses import dataclass, field
 
+from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div, choose, larger
 
-EIGHT_BIT = ("fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4")
-"""Precisions of 8 bits or less, whose weights can be kept and gathered in 8."""
-
 DELAYED_SCALING = "fp8"
 """The one of them whose scales are those of steps before; the others scale what they cast."""
-
-FULL_PRECISIONS = ("bf16", "fp16", "fp32", "tf32")
-"""Precisions that attention and the LM head have, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +65,7 @@ class Execution:
     @property
     def core_dtype(self) -> str:
         """Type of attention, LM head and all that stays in 16 bits under fp8 and fp4."""
-        return self.precision if self.precision in FULL_PRECISIONS else "bf16"
+        return "bf16" if self.in_eight_bits else self.precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

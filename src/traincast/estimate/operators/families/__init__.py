@@ -11,26 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from traincast.errors import ConfigError, UnknownNameError
+from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.hardware.gpu import Gpu
 from traincast.registry import Registry, known_name
 from traincast.workload.ops import OperatorCall
-
-BYTES_OF_DTYPE: Mapping[str, float] = {
-    "fp64": 8.0,
-    "fp32": 4.0,
-    "tf32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "int8": 1.0,
-    "fp8_block": 1.0 + 4 / (128 * 128),
-    "mxfp8": 1.0 + 1 / 32,
-    "nvfp4": 0.5 + 1 / 16,
-    "mxfp4": 0.5 + 1 / 32,
-    "fp4": 0.5,
-}
-"""Bytes per element with its share of the scales: one fp32 per 128 x 128 block (fp8_block, as in DeepSeek-V3,
-arXiv 2412.19437), one byte per 32 (mx formats, OCP Microscaling specification 1.0) or 16 values (nvfp4)."""
 
 FP32_BYTES = 4.0
 """Gradients are kept and accumulated in fp32, and so are the partial results of a split reduction."""
@@ -196,9 +180,9 @@ def element_bytes(dtype: str) -> float:
     UnknownNameError
         If there is no such type; the message lists the known ones.
     """
-    if dtype not in BYTES_OF_DTYPE:
-        raise UnknownNameError("dtype", dtype, BYTES_OF_DTYPE)
-    return BYTES_OF_DTYPE[dtype]
+    if dtype not in ELEMENT_TYPES:
+        raise UnknownNameError("dtype", dtype, ELEMENT_TYPES)
+    return ELEMENT_TYPES[dtype].bytes
 
 
 def result_bytes(dtype: str) -> float:

@@ -1,6 +1,6 @@
-"""Types of elements and their bytes; the types in which Adam keeps its state, and what they take.
+"""The types in which Adam keeps its state, and what they take.
 
-Source of the latter, the precision-aware optimizer of Megatron Core: Megatron-LM, megatron/core/optimizer:
+Source, the precision-aware optimizer of Megatron Core: Megatron-LM, megatron/core/optimizer:
 optimizer_config.py (rules, store_param_remainders), distrib_optimizer.py (which copies there are); Transformer Engine,
 FusedAdam.
 """
@@ -10,33 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traincast.errors import ConfigError
-from traincast.registry import known_name
 
 if TYPE_CHECKING:
     from traincast.job.job import JobRequest
-
-DTYPE_BYTES: dict[str, int] = {
-    "fp64": 8,
-    "fp32": 4,
-    "tf32": 4,
-    "bf16": 2,
-    "fp16": 2,
-    "fp8": 1,
-    "int8": 1,
-}
-"""Bytes in memory; tf32 is a way to compute and is kept as fp32."""
-
-
-def bytes_per_element(dtype: str) -> int:
-    """Return the bytes of one element.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such type; the message lists the known ones.
-    """
-    return DTYPE_BYTES[known_name("dtype", dtype, DTYPE_BYTES)]
-
 
 _MOMENT_TYPES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Types of the moments, and their bytes (fp8 is kept as uint8; its scales, one a tensor, do not count)."""
