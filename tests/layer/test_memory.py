@@ -363,6 +363,14 @@ def test_whole_parameters_of_8_bits():
     assert found["gathered layers"] == 3 * 855_654_400 + 2 * (2 * TABLE + 8192) + 4 * (2 * TABLE + 8192)
 
 
+def test_parameters_of_8_bits_are_one_of_the_two_copies():
+    """Layers' weights are kept in 8 bits themselves, and cast for the other GEMM (Transformer Engine's primary FP8
+    weights, Megatron-LM ``--fp8-param-gather``); embedding, head and final norm in 16."""
+    found = of(LLAMA, 3, gpus=8, zero=1, precision="fp8", param_gather_bytes=1)
+    assert found["parameters"] == 3 * 855_654_400 + 2 * (2 * TABLE + 8192)
+    assert found["8-bit copies of weights"] == 3 * 855_654_400
+
+
 def test_experts_of_hybrid_shards():
     """Two copies of the state on eight ranks: of an expert's two ranks each has a whole one."""
     case = case_of("mixtral-8x7b", "ep 4")
@@ -370,4 +378,7 @@ def test_experts_of_hybrid_shards():
     found = product.states(case, gpus=8, zero=1, shard=4, grad_reduce_bytes=4, global_batch=8)
     assert found["optimizer"] == 12 * (dense / 4 + experts)
     found = product.states(case, gpus=8, zero=1, shard=8, grad_reduce_bytes=4, global_batch=8)
+    assert found["optimizer"] == 12 * (dense / 8 + experts / 2)
+    # Context parallel ranks hold copies, too.
+    found = product.states(case, gpus=8, cp=2, zero=1, shard=8, grad_reduce_bytes=4, global_batch=8)
     assert found["optimizer"] == 12 * (dense / 8 + experts / 2)

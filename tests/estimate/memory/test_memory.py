@@ -297,6 +297,22 @@ def test_a_job_that_does_not_fit_names_what_would_free_memory_truthfully():
     even = fits(job, plan_of(job), 80e9 * peak_of(job) / usable_bytes(80e9))
     assert "may not fit" in even.text
     assert "chance of running out of memory 50 %" in even.text
+    little = fits(job, plan_of(job), 80e9 * (peak_of(job) + GIB) / usable_bytes(80e9))
+    assert "1.0 GiB to spare" in little.text
+
+
+def test_only_changes_that_are_enough_are_named_where_there_are_any():
+    job = job_of("llama3-70b", 64, tp=4, pp=2, vpp=1, zero=0, micro_batch=2)
+    verdict = fits(job, plan_of(job), 80e9)
+    (first, most), *_, (last, least) = verdict.remedies
+    lacks = {size: replace(verdict, shortfall_bytes=size) for size in (least, (least + most) / 2, most, 2 * most)}
+    texts = {size: found.text for size, found in lacks.items()}
+    for size, text in texts.items():
+        assert (f"; {first} frees" in text) and ("none is enough alone" in text) == (size > most)
+    assert texts[most].count(" frees ") == 1
+    assert texts[2 * most].count(" frees ") == texts[least].count(" frees ") > 1
+    assert "; use more GPUs" in replace(verdict, remedies=()).text
+    assert last not in texts[(least + most) / 2]
 
 
 def test_chances_follow_from_the_measured_error():
@@ -444,6 +460,16 @@ def test_weight_gradients_that_run_later_hold_half_of_what_a_microbatch_saved():
         (stage,) = stage_memory(job, plan)
         saved[name] = term(stage, "layernorm inputs")
     assert saved["split"] == pytest.approx(1.5 * saved["whole"])
+
+
+def test_a_microbatch_is_in_flight_until_the_gradient_of_its_input_is_there():
+    """After a first microbatch is done with, two more run forward."""
+    job = job_of("llama3-8b", gpus=1, global_batch=3)
+    order = ("F0", "B0", "W0", "F1", "F2", "B1", "W1", "B2", "W2")
+    slots = tuple(Slot(SlotKind[kind], 0, int(microbatch)) for kind, microbatch in order)
+    plan = SchedulePlan(name="by hand", placement=((0,),), slots=(slots,), overlapped_p2p=False)
+    (stage,) = stage_memory(job, plan)
+    assert "layernorm inputs x 2 in flight" in dict(stage.terms)
 
 
 def test_sharding_over_one_rank_is_none():

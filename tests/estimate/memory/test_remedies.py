@@ -34,6 +34,35 @@ JOBS = {
             "tp 4": {"tp": 4},
         },
     ),
+    "all forward passes first": (
+        "llama3-8b",
+        {"gpus": 16, "tp": 2, "pp": 2, "zero": 1, "schedule": "gpipe"},
+        {
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute full": {"recompute": "full"},
+            "tp 4": {"tp": 4},
+            "pp 4": {"pp": 4},
+        },
+    ),
+    "copies of the sharded state": (
+        "llama3-8b",
+        {"gpus": 16, "tp": 2, "zero": 3, "shard": 4},
+        {
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute full": {"recompute": "full"},
+            "tp 4": {"tp": 4, "shard": 2},
+        },
+    ),
+    "a virtual stage on the way back": (
+        "llama3-8b",
+        {"gpus": 8, "tp": 2, "pp": 2, "vpp": 2, "zero": 1, "schedule": "zb_v"},
+        {
+            "recompute mlp": {"recompute": "selective", "recompute_modules": ("mlp",)},
+            "recompute full": {"recompute": "full"},
+            "tp 4": {"tp": 4},
+            "pp 4": {"pp": 4},
+        },
+    ),
     "one stage, nothing sharded": (
         "llama3-8b",
         {"gpus": 16, "tp": 2, "zero": 0},
@@ -215,7 +244,9 @@ def peak_of(job):
 def test_remedies_are_the_changes_that_free_memory_and_say_how_much(name):
     model, fields, changes = JOBS[name]
     job = job_of(model, fields)
-    found = dict(fits(job, plan_of(job), 1e9).remedies)
+    remedies = fits(job, plan_of(job), 1e9).remedies
+    found = dict(remedies)
+    assert len(found) == len(remedies), "each once"
     expected = {change: peak_of(job) - peak_of(job_of(model, fields | more)) for change, more in changes.items()}
     assert found == pytest.approx({change: saved for change, saved in expected.items() if saved > 0})
     assert list(found.values()) == sorted(found.values(), reverse=True)
@@ -236,6 +267,11 @@ def test_tensor_parallel_ranks_have_whole_shares_of_a_sequence():
     """1,020 tokens over 2 context parallel ranks are 510, of which two tensor parallel ranks have 255, and four not."""
     for length, proposed in ((1020, False), (1024, True)):
         assert ("tp 4" in remedies_of(TINY, gpus=8, tp=2, cp=2, seq_length=length)) is proposed
+
+
+def test_sequences_are_split_into_parts_of_8192_tokens_and_no_fewer():
+    for length, proposed in ((16384, True), (16380, False)):
+        assert ("cp 2" in remedies_of(TINY, gpus=2, seq_length=length)) is proposed
 
 
 def test_stages_are_doubled_while_each_has_a_layer_and_a_microbatch():

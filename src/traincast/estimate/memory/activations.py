@@ -153,8 +153,6 @@ def peak_in_flight(plan: SchedulePlan, stage: int, chunk_of: dict[int, ChunkByte
     first stage as 1F1B. Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3.
     """
     slots = plan.slots[stage]
-    if not slots:
-        return Peak(0.0, 0.0, 0)
     kind = np.array([slot.kind for slot in slots], np.int64)
     width = max(chunk_of) + 1
     column = np.zeros((4, width))
