@@ -35,6 +35,8 @@ class Run:
     """When each operation ran."""
     call_s: Callable[[OperatorCall, float], float] | None = None
     """Seconds of so many equal operator calls of the job, for formats that show single ones."""
+    alone_s: Callable[[OperatorCall], float] | None = None
+    """Seconds of an operator call by itself, without what a whole step adds."""
 
     def described_job(self) -> Job:
         """Return the job.
@@ -55,6 +57,12 @@ class Run:
         if self.call_s is None:
             raise FormatError("has no estimated operators; give a job file or the result of a forecast", self.name)
         return sum(self.call_s(call, count) for call, count in calls.items())
+
+    def calls_alone_s(self, calls: Mapping[OperatorCall, float]) -> float:
+        """Return what operator calls take by themselves, as if each ran on an idle GPU."""
+        if self.alone_s is None:
+            raise FormatError("has no estimated operators; give a job file or the result of a forecast", self.name)
+        return sum(count * self.alone_s(call) for call, count in calls.items())
 
     def simulated(self) -> tuple[Program, Timeline]:
         """Return every operation of all ranks and when it ran; of a writer that did not ask for them it is a fault."""

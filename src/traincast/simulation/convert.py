@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from traincast.estimate.factors import shipped_factors
+from traincast.estimate.factors import factors_on
 from traincast.formats.writer import Run, Writer
 from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
@@ -24,14 +24,15 @@ def run_of_job(job: Draft | JobRequest | Job, chosen: Chosen, writer: Writer) ->
     setting = replace(chosen.setting, unfold=True)
     draft, _, decided, _ = decide(job, setting.cluster)
     name = draft.inputs[0].path if draft.inputs else decided.model.name
-    factors = shipped_factors().for_job(setting.cluster.gpu, decided.framework.name)
+    factors = factors_on(setting.cluster).for_job(setting.cluster.gpu, decided.framework.name)
     if writer.needs_step:
         run = _run_of(run_job(decided, setting, factors).step, name, decided)
     else:
         cluster, _ = placed(decided, setting)
         workload, _ = estimated_work(decided, cluster.gpu, factors, cluster.ranks_per_node)
         run = Run(name=name, workload=workload, cluster=cluster, job=decided)
-    run = replace(run, call_s=operator_seconds(decided, setting.cluster.gpu, factors).of)
+    seconds = operator_seconds(decided, setting.cluster.gpu, factors)
+    run = replace(run, call_s=seconds.of, alone_s=lambda call: seconds.alone(call)[0].time_s)
     return replace(run, workload=replace(run.workload, warnings=(*draft.warnings, *run.workload.warnings)))
 
 

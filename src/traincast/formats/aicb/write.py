@@ -20,7 +20,7 @@ from traincast.job.job import Job
 from traincast.model.structure import Blocks, last_blocks, layer_blocks
 from traincast.schedules.check import plan_of
 from traincast.units import counted
-from traincast.workload.build.stage import stages_of
+from traincast.workload.build.stage import stage_layers, stages_of
 
 _NEWEST = "pp_comm"
 
@@ -46,16 +46,6 @@ def _dispatch_rows(said: str) -> int:
     if said not in ("5", "7"):
         raise ConfigError(f"is {said!r}; it must be 5 or 7", "option moe_rows")
     return int(said)
-
-
-def stage_layers(job: Job) -> list[tuple[Blocks, ...]]:
-    """Return the layers of each pipeline stage of a job, over all its virtual stages."""
-    stages: list[tuple[Blocks, ...]] = [()] * job.parallel.pp
-    begin = 0
-    for stage, layers in zip(plan_of(job).placement[0], job.layers_Q, strict=True):
-        stages[stage] += tuple(layer_blocks(job.model, layer) for layer in range(begin, begin + layers))
-        begin += layers
-    return stages
 
 
 def _chosen_stage(stages: Sequence[tuple[Blocks, ...]], said: str) -> int:

@@ -11,6 +11,7 @@ from functools import cached_property
 from traincast.job.job import Job, rank_share
 from traincast.model.blocks.part import Elements
 from traincast.model.structure import FIRST_BLOCKS, MTP_ENDS, Blocks, RankParts, last_blocks, layer_blocks, layer_kinds
+from traincast.schedules.check import plan_of
 from traincast.workload.build.emit import Emitter, Host
 from traincast.workload.build.work import Exchange, Pass, Work, work_of
 from traincast.workload.builder import Rows
@@ -209,3 +210,13 @@ def _ends(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:
     found = stage.total(stage.ends, *phases)
     rows = emit.compute(f"LM head {phases[0].name.lower()}", phases[0], found.calls)
     return rows + emit.all(found.exchanges, phases[0])
+
+
+def stage_layers(job: Job) -> list[tuple[Blocks, ...]]:
+    """Return the layers of each pipeline stage of a job, over all its virtual stages."""
+    stages: list[tuple[Blocks, ...]] = [()] * job.parallel.pp
+    begin = 0
+    for stage, layers in zip(plan_of(job).placement[0], job.layers_Q, strict=True):
+        stages[stage] += tuple(layer_blocks(job.model, layer) for layer in range(begin, begin + layers))
+        begin += layers
+    return stages
