@@ -43,7 +43,8 @@ def text_of(header, names):
         (VPP, OLD, "mixed: AICB v1.0 rows under a newer header", 0.5),
         (V1_0, NEW, "mixed: rows of AICB v1.1 or later under a v1.0 header", 0.5),
         (f"{FWD} pp_comm: 1 checkpoints: 0", NEW, "unknown writer", 0.5),
-        ("DATA", ["conv1"], "SimAI workload that AICB did not write", 0.8),
+        ("DATA", ["conv1"], "ASTRA-sim 1.0 workload", 0.8),
+        ("DATA all_gpus: 8", ["conv1"], "SimAI workload that AICB did not write", 0.8),
     ],
 )
 def test_the_generation_is_told_with_evidence(header, names, text, confidence):

@@ -8,6 +8,7 @@ from aicb_runs import codes, header_of, run, seen, work, write_text
 from support import QUIET, row
 from traincast import api
 from traincast.errors import FormatError, InfeasibleError
+from traincast.formats.aicb.policies import WITH_DIMENSIONS
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 A = 1 << 20
@@ -489,20 +490,21 @@ F, B, W = Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT
         ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", {F: Group.TP, B: Group.TP, W: Group.DP}, (2, 4)),
         ("HYBRID_TRANSFORMER", {F: Group.TP, B: Group.TP, W: Group.DP}, (2, 4)),
         ("HYBRID_DATA_MODEL", {F: Group.TP, B: Group.TP, W: Group.DP}, (2, 4)),
-        ("HYBRID_MODEL_DATA", {F: Group.TP, B: Group.TP, W: Group.DP}, (2, 4)),
+        ("HYBRID_MODEL_DATA", {F: Group.DP, B: Group.DP, W: Group.TP}, (4, 2)),
         ("DATA", {W: Group.DP}, (1, 8)),
         ("MODEL", {F: Group.TP, B: Group.TP}, (8, 1)),
         ("DISTRIBUTED_INFERENCE", {F: Group.TP}, (8, 1)),
         ("MICRO", {W: Group.DP}, (1, 8)),
-        ("HYBRID_DLRM", {F: Group.DP, B: Group.DP, W: Group.DP}, (1, 8)),
-        ("HYBRID_DLRM_ENHANCED", {F: Group.DP, B: Group.DP, W: Group.DP}, (1, 8)),
+        ("HYBRID_DLRM", {F: Group.WORLD, B: Group.WORLD, W: Group.WORLD}, (1, 8)),
+        ("HYBRID_DLRM_ENHANCED", {F: Group.WORLD, B: Group.WORLD, W: Group.WORLD}, (1, 8)),
     ],
 )
 def test_a_policy_decides_which_columns_communicate_over_which_group(make, policy, groups, layout):
     result = make(TALKATIVE, keys={"policy": policy, "tp": 2, "ep": 1, "pp": 1, "ga": 1, "all_gpus": 8}, cluster="h100")
     assert (result.parallel["tp"], result.parallel["dp"]) == layout
     assert {op.phase: op.group for op in work(result) if op.kind is Kind.COLLECTIVE} == groups
-    silent = {F, B, W} - set(groups)
+    # Where dimensions are told apart, the first layer's input gradient is not exchanged.
+    silent = {F, B, W} - set(groups) or policy in ("HYBRID_DLRM", "HYBRID_DLRM_ENHANCED", *WITH_DIMENSIONS)
     assert bool(silent) == bool({"policy-ignores", "forward-only"} & codes(result))
     if policy == "DISTRIBUTED_INFERENCE":
         assert {op.phase for op in work(result)} == {F}
@@ -517,13 +519,13 @@ def test_a_customized_row_follows_its_own_policy(make):
         for name in policies
     }
     assert found == {
-        "DATA": {W: Group.DP},
-        "MODEL": {F: Group.TP, B: Group.TP},
-        "HYBRID_DLRM": {F: Group.DP, B: Group.DP, W: Group.DP},
+        "DATA": {W: Group.WORLD},
+        "MODEL": {F: Group.WORLD, B: Group.WORLD},
+        "HYBRID_DLRM": {W: Group.WORLD},
         "HYBRID_TRANSFORMER": {F: Group.TP, B: Group.TP, W: Group.DP},
     }
     said = next(note for note in result.warnings if note.code == "policy-ignores")
-    assert "policies DATA and MODEL do not run 3 communications that are written" in said.text
+    assert "policies DATA and HYBRID_DLRM and MODEL do not run 5 communications that are written" in said.text
 
 
 @pytest.mark.parametrize("pp", [1, 4])

@@ -11,23 +11,9 @@ from typing import Any
 
 from traincast.diagnostics import Remarks
 from traincast.errors import FormatError
+from traincast.formats.aicb.policies import LAST_BOTTOM, POLICIES, WITH_TABLES
 from traincast.formats.values import number, shown, whole
 from traincast.units import counted
-
-POLICIES = (
-    "HYBRID_TRANSFORMER_FWD_IN_BCKWD",
-    "HYBRID_TRANSFORMER",
-    "HYBRID_DLRM",
-    "HYBRID_DLRM_ENHANCED",
-    "DATA",
-    "MODEL",
-    "DISTRIBUTED_INFERENCE",
-    "HYBRID_DATA_MODEL",
-    "HYBRID_MODEL_DATA",
-    "HYBRID_CUSTOMIZED",
-    "MICRO",
-)
-"""Every policy that SimAI knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +74,7 @@ _SINGLE: dict[str, tuple[str | None, Callable[[str], Any]]] = {
     **{name: (name, _whole) for name in ("ep", "pp", "vpp", "ga", "all_gpus")},
     "pp_comm": ("pp_message_bytes", size_bytes),
     "mode": ("inference", _mode),
-    "dlrm_last_bottom_layer": (None, _whole),
+    LAST_BOTTOM.lower(): (None, _whole),
 }
 COUNTED = ("checkpoints", "checkpoint_initiates")
 _LONGEST_HEADER = 1 << 20
@@ -115,6 +101,10 @@ class HeaderReader:
             first = policy(self.words[0])
         except ValueError as problem:
             raise FormatError(str(problem), self.path, self.line) from None
+        if first in WITH_TABLES and self.words[1:] and _is_number(self.words[1]):
+            # ASTRA-sim's own files have the number alone.
+            self._keep(LAST_BOTTOM, self.words[1])
+            self.position = 2
         while self.position < len(self.words):
             key = self._key()
             start = self.position

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from traincast.diagnostics import Note
 from traincast.formats.aicb.grammar import FIELDS, PHASES, AicbFile, Cell, Column
-from traincast.formats.aicb.header import POLICIES, Header
+from traincast.formats.aicb.header import Header
 from traincast.formats.aicb.meaning import Block, Structure, group_of, positions_as_written, structure
+from traincast.formats.aicb.policies import POLICIES
 from traincast.formats.contract import Counted, Inspection, Sniff, totals_of
 from traincast.formats.values import shown
 from traincast.units import counted
@@ -109,6 +110,8 @@ def generation(file: AicbFile) -> Generation:
         return Generation("SimAI micro test", 0.95, (why,))
     if header.policy not in ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER"):
         why = f"the policy is {header.policy}; AICB writes HYBRID_TRANSFORMER_FWD_IN_BCKWD"
+        if header.all_gpus is None:
+            return Generation("ASTRA-sim 1.0 workload", 0.8, (why, "the header has no all_gpus"))
         return Generation("SimAI workload that AICB did not write", 0.8, (why,))
     dated, why = _header_clue(header)
     old, reasons, details = _row_clues(file)

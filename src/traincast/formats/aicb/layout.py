@@ -8,16 +8,12 @@ from traincast.errors import InfeasibleError
 from traincast.formats.aicb.grammar import AicbFile, Column
 from traincast.formats.aicb.header import Header
 from traincast.formats.aicb.meaning import Positions, Structure, gathers_parameters, group_of, positions_of
+from traincast.formats.aicb.policies import POLICIES, WITH_DIMENSIONS, Span
 from traincast.formats.layout import NODE_RANKS, asked_dp, microbatches_of, replicas, warn_single_microbatch
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.units import counted
 from traincast.workload.words import Group, Operation
-
-_ONE_GROUP_POLICIES = {"MICRO", "DATA", "HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"}
-"""Policies whose weight gradients are reduced over every rank: dp is the world."""
-_ALL_MODEL_POLICIES = {"MODEL", "DISTRIBUTED_INFERENCE"}
-"""Policies whose activations are exchanged over every rank: tp is the world."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +37,12 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
     """
     header = file.header
     tp, ep, pp = (_degree(header, name, getattr(options, name), notes) for name in ("tp", "ep", "pp"))
+    if POLICIES[header.policy].of_astra_sim:
+        notes.assume("cycles", "compute times are taken as ns: a cycle of ASTRA-sim's default clock is one")
     cp = options.cp or 1
     shares = gathers_parameters(file.rows, tp)
     world = _world(header, options, (tp, cp, pp, ep), NODE_RANKS if shares else 1, notes)
-    if header.policy in _ALL_MODEL_POLICIES:
-        tp = max(1, world // (cp * pp))
-    elif header.policy in _ONE_GROUP_POLICIES:
-        if tp > 1:
-            notes.warn("tp-unused", f"policy {header.policy} has no tensor parallel group; tp {tp} is not used")
-        tp = 1
+    tp = _inner(header, tp, max(1, world // (cp * pp)), notes)
     dp = replicas(world, {"tp": tp, "cp": cp, "pp": pp}, notes.path)
     layers = min((len(block.layers) for block in parts.blocks), default=0)
     _warn_not_rescaled(header, options, layers, notes)
@@ -64,9 +57,31 @@ def decide_layout(file: AicbFile, parts: Structure, options: LayoutOptions, note
     return Layout(parallel, schedule, forward_only, positions)
 
 
+def _inner(header: Header, tp: int, ranks: int, notes: Notebook) -> int:
+    """Return tp in a stage of so many ranks: as it is, or what the policy makes of it."""
+    policy = POLICIES[header.policy]
+    if policy.activation is Span.WORLD:
+        return ranks
+    if policy.gradient is Span.WORLD:
+        if tp > 1:
+            notes.warn("tp-unused", f"policy {header.policy} has no tensor parallel group; tp {tp} is not used")
+        return 1
+    if policy.activation is not Span.OUTER:
+        return tp
+    notes.assume(
+        "data-inside",
+        f"policy {header.policy} reduces gradients inside a node and exchanges activations between nodes: gradients "
+        "are shown as tp, which is innermost, and activations as dp",
+    )
+    # As many ranks as share the model lie outside of those that share the data.
+    return max(1, ranks // tp) if header.tp else tp
+
+
 def _positions(file: AicbFile, tp: int, world: int, notes: Notebook) -> Positions:
     """Decide which groups the columns stand for, and say so where it is not what SimAI reads into them."""
     positions = positions_of(file, tp, world)
+    if POLICIES[file.header.policy].of_astra_sim:
+        return positions
     if positions.activation is Group.DP:
         notes.assume(
             "gathers-over-dp",
@@ -133,8 +148,12 @@ def _degree(header: Header, name: str, chosen: int | None, notes: Notebook) -> i
         return written
     if written == 0:
         notes.warn(f"{name}-zero", f"the header says {name} 0; taken as 1")
-    elif header.policy != "MICRO":
+    elif not POLICIES[header.policy].of_astra_sim:
         notes.assume(f"{name}-absent", f"the header says no {name}; taken as 1")
+    elif name == "tp" and header.policy in WITH_DIMENSIONS:
+        text = f"the first dimension of the network is not in the file; taken as a node of {NODE_RANKS} (give --tp)"
+        notes.assume("dimension-absent", text)
+        return NODE_RANKS
     return 1
 
 
@@ -147,9 +166,10 @@ def _world(
         return tp * cp * pp * (asked_dp(options, {"tp": tp, "cp": cp, "pp": pp}, notes.path) or 1)
     if known := options.gpus or header.all_gpus:
         return known
-    if header.policy == "MICRO":
-        notes.assume("world-absent", f"the file says no world size; taken as {NODE_RANKS} ranks (give --gpus)")
-        return NODE_RANKS
+    if POLICIES[header.policy].of_astra_sim:
+        ranks = cp * pp * (2 * tp if header.policy in WITH_DIMENSIONS else NODE_RANKS)
+        notes.assume("world-absent", f"the file says no world size; taken as {ranks} ranks (give --gpus)")
+        return ranks
     experts = ep * (options.etp or tp)
     unit = experts // gcd(experts, tp * cp)
     dp = -(-least_dp // unit) * unit
@@ -170,10 +190,10 @@ def _microbatches(header: Header, blocks: int, options: LayoutOptions, notes: No
     if options.microbatches is not None:
         return microbatches_of(options, blocks, "the file", notes)
     found = counted(blocks, "block")
-    if not header.ga:
+    if not header.ga and not POLICIES[header.policy].of_astra_sim:
         said = "no ga" if header.ga is None else "ga 0"
         notes.assume("ga-absent", f"the header says {said}; the file has {found}, one per microbatch")
-    elif header.ga != blocks:
+    elif header.ga not in (None, blocks):
         notes.warn("ga-mismatch", f"the header says ga {header.ga}, but the file has {found}; the blocks count")
     return max(1, blocks)
 

@@ -10,10 +10,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from traincast.formats.aicb.grammar import AicbFile, Column, Row
-from traincast.formats.aicb.meaning import USUAL, OnceCell, Positions, group_of, is_expert, overlap_class_of, runs
+from traincast.formats.aicb.meaning import (
+    USUAL,
+    OnceCell,
+    Positions,
+    group_of,
+    is_expert,
+    looks_up_tables,
+    overlap_class_of,
+    positions_of_policy,
+    runs,
+)
+from traincast.formats.aicb.policies import LAST_BOTTOM, POLICIES, WITH_TABLES
 from traincast.units import counted
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
-from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
+from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase, Stream
 
 Work = Sequence[tuple[int, int]]
 """Rows of the file that a virtual stage runs in one microbatch, each with its layer."""
@@ -39,8 +50,40 @@ class RowLowering:
     """Lines and columns of communications that their policy never runs."""
 
     def forward(self, work: Work, phase: Phase = Phase.FORWARD) -> Rows:
-        """Lower the forward pass of some rows, in their order."""
-        return [op for row, layer in work for op in self._cell(row, Column.FORWARD, phase, layer)]
+        """Lower the forward pass of some rows, in their order; tables are looked up while the bottom MLP runs."""
+        ops: Rows = []
+        for row, layer in work:
+            ops += self._cell(row, Column.FORWARD, phase, layer, blocking=not self._is_lookup(row))
+            if row == self._last_bottom:
+                ops += self.builder.wait(Stream.WORLD)
+        return ops
+
+    @property
+    def _last_bottom(self) -> int | None:
+        """Last row of the bottom MLP of a recommendation model, None of others."""
+        header = self.file.header
+        return int(float(header.extra.get(LAST_BOTTOM, 0))) if header.policy in WITH_TABLES else None
+
+    def _is_lookup(self, row: int) -> bool:
+        return looks_up_tables(self.file, self.file.rows[row])
+
+    def _gradients(self, row: int, layer: int) -> Rows:
+        """Lower both gradients of a row, in the order of its policy."""
+        source, policy = self.file.rows[row], POLICIES[self.file.header.policy]
+        weights = self._cell(row, Column.WEIGHT_GRAD, Phase.WEIGHT_GRADIENT, layer, blocking=False)
+        if self._is_lookup(row):
+            return weights + self.builder.wait(Stream.WORLD)
+        # ASTRA-sim's first layer has no input to pass a gradient to.
+        computes = not (policy.weights_first and row == 0)
+        inputs = self._compute(row, Column.INPUT_GRAD, Phase.BACKWARD, layer) if computes else []
+        blocks = not policy.overlaps_input
+        exchange = self._communication(row, Column.INPUT_GRAD, Phase.BACKWARD, layer, blocking=blocks)
+        if policy.weights_first:
+            if self._last_bottom is not None and row == self._last_bottom + 1:
+                inputs += self._communication(0, Column.INPUT_GRAD, Phase.BACKWARD, layer, blocking=False)
+            return weights + inputs + exchange
+        waits = [] if blocks or not exchange else [STREAM_OF_GROUP[self.group(source, Column.INPUT_GRAD)]]
+        return inputs + exchange + weights + self.builder.wait(*waits)
 
     def backward(self, work: Work, buckets: dict[int, Rows]) -> Rows:
         """Lower the backward pass of some rows, in reverse, with recompute where the header asks for it.
@@ -57,8 +100,7 @@ class RowLowering:
                 while begin > 0 and work[begin][0] not in checkpoints:
                     begin -= 1
                 ops += self.forward(work[begin:place], Phase.RECOMPUTE)
-            ops += self._cell(row, Column.INPUT_GRAD, Phase.BACKWARD, layer)
-            ops += self._cell(row, Column.WEIGHT_GRAD, Phase.WEIGHT_GRADIENT, layer, blocking=False)
+            ops += self._gradients(row, layer)
             if place == 0 or work[place - 1][1] != layer:
                 ops += buckets.get(layer, [])
         return ops
@@ -133,9 +175,12 @@ class RowLowering:
 
     def group(self, source: Row, column: Column) -> Group:
         """Return the group of a cell under the file's policy."""
-        group = group_of(source.name, column, source.cell(column), self.positions)
-        policy = source.policy or self.file.header.policy
-        return Group.DP if policy.startswith("HYBRID_DLRM") and group is Group.TP else group
+        if looks_up_tables(self.file, source):
+            return Group.WORLD
+        parallel, positions = self.builder.parallel, self.positions
+        if source.policy is not None:
+            positions = positions_of_policy(source.policy, parallel.tp, parallel.world_size)
+        return group_of(source.name, column, source.cell(column), positions)
 
     def say_what_was_left_out(self) -> None:
         """Note the communications that take no time, so that none is zero in silence."""

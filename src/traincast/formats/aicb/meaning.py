@@ -15,6 +15,7 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 from traincast.formats.aicb.grammar import AicbFile, Cell, Column, Row
+from traincast.formats.aicb.policies import POLICIES, WITH_TABLES, Span
 from traincast.workload.words import Group, Operation, OverlapClass
 
 _GROUP_OF_ROW = {
@@ -124,13 +125,21 @@ def _only_in_gradients(rows: Iterable[Row]) -> bool:
 
 def positions_of(file: AicbFile, tp: int, world: int) -> Positions:
     """Tell which groups the columns of a file stand for in a layout of so many ranks."""
-    if not file.header.policy.startswith("HYBRID_TRANSFORMER"):
-        return USUAL
+    if POLICIES[file.header.policy].of_astra_sim:
+        return positions_of_policy(file.header.policy, tp, world)
     if gathers_parameters(file.rows, tp):
         return Positions(activation=Group.DP)
     if world == tp > 1 and _only_in_gradients(file.rows):
         return Positions(gradient=Group.TP)
     return USUAL
+
+
+def positions_of_policy(policy: str, tp: int, world: int) -> Positions:
+    """Tell which groups the columns stand for by a policy alone: the inner dimension is tp, the outer ones are dp."""
+    whole = Group.DP if tp == 1 else Group.TP if tp == world else Group.WORLD
+    groups = {Span.INNER: Group.TP, Span.OUTER: Group.DP, Span.WORLD: whole}
+    found = POLICIES[policy]
+    return Positions(groups.get(found.activation, USUAL.activation), groups.get(found.gradient, USUAL.gradient))
 
 
 def positions_as_written(file: AicbFile) -> Positions:
@@ -162,18 +171,21 @@ def group_of(row_name: str, column: Column, cell: Cell, positions: Positions = U
     return (USUAL if is_once(row_name) else positions).of(column)
 
 
-_SILENT_COLUMNS = {
-    "DATA": (Column.FORWARD, Column.INPUT_GRAD),
-    "MODEL": (Column.WEIGHT_GRAD,),
-    "DISTRIBUTED_INFERENCE": (Column.WEIGHT_GRAD,),
-    "MICRO": (Column.FORWARD, Column.INPUT_GRAD),
-}
-"""Columns whose communication a policy does not run, by SimAI's state machines."""
-
-
 def runs(file: AicbFile, row: Row, column: Column) -> bool:
     """Tell whether the policy of a row runs the communication of a column."""
-    return column not in _SILENT_COLUMNS.get(row.policy or file.header.policy, ())
+    policy = POLICIES[row.policy or file.header.policy]
+    if column is Column.WEIGHT_GRAD:
+        return policy.gradient is not Span.NONE
+    first = row is file.rows[0]
+    if first and looks_up_tables(file, row):
+        return True
+    reaches = not (first and column is Column.INPUT_GRAD and POLICIES[file.header.policy].overlaps_input)
+    return policy.activation is not Span.NONE and reaches
+
+
+def looks_up_tables(file: AicbFile, row: Row) -> bool:
+    """Tell whether a row is the lookup of a recommendation model's tables, which all ranks share out."""
+    return file.header.policy in WITH_TABLES and row is file.rows[0]
 
 
 # --- microbatches and layers
@@ -243,6 +255,9 @@ def structure(file: AicbFile) -> Structure:
     the rows).
     """
     names = [row.name for row in file.rows]
+    if POLICIES[file.header.policy].of_astra_sim and file.header.ga is None:
+        # A network of layers, whatever they are called.
+        return Structure((), (Block((), tuple((index,) for index in range(len(names))), ()),), (), ())
     norms = tuple(index for index, name in enumerate(names) if name == "embedding_norm")
     others = [index for index, name in enumerate(names) if name != "embedding_norm"]
     repeated = [place for place, index in enumerate(others) if not is_once(names[index])]
