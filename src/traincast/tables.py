@@ -5,7 +5,8 @@ which range it must be (`traincast.units`). A value may stand beside its source:
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from enum import Enum
 from functools import cache, reduce
 from importlib.resources.abc import Traversable
 from operator import or_
@@ -203,6 +204,26 @@ def from_row(row: Mapping[str, str], kind: type[T]) -> T:
     }
     said |= {column: cell == "yes" for column, cell in said.items() if cell in ("yes", "no")}
     return msgspec.convert(said, kind, strict=False)
+
+
+def as_table(value: Any, leave_out: Iterable[str] = ()) -> Any:  # noqa: ANN401
+    """Return a value as JSON and TOML can say it; of a dataclass the fields that are not as their default."""
+    if is_dataclass(value):
+        known = [each for each in fields(value) if each.name not in leave_out and is_said(value, each)]
+        return {each.name: as_table(getattr(value, each.name)) for each in known}
+    if isinstance(value, Mapping):
+        return {str(key): as_table(value[key]) for key in sorted(value)}
+    if isinstance(value, tuple | list):
+        return [as_table(each) for each in value]
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
+
+
+def is_said(owner: object, each: "Field[Any]") -> bool:
+    """Say whether a field of a dataclass is not as its default."""
+    usual = each.default if each.default_factory is MISSING else each.default_factory()
+    return bool(getattr(owner, each.name) != usual)
 
 
 def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -4,10 +4,11 @@ With it the measured times themselves, as tables, where asked for.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from traincast.calibrate.validate import Statistics, statistics
 from traincast.diagnostics import announce
 from traincast.errors import CalibrationError
 from traincast.hardware.cluster import Cluster, Measured, MeasuredTable
+from traincast.hardware.clusters import cluster_table
 
 _ANNOUNCED_ROWS = 5_000
 _ROWS_PER_S = 1400
@@ -27,12 +29,6 @@ _ROWS_PER_S = 1400
 _WORSE = 0.01
 """How much larger the median error of a band must be, as a fraction, to be told."""
 
-_NOT_WRITTEN = ("name", "sources")
-"""The name is that of the file, and sources stand beside their numbers."""
-_LISTS = ("measured", "run_factors")
-"""What is written as a list of tables."""
-_FILES = ("fabric.file",)
-"""Paths, which must not depend on where the profile is written."""
 _LEAST_SIZES = 2
 """With fewer sizes there is no line between them."""
 
@@ -182,46 +178,34 @@ def cluster_toml(cluster: Cluster, comments: Sequence[str] = ()) -> str:
     """
     # A line break in a file's name must not end a comment.
     lines = ["".join(char if char.isprintable() else " " for char in f"# {comment}").rstrip() for comment in comments]
-    lines += _table(cluster, "", dict(cluster.sources))
-    for field in fields(cluster):
-        section = getattr(cluster, field.name)
-        if is_dataclass(section) and field.name not in _LISTS:
-            lines += ["", f"[{field.name}]", *_table(section, f"{field.name}.", dict(cluster.sources))]
-    for factor in cluster.run_factors:
-        lines += ["", "[[run_factors]]", *_table(factor, "", {})]
-    for table in cluster.measured.tables if cluster.measured else ():
-        lines += ["", "[[measured]]", *_table(table, "", {})]
+    sources, table = dict(cluster.sources), cluster_table(cluster)
+    del table["name"]
+    if cluster.fabric is not None and cluster.fabric.file:
+        # It must not depend on where the profile is written.
+        table["fabric"]["file"] = str(Path(cluster.fabric.file).resolve())
+    lists = {
+        key: value for key, value in table.items() if isinstance(value, list) and value and isinstance(value[0], dict)
+    }
+    sections = {key: value for key, value in table.items() if isinstance(value, dict)}
+    lines += _lines({key: value for key, value in table.items() if key not in lists | sections}, "", sources)
+    for name, section in sections.items():
+        lines += ["", f"[{name}]", *_lines(section, f"{name}.", sources)]
+    for name, entries in lists.items():
+        for each in entries:
+            lines += ["", f"[[{name}]]", *_lines(each, "", {})]
     return "\n".join(lines) + "\n"
 
 
-def _table(values: object, prefix: str, sources: dict[str, str]) -> Iterator[str]:
-    """Yield a line per plain value of a dataclass; what is as its default is left out."""
-    if not is_dataclass(values):
-        return
-    for field in fields(values):
-        path, value = f"{prefix}{field.name}", getattr(values, field.name)
-        if path in (*_NOT_WRITTEN, *_LISTS) or is_dataclass(value) or value == field.default:
-            continue
-        text = _value(Path(value).resolve() if path in _FILES else value, path)
-        source = sources.get(path)
-        yield f"{field.name} = " + (text if source is None else f"{{ value = {text}, source = {_text(source)} }}")
+def _lines(values: Mapping[str, Any], prefix: str, sources: Mapping[str, str]) -> Iterator[str]:
+    for name, value in values.items():
+        source = sources.get(f"{prefix}{name}")
+        said = _toml(value) if source is None else f"{{ value = {_toml(value)}, source = {_toml(source)} }}"
+        yield f"{name} = {said}"
 
 
-def _value(value: object, path: str) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, str | Path):
-        return _text(str(value))
-    if isinstance(value, tuple):
-        return f"[{', '.join(_value(each, path) for each in value)}]"
-    raise CalibrationError(f"{path} is a {type(value).__name__}, which cannot be written to a cluster file")
-
-
-def _text(text: str) -> str:
-    # A JSON string is a TOML basic string, but for the one control character that JSON lets through.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _toml(value: object) -> str:
+    # JSON of texts, numbers and lists is TOML, but for the one control character that it lets through.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def measured_tables(measured: CollectiveMeasurements, source: str) -> tuple[MeasuredTable, ...]:

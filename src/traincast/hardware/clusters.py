@@ -34,7 +34,7 @@ from traincast.hardware.cluster import (
 from traincast.hardware.fabric import fabric_of, fabric_values
 from traincast.hardware.from_datasheet import cluster_from_datasheet, with_domain, with_nic
 from traincast.hardware.gpu import Gpu, filled, find_datasheet, gpu_names, load_gpu, said_of
-from traincast.tables import Shelf, Value, built, read_table
+from traincast.tables import Shelf, Value, as_table, built, read_table
 
 _SHELF = Shelf("cluster", "clusters")
 _SECTIONS: dict[str, tuple[type[Gpu] | type[Link], dict[str, tuple[str, ...]]]] = {
@@ -147,6 +147,12 @@ def cluster_from_table(table: Mapping[str, Any], shown: str) -> Cluster:
         As `load_cluster`.
     """
     return _cluster_of(_values(dict(table), shown, Path()), shown)
+
+
+def cluster_table(cluster: Cluster) -> dict[str, Any]:
+    """Return a cluster as `cluster_from_table` takes it, without sources."""
+    table: dict[str, Any] = as_table(cluster, leave_out=("sources", "measured"))
+    return table if cluster.measured is None else table | {"measured": as_table(cluster.measured.tables)}
 
 
 def _cluster_of(values: dict[str, Value], shown: str) -> Cluster:

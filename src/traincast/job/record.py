@@ -5,9 +5,7 @@ full as a cluster file says it, and the options. Values that are as their defaul
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from enum import Enum
-from pathlib import Path
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import msgspec
@@ -16,13 +14,14 @@ from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.files import InputFile
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.clusters import cluster_from_table
+from traincast.hardware.clusters import cluster_from_table, cluster_table
 from traincast.job.draft import Draft
 from traincast.job.frameworks import Framework, framework_from_table, framework_names, load_framework
 from traincast.job.job import Job, JobRequest, under_new_names
 from traincast.job.job_file import SECTIONS, draft_of_table
 from traincast.job.options import LayoutOptions, SimulateOptions, make_options
 from traincast.model.table import model_from_table
+from traincast.tables import as_table, is_said
 
 COMMANDS = ("predict", "simulate")
 
@@ -76,16 +75,16 @@ def record_to_table(record: RunRecord) -> dict[str, object]:
     """Return a record as a table of plain values; the inputs stand in the result beside it."""
     table: dict[str, object] = {"command": record.command}
     if isinstance(record.job, Job):
-        table["decided_job"] = _said(record.job)
+        table["decided_job"] = as_table(record.job)
     elif record.job is not None:
         table |= _job_table(record.job)
     if record.command == "predict":
-        table |= {"notes": _said(record.notes), "warnings": _said(record.warnings), "allow_oom": record.allow_oom}
+        table |= {"notes": as_table(record.notes), "warnings": as_table(record.warnings), "allow_oom": record.allow_oom}
     return {
         **table,
-        "cluster": _cluster_table(record.cluster),
+        "cluster": cluster_table(record.cluster),
         "cluster_assumed": record.cluster_assumed,
-        "options": _said(record.options, leave_out=("cluster",)),
+        "options": as_table(record.options, leave_out=("cluster",)),
     }
 
 
@@ -147,7 +146,7 @@ _WRITTEN_AS: dict[str, Any] = {"expert_loads": tuple[float, ...] | str}
 
 def _fields_said(job: JobRequest) -> dict[str, Any]:
     """Return the fields of a job, but the model, that are not as their default."""
-    return {each.name: getattr(job, each.name) for each in fields(job) if each.name != "model" and _is_said(job, each)}
+    return {each.name: getattr(job, each.name) for each in fields(job) if each.name != "model" and is_said(job, each)}
 
 
 def _job_table(job: JobRequest) -> dict[str, object]:
@@ -155,13 +154,13 @@ def _job_table(job: JobRequest) -> dict[str, object]:
     said = _fields_said(job)
     framework = said.pop("framework", None)
     software = {} if framework is None or isinstance(framework, Framework) else {"framework": framework}
-    sections: dict[str, object] = {"model": _said(job.model, leave_out=("notes",))}
+    sections: dict[str, object] = {"model": as_table(job.model, leave_out=("notes",))}
     for section, keys in SECTIONS.items():
-        found = {key: _said(said[key]) for key in keys if key in said}
+        found = {key: as_table(said[key]) for key in keys if key in said}
         sections[section] = found | (software if section == "software" else {})
-    table: dict[str, object] = {"job": sections, "model_notes": _said(job.model.notes)}
+    table: dict[str, object] = {"job": sections, "model_notes": as_table(job.model.notes)}
     if isinstance(framework, Framework):
-        table["framework"] = _said(framework, leave_out=("sources",))
+        table["framework"] = as_table(framework, leave_out=("sources",))
     return table
 
 
@@ -185,33 +184,7 @@ def _job_of_table(table: Mapping[str, Any], shown: str) -> JobRequest | Job:
 def _whole_framework(table: Any) -> Any:  # noqa: ANN401
     """Return a framework with what it keeps in memory, which results did not say once."""
     known = isinstance(table, Mapping) and "memory" not in table and table.get("name") in framework_names()
-    return {**table, "memory": _said(load_framework(table["name"]).memory)} if known else table
-
-
-def _cluster_table(cluster: Cluster) -> dict[str, object]:
-    table: dict[str, object] = _said(cluster, leave_out=("sources", "measured"))
-    if cluster.measured is not None:
-        table["measured"] = [_said(each) for each in cluster.measured.tables]
-    return table
-
-
-def _said(value: Any, leave_out: tuple[str, ...] = ()) -> Any:  # noqa: ANN401
-    """Return a value as JSON can say it; of a dataclass the fields that are not as their default."""
-    if is_dataclass(value):
-        said = [each for each in fields(value) if each.name not in leave_out and _is_said(value, each)]
-        return {each.name: _said(getattr(value, each.name)) for each in said}
-    if isinstance(value, Mapping):
-        return {str(key): _said(value[key]) for key in sorted(value)}
-    if isinstance(value, tuple | list):
-        return [_said(each) for each in value]
-    if isinstance(value, Enum):
-        return value.value
-    return str(value) if isinstance(value, Path) else value
-
-
-def _is_said(owner: object, each: "Field[Any]") -> bool:
-    usual = each.default if each.default_factory is MISSING else each.default_factory()
-    return bool(getattr(owner, each.name) != usual)
+    return {**table, "memory": as_table(load_framework(table["name"]).memory)} if known else table
 
 
 def _convert(value: object, kind: Any, place: str, shown: str) -> Any:  # noqa: ANN401
