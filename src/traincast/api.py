@@ -110,8 +110,11 @@ def expand(files: Files) -> list[Path]:
     return expand_inputs(paths)
 
 
-def read(files: Files, layout: LayoutOptions | None = None) -> Workload:
+def read(files: Files, layout: LayoutOptions | None = None, *, recorded: bool = False) -> Workload:
     """Read the files of one run into the intermediate form; `layout` says what to override of theirs.
+
+    A measured trace is read into what each rank does in a step, which can be made another run of; with `recorded` it is
+    taken as it is, with its measured times (`Workload.timeline`).
 
     Raises
     ------
@@ -125,7 +128,7 @@ def read(files: Files, layout: LayoutOptions | None = None) -> Workload:
     form = _workload_format(paths, given)
     chosen = layout or LayoutOptions()
     refuse_meaningless(form, chosen)
-    return replace(read_run(form, paths, chosen), layout=chosen)
+    return replace(read_run(form, paths, chosen, recorded=recorded), layout=chosen)
 
 
 def _workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
@@ -312,13 +315,14 @@ def _run_for(
         if record.command == "predict":
             return run_of_job(record.draft(), chosen, writer)
         layout = record.options.layout if options.layout == LayoutOptions() else options.layout
-        return run_of_workload(read(unchanged_files(record.inputs), layout), chosen, writer)
+        workload = read(unchanged_files(record.inputs), layout, recorded=writer.needs_step)
+        return run_of_workload(workload, chosen, writer)
     if isinstance(source, (Job, JobRequest, Draft)):
         if options.layout != LayoutOptions():
             raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
         said = source.cluster if isinstance(source, Draft) else None
         return run_of_job(source, choose(options, options.cluster or said, engine), writer)
-    workload = source if isinstance(source, Workload) else read(source, options.layout)
+    workload = source if isinstance(source, Workload) else read(source, options.layout, recorded=writer.needs_step)
     if writer.needs_job:
         raise FormatError(
             f"is a workload, and {writer.title} is written of a described job; give a job file or the result of a "

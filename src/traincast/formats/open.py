@@ -113,14 +113,18 @@ def _pattern(stray: Path) -> str:
     return f"*rank*{suffix}"
 
 
-def read_run(form: Format, paths: Sequence[Path], layout: LayoutOptions) -> Workload:
+def read_run(form: Format, paths: Sequence[Path], layout: LayoutOptions, *, recorded: bool = False) -> Workload:
     """Read a run; where its expert loads are a path, with those of the traces there, which are inputs too.
+
+    With `recorded` a trace is taken as it is (`Format.recorded`).
 
     Raises
     ------
     FormatError
         If a file cannot be read, or the path is of no traces that show loads.
     """
+    if recorded and form.recorded is not None:
+        return form.recorded(paths, form.name, layout)
     traces = layout.expert_loads
     if not isinstance(traces, Path):
         return form.read(paths, layout)

@@ -47,6 +47,10 @@ def run_of_workload(workload: Workload, chosen: Chosen, writer: Writer) -> Run:
     setting = replace(chosen.setting, unfold=True)
     if not writer.needs_step:
         return Run(name=workload.name, workload=workload, cluster=setting.cluster)
+    if workload.program is not None and workload.timeline is not None:
+        # what was measured is written as it was
+        program, timeline = workload.program, workload.timeline
+        return Run(name=workload.name, workload=workload, cluster=setting.cluster, program=program, timeline=timeline)
     return _run_of(timed(workload, setting), workload.name)
 
 

@@ -22,6 +22,9 @@ class GroupInstance:
     """Ranks in the order of the group."""
 
 
+Said = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """What every operation has of its own in a program that was recorded one by one (`traincast.workload.recorded`)."""
@@ -34,6 +37,14 @@ class Recorded:
     """Index into `Program.files`, -1 for none."""
     line_N: IntArray
     """1-based line, event or record of that file, 0 for none."""
+    said_N: IntArray
+    """Index into `said`, -1 for none."""
+    span_s_N: FloatArray
+    """Seconds that the input says it took, waiting and all, before times are brought into order; NaN for none."""
+    clock_s_N: FloatArray
+    """When it ended by the clock of its rank, in seconds; NaN for none."""
+    said: tuple[Said, ...] = ()
+    """What the input says besides, in the words of its format: names and texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

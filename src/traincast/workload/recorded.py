@@ -34,6 +34,7 @@ Letters: R recorded ranks, L operations of one, N of all, E edges, G groups, J o
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +48,7 @@ from traincast.workload.builder import host_op
 from traincast.workload.groups import GroupTable
 from traincast.workload.ops import BoolArray, FloatArray, IntArray, Op, OpTable, table_of
 from traincast.workload.parts import step_parts
-from traincast.workload.program import GroupInstance, Program, Recorded, Timeline
+from traincast.workload.program import GroupInstance, Program, Recorded, Said, Timeline
 from traincast.workload.rendezvous import join_collectives, join_messages, keys, occurrences
 from traincast.workload.words import Group, Kind, Phase, Provenance
 from traincast.workload.workload import MeasuredRun, Workload
@@ -83,6 +84,11 @@ class RankRecord:
     """Index of its input file."""
     line_L: npt.ArrayLike | None = None
     """1-based line, event or record in it."""
+    said_L: npt.ArrayLike | None = None
+    """What the input says besides (`Recorder.said`); -1 for nothing."""
+    span_s_L: npt.ArrayLike | None = None
+    clock_s_L: npt.ArrayLike | None = None
+    """Duration and end as the input says them, for whoever writes them again (`Recorded`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,9 @@ class _Columns:
     key_L: IntArray
     microbatch_L: IntArray
     line_L: IntArray
+    said_L: IntArray
+    span_s_L: FloatArray
+    clock_s_L: FloatArray
     duration_s_L: FloatArray
     start_s_L: FloatArray | None
     end_s_L: FloatArray | None
@@ -115,6 +124,11 @@ class Recorder:
     _rows: dict[Op, int] = field(init=False, default_factory=dict)
     _groups: dict[tuple[Group, tuple[int, ...]], int] = field(init=False, default_factory=dict)
     _records: dict[int, _Columns] = field(init=False, default_factory=dict)
+    _said: dict[Said, int] = field(init=False, default_factory=dict)
+
+    def said(self, words: Said) -> int:
+        """Return the number of what the input says of operations besides, as names and texts; equal ones are one."""
+        return self._said.setdefault(words, len(self._said))
 
     def row(self, op: Op) -> int:
         """Return the row of what operations have in common; equal ones are one."""
@@ -178,7 +192,7 @@ class Recorder:
             )
             records = [self._with_gaps(record, first_s, gap) for record in records]
         groups = tuple(GroupInstance(kind, np.array(members, np.int32)) for kind, members in self._groups)
-        own = _own(records)
+        own = _own(records, tuple(self._said))
         program = _program(records, own, table_of(list(self._rows)), groups, self.parallel, self.inputs)
         program = replace(program, rendezvous_N=_rendezvous(program, _column(records, "key_L")))
         self._note_missing(program)
@@ -224,7 +238,10 @@ class Recorder:
                 raise ProgramError(f"{self._shown(record.file)}rank {record.rank} has columns of different lengths")
             return column
 
-        duration_L = seconds(record.duration_s_L)
+        def known(given: npt.ArrayLike | None) -> FloatArray:
+            column = seconds(given)
+            return np.full(count, np.nan) if column is None else column
+
         edges = [np.asarray(each, dtype=np.int64) for each in (record.edge_src_E, record.edge_dst_E)]
         if len(edges[0]) != len(edges[1]) or any(
             len(each) and not 0 <= each.min() <= each.max() < count for each in edges
@@ -239,7 +256,10 @@ class Recorder:
             key_L=integers("key_L", -1),
             microbatch_L=integers("microbatch_L", -1),
             line_L=integers("line_L", 0),
-            duration_s_L=np.full(count, np.nan) if duration_L is None else duration_L,
+            said_L=integers("said_L", -1, len(self._said)),
+            span_s_L=known(record.span_s_L),
+            clock_s_L=known(record.clock_s_L),
+            duration_s_L=known(record.duration_s_L),
             start_s_L=seconds(record.start_s_L),
             end_s_L=seconds(record.end_s_L),
             edge_src_E=edges[0],
@@ -314,6 +334,7 @@ class Recorder:
             "row_L": np.full(len(late), gap_row),
             "group_L": np.full(len(late), -1),
             "key_L": np.full(len(late), -1),
+            "said_L": np.full(len(late), -1),
             **{name: getattr(record, name)[late] for name in ("queue_L", "microbatch_L", "line_L")},
         }
         integers: dict[str, IntArray] = {
@@ -323,6 +344,8 @@ class Recorder:
             rank=record.rank,
             file=record.file,
             **integers,
+            span_s_L=np.insert(record.span_s_L, late, np.nan),
+            clock_s_L=np.insert(record.clock_s_L, late, np.nan),
             duration_s_L=np.insert(record.duration_s_L, late, gap_s_L[late]),
             start_s_L=np.insert(start_L, late, free_L[late]),
             end_s_L=np.insert(end_L, late, start_L[late]),
@@ -422,16 +445,20 @@ def _program(
     return replace(program, edge_src_E=program.edge_src_E[order_E], edge_dst_E=program.edge_dst_E[order_E])
 
 
-def _own(records: Sequence[_Columns]) -> Recorded:
+def _own(records: Sequence[_Columns], said: tuple[Said, ...]) -> Recorded:
     return Recorded(
         queue_N=_column(records, "queue_L"),
-        duration_s_N=np.concatenate([record.duration_s_L for record in records]),
+        duration_s_N=_column(records, "duration_s_L"),
+        said_N=_column(records, "said_L"),
+        span_s_N=_column(records, "span_s_L"),
+        clock_s_N=_column(records, "clock_s_L"),
+        said=said,
         file_N=np.concatenate([np.full(len(record.row_L), record.file) for record in records]),
         line_N=_column(records, "line_L"),
     )
 
 
-def _column(records: Sequence[_Columns], name: str) -> IntArray:
+def _column(records: Sequence[_Columns], name: str) -> Any:  # noqa: ANN401
     return np.concatenate([getattr(record, name) for record in records])
 
 

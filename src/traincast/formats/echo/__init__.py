@@ -9,7 +9,7 @@ Source: fwyc0573/Megatron-LM (tracer of NetX-lab/Echo).
 
 from traincast.formats.contract import FORMATS, Format
 from traincast.formats.echo.inspection import inspect_file, looks_like
-from traincast.formats.echo.read import read_workload, traced_loads
+from traincast.formats.echo.read import read_recorded, read_workload, traced_loads
 
 FORMATS.register("echo")(
     Format(
@@ -24,6 +24,7 @@ FORMATS.register("echo")(
         looks_like=looks_like,
         describe=inspect_file,
         read_run=read_workload,
+        recorded=read_recorded,
         expert_loads=traced_loads,
     )
 )

@@ -32,7 +32,7 @@ _JUMP_RATIO = 1000.0
 _SHOWN_RUNS = 8
 
 _MARKS = {
-    **{name: name for name in ("tp", "pp", "dp", "ep", "rank")},
+    **{name: name for name in ("tp", "pp", "dp", "cp", "ep", "etp", "shard", "rank")},
     **{"wd": "world", "exp": "ep", "expNum": "experts", "expn": "experts", "numl": "layers", "nl": "layers"},
     **{"l": "layers", "bs": "micro_batch", "hs": "hidden", "sl": "sequence"},
 }
@@ -51,7 +51,10 @@ class FileName:
     tp: int | None = None
     pp: int | None = None
     dp: int | None = None
+    cp: int | None = None
     ep: int | None = None
+    etp: int | None = None
+    shard: int | None = None
     experts: int | None = None
     layers: int | None = None
     micro_batch: int | None = None
@@ -132,6 +135,11 @@ class Run:
     def first(self) -> RankTrace:
         """The trace of the lowest rank."""
         return self.traces[min(self.traces)]
+
+    @property
+    def is_forecast(self) -> bool:
+        """Whether all of it was simulated."""
+        return all(op.is_forecast for op in self.ops)
 
     @property
     def ops(self) -> Iterator[TraceOp]:

@@ -68,7 +68,8 @@ def decide_layouts(run: Run, options: LayoutOptions, notes: Notebook) -> Layouts
 
 
 def _traced_layout(run: Run, options: LayoutOptions, notes: Notebook) -> Parallel:
-    name, cp = run.first.name, options.cp or 1
+    name = run.first.name
+    cp = options.cp or name.cp or 1
     communicates = any(sub.call.group is Group.TP for op in run.first.ops for sub in op.sub_ops)
     tp = name.tp or _tp_of_vocabulary(run.first.named("emb_allreduce"), communicates, notes)
     tp = tp or options.tp or _tp_of_communication(communicates, notes)
@@ -85,7 +86,8 @@ def _traced_layout(run: Run, options: LayoutOptions, notes: Notebook) -> Paralle
     if not dp:
         dp = _dp_of_reduction(run.first.named("dp_allreduce"), options.dp, notes)
     ep = options.ep or name.ep or _ep_of_experts(run.first.ops, tp * cp * dp, notes)
-    return Parallel(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=options.etp or (1 if ep > 1 else None))
+    etp = options.etp or name.etp or (1 if ep > 1 else None)
+    return Parallel(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, shard=name.shard)
 
 
 def _tp_of_vocabulary(embeddings: Sequence[TraceOp], communicates: bool, notes: Notebook) -> int | None:

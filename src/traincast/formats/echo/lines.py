@@ -39,6 +39,9 @@ LATER_FIELDS = frozenset(_WORDS.later_fields)
 DIFFERS = frozenset({"batch_id", "duration", "timestamp", "sub_operations"})
 """Fields that differ between lines that are alike."""
 
+FORECAST = "simulated_run"
+"""What ``op_semantics`` says of the lines of a simulated run."""
+
 ALIASES = _by_name(_WORDS.field_names)
 """Other spellings of a field's name (older logs) and the usual one."""
 
@@ -167,8 +170,15 @@ class TraceOp(msgspec.Struct, frozen=True, gc=False):
         return self.duration_s is None or (not self.duration_s and not self.timestamp_s)
 
     @property
+    def is_forecast(self) -> bool:
+        """Whether the line is of a simulated run of all ranks, so that all its times mean something."""
+        return self.raw("op_semantics") == FORECAST
+
+    @property
     def is_simulated(self) -> bool:
         """Whether one GPU played the rank, so that the times of its communications mean nothing."""
+        if self.is_forecast:
+            return False
         if self.description is not None and self.description.startswith("simulation"):
             return True
         return self.raw("metadata_only") == "True" or (self.state is None and self.scope == "rank")

@@ -12,26 +12,30 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from traincast.diagnostics import Note, Notebook
 from traincast.errors import ConfigError, FormatError
-from traincast.files import input_of
+from traincast.files import InputFile, input_of
 from traincast.formats.echo import experts
 from traincast.formats.echo.clocks import align
 from traincast.formats.echo.files import Run, only_run
 from traincast.formats.echo.inspection import trace_warnings
 from traincast.formats.echo.layout import Layouts, decide_layouts
 from traincast.formats.echo.lines import MESSAGES
+from traincast.formats.echo.recorded import recorded_workload
 from traincast.formats.echo.rendezvous import Messages, Rendezvous, measured_run
 from traincast.formats.echo.stages import Stages
 from traincast.formats.echo.work import BUCKET, Conversion, RankWork, Splitter
 from traincast.formats.layout import warn_single_microbatch
 from traincast.job.options import LayoutOptions
+from traincast.job.parallel import Parallel
 from traincast.schedules.plan import SlotKind
 from traincast.units import counted
 from traincast.workload.builder import WorkloadBuilder
+from traincast.workload.clocks import Alignment
 from traincast.workload.experts import ExpertLoads, describe, expert_loads, expert_rank_W, load_of_rank
 from traincast.workload.groups import rank_groups
 from traincast.workload.ops import FloatArray, IntArray, Op
@@ -42,8 +46,17 @@ _CHANGES_THE_FORECAST = frozenset({"unknown-operation", "unknown-group", "unknow
 """What is unusual in a trace and worth a warning of its simulation."""
 
 
-def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
-    """Read the traces of one run (see `traincast.formats.contract.Format.read`)."""
+class _Opened(NamedTuple):
+    """The traces of one run, and how they are to be read."""
+
+    run: Run
+    layouts: Layouts
+    alignment: Alignment
+    inputs: tuple[InputFile, ...]
+    notes: Notebook
+
+
+def _opened(paths: Sequence[Path], name: str, options: LayoutOptions) -> _Opened:
     run = only_run(paths)
     for op in run.ops:
         if op.scope == "stage":
@@ -55,8 +68,34 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
     notes = Notebook(str(run.first.path))
     layouts = decide_layouts(run, options, notes)
     alignment = align(run, layouts.traced.world_size, layouts.traced.pp)
+    if run.is_forecast:
+        alignment = Alignment(dict.fromkeys(run.traces, 0.0), (), ())
     notes.assumptions += alignment.notes
     inputs = tuple(input_of(trace.path, name) for trace in run.traces.values())
+    return _Opened(run, layouts, alignment, inputs, notes)
+
+
+def read_recorded(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
+    """Read the traces of one run as they are (see `traincast.formats.contract.Format.recorded`)."""
+    opened = _opened(paths, name, options)
+    run, layouts, notes = opened.run, opened.layouts, opened.notes
+    if layouts.target != replace(layouts.traced, microbatches=run.microbatches):
+        text = "the run is taken as it was; leave out the flags that would make another run of it"
+        raise ConfigError(text, str(run.first.path))
+    if run.is_forecast:
+        notes.assume("simulated-run", "the times are those of a simulated run: nothing in it was measured", None)
+    parallel = layouts.target
+    if max(run.traces) >= parallel.world_size:
+        parallel = Parallel(dp=max(run.traces) + 1)  # one GPU played ranks of a world that the files do not tell
+    measured = options.comm != "model"
+    return recorded_workload(run, parallel, opened.alignment.offset_s, opened.inputs, notes, measured=measured)
+
+
+def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
+    """Read the traces of one run (see `traincast.formats.contract.Format.read`)."""
+    run, layouts, alignment, inputs, notes = _opened(paths, name, options)
+    if run.is_forecast:
+        return read_recorded(paths, name, options)
     builder = WorkloadBuilder(run.first.path.name, layouts.target, options.schedule or "1f1b", notes, inputs)
     rendezvous = Rendezvous(run, rank_groups(layouts.traced, list(Group)), alignment.offset_s)
     measured = (options.comm or ("model" if run.is_profile else "measured")) == "measured"

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 
 from traincast.formats.echo.lines import Fields
 
-_FEWEST_DECIMALS, _MOST_DECIMALS = 2, 6
-"""The tracer writes hundredths of a millisecond; what is simulated is known to the nanosecond."""
+_FEWEST_DECIMALS, _MOST_DECIMALS = 1, 6
+"""The tracer writes milliseconds as Python prints them, rounded to hundredths; what is simulated is known to the
+nanosecond."""
 
 
 def milliseconds(time_s: float, clock_s: float = 0.0) -> str:
-    """Return a time as the tracer writes it: with two decimals, or as many more as it has, up to nanoseconds.
+    """Return a time as the tracer writes it: with one decimal, or as many more as it has, up to nanoseconds.
 
     Decimals that a clock of `clock_s` seconds does not resolve are rounding and left out.
     """

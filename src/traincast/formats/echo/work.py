@@ -25,14 +25,14 @@ from traincast.workload.words import Group, Operation, OverlapClass, Phase, Stre
 BUCKET = "ddp_grad_comm"
 """Operation that is one gradient bucket, launched while a backward runs (traces of 2026)."""
 
-_OVERLAP_CLASSES = {
+OVERLAP_CLASSES = {
     "forward_step": OverlapClass.COMPUTE_BOUND,
     "backward_step": OverlapClass.COMPUTE_BOUND,
     "optimizer_step": OverlapClass.MEMORY_BOUND,
 }
 """How computations slow down while they overlap: steps of a model are large GEMMs for the most part."""
 
-_HOST = "get_batch"
+HOST = "get_batch"
 """Operation that is the host's work but for the communication inside it."""
 
 _What = tuple[Group, Operation]
@@ -133,7 +133,7 @@ class Splitter:
                 self.work.before_recv.setdefault((op.op == "recv_forward", op.batch_id or 0), []).extend(gap)
             elif op.op in MESSAGES:
                 target.extend(gap)
-            elif op.op == _HOST:
+            elif op.op == HOST:
                 self._before += gap + self._inside(op, [])
             else:
                 target = self._place(op, gap, target)
@@ -225,7 +225,7 @@ class Splitter:
     def _inside(self, op: TraceOp, launches: Sequence[TraceOp]) -> list[Op]:
         """Return a forward, backward or other operation: what lies between its collectives, and they."""
         phase = PHASES.get(op.op, Phase.STEP)
-        if op.op == _HOST and op.start_s is None:
+        if op.op == HOST and op.start_s is None:
             return []
         duration_s = _time_of(op)
         if op.start_s is None or op.end_s is None:
@@ -277,12 +277,12 @@ class Splitter:
         duration_s = resolved_s(duration_s, op.timestamp_s)
         if duration_s <= 0:
             return []
-        if op.op == _HOST:
+        if op.op == HOST:
             return [host_op(op.op, phase, duration_s, place=Place(self.file, op.line), part=op.op)]
         return [self._compute(op, phase, duration_s)]
 
     def _compute(self, op: TraceOp, phase: Phase, duration_s: float) -> Op:
-        bound, place = _OVERLAP_CLASSES.get(op.op, OverlapClass.UNKNOWN), Place(self.file, op.line)
+        bound, place = OVERLAP_CLASSES.get(op.op, OverlapClass.UNKNOWN), Place(self.file, op.line)
         return compute_op(op.op, phase, duration_s, overlap_class=bound, place=place, part=op.op)
 
     def _communication(
