@@ -69,6 +69,8 @@ def test_a_step_is_start_forwards_after_forward_backwards_end():
     names = [program.ops.name_T[row] for row in program.row_N]
     assert names == ["start", "forward", "forward", "after_forward", "backward", "backward", "end"]
     assert program.microbatch_N.tolist() == [-1, 0, 1, -1, 0, 1, -1]
+    assert program.virtual_stage_N.tolist() == [-1, 0, 0, -1, 0, 0, -1]
+    assert program.peer_stage_N.tolist() == [-1] * 7
     assert timed(program).step_s == 7
 
 

@@ -104,6 +104,19 @@ def test_shared_copies_of_the_state(kind, expected):
     assert members(kind, tp=2, dp=4, shard=2) == expected
 
 
+@pytest.mark.parametrize(
+    ("degrees", "expected"),
+    [
+        # Two copies of the layers, laid out from either end: stages 0 and 3 hold the same, and so do 1 and 2.
+        ({"tp": 2, "pp": 4}, [[0, 6], [1, 7], [2, 4], [3, 5]]),
+        ({"dp": 2, "pp": 2}, [[0, 2], [1, 3]]),
+        ({"tp": 2, "pp": 3}, [[rank] for rank in range(6)]),
+    ],
+)
+def test_copies_of_the_same_layers(degrees, expected):
+    assert members(Group.COPY, **degrees) == expected
+
+
 def test_one_stage_has_embedding_groups_of_one():
     assert members(Group.EMB, tp=2) == [[0], [1]]
 

@@ -227,6 +227,34 @@ def test_a_straggler_is_found_and_has_an_impact():
     assert slowed.iteration_time_s == pytest.approx(3.5)
 
 
+def test_collectives_and_messages_meet_apart():
+    """Each of two stages of two ranks reduces, and the first sends to the second: four rendezvous of two."""
+    made = recorder(tp=2, pp=2)
+    op, send, receive = made.row(reduce()), made.row(message(Kind.SEND)), made.row(message(Kind.RECV))
+    for rank in range(4):
+        group = made.group(Group.TP, (rank // 2 * 2, rank // 2 * 2 + 1))
+        pair = made.pair(rank % 2, rank % 2 + 2)
+        rows, groups = ([op, send], [group, pair]) if rank < 2 else ([receive, op], [pair, group])
+        made.add(RankRecord(rank=rank, row_L=rows, group_L=groups, queue_L=[0, 0], duration_s_L=[1.0, 1.0]))
+    program = made.workload().program
+    met = [np.flatnonzero(program.rendezvous_N == number) for number in np.unique(program.rendezvous_N)]
+    meetings = {(tuple(program.rank_N[at]), tuple(program.row_N[at])) for at in met}
+    assert {ranks for ranks, _ in meetings} == {(0, 1), (2, 3), (0, 2), (1, 3)}
+    assert sorted(program.rendezvous_N.tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert run(made.workload()).iteration_time_s == pytest.approx(3.0)
+
+
+def test_what_is_in_no_queue_waits_for_nothing_but_its_edges():
+    """Six operations of a second each on two ranks: three in queues of their own, three in none, all at once."""
+    made = recorder(2)
+    gemm = made.row(GEMM)
+    for rank in range(2):
+        made.add(RankRecord(rank=rank, row_L=[gemm] * 6, queue_L=[0, 1, 2, -1, -1, -1], duration_s_L=[1.0] * 6))
+    program = made.workload().program
+    assert len(set(program.stream_N.tolist())) == 12
+    assert run(made.workload()).iteration_time_s == pytest.approx(1.0)
+
+
 def test_only_recorded_members_are_waited_for_and_the_run_says_so():
     made = recorder(dp=4)
     op, group = made.row(reduce(Group.DP)), made.group(Group.DP, range(4))
@@ -251,7 +279,19 @@ def test_records_cut_at_different_places_meet_by_their_numbers():
     workload = made.workload()
     assert workload.program.rendezvous_N[1] == workload.program.rendezvous_N[2]
     assert run(workload).iteration_time_s == pytest.approx(3.0)
-    assert any(note.code == "members-missing" and "2 collectives of 3" in note.text for note in workload.warnings)
+    (note,) = [note for note in workload.warnings if note.code == "members-missing"]
+    assert "2 collectives of 3 communications lack recorded members, the first 'reduce'; those meet" in note.text
+
+
+def test_the_first_collective_that_lacks_members_is_named():
+    made = recorder(dp=2)
+    rows = [made.row(reduce(Group.DP, name=name)) for name in ("early", "late")]
+    group = made.group(Group.DP, range(2))
+    for rank, (row_L, key_L) in enumerate((([rows[0], rows[1]], [4, 5]), ([rows[0]], [4]))):
+        times = {"duration_s_L": [1.0] * len(row_L), "queue_L": [0] * len(row_L)}
+        made.add(RankRecord(rank=rank, row_L=row_L, group_L=[group] * len(row_L), key_L=key_L, **times))
+    (note,) = [note for note in made.workload().warnings if note.code == "members-missing"]
+    assert "1 collective of 2 communications lack recorded members, the first 'late'" in note.text
 
 
 def test_the_timeline_and_the_operations_are_written():
@@ -346,8 +386,9 @@ def test_ranks_that_wait_for_each_other_are_named():
 )
 def test_impossible_times_are_refused(columns, words):
     made = recorder(1)
-    with pytest.raises(FormatError, match=words):
+    with pytest.raises(FormatError, match=words) as error:
         made.add(RankRecord(rank=0, row_L=[made.row(GEMM)] * 2, line_L=[4, 5], **columns))
+    assert error.value.line == 5
 
 
 @pytest.mark.parametrize(
@@ -440,6 +481,10 @@ def test_degrees_that_do_not_divide_the_ranks_are_refused():
         kinds({}, tp=3)
     with pytest.raises(ConfigError, match="gpus: is 4"):
         kinds({}, gpus=4)
+    with pytest.raises(InfeasibleError, match="8 ranks do not divide into tp 2 x dp 3"):
+        kinds({}, tp=2, dp=3)
+    found, _ = kinds({}, tp=2, dp=4)
+    assert (found.parallel.tp, found.parallel.dp) == (2, 4)
 
 
 def test_groups_that_share_a_rank_do_not_communicate_at_once():
