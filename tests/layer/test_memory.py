@@ -131,6 +131,13 @@ def test_logits(framework, logit_bytes, padded):
         assert (whole["logits"], whole["passing activations"]) == (4 * LOGITS, 4 * LOGITS)
 
 
+def test_a_fused_loss_has_freed_the_logits_when_the_layers_run_backward():
+    """Of Mixtral's experts more passes than the logits took: rows of 8,192 copies in and out, and 32,000 entries."""
+    case = case_of("mixtral-8x7b", "ep 8")
+    layers = 2 * 4096 * 4096 + 2 * 3 * 8192 * 14336 + 2 * 2 * 8192 * 4096
+    assert of(case)["passing activations"] == layers - 4 * 4096 * 32_000
+
+
 def test_head_inputs_and_logits_are_divided():
     assert of(LLAMA)["LM head inputs"] == 2 * 2 * HIDDEN
     split = of(case_of("llama3-70b", "tp 8 sp"))
