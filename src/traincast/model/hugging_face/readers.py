@@ -29,10 +29,33 @@ class Family:
 
     def table(self, config: Config) -> Table:
         """Return the values that a config says."""
-        table = merged(PLAIN, self.values)
-        for reader in (_head, *(READERS[name] for name in self.reads)):
-            table = merged(table, reader(config, self))
+        table, declared = merged(merged(PLAIN, self.values), _head(config, self)), known().reads
+        for name in self.reads:
+            found = _declared(config, declared[name]) if name in declared else READERS[name](config, self)
+            table = merged(table, found)
         return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """Where a config says a field of a model: a number, or switches one of which is on."""
+
+    whole: tuple[str, ...] = ()
+    """Keys, the first of which counts that is there; those of an object after its own key and a dot."""
+    flags: tuple[str, ...] = ()
+    usual: bool = False
+    """What the switches are where none of them is there."""
+    optional: bool = False
+    """Whether the number may be left out."""
+
+    def of(self, config: Config) -> int | bool | None:
+        """Return the value; None where an optional one is left out."""
+        if self.flags:
+            said = [config.flag(key, default=False) for key in self.flags if config.has(key)]
+            return any(said) if said else self.usual
+        inner, _, _ = self.whole[0].rpartition(".")
+        owner, keys = config.inner(inner) if inner else config, [key.rpartition(".")[2] for key in self.whole]
+        return None if self.optional and not owner.has(*keys) else owner.whole(*keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +73,8 @@ class Known:
 
     family: tuple[Family, ...]
     refused: tuple[Refused, ...]
+    reads: dict[str, dict[str, Field]]
+    """Readers that only say where fields stand, by dotted path of the field."""
 
     def types(self) -> dict[str, Family]:
         """Return the family of each model type."""
@@ -86,6 +111,17 @@ def _reader(read: _Reader) -> _Reader:
     return read
 
 
+def _declared(config: Config, fields: dict[str, Field]) -> Table:
+    table: Table = {}
+    for path, read in fields.items():
+        *outer, name = path.split(".")
+        found: Table = {} if (value := read.of(config)) is None else {name: value}
+        for each in reversed(outer):
+            found = {each: found}
+        table = merged(table, found)
+    return table
+
+
 def _head(config: Config, family: Family) -> Table:
     """Read the sizes that every model has."""
     default = family.defaults
@@ -113,22 +149,6 @@ def _head(config: Config, family: Family) -> Table:
     }
     positions = config.whole("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=0)
     return {**table, "max_positions": positions} if positions else table
-
-
-@_reader
-def _biases(config: Config, _: Family) -> Table:
-    """Read ``attention_bias`` and ``mlp_bias`` as Llama has them; the attention output's own is not counted."""
-    return {
-        "attention": {"qkv_bias": config.flag("attention_bias", default=False)},
-        "linear_bias": config.flag("mlp_bias", default=False),
-    }
-
-
-@_reader
-def _qkv_biases(config: Config, _: Family) -> Table:
-    """Read the biases of queries, keys and values alone."""
-    keys = [key for key in ("attention_bias", "add_qkv_bias", "qkv_bias", "bias") if config.has(key)]
-    return {"attention": {"qkv_bias": any(config.flag(key, default=False) for key in keys)}}
 
 
 @_reader
@@ -170,14 +190,6 @@ def _pattern(config: Config, local: list[bool], key: str) -> Table:
 
 
 @_reader
-def _query_norm(config: Config, _: Family) -> Table:
-    """Read whether queries and keys are normalised."""
-    keys = [key for key in ("use_qk_norm", "qk_layernorm") if config.has(key)]
-    normalised = any(config.flag(key, default=False) for key in keys)
-    return {"attention": {"qk_norm": normalised, "qk_norm_whole": normalised}}
-
-
-@_reader
 def _latent(config: Config, _: Family) -> Table:
     """Read multi-head latent attention."""
     heads = config.whole("num_attention_heads", "n_head")
@@ -191,14 +203,6 @@ def _latent(config: Config, _: Family) -> Table:
         parts["q_rank"] = config.whole("q_lora_rank")
     width = parts["nope_head_dim"] + parts["rope_head_dim"]
     return {"attention": {"latent": parts, "kv_heads": heads, "head_dim": width}}
-
-
-@_reader
-def _local_experts(config: Config, _: Family) -> Table:
-    """Read experts as wide as ``intermediate_size``: Mixtral, gpt-oss, Grok-1, Phi-3.5-MoE."""
-    experts = config.whole("num_local_experts", "num_experts")
-    topk = config.whole("num_experts_per_tok", "experts_per_token", "num_selected_experts")
-    return {"experts": {"experts": experts, "topk": topk, "ffn_hidden": config.whole("intermediate_size")}}
 
 
 @_reader
@@ -251,25 +255,6 @@ def _limited_routing(config: Config) -> Table:
         return {}
     groups, chosen = config.whole("n_group", default=1), config.whole("topk_group", default=1)
     return {"groups": groups, "group_topk": chosen} if groups > 1 else {}
-
-
-@_reader
-def _full_experts(config: Config, _: Family) -> Table:
-    """Read experts that all have one width: OLMoE."""
-    experts, topk = config.whole("num_experts"), config.whole("num_experts_per_tok")
-    return {"experts": {"experts": experts, "topk": topk, "ffn_hidden": config.whole("intermediate_size")}}
-
-
-@_reader
-def _head_bias(config: Config, _: Family) -> Table:
-    """Read whether the LM head has a bias."""
-    return {"head_bias": config.flag("lm_head_bias", default=False)}
-
-
-@_reader
-def _learned_positions(config: Config, _: Family) -> Table:
-    """Read as many learned positions as the model has positions."""
-    return {"learned_positions": config.whole("n_positions", "max_position_embeddings")}
 
 
 @_reader
@@ -340,18 +325,6 @@ def _chatglm(config: Config, _: Family) -> Table:
 
 
 @_reader
-def _dbrx(config: Config, _: Family) -> Table:
-    attention, ffn = config.inner("attn_config"), config.inner("ffn_config")
-    width = ffn.whole("ffn_hidden_size")
-    experts = {"experts": ffn.whole("moe_num_experts"), "topk": ffn.whole("moe_top_k"), "ffn_hidden": width}
-    return {
-        "ffn_hidden": width,
-        "experts": experts,
-        "attention": {"kv_heads": attention.whole("kv_n_heads", default=config.whole("n_heads"))},
-    }
-
-
-@_reader
 def _llama4(config: Config, _: Family) -> Table:
     """Chunks are taken as a window; a layer without rotary positions sees all tokens."""
     width, step = config.whole("intermediate_size"), config.whole("interleave_moe_layer_step", default=1)
@@ -368,8 +341,3 @@ def _llama4(config: Config, _: Family) -> Table:
     every = config.whole("no_rope_layer_interval", default=4)
     window = config.whole("attention_chunk_size")
     return {**table, "attention": {"window": window, "window_layers": every - 1, "window_period": every}}
-
-
-@_reader
-def _internlm(config: Config, _: Family) -> Table:
-    return {"attention": {"qkv_bias": config.flag("bias", default=True)}}
