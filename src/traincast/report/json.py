@@ -170,26 +170,10 @@ def collective_to_dict(table: "CollectiveTable") -> dict[str, Plain]:
 
 def operator_to_dict(price: "OperatorCost") -> dict[str, Plain]:
     """Return what an operator takes as the document ``traincast.operator/1``."""
-    call, time = price.call, price.cost
-    document = {
-        "family": call.family,
-        "shape": call.shape,
-        "dtype": call.dtype,
-        "direction": call.direction,
-        "causal": call.causal,
-        "window": call.window,
-        "options": dict(call.options),
-        "gpu": price.gpu,
-        "time_s": time.time_s,
-        "flops": time.flops,
-        "bytes": time.bytes_moved,
-        "bound": time.bound,
-        "utilisation": time.utilisation,
-        "source": time.source,
-        "confidence": time.confidence,
-        "terms": dict(time.terms),
-        "assumptions": price.assumptions,
-    }
+    call, time = asdict(price.call), asdict(price.cost)
+    call["options"], time["terms"] = dict(price.call.options), dict(price.cost.terms)
+    time = {"bytes" if name == "bytes_moved" else name: value for name, value in time.items()}
+    document = {**call, "gpu": price.gpu, **time, "assumptions": price.assumptions}
     return _document("operator", document)
 
 
