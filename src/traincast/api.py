@@ -283,8 +283,7 @@ def convert(
     writer = WRITERS.get(to)
     if isinstance(source, (str, PathLike)) and Path(source).suffix == ".toml":
         source = read_job_file(str(source))
-    said = source.convert.get(writer.name, {}) if isinstance(source, Draft) else {}
-    chosen, target = writer.chosen({**said, **choices}), Path(out)
+    chosen, target = writer.chosen(choices, source.convert if isinstance(source, Draft) else {}), Path(out)
     if writer.one_file and not force:
         refuse_existing(target)
     run = _run_for(writer, source, options or SimulateOptions(), engine)

@@ -110,14 +110,18 @@ class Writer:
     """Whether it needs program and timeline of all ranks, simulated one by one."""
     options: tuple[WriterOption, ...] = field(default=())
 
-    def chosen(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return a value for each option, by default its own.
+    def chosen(self, given: Mapping[str, str], of_job: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, str]:
+        """Return a value for each option: the given one, else what a job says of writers by name, else its own.
 
         Raises
         ------
         ConfigError
             If an option or value is not known.
+        UnknownNameError
+            If the job says something of a writer that is not known.
         """
+        said = {WRITERS.get(name).name: options for name, options in (of_job or {}).items()}
+        given = {**said.get(self.name, {}), **given}
         known = {option.name: option for option in self.options}
         values = {option.name: option.default for option in self.options}
         for name, value in given.items():

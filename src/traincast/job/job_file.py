@@ -110,10 +110,12 @@ def _choices(writer: str, table: Any, shown: str) -> dict[str, str]:  # noqa: AN
     """Return options of a writer as the command line would have them: a table as ``KEY=VALUE,...``."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"is {quoted(table)}; it must be a table (in {shown})", f"convert.{writer}")
-    return {name: _as_text(value, shown) for name, value in table.items()}
+    return {name: _as_text(value, shown, f"convert.{writer}.{name}") for name, value in table.items()}
 
 
-def _as_text(value: Any, shown: str) -> str:  # noqa: ANN401
+def _as_text(value: Any, shown: str, place: str) -> str:  # noqa: ANN401
+    if not isinstance(value, (Mapping, str, bool, int, float)):
+        raise ConfigError(f"is {quoted(value)}; it must be text, a number or a table (in {shown})", place)
     if isinstance(value, Mapping):
         return ",".join(f"{key}={each}" for key, each in flat(value).items())
     if isinstance(value, bool):

@@ -1,18 +1,22 @@
 """AICB files that are written: byte for byte those of AICB itself, and with our times the job's own computation."""
 
 import hashlib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import traincast
 from support import ALONE
-from traincast.errors import ConfigError, FormatError
+from traincast.cli.main import cli
+from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.formats.aicb.grammar import load
 from traincast.job.job import JobRequest
 from traincast.job.options import StepOptions, make_options
 from traincast.model.model import Attention, Experts, Latent, Model
+from traincast.workload.words import Group, Operation, Phase
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SAMPLE = "d4d801b96c62f65434987924514950bc3f856138ef616c2aa3fcdfac8c4cec34"
@@ -139,6 +143,7 @@ def request(case=None, **changes):
         sequence_parallel=said.get("sequence_parallel", True) if tp > 1 else None,
         recompute=said.get("recompute", "none"),
         framework="megatron-core-2025",
+        deduplicated_dispatch=False,
     )
 
 
@@ -259,3 +264,83 @@ def test_a_file_of_times_that_is_damaged_has_its_line(tmp_path):
 def test_options_out_of_range_are_refused(options, tmp_path):
     with pytest.raises(ConfigError):
         written(tmp_path, request(), **options)
+
+
+def exchanged(source, groups, phases=tuple(Phase), stage=0):
+    """Return the bytes that a rank of a stage communicates over some groups in some phases, by group and operation."""
+    if isinstance(source, Path):
+        result = traincast.simulate(source, make_options(cluster="h100", unfold=True))
+    else:
+        result = traincast.predict(source, "h100", options=StepOptions(unfold=True))
+    program, ops = result.program, result.program.ops
+    found = Counter()
+    for row in program.row_N[program.rank_slice(int((program.stage_R == stage).argmax()))].tolist():
+        group, size = Group(int(ops.group_T[row])), int(ops.size_bytes_T[row])
+        group = Group.TP if group is Group.ETP else group
+        # The counts of tokens that AICB gathers before it dispatches them are some hundred bytes.
+        if group in groups and ops.phase_T[row] in phases and size > 4096:
+            found[group.name, Operation(int(ops.operation_T[row])).name] += size * float(ops.repeats_T[row])
+    return found
+
+
+@pytest.mark.parametrize("case", ["dense", "dense_nosp", "tp1", "moe_ep4_rec", "moe_tp1"])
+def test_activations_are_exchanged_as_the_job_exchanges_them_where_aicb_says_it(case, tmp_path):
+    job = request(case, pp=4, recompute="none", layers=12, **({"ep": 4} if CASES[case].get("ep") else {}))
+    written(tmp_path, job, vpp="1")
+    for groups, phases in (((Group.EP, Group.PP), tuple(Phase)), ((Group.TP,), (Phase.FORWARD,))):
+        rows, own = (exchanged(each, groups, phases, stage=1) for each in (tmp_path / "workload.txt", job))
+        assert rows == pytest.approx(own, rel=1e-9)
+        assert own or case in ("tp1", "moe_tp1")
+
+
+@pytest.mark.parametrize("case", ["dense", "tp1", "moe_ep4_rec", "moe_tp1", "mla_noshared"])
+def test_gradients_and_parameters_are_those_of_the_job_on_request(case, tmp_path):
+    job = request(case, pp=1, micro_batch=1, recompute="none", dense_layers=0)
+    groups = (Group.DP, Group.EDP)
+    own = exchanged(job, groups)
+    written(tmp_path, job, vpp="1", parameters="job")
+    assert exchanged(tmp_path / "workload.txt", groups) == pytest.approx(own, rel=1e-9)
+    written(tmp_path, job, vpp="1")
+    assert exchanged(tmp_path / "workload.txt", groups) != pytest.approx(own, rel=1e-3)
+
+
+def test_a_result_is_converted_like_its_job(tmp_path):
+    traincast.convert(EXAMPLES / "llama3_70b_512gpu.toml", tmp_path / "job.txt", "aicb")
+    done = CliRunner().invoke(
+        cli, ["predict", str(EXAMPLES / "llama3_70b_512gpu.toml"), "--out", str(tmp_path / "run"), "--quiet"]
+    )
+    assert done.exit_code == 0
+    traincast.convert(tmp_path / "run", tmp_path / "result.txt", "aicb")
+    assert (tmp_path / "result.txt").read_bytes() == (tmp_path / "job.txt").read_bytes()
+
+
+def test_what_simai_cannot_take_is_said(tmp_path):
+    big = replace(request(), seq_length=2**21, micro_batch=16, global_batch=1024)
+    _, done = written(tmp_path, big)
+    assert {"simai-long-compute", "simai-message", "simai-size"} <= {note.code for note in done.lost}
+    assert not any(note.code.startswith("simai") for note in written(tmp_path, request())[1].lost)
+
+
+def test_options_in_a_job_file_are_overridden_and_checked(tmp_path):
+    text = (EXAMPLES / "aicb_gpt405b_1024gpu.toml").read_text()
+    job = tmp_path / "job.toml"
+    job.write_text(text)
+    assert written(tmp_path, job)[0].header.vpp is None
+    assert written(tmp_path, job, generation="vpp")[0].header.vpp == 8
+    job.write_text(
+        text.replace("[convert.aicb]", "[convert.abc]").replace("[convert.aicb.times]", "[convert.abc.times]")
+    )
+    with pytest.raises(UnknownNameError, match="abc"):
+        written(tmp_path, job)
+    job.write_text(text.replace('generation = "v1.1"', 'generation = ["v1.1"]'))
+    with pytest.raises(ConfigError, match=r"convert\.aicb\.generation"):
+        written(tmp_path, job)
+
+
+def test_times_of_a_job_file_are_found_beside_it(tmp_path):
+    aiob(tmp_path, SECTIONS)
+    text = (EXAMPLES / "aicb_gpt405b_1024gpu.toml").read_text()
+    job = tmp_path / "job.toml"
+    job.write_text(text[: text.index("[convert.aicb.times]")] + 'times = "times.txt"\n')
+    file, _ = written(tmp_path, job)
+    assert next(row for row in file.rows if row.name == "embedding_layer").forward.compute_s == pytest.approx(799.5e-6)

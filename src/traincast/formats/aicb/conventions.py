@@ -72,6 +72,8 @@ class Conventions:
     generation: Generation
     layers: Sequence[Blocks]
     """The layers of the stage."""
+    own: Elements | None = None
+    """Parameters that are exchanged instead of those that AICB counts: the job's own."""
 
     @property
     def sequence_parallel(self) -> bool:
@@ -100,6 +102,11 @@ class Conventions:
             raise ConfigError("has no experts", "model")
         return self.job.model.experts
 
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of a gradient as it is reduced."""
+        return GRADIENT_BYTES if self.own is None else self.job.framework.grad_reduce_bytes
+
     @cached_property
     def elements(self) -> Elements:
         """Parameters of a rank: of the listed modules only, without gates, and with all heads of keys and values.
@@ -108,6 +115,8 @@ class Conventions:
         vectors, with a gain and a bias, and the LM head; without it attention, MLP and embedding as a whole. Shared
         experts count in the experts and again on their own.
         """
+        if self.own is not None:
+            return self.own
         model = self.job.model
         table = self.job.padded_vocab // self.tp
         total = (self.generation.embedding_copies * table + self.job.seq_length) * model.hidden

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from traincast.formats.aicb.conventions import (
     FP8_SHARE,
-    GRADIENT_BYTES,
     PARAMETER_BYTES,
     Conventions,
     attention_row,
@@ -68,14 +67,14 @@ class RowWriter:
         parallel, elements = conventions.job.parallel, conventions.elements
         dense = elements.all - elements.experts
         yield Line("grad_gather", once, weight_grad=("ALLGATHER", PARAMETER_BYTES * dense))
-        yield Line("grad_param_comm", once, weight_grad=("REDUCESCATTER", GRADIENT_BYTES * dense))
+        yield Line("grad_param_comm", once, weight_grad=("REDUCESCATTER", conventions.gradient_bytes * dense))
         yield Line("grad_param_compute", once._replace(input_grad=self.times.update_ns()))
         if not conventions.sequence_parallel:
             yield Line("layernorm", once, input_grad=("ALLREDUCE", PARAMETER_BYTES * elements.all))
         yield Line("embedding_grads", once, input_grad=self._tp("ALLREDUCE", conventions.activation_bytes))
         # Where every replica has experts of its own there is nobody to reduce their gradients with.
         if parallel.ep != parallel.dp * parallel.cp:
-            gathered, reduced = PARAMETER_BYTES * elements.experts, GRADIENT_BYTES * elements.experts
+            gathered, reduced = PARAMETER_BYTES * elements.experts, conventions.gradient_bytes * elements.experts
             yield Line("moe_grad_norm1", once, weight_grad=("ALLGATHER_DP_EP", gathered))
             yield Line("moe_grad_norm2", once, weight_grad=("REDUCESCATTER_DP_EP", reduced))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
-from traincast.formats.aicb.conventions import GENERATIONS, Conventions, is_transformer
-from traincast.formats.aicb.rows import RowWriter
+from traincast.formats.aicb.conventions import GENERATIONS, Conventions, Elements, is_transformer
+from traincast.formats.aicb.rows import Line, RowWriter
 from traincast.formats.aicb.times import ComputeTimes, EstimatedTimes, MeasuredTimes, parse_times, read_aiob
 from traincast.formats.layout import NODE_RANKS
 from traincast.formats.values import whole
@@ -19,10 +19,12 @@ from traincast.formats.writer import WRITERS, Run, Writer, WriterOption, Written
 from traincast.job.job import Job
 from traincast.model.structure import Blocks, last_blocks, layer_blocks
 from traincast.schedules.check import plan_of
-from traincast.units import counted
+from traincast.units import GIGA, counted
 from traincast.workload.build.stage import stage_layers, stages_of
 
 _NEWEST = "pp_comm"
+_MOST_32_BIT = 2**31 - 1
+_LARGEST_GATHER = 16 << 30
 
 
 def write(run: Run, options: Mapping[str, str]) -> Written:
@@ -33,13 +35,15 @@ def write(run: Run, options: Mapping[str, str]) -> Written:
     _refuse(job, run.name)
     stages = stage_layers(job)
     stage = _chosen_stage(stages, options["stage"])
-    conventions = Conventions(job, generation, stages[stage])
+    own = max(_own_elements(job)) if options["parameters"] == "job" else None
+    conventions = Conventions(job, generation, stages[stage], own)
     head = last_blocks(job.model, with_embedding=True)
     writer = RowWriter(conventions, _times(run, conventions, options["times"]), head)
     lines = writer.lines()
     header = _header(conventions, options["vpp"])
     text = "".join(f"{line}\n" for line in (header, len(lines), *(line.text() for line in lines)))
-    return Written([(f"{job.model.name}.txt", [text.encode()])], tuple(_lost(conventions, stages, stage, options)))
+    lost = (*_lost(conventions, stages, stage, options), *_beyond_simai(conventions, lines))
+    return Written([(f"{job.model.name}.txt", [text.encode()])], lost)
 
 
 def _dispatch_rows(said: str) -> int:
@@ -119,20 +123,43 @@ def _refuse(job: Job, name: str) -> None:
             raise FormatError(f"cannot be written as an AICB workload: {reason}", name)
 
 
+def _own_elements(job: Job) -> list[Elements]:
+    """Return the parameters of a rank of each stage."""
+    found = [Elements(0, 0)] * job.parallel.pp
+    for at, each in zip(plan_of(job).placement[0], stages_of(job, NODE_RANKS), strict=True):
+        weights = each.weights()
+        found[at] = Elements(found[at].all + int(weights.total), found[at].experts + int(weights.experts))
+    return found
+
+
+def _beyond_simai(conventions: Conventions, lines: Sequence[Line]) -> Iterator[Note]:
+    """Say what SimAI-Analytical cannot take: times and messages of more than 31 bits, sizes beyond its tables."""
+    longest_ns = max(max(line.times) for line in lines)
+    if longest_ns > _MOST_32_BIT:
+        text = f"a row computes for {longest_ns / GIGA:.3g} s, and SimAI keeps times in 32 bits of ns (2.147 s)"
+        yield Note("simai-long-compute", text)
+    if conventions.job.parallel.pp > 1 and conventions.activation_bytes > _MOST_32_BIT:
+        yield Note("simai-message", "SimAI stops at a pp_comm above 2^31 - 1 bytes")
+    if conventions.tp > 1 and conventions.activation_bytes > _LARGEST_GATHER:
+        yield Note("simai-size", "SimAI has no efficiency of all-gathers above 16 GiB, and ends without a result")
+
+
 def _lost(
     conventions: Conventions, stages: Sequence[tuple[Blocks, ...]], stage: int, options: Mapping[str, str]
 ) -> Iterator[Note]:
     """Say where the rows are not the job."""
     job, parallel = conventions.job, conventions.job.parallel
-    of_stage = [0] * parallel.pp
-    for at, each in zip(plan_of(job).placement[0], stages_of(job, NODE_RANKS), strict=True):
-        of_stage[at] += int(each.weights().total)
-    yield Note(
-        "aicb-parameters",
-        f"gradients and parameters are those of {conventions.elements.all:,} parameters on every rank, as AICB counts "
-        f"them: embedding (x{conventions.generation.embedding_copies}) and LM head in every stage, no gates, as many "
-        f"heads of keys and values as of queries; the job's ranks have {min(of_stage):,} to {max(of_stage):,}",
-    )
+    if conventions.own is None:
+        found = _own_elements(job)
+        yield Note(
+            "aicb-parameters",
+            f"gradients and parameters are those of {conventions.elements.all:,} parameters on every rank, as AICB "
+            f"counts them: embedding (x{conventions.generation.embedding_copies}) and LM head in every stage, no "
+            "gates, as many heads of keys and values as of queries; the job's ranks have "
+            f"{min(found).all:,} to {max(found).all:,} (--option parameters=job)",
+        )
+    elif parallel.pp > 1:
+        yield Note("aicb-parameters", "gradients and parameters of every stage are those of the largest")
     if len({tuple(Counter(layers).items()) for layers in stages}) > 1:
         numbers = ", ".join(str(len(layers)) for layers in stages)
         text = f"AICB's stages are alike; the job's have {numbers} layers, and not all of the same kinds"
@@ -210,6 +237,12 @@ WRITERS.register("aicb")(
             WriterOption(
                 name="times",
                 help="Measured times instead of ours: a file of AIOB's, or SECTION=US,... with its sections.",
+            ),
+            WriterOption(
+                name="parameters",
+                help="Whose gradients and parameters are exchanged: as aicb counts them, or the job's largest stage's.",
+                default="aicb",
+                choices=("aicb", "job"),
             ),
             WriterOption(name="vpp", help="Virtual stages in the header; by default the job's, else one per layer."),
             WriterOption(name="stage", help="Pipeline stage whose layers are written; by default the commonest."),
