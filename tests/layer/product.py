@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import cache
 
 from job_parts import slots, workload_of
+from model_counts import adapter_parameters, layer_parameters
 from traincast.estimate.memory import stage_memory
 from traincast.hardware.clusters import load_cluster
 from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
-from traincast.model.counts import adapter_parameters, layer_parameters
 from traincast.model.load import load_model
 from traincast.schedules.check import plan_of
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream

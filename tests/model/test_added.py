@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from job_parts import calls_of, exchanged, job_of, workload_of
+from model_counts import layer_flops, layer_parameters
 from traincast import api
 from traincast.cli.main import cli
 from traincast.errors import ConfigError
@@ -21,7 +22,7 @@ from traincast.job.job import JobRequest
 from traincast.model import structure
 from traincast.model.blocks.part import BLOCKS
 from traincast.model.blocks.share import Share
-from traincast.model.counts import hardware_flops_per_token, layer_flops, layer_parameters, parameters
+from traincast.model.counts import hardware_flops_per_token, parameters
 from traincast.model.load import load_model
 from traincast.report.files import write_directory
 from traincast.schedules.check import plan_of

@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 
 from job_parts import TINY, TINY_EXPERTS, job_of
+from model_counts import adapter_parameters
 from support import forecast
 from traincast import api
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.job import JobRequest
 from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
-from traincast.model.counts import adapter_parameters, model_flops_per_step, token_flops
+from traincast.model.counts import model_flops_per_step, token_flops
 from traincast.model.load import load_model
 from traincast.report.json import result_to_dict
 from traincast.simulation.forecast import Rates, above_peak

@@ -17,7 +17,7 @@ from traincast.model.blocks.share import Share
 from traincast.model.model import Model
 from traincast.model.numbers import Summed
 from traincast.model.recompute import DEFAULT_MODULES, RECOMPUTE
-from traincast.model.structure import FIRST_BLOCKS, Blocks, last_blocks, layer_blocks, layer_kinds, mtp_layer, parts_of
+from traincast.model.structure import FIRST_BLOCKS, Blocks, last_blocks, layer_kinds, mtp_layer, parts_of
 
 TASKS = ("pretrain", "sft", "lora")
 """What is trained: everything, everything on packed dialogues, or low-rank adapters beside frozen weights."""
@@ -123,17 +123,6 @@ class TokenFlops(Summed):
         return sum((float(getattr(self, name)) for name in names), 0.0)
 
 
-def layer_parameters(model: Model, layer: int) -> LayerParameters:
-    """Return the parameters of the layer at that index (from 0).
-
-    Raises
-    ------
-    ConfigError
-        If the model has no such layer.
-    """
-    return _layer_parameters(model, _blocks_of(model, layer))
-
-
 def parameters(model: Model, vocab: int | None = None) -> Parameters:
     """Return the parameters of a model by part; `vocab` has the padding of the vocabulary, where there is any.
 
@@ -160,33 +149,6 @@ def parameters(model: Model, vocab: int | None = None) -> Parameters:
         mtp=_layer_parameters(model, mtp) * model.mtp_layers,
         mtp_projections=model.mtp_layers * joins,
     )
-
-
-def adapter_parameters(model: Model, rank: int, *, mlp: bool = True) -> int:
-    """Return the parameters of low-rank adapters beside the projections of every layer, perhaps of attention alone.
-
-    Queries, keys and values share one adapter, as do the two matrices of a gated MLP; experts
-    and latent attention have one for each matrix. Source: Hu et al. 2021, arXiv 2106.09685, section 4.1, with
-    the fused matrices of NeMo (``nemo/collections/llm/peft/lora.py``: linear_qkv, linear_proj, linear_fc1,
-    linear_fc2).
-    """
-    adapted = ("attention", *(("mlp", "experts", "shared_experts") if mlp else ()))
-    total = 0
-    for blocks, count in layer_kinds(model, range(model.layers)).items():
-        gemms = [gemm for part in _parts(model, blocks) if part.counts_as in adapted for gemm in part.gemms]
-        total += count * sum(gemm.groups * (gemm.n + gemm.k) for gemm in gemms)
-    return rank * total
-
-
-def layer_flops(model: Model, layer: int, seq_length: int) -> TokenFlops:
-    """Return the forward FLOPs of one layer (by its index from 0) for one token of a sequence, as a mean.
-
-    Raises
-    ------
-    ConfigError
-        If the model has no such layer.
-    """
-    return _flops_of(parts_of(_blocks_of(model, layer), _whole(model, seq_length)), seq_length)
 
 
 def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> TokenFlops:
@@ -295,12 +257,6 @@ def _flops_of(parts: Iterable[Part], tokens: int, count: int = 1) -> TokenFlops:
 
 def _parts(model: Model, blocks: Blocks) -> list[Part]:
     return parts_of(blocks, Share(model=model, seq_length=1))
-
-
-def _blocks_of(model: Model, layer: int) -> Blocks:
-    if not 0 <= layer < model.layers:
-        raise ConfigError(f"{model.name} has no layer {layer}; it has {model.layers}", "layer")
-    return layer_blocks(model, layer)
 
 
 def _layer_parameters(model: Model, blocks: Blocks) -> LayerParameters:

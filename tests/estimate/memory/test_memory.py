@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model_counts import adapter_parameters
 from traincast.estimate.memory import chance_of_oom, fits, stage_memory, usable_bytes
 from traincast.estimate.memory.activations import ChunkBytes, LayerModel, peak_in_flight
 from traincast.estimate.memory.fits import memory_deviation
 from traincast.job.frameworks import load_framework
 from traincast.job.job import Job, JobRequest
 from traincast.job.resolve import resolve_job
-from traincast.model.counts import adapter_parameters, parameters
+from traincast.model.counts import parameters
 from traincast.model.load import load_model
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, calls_of, job_of, total_flops
-from traincast.model.counts import adapter_parameters, token_flops
+from model_counts import adapter_parameters
+from traincast.model.counts import token_flops
 from traincast.workload.words import Phase
 
 MODELS = {"gqa": TINY, "experts": TINY_EXPERTS, "latent": TINY_LATENT}

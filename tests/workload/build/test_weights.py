@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from job_parts import TINY, TINY_EXPERTS, TINY_LATENT, exchanged, job_of
-from traincast.model.counts import adapter_parameters, parameters
+from model_counts import adapter_parameters
+from traincast.model.counts import parameters
 from traincast.workload.build.stage import stages_of
 from traincast.workload.build.state import StateExchange
 from traincast.workload.words import Group, Operation
