@@ -401,6 +401,12 @@ def test_numbers_that_point_nowhere_are_refused(columns):
         made.add(RankRecord(**{"rank": 0, "row_L": [made.row(GEMM)], **columns}))
 
 
+@pytest.mark.parametrize("members", [(), (-1, 0), (0, 2), (1, 1), (-2, -1)])
+def test_a_group_of_other_than_different_ranks_of_the_world_is_refused(members):
+    with pytest.raises(ProgramError, match=r"a group has members .*; they must be different ranks below 2"):
+        recorder(2).group(Group.DP, members)
+
+
 def test_a_computation_without_a_time_is_refused_by_name():
     made = recorder(1)
     made.add(RankRecord(rank=0, row_L=[made.row(GEMM)]))

@@ -10,7 +10,7 @@ from traincast.job.job import rank_share
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.stage import stages_of
 from traincast.workload.builder import WorkloadBuilder
-from traincast.workload.words import Group, Operation
+from traincast.workload.words import CostClass, Group, Operation, Phase
 
 GATHER, SCATTER, REDUCE = Operation.ALL_GATHER, Operation.REDUCE_SCATTER, Operation.ALL_REDUCE
 WHOLE_STEP = ("start", "forward", "backward", "end")
@@ -63,6 +63,17 @@ def test_tensor_transfers_hide_only_inside_one_domain(gpus, tp, ranks_per_node, 
     assert emit.unhidden(Group.TP) == (job.framework.unhidden_tp if hidden else 1.0)
     notes = [note.code for note in workload_of(job, ranks_per_node).assumptions]
     assert ("overlap-tp-across-nodes" in notes) is not hidden
+
+
+def test_what_nothing_hides_is_one_transfer_and_no_part_of_one():
+    """Hidden in part, a transfer is two operations, of which the share that nothing hides is named so."""
+    for overlap, names in ((False, 1), (True, 2)):
+        ops = workload_of(job_of(gpus=4, tp=4, sequence_parallel=True, overlap_tp=overlap)).ops
+        gathers = [at for at, name in enumerate(ops.name_T) if name.startswith("tp all_gather")]
+        forward = {(ops.name_T[at], int(ops.cost_class_T[at])) for at in gathers if ops.phase_T[at] == Phase.BACKWARD}
+        assert len(forward - {("tp all_gather", int(CostClass.NONE))}) == names - 1
+        unhidden = {("tp all_gather (unhidden)", int(CostClass.UNHIDDEN))}
+        assert (unhidden <= forward) is overlap
 
 
 def test_splitting_the_sequence_sends_as_many_bytes_in_the_forward_pass():
