@@ -135,6 +135,21 @@ def test_only_what_has_experts_is_written_again():
         assert template.end_P.tolist() == before.templates[0].end_P.tolist()
 
 
+def test_ranks_keep_their_own_template_under_every_load():
+    """Two templates, of slow and of fast ranks; of either pair one rank has half as many tokens again."""
+    parallel = Parallel(dp=4, ep=2)
+    hand = HandMade(parallel)
+    for seconds in (2.0, 20.0):
+        hand.template(forward=[compute(seconds, "experts")])
+    before = hand.workload([0, 0, 1, 1])
+    after = with_expert_loads(before, (0.5, 1.5), rows_named(before, "experts"))
+    found = []
+    for number in after.template_W.tolist():
+        (row,) = after.segments[after.templates[number].forward_QM[0, 0]]
+        found.append(after.ops.duration_s_T[row])
+    assert found == [1.0, 3.0, 10.0, 30.0]
+
+
 def test_a_communication_among_the_stretched_rows_grows_in_size():
     before = made(Parallel(dp=2, ep=2)).workload()
     after = with_expert_loads(before, (0.0, 2.0), rows_named(before, "experts", "collective"))

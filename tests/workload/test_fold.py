@@ -11,7 +11,7 @@ from traincast.api import read
 from traincast.fabric.placement import locations, place_job
 from traincast.hardware.clusters import load_cluster
 from traincast.job.options import make_options
-from traincast.workload.groups import fold, rank_groups, unfolded
+from traincast.workload.groups import GroupTable, fold, rank_groups, unfolded
 from traincast.workload.words import Group
 
 
@@ -135,6 +135,40 @@ def test_classes_are_numbered_by_their_lowest_rank():
     assert found.class_W.tolist() == [0, 1, 0, 1]
     assert found.rank_C.tolist() == [0, 1]
     assert found.count_C.tolist() == [2, 2]
+
+
+def test_a_class_is_represented_by_its_lowest_preferred_rank():
+    preferred_W = np.array([False, False, True, True, False, True])
+    found = fold(np.array([0, 1, 0, 0, 1, 0]), {}, np.zeros((1, 6), dtype=np.int64), preferred_W)
+    assert found.class_W.tolist() == [0, 1, 0, 0, 1, 0]
+    assert found.rank_C.tolist() == [2, 1]
+    assert fold(np.zeros(4), {}, np.zeros((1, 4)), np.array([False, True, True, False])).rank_C.tolist() == [1]
+
+
+def classes_by_place(kind, members_GK, node_W, start_W=None):
+    """Return the class of each rank where the groups of one kind sit on some nodes."""
+    table = GroupTable.of(kind, np.array(members_GK), len(node_W), ordered=kind is Group.PP)
+    start = np.zeros(len(node_W), dtype=np.int64) if start_W is None else np.array(start_W)
+    return fold(start, {kind: table}, np.array([node_W])).class_W.tolist()
+
+
+def test_groups_are_alike_where_as_many_members_share_a_node():
+    """Threes on nodes of four: the first and the last are on one node, the others on two, whichever has more of it."""
+    groups = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+    found = classes_by_place(Group.TP, groups, [0] * 4 + [1] * 4 + [2] * 4)
+    assert found == [0] * 3 + [1] * 6 + [0] * 3
+    # Two groups of two that are shorter than the others, and a rank in no group.
+    found = classes_by_place(Group.TP, [[0, 1, 2], [3, 4, -1], [5, 6, -1]], [0, 0, 0, 0, 1, 2, 1, 1])
+    assert found == [0] * 3 + [1] * 4 + [2]
+
+
+def test_pipelines_are_alike_where_the_same_stages_share_a_node():
+    """Four stages on two nodes: the first two on one and the others on the other, or by turns."""
+    pipelines = [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
+    halves, turns, swapped = [0, 0, 1, 1], [2, 3, 2, 3], [5, 5, 4, 4]
+    node_W = [node for stage in zip(halves, turns, swapped, strict=True) for node in stage]
+    found = classes_by_place(Group.PP, pipelines, node_W, start_W=[rank // 3 for rank in range(12)])
+    assert found == [0, 1, 0, 2, 3, 2, 4, 5, 4, 6, 7, 6]
 
 
 def test_unfolded_ranks_stand_for_themselves():
