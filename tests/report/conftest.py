@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from traincast.analysis.gpu_time import GpuTime, StreamIdle
 from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
@@ -159,6 +160,19 @@ def result():
             PartResult(rank=0, part="forward_step", time_s=6 * TICK_S, measured_s=5 * TICK_S),
             PartResult(rank=0, part="host_gap", time_s=3 * TICK_S),
             PartResult(rank=2, part="forward_step", time_s=8 * TICK_S, measured_s=8 * TICK_S),
+        ),
+        gpu_time=(
+            GpuTime(
+                rank=0,
+                total_s=12 * TICK_S,
+                compute_s=6 * TICK_S,
+                exposed_comm_s=3 * TICK_S,
+                exposed_copy_s=0.0,
+                idle_s=3 * TICK_S,
+                comm_s=4 * TICK_S,
+                copy_s=TICK_S,
+                streams=(StreamIdle(stream=0, host_wait_s=TICK_S, kernel_wait_s=TICK_S, other_s=TICK_S),),
+            ),
         ),
         version="0.1.0",
         program=program,

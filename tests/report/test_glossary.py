@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from traincast.analysis.gpu_time import GpuTime, StreamIdle
 from traincast.report.json import RESULT_KEYS
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult
 
@@ -44,7 +45,7 @@ def headings():
 
 def keys():
     yield from RESULT_KEYS
-    for kind in (RankResult, CollectiveResult, PartResult):
+    for kind in (RankResult, CollectiveResult, PartResult, GpuTime, StreamIdle):
         yield from (field.name for field in fields(kind))
     yield from BREAKDOWN_KEYS
     yield from PARALLEL

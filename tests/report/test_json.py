@@ -41,6 +41,7 @@ CONTRACT = [
     "what_if",
     "measured_s",
     "parts",
+    "gpu_time",
     "inputs",
     "cluster",
     "assumptions",

@@ -129,7 +129,7 @@ def many_stages(result, count):
         )
 
     ranks = tuple(rank(stage, late) for stage in range(count) for late in (0, 1))
-    return replace(result, ranks=ranks, parts=(), iteration_time_s=10.0, memory_bytes=None)
+    return replace(result, ranks=ranks, parts=(), gpu_time=(), iteration_time_s=10.0, memory_bytes=None)
 
 
 def test_like_stages_are_elided(result, shown):

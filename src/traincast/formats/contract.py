@@ -98,6 +98,8 @@ class Inspection:
     """Everything unusual, each with its ``file:line``."""
     taken_by: str = ""
     """Which command takes the file, where it is no workload."""
+    recorded: Workload | None = field(default=None, repr=False, compare=False)
+    """Of a trace the step that it recorded, for analyses; no part of the document."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

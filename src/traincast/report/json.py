@@ -115,7 +115,10 @@ def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:
 
 def inspection_to_dict(inspection: "Inspection") -> dict[str, Plain]:
     """Return what a file is as the document ``traincast.inspection/1``."""
-    return _document("inspection", inspection)
+    from traincast.analysis.gpu_intervals import recorded_gpu_time
+
+    said = {each.name: getattr(inspection, each.name) for each in fields(inspection) if each.compare}
+    return _document("inspection", {**said, "gpu_time": recorded_gpu_time(inspection.recorded)})
 
 
 def conversion_to_dict(conversion: "Conversion") -> dict[str, Plain]:

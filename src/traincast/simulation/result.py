@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from traincast.analysis.comparison import Side
+from traincast.analysis.gpu_time import GpuTime
 from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
@@ -145,6 +146,8 @@ class Result:
     what_if: tuple[dict[str, object], ...] = ()
     measured_s: float | None = None
     parts: tuple[PartResult, ...] = ()
+    gpu_time: tuple[GpuTime, ...] = ()
+    """Of a step whose operations were recorded: where the time of each GPU went, as profilers' tools define it."""
     inputs: tuple[InputFile, ...]
     cluster: dict[str, object]
     assumptions: tuple[Note, ...] = ()

@@ -6,6 +6,7 @@ import numpy as np
 
 from traincast import __version__
 from traincast.analysis.breakdown import rank_breakdown
+from traincast.analysis.gpu_intervals import gpu_times
 from traincast.analysis.stragglers import find_stragglers
 from traincast.diagnostics import Note
 from traincast.engine import run
@@ -82,6 +83,7 @@ def account(step: Step) -> Result:
         stragglers=_stragglers(step),
         measured_s=workload.measured.step_s if workload.measured else None,
         parts=_parts(step, workload.measured),
+        gpu_time=gpu_times(step.program, step.timeline) if workload.program is not None else (),
         version=__version__,
         program=step.program,
         timeline=step.timeline,

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, Notebook
 from traincast.formats.contract import Inspection, Sniff, Total
 from traincast.formats.kineto.communication import GroupOfRanks, world_size
 from traincast.formats.kineto.grammar import US_PER_S, Trace, read_trace
 from traincast.formats.kineto.match import Found, communications
 from traincast.formats.kineto.ranks import named_rank, said_rank
+from traincast.formats.kineto.read import recorded
 from traincast.formats.kineto.step import RankStep, Task, chosen, cut, marks
 from traincast.formats.values import shown
+from traincast.job.options import LayoutOptions
 from traincast.workload.recorded_groups import group_named
 
 _KEYS = re.compile(
@@ -70,6 +72,7 @@ def inspect_file(path: Path) -> Inspection:
         },
         totals=() if step is None else tuple(_totals(step, own)),
         oddities=tuple(_oddities(path, trace, step, own)),
+        recorded=None if step is None else recorded([trace], (), LayoutOptions(), Notebook(str(path))),
     )
 
 

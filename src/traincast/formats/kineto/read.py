@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from traincast.diagnostics import Notebook
-from traincast.files import input_of
+from traincast.files import InputFile, input_of
 from traincast.formats.kineto.communication import Communication, GroupOfRanks, world_size
-from traincast.formats.kineto.grammar import read_trace
+from traincast.formats.kineto.grammar import Trace, read_trace
 from traincast.formats.kineto.match import Found, communications, together, with_supposed_groups
 from traincast.formats.kineto.ranks import ranks_of
 from traincast.formats.kineto.record import Host, order_of
@@ -33,7 +33,21 @@ from traincast.workload.workload import Workload
 def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
     """Read the traces of one run (see `traincast.formats.contract.Format.read`)."""
     notes = Notebook(str(paths[0]))
-    steps = _steps(paths, options, notes)
+    traces = [read_trace(path) for path in paths]
+    return recorded(traces, tuple(input_of(path, name) for path in paths), options, notes)
+
+
+def recorded(
+    traces: Sequence[Trace], inputs: tuple[InputFile, ...], options: LayoutOptions, notes: Notebook
+) -> Workload:
+    """Return one step of the ranks of a run as it was recorded.
+
+    Raises
+    ------
+    TraincastError
+        If two traces are of one rank, one lacks the step or has nothing of a GPU, or a degree does not fit.
+    """
+    steps = _steps(traces, options, notes)
     found = with_supposed_groups({rank: communications(step) for rank, step in steps.items()}, steps, notes)
     times = common_times(steps, found, together(found, notes), notes)
     groups = _groups(found)
@@ -43,16 +57,15 @@ def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> W
     if len(steps) == 1 < world:
         text = f"one of {world} ranks was traced: the time of a collective contains that rank's waiting for the others"
         notes.assume("waits-not-seen", text, None)
-    recorder = Recorder(paths[0].name, kinds.parallel, tuple(input_of(path, name) for path in paths), notes)
+    recorder = Recorder(traces[0].path.name, kinds.parallel, inputs, notes)
     writer = _Writer(recorder, kinds, {group: key for key, group in groups.items()}, times)
     for file, (rank, step) in enumerate(steps.items()):
         recorder.add(writer.record(file, step, {each.at: each.what for each in found[rank]}))
     return recorder.workload(measured_communication=options.comm != "model")
 
 
-def _steps(paths: Sequence[Path], options: LayoutOptions, notes: Notebook) -> dict[int, RankStep]:
+def _steps(traces: Sequence[Trace], options: LayoutOptions, notes: Notebook) -> dict[int, RankStep]:
     """Return the same step of every rank, in the order of the files."""
-    traces = [read_trace(path) for path in paths]
     ranks, mark = ranks_of(traces, notes), chosen(traces[0], options.step)
     if mark is None:
         notes.assume("step-not-marked", "no ProfilerStep#n marks a step; the whole trace is taken as one", None)
@@ -89,7 +102,7 @@ class _Writer:
         self, recorder: Recorder, kinds: Classified, name_of: Mapping[GroupOfRanks, str], times: Times
     ) -> None:
         self.recorder, self.kinds, self.name_of, self.times = recorder, kinds, name_of, times
-        self.rows: dict[tuple[str, Task, Phase, Communication | None, bool], tuple[int, Group]] = {}
+        self.rows: dict[tuple[str, Task, Phase, Communication | None, bool, bool], tuple[int, Group]] = {}
 
     def record(self, file: int, step: RankStep, what_of: Mapping[int, Communication]) -> RankRecord:
         """Return the record of a rank: the instants of its host first, then the work of its GPU."""
@@ -145,7 +158,7 @@ class _Writer:
         self, name: str, task: Task, phase: Phase, what: Communication | None, rank: int, met: bool
     ) -> tuple[int, Group]:
         """Return the row of what a kernel or copy has in common with its like, and the kind of its group."""
-        key = name, task, phase, what, met
+        key = name, task, phase, what, met, what is not None and what.source == rank
         if key not in self.rows:
             kind = Group.NONE if what is None else self._kind(what)
             self.rows[key] = self.recorder.row(self._op(name, task, phase, what, kind, rank, met)), kind

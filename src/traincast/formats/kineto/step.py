@@ -148,7 +148,7 @@ def cut(trace: Trace, rank: int, mark: Mark | None) -> RankStep:
     first_us = float(gpu.start_us_G[at[0]])
     if mark is None:
         begin_us = min(first_us, float(launch_us_G[at].min()))
-        end_us = float(stop_us_G[at].max())
+        end_us = float((trace.calls.start_us_C + trace.calls.time_us_C).max(initial=begin_us))
     else:
         busy_us = float(stop_us_G[launch_us_G < begin_us].max(initial=-np.inf))
         begin_us = max(begin_us, min(busy_us, first_us))

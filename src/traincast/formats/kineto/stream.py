@@ -96,12 +96,11 @@ class EventStream(Generic[E]):
                 raise self._wrong(error, first) from None
             except msgspec.DecodeError:
                 pass
-        wanted = PIECE_BYTES
         while not (sure := self._sure_cut())[0]:
-            wanted *= 2
-            if wanted > MOST_EVENT_BYTES:
+            self._check_so_far()
+            if len(self._buffer) > MOST_EVENT_BYTES:
                 raise self._error("an event of more than 64 MiB begins", 0)
-            if not self._fill(wanted):
+            if not self._fill(2 * max(PIECE_BYTES, len(self._buffer))):
                 raise self._error("is cut off: its list of events does not end; the text ends", len(self._buffer))
         try:
             return self._decoded(*sure), sure[1]
@@ -109,6 +108,14 @@ class EventStream(Generic[E]):
             raise self._wrong(error, first) from None
         except msgspec.DecodeError as error:
             raise malformed(error, self.path, self._offset) from None
+
+    def _check_so_far(self) -> None:
+        """Refuse text that no further text makes JSON."""
+        try:
+            msgspec.json.decode(self._buffer, type=list[msgspec.Raw])
+        except msgspec.DecodeError as error:
+            if "truncated" not in str(error):
+                raise malformed(error, self.path, self._offset) from None
 
     def _decoded(self, cut: int, closed: bool = False) -> list[E]:
         """Decode the buffer up to a cut, and drop it; the buffer then begins as a list does."""
@@ -160,10 +167,9 @@ class EventStream(Generic[E]):
 
     def _find_list(self) -> None:
         """Read up to the list of events, and keep what stands before it."""
-        wanted = PIECE_BYTES
         while not self._begins():
-            wanted *= 2
-            if wanted > MOST_EVENT_BYTES or not self._fill(wanted):
+            size = len(self._buffer)
+            if size > MOST_EVENT_BYTES or not self._fill(2 * max(PIECE_BYTES, size)):
                 raise self._error("is no profiler trace: it has no list 'traceEvents'; the text ends", self.size_bytes)
 
     def _begins(self) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from traincast.formats.contract import Inspection, Total
 from traincast.formats.writer import Conversion
 from traincast.report.terminal import layout as ui
+from traincast.report.terminal.step import gpu_time
 from traincast.units import format_share, format_size, format_time
 
 _SHOWN = 3
@@ -63,6 +64,10 @@ def _block(inspection: Inspection) -> ui.View:
         yield ui.indented(", ".join(counts))
     yield from _layout(inspection)
     yield from ui.section("Totals", _TOTALS, inspection.totals)
+    # Whoever prints no trace needs no numpy.
+    from traincast.analysis.gpu_intervals import recorded_gpu_time
+
+    yield from gpu_time(recorded_gpu_time(inspection.recorded))
     yield from ui.diagnostics("Warnings", inspection.oddities, "yellow", [inspection.path])
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from traincast.analysis.comparison import compare
+from traincast.analysis.gpu_time import GpuTime, StreamIdle
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.comparison import Differences, finish_times, parts, utilisation
 from traincast.simulation.result import (
@@ -13,7 +14,7 @@ from traincast.simulation.result import (
     replayed_side,
     simulated_side,
 )
-from traincast.units import format_size, format_time
+from traincast.units import format_share, format_size, format_time
 
 _BAR_WIDTH = 36
 _DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp")
@@ -29,6 +30,7 @@ def print_result(result: Result) -> ui.View:
             yield ui.text(line)
     yield from _breakdown(result)
     yield from _stages(result)
+    yield from gpu_time(result.gpu_time)
     yield from _measured_run(result)
     yield from _collectives(result)
     yield from ui.section("Stragglers", _STRAGGLERS, result.stragglers)
@@ -148,6 +150,41 @@ def _peak(result: Result, stage: int) -> str:
         return ""
     peak = result.memory_bytes[stage].get("peak")
     return "" if peak is None else format_size(peak)
+
+
+def gpu_time(times: Sequence[GpuTime]) -> ui.View:
+    """Yield where the time of each GPU went, as profilers' tools define it."""
+    if not times:
+        return
+    unit = ui.TimeUnit.of(max(each.total_s for each in times))
+    columns: tuple[ui.Column[GpuTime], ...] = (
+        ui.Column("rank", lambda each: str(each.rank)),
+        ui.Column("compute", lambda each: unit.text(each.compute_s)),
+        ui.Column("exposed comm", lambda each: unit.text(each.exposed_comm_s)),
+        ui.Column("exposed copy", lambda each: unit.text(each.exposed_copy_s)),
+        ui.Column("idle", lambda each: unit.text(each.idle_s)),
+        ui.Column("total", lambda each: unit.text(each.total_s)),
+        ui.Column("comm", lambda each: unit.text(each.comm_s)),
+        ui.Column("overlapped", lambda each: "" if each.overlap is None else format_share(each.overlap, 1)),
+    )
+    hidden = ui.alike_runs([(each.compute_s, each.exposed_comm_s, each.idle_s) for each in times], times[0].total_s)
+    yield from ui.section(f"GPU time, {unit.name} (as HTA and TraceLens tell it)", columns, times, hidden)
+    yield from ui.legend("rank", [each.rank for each in times], hidden)
+    if len(times) == 1:
+        yield from _pauses(times[0].streams)
+
+
+def _pauses(streams: Sequence[StreamIdle]) -> ui.View:
+    """Yield why each stream of a GPU paused."""
+    unit = ui.TimeUnit.of(max(each.host_wait_s + each.kernel_wait_s + each.other_s for each in streams))
+    columns: tuple[ui.Column[StreamIdle], ...] = (
+        ui.Column("stream", lambda each: str(each.stream)),
+        ui.Column("host wait", lambda each: unit.text(each.host_wait_s)),
+        ui.Column("kernel wait", lambda each: unit.text(each.kernel_wait_s)),
+        ui.Column("other", lambda each: unit.text(each.other_s)),
+    )
+    yield ui.heading(f"Pauses of streams, {unit.name} (as HTA tells them)")
+    yield ui.table(columns, streams)
 
 
 def _measured_run(result: Result) -> ui.View:
