@@ -449,13 +449,15 @@ def holds_runs(files: Files) -> bool:
 def calibrate_runs(
     files: Files, cluster: StrPath | Cluster | None = None, job: StrPath | Draft | None = None
 ) -> "RunCalibration":
-    """Fit forecasts on a cluster to runs on it: training logs of a job, and CSV files of training runs.
+    """Fit forecasts on a cluster to runs on it: training logs or traces of a job, and CSV files of training runs.
 
     The `profile` of the calibration is a file for ``cluster``: forecasts on it are nearer to what is measured there.
     """
     from traincast.calibrate.run_calibration import calibrate_runs as fit
+    from traincast.calibrate.trace_calibration import calibrate_trace, holds_trace
 
-    return fit(expand(files), cluster, _draft(job))
+    paths, draft = expand(files), _draft(job)
+    return calibrate_trace(paths, draft, cluster) if draft and holds_trace(paths) else fit(paths, cluster, draft)
 
 
 def operator(

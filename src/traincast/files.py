@@ -298,7 +298,10 @@ class InputFile:
 LOADS = "expert-loads"
 """Format of rank traces that say nothing but the loads of experts; a workload of its own they are ``echo``."""
 
-DESCRIPTIONS = ("job", "torchtitan", "model", "hugging-face", "cluster", "topology", "framework")
+CONSTANTS = "constants"
+"""Format of constants of operators."""
+
+DESCRIPTIONS = ("job", "torchtitan", "model", "hugging-face", "cluster", "topology", "framework", CONSTANTS)
 """Formats of files that describe a run, beside those that hold a workload."""
 
 

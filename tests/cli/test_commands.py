@@ -38,7 +38,18 @@ COMMANDS = {
         *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
         *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance", "--expert-loads"),
         *("--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node"),
-        *("--pricing", "--simai-overlap", "--busbw", "--slow", "--unfold", "--out", "--report", "--json", "--quiet"),
+        *(
+            "--pricing",
+            "--simai-overlap",
+            "--busbw",
+            "--slow",
+            "--unfold",
+            "--constants",
+            "--out",
+            "--report",
+            "--json",
+            "--quiet",
+        ),
     },
     "convert": {
         *("files", "--to", "--option", "--force", "--cluster", "--json", "--quiet"),
@@ -49,7 +60,7 @@ COMMANDS = {
         *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
         *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance", "--expert-loads"),
         *("--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node"),
-        *("--busbw", "--slow", "--unfold"),
+        *("--busbw", "--slow", "--unfold", "--constants"),
     },
     "predict": {
         *(
@@ -84,7 +95,7 @@ COMMANDS = {
             "--gpus-used-per-node",
             "--strict",
         ),
-        *("--busbw", "--slow", "--unfold", "--allow-oom", "--out", "--report", "--json", "--quiet"),
+        *("--busbw", "--slow", "--unfold", "--constants", "--allow-oom", "--out", "--report", "--json", "--quiet"),
     },
     "init": {"file", "--force"},
     "compare": {"a", "b", "--cluster", "--json", "--ranks"},
@@ -104,7 +115,7 @@ COMMANDS = {
 COMMANDS["measure"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node", "--busbw", "--slow"}
-    - {"--unfold", "--allow-oom", "--report", "--json"}
+    - {"--unfold", "--constants", "--allow-oom", "--report", "--json"}
 ) | {"--minutes", "--spread", "--script"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 

@@ -17,6 +17,7 @@ from traincast.calibrate.operators import operators_of
 from traincast.calibrate.tables import read_table
 from traincast.cli.main import main
 from traincast.estimate.operators import estimate_operator, shipped_constants, work_of
+from traincast.files import read_text
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import load_gpu
 from traincast.job.draft import Draft
@@ -134,7 +135,7 @@ def test_calibrate_finds_the_gpu_that_the_times_are_of(dense, tmp_path):
     """From a job to its tasks, the file, the fit: a GPU that is 1.3 times slower than the model says, is found."""
     gpu, out = load_gpu("A100-SXM-80GB"), tmp_path / "a100.csv"
     tasks = [task for task in tasks_of(dense).operators if task.cells["family"] in ("gemm", "norm")]
-    measure(tasks, kernel_gpu(gpu, 1.3), out)
+    measure(tasks, kernel_gpu(gpu, 1.3), out, read_text=read_text)
     read = operators_of(read_table(out))
     assert (len(read), read.skipped) == (len(tasks), ())
     assert {each.name for each in read.gpu} == {gpu.name}
@@ -160,7 +161,7 @@ def test_calibrate_reads_what_torchrun_wrote(dense, tmp_path):
             return None
 
     tasks = tasks_of(dense).collectives
-    measure(tasks, Links({}, "NVIDIA H100 80GB HBM3"), out)
+    measure(tasks, Links({}, "NVIDIA H100 80GB HBM3"), out, read_text=read_text)
     read = read_collectives([out])
     assert (len(read.measurements), read.skipped) == (len(tasks), ())
     expected = 1e-5 + read.measurements.size_bytes / 1e11
@@ -199,8 +200,8 @@ def test_the_script_runs_without_traincast_and_times_the_same(dense, tmp_path):
         (task.key, task.count, task.share) for task in found.operators
     ]
     assert [task.cells for task in names["COLLECTIVES"]] == [task.cells for task in found.collectives]
-    names["measure"](names["OPERATORS"][:3], kernel_gpu(load_gpu("h100"), 1.0), tmp_path / "s.csv")
-    measure(found.operators[:3], kernel_gpu(load_gpu("h100"), 1.0), tmp_path / "m.csv")
+    names["measure"](names["OPERATORS"][:3], kernel_gpu(load_gpu("h100"), 1.0), tmp_path / "s.csv", read_text=read_text)
+    measure(found.operators[:3], kernel_gpu(load_gpu("h100"), 1.0), tmp_path / "m.csv", read_text=read_text)
     assert (tmp_path / "s.csv").read_bytes() == (tmp_path / "m.csv").read_bytes()
 
 

@@ -6,6 +6,7 @@ from itertools import cycle, islice
 import pytest
 
 from fake_gpu import FakeGpu, tasks
+from traincast.files import read_text
 from traincast.measure.timing import (
     FEWEST,
     MOST,
@@ -20,7 +21,7 @@ from traincast.measure.timing import (
 
 
 def run(gpu, what, out, **limits):
-    return measure(what, gpu, out, clock=gpu.clock, **limits)
+    return measure(what, gpu, out, read_text=read_text, clock=gpu.clock, **limits)
 
 
 def rows(path):

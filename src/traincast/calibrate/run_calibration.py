@@ -27,6 +27,7 @@ from traincast.calibrate.tables import LOG_COLUMN, Skipped
 from traincast.diagnostics import Note
 from traincast.errors import CalibrationError
 from traincast.estimate.factors import factors_on, keys_of, own_deviation, prior_deviation
+from traincast.estimate.measured import of_pass
 from traincast.hardware.cluster import Cluster, RunFactor
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
@@ -43,7 +44,7 @@ _FAR = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedRun:
-    """One run: its measured step, and its forecast before and after the fit."""
+    """One run, or one pass of a traced run: its measured time, and its forecast before and after the fit."""
 
     id: str
     measured_s: float
@@ -64,15 +65,21 @@ class RunCalibration:
     runs: tuple[FittedRun, ...]
     skipped: tuple[Skipped, ...]
     notes: tuple[Note, ...]
+    of_passes: bool = False
+    """Whether `runs` are the passes of a traced run (`traincast.calibrate.trace_calibration`)."""
+
+    @property
+    def counted_runs(self) -> str:
+        """How many there are: ``3 runs``."""
+        return counted(len(self.runs), *(("pass", "passes") if self.of_passes else ("run",)))
 
     def profile(self) -> str:
         """Return the cluster as a TOML file for ``--cluster``, with its residuals as comments."""
         return cluster_toml(self.cluster, [*self._comments()])
 
     def _comments(self) -> Iterator[str]:
-        runs = counted(len(self.runs), "run")
-        yield f"{self.base.name} with what {runs} of {self.framework} on it taught (traincast calibrate)."
-        yield "Measured step, and its forecast before and with the factors at the end:"
+        yield f"{self.base.name} with what {self.counted_runs} of {self.framework} on it taught (traincast calibrate)."
+        yield "Measured time, and its forecast before and with the factors at the end:"
         for run in self.runs:
             times = ", ".join(map(format_time, (run.measured_s, run.before_s, run.after_s)))
             yield f"  {run.id}: {times}"
@@ -106,7 +113,8 @@ def calibrate_runs(
         If a file cannot be read, or the job not described.
     """
     said = cluster or (job.cluster if job is not None else None)
-    base = replace(load_cluster(said or DEFAULT_CLUSTER), run_factors=())
+    base = load_cluster(said or DEFAULT_CLUSTER)
+    base = replace(base, run_factors=tuple(each for each in base.run_factors if of_pass(each.cost_class)))
     runs: list[MeasuredRun] = []
     skipped: list[Skipped] = []
     for path in paths:
@@ -156,9 +164,10 @@ def _fit(
         residual_I = np.log([(run.measured_s or 1.0) / (each.step_s or 1.0) for run, each in pairs])
         found = solve(slope_IC, residual_I, np.ones(len(rows)), prior_C, log_C, np.zeros(len(classes)), NOISE)
         log_C = found.log_factor_K
-        cluster = replace(base, run_factors=tuple(_factors(classes, found, before[0].framework, source)))
-        own = [replace(run, cluster=replace(run.cluster, run_factors=cluster.run_factors)) for run in rows]
-        forecasts = forecast_runs(own, [factors_on(cluster)] * len(own))
+        own = _factors(classes, found, before[0].framework, source)
+        cluster = replace(base, run_factors=(*base.run_factors, *own))
+        again = [replace(run, cluster=replace(run.cluster, run_factors=cluster.run_factors)) for run in rows]
+        forecasts = forecast_runs(again, [factors_on(cluster)] * len(again))
     return cluster, forecasts
 
 

@@ -210,7 +210,9 @@ def solve(
     ----------
     slope_IK, residual_I, weight_I, current_K
         As of `Sample`.
-    prior_K, mean_K : float array [K]
+    prior_K : float array [K] or [K, K]
+        Deviations of the logarithms before any row is seen, or their covariance.
+    mean_K : float array [K]
         Deviation and mean of each factor's logarithm before any row is seen.
     noise : float
         Deviation of a row that a perfect model would leave.
@@ -218,7 +220,7 @@ def solve(
     # What the rows ask for, seen from what is expected.
     target_I = residual_I + slope_IK @ (current_K - mean_K)
     solution_K = current_K - mean_K
-    prior_KK: FloatArray = np.diag(prior_K**-2.0)
+    prior_KK: FloatArray = np.diag(prior_K**-2.0) if prior_K.ndim == 1 else np.asarray(np.linalg.inv(prior_K))
     normal_KK: FloatArray = prior_KK
     for _ in range(_ROUNDS):
         distance_I = np.abs(target_I - slope_IK @ solution_K) / noise

@@ -13,7 +13,10 @@ from traincast.cli.terminal import announced, console, print_json, print_line, p
 @click.option("--cluster", metavar="NAME|FILE", help="Of collectives and runs: preset, GPU or TOML file to start from.")
 @click.option("--gpu", metavar="NAME|FILE", help="Of operators: the accelerator that they were measured on.")
 @click.option(
-    "--job", type=click.Path(path_type=Path), metavar="JOB", help="Of training logs: the job that they are of."
+    "--job",
+    type=click.Path(path_type=Path),
+    metavar="JOB",
+    help="Of training logs and traces: the job that they are of.",
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the fitted profile there.")
 @click.option("--table", is_flag=True, help="Keep the measured times, which just these groups then take.")
@@ -31,7 +34,8 @@ def command(
 
     With --cluster, FILES are logs of nccl-tests, or CSV files of measured collectives, of one
     cluster, or CSV files of training runs on it. With --job they are training logs of that job,
-    on its cluster. With --gpu they are CSV files of measured operators, about 20 timings per family.
+    or the traces of one run of it, on its cluster. With --gpu they are CSV files of measured
+    operators, about 20 timings per family.
     """
     if gpu is not None and (cluster is not None or job is not None):
         raise click.UsageError("--gpu is of measured operators and cannot be combined with --cluster or --job")
@@ -60,7 +64,10 @@ def command(
         elif gpu is not None:
             operators = api.calibrate_operators(files, gpu)
             profile, document = operators.profile(), json.operator_calibration_to_dict(operators)
-            show, use = partial(print_operator_calibration, console(), operators), "traincast operator --constants"
+            show, use = (
+                partial(print_operator_calibration, console(), operators),
+                "--constants (predict, operator)",
+            )
     if out is not None:
         write_whole(out, profile.encode())
     if as_json:

@@ -309,6 +309,11 @@ _STEP_OPTIONS = (
         metavar="N|all|auto",
         help="GPUs of each node that ranks are placed on (auto: what keeps tp, cp and ep groups in a node).",
     ),
+    click.option(
+        "--constants",
+        metavar="FILE.csv",
+        help="Constants of operators that go before the shipped ones, of traincast calibrate --gpu.",
+    ),
     click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike."),
 )
 _READ_OPTIONS = (

@@ -19,6 +19,7 @@ from functools import cache
 
 import msgspec
 
+from traincast.estimate.operators.constants import OperatorConstants
 from traincast.files import shipped_text, shipped_toml
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
@@ -79,6 +80,11 @@ def own_key(framework: str, cost_class: str) -> Key:
     return ("own", framework, cost_class)
 
 
+def whole_deviation(cost_class: str) -> float:
+    """Return the prior deviation of the logarithm of a class of work on one machine: of all its levels together."""
+    return math.hypot(*_class_of(cost_class).deviation.values())
+
+
 def host_class(cost_class: CostClass) -> str:
     """Return the class of work of what the host does, as factors name it: ``host layers``, ``fixed``."""
     return cost_class.name.lower().replace("_", " ")
@@ -100,6 +106,8 @@ class CostFactors:
     """Factors on the time of each class of work; a class without one has 1."""
 
     of_class: Mapping[str, float] = field(default_factory=dict)
+    constants: OperatorConstants | None = None
+    """What operators are estimated by before they are scaled; None: the shipped ones."""
 
     def of(self, name: str) -> float:
         """Return the factor of a class."""

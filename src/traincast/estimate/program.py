@@ -17,8 +17,8 @@ import numpy as np
 from traincast.errors import ProgramError
 from traincast.estimate.collectives.cost import CollectiveCost, estimate_collective
 from traincast.estimate.factors import CostFactors
+from traincast.estimate.measured import cost_class, measured_class
 from traincast.estimate.operators.cost import OperatorTime, estimate_operator
-from traincast.estimate.operators.families import FAMILIES
 from traincast.fabric.placement import Placement, placement_of
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
@@ -52,13 +52,14 @@ class OperatorSeconds:
     def alone(self, call: OperatorCall) -> tuple[OperatorTime, str]:
         """Return its time by itself and its class of work."""
         if call not in self._known:
-            self._known[call] = estimate_operator(call, self.gpu), FAMILIES.get(call.family).cost_class(call)
+            self._known[call] = estimate_operator(call, self.gpu, self.factors.constants), cost_class(call)
         return self._known[call]
 
     def of(self, call: OperatorCall, count: float = 1.0) -> float:
         """Return the seconds of so many of it in a step."""
         time, name = self.alone(call)
-        return count * time.time_s * self.factors.of(name) * self.compute_factor
+        factor = self.factors.of(name) * self.factors.of(measured_class(call))
+        return count * time.time_s * factor * self.compute_factor
 
 
 def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_factor: float = 1.0) -> ComputeCost:
@@ -72,7 +73,8 @@ def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_facto
     shares: list[Mapping[str, float]] = []
     cost = OperatorSeconds(gpu, factors, compute_factor)
     for row, calls in enumerate(ops.calls_T):
-        if calls is None:
+        if calls is None or not math.isnan(duration_T[row]):
+            # What has a time of its own, such as a measured kernel, keeps it.
             shares.append({})
             continue
         of_class: dict[str, float] = {}
@@ -99,6 +101,11 @@ def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_facto
         overlap_shares_T=tuple(overlap_T),
     )
     return ComputeCost(estimated, tuple(shares))
+
+
+def distinct_calls(ops: OpTable) -> tuple[OperatorCall, ...]:
+    """Return the operators that the computations of a table run, each once."""
+    return tuple(dict.fromkeys(call for calls in ops.calls_T for call, _ in calls or ()))
 
 
 _CLASS_OF_BOUND = {

@@ -21,7 +21,8 @@ from traincast.job.parallel import Parallel
 from traincast.registry import Registry
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.experts import ExpertLoads
-from traincast.workload.words import Group
+from traincast.workload.ops import OperatorCall
+from traincast.workload.words import Group, Phase
 from traincast.workload.workload import Workload
 
 F = TypeVar("F")
@@ -102,6 +103,29 @@ class Inspection:
     """Of a trace the step that it recorded, for analyses; no part of the document."""
 
 
+class Computation(NamedTuple):
+    """What a measured rank computed: one pass of a microbatch over its stage, its update, or one kernel."""
+
+    rank: int
+    stage: int
+    phase: Phase
+    """FORWARD, BACKWARD with all that belongs to it, or STEP for the optimizer."""
+    microbatch: int
+    time_s: float
+    """Without communication and without the host's gaps around it."""
+    call: OperatorCall | None = None
+    """The kernel's operator; None for a pass, whose operators the job tells."""
+
+
+class MeasuredComputations(NamedTuple):
+    """All that the ranks of a run computed, and the layout that they ran in."""
+
+    parallel: Parallel
+    rows: tuple[Computation, ...]
+    files: tuple[str, ...]
+    notes: tuple[Note, ...] = ()
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class FileKind:
     """Files of one kind, such as a description of a network; an instance is registered in `FORMATS` under its name."""
@@ -133,6 +157,8 @@ class Format(FileKind):
     """Of traces that are read into templates: reads a run as a recorded program with its measured times instead."""
     expert_loads: Callable[[Sequence[Path], int | None], tuple[ExpertLoads, Note]] | None = None
     """Of traces: the tokens that each expert rank of a run got, over the mean, and what is to be said of them."""
+    computations: Callable[[Sequence[Path]], MeasuredComputations] | None = None
+    """Of traces: what each traced rank computed, for a calibration of its job's operators."""
 
     def read(self, paths: Sequence[Path], options: LayoutOptions) -> Workload:
         """Read the files of one run into the intermediate form."""

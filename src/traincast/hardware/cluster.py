@@ -97,6 +97,9 @@ class RunFactor:
     deviation: float
     """Standard deviation of the logarithm of the time of that class that is left."""
     source: str
+    operators: tuple[str, ...] = ()
+    """Of a class of operators in one pass, ``gemm bf16 backward``: those that were measured, ``gemm 4096x7680x5120``
+    (``traincast calibrate TRACE --job JOB``); none: of whole runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +127,7 @@ class Cluster:
     measured: Measured | None = None
     """Times that replace the formula for the groups they were measured on; None: there are none."""
     run_factors: tuple[RunFactor, ...] = ()
-    """What runs on it taught (``traincast calibrate LOG --job JOB``)."""
+    """What runs on it taught (``traincast calibrate LOG --job JOB``, or the traces of one)."""
     in_network_reduction: bool = False
     """Whether the switches between nodes reduce for every group (NCCL_COLLNET_ENABLE=1 on InfiniBand with SHARP)."""
     gpus_used_per_node: int | None = None

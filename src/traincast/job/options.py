@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from traincast.errors import ConfigError
+from traincast.files import read_text
 from traincast.hardware.cluster import OPERATIONS, Cluster
 from traincast.hardware.dtypes import bytes_per_element
 from traincast.names import find_name, known_names
@@ -114,6 +115,15 @@ def _checked_loads(loads: Iterable[float] | str | Path, imbalance: float | None)
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class ConstantsFile:
+    """A file of operator constants (`traincast.estimate.operators.constants`)."""
+
+    name: str
+    """Its path."""
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
     """How a step is simulated, whatever it is a step of."""
@@ -137,8 +147,15 @@ class StepOptions:
     """GPUs of each node that ranks are placed on: a number, or one of `NODE_USES`; None: what the cluster says,
     else ``auto``."""
 
+    constants: ConstantsFile | None = None
+    """Constants of operators that go before the shipped ones; a path is that of a file of ``traincast calibrate
+    --gpu``."""
+
     def __post_init__(self) -> None:
         """Refuse names that do not exist and numbers that mean nothing."""
+        if isinstance(self.constants, (str, Path)):
+            found = ConstantsFile(str(self.constants), read_text(Path(self.constants)))
+            object.__setattr__(self, "constants", found)
         rates = dict(_checked_rate(group, rate) for group, rate in self.busbw_bytes_per_s.items())
         object.__setattr__(self, "busbw_bytes_per_s", rates)
         self._check_overlap()

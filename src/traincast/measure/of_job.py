@@ -5,6 +5,7 @@ from os import PathLike
 from pathlib import Path
 
 from traincast.errors import MeasurementError
+from traincast.files import read_text
 from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
@@ -54,7 +55,9 @@ def measure_job(
     """
     tasks = _tasks(job, cluster)
     try:
-        return run(tasks.operators, tasks.collectives, out, minutes=minutes, spread=spread, tell=tell)
+        return run(
+            tasks.operators, tasks.collectives, out, minutes=minutes, spread=spread, tell=tell, read_text=read_text
+        )
     except MeasureError as error:
         raise MeasurementError(str(error)) from None
 

@@ -3,11 +3,15 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from traincast.measure.collectives import TorchCollectives
 from traincast.measure.kernels import TorchKernels, import_torch
 from traincast.measure.timing import MeasureError, Summary, Task, measure
+
+_PLAIN: Callable[[Path], str] = partial(Path.read_text, encoding="utf-8")
+"""How a script reads the file that it goes on with; traincast itself has a guard for it."""
 
 
 def under_torchrun() -> bool:
@@ -23,6 +27,7 @@ def run(
     minutes: float,
     spread: float,
     tell: Callable[[str], None],
+    read_text: Callable[[Path], str] = _PLAIN,
 ) -> Summary:
     """Time operators, or under torchrun collectives, into a CSV file.
 
@@ -37,11 +42,12 @@ def run(
         raise MeasureError(f"the job has no {what} to time")
     torch = import_torch()
     if not under_torchrun():
-        return measure(tasks, TorchKernels(torch), out, limit_s=60 * minutes, spread=spread, tell=tell)
+        kernels = TorchKernels(torch)
+        return measure(tasks, kernels, out, read_text=read_text, limit_s=60 * minutes, spread=spread, tell=tell)
     ranks = TorchCollectives(torch)
     try:
         said = tell if ranks.writes else lambda _: None
-        return measure(tasks, ranks, out, limit_s=60 * minutes, spread=spread, tell=said)
+        return measure(tasks, ranks, out, read_text=read_text, limit_s=60 * minutes, spread=spread, tell=said)
     finally:
         ranks.close()
 

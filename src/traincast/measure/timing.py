@@ -146,6 +146,7 @@ def measure(
     backend: Backend,
     out: Path,
     *,
+    read_text: Callable[[Path], str],
     limit_s: float = math.inf,
     spread: float = 0.01,
     clock: Callable[[], float] = time.monotonic,
@@ -161,6 +162,8 @@ def measure(
         What runs and times them.
     out : Path
         The CSV file; it is continued where it is there.
+    read_text : callable
+        What reads it then.
     limit_s : float
         Seconds after which no further task is begun.
     spread : float
@@ -178,7 +181,7 @@ def measure(
     start_s = clock()
     ordered = sorted(tasks, key=lambda task: -task.share)
     about = dict(backend.about())
-    rows = Rows(out, tuple(ordered[0].cells), about) if ordered and backend.writes else None
+    rows = Rows(out, tuple(ordered[0].cells), about, read_text) if ordered and backend.writes else None
     known = backend.agreed(None if rows is None else {key for key, row in rows.found.items() if row["time_s"]}) or set()
     total = sum(task.share for task in ordered) or 1.0
     found = Summary(
@@ -259,8 +262,10 @@ def _cells(timing: Timing) -> dict[str, str]:
 class Rows:
     """The CSV file: read once, written whole after each row, so that it is never half a row."""
 
-    def __init__(self, path: Path, columns: tuple[str, ...], about: Mapping[str, str]) -> None:
-        self.path, self.names, self.about = path, columns, about
+    def __init__(
+        self, path: Path, columns: tuple[str, ...], about: Mapping[str, str], read_text: Callable[[Path], str]
+    ) -> None:
+        self.path, self.names, self.about, self._read_text = path, columns, about, read_text
         self.columns = (*columns, *RESULTS, *about)
         self.found: dict[Key, dict[str, str]] = {}
         if path.exists():
@@ -285,9 +290,8 @@ class Rows:
 
     def _read(self) -> None:
         try:
-            with self.path.open(encoding="utf-8", newline="") as file:
-                lines = list(csv.DictReader(file, strict=True))
-                columns = tuple(lines[0]) if lines else self.columns
+            lines = list(csv.DictReader(io.StringIO(self._read_text(self.path), newline=""), strict=True))
+            columns = tuple(lines[0]) if lines else self.columns
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise MeasureError(f"{self.path} cannot be continued: {error}; give another --out") from None
         if columns != self.columns or any(None in line.values() or None in line for line in lines):

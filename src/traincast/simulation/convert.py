@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from traincast.estimate.factors import factors_on
 from traincast.formats.writer import Run, Writer
 from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
-from traincast.simulation.job_step import estimated_work, operator_seconds, placed, run_job
+from traincast.simulation.job_step import estimated_work, factors_of, operator_seconds, placed, run_job
 from traincast.simulation.recorded import Chosen, decide
 from traincast.simulation.simulate import timed
 from traincast.simulation.step import Step
@@ -24,7 +23,7 @@ def run_of_job(job: Draft | JobRequest | Job, chosen: Chosen, writer: Writer) ->
     setting = replace(chosen.setting, unfold=True)
     draft, _, decided, _ = decide(job, setting.cluster)
     name = draft.inputs[0].path if draft.inputs else decided.model.name
-    factors = factors_on(setting.cluster).for_job(setting.cluster.gpu, decided.framework.name)
+    factors = factors_of(decided, setting)
     if writer.needs_step:
         run = _run_of(run_job(decided, setting, factors).step, name, decided)
     else:

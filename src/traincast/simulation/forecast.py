@@ -22,7 +22,7 @@ from traincast.model.counts import hardware_flops_per_token, model_flops_per_ste
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.confidence import interval
-from traincast.simulation.job_step import JobStep, run_job
+from traincast.simulation.job_step import JobStep, factors_of, run_job
 from traincast.simulation.result import JobFacts, Peak, Result
 from traincast.simulation.simulate import account
 from traincast.simulation.step import Setting
@@ -44,7 +44,7 @@ def forecast(job: Job, setting: Setting, *, allow_oom: bool = False, factors: Fa
     """
     table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of(job)
     warnings = _warnings(job, plan, setting.cluster, allow_oom=allow_oom)
-    done = run_job(job, setting, table.for_job(gpu, job.framework.name))
+    done = run_job(job, setting, factors_of(job, setting, table))
     result = account(done.step)
     advanced(0.85)
     rates = rates_of(done)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traincast.diagnostics import Note
-from traincast.estimate.factors import CostFactors, factors_on, host_class, with_factors
-from traincast.estimate.program import ComputeCost, OperatorSeconds, estimate_compute
+from traincast.estimate.factors import CostFactors, FactorTable, factors_on, host_class, with_factors
+from traincast.estimate.measured import constants_notes, in_pass, measured_constants, unmeasured
+from traincast.estimate.program import ComputeCost, OperatorSeconds, distinct_calls, estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
@@ -14,7 +15,8 @@ from traincast.job.job import Job
 from traincast.schedules.check import plan_of
 from traincast.simulation.step import Setting, Step, run_step
 from traincast.workload.build.build import build_workload
-from traincast.workload.words import CostClass, Group, Kind, Operation
+from traincast.workload.ops import OpTable
+from traincast.workload.words import CostClass, Group, Kind, Operation, Phase
 from traincast.workload.workload import Workload
 
 _REDUCED_BY_SWITCHES = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
@@ -56,13 +58,24 @@ def run_job(job: Job, setting: Setting, factors: CostFactors | None = None) -> J
     TraincastError
         If the job cannot run.
     """
-    cluster = setting.cluster
-    if factors is None:
-        factors = factors_on(cluster).for_job(cluster.gpu, job.framework.name)
+    factors = factors or factors_of(job, setting)
     cluster, notes = placed(job, setting)
     workload, compute = estimated_work(job, cluster.gpu, factors, cluster.ranks_per_node)
-    workload = _with_sharp(replace(workload, assumptions=(*workload.assumptions, *notes)), job, cluster)
+    doubts = unmeasured(cluster, job, distinct_calls(workload.ops))
+    workload = replace(
+        workload,
+        assumptions=(*workload.assumptions, *notes, *constants_notes(setting.constants, cluster.gpu)),
+        warnings=(*workload.warnings, *doubts),
+    )
+    workload = _with_sharp(workload, job, cluster)
     return JobStep(job, factors, compute, run_step(workload, replace(setting, cluster=cluster)))
+
+
+def factors_of(job: Job, setting: Setting, table: FactorTable | None = None) -> CostFactors:
+    """Return what the estimates of a job are made with: the factors of its cluster, or others, and its constants."""
+    known = table or factors_on(setting.cluster)
+    found = known.for_job(setting.cluster.gpu, job.framework.name)
+    return replace(found, constants=measured_constants(setting.constants))
 
 
 def placed(job: Job, setting: Setting) -> tuple[Cluster, tuple[Note, ...]]:
@@ -81,11 +94,18 @@ def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int
     """
     workload = build_workload(with_factors(job, factors), plan_of(job), ranks_per_node)
     compute = estimate_compute(workload.ops, gpu, factors, _compute_factor(job, factors))
-    columns = zip(compute.ops.cost_class_T.tolist(), compute.ops.kind_T.tolist(), strict=True)
-    host_T = [factors.of(host_class(CostClass(each))) if kind == Kind.GAP else 1.0 for each, kind in columns]
+    host_T = [_host_factor(compute.ops, row, factors) for row in range(len(compute.ops))]
     ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * np.array(host_T))
     transfer = {group: factors.of(name) for group, name in TRANSFER_CLASS.items()}
     return replace(workload, ops=ops, transfer_factor=transfer), compute
+
+
+def _host_factor(ops: OpTable, row: int, factors: CostFactors) -> float:
+    """Return the factor on the host's work: of its class, and of its class in that pass."""
+    if ops.kind_T[row] != Kind.GAP:
+        return 1.0
+    name = host_class(CostClass(int(ops.cost_class_T[row])))
+    return factors.of(name) * factors.of(in_pass(name, Phase(int(ops.phase_T[row]))))
 
 
 def operator_seconds(job: Job, gpu: Gpu, factors: CostFactors) -> OperatorSeconds:

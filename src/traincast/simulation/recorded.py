@@ -7,7 +7,7 @@ from pathlib import Path
 
 from traincast.diagnostics import Note
 from traincast.errors import FormatError
-from traincast.files import DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
+from traincast.files import CONSTANTS, DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.job.draft import Draft
@@ -61,6 +61,8 @@ def choose(
         If the cluster is not known or cannot be read.
     """
     files = [each for each in described_by if each.format in DESCRIPTIONS]
+    if options.constants is not None and not any(each.format == CONSTANTS for each in files):
+        files += named_file(options.constants.name, (), CONSTANTS)
     if isinstance(cluster, Cluster):
         return Chosen(Setting.of(options, cluster, engine), cluster_assumed, tuple(files))
     found = load_cluster(cluster or DEFAULT_CLUSTER)

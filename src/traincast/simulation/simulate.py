@@ -11,10 +11,10 @@ from traincast.analysis.stragglers import find_stragglers
 from traincast.diagnostics import Note
 from traincast.engine import run
 from traincast.estimate.factors import CostFactors
+from traincast.estimate.measured import constants_notes, measured_constants
 from traincast.estimate.program import estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.gpu import Gpu
 from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
 from traincast.simulation.step import Setting, Step, run_step
 from traincast.simulation.warnings import assumed, check_time, suspicious
@@ -37,7 +37,7 @@ def timed(workload: Workload, setting: Setting) -> Step:
     TraincastError
         If the workload cannot run, or nothing in it takes time.
     """
-    workload = _with_compute(workload, setting.cluster.gpu)
+    workload = _with_compute(workload, setting)
     measured = workload.measured is not None
     cluster, notes = place_job(setting.cluster, workload.parallel, setting.gpus_used_per_node, measured=measured)
     workload = replace(workload, assumptions=(*workload.assumptions, *notes))
@@ -46,17 +46,22 @@ def timed(workload: Workload, setting: Setting) -> Step:
     return step
 
 
-def _with_compute(workload: Workload, gpu: Gpu) -> Workload:
+def _with_compute(workload: Workload, setting: Setting) -> Workload:
     """Estimate the computations that the input gives as operators without a time."""
-    calls = sum(calls is not None for calls in workload.ops.calls_T)
+    untimed = zip(workload.ops.calls_T, np.isnan(workload.ops.duration_s_T), strict=True)
+    calls = sum(calls is not None and bool(unknown) for calls, unknown in untimed)
+    gpu = setting.cluster.gpu
     if not calls:
-        return workload
+        text = "the constants change nothing: every computation has a time in the input"
+        unused = () if setting.constants is None else (Note("constants-unused", text),)
+        return replace(workload, warnings=(*workload.warnings, *unused))
     text = (
         f"{counted(calls, 'distinct computation has', 'distinct computations have')} a shape and no time; estimated "
         f"as kernels that run alone on {gpu.name}, without what a framework adds"
     )
-    ops = estimate_compute(workload.ops, gpu, CostFactors()).ops
-    return replace(workload, ops=ops, assumptions=(*workload.assumptions, Note("compute-priced", text)))
+    ops = estimate_compute(workload.ops, gpu, CostFactors(constants=measured_constants(setting.constants))).ops
+    told = (Note("compute-priced", text), *constants_notes(setting.constants, gpu))
+    return replace(workload, ops=ops, assumptions=(*workload.assumptions, *told))
 
 
 def account(step: Step) -> Result:

@@ -547,7 +547,7 @@ def _with_times(program: Program, own: Recorded, timeline: Timeline | None, meas
         rows, which = np.unique(row_N[known_N], return_inverse=True)
         mean_s = np.bincount(which, duration_N[known_N]) / np.bincount(which)
         provenance = np.full(len(rows), Provenance.FILE, dtype=ops.provenance_T.dtype)
-        known = replace(ops.chosen(rows), duration_s_T=mean_s, provenance_T=provenance, calls_T=(None,) * len(rows))
+        known = replace(ops.chosen(rows), duration_s_T=mean_s, provenance_T=provenance)
         row_N = row_N.copy()
         row_N[known_N] = len(ops) + which
         ops = ops.joined(known)

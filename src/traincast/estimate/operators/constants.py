@@ -218,7 +218,11 @@ def load_constants(path: str) -> list[FamilyConstants]:
     FormatError
         If it cannot be read, has other columns, or a number in it is wrong.
     """
-    text = read_text(Path(path))
+    return constants_of_text(read_text(Path(path)), path)
+
+
+def constants_of_text(text: str, path: str) -> list[FamilyConstants]:
+    """Return the rows of the text of such a file, whose `path` is for messages; raises as `load_constants`."""
     header = text.partition("\n")[0].strip().split(",")
     known = [each.name for each in fields(FamilyConstants)]
     if not {"gpu", "family", "dtype"} <= set(header) <= set(known):

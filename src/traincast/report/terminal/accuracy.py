@@ -187,9 +187,9 @@ def _spread(factor: RunFactor) -> float:
 @ui.printed
 def print_run_calibration(calibration: RunCalibration) -> ui.View:
     """Print what runs on a cluster taught: each run before and after the fit, and the factors."""
-    runs = ui.number(len(calibration.runs), "run")
+    runs, title = calibration.counted_runs, "Passes (medians)" if calibration.of_passes else "Steps"
     yield ui.text(f"{calibration.base.name} fitted to {runs} of {calibration.framework}", "bold")
-    yield from ui.section("Steps", _RUNS, calibration.runs)
+    yield from ui.section(title, _RUNS, calibration.runs)
     yield from ui.section(f"Factors on jobs of {calibration.framework}", _FACTORS, calibration.cluster.run_factors)
     yield from _skipped(calibration.skipped)
     yield from ui.diagnostics("Notes", calibration.notes, files=calibration.files)

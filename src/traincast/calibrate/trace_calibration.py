@@ -1,0 +1,339 @@
+"""From a small trace to a large forecast: factors on a job's classes of work, fitted to what a measured run computed.
+
+The job says which operators each stage runs in each pass; what these take by the estimates, class by class, is held
+against the measured time of the pass. A trace of kernels says the operators itself. The factors that bring estimates
+nearest to measurements are solved for as those of whole runs are (`traincast.calibrate.run_factors.solve`), from the
+same priors: what no row can tell apart moves together, and what no row shows stays near 1.
+
+A pass lasts as long as its kernels, or as the host needs to launch them, whichever is longer; the factor of what binds
+is fitted.
+
+Letters: I rows, K factors.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from traincast.calibrate.run_calibration import FittedRun, RunCalibration
+from traincast.calibrate.run_factors import solve
+from traincast.calibrate.tables import Skipped
+from traincast.diagnostics import Note
+from traincast.errors import CalibrationError, ConfigError, FormatError
+from traincast.estimate.factors import host_class, whole_deviation
+from traincast.estimate.measured import in_pass, measured_class, of_pass, operator_name
+from traincast.formats.contract import Computation, Format, MeasuredComputations
+from traincast.formats.open import identify, identify_run
+from traincast.hardware.cluster import Cluster, RunFactor
+from traincast.hardware.clusters import load_cluster
+from traincast.job.draft import Draft
+from traincast.job.job import Job, JobRequest
+from traincast.job.options import LayoutOptions
+from traincast.schedules.check import plan_of
+from traincast.simulation.job_step import estimated_work, factors_of, operator_seconds, placed
+from traincast.simulation.recorded import DEFAULT_CLUSTER, decide
+from traincast.simulation.step import Setting
+from traincast.workload.experts import expert_rank_W
+from traincast.workload.ops import FloatArray, OperatorCall
+from traincast.workload.words import CostClass, Kind, Phase
+from traincast.workload.workload import Workload
+
+NOISE = 0.02
+"""Deviation of the median of a pass: repeats of a traced run differ by 1 % (docs/measured.md)."""
+STRAGGLER = 1.25
+"""A rank that takes so many times its stage's median in a pass is slow, and tells nothing of the others."""
+DOUBTFUL = 0.15
+"""Median residual beyond which the job is hardly the one that was traced."""
+_OWN = 0.5
+"""Of the deviation that a class of work has, what its passes have apart from each other."""
+_ROUNDS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPass:
+    """One row of the fit: a pass of a rank over its stage, or an operator, with the median of its times."""
+
+    name: str
+    time_s: float
+    seconds: Mapping[str, float]
+    """Estimate by class of work and pass, as `traincast.estimate.profile.measured_class` tells them apart."""
+    host: Mapping[str, float]
+    """What the host needs to launch it meanwhile, by class of work."""
+    calls: frozenset[OperatorCall]
+    """The operators that it runs."""
+
+    def estimate_s(self, factors: Mapping[str, float]) -> float:
+        """Return what it is estimated to take with factors on top."""
+        return max(_scaled(self.seconds, factors), _scaled(self.host, factors))
+
+    def slopes(self, factors: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the change of the logarithm of the estimate with that of each factor: the shares of what binds."""
+        compute_s, host_s = _scaled(self.seconds, factors), _scaled(self.host, factors)
+        binding, total_s = (self.seconds, compute_s) if compute_s >= host_s else (self.host, host_s)
+        return {name: time_s * factors.get(name, 1.0) / total_s for name, time_s in binding.items()}
+
+
+def _scaled(seconds: Mapping[str, float], factors: Mapping[str, float]) -> float:
+    return math.fsum(time_s * factors.get(name, 1.0) for name, time_s in seconds.items())
+
+
+def calibrate_trace(
+    paths: Sequence[Path], job: Job | JobRequest | Draft, cluster: str | PathLike[str] | Cluster | None = None
+) -> RunCalibration:
+    """Fit factors on the classes of work of a job to what a measured run of it computed.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        The traces of one run, of some of its ranks or all.
+    job : Job, JobRequest or Draft
+        What was trained, laid out as it was traced.
+    cluster : str, path or Cluster, optional
+        Where it ran; by default where the job says. What traces taught of it before is dropped.
+
+    Raises
+    ------
+    FormatError
+        If the files cannot be read, or do not say what was computed.
+    ConfigError
+        If the run was laid out otherwise than the job.
+    CalibrationError
+        If nothing that the job runs was measured.
+    """
+    said = cluster or (job.cluster if isinstance(job, Draft) else None)
+    base = load_cluster(said or DEFAULT_CLUSTER)
+    base = replace(base, run_factors=tuple(each for each in base.run_factors if not of_pass(each.cost_class)))
+    _, _, decided, _ = decide(job, base)
+    measured, estimates = computations_of(paths), Estimates(decided, Setting(cluster=base))
+    _check_layout(measured, decided, paths)
+    rows, skipped = _rows(measured.rows, estimates)
+    if not rows:
+        what = f": {skipped[0].reason} ({skipped[0].id})" if skipped else ""
+        raise CalibrationError(f"nothing that {decided.model.name} runs was measured{what}", rows=0, needed_rows=1)
+    factors, deviations = _fit(rows)
+    total_s = math.fsum(row.time_s for row in rows)
+    shares = {
+        name: math.fsum(row.time_s * row.slopes(factors).get(name, 0.0) for row in rows) / total_s for name in factors
+    }
+    source, operators = f"fitted to {', '.join(measured.files[:1])}", _operators(rows)
+    own = tuple(
+        RunFactor(
+            framework=decided.framework.name,
+            cost_class=name,
+            factor=float(f"{factors[name]:.4g}"),
+            deviation=float(f"{deviations[name]:.4g}"),
+            source=source,
+            operators=operators.get(name, ()),
+        )
+        for name in sorted(factors, key=lambda name: (-shares[name], name))
+        if shares[name] > 0
+    )
+    passes = tuple(
+        FittedRun(id=row.name, measured_s=row.time_s, before_s=row.estimate_s({}), after_s=row.estimate_s(factors))
+        for row in rows
+    )
+    unnamed = () if said else (Note("cluster-default", f"no cluster was given; taken as {base.name}"),)
+    return RunCalibration(
+        files=measured.files,
+        base=base,
+        cluster=replace(base, run_factors=(*base.run_factors, *own)),
+        framework=decided.framework.name,
+        runs=passes,
+        skipped=skipped,
+        notes=(*unnamed, *measured.notes, *_doubts(passes, decided)),
+        of_passes=True,
+    )
+
+
+def holds_trace(paths: Sequence[Path]) -> bool:
+    """Say whether the first of some files is of a workload or trace, and not of measurements."""
+    try:
+        return isinstance(identify(paths[0]), Format)
+    except FormatError:
+        return False
+
+
+def computations_of(paths: Sequence[Path]) -> MeasuredComputations:
+    """Return what the ranks of a traced run computed: the passes of rank traces, or recorded kernels that say a shape.
+
+    Raises
+    ------
+    FormatError
+        If the files are of no trace, or cannot be read.
+    """
+    form = identify_run(paths, paths)
+    if isinstance(form, Format) and form.computations is not None:
+        return form.computations(paths)
+    workload = form.read(paths, LayoutOptions())
+    rows = tuple(_recorded(workload))
+    if not rows:
+        text = f"is {form.title}, and holds no computations that were measured and say what they ran"
+        raise FormatError(f"{text}; give the traces of ranks, or of a profiler that records shapes", str(paths[0]))
+    return MeasuredComputations(workload.parallel, rows, tuple(each.path for each in workload.inputs))
+
+
+def _recorded(workload: Workload) -> Iterator[Computation]:
+    """Yield the kernels of a recorded program that say their operator and their time."""
+    program = workload.program
+    if program is None or program.recorded is None:
+        return
+    ops, row_N = program.ops, program.row_N
+    own_N, known_N = program.recorded.duration_s_N, ops.duration_s_T[row_N]
+    duration_N = np.where(np.isnan(own_N), known_N, own_N)
+    stage_N = program.stage_N
+    for at in np.flatnonzero((ops.kind_T[row_N] == Kind.COMPUTE) & (duration_N > 0)).tolist():
+        row = int(row_N[at])
+        calls = ops.calls_T[row]
+        if calls is None or len(calls) != 1 or calls[0][1] != 1:
+            continue
+        phase, microbatch = Phase(int(ops.phase_T[row])), int(program.microbatch_N[at])
+        rank = int(program.rank_N[at])
+        yield Computation(rank, int(stage_N[at]), phase, microbatch, float(duration_N[at]), calls[0][0])
+
+
+def _check_layout(measured: MeasuredComputations, job: Job, paths: Sequence[Path]) -> None:
+    """Refuse a job that was laid out otherwise than the run: its stages do other work."""
+    if all(each.call is not None for each in measured.rows):
+        return
+    for name in ("tp", "pp", "ep"):
+        traced, said = getattr(measured.parallel, name), getattr(job.parallel, name)
+        if traced != said:
+            raise ConfigError(f"is {said} in the job, but {paths[0]} was traced with {traced}", f"parallel.{name}")
+    if job.parallel.vpp != 1:
+        text = f"is {job.parallel.vpp} in the job, but a trace of passes has one chunk of layers on each stage"
+        raise ConfigError(f"{text}; give vpp = 1", "parallel.vpp")
+
+
+class Estimates:
+    """What a job's stages are estimated to take in each pass."""
+
+    def __init__(self, job: Job, setting: Setting) -> None:
+        cluster, _ = placed(job, setting)
+        factors = factors_of(job, setting)
+        self.workload, _ = estimated_work(job, cluster.gpu, factors, cluster.ranks_per_node)
+        self.cost, self.placement = operator_seconds(job, cluster.gpu, factors), plan_of(job).placement[0]
+
+    def stage(self, stage: int, phase: Phase) -> tuple[dict[str, float], dict[str, float], frozenset[OperatorCall]]:
+        """Return the seconds of a pass over a stage by class of work, of its kernels and of the host; its operators."""
+        template, ops = self.workload.templates[0], self.workload.ops
+        if phase is Phase.STEP:
+            segments = [int(template.end_P[stage])]
+        else:
+            passes_QM = template.forward_QM if phase is Phase.FORWARD else template.backward_QM
+            segments = [int(passes_QM[q, 0]) for q, holder in enumerate(self.placement) if holder == stage]
+        kernels: dict[str, float] = defaultdict(float)
+        host: dict[str, float] = defaultdict(float)
+        calls: set[OperatorCall] = set()
+        for row in (int(row) for at in segments if at >= 0 for row in self.workload.segments[at]):
+            for call, count in ops.calls_T[row] or ():
+                kernels[measured_class(call)] += self.cost.of(call, count)
+                calls.add(call)
+            cost = CostClass(int(ops.cost_class_T[row]))
+            if ops.kind_T[row] == Kind.GAP and cost in (CostClass.HOST_LAYERS, CostClass.HOST_EXPERTS):
+                host[in_pass(host_class(cost), Phase(int(ops.phase_T[row])))] += float(ops.duration_s_T[row])
+        return dict(kernels), dict(host), frozenset(calls)
+
+
+def _rows(computations: Iterable[Computation], estimates: Estimates) -> tuple[list[MeasuredPass], tuple[Skipped, ...]]:
+    """Return a row for each pass of each rank, and for each operator, with the median of their times."""
+    passes: dict[tuple[int, Phase, int], list[float]] = defaultdict(list)
+    kernels: dict[OperatorCall, list[float]] = defaultdict(list)
+    for each in computations:
+        if each.call is not None:
+            kernels[each.call].append(each.time_s)
+        else:
+            passes[each.stage, each.phase, each.rank].append(each.time_s)
+    medians = {key: median(times) for key, times in passes.items()}
+    rows: list[MeasuredPass] = []
+    skipped: list[Skipped] = []
+    place_W = expert_rank_W(estimates.workload.parallel)
+    for (stage, phase, rank), time_s in medians.items():
+        # Ranks with other experts may have other loads.
+        alike = (key for key in medians if key[:2] == (stage, phase) and place_W[key[2]] == place_W[rank])
+        usual_s = _usual(medians[key] for key in alike)
+        name = f"{phase.name.lower()}, stage {stage}, rank {rank}"
+        if time_s > STRAGGLER * usual_s:
+            skipped.append(Skipped(name, f"takes {time_s / usual_s:.2f} x what ranks like it take"))
+            continue
+        seconds, host, calls = estimates.stage(stage, phase)
+        if seconds:
+            rows.append(MeasuredPass(name=name, time_s=time_s, seconds=seconds, host=host, calls=calls))
+    for call, times_s in kernels.items():
+        seconds = {measured_class(call): len(times_s) * estimates.cost.of(call)}
+        time_s = len(times_s) * median(times_s)
+        own = frozenset({call})
+        rows.append(MeasuredPass(name=operator_name(call), time_s=time_s, seconds=seconds, host={}, calls=own))
+    return rows, tuple(skipped)
+
+
+def _usual(times_s: Iterable[float]) -> float:
+    """Return the median of ranks; of two the faster one's."""
+    ordered = sorted(times_s)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _fit(rows: Sequence[MeasuredPass]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the factor of each class of work, and the deviation of its logarithm that is left."""
+    keys = sorted({name for row in rows for name in (*row.seconds, *row.host)})
+    prior_KK, mean_K = _prior(keys), np.zeros(len(keys))
+    weight_I = np.array([row.time_s for row in rows])
+    weight_I = weight_I / weight_I.mean()
+    log_K, deviation_K = np.zeros(len(keys)), np.zeros(len(keys))
+    for _ in range(_ROUNDS):
+        factors = dict(zip(keys, np.exp(log_K).tolist(), strict=True))
+        slope_IK = np.array([[row.slopes(factors).get(name, 0.0) for name in keys] for row in rows])
+        residual_I = np.array([math.log(row.time_s / row.estimate_s(factors)) for row in rows])
+        found = solve(slope_IK, residual_I, weight_I, prior_KK, log_K, mean_K, NOISE)
+        # Half a step: where host and kernels take turns in binding, whole ones would jump between the two.
+        moved_K, log_K = np.abs(found.log_factor_K - log_K), (log_K + found.log_factor_K) / 2
+        deviation_K = found.deviation_K
+        if moved_K.max(initial=0.0) < 1e-4:
+            break
+    factors = np.exp(log_K).tolist()
+    return dict(zip(keys, factors, strict=True)), dict(zip(keys, deviation_K.tolist(), strict=True))
+
+
+def _prior(keys: Sequence[str]) -> FloatArray:
+    """Return the covariance of the factors' logarithms before any row is seen.
+
+    All computation of passes shares what clocks do, the passes of a class what its kernels do; a part of that each has
+    alone. The optimizer shares nothing: what a framework adds to its kernels says nothing of others.
+    """
+    base = [name.rpartition(" ")[0] for name in keys]
+    host = [name.startswith("host ") for name in keys]
+    alone = [name.endswith(" step") for name in keys]
+    clocks = whole_deviation("compute") ** 2
+    covariance_KK = np.zeros((len(keys), len(keys)))
+    for row, name in enumerate(base):
+        own = whole_deviation(name) ** 2
+        covariance_KK[row, row] = own * (1 + _OWN**2) + (0.0 if host[row] else clocks)
+        for column, other in enumerate(base):
+            if row != column and not (alone[row] or alone[column]):
+                shared = 0.0 if host[row] or host[column] else clocks
+                covariance_KK[row, column] = shared + (own if name == other else 0.0)
+    return covariance_KK
+
+
+def _operators(rows: Iterable[MeasuredPass]) -> dict[str, tuple[str, ...]]:
+    """Return the operators that were measured by their class of work and pass."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for call in (call for row in rows for call in row.calls):
+        found[measured_class(call)].add(operator_name(call))
+    return {name: tuple(sorted(operators)) for name, operators in found.items()}
+
+
+def _doubts(passes: Sequence[FittedRun], job: Job) -> Iterator[Note]:
+    """Yield what looks wrong with a calibration."""
+    error = median(abs(each.after_s / each.measured_s - 1) for each in passes)
+    if error > DOUBTFUL:
+        text = f"the measured passes are still {error:.0%} off in the median with factors"
+        yield Note("calibration-doubtful", f"{text}: the job is hardly the one that was traced")
+    if job.precision == "fp16":
+        text = "an update in fp16 whose gradients overflow is skipped; the factor of memory step may be of such a one"
+        yield Note("update-skipped", text)
