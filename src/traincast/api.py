@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 4096
 
 StrPath = str | PathLike[str]
+JobLike = Job | JobRequest | Draft | StrPath
 Files = StrPath | Sequence[StrPath]
 """One file, several, or folders and patterns that stand for files (`expand`)."""
 
@@ -453,11 +454,9 @@ def calibrate_runs(
 
     The `profile` of the calibration is a file for ``cluster``: forecasts on it are nearer to what is measured there.
     """
-    from traincast.calibrate.run_calibration import calibrate_runs as fit
-    from traincast.calibrate.trace_calibration import calibrate_trace, holds_trace
+    from traincast.calibrate.trace_calibration import calibrate_runs as fit
 
-    paths, draft = expand(files), _draft(job)
-    return calibrate_trace(paths, draft, cluster) if draft and holds_trace(paths) else fit(paths, cluster, draft)
+    return fit(expand(files), cluster, _draft(job))
 
 
 def operator(
@@ -512,19 +511,14 @@ def calibrate_operators(files: Files, gpu: StrPath | Gpu) -> "OperatorCalibratio
     return fit(expand(files), gpu_named(gpu))
 
 
-def measure(
-    job: Job | JobRequest | Draft | StrPath,
-    out: StrPath,
-    cluster: StrPath | Cluster | None = None,
-    **limits: Any,  # noqa: ANN401
-) -> "Summary":
+def measure(job: JobLike, out: StrPath, **limits: Any) -> "Summary":  # noqa: ANN401
     """Time what a job runs on this machine's GPU, with its PyTorch; see `traincast.measure.of_job.measure_job`."""
     from traincast.measure.of_job import measure_job
 
-    return measure_job(job, Path(out), cluster, **limits)
+    return measure_job(job, Path(out), **limits)
 
 
-def measuring_script(job: Job | JobRequest | Draft | StrPath, cluster: StrPath | Cluster | None = None) -> str:
+def measuring_script(job: JobLike, cluster: StrPath | Cluster | None = None) -> str:
     """Return a Python script that does what `measure` does where traincast is not installed, for this job alone."""
     from traincast.measure.of_job import script_of_job
 

@@ -21,6 +21,7 @@ from statistics import median
 
 import numpy as np
 
+from traincast.calibrate import run_calibration
 from traincast.calibrate.run_calibration import FittedRun, RunCalibration
 from traincast.calibrate.run_factors import solve
 from traincast.calibrate.tables import Skipped
@@ -151,10 +152,24 @@ def calibrate_trace(
     )
 
 
-def holds_trace(paths: Sequence[Path]) -> bool:
-    """Say whether the first of some files is of a workload or trace, and not of measurements."""
+def calibrate_runs(
+    paths: Sequence[Path], cluster: str | PathLike[str] | Cluster | None = None, job: Draft | None = None
+) -> RunCalibration:
+    """Fit the factors of a cluster to the traces of a run of a job, or to the steps of whole runs on it.
+
+    Raises
+    ------
+    TraincastError
+        As `calibrate_trace` and `traincast.calibrate.run_calibration.calibrate_runs`.
+    """
+    if job is not None and _is_trace(paths[0]):
+        return calibrate_trace(paths, job, cluster)
+    return run_calibration.calibrate_runs(paths, cluster, job)
+
+
+def _is_trace(path: Path) -> bool:
     try:
-        return isinstance(identify(paths[0]), Format)
+        return isinstance(identify(path), Format)
     except FormatError:
         return False
 
