@@ -36,7 +36,7 @@ COMMANDS = {
         *("--vpp", "--num-virtual-stages-per-pipeline-rank", "--cp", "--context-parallel-size"),
         *("--ep", "--expert-model-parallel-size", "--etp", "--expert-tensor-parallel-size"),
         *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
-        *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance", "--expert-loads"),
+        *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance", "--expert-loads", "--step"),
         *("--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node"),
         *(
             "--pricing",
@@ -58,7 +58,7 @@ COMMANDS = {
         *("--vpp", "--num-virtual-stages-per-pipeline-rank", "--cp", "--context-parallel-size"),
         *("--ep", "--expert-model-parallel-size", "--etp", "--expert-tensor-parallel-size"),
         *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
-        *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance", "--expert-loads"),
+        *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance", "--expert-loads", "--step"),
         *("--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node"),
         *("--busbw", "--slow", "--unfold", "--constants"),
     },
