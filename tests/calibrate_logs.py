@@ -1,5 +1,7 @@
 """Synthetic logs of nccl-tests, in every shape that its versions and launchers write."""
 
+import json
+
 
 def _head(middle, wrong):
     times = f"    time   algbw   busbw {wrong:>6}"
@@ -42,3 +44,34 @@ def with_mpi_marks(text):
     """Mark every line, and one host name in its middle, as mpirun --tag-output does."""
     marked = [f"[1,0]<stdout>:{line}" for line in text.splitlines()]
     return "\n".join(line.replace("on     node-", "on     no[1,3]<stdout>:de-", 1) for line in marked) + "\n"
+
+
+def nccl_report(rows, *, op="all_reduce", hosts=("node-0",) * 8, gpu="NVIDIA A100-SXM4-40GB", time="time"):
+    """Return a report of option -J: src/util.cu of nccl-tests 2.17.8; a row is as in `nccl_log`, None for not run."""
+
+    def timing(us):
+        if us is None:
+            return None
+        return {time: us, "alg_bw": 0.5, "bus_bw": 0.8, "nwrong": 0.0}
+
+    devices = [
+        {"rank": rank, "group": 0, "pid": 4000, "hostname": host, "device": rank % 8, "device_info": gpu}
+        for rank, host in enumerate(hosts)
+    ]
+    results = [
+        {
+            **{"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "    -1"},
+            **{"out_of_place": timing(out), "in_place": timing(into), "actual_iterations": 20},
+        }
+        for size, out, into in rows
+    ]
+    document = {
+        **{
+            "version": 1,
+            "start_time": "2026-03-01 10:00:00",
+            "args": [f"./build/{op}_perf", "-J", "r.json"],
+        },
+        **{"env": ["HOME=/root"], "nccl_version": 22703, "config": {"nthreads": 1, "devices": devices}},
+        **{"results": results, "out_of_bounds": {"count": 0, "okay": "true"}, "errors": []},
+    }
+    return json.dumps(document)

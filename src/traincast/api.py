@@ -352,7 +352,7 @@ def compare(
 
 
 def validate(
-    path: StrPath,
+    path: Files,
     cluster: StrPath | Cluster | None = None,
     by: Sequence[str] = (),
     leave_out: str | None = None,
@@ -365,8 +365,9 @@ def validate(
 
     Parameters
     ----------
-    path : path
-        A CSV file, whose columns say what was measured, a log of nccl-tests, or a training log.
+    path : path, or sequence of paths
+        A CSV file, whose columns say what was measured, a log of nccl-tests, or a training log; or several of one
+        kind. A folder or pattern stands for its files.
     cluster : str, path or Cluster, optional
         Cluster that all rows ran on; by default each row's GPU says its preset.
     by : sequence of str, optional
@@ -383,7 +384,7 @@ def validate(
     """
     from traincast.calibrate.validate import validate as validate_file
 
-    return validate_file(path, cluster, by, leave_out, kind=kind, job=_draft(job), progress=progress)
+    return validate_file(expand(path), cluster, by, leave_out, kind=kind, job=_draft(job), progress=progress)
 
 
 def collective(

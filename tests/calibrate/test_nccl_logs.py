@@ -1,10 +1,11 @@
 """Logs of nccl-tests: all shapes, one meaning."""
 
+import json
 import re
 
 import pytest
 
-from calibrate_logs import HEADS, nccl_log, with_mpi_marks
+from calibrate_logs import HEADS, nccl_log, nccl_report, with_mpi_marks
 from traincast.calibrate.collectives import read_collectives
 from traincast.errors import FormatError
 
@@ -185,3 +186,52 @@ def test_a_log_that_was_written_with_options(tmp_path):
     assert read(tmp_path, text).measurements.time_s.tolist() == pytest.approx([100e-6])
     short = text.replace(head, "# size count type redop root time algbw busbw #wrong").replace(row, row[:50])
     assert read(tmp_path, short).measurements.time_s.tolist() == pytest.approx([100e-6])
+
+
+def test_a_report_says_the_same_as_its_log(tmp_path):
+    log = read(tmp_path, nccl_log(ROWS, op="all_gather", hosts=TWO_NODES))
+    report = read(tmp_path, nccl_report(ROWS, op="all_gather", hosts=TWO_NODES), "r.json")
+    for name in ("op", "gpu"):
+        assert getattr(report.measurements, name) == getattr(log.measurements, name)
+    for name in ("ranks", "nodes", "size_bytes", "time_s"):
+        assert getattr(report.measurements, name).tolist() == getattr(log.measurements, name).tolist()
+    assert report.ids == tuple(f"{tmp_path / 'r.json'}[{number}]" for number in range(3))
+
+
+def test_what_is_odd_in_a_report_is_skipped_with_its_reason(tmp_path):
+    rows = [(1024, None, 31.9), (2048, 320.0, 31.0), (4096, 33.0, 32.0)]
+    document = json.loads(nccl_report(rows))
+    document["results"][2]["in_place"]["nwrong"] = 3.0
+    measured, _, skipped = read(tmp_path, json.dumps(document))
+    # Only in place was run.
+    assert (measured.size_bytes.tolist(), measured.time_s.tolist()) == ([1024], pytest.approx([31.9e-6]))
+    assert [each.reason[:28] for each in skipped] == ["warm-up artefact: 320 us out", "the check found wrong result"]
+
+
+@pytest.mark.parametrize("make", [nccl_report, None])
+def test_times_of_the_host_are_not_those_of_the_operation(tmp_path, make):
+    text = nccl_report(ROWS, time="cpu_time") if make else nccl_log(ROWS).replace("    time ", " cputime ")
+    measured, _, skipped = read(tmp_path, text)
+    assert len(measured) == 0
+    assert {each.reason for each in skipped} == {"the times are those of the host (-C 1)"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda document: document.pop("config"),
+        lambda document: document["config"]["devices"][0].pop("hostname"),
+        lambda document: document["results"][0].pop("size"),
+        lambda document: document.update(results=3),
+    ],
+)
+def test_a_report_that_is_not_whole_is_refused(tmp_path, damage):
+    document = json.loads(nccl_report(ROWS))
+    damage(document)
+    with pytest.raises(FormatError, match="no whole report"):
+        read(tmp_path, json.dumps(document))
+
+
+def test_all_to_alls_of_unequal_sizes_are_not_taken_for_equal_ones(tmp_path):
+    _, _, skipped = read(tmp_path, nccl_log(ROWS, op="alltoallv"), "alltoall.log")
+    assert {each.reason for each in skipped} == {"alltoallv is no operation that can be estimated"}

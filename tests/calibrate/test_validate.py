@@ -140,3 +140,30 @@ def test_a_kind_is_whole(kind):
     assert KINDS.get(kind.name) is kind
     assert kind.by
     assert not kind.fits(["colour"])
+
+
+def test_several_files_of_one_kind_are_validated_together(tmp_path):
+    rows = [(2**20, 72.5, 71.0), (2**24, 250.0, 249.0)]
+    logs = [tmp_path / f"{op}.log" for op in ("all_reduce", "all_gather")]
+    for log in logs:
+        log.write_text(nccl_log(rows, op=log.stem))
+    found = traincast.validate(logs, "a100", ["op"])
+    assert (found.total.rows, found.total.evaluated) == (4, 4)
+    alone = [traincast.validate(log, "a100", ["op"]) for log in logs]
+    assert {group.name: group.figures for group in found.groups} == {
+        group.name: group.figures for each in alone for group in each.groups
+    }
+    assert traincast.validate(tmp_path, "a100").total.rows == 4
+    runs = tmp_path / "runs.csv"
+    runs.write_text("model,gpu,num_gpus,step_time_s\nllama3-8b,H100-SXM-80GB,8,1.0\n")
+    with pytest.raises(FormatError, match="another kind"):
+        traincast.validate([logs[0], runs])
+
+
+def test_the_name_of_a_file_says_no_cluster_of_another(tmp_path):
+    for name in ("a100", "h100"):
+        (tmp_path / f"{name}.csv").write_text("op,ranks,nodes,size_bytes,time_us\nall_reduce,8,1,1048576,100\n")
+    found = traincast.validate(tmp_path)
+    assert found.total.evaluated == 0
+    assert {each.reason for each in found.skipped} == {"the GPU is not specified; give a cluster"}
+    assert traincast.validate(tmp_path / "a100.csv").total.evaluated == 1

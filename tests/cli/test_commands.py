@@ -100,7 +100,7 @@ COMMANDS = {
     "init": {"file", "--force"},
     "compare": {"a", "b", "--cluster", "--json", "--ranks"},
     "calibrate": {"files", "--cluster", "--gpu", "--job", "--out", "--table", "--json"},
-    "validate": {"file", "--cluster", "--by", "--cv", "--kind", "--job", "--out", "--json"},
+    "validate": {"files", "--cluster", "--by", "--cv", "--kind", "--job", "--out", "--json"},
     "collective": {"op", "--size", "--gpus", "--nodes", "--cluster", "--algorithm", "--json"},
     "operator": {
         *("family", "--batch", "--m", "--n", "--k", "--rows", "--groups", "--queries", "--seq", "--keys"),

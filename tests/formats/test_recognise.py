@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate_logs import nccl_log, with_mpi_marks
+from calibrate_logs import nccl_log, nccl_report, with_mpi_marks
 from traincast import api
 from traincast.calibrate.kind import TELLERS
 from traincast.cli.main import main
@@ -22,6 +22,12 @@ CALIBRATE = "traincast calibrate and traincast validate take it"
 
 KNOWN = [
     pytest.param("run.log", LOG, "nccl-tests", "all_reduce over 8 ranks; 2 timings", CALIBRATE, id="nccl-tests"),
+    pytest.param(
+        "r.json",
+        nccl_report([(2**20, 100.0, 101.0), (2**21, 180.0, 181.0)]),
+        *("nccl-tests", "all_reduce over 8 ranks; 2 timings", CALIBRATE),
+        id="nccl-tests-report",
+    ),
     pytest.param("run.log", with_mpi_marks(LOG), "nccl-tests", "over 8 ranks", CALIBRATE, id="nccl-tests-marked"),
     pytest.param("c.csv", COLLECTIVES, "collectives", "measured collectives (2 rows)", CALIBRATE, id="collectives"),
     pytest.param(

@@ -1,32 +1,34 @@
-"""Read the logs of nccl-tests, as the terminal, mpirun or srun wrote them.
+"""Read the logs of nccl-tests, as the terminal, mpirun or srun wrote them, and the reports of their option ``-J``.
 
 A log names its binary (``all_reduce_perf``), lists its ranks with their hosts, and has a
 table. Which columns stand before the times depends on the version and the operation
 (``redop``, ``root``), so the header above the table is asked. The size is that of the
 larger buffer of a rank, which is how `Operation` counts it: for all_gather and
-reduce_scatter the whole tensor. Source: NVIDIA/nccl-tests, src/common.cu and
-doc/PERFORMANCE.md.
+reduce_scatter the whole tensor. A report is JSON with the same in lists. Source: NVIDIA/nccl-tests, src/common.cu,
+src/util.cu (reports: since October 2025) and doc/PERFORMANCE.md.
 """
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from traincast.errors import FormatError, UnknownNameError
+from traincast.files import parse_json
 from traincast.workload.words import operation_named
 
 # mpirun --tag-output and srun --label mark each line; a mark can stand inside a line, too, where
 # a process wrote the line in two pieces.
 _MARK = re.compile(r"\[[^\[\]\s]*\d+,\d+\]<std(?:out|err)>:?|^\s*\d+:(?=\s)", re.MULTILINE)
 _BINARY = re.compile(
-    r"(?<![a-z_])(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|reduce|sendrecv|gather|scatter|hypercube)_perf"
+    r"(?<![a-z_])(all_reduce|all_gather|reduce_scatter|alltoallv?|broadcast|reduce|sendrecv|gather|scatter|hypercube)_perf"
 )
 _RANK = re.compile(
     r"^#\s*Rank\s+([0-9]{1,9})\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*?)\s*$"
 )
 _HEADER = re.compile(r"^[ \t]*#\s*size\s+count\s+type\b", re.MULTILINE)
+_REPORT = re.compile(r'\s*\{"version":\s*\d+,\s*"start_time":[^\[\]{}]*"args":')
 _START = re.compile(r"^[ \t]*#\s*nThread:?\s+\d+\s+nGpus:?\s+\d+", re.MULTILINE)
 _ROW = re.compile(r"^\s*[0-9]+\s+[0-9]+\s+[a-z]")
 
@@ -49,15 +51,23 @@ class _Test:
     gpu: str = ""
     columns: list[str] = field(default_factory=list)
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
-    """Line and fields of each timing."""
+    """Line and fields of each timing; in a report its place in the list."""
+    is_report: bool = False
 
     def positions(self, name: str) -> list[int]:
         """Return where the columns of a name stand; of times the first is out of place, the second in place."""
         return [position for position, column in enumerate(self.columns) if column == name]
 
+    @property
+    def times(self) -> list[int]:
+        """Where the times stand, those of the host where no others do."""
+        return self.positions("time") or self.positions("cputime")
+
 
 def is_nccl_log(text: str) -> bool:
-    """Say whether a text is a log of nccl-tests."""
+    """Say whether a text is, or begins like, a log or report of nccl-tests."""
+    if _REPORT.match(text):
+        return True
     plain = _MARK.sub("", text)
     return bool(_HEADER.search(plain) or _START.search(plain))
 
@@ -75,7 +85,7 @@ def read_nccl_log(text: str, path: str) -> Iterator[tuple[int, dict[str, str]]]:
     FormatError
         If there is no timing, or the log does not say operation or ranks.
     """
-    tests = _tests(text, path)
+    tests = _tests_of_report(text, path) if _REPORT.match(text) else _tests(text, path)
     if not any(test.rows for test in tests):
         raise FormatError("the log of nccl-tests holds no timings", path)
     for test in tests:
@@ -83,7 +93,9 @@ def read_nccl_log(text: str, path: str) -> Iterator[tuple[int, dict[str, str]]]:
         if op is None and test.rows:
             what = "keep the command in it, or name the file after it (all_gather.log)"
             raise FormatError(f"the log does not name its operation; {what}", path, test.rows[0][0])
-        yield from ((line, _cells(op or "", test, fields)) for line, fields in test.rows)
+        for line, fields in test.rows:
+            named = {"id": f"{path}[{line}]"} if test.is_report else {}
+            yield line, named | _cells(op or "", test, fields)
 
 
 def _tests(text: str, path: str) -> list[_Test]:
@@ -94,7 +106,7 @@ def _tests(text: str, path: str) -> list[_Test]:
     for line, raw in enumerate(text.splitlines(), start=1):
         content, test = _MARK.sub("", raw).strip(), tests[-1]
         if _ROW.match(content):
-            if not test.hosts or not test.positions("time"):
+            if not test.hosts or not test.times:
                 what = "the columns (# size count type ...)" if test.hosts else "the ranks (# Rank ...)"
                 raise FormatError(f"a timing stands before the lines that list {what}", path, line)
             test.op = op
@@ -108,6 +120,47 @@ def _tests(text: str, path: str) -> list[_Test]:
                 tests.append(_Test())
             _add_rank(rank, tests[-1], path, line)
     return tests
+
+
+_REPORT_COLUMNS = ["size", "count", "type", "redop", "root", *(["", "algbw", "busbw", "#wrong"] * 2)]
+
+
+def _tests_of_report(text: str, path: str) -> list[_Test]:
+    """Return the one test of a report; a row is named by its place in the list of results."""
+    document = parse_json(text, path)
+    try:
+        config, results = document["config"], document["results"]  # type: ignore[index]
+        test = _Test(op=_operation_of_command(document["args"]), is_report=True)  # type: ignore[index]
+        of = {name for row in results for part in _PLACES if row.get(part) for name in row[part]}
+        test.columns = [name or ("cputime" if "cpu_time" in of else "time") for name in _REPORT_COLUMNS]
+        for device in config["devices"]:
+            if device["group"] == config["devices"][0]["group"]:
+                test.hosts[int(device["rank"])], test.gpu = str(device["hostname"]), str(device["device_info"])
+        for number, row in enumerate(results):
+            test.rows.append((number, [str(row[name]).strip() for name in _REPORT_COLUMNS[:5]]))
+            for part in _PLACES:
+                found = row.get(part) or {}
+                measured = [found.get("time", found.get("cpu_time")), *map(found.get, ("alg_bw", "bus_bw", "nwrong"))]
+                test.rows[-1][1].extend(map(_as_in_log, measured))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"is no whole report of nccl-tests: {type(error).__name__} {error}", path) from None
+    return [test]
+
+
+_PLACES = ("out_of_place", "in_place")
+
+
+def _as_in_log(value: object) -> str:
+    """Return a value of a report as a log has it: counts of wrong values are whole there."""
+    if isinstance(value, float) and value == int(value):
+        return str(int(value))
+    return "N/A" if value is None else str(value)
+
+
+def _operation_of_command(words: Sequence[object]) -> str | None:
+    """Return the operation that a command line is of."""
+    found = _BINARY.search(" ".join(map(str, words)))
+    return found[1] if found else None
 
 
 def _add_rank(rank: re.Match[str], test: _Test, path: str, line: int) -> None:
@@ -157,7 +210,7 @@ def _operation_of_figures(test: _Test) -> str | None:
 
 def _cells(op: str, test: _Test, fields: list[str]) -> dict[str, str]:
     """Return a timing by the columns of a measurement table."""
-    positions = test.positions("time")
+    positions = test.times
     whole = len(fields) > positions[-1]
     times = [fields[position] if whole else "N/A" for position in positions]
     cells = {
@@ -171,6 +224,8 @@ def _cells(op: str, test: _Test, fields: list[str]) -> dict[str, str]:
         if whole
         else f"the row has {len(fields)} fields; it was cut short or mixed with another",
     }
+    if whole and not test.positions("time"):
+        cells["suspect"] = "the times are those of the host (-C 1)"
     return {name: cell for name, cell in cells.items() if cell}
 
 

@@ -112,6 +112,11 @@ class Table:
         """Rows in the file, damaged ones too."""
         return len(self.rows) + len(self.damaged)
 
+    @property
+    def is_one_file(self) -> bool:
+        """Whether all rows are of the file that the table names."""
+        return all(row.path == self.path for row in self.rows)
+
     def read(self, reader: Callable[[Row], T | Skipped]) -> tuple[list[tuple[Row, T]], tuple[Skipped, ...]]:
         """Return what the reader says of each row, and the rows that are left out with their reasons, no rows first.
 

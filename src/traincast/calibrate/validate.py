@@ -102,7 +102,7 @@ class Validation:
 
 
 def validate(
-    path: str | PathLike[str],
+    path: str | PathLike[str] | Sequence[str | PathLike[str]],
     cluster: ClusterLike | None = None,
     by: Sequence[str] = (),
     leave_out: str | None = None,
@@ -115,8 +115,9 @@ def validate(
 
     Parameters
     ----------
-    path : path
-        A CSV file, whose columns say of what kind it is, a log of nccl-tests, or a training log.
+    path : path, or sequence of paths
+        A CSV file, whose columns say of what kind it is, a log of nccl-tests, or a training log; or several
+        of one kind.
     cluster : str, path or Cluster, optional
         What all rows ran on; by default each row says its own.
     by : sequence of str, optional
@@ -139,7 +140,7 @@ def validate(
     CalibrationError
         If no row can be used; the message gives the reason of the first.
     """
-    table = read_measurements(Path(path))
+    table = _together([path] if isinstance(path, (str, PathLike)) else path)
     of = KINDS.get(kind) if isinstance(kind, str) else kind or _kind(table)
     chosen = _groupings(of, by, leave_out)
     if table.size > ANNOUNCED_ROWS:
@@ -164,6 +165,22 @@ def validate(
         notes=found.notes,
         predictions=found,
         held_out=held_out,
+    )
+
+
+def _together(paths: Sequence[str | PathLike[str]]) -> Table:
+    """Return the rows of several files of one kind as one table."""
+    tables = [read_measurements(Path(path)) for path in paths]
+    first, *others = tables
+    for other in others:
+        if kind_of(other.columns) is not kind_of(first.columns):
+            what = " and ".join(_kind(each).title for each in (first, other))
+            raise FormatError(f"is of another kind than {first.path} ({what}); validate them one by one", other.path)
+    return Table(
+        path=", ".join(table.path for table in tables),
+        columns=tuple(dict.fromkeys(name for table in tables for name in table.columns)),
+        rows=tuple(row for table in tables for row in table.rows),
+        damaged=tuple(row for table in tables for row in table.damaged),
     )
 
 

@@ -9,7 +9,7 @@ from traincast.cli.terminal import announced, console, counted, print_json, prin
 
 
 @click.command(name="validate")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option(
     "--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file that all rows ran on (default: each its own)."
 )
@@ -26,7 +26,7 @@ from traincast.cli.terminal import announced, console, counted, print_json, prin
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.csv", help="Write every prediction there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the statistics as JSON and nothing else.")
 def command(
-    file: Path,
+    files: tuple[Path, ...],
     cluster: str | None,
     by: str | None,
     leave_out: str | None,
@@ -38,7 +38,7 @@ def command(
     """Error statistics against measured runs, kernels or collectives.
 
     FILE is a CSV file, whose columns say what was measured, a log of nccl-tests, or with --job a
-    training log of Megatron-LM, torchtitan or NeMo.
+    training log of Megatron-LM, torchtitan or NeMo. Several files are of one kind.
     """
     from traincast import api
     from traincast.report.csv import predictions_csv
@@ -47,7 +47,7 @@ def command(
 
     chosen = [name.strip() for name in by.split(",")] if by is not None else []
     with announced(quiet=False), counted("predicting", quiet=as_json) as tell:
-        validation = api.validate(file, cluster, chosen, leave_out, kind=kind, job=job, progress=tell)
+        validation = api.validate(files, cluster, chosen, leave_out, kind=kind, job=job, progress=tell)
     if out is not None:
         write_whole(out, predictions_csv(validation))
     if as_json:

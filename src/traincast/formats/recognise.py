@@ -105,8 +105,10 @@ def recognise(path: Path, further: Sequence[Teller] = ()) -> Known | None:
     head = data.decode("utf-8-sig", errors="replace")
     if path.suffix == ".toml":
         return _toml(path)
-    if head.lstrip().startswith("{"):
-        return _TRACE if '"traceEvents"' in head else _document(path)
+    if '"traceEvents"' in head and head.lstrip().startswith("{"):
+        return _TRACE
+    if head.lstrip().startswith("{") and (document := _document(path)) is not None:
+        return document
     told = next((known for fits, known in _TOLD if fits(head)), None)
     return told or next((known for tell in further if (known := tell(path, head)) is not None), None)
 

@@ -40,7 +40,7 @@ def predict(table: Table, request: Request) -> Predictions:
     number of ranks is then predicted by a fit to the others; and ``gpu``, predicted by its datasheet and the others.
     """
     read = collectives_of([table])
-    clusters, notes = _clusters(read.measurements, table.path, request.cluster)
+    clusters, notes = _clusters(read.measurements, table.path if table.is_one_file else "", request.cluster)
     rows_of: dict[Cluster, list[int]] = {}
     for row, cluster in enumerate(clusters):
         if cluster is not None:
@@ -70,7 +70,7 @@ def _clusters(
     if given is not None:
         return [load_cluster(given)] * len(measured), ()
     names = cluster_names()
-    of_file = preset_named_in(PurePath(path).stem, names)
+    of_file = preset_named_in(PurePath(path).stem, names) if path else None
     of_gpu = {gpu: of_file if gpu is None else preset_named_in(gpu, names) for gpu in set(measured.gpu)}
     loaded = {name: load_cluster(name) for name in set(of_gpu.values()) if name is not None}
     presets = (of_gpu[gpu] for gpu in measured.gpu)
