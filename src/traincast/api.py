@@ -53,6 +53,7 @@ from traincast.workload.workload import Workload
 
 if TYPE_CHECKING:
     from traincast.calibrate.cluster_calibration import Calibration
+    from traincast.calibrate.collective_comparison import CollectiveComparison
     from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.run_calibration import RunCalibration
     from traincast.calibrate.validate import Validation
@@ -351,6 +352,29 @@ def compare(
     return compare_sides(*sides_of((a, b), read, lambda job: predict(job, cluster)))
 
 
+def compare_collectives(a: StrPath, b: StrPath) -> "CollectiveComparison":
+    """Put measured collectives of two files side by side: logs or reports of nccl-tests, or tables.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> traincast.api.compare_collectives("march.log", "april.log").median_relative  # doctest: +SKIP
+    """
+    from traincast.calibrate.collective_comparison import compare_collectives as compare_files
+
+    return compare_files(a, b)
+
+
+def kind_of_measurements(path: StrPath) -> str | None:
+    """Return what a file of measurements, or the first of a folder or pattern, holds; None where it holds none.
+
+    ``collectives``, ``operators``, ``training-logs``, ``training-runs`` or ``memory-of-runs``.
+    """
+    from traincast.calibrate.validate import kind_of_file
+
+    return kind_of_file(expand(path)[0])
+
+
 def validate(
     path: Files,
     cluster: StrPath | Cluster | None = None,
@@ -439,13 +463,6 @@ def calibrate(files: Files, cluster: StrPath | Cluster, *, table: bool = False) 
     from traincast.calibrate.cluster_calibration import calibrate as calibrate_cluster
 
     return calibrate_cluster(expand(files), load_cluster(cluster), table=table)
-
-
-def holds_runs(files: Files) -> bool:
-    """Say whether the first of some files of measurements is of training runs: a training log, or a table of runs."""
-    from traincast.calibrate.run_calibration import holds_runs as told
-
-    return told(expand(files)[0])
 
 
 def calibrate_runs(

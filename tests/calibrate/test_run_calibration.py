@@ -106,7 +106,8 @@ def test_a_table_of_runs_teaches_the_same(job, log, tmp_path):
     table = tmp_path / "runs.csv"
     columns = "model,gpu,num_gpus,seq_length,global_batch,tp,pp,framework,step_time_s"
     table.write_text(f"{columns}\nllama3-8b,H100-SXM-80GB,16,4096,64,2,1,megatron-core-2025,{slow}\n")
-    assert api.holds_runs(table) and api.holds_runs(log(slow))
+    assert api.kind_of_measurements(table) == "training-runs"
+    assert api.kind_of_measurements(log(slow)) == "training-logs"
     by_table, by_log = api.calibrate_runs(table, "h100"), api.calibrate_runs(log(slow), job=job())
     assert by_table.runs[0].after_s == pytest.approx(by_log.runs[0].after_s, rel=1e-3)
 

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from traincast.calibrate.cluster_calibration import cluster_toml
-from traincast.calibrate.kind import kind_of
 from traincast.calibrate.log_runs import read_log_runs
 from traincast.calibrate.published import read_measurements
 from traincast.calibrate.run_factors import NOISE, Forecast, Solution, forecast_runs, solve
@@ -83,12 +82,6 @@ class RunCalibration:
         for run in self.runs:
             times = ", ".join(map(format_time, (run.measured_s, run.before_s, run.after_s)))
             yield f"  {run.id}: {times}"
-
-
-def holds_runs(path: str | PathLike[str]) -> bool:
-    """Say whether a file holds training runs: a training log, or a table of runs."""
-    kind = kind_of(read_measurements(Path(path)).columns)
-    return kind is not None and kind.name in ("training-logs", "training-runs")
 
 
 def calibrate_runs(

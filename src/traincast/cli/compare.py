@@ -14,14 +14,21 @@ from traincast.cli.terminal import console, print_json
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON and nothing else.")
 @click.option("--ranks", is_flag=True, help="Show every rank, and the parts of each.")
 def command(a: Path, b: Path, cluster: str | None, as_json: bool, ranks: bool) -> None:
-    """Two steps side by side: forecasts, simulations, measured traces, training logs.
+    """Two steps side by side: forecasts, simulations, measured traces, training logs; or two logs of nccl-tests.
 
     A and B are a result.json (or the folder it was written to), a job file, which is forecast, a
     measured trace, a folder of the rank traces of one run, or a training log of Megatron-LM,
-    torchtitan or NeMo. Differences are those of B to A.
+    torchtitan or NeMo. Differences are those of B to A. Logs of nccl-tests, or tables of measured
+    collectives, are compared size by size.
     """
     from traincast import api
 
+    collectives = [each for each in (a, b) if each.is_file() and api.kind_of_measurements(each) == "collectives"]
+    if len(collectives) == 1:
+        raise click.UsageError(f"{collectives[0]} is of collectives, and the other side is not; validate it instead")
+    if collectives:
+        _collectives(a, b, as_json=as_json)
+        return
     if cluster is not None and not any(each.suffix == ".toml" for each in (a, b)):
         raise click.UsageError("--cluster is where a job runs, and neither A nor B is a job file")
     comparison = api.compare(a, b, cluster)
@@ -33,3 +40,18 @@ def command(a: Path, b: Path, cluster: str | None, as_json: bool, ranks: bool) -
         from traincast.report.terminal.comparison import print_comparison
 
         print_comparison(console(), comparison, ranks=ranks)
+
+
+def _collectives(a: Path, b: Path, *, as_json: bool) -> None:
+    """Compare measured collectives."""
+    from traincast import api
+
+    found = api.compare_collectives(a, b)
+    if as_json:
+        from traincast.report.json import collective_comparison_to_dict
+
+        print_json(collective_comparison_to_dict(found))
+    else:
+        from traincast.report.terminal.accuracy import print_collective_comparison
+
+        print_collective_comparison(console(), found)

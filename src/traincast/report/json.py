@@ -19,6 +19,7 @@ from traincast.simulation.result import Result
 if TYPE_CHECKING:
     from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
     from traincast.calibrate.cluster_calibration import Calibration
+    from traincast.calibrate.collective_comparison import CollectiveComparison
     from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.run_calibration import RunCalibration
     from traincast.calibrate.validate import HeldOut, Validation
@@ -111,6 +112,28 @@ def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:
         "only_b": _unmatched(comparison.only_b),
     }
     return _document("comparison", document)
+
+
+def collective_comparison_to_dict(comparison: "CollectiveComparison") -> dict[str, Plain]:
+    """Return measured collectives of two files as the document ``traincast.collective_comparison/1``."""
+    pairs = [
+        {
+            **{name: getattr(pair, name) for name in ("op", "ranks", "nodes", "size_bytes")},
+            "time_s": {"a": pair.a_s, "b": pair.b_s, "difference": pair.b_s - pair.a_s, "relative": pair.relative},
+            "busbw_bytes_per_s": {"a": pair.busbw_bytes_per_s(pair.a_s), "b": pair.busbw_bytes_per_s(pair.b_s)},
+        }
+        for pair in comparison.pairs
+    ]
+    document = {
+        "a": comparison.a,
+        "b": comparison.b,
+        "median_relative": comparison.median_relative,
+        "pairs": pairs,
+        "only_a": comparison.only_a,
+        "only_b": comparison.only_b,
+        "skipped": [row._asdict() for row in comparison.skipped],
+    }
+    return _document("collective_comparison", document)
 
 
 def inspection_to_dict(inspection: "Inspection") -> dict[str, Plain]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rich.console import RenderableType
 
 from traincast.calibrate.cluster_calibration import Calibration, Residuals
+from traincast.calibrate.collective_comparison import CollectiveComparison, MeasuredPair
 from traincast.calibrate.operator_calibration import FamilyResiduals, OperatorCalibration
 from traincast.calibrate.run_calibration import FittedRun, RunCalibration
 from traincast.calibrate.tables import Skipped
@@ -17,7 +18,7 @@ from traincast.estimate.operators.constants import FamilyConstants
 from traincast.hardware.cluster import RunFactor
 from traincast.report.terminal import layout as ui
 from traincast.simulation.confidence import Z
-from traincast.units import format_rate, format_size, format_time
+from traincast.units import GIGA, format_rate, format_share, format_size, format_time
 
 _SHOWN_WORST = 5
 
@@ -137,6 +138,34 @@ def _skipped(skipped: Sequence[Skipped], path: str = "", title: str = "Skipped")
         yield ui.indented(f"{ui.number(count, 'row')}: {reason} (first: {_place(first[reason], path)})")
 
 
+@ui.printed
+def print_collective_comparison(comparison: CollectiveComparison) -> ui.View:
+    """Print measured collectives of two files side by side: a table of sizes for each operation and group."""
+    pairs = comparison.pairs
+    share = comparison.median_relative
+    how = "the same" if share == 0 else f"{format_share(abs(share))} {'longer' if share > 0 else 'shorter'} than A"
+    yield ui.text(f"B is {how} in the median of {ui.number(len(pairs), 'size')}", "bold")
+    for label, name, only in (("A", comparison.a, comparison.only_a), ("B", comparison.b, comparison.only_b)):
+        alone = f" ({ui.number(only, 'size')} not in the other)" if only else ""
+        yield ui.text(f"{label}  {name}{alone}")
+    for (op, ranks, nodes), lines in groupby(pairs, key=lambda pair: (pair.op, pair.ranks, pair.nodes)):
+        where = f" on {ui.number(nodes, 'node')}" if nodes else ""
+        yield from ui.section(f"{ui.operation(op)} over {ranks} ranks{where}, us and GB/s", _PAIRS, list(lines))
+    yield from _skipped(comparison.skipped)
+
+
+def _gb(rate_bytes_per_s: float) -> str:
+    return f"{rate_bytes_per_s / GIGA:.4g}"
+
+
+_PAIRS: tuple[ui.Column[MeasuredPair], ...] = (
+    ui.Column("size", lambda pair: format_size(pair.size_bytes)),
+    ui.Column("A", lambda pair: f"{pair.a_s * 1e6:,.4g}"),
+    ui.Column("B", lambda pair: f"{pair.b_s * 1e6:,.4g}"),
+    ui.Column(" ", lambda pair: ui.change(pair.relative)),
+    ui.Column("busbw A", lambda pair: _gb(pair.busbw_bytes_per_s(pair.a_s))),
+    ui.Column("busbw B", lambda pair: _gb(pair.busbw_bytes_per_s(pair.b_s))),
+)
 _BY_SIZE: tuple[ui.Column[Residuals], ...] = (
     ui.Column("size", lambda each: each.name, words=True),
     ui.Column("rows", lambda each: f"{each.after.rows:,}"),
