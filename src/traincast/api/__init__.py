@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from traincast.analysis.comparison import Comparison
 from traincast.analysis.comparison import compare as compare_sides
+from traincast.api.estimates import collective as collective
+from traincast.api.estimates import operator as operator
+from traincast.api.estimates import operator_sizes as operator_sizes
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
-from traincast.estimate.collective_table import CollectiveTable, collective_table, doubling, members_on
 from traincast.estimate.simai.machine import simai_machine
 from traincast.estimate.simai.total import SimaiReport, refuse_beside_simai, simai_sum
-from traincast.fabric.placement import with_used_gpus
 from traincast.files import read_bytes, read_head
 from traincast.formats.aicb.grammar import load
 from traincast.formats.contract import Format, Inspection
@@ -48,7 +49,6 @@ from traincast.simulation.recorded import (
     unchanged_files,
 )
 from traincast.simulation.result import Result
-from traincast.workload.words import operation_named
 from traincast.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.run_calibration import RunCalibration
     from traincast.calibrate.validate import Validation
-    from traincast.estimate.operators.cost import OperatorCost
     from traincast.measure.timing import Summary
 
 _HEAD_BYTES = 4096
@@ -411,48 +410,6 @@ def validate(
     return validate_file(expand(path), cluster, by, leave_out, kind=kind, job=_draft(job), progress=progress)
 
 
-def collective(
-    operation: str,
-    sizes: int | tuple[int, int],
-    gpus: int | None = None,
-    nodes: int | None = None,
-    cluster: StrPath | Cluster | None = None,
-    algorithm: str | None = None,
-) -> CollectiveTable:
-    """Return the cost of one collective over a range of sizes.
-
-    Parameters
-    ----------
-    operation : str
-        ``"all_reduce"``, ``"all-to-all"``, ...: any spelling.
-    sizes : int or (int, int)
-        A size in bytes, or the first and last of a range in which each is twice the one before.
-    gpus : int, optional
-        Ranks that take part; those of a full node by default.
-    nodes : int, optional
-        Nodes they are spread over; the fewest by default.
-    cluster : str, path or Cluster, optional
-        Cluster; the default cluster, as an assumption, where it is not given.
-    algorithm : str, optional
-        The algorithm, whatever a library would choose; the cheapest of those by default.
-
-    Examples
-    --------
-    >>> import traincast
-    >>> traincast.collective("all_reduce", 2**30, gpus=16, cluster="h100").rows[0].busbw_bytes_per_s  # doctest: +SKIP
-    """
-    known = load_cluster(cluster or DEFAULT_CLUSTER)
-    known = with_used_gpus(known, known.ranks_per_node)
-    first, last = (sizes, sizes) if isinstance(sizes, int) else sizes
-    placement = members_on(known.ranks_per_node if gpus is None else gpus, nodes, known.ranks_per_node)
-    table = collective_table(operation_named(operation), doubling(first, last), placement, known, algorithm)
-    table = replace(table, assumptions=(*(Note("cluster-assumed", text) for text in known.assumed), *table.assumptions))
-    if cluster is not None:
-        return table
-    note = Note("cluster-default", f"no cluster was given; taken as {DEFAULT_CLUSTER}")
-    return replace(table, assumptions=(note, *table.assumptions))
-
-
 def calibrate(files: Files, cluster: StrPath | Cluster, *, table: bool = False) -> "Calibration":
     """Fit the constants of a cluster to measured collectives.
 
@@ -475,48 +432,6 @@ def calibrate_runs(
     from traincast.calibrate.trace_calibration import calibrate_runs as fit
 
     return fit(expand(files), cluster, _draft(job))
-
-
-def operator(
-    family: str,
-    gpu: StrPath | Gpu | None = None,
-    constants: str | None = None,
-    **described: Any,  # noqa: ANN401
-) -> "OperatorCost":
-    """Return the cost of one operator on a GPU, and why.
-
-    Parameters
-    ----------
-    family : str
-        ``"gemm"``, ``"attention"``, ``"norm"``, ``"grouped_gemm"``, ...: a name of `operator_sizes`.
-    gpu : str, path or Gpu, optional
-        ``"h100"``, ``"A100-SXM-80GB"``, ..., or a cluster file, of which ``[gpu]`` is read; h100, as an
-        assumption, where it is not given.
-    constants : str, optional
-        File of ``traincast calibrate --gpu``.
-    **described
-        The operator's sizes by name (``m=8192``), and perhaps ``dtype``, ``direction``,
-        ``causal``, ``window`` and ``options``.
-
-    Examples
-    --------
-    >>> import traincast
-    >>> traincast.operator("gemm", "h100", m=8192, n=8192, k=8192).cost.bound
-    'compute'
-    """
-    from traincast.estimate.operators.cost import operator_cost
-
-    words = ("dtype", "direction", "causal", "window", "options")
-    sizes = {name: size for name, size in described.items() if name not in words}
-    chosen = {name: value for name, value in described.items() if name in words}
-    return operator_cost(family, sizes, gpu=gpu, constants=constants, **chosen)
-
-
-def operator_sizes() -> dict[str, tuple[str, ...]]:
-    """Return the names of the sizes of every family of operators, in the order of a call's shape."""
-    from traincast.estimate.operators import FAMILIES
-
-    return {name: tuple(size.name for size in FAMILIES.get(name).sizes) for name in FAMILIES.names()}
 
 
 def calibrate_operators(files: Files, gpu: StrPath | Gpu) -> "OperatorCalibration":

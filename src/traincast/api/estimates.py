@@ -1,0 +1,103 @@
+"""Estimates of single things: a collective over sizes, an operator."""
+
+from dataclasses import replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from traincast.diagnostics import Note
+from traincast.estimate.collective_table import CollectiveTable, collective_table, doubling, members_on
+from traincast.fabric.placement import with_used_gpus
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import load_cluster
+from traincast.hardware.gpu import Gpu
+from traincast.simulation.recorded import DEFAULT_CLUSTER
+from traincast.workload.words import operation_named
+
+if TYPE_CHECKING:
+    from traincast.estimate.operators.cost import OperatorCost
+
+StrPath = str | PathLike[str]
+
+
+def collective(
+    operation: str,
+    sizes: int | tuple[int, int],
+    gpus: int | None = None,
+    nodes: int | None = None,
+    cluster: StrPath | Cluster | None = None,
+    algorithm: str | None = None,
+) -> CollectiveTable:
+    """Return the cost of one collective over a range of sizes.
+
+    Parameters
+    ----------
+    operation : str
+        ``"all_reduce"``, ``"all-to-all"``, ...: any spelling.
+    sizes : int or (int, int)
+        A size in bytes, or the first and last of a range in which each is twice the one before.
+    gpus : int, optional
+        Ranks that take part; those of a full node by default.
+    nodes : int, optional
+        Nodes they are spread over; the fewest by default.
+    cluster : str, path or Cluster, optional
+        Cluster; the default cluster, as an assumption, where it is not given.
+    algorithm : str, optional
+        The algorithm, whatever a library would choose; the cheapest of those by default.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> traincast.collective("all_reduce", 2**30, gpus=16, cluster="h100").rows[0].busbw_bytes_per_s  # doctest: +SKIP
+    """
+    known = load_cluster(cluster or DEFAULT_CLUSTER)
+    known = with_used_gpus(known, known.ranks_per_node)
+    first, last = (sizes, sizes) if isinstance(sizes, int) else sizes
+    placement = members_on(known.ranks_per_node if gpus is None else gpus, nodes, known.ranks_per_node)
+    table = collective_table(operation_named(operation), doubling(first, last), placement, known, algorithm)
+    table = replace(table, assumptions=(*(Note("cluster-assumed", text) for text in known.assumed), *table.assumptions))
+    if cluster is not None:
+        return table
+    note = Note("cluster-default", f"no cluster was given; taken as {DEFAULT_CLUSTER}")
+    return replace(table, assumptions=(note, *table.assumptions))
+
+
+def operator(
+    family: str,
+    gpu: StrPath | Gpu | None = None,
+    constants: str | None = None,
+    **described: Any,  # noqa: ANN401
+) -> "OperatorCost":
+    """Return the cost of one operator on a GPU, and why.
+
+    Parameters
+    ----------
+    family : str
+        ``"gemm"``, ``"attention"``, ``"norm"``, ``"grouped_gemm"``, ...: a name of `operator_sizes`.
+    gpu : str, path or Gpu, optional
+        ``"h100"``, ``"A100-SXM-80GB"``, ..., or a cluster file, of which ``[gpu]`` is read; h100, as an
+        assumption, where it is not given.
+    constants : str, optional
+        File of ``traincast calibrate --gpu``.
+    **described
+        The operator's sizes by name (``m=8192``), and perhaps ``dtype``, ``direction``,
+        ``causal``, ``window`` and ``options``.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> traincast.operator("gemm", "h100", m=8192, n=8192, k=8192).cost.bound
+    'compute'
+    """
+    from traincast.estimate.operators.cost import operator_cost
+
+    words = ("dtype", "direction", "causal", "window", "options")
+    sizes = {name: size for name, size in described.items() if name not in words}
+    chosen = {name: value for name, value in described.items() if name in words}
+    return operator_cost(family, sizes, gpu=gpu, constants=constants, **chosen)
+
+
+def operator_sizes() -> dict[str, tuple[str, ...]]:
+    """Return the names of the sizes of every family of operators, in the order of a call's shape."""
+    from traincast.estimate.operators import FAMILIES
+
+    return {name: tuple(size.name for size in FAMILIES.get(name).sizes) for name in FAMILIES.names()}
