@@ -4,10 +4,13 @@ Long work says how long it is before it begins, and now and then how far it is. 
 (`listening`); the rooms that work only tell (`announce`, `advanced`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +128,18 @@ def advanced(share: float) -> None:
     work = _WORK.get()
     if work is not None and work.what is not None:
         work.listener(work.what, share)
+
+
+def told(what: str, each: Sequence[T], least: int) -> Iterator[T]:
+    """Yield the elements of long work, saying how far it is, where there are so many or more of them."""
+    work = _WORK.get() if len(each) >= least else None
+    if work is None:
+        yield from each
+        return
+    before, work.what = work.what, what
+    try:
+        for done, element in enumerate(each):
+            work.listener(what, done / len(each))
+            yield element
+    finally:
+        work.what = before

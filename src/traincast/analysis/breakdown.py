@@ -113,17 +113,17 @@ def last_rank(program: Program, timeline: Timeline) -> int:
 
 def _owners(program: Program, row_N: IntArray) -> tuple[IntArray, IntArray]:
     """Return who owns each operation's transfer and its waiting; `_NOBODY` for none."""
-    kind_T, group_T = program.ops.kind_T, program.ops.group_T
-    transfer_T = np.full(len(kind_T), _NOBODY, dtype=np.int64)
-    wait_T = transfer_T.copy()
-    transfer_T[kind_T == Kind.COMPUTE] = 0
-    message_T = (kind_T == Kind.SEND) | (kind_T == Kind.RECV)
+    kind_N, group_N = program.ops.kind_T[row_N], program.ops.group_T[row_N]
+    transfer_N = np.full(len(row_N), _NOBODY, dtype=np.int64)
+    wait_N = transfer_N.copy()
+    transfer_N[kind_N == Kind.COMPUTE] = 0
+    message_N = (kind_N == Kind.SEND) | (kind_N == Kind.RECV)
     for group, name in _EXPOSED_OF_GROUP.items():
         if name in _TRANSFER:
-            of_group_T = (group_T == group) & (message_T | (kind_T == Kind.COLLECTIVE))
-            transfer_T[of_group_T], wait_T[of_group_T] = _TRANSFER[name], _WAIT[name]
-    wait_T[message_T | ((group_T == Group.EMB) & (kind_T == Kind.COLLECTIVE))] = _BUBBLE
-    return transfer_T[row_N], wait_T[row_N]
+            of_group_N = (group_N == group) & (message_N | (kind_N == Kind.COLLECTIVE))
+            transfer_N[of_group_N], wait_N[of_group_N] = _TRANSFER[name], _WAIT[name]
+    wait_N[message_N | ((group_N == Group.EMB) & (kind_N == Kind.COLLECTIVE))] = _BUBBLE
+    return transfer_N, wait_N
 
 
 def _claim(owner_B: IntArray, border_B: FloatArray, owner_N: IntArray, begin_N: FloatArray, end_N: FloatArray) -> None:

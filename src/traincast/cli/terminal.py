@@ -190,10 +190,11 @@ def announced(*, quiet: bool) -> Iterator[None]:
     start_s = last_s = monotonic()
 
     def tell(what: str, share: float) -> None:
-        nonlocal last_s
+        nonlocal start_s, last_s
         now_s = monotonic()
         if share == 0:
             complain(what)
+            start_s = last_s = now_s
         elif now_s - last_s >= _EVERY_S and _TOLD_FROM <= share < 1:
             left_s = (now_s - start_s) * (1 - share) / share
             complain(f"{share:.0%} done, about {left_s:.0f} s left")

@@ -23,6 +23,9 @@ from traincast.workload.parts import Spent, step_parts
 from traincast.workload.words import Kind
 from traincast.workload.workload import MeasuredRun, Workload
 
+MOST_STRAGGLERS = 64
+"""Stragglers whose cost is worked out."""
+
 
 def simulate(workload: Workload, setting: Setting) -> Result:
     """Simulate one step of a workload, whose layout its reader has decided, and account for it (errors as `timed`)."""
@@ -68,6 +71,7 @@ def account(step: Step) -> Result:
     """Say of a step that ran where its time went."""
     workload, parallel = step.workload, step.workload.parallel
     ranks, step_s = _ranks(step), step.timeline.step_s
+    stragglers, unlisted = _stragglers(step)
     last = min((rank for rank in ranks if rank.end_s == step_s), key=lambda rank: rank.rank)
     degrees = {name: getattr(parallel, name) for name in ("world_size", "dp", "tp", "pp", "vpp", "cp", "ep")}
     return Result(
@@ -84,8 +88,8 @@ def account(step: Step) -> Result:
         inputs=workload.inputs,
         cluster=_cluster(step.setting.cluster, parallel.world_size),
         assumptions=workload.assumptions + assumed(step),
-        warnings=workload.warnings + suspicious(step),
-        stragglers=_stragglers(step),
+        warnings=workload.warnings + suspicious(step) + unlisted,
+        stragglers=stragglers,
         measured_s=workload.measured.step_s if workload.measured else None,
         parts=_parts(step, workload.measured),
         gpu_time=gpu_times(step.program, step.timeline) if workload.program is not None else (),
@@ -138,32 +142,38 @@ def _ranks(step: Step) -> tuple[RankResult, ...]:
     return tuple(results)
 
 
-def _stragglers(step: Step) -> tuple[dict[str, int | float], ...]:
+def _stragglers(step: Step) -> tuple[tuple[dict[str, int | float], ...], tuple[Note, ...]]:
     """Return the stragglers with what each costs: the step less that of the same run without it.
 
-    Where the input was measured, a rank that was made up from another one is none.
+    Where the input was measured, a rank that was made up from another one is none. Each is a step to be timed, so the
+    slowest `MOST_STRAGGLERS` are listed, and a note says how many there are.
     """
     program, duration_N, workload = step.program, step.timeline.duration_s_N, step.workload
     load_R = None if workload.expert_load_W is None else workload.expert_load_W[program.rank_R]
     compute_N = program.ops.kind_T[program.row_N] == Kind.COMPUTE
+    ranks = program.rank_R.tolist()
+    all_of_them = [
+        each
+        for each in find_stragglers(program, step.costs.duration_s_N, load_R)
+        if workload.measured is None or ranks[each.index] in workload.measured.end_s
+    ]
+    slowest = sorted(all_of_them, key=lambda each: (-each.slowdown, each.index))[:MOST_STRAGGLERS]
     found = []
-    for straggler in find_stragglers(program, step.costs.duration_s_N, load_R):
-        rank = int(program.rank_R[straggler.index])
-        if workload.measured is not None and rank not in workload.measured.end_s:
-            continue
+    for straggler in sorted(slowest, key=lambda each: each.index):
         mine = program.rank_slice(straggler.index)
         healthy_N = duration_N.copy()
         healthy_N[mine] = np.where(compute_N[mine], duration_N[mine] / straggler.slowdown, duration_N[mine])
         _, _, end_N = run(step.layout.graph, healthy_N, step.setting.engine)
         found.append(
             {
-                "rank": rank,
+                "rank": ranks[straggler.index],
                 "stage": int(program.stage_R[straggler.index]),
                 "slowdown": straggler.slowdown,
                 "cost_s": step.timeline.step_s - float(end_N.max()),
             }
         )
-    return tuple(found)
+    text = f"{len(all_of_them):,} ranks compute well longer than their like; the {len(found)} slowest are listed"
+    return tuple(found), (Note("stragglers-unlisted", text),) if len(found) < len(all_of_them) else ()
 
 
 def _collectives(step: Step) -> tuple[CollectiveResult, ...]:

@@ -241,3 +241,11 @@ def test_parts_agree_without_the_waiting_and_with_it(tmp_path, run):
         assert 0 <= part.measured_wait_s <= part.measured_s + 1e-12
         assert part.time_s - part.wait_s == pytest.approx(part.measured_s - part.measured_wait_s, abs=1e-4), part
         assert part.wait_s == pytest.approx(part.measured_wait_s, abs=1e-3), part
+
+
+def test_the_slowest_stragglers_are_listed_where_there_are_many(tmp_path, monkeypatch):
+    monkeypatch.setattr("traincast.simulation.simulate.MOST_STRAGGLERS", 1)
+    run = MoeRun(dp=8, ep=2, tokens=lambda *_: 2048, slow={2: 1.5, 3: 2.0})
+    result = simulate(run.write(tmp_path / "run"))
+    assert [each["rank"] for each in result.stragglers] == [3]
+    assert "2 ranks compute well longer than their like; the 1 slowest" in "".join(n.text for n in result.warnings)

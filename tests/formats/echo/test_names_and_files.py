@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from traincast.diagnostics import listening
 from traincast.errors import FormatError
 from traincast.formats.echo.files import parse_name, read_runs, read_trace
 
@@ -168,3 +169,11 @@ def test_a_file_that_is_not_there(tmp_path):
     shutil.copy(PP4.parent / "aicb_scaled_512gpu.txt", tmp_path / "w.txt")
     with pytest.raises(FormatError, match=r"w\.txt:1: .*is not a line of a trace"):
         read_runs([tmp_path / "w.txt"])
+
+
+def test_many_ranks_are_told_of(monkeypatch):
+    told = []
+    monkeypatch.setattr("traincast.formats.echo.files.MANY_RANKS", 8)
+    with listening(lambda what, share: told.append((what, share))):
+        read_runs([PP4])
+    assert told == [("reading 8 rank traces", rank / 8) for rank in range(8)]

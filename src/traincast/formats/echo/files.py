@@ -14,7 +14,7 @@ from glob import escape
 from itertools import pairwise, takewhile
 from pathlib import Path
 
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, told
 from traincast.errors import FormatError
 from traincast.formats.echo.grammar import load
 from traincast.formats.echo.lines import TraceOp
@@ -23,6 +23,9 @@ from traincast.units import counted, format_time
 
 SAME_RUN = timedelta(seconds=30)
 """Files of one prefix whose stamps follow each other within it are one run; nodes differ by about 1 s."""
+
+MANY_RANKS = 1000
+"""Ranks from which progress is told: a thousand take some seconds."""
 
 _BACKWARDS_S = 0.001
 _JUMP_S = 3600.0
@@ -198,7 +201,8 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     FormatError
         If a file cannot be read, or a rank comes twice in one run; names both files.
     """
-    traces = [read_trace(path) for path in expand_inputs(paths)]
+    files = expand_inputs(paths)
+    traces = [read_trace(path) for path in told(f"reading {len(files):,} rank traces", files, MANY_RANKS)]
     parts: list[list[RankTrace]] = []
     for trace in sorted(traces, key=lambda each: (each.name.prefix, each.name.stamp or datetime.min, each.rank)):
         if not parts or not _are_one_run(parts[-1][-1].name, trace.name):

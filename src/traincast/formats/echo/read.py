@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traincast.diagnostics import Note, Notebook
+from traincast.diagnostics import Note, Notebook, told
 from traincast.errors import ConfigError, FormatError
 from traincast.files import InputFile, input_of
 from traincast.formats.echo import experts
 from traincast.formats.echo.clocks import align
-from traincast.formats.echo.files import Run, only_run
+from traincast.formats.echo.files import MANY_RANKS, Run, only_run
 from traincast.formats.echo.inspection import trace_warnings
 from traincast.formats.echo.layout import Layouts, decide_layouts
 from traincast.formats.echo.lines import MESSAGES
@@ -155,7 +155,9 @@ class _Replay:
 
     def _works(self, conversion: Conversion, notes: Notebook) -> dict[int, RankWork]:
         works: dict[int, RankWork] = {}
-        for file, (rank, trace) in enumerate(self.run.traces.items()):
+        traces = list(enumerate(self.run.traces.items()))
+        what = f"taking the operations of {len(traces):,} ranks apart"
+        for file, (rank, trace) in told(what, traces, MANY_RANKS):
             works[rank] = Splitter(trace, file, conversion).split()
             untraced = works[rank].untraced_waits
             if untraced and not self.run.is_profile:

@@ -68,6 +68,7 @@ class Rendezvous:
     _spans: dict[_Key, dict[int, Span]] = field(init=False, default_factory=lambda: defaultdict(dict))
     _usual: dict[_Key, list[float]] = field(init=False, default_factory=lambda: defaultdict(list))
     _transfers: dict[_Key, list[float]] = field(init=False, default_factory=lambda: defaultdict(list))
+    _medians: dict[_Key, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         traces = [] if self.run.is_profile else self.run.traces.values()
@@ -132,8 +133,13 @@ class Rendezvous:
 
     def hidden_transfer_s(self, call: Call) -> float | None:
         """Return the usual transfer of synchronous collectives alike an asynchronous one, if the run has any."""
-        alike = self._transfers.get((call.comm, call.group, call.size_bytes))
-        return median(alike) if alike else None
+        key = call.comm, call.group, call.size_bytes
+        return self._median_s(key, self._transfers[key]) if key in self._transfers else None
+
+    def _median_s(self, key: _Key, alike_s: list[float]) -> float:
+        if key not in self._medians:
+            self._medians[key] = median(alike_s)
+        return self._medians[key]
 
     def own_s(self, op: TraceOp, rank: int, index: int) -> float:
         """Return a rank's own part of an asynchronous span in seconds."""
@@ -142,8 +148,8 @@ class Rendezvous:
             return op.sub_ops[index].duration_s or 0.0
         if not self._launched_last(op, rank, index):
             for key in _alike(call, rank):
-                if self._usual.get(key):
-                    return min(span.duration_s, median(self._usual[key]))
+                if key in self._usual:
+                    return min(span.duration_s, self._median_s(key, self._usual[key]))
         return span.duration_s
 
     def is_complete(self, op: TraceOp, rank: int) -> bool:
