@@ -1,0 +1,63 @@
+"""Which files are one run: ``PREFIX.RANK.et`` of each rank, and perhaps the file of its groups."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from traincast.errors import FormatError
+from traincast.files import read_head, unpacked_head
+from traincast.formats.chakra.grammar import Trace, load
+from traincast.formats.chakra.groups import Groups, groups_of, looks_like_groups
+
+_NAME = re.compile(r"(?P<prefix>.*?)\.?(?P<rank>\d+)\.et(?:\.gz)?")
+_HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The files of a run."""
+
+    traces: dict[int, Trace]
+    """By rank, in rising order."""
+    groups: Groups
+    named: bool
+    """Whether the ranks are in the names of the files; else there is one file, taken as rank 0."""
+
+
+def is_groups_file(path: Path) -> bool:
+    """Tell a comm-group file from a trace."""
+    return looks_like_groups(unpacked_head(read_head(path, _HEAD_BYTES), _HEAD_BYTES).decode(errors="replace"))
+
+
+def only_run(paths: Sequence[Path]) -> Run:
+    """Read the files of a run.
+
+    Raises
+    ------
+    FormatError
+        If one cannot be read, has no rank in its name, or is of another run than the others.
+    """
+    of_groups = [path for path in paths if is_groups_file(path)]
+    traced = [path for path in paths if path not in of_groups]
+    if not traced:
+        raise FormatError("the object lists groups alone; give the traces (PREFIX.RANK.et) too", str(paths[0]))
+    matches = [_NAME.fullmatch(path.name) for path in traced]
+    if len(traced) == 1 and matches[0] is None:
+        trace = load(traced[0])
+        return Run({0: trace}, groups_of([trace], of_groups), named=False)
+    by_rank: dict[int, Path] = {}
+    prefixes: dict[str, Path] = {}
+    for path, match in zip(traced, matches, strict=True):
+        if match is None:
+            raise FormatError("the object of a rank is missing: a trace is named PREFIX.RANK.et", str(path))
+        rank = int(match["rank"])
+        if rank in by_rank:
+            raise FormatError(f"the object is rank {rank}, and so is {by_rank[rank]}; give one run", str(path))
+        by_rank[rank] = path
+        prefixes.setdefault(match["prefix"], path)
+    if len(prefixes) > 1:
+        one, other = list(prefixes.values())[:2]
+        raise FormatError(f"the object is of another run than {one}: their names begin differently", str(other))
+    traces = {rank: load(by_rank[rank]) for rank in sorted(by_rank)}
+    return Run(traces, groups_of(traces.values(), of_groups), named=True)

@@ -1,0 +1,76 @@
+"""Tell an execution trace from other files, and describe one."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from traincast.diagnostics import Note
+from traincast.formats.chakra.files import is_groups_file
+from traincast.formats.chakra.grammar import NodeType, load
+from traincast.formats.chakra.groups import groups_of, looks_like_groups, read_groups
+from traincast.formats.contract import Counted, Inspection, Sniff, totals_of
+from traincast.workload.recorded_groups import group_named
+from traincast.workload.words import Group, Operation
+
+_METADATA = re.compile(r".{1,4}(?:\r?\n.\d+\.\d+\.\d+|\x12.\r?\n.schema|\r?\n.\r?\n.schema)", re.DOTALL)
+"""Length of the metadata, then the version, or the attribute that says the schema (0.0.4 and 0.0.3)."""
+_NODE = re.compile(r"(?:\0|.{1,3})(?:\x08.{1,10})?\x12.{1,3}[\x20-\x7e]{1,120}", re.DOTALL)
+"""Length of a node where there is no metadata, its id, and its name."""
+_MOST_SHOWN = 80
+
+
+def looks_like(head: str) -> Sniff:
+    """Tell whether the beginning of a file is that of an execution trace, or of its comm-group file."""
+    if looks_like_groups(head):
+        return Sniff(0.8, "an object of lists by number, as ASTRA-sim's comm groups are")
+    if _METADATA.match(head):
+        return Sniff(0.9, "begins with the metadata of a Chakra trace after its length")
+    if _NODE.match(head) and not head[:64].isprintable():
+        return Sniff(0.4, "begins like a node of a Chakra trace after its length")
+    return Sniff(0.0, "no length, metadata and version of a Chakra trace at the beginning")
+
+
+def inspect_file(path: Path) -> Inspection:
+    """Describe a trace, or a comm-group file (errors as `load` and `read_groups`)."""
+    if is_groups_file(path):
+        groups = read_groups(path)
+        ranks = {rank for members in groups.values() for rank in members}
+        return Inspection(
+            generation="ASTRA-sim comm groups",
+            confidence=0.8,
+            evidence=("lists of ranks by number",),
+            counts={"groups": len(groups), "ranks": len(ranks)},
+        )
+    trace = load(path)
+    kinds = Counter(node.type for node in trace.nodes)
+    names = {each.value: each.name.lower() for each in NodeType}
+    unknown = [node for node in trace.nodes if node.type not in names]
+    found, descriptions = [], groups_of([trace], ()).descriptions
+    for node in trace.nodes:
+        time_s = node.duration_s if node.has_duration else None
+        size = max(node.number("comm_size") or 0, 0)
+        if node.is_collective:
+            kind = group_named(descriptions.get(node.text("pg_name"), "")) or Group.WORLD
+            what = node.collective.name.lower() if node.collective is not None else "barrier"
+            found.append(Counted(kind, what, 1, size, time_s))
+        elif node.is_message:
+            found.append(Counted(Group.PP, Operation.SEND_RECV, 1, size, time_s))
+        elif node.type == NodeType.COMP:
+            found.append(Counted(Group.NONE, "computation" if node.is_computation else "host", time_s=node.duration_s))
+    oddities = [
+        Note("unknown-node", f"node {node.id} is of the unknown type {node.type}", f"{path}:{1 + number}")
+        for number, node in enumerate(unknown[:1])
+    ]
+    return Inspection(
+        generation=f"Chakra execution trace, schema {trace.version or ('0.0.3' if trace.old else 'not said')}",
+        confidence=0.95,
+        evidence=(f"{len(trace.nodes)} nodes after their lengths, to the last byte",),
+        counts={"nodes": len(trace.nodes), **{names.get(kind, f"type_{kind}"): n for kind, n in sorted(kinds.items())}},
+        layout={
+            name: value
+            for name, value in trace.metadata.items()
+            if isinstance(value, int | str) and len(str(value)) < _MOST_SHOWN
+        },
+        totals=tuple(totals_of(found)),
+        oddities=tuple(oddities),
+    )
