@@ -103,13 +103,14 @@ def classified(groups: Mapping[str, Told], options: LayoutOptions, world: int, n
     world = options.gpus or world
     kinds = {name: kind for name, each in groups.items() if (kind := group_named(each.description)) is not None}
     parallel = _layout(groups, kinds, options, world, notes)
-    found = _by_members(parallel)
+    asked = any(degree is not None for degree in _degrees(options).values())
+    found = _by_members(parallel) if asked else {}
     supposed: dict[Group, list[str]] = {}
     for name, each in groups.items():
         if name in kinds:
             continue
         fits = found.get(frozenset(each.members), ()) if len(each.members) > 1 else ()
-        if fits and any(degree is not None for degree in _degrees(options).values()):
+        if fits:
             kinds[name] = Group.EP if each.exchanges and Group.EP in fits else fits[0]
             continue
         kinds[name] = _supposed(each, world)

@@ -41,7 +41,7 @@ def only_run(paths: Sequence[Path]) -> Run:
     of_groups = [path for path in paths if is_groups_file(path)]
     traced = [path for path in paths if path not in of_groups]
     if not traced:
-        raise FormatError("the object lists groups alone; give the traces (PREFIX.RANK.et) too", str(paths[0]))
+        raise FormatError("the file lists groups alone; give the traces (PREFIX.RANK.et) too", str(paths[0]))
     matches = [_NAME.fullmatch(path.name) for path in traced]
     if len(traced) == 1 and matches[0] is None:
         trace = load(traced[0])
@@ -50,14 +50,14 @@ def only_run(paths: Sequence[Path]) -> Run:
     prefixes: dict[str, Path] = {}
     for path, match in zip(traced, matches, strict=True):
         if match is None:
-            raise FormatError("the object of a rank is missing: a trace is named PREFIX.RANK.et", str(path))
+            raise FormatError("the file has no rank in its name; of several, each is PREFIX.RANK.et", str(path))
         rank = int(match["rank"])
         if rank in by_rank:
-            raise FormatError(f"the object is rank {rank}, and so is {by_rank[rank]}; give one run", str(path))
+            raise FormatError(f"the file is rank {rank}, and so is {by_rank[rank]}; give one run", str(path))
         by_rank[rank] = path
         prefixes.setdefault(match["prefix"], path)
     if len(prefixes) > 1:
         one, other = list(prefixes.values())[:2]
-        raise FormatError(f"the object is of another run than {one}: their names begin differently", str(other))
+        raise FormatError(f"the file is of another run than {one}: their names begin differently", str(other))
     traces = {rank: load(by_rank[rank]) for rank in sorted(by_rank)}
     return Run(traces, groups_of(traces.values(), of_groups), named=True)

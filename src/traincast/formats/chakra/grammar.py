@@ -178,7 +178,9 @@ def parse(path: str, data: bytes) -> Trace:
                 raise DamagedError(f"a message of {size} bytes begins, and {len(data) - at} are left", begin)
             if not size and begin:
                 raise DamagedError("a message is empty, which ends the file for other readers", begin)
-            if begin or not _read_metadata(trace, data, at, at + size):
+            if begin == 0 and _read_metadata(trace, data, at, at + size):
+                place = "the first node"
+            else:
                 node = _node(data, at, at + size, begin, known)
                 place = f"the node after {node.id} ({node.name[:40]!r})"
                 trace.nodes.append(node)

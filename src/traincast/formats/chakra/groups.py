@@ -26,6 +26,7 @@ DESCRIPTIONS = "pg_desc"
 DEGREES = ("tp", "cp", "pp", "ep", "etp", "dp")
 """Attributes of our own metadata: the layout."""
 _MOST_BYTES = 2**26
+_MOST_DIGITS = 18
 
 
 @dataclass(slots=True)
@@ -60,14 +61,14 @@ def read_groups(path: Path) -> dict[str, tuple[int, ...]]:
     """
     document, shown = parse_json(read_text(path, _MOST_BYTES), str(path)), str(path)
     if not isinstance(document, dict) or not document:
-        raise FormatError('the object of groups is missing: {"1": [0, 1], ...}', shown)
+        raise FormatError('the file holds no object of groups: {"1": [0, 1], ...}', shown)
     found = {}
     for name, ranks in document.items():
-        if not name.isdecimal():
-            raise FormatError(f"the object has the key {name[:40]!r}; names of groups must be integers", shown)
-        found[str(int(name))] = _ranks(ranks, f"entry [{name[:40]}]", shown)
+        if not name.isdecimal() or len(name) > _MOST_DIGITS:
+            raise FormatError(f"the object names a group {name[:40]!r}; names must be integers", shown)
+        found[str(int(name))] = _ranks(ranks, f"entry [{int(name)}]", shown)
         if not found[str(int(name))]:
-            raise FormatError(f"entry [{name[:40]}] has no ranks", shown)
+            raise FormatError(f"entry [{int(name)}] has no ranks", shown)
     return found
 
 

@@ -14,8 +14,8 @@ from traincast.workload.words import Group, Operation
 
 _METADATA = re.compile(r".{1,4}(?:\r?\n.\d+\.\d+\.\d+|\x12.\r?\n.schema|\r?\n.\r?\n.schema)", re.DOTALL)
 """Length of the metadata, then the version, or the attribute that says the schema (0.0.4 and 0.0.3)."""
-_NODE = re.compile(r"(?:\0|.{1,3})(?:\x08.{1,10})?\x12.{1,3}[\x20-\x7e]{1,120}", re.DOTALL)
-"""Length of a node where there is no metadata, its id, and its name."""
+_NODE = re.compile(r"\0?.{1,3}(?:\x08.{1,5})?\x12.{1,2}[\x20-\x7e]{3}", re.DOTALL)
+"""Length of a node where there is no metadata, or an empty one, its id, and its name."""
 _MOST_SHOWN = 80
 
 
@@ -26,7 +26,7 @@ def looks_like(head: str) -> Sniff:
     if _METADATA.match(head):
         return Sniff(0.9, "begins with the metadata of a Chakra trace after its length")
     if _NODE.match(head) and not head[:64].isprintable():
-        return Sniff(0.4, "begins like a node of a Chakra trace after its length")
+        return Sniff(0.5, "begins like a node of a Chakra trace after its length")
     return Sniff(0.0, "no length, metadata and version of a Chakra trace at the beginning")
 
 

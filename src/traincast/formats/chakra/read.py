@@ -83,7 +83,7 @@ def _world(run: Run) -> int:
                 highest = max(highest, node.number("comm_dst") or 0, node.number("comm_src") or 0)
     if highest >= 2**20:
         raise FormatError(
-            f"the object speaks of rank {highest}, beyond any machine", next(iter(run.traces.values())).path
+            f"the file speaks of rank {highest}, beyond any machine", next(iter(run.traces.values())).path
         )
     return highest + 1
 
@@ -162,7 +162,7 @@ class _Rank:
                 None,
             )
         if order is None:
-            raise FormatError("the object has nodes whose data dependencies form a circle", self.trace.path)
+            raise FormatError("the file has nodes whose data dependencies form a circle", self.trace.path)
         place = {at: position for position, at in enumerate(order)}
         edges = [(place[parent], place[at]) for at in order for parent in parents[at]]
         row, group, queue, key, duration = zip(*(self._columns(nodes[at]) for at in order), strict=True)
