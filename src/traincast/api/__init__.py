@@ -315,14 +315,14 @@ def _run_for(
         if record.command == "predict":
             return run_of_job(record.draft(), chosen, writer)
         layout = record.options.layout if options.layout == LayoutOptions() else options.layout
-        workload = read(unchanged_files(record.inputs), layout, recorded=writer.needs_step)
+        workload = read(unchanged_files(record.inputs), layout, recorded=writer.as_traced)
         return run_of_workload(workload, chosen, writer)
     if isinstance(source, (Job, JobRequest, Draft)):
         if options.layout != LayoutOptions():
             raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
         said = source.cluster if isinstance(source, Draft) else None
         return run_of_job(source, choose(options, options.cluster or said, engine), writer)
-    workload = source if isinstance(source, Workload) else read(source, options.layout, recorded=writer.needs_step)
+    workload = source if isinstance(source, Workload) else read(source, options.layout, recorded=writer.as_traced)
     if writer.needs_job:
         raise FormatError(
             f"is a workload, and {writer.title} is written of a described job; give a job file or the result of a "

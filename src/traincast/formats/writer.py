@@ -108,6 +108,8 @@ class Writer:
     """Whether it writes described jobs alone."""
     needs_step: bool = False
     """Whether it needs program and timeline of all ranks, simulated one by one."""
+    as_traced: bool = False
+    """Whether a trace is written as it was traced, and not as it is replayed."""
     options: tuple[WriterOption, ...] = field(default=())
 
     def chosen(self, given: Mapping[str, str], of_job: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, str]:

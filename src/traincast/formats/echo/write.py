@@ -302,4 +302,6 @@ class _Words:
         return self.known[row, group]
 
 
-WRITERS.register("echo")(Writer(name="echo", title="Echo/Megatron rank traces", write=write, needs_step=True))
+WRITERS.register("echo")(
+    Writer(name="echo", title="Echo/Megatron rank traces", write=write, needs_step=True, as_traced=True)
+)
