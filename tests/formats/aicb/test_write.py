@@ -12,7 +12,7 @@ import traincast
 from support import ALONE
 from traincast.cli.main import cli
 from traincast.errors import ConfigError, FormatError, UnknownNameError
-from traincast.formats.aicb.grammar import load
+from traincast.formats.aicb.grammar import Column, load
 from traincast.job.job import JobRequest
 from traincast.job.options import StepOptions, make_options
 from traincast.model.model import Attention, Experts, Latent, Model
@@ -344,3 +344,25 @@ def test_times_of_a_job_file_are_found_beside_it(tmp_path):
     job.write_text(text[: text.index("[convert.aicb.times]")] + 'times = "times.txt"\n')
     file, _ = written(tmp_path, job)
     assert next(row for row in file.rows if row.name == "embedding_layer").forward.compute_s == pytest.approx(799.5e-6)
+
+
+def test_astra_sim_reads_a_header_without_degrees(tmp_path):
+    file, done = written(tmp_path, request("pp1"), generation="astra-sim-1.0")
+    header = (tmp_path / "workload.txt").read_text().splitlines()[0]
+    assert (
+        header == "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 4 checkpoints: 0 checkpoint_initiates: 0"
+    )
+    cells = [row.cell(column) for row in file.rows for column in Column]
+    assert all(cell.suffix is None for cell in cells)
+    assert all((cell.size_bytes > 0) == (cell.operation is not Operation.NONE) for cell in cells)
+    assert "astra-sim-degrees" in {note.code for note in done.lost}
+    groups = (Group.TP, Group.DP)
+    named = exchanged(tmp_path / "workload.txt", groups, (Phase.FORWARD,))
+    written(tmp_path, request("pp1"))
+    assert exchanged(tmp_path / "workload.txt", groups, (Phase.FORWARD,)) == named
+
+
+@pytest.mark.parametrize(("case", "reason"), [("dense", "no pipelines"), ("mla", "no experts")])
+def test_what_astra_sim_does_not_know_is_refused(case, reason, tmp_path):
+    with pytest.raises(FormatError, match=reason):
+        written(tmp_path, request(case), generation="astra-sim-1.0")

@@ -34,6 +34,8 @@ FP8_SHARE = (1 + 4 / 128) / 2
 class Generation:
     """What AICB wrote for some time."""
 
+    says_degrees: bool = True
+    """Whether the header has more degrees than tp, and the rows suffixes of groups and communications of 0 bytes."""
     says_vpp: bool = False
     says_messages: bool = False
     """Whether the header has ``pp_comm``."""
@@ -48,12 +50,14 @@ class Generation:
 
 
 GENERATIONS = {
+    "astra-sim-1.0": Generation(says_degrees=False, sizes_without_group=False),
     "v1.1": Generation(embedding_copies=2, doubles_flash=False),
     "vpp": Generation(says_vpp=True),
     "pp_comm": Generation(says_vpp=True, says_messages=True, sizes_without_group=False, dispatch_rows=5),
 }
 """Generations by name: b9d142e (2024-09), e0dab52 with af5cf2b (2024-11), and what followed cf516c0 (2024-12) as it is
-since 92a99f8 (2025-09): experts as Megatron Core 0.13 dispatches to them."""
+since 92a99f8 (2025-09): experts as Megatron Core 0.13 dispatches to them. The first one is for ASTRA-sim 1.0, which has
+no pipelines and no experts (its ``Workload.cc``, ``initialize_workload``)."""
 
 
 class Elements(NamedTuple):

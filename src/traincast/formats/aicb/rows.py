@@ -54,12 +54,12 @@ class RowWriter:
     head: Blocks
     """What stands after the last layer."""
 
-    def lines(self) -> list[Line]:
+    def parts(self) -> list[list[Line]]:
         """Return all rows: once per step, the stage for every microbatch, the loss and the optimizer."""
         first = self._microbatch(None)
         following = self._microbatch(first[-1].name)
         count = self.conventions.job.parallel.microbatches
-        return [*self._opening(), *first, *following * (count - 1), *self._closing()]
+        return [list(self._opening()), first, *[following] * (count - 1), list(self._closing())]
 
     def _opening(self) -> Iterator[Line]:
         """Return what is exchanged of gradients and parameters, and the update."""
@@ -73,7 +73,7 @@ class RowWriter:
             yield Line("layernorm", once, input_grad=("ALLREDUCE", PARAMETER_BYTES * elements.all))
         yield Line("embedding_grads", once, input_grad=self._tp("ALLREDUCE", conventions.activation_bytes))
         # Where every replica has experts of its own there is nobody to reduce their gradients with.
-        if parallel.ep != parallel.dp * parallel.cp:
+        if parallel.ep != parallel.dp * parallel.cp and conventions.generation.says_degrees:
             gathered, reduced = PARAMETER_BYTES * elements.experts, conventions.gradient_bytes * elements.experts
             yield Line("moe_grad_norm1", once, weight_grad=("ALLGATHER_DP_EP", gathered))
             yield Line("moe_grad_norm2", once, weight_grad=("REDUCESCATTER_DP_EP", reduced))
@@ -177,5 +177,7 @@ class RowWriter:
         return self._said("ALLTOALL_EP" if self.conventions.job.parallel.ep > 1 else _NONE, size)
 
     def _said(self, token: str, size: int) -> Communication:
-        kept = token != _NONE or self.conventions.generation.sizes_without_group
-        return token, size if kept else 0
+        generation = self.conventions.generation
+        if not size and not generation.says_degrees:
+            return _NOTHING
+        return token, size if token != _NONE or generation.sizes_without_group else 0

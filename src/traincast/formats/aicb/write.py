@@ -10,7 +10,7 @@ from pathlib import Path
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
-from traincast.formats.aicb.conventions import GENERATIONS, Conventions, Elements, is_transformer
+from traincast.formats.aicb.conventions import GENERATIONS, Conventions, Elements, Generation, is_transformer
 from traincast.formats.aicb.rows import Line, RowWriter
 from traincast.formats.aicb.times import ComputeTimes, EstimatedTimes, MeasuredTimes, parse_times, read_aiob
 from traincast.formats.layout import NODE_RANKS
@@ -32,18 +32,20 @@ def write(run: Run, options: Mapping[str, str]) -> Written:
     job, generation = run.described_job(), GENERATIONS[options["generation"]]
     if options["moe_rows"]:
         generation = replace(generation, dispatch_rows=_dispatch_rows(options["moe_rows"]))
-    _refuse(job, run.name)
+    _refuse(job, generation, run.name)
     stages = stage_layers(job)
     stage = _chosen_stage(stages, options["stage"])
     own = max(_own_elements(job)) if options["parameters"] == "job" else None
     conventions = Conventions(job, generation, stages[stage], own)
     head = last_blocks(job.model, with_embedding=True)
     writer = RowWriter(conventions, _times(run, conventions, options["times"]), head)
-    lines = writer.lines()
-    header = _header(conventions, options["vpp"])
-    text = "".join(f"{line}\n" for line in (header, len(lines), *(line.text() for line in lines)))
-    lost = (*_lost(conventions, stages, stage, options), *_beyond_simai(conventions, lines))
-    return Written([(f"{job.model.name}.txt", [text.encode()])], lost)
+    parts = writer.parts()
+    header = f"{_header(conventions, options['vpp'])}\n{sum(map(len, parts))}\n"
+    # The microbatches after the first are one list, and one piece of text.
+    text_of = {id(part): "".join(f"{line.text()}\n" for line in part).encode() for part in parts}
+    lost = (*_lost(conventions, stages, stage, options), *_beyond_simai(conventions, parts))
+    pieces = (header.encode(), *(text_of[id(part)] for part in parts))
+    return Written([(f"{job.model.name}.txt", pieces)], lost)
 
 
 def _dispatch_rows(said: str) -> int:
@@ -69,11 +71,9 @@ def _header(conventions: Conventions, said_vpp: str) -> str:
     message: float = conventions.activation_bytes
     words = [
         f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: {parallel.tp}",
-        f"ep: {parallel.ep}",
-        f"pp: {parallel.pp}",
+        *([f"ep: {parallel.ep} pp: {parallel.pp}"] if generation.says_degrees else []),
         *([f"vpp: {_virtual_stages(conventions, said_vpp)}"] if generation.says_vpp else []),
-        f"ga: {parallel.microbatches}",
-        f"all_gpus: {parallel.world_size}",
+        *([f"ga: {parallel.microbatches} all_gpus: {parallel.world_size}"] if generation.says_degrees else []),
         "checkpoints: 0 checkpoint_initiates: 0",
     ]
     if generation.says_messages:
@@ -101,12 +101,15 @@ def _times(run: Run, conventions: Conventions, said: str) -> ComputeTimes:
     return MeasuredTimes(conventions, times, "option times" if written_out else said)
 
 
-def _refuse(job: Job, name: str) -> None:
+def _refuse(job: Job, generation: Generation, name: str) -> None:
     """Refuse what AICB has no rows for, with what to do."""
     parallel, model = job.parallel, job.model
     odd = next((layer for layer in range(model.layers) if not is_transformer(layer_blocks(model, layer))), None)
     moe = model.experts is not None
+    alone = not generation.says_degrees
     reasons = {
+        f"ASTRA-sim 1.0 has no pipelines; the job has pp {parallel.pp}": alone and parallel.pp > 1,
+        "ASTRA-sim 1.0 has no experts": alone and moe,
         f"layer {odd} is {' and '.join(model.names_of(odd or 0))}; AICB has attention and MLP or experts": odd
         is not None,
         f"AICB has no context parallelism; the job has cp {parallel.cp}": parallel.cp > 1,
@@ -132,9 +135,9 @@ def _own_elements(job: Job) -> list[Elements]:
     return found
 
 
-def _beyond_simai(conventions: Conventions, lines: Sequence[Line]) -> Iterator[Note]:
+def _beyond_simai(conventions: Conventions, parts: Sequence[Sequence[Line]]) -> Iterator[Note]:
     """Say what SimAI-Analytical cannot take: times and messages of more than 31 bits, sizes beyond its tables."""
-    longest_ns = max(max(line.times) for line in lines)
+    longest_ns = max(max(line.times) for part in (parts[0], parts[1], parts[-2]) for line in part)
     if longest_ns > _MOST_32_BIT:
         text = f"a row computes for {longest_ns / GIGA:.3g} s, and SimAI keeps times in 32 bits of ns (2.147 s)"
         yield Note("simai-long-compute", text)
@@ -170,8 +173,11 @@ def _lost(
     if conventions.generation.says_vpp and vpp != parallel.vpp:
         text = f"the header says vpp {vpp}, AICB's layers of a stage, and the job has {parallel.vpp}"
         yield Note("aicb-vpp", f"{text} (--option vpp={parallel.vpp})")
-    elif not conventions.generation.says_vpp and parallel.vpp > 1:
+    elif parallel.vpp > 1 and not conventions.generation.says_vpp:
         yield Note("aicb-vpp", f"the header has no vpp; the job has {parallel.vpp} (read it with --vpp)")
+    if not conventions.generation.says_degrees:
+        text = f"the file has no degree but tp; the job has dp {parallel.dp} and"
+        yield Note("astra-sim-degrees", f"{text} {counted(parallel.microbatches, 'microbatch', 'microbatches')}")
     if not options["times"]:
         yield Note("aicb-host", "host time of a step and of launches has no row; computations are those of the GPU")
     for code, holds, text in _departures(conventions):
@@ -226,7 +232,7 @@ WRITERS.register("aicb")(
         options=(
             WriterOption(
                 name="generation",
-                help="Which AICB: v1.1 (2024-09), vpp (2024-11: the header has vpp) or pp_comm (since 2024-12).",
+                help="AICB v1.1 (2024-09), vpp (2024-11) or pp_comm (since 2024-12); or what astra-sim-1.0 reads.",
                 default=_NEWEST,
                 choices=tuple(GENERATIONS),
             ),

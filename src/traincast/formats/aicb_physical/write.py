@@ -62,23 +62,14 @@ class _Row(NamedTuple):
         return ",".join(map(str, [*cells, None, None, None, 1])) + "\n"
 
 
-@dataclass(slots=True)
-class _Lost:
-    """What could not be written."""
-
-    kernels: set[str] = field(default_factory=set)
-    """Families of operators that are no GEMMs."""
-    measured: int = 0
-    """Computations of which only a time is known."""
-
-
 @dataclass
 class _StageWriter:
     """Makes the rows of the stages of a workload."""
 
     workload: Workload
     name: str
-    lost: _Lost
+    _texts: dict[tuple[tuple[int, ...], str | None], str] = field(default_factory=dict)
+    """Of passes, which repeat from microbatch to microbatch."""
 
     @cached_property
     def sizes(self) -> dict[Group, int]:
@@ -86,25 +77,25 @@ class _StageWriter:
         kinds = {Group(int(group)) for group in self.workload.ops.group_T} - {Group.NONE}
         return {kind: table.members_GK.shape[1] for kind, table in rank_groups(self.workload.parallel, kinds).items()}
 
-    def rows(self, stage: int) -> Iterator[_Row]:
-        """Return the rows of a step of a stage."""
+    def texts(self, stage: int) -> Iterator[str]:
+        """Return the rows of a step of a stage, pass by pass."""
         workload, parallel = self.workload, self.workload.parallel
         template = workload.templates[int(workload.template_W[stage * parallel.ranks_per_stage])]
         own = [q for q, holder in enumerate(plan_of(workload).placement[0]) if holder == stage]
         plan = SCHEDULES.get("1f1b")(parallel.pp, 1, parallel.microbatches)
         size = int(workload.message_bytes_Q[own[-1]])
         back = int(workload.message_bytes_Q[own[0] - 1])
-        yield from self._pass([int(template.start_P[stage])])
+        yield self._pass([int(template.start_P[stage])])
         for slot in plan.slots[stage]:
             forward = slot.kind is SlotKind.F
             if forward or not workload.forward_only:
                 yield from self._slot(template, stage, own, slot.microbatch, forward, (back, size))
-        yield from self._pass([int(template.end_P[stage])])
-        yield _Row("epoch_end")
+        yield self._pass([int(template.end_P[stage])])
+        yield _Row("epoch_end").text()
 
     def _slot(
         self, template: Template, stage: int, own: list[int], microbatch: int, forward: bool, sizes: tuple[int, int]
-    ) -> Iterator[_Row]:
+    ) -> Iterator[str]:
         """Return one pass of all virtual stages of a stage, with what it receives and sends."""
         last = self.workload.parallel.pp - 1
         before, after = ("prev", "next") if forward else ("next", "prev")
@@ -112,27 +103,31 @@ class _StageWriter:
         at_start, at_end = (stage == 0, stage == last) if forward else (stage == last, stage == 0)
         name = "forward_step" if forward else "backward_step"
         if not at_start:
-            yield _Row("irecv", "pp_group", 1, size_before, name, f"recv_{before}")
+            yield _Row("irecv", "pp_group", 1, size_before, name, f"recv_{before}").text()
         work_QM = template.forward_QM if forward else template.backward_QM
-        yield from self._pass([int(work_QM[q, microbatch]) for q in (own if forward else own[::-1])])
+        yield self._pass([int(work_QM[q, microbatch]) for q in (own if forward else own[::-1])])
         if forward and microbatch == self.workload.parallel.microbatches - 1:
-            yield from self._pass([int(template.after_forward_P[stage])], _PART[Phase.FORWARD])
+            yield self._pass([int(template.after_forward_P[stage])], _PART[Phase.FORWARD])
         if not at_end:
-            yield _Row("isend", "pp_group", 1, size_after, name, f"send_{after}")
+            yield _Row("isend", "pp_group", 1, size_after, name, f"send_{after}").text()
 
-    def _pass(self, segments: Iterable[int], part: str | None = None) -> list[_Row]:
+    def _pass(self, segments: Iterable[int], part: str | None = None) -> str:
         """Return the rows of some segments, each as often as it runs, spread evenly over the pass."""
-        often: dict[_Row, float] = {}
-        for row in (int(each) for segment in segments if segment >= 0 for each in self.workload.segments[segment]):
-            for found, times in self._written(row, part):
-                often[found] = often.get(found, 0.0) + times
-        placed = [
-            ((each + 0.5) / count, order, row)
-            for order, (row, times) in enumerate(often.items())
-            for count in [max(1, round(times))]
-            for each in range(count)
-        ]
-        return [row for _, _, row in sorted(placed, key=lambda item: item[:2])]
+        key = tuple(each for each in segments if each >= 0), part
+        if key not in self._texts:
+            often: dict[_Row, float] = {}
+            for row in (int(each) for segment in key[0] for each in self.workload.segments[segment]):
+                for found, times in self._written(row, part):
+                    often[found] = often.get(found, 0.0) + times
+            placed = [
+                ((each + 0.5) / count, order, row)
+                for order, (row, times) in enumerate(often.items())
+                for count in [max(1, round(times))]
+                for each in range(count)
+            ]
+            ordered = sorted(placed, key=lambda item: item[:2])
+            self._texts[key] = "".join(row.text() for _, _, row in ordered)
+        return self._texts[key]
 
     def _written(self, row: int, part: str | None) -> Iterator[tuple[_Row, float]]:
         """Return what is written of a template operation, each row with how often."""
@@ -140,7 +135,7 @@ class _StageWriter:
         kind, phase = Kind(int(ops.kind_T[row])), Phase(int(ops.phase_T[row]))
         stage = part or _PART.get(phase, "backward")
         if kind is Kind.COMPUTE:
-            yield from self._computed(ops.calls_T[row], ops.name_T[row], stage)
+            yield from _computed(ops.calls_T[row], ops.name_T[row], stage)
         elif kind is Kind.COLLECTIVE:
             size = int(ops.size_bytes_T[row])
             group = Group(int(ops.group_T[row]))
@@ -148,24 +143,35 @@ class _StageWriter:
                 yield self._collective(group, Operation(int(ops.operation_T[row])), size, stage), ops.repeats_T[row]
 
     def _collective(self, group: Group, operation: Operation, size: int, stage: str) -> _Row:
-        parallel = self.workload.parallel
-        if group not in _GROUPS or (group is Group.ETP and parallel.expert_tp != parallel.tp):
-            what = f"AICB has no {group.name.lower()} group; its groups are tp, dp, pp, ep, ep_dp, embedding and all"
-            raise FormatError(f"cannot be written as a physical AICB workload: {what}", self.name)
-        if operation not in _OPERATIONS:
-            raise FormatError(f"cannot be written as a physical AICB workload: no {operation.name.lower()}", self.name)
         name = f"{stage}.{group.name.lower()}_{_OPERATIONS[operation]}"
         return _Row(_OPERATIONS[operation], _GROUPS[group], self.sizes[group], size, name)
 
-    def _computed(
-        self, calls: tuple[tuple[OperatorCall, float], ...] | None, name: str, stage: str
-    ) -> Iterator[tuple[_Row, float]]:
-        self.lost.measured += calls is None
-        for call, times in calls or ():
-            if call.family in _GEMMS:
-                yield _Row("computation", size=_shapes(call), stage=f"{stage}.{name.replace(',', ' ')}"), times
-            else:
-                self.lost.kernels.add(call.family)
+    def check(self) -> None:
+        """Refuse what AICB has no words for."""
+        ops, parallel = self.workload.ops, self.workload.parallel
+        columns = (ops.kind_T.tolist(), ops.group_T.tolist(), ops.operation_T.tolist())
+        for kind, group, operation in set(zip(*columns, strict=True)):
+            if kind != Kind.COLLECTIVE or self.sizes[Group(group)] == 1:
+                continue
+            split_otherwise = group == Group.ETP and parallel.expert_tp != parallel.tp
+            if Group(group) not in _GROUPS or split_otherwise:
+                known = "its groups are tp, dp, pp, ep, ep_dp, embedding and all"
+                raise _refused(self.name, f"AICB has no {Group(group).name.lower()} group; {known}")
+            if Operation(operation) not in _OPERATIONS:
+                raise _refused(self.name, f"AICB has no {Operation(operation).name.lower()}")
+
+
+def _refused(name: str, why: str) -> FormatError:
+    return FormatError(f"cannot be written as a physical AICB workload: {why}", name)
+
+
+def _computed(
+    calls: tuple[tuple[OperatorCall, float], ...] | None, name: str, stage: str
+) -> Iterator[tuple[_Row, float]]:
+    """Return the GEMMs of a computation, each with how often."""
+    for call, times in calls or ():
+        if call.family in _GEMMS:
+            yield _Row("computation", size=_shapes(call), stage=f"{stage}.{name.replace(',', ' ')}"), times
 
 
 def _shapes(call: OperatorCall) -> str:
@@ -181,13 +187,15 @@ def write(run: Run, options: Mapping[str, str]) -> Written:  # noqa: ARG001 it h
     """Return the workload of every stage."""
     workload = run.workload
     if workload.program is not None:
-        text = "cannot be written as a physical AICB workload: its operations were recorded, and are no pipeline's"
-        raise FormatError(text, run.name)
-    writer = _StageWriter(workload, run.name, _Lost())
-    stages = range(workload.parallel.pp)
-    content = [[_title(workload, stage), *(row.text() for row in writer.rows(stage))] for stage in stages]
-    pieces = ["".join(lines).encode() for lines in content]
-    return Written([("workload.csv", pieces)], tuple(_notes(workload, writer.lost)))
+        raise _refused(run.name, "its operations were recorded one by one, and are no pipeline's")
+    writer = _StageWriter(workload, run.name)
+    writer.check()
+    pieces = (
+        text.encode()
+        for stage in range(workload.parallel.pp)
+        for text in (_title(workload, stage), *writer.texts(stage))
+    )
+    return Written([("workload.csv", pieces)], tuple(_notes(workload)))
 
 
 def _title(workload: Workload, stage: int) -> str:
@@ -198,12 +206,15 @@ def _title(workload: Workload, stage: int) -> str:
     return f"{title}\n{','.join(COLUMNS)}\n"
 
 
-def _notes(workload: Workload, lost: _Lost) -> Iterator[Note]:
-    parallel = workload.parallel
-    if lost.kernels:
-        yield Note("aicb-kernels", f"AICB computes GEMMs alone; left out: {', '.join(sorted(lost.kernels))}")
-    if lost.measured:
-        what = counted(lost.measured, "computation has a time", "computations have times")
+def _notes(workload: Workload) -> Iterator[Note]:
+    parallel, ops = workload.parallel, workload.ops
+    left = {call.family for calls in ops.calls_T for call, _ in calls or ()} - {*_GEMMS}
+    if left:
+        yield Note("aicb-kernels", f"AICB computes GEMMs alone; left out: {', '.join(sorted(left))}")
+    computations = zip(ops.kind_T.tolist(), ops.calls_T, strict=True)
+    measured = sum(kind == Kind.COMPUTE and calls is None for kind, calls in computations)
+    if measured:
+        what = counted(measured, "computation has a time", "computations have times")
         yield Note("aicb-times", f"{what} and no shapes of GEMMs; left out")
     if parallel.vpp > 1 or workload.schedule != "1f1b":
         text = (

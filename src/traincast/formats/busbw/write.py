@@ -5,7 +5,7 @@ it: that is what SimAI divides a size by. Operations that the step has none of a
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from traincast.errors import FormatError
 from traincast.formats.busbw import SECTIONS
 from traincast.formats.writer import WRITERS, Run, Writer, Written
 from traincast.units import GIGA
+from traincast.workload.ops import OpTable
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind, Operation, bus_factor
 
@@ -39,30 +40,30 @@ def write(run: Run, options: Mapping[str, str]) -> Written:  # noqa: ARG001 it h
 
 def _rates(program: Program, timeline: Timeline) -> dict[str, float]:
     """Return bytes per second on the bus by ``tp.all_reduce`` and the like; messages are ``pp``."""
+    ops, row_N = program.ops, program.row_N
+    members_G = np.array([0, *(len(group.members) for group in program.groups)])
+    at = np.flatnonzero(np.isin(ops.kind_T[row_N], [Kind.COLLECTIVE, Kind.SEND]))
+    # What is alike is looked at once: a template operation among so many members.
+    key_at = row_N[at].astype(np.int64) * (int(members_G.max()) + 1) + members_G[program.group_N[at] + 1]
+    found, which_at = np.unique(key_at, return_inverse=True)
+    counts, time_s = np.bincount(which_at), np.bincount(which_at, (timeline.end_s_N - timeline.start_s_N)[at])
     moved: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for name, size_bytes, time_s in _transfers(program, timeline):
-        moved[name][0] += size_bytes
-        moved[name][1] += time_s
-    return {name: size_bytes / time_s for name, (size_bytes, time_s) in moved.items() if size_bytes and time_s}
+    for key, count, seconds in zip(found.tolist(), counts.tolist(), time_s.tolist(), strict=True):
+        row, members = divmod(key, int(members_G.max()) + 1)
+        name, factor = _kind(ops, row, members)
+        if factor:
+            moved[name][0] += count * factor * max(0, int(ops.size_bytes_T[row])) * float(ops.repeats_T[row])
+            moved[name][1] += seconds
+    return {name: size_bytes / seconds for name, (size_bytes, seconds) in moved.items() if size_bytes and seconds}
 
 
-def _transfers(program: Program, timeline: Timeline) -> Iterator[tuple[str, float, float]]:
-    """Return what every communication of all ranks is called, its bytes on the bus and its seconds."""
-    ops = program.ops
-    at = np.flatnonzero(np.isin(ops.kind_T[program.row_N], [Kind.COLLECTIVE, Kind.SEND]))
-    time_s = (timeline.end_s_N - timeline.start_s_N)[at]
-    for row, group, seconds in zip(
-        program.row_N[at].tolist(), program.group_N[at].tolist(), time_s.tolist(), strict=True
-    ):
-        size = max(0, int(ops.size_bytes_T[row])) * float(ops.repeats_T[row])
-        if ops.kind_T[row] == Kind.SEND:
-            yield "pp", size, seconds
-            continue
-        kind, operation = Group(int(ops.group_T[row])), Operation(int(ops.operation_T[row]))
-        ranks = len(program.groups[group].members) if group >= 0 else 1
-        if ranks > 1:
-            name = f"{_SAME.get(kind, kind).name.lower()}.{operation.name.lower()}"
-            yield name, size * bus_factor(operation, ranks), seconds
+def _kind(ops: OpTable, row: int, members: int) -> tuple[str, float]:
+    """Return what an operation among so many members is called, and its bus over its algorithm bandwidth."""
+    if ops.kind_T[row] == Kind.SEND:
+        return "pp", 1.0
+    group, operation = Group(int(ops.group_T[row])), Operation(int(ops.operation_T[row]))
+    name = f"{_SAME.get(group, group).name.lower()}.{operation.name.lower()}"
+    return name, bus_factor(operation, members) if members > 1 else 0.0
 
 
 def _shown(rate: float | None) -> str:
