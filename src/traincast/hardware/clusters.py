@@ -12,13 +12,14 @@ number in SI units, a text with its unit, or either of them with its source::
 A file that says neither a base nor links describes a GPU in ``[gpu]``, and its links follow from the datasheet.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.hardware.cluster import (
@@ -35,6 +36,8 @@ from traincast.hardware.fabric import fabric_of, fabric_values
 from traincast.hardware.from_datasheet import cluster_from_datasheet, with_domain, with_nic
 from traincast.hardware.gpu import Gpu, filled, find_datasheet, gpu_names, load_gpu, said_of
 from traincast.tables import Shelf, Value, as_table, built, read_table
+
+T = TypeVar("T", MeasuredTable, RunFactor)
 
 _SHELF = Shelf("cluster", "clusters")
 _SECTIONS: dict[str, tuple[type[Gpu] | type[Link], dict[str, tuple[str, ...]]]] = {
@@ -231,7 +234,8 @@ def _values(document: dict[str, Any], shown: str, folder: Path) -> dict[str, Val
         found = fabric_values(document.pop("fabric"), shown, folder)
         values |= {**found, "fabric": Value(fabric_of(found, shown), f"set in {shown}")}
     if "run_factors" in document:
-        values["run_factors"] = Value(_run_factors(document.pop("run_factors"), shown))
+        factors = _each(RunFactor, document.pop("run_factors"), "run_factors", shown)
+        values["run_factors"] = Value(tuple(factor for _, factor in factors))
     if "measured" in document:
         values["measured"] = Value(measured_tables_from(document.pop("measured"), shown))
     return values | read_table(
@@ -247,40 +251,33 @@ def measured_tables_from(raw: object, shown: str) -> tuple[MeasuredTable, ...]:
     ConfigError
         If it is no list of tables, one lacks a key, or sizes do not rise or times fall.
     """
-    tables = tuple(
-        _table(each, f"measured[{index}]", shown) for index, each in enumerate(_list(raw, "measured", shown))
-    )
+    tables = []
+    for path, table in _each(MeasuredTable, raw, "measured", shown, {"op": OPERATIONS}):
+        _check_measured(table, path, shown)
+        tables.append(table)
     keys = [(table.op, table.ranks, table.nodes) for table in tables]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
         raise ConfigError(
             f"{twice[0]} over {twice[1]} ranks on {twice[2]} nodes is there twice (in {shown})", "measured"
         )
-    return tables
+    return tuple(tables)
 
 
-def _run_factors(raw: object, shown: str) -> tuple[RunFactor, ...]:
-    """Return the factors that stand under ``run_factors`` in a cluster file."""
-    found = []
-    for index, each in enumerate(_list(raw, "run_factors", shown)):
-        path = f"run_factors[{index}]."
-        values = read_table(RunFactor, each, shown, path)
-        values.setdefault(f"{path}source", Value(f"set in {shown}"))
-        found.append(built(RunFactor, values, shown, path))
-    return tuple(found)
-
-
-def _list(raw: object, name: str, shown: str) -> list[object]:
-    """Return a value that must be a list of tables."""
+def _each(
+    kind: type[T], raw: object, name: str, shown: str, choices: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> Iterator[tuple[str, T]]:
+    """Yield the dataclass of each table of a list, with its path; one that names no source is of this file."""
     if not isinstance(raw, list):
         raise ConfigError(f"must be a list of tables, each under [[{name}]] (in {shown})", name)
-    return raw
+    for index, each in enumerate(raw):
+        path = f"{name}[{index}]"
+        values = read_table(kind, each, shown, f"{path}.", choices=choices)
+        values.setdefault(f"{path}.source", Value(f"set in {shown}"))
+        yield path, built(kind, values, shown, f"{path}.")
 
 
-def _table(raw: object, path: str, shown: str) -> MeasuredTable:
-    values = read_table(MeasuredTable, raw, shown, f"{path}.", choices={"op": OPERATIONS})
-    values.setdefault(f"{path}.source", Value(f"set in {shown}"))
-    table = built(MeasuredTable, values, shown, f"{path}.")
+def _check_measured(table: MeasuredTable, path: str, shown: str) -> None:
     if not 1 <= table.nodes <= table.ranks or table.ranks < 2:
         text = f"{table.ranks} ranks cannot sit on {table.nodes} nodes and communicate (in {shown})"
         raise ConfigError(text, path)
@@ -288,4 +285,3 @@ def _table(raw: object, path: str, shown: str) -> MeasuredTable:
     never_falling = all(one <= two for one, two in pairwise(table.time_s))
     if len(table.size_bytes) != len(table.time_s) or not table.size_bytes or not rising or not never_falling:
         raise ConfigError(f"needs as many times as sizes, sizes that rise and times that never fall (in {shown})", path)
-    return table

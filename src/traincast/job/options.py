@@ -1,7 +1,7 @@
 """What the user may ask of a simulation beside the file: layout, schedule, costs; of SimAI's sum, its shares."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
@@ -232,15 +232,7 @@ def make_options(**values: Any) -> SimulateOptions:  # noqa: ANN401
     ConfigError
         If a keyword is no such field, or a value is not allowed.
     """
-    of_layout = {each.name for each in fields(LayoutOptions)}
-    of_simulation = {each.name for each in fields(SimulateOptions)} - {"layout"}
-    unknown = sorted(set(values) - of_layout - of_simulation)
-    if unknown:
-        raise ConfigError(
-            f"unknown option {unknown[0]!r}; {known_names(unknown[0], sorted(of_layout | of_simulation))}"
-        )
-    layout = LayoutOptions(**{name: value for name, value in values.items() if name in of_layout})
-    return SimulateOptions(layout=layout, **{name: value for name, value in values.items() if name in of_simulation})
+    return changed_options(SimulateOptions(), **values)
 
 
 def changed_options(options: SimulateOptions, **values: Any) -> SimulateOptions:  # noqa: ANN401
@@ -251,9 +243,13 @@ def changed_options(options: SimulateOptions, **values: Any) -> SimulateOptions:
     ConfigError
         If a keyword is no such field, or a value is not allowed.
     """
-    said = {each.name: getattr(options, each.name) for each in fields(SimulateOptions) if each.name != "layout"}
-    said |= {each.name: getattr(options.layout, each.name) for each in fields(LayoutOptions)}
-    return make_options(**{**said, **values})
+    of_layout = {each.name for each in fields(LayoutOptions)}
+    known = sorted(of_layout | {each.name for each in fields(SimulateOptions)} - {"layout"})
+    unknown = next((name for name in sorted(values) if name not in known), None)
+    if unknown is not None:
+        raise ConfigError(f"unknown option {unknown!r}; {known_names(unknown, known)}")
+    layout = replace(options.layout, **{name: value for name, value in values.items() if name in of_layout})
+    return replace(options, layout=layout, **{name: value for name, value in values.items() if name not in of_layout})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
