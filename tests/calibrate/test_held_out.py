@@ -11,6 +11,7 @@ from traincast.calibrate.operators import operators_of
 from traincast.calibrate.run_factors import forecast_runs
 from traincast.calibrate.tables import read_table
 from traincast.calibrate.validate import validate
+from traincast.estimate import factors
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.estimate.operators import shipped_constants
 from traincast.hardware.clusters import load_cluster
@@ -50,7 +51,8 @@ def test_a_framework_of_one_family_has_its_prior_where_that_is_left_out(file, mo
     shipped = FactorTable.of(
         [Factor(level="framework", name="internevo-2024", cost_class="compute", factor=1.5, deviation=0.02, rows=9)]
     )
-    monkeypatch.setattr(runs, "shipped_factors", lambda: shipped)
+    for room in (runs, factors):
+        monkeypatch.setattr(room, "shipped_factors", lambda: shipped)
     predict_steps(read_table(file), Request(leave_out="family"))
     assert {id(each) for each in used[0].values()} == {id(shipped)}
     out = used[0] | used[1]

@@ -190,8 +190,9 @@ class Recorder:
             first_s = min(
                 float(record.start_s_L.min(initial=np.inf)) for record in records if record.start_s_L is not None
             )
+            records = self._ended_together(records)
             records = [self._with_gaps(record, first_s, gap) for record in records]
-        groups = tuple(GroupInstance(kind, np.array(members, np.int32)) for kind, members in self._groups)
+        groups = self._instances()
         own = _own(records, tuple(self._said))
         program = _program(records, own, table_of(list(self._rows)), groups, self.parallel, self.inputs)
         program = replace(program, rendezvous_N=_rendezvous(program, _column(records, "key_L")))
@@ -300,6 +301,31 @@ class Recorder:
         return "".join(f"{each.path}: " for each in chosen)
 
     # ---- what was measured
+
+    def _instances(self) -> tuple[GroupInstance, ...]:
+        return tuple(GroupInstance(kind, np.array(members, np.int32)) for kind, members in self._groups)
+
+    def _ended_together(self, records: Sequence[_Columns]) -> list[_Columns]:
+        """Let what met end for all members when the first of them saw it end.
+
+        Their ends differ by what hosts and clocks add. Were the last one taken, each rendezvous would hold back those
+        that had gone on, and the replay would add up what no rank was held back by; so it is the member's own.
+        """
+        ops, own = table_of(list(self._rows)), _own(records, ())
+        program = _program(records, own, ops, self._instances(), self.parallel, self.inputs)
+        rendezvous_N = _rendezvous(program, _column(records, "key_L"))
+        joined = np.flatnonzero(rendezvous_N >= 0)
+        if not len(joined):
+            return list(records)
+        begin_N, end_N, met_J = _column(records, "start_s_L"), _column(records, "end_s_L"), rendezvous_N[joined]
+        first_end_J = np.full(int(met_J.max()) + 1, np.inf)
+        last_begin_J = np.full(len(first_end_J), -np.inf)
+        np.minimum.at(first_end_J, met_J, end_N[joined])
+        np.maximum.at(last_begin_J, met_J, begin_N[joined])
+        together = (first_end_J > last_begin_J)[met_J]  # else one had gone before another came
+        end_N[joined[together]] = first_end_J[met_J[together]]
+        ends = np.split(end_N, np.cumsum([len(record.row_L) for record in records])[:-1])
+        return [replace(record, end_s_L=end_s_L) for record, end_s_L in zip(records, ends, strict=True)]
 
     def _with_gaps(self, record: _Columns, first_s: float, gap_row: int) -> _Columns:
         """Put a gap of the host before each operation that began later than what it follows had ended."""
