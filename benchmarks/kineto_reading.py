@@ -7,9 +7,10 @@ shapes, launches with their flows, kernels, copies, and collectives with their g
 process each; peak memory is that of the process that reads, interpreter and libraries included.
 """
 
-import resource
+import argparse
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -166,13 +167,43 @@ def pieces(size_bytes: int) -> Iterator[str]:
 
 
 def measure(call: str, path: Path) -> tuple[float, int, str]:
-    """Return the CPU seconds of a call in a process of its own, its peak memory in bytes, and what it printed."""
-    code = (
-        f"import time, sys; from pathlib import Path\npath = Path(sys.argv[1])\n{call}\n"
-        "start = time.process_time(); said = run(path); print(time.process_time() - start, said)"
-    )
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    """Return the CPU seconds of a call in a process of its own, its peak memory in bytes, and what the call found."""
+    code = f"""
+import json, resource, sys, time
+from pathlib import Path
+from traincast.formats.kineto.grammar import read_trace
+
+path, start = Path(sys.argv[1]), time.process_time()
+found = {call}
+print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, found)
+"""
     done = subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True, text=True)
-    del before
-    seconds, _, said = done.stdout.partition(" ")
-    return float(seconds), 0, said.strip()
+    seconds, peak_kib, said = done.stdout.split(maxsplit=2)
+    return float(seconds), int(peak_kib) * 1024, said.strip()
+
+
+def main() -> None:
+    """Make the trace, read it both ways, print the rates."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mb", type=float, default=100.0, help="megabytes of trace")
+    size_mb = parser.parse_args().mb
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        with path.open("w") as stream:
+            stream.writelines(pieces(int(size_mb * MEGA)))
+        size = path.stat().st_size
+        json_s, json_peak, events = measure("len(json.load(path.open())['traceEvents'])", path)
+        read_s, peak, found = measure("f'{(trace := read_trace(path)).events} {len(trace.gpu):,}'", path)
+    read_events, work = found.split()
+    if read_events != events:
+        sys.exit(f"json finds {events} events, we find {read_events}")
+    print(f"{size / MEGA:.0f} MB, {int(events):,} events, {work} pieces of GPU work")
+    rates = (("json.load", json_s, json_peak), ("into columns", read_s, peak))
+    for name, seconds, bytes_used in rates:
+        rate = f"{seconds:6.2f} s  {size / MEGA / seconds:6.1f} MB/s"
+        print(f"{name:12}  {rate}  peak memory {bytes_used / MEGA:6.0f} MB, {bytes_used / size:.0%} of the file")
+    print(f"reading into columns is {json_s / read_s:.1f} times as fast as json.load")
+
+
+if __name__ == "__main__":
+    main()

@@ -444,3 +444,48 @@ def test_no_number_of_a_read_step_is_missing(tmp_path):
     assert math.isfinite(timeline.step_s)
     assert (timeline.ready_s_N <= timeline.start_s_N).all()
     assert (timeline.start_s_N <= timeline.end_s_N).all()
+
+
+def test_a_wait_that_held_nobody_up_does_when_its_collective_takes_longer(tmp_path):
+    writers = two = [Writer(rank, 2, groups=TP) for rank in (0, 1)]
+    for writer in two:
+        writer.work("first", 0, 10, 20)
+        writer.call("cudaStreamWaitEvent", 3, 4)
+        writer.collective(5, 22, 60, seq=1)
+        # Hides the collective; what comes next needs its result.
+        writer.work("second", 10, 21, 121)
+        writer.call("cudaStreamWaitEvent", 15, 16)
+        writer.work("third", 20, 122, 150)
+    folder = write(writers, tmp_path)
+    assert simulate(folder).iteration_time_s == pytest.approx(150 * US)
+    slow = simulate(folder, comm="model", busbw_bytes_per_s={"tp": 2e9})
+    (reduce,) = slow.collectives
+    assert reduce.time_s > 1000 * US
+    assert slow.iteration_time_s == pytest.approx(22 * US + reduce.time_s + 29 * US, abs=2 * US)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_messages_of_one_batch_meet_their_other_ends(tmp_path, batched):
+    """Two stages exchange an activation and a gradient; batched, one kernel without arguments does both."""
+    own = {"group": "5", "desc": "PIPELINE_MODEL_PARALLEL_GROUP"}
+    writers = [Writer(rank, 2, groups=[("5", own["desc"], [0, 1])]) for rank in (0, 1)]
+    for writer, begin, peer in ((writers[0], 20, 1), (writers[1], 50, 0)):
+        writer.work("gemm", 0, 10, begin - 1)
+        if not batched:
+            writer.collective(6, begin, 90, name="send", target=peer, stream=20, **own)
+            writer.collective(7, begin, 90, name="recv", source=peer, stream=21, **own)
+            continue
+        for at, (name, side) in enumerate((("send", "Dst Rank"), ("recv", "Src Rank"))):
+            said = {"Collective name": name, "In msg nelems": 1 << 20, "Out msg nelems": 1 << 20, "Group size": 2}
+            said |= {"dtype": "BFloat16", "Process Group Name": "5", "Process Group Ranks": "[0, 1]", side: peer}
+            writer.op("record_param_comms", 2 + at, 2.5 + at, **{"External id": 500 + at, **said})
+        writer.work("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 6, begin, 90, stream=20, external=900)
+    workload = api.read(write(writers, tmp_path))
+    assert not workload.warnings
+    kind_N = workload.ops.kind_T[workload.program.row_N]
+    assert [int((kind_N == kind).sum()) for kind in (Kind.SEND, Kind.RECV)] == [2, 2]
+    result = simulate(workload)
+    assert result.iteration_time_s == pytest.approx(90 * US)
+    assert result.ranks[0].breakdown_s["bubble"] == pytest.approx(30 * US)
+    assert result.gpu_time[0].comm_s == pytest.approx(70 * US)
+    assert result.collectives[0].size_bytes == 2 << 20

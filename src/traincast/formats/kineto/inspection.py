@@ -12,6 +12,7 @@ from traincast.formats.contract import Inspection, Sniff, Total
 from traincast.formats.kineto.communication import GroupOfRanks, world_size
 from traincast.formats.kineto.grammar import US_PER_S, Trace, read_trace
 from traincast.formats.kineto.match import Found, communications
+from traincast.formats.kineto.operators import with_operators
 from traincast.formats.kineto.ranks import named_rank, said_rank
 from traincast.formats.kineto.read import recorded
 from traincast.formats.kineto.step import RankStep, Task, chosen, cut, marks
@@ -48,7 +49,7 @@ def inspect_file(path: Path) -> Inspection:
     said, named = said_rank(document), named_rank(path)
     found = marks(trace)
     rank = named or 0 if said is None else said
-    step = cut(trace, rank, chosen(trace, None)) if len(gpu) else None
+    step = with_operators(cut(trace, rank, chosen(trace, None))) if len(gpu) else None
     own = [] if step is None else communications(step)
     streams = len(np.unique(np.stack([gpu.device_G, gpu.stream_G]), axis=1).T)
     groups = {each.what.group for each in own} - {None}

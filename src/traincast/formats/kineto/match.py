@@ -11,11 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from traincast.diagnostics import Notebook
 from traincast.formats.kineto.communication import Communication, GroupOfRanks, meaning, world_size
-from traincast.formats.kineto.grammar import PARAM_COMMS
 from traincast.formats.kineto.step import RankStep, Task
 from traincast.units import counted
 from traincast.workload.words import UNEQUAL, Operation
@@ -48,57 +45,24 @@ class Together:
 
 
 def communications(step: RankStep) -> list[Found]:
-    """Return the communication of a rank's step, in the order in which it was launched.
-
-    A kernel without arguments has those of the operator that launched it: the one of its number (``External id``), or
-    the one around its launch.
-    """
-    trace, gpu = step.trace, step.trace.gpu
+    """Return the communication of a rank's step, in the order in which it was launched."""
+    trace, gpu, host = step.trace, step.trace.gpu, step.trace.host
     rows = [at for at, task in enumerate(step.task_G) if task is Task.COMMUNICATION]
     rows.sort(key=lambda at: (step.launch_us_G[at], at))
-    operators = _Operators(step)
     known: dict[tuple[int, int], Communication] = {}
     found = []
     for at in rows:
-        work = int(step.at_G[at])
-        said, sequence, comms = int(gpu.communicated_G[work]), int(gpu.sequence_G[work]), int(gpu.comms_G[work])
-        if said < 0:
-            said, sequence, comms = operators.around(at)
-        key = said, int(gpu.name_G[work])
+        work, operator = int(step.at_G[at]), int(step.operator_G[at])
+        if operator < 0:
+            said, sequence, comms = (each[work] for each in (gpu.communicated_G, gpu.sequence_G, gpu.comms_G))
+        else:
+            said, sequence, comms = (each[operator] for each in (host.communicated_H, host.sequence_H, host.comms_H))
+        key = int(said), int(gpu.name_G[work])
         if key not in known:
             arguments = trace.communicated[said] if said >= 0 else None
             known[key] = meaning(arguments, trace.names[key[1]], trace.document, step.rank)
-        comms_id = trace.comms_ids[comms] if comms >= 0 else None
-        found.append(Found(at, known[key], sequence, comms_id))
+        found.append(Found(at, known[key], int(sequence), trace.comms_ids[comms] if comms >= 0 else None))
     return found
-
-
-class _Operators:
-    """The operators of a rank's host that record communication."""
-
-    def __init__(self, step: RankStep) -> None:
-        self.step, host = step, step.trace.host
-        names = [at for at, name in enumerate(step.trace.names) if name == PARAM_COMMS]
-        self.rows = np.flatnonzero(np.isin(host.name_H, names) & (host.communicated_H >= 0))
-        self.of_number = {int(host.external_H[row]): int(row) for row in self.rows if host.external_H[row] > 0}
-
-    def around(self, at: int) -> tuple[int, int, int]:
-        """Return arguments, sequence number and Comms Id for some work; -1 for what is not known."""
-        host, calls, step = self.step.trace.host, self.step.trace.calls, self.step
-        row = self.of_number.get(int(step.trace.gpu.external_G[step.at_G[at]]), -1)
-        call = int(step.call_G[at])
-        if row < 0 and call >= 0 and len(self.rows):
-            begin_us = host.start_us_H[self.rows]
-            inside = (begin_us <= calls.start_us_C[call]) & (
-                calls.start_us_C[call] < begin_us + host.time_us_H[self.rows]
-            )
-            inside &= host.thread_H[self.rows] == calls.thread_C[call]
-            row = int(self.rows[np.flatnonzero(inside)[-1]]) if inside.any() else -1
-        return (
-            (-1, -1, -1)
-            if row < 0
-            else (int(host.communicated_H[row]), int(host.sequence_H[row]), int(host.comms_H[row]))
-        )
 
 
 def with_supposed_groups(

@@ -17,6 +17,7 @@ from traincast.files import InputFile, input_of
 from traincast.formats.kineto.communication import Communication, GroupOfRanks, world_size
 from traincast.formats.kineto.grammar import Trace, read_trace
 from traincast.formats.kineto.match import Found, communications, together, with_supposed_groups
+from traincast.formats.kineto.operators import with_operators
 from traincast.formats.kineto.ranks import ranks_of
 from traincast.formats.kineto.record import Host, order_of
 from traincast.formats.kineto.step import RankStep, Task, chosen, cut, marks
@@ -75,7 +76,7 @@ def _steps(traces: Sequence[Trace], options: LayoutOptions, notes: Notebook) -> 
             text = f"of {held} steps ProfilerStep#{mark.number} is taken (--step takes another)"
             notes.assume("step-chosen", text, None)
     return {
-        rank: cut(trace, rank, None if mark is None else chosen(trace, mark.number))
+        rank: with_operators(cut(trace, rank, None if mark is None else chosen(trace, mark.number)))
         for rank, trace in zip(ranks, traces, strict=True)
     }
 

@@ -5,9 +5,11 @@
   GPU (a synchronisation, a copy that blocks) it waits for the work that ended last before it went on.
 * A collective waits for what its thread last launched before it on another stream: PyTorch makes the stream of a
   collective wait for the current one (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, syncStream).
-* Where a trace says which stream waited for which (events ``Stream Wait Event``), that holds. Otherwise work that
-  began later than its stream, its launch and a collective's rule explain, but shortly after something of another
-  stream had ended, waited for that.
+* Where a trace says which stream waited for which (events ``Stream Wait Event``), that holds. Otherwise a call of
+  ``cudaStreamWaitEvent`` that prepares no collective is the wait for one (Work.wait): what the thread launches next on
+  another stream waits for the last collective launched before, of those that had ended by then and were not waited
+  for. And work that began later than all this explains, but shortly after something of another stream had ended,
+  waited for that.
 
 Letters: G pieces of work of the GPU, I instants of the host, E edges.
 """
@@ -26,7 +28,10 @@ _NEAR_US = 20.0
 """Within so much of an end on another stream work that paused longer is taken to have waited for it."""
 _RESOLUTION_US = 1.5
 """Clocks of host and GPU agree to about that."""
+_MOST_OPEN = 64
+"""Collectives, the last that were launched, among which the one that is waited for is looked for."""
 _WAITS = re.compile(r"(?:Device|Stream|Event|Ctx|Context)_?Synchronize$", re.IGNORECASE)
+_STREAM_WAITS = re.compile(r"StreamWaitEvent")
 _BLOCKS = re.compile(r"Memcpy", re.IGNORECASE)
 
 
@@ -125,7 +130,10 @@ def _edges(step: RankStep, lane_G: IntArray) -> tuple[IntArray, IntArray]:
     """Return which work of other streams each piece of work waits for."""
     found = {**_inferred(step, lane_G), **_told(step)}
     pairs = sorted({(source, target) for target, sources in found.items() for source in sources})
-    pairs = sorted({*pairs, *_before_collectives(step, lane_G)})
+    pairs += _before_collectives(step, lane_G)
+    if not len(step.trace.waits.stream_W):
+        pairs += _awaited(step, lane_G)
+    pairs = sorted(set(pairs))
     edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     kept = step.stop_us_G[edges[:, 0]] <= step.start_us_G[edges[:, 1]]
     return edges[kept, 0], edges[kept, 1]
@@ -142,6 +150,39 @@ def _before_collectives(step: RankStep, lane_G: IntArray) -> list[tuple[int, int
             last[thread] = at
         elif thread in last and lane_G[last[thread]] != lane_G[at]:
             found.append((last[thread], at))
+    return found
+
+
+def _awaited(step: RankStep, lane_G: IntArray) -> list[tuple[int, int]]:
+    """Return the collectives that the host made a stream wait for, and the work that waits."""
+    calls, names = step.trace.calls, step.trace.names
+    waiting = [at for at, name in enumerate(names) if _STREAM_WAITS.search(name)]
+    during = (calls.start_us_C >= step.begin_us) & (calls.start_us_C < step.end_us)
+    waits = np.flatnonzero(during & np.isin(calls.name_C, waiting))
+    moments = [(float(calls.start_us_C[call]), int(calls.thread_C[call]), -1) for call in waits.tolist()]
+    moments += [
+        (float(step.launch_us_G[at]), int(calls.thread_C[call]), at)
+        for at, call in enumerate(step.call_G.tolist())
+        if call >= 0
+    ]
+    open_waits: dict[int, int] = {}
+    launched: list[int] = []
+    found = []
+    start_us, stop_us = step.start_us_G, step.stop_us_G
+    for _, thread, at in sorted(moments):
+        if at < 0:
+            open_waits[thread] = open_waits.get(thread, 0) + 1
+            continue
+        count = open_waits.pop(thread, 0)
+        if step.task_G[at] is Task.COMMUNICATION:
+            launched.append(at)
+            continue
+        ended = [
+            each for each in launched[-_MOST_OPEN:] if stop_us[each] <= start_us[at] and lane_G[each] != lane_G[at]
+        ]
+        for each in ended[-count:] if count else []:
+            launched.remove(each)
+            found.append((each, at))
     return found
 
 

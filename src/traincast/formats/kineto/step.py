@@ -63,6 +63,8 @@ class RankStep:
     """Call of the runtime that launched it, index into `Trace.calls`; -1 where none is in the trace."""
     launch_us_G: FloatArray
     """Begin of that call; that of the work itself without one."""
+    operator_G: IntArray
+    """Operator of the host that says what it communicates, index into `Trace.host`; -1 where it says so itself."""
 
     @property
     def start_us_G(self) -> FloatArray:
@@ -162,6 +164,7 @@ def cut(trace: Trace, rank: int, mark: Mark | None) -> RankStep:
         phase_G=_phases(trace, call_G[at]),
         call_G=call_G[at],
         launch_us_G=launch_us_G[at],
+        operator_G=np.full(len(at), -1),
     )
 
 
