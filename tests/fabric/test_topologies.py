@@ -224,6 +224,7 @@ def test_every_line_of_two_switched_dimensions_has_a_switch_of_its_own():
     source, target = (each.ravel() for each in np.meshgrid(np.arange(8), np.arange(8)))
     assert_routes_lead(graph, source, target)
     assert graph.nic_bytes_per_s == 2e9
+    assert graph.longest == 2 + 2
 
 
 def test_unknown_gpus_say_so():

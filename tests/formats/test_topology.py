@@ -150,6 +150,21 @@ def test_a_file_has_the_limits_of_the_cluster_s_nodes(tmp_path):
     assert [(each.factor, each.bottleneck) for each in both] == [(2.0, "the NIC of GPU 0")] * 2
 
 
+@pytest.mark.parametrize("node_limits", [False, True])
+def test_links_of_an_astra_file_have_no_nic_but_a_node_s_limit(tmp_path, node_limits):
+    """GPU 9 of the second node and GPU 17 of the third have a link of 50 GiB/s of their own between them."""
+    path = tmp_path / "network.yml"
+    path.write_text(YAML)
+    fabric = FabricSpec(kind="file", file=str(path))
+    graph = build_fabric(replace(H100, fabric=fabric), 32, node_limits=node_limits)
+    (route,) = graph.routes([9], [17])
+    crossed_all = [graph.network.link_name(link) for link in route if link >= 0]
+    limits = ["all NICs of node 1"], ["all NICs of node 2"]
+    assert crossed_all == ([*limits[0], "GPU 9 -> GPU 17", *limits[1]] if node_limits else ["GPU 9 -> GPU 17"])
+    together = network_factor("ring", [np.arange(local, 32, 8) for local in range(8)], graph)
+    assert [each.factor for each in together] == pytest.approx([8 * 48.5 / 350 if node_limits else 1.0] * 8)
+
+
 def without_nic(path, rank):
     """Take the link of a GPU to its leaf out of a file."""
     header, switches, *links = path.read_text().splitlines()
