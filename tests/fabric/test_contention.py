@@ -254,7 +254,7 @@ def test_two_kinds_slow_each_other_down_by_what_a_link_they_share_lacks():
         assert pair_slowdown(one_L, quiet_L, graph) == Slowdown(1.0, None)
     # What one kind alone asks of a link is its own slowdown, which is known already.
     one_L[9] = 3.0
-    assert pair_slowdown(one_L, other_L, graph) == met
+    assert pair_slowdown(one_L, other_L, graph) == pair_slowdown(other_L, one_L, graph) == met
 
 
 def test_flows_are_counted_before_they_are_made(monkeypatch):

@@ -108,6 +108,8 @@ def test_each_used_gpu_keeps_its_share_of_what_the_nics_of_a_node_carry():
     per_gpu = H100.inter.node_bandwidth_bytes_per_s / 8
     assert with_used_gpus(H100, 6).inter.node_bandwidth_bytes_per_s == pytest.approx(6 * per_gpu)
     assert with_used_gpus(H100, 8).inter == H100.inter
+    free = replace(H100, inter=replace(H100.inter, node_bandwidth_bytes_per_s=None))
+    assert with_used_gpus(free, 6) == replace(free, gpus_used_per_node=6)
 
 
 @pytest.mark.parametrize("asked", [0, -1, 9, True, "some", 2.5])

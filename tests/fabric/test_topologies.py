@@ -9,7 +9,7 @@ import pytest
 
 from support import write_cluster
 from traincast import api
-from traincast.errors import ConfigError, ProgramError
+from traincast.errors import ConfigError, InfeasibleError, ProgramError
 from traincast.fabric.contention import network_factor
 from traincast.fabric.graph import build_fabric
 from traincast.fabric.topologies.dimensions import dimensions_fabric
@@ -225,6 +225,27 @@ def test_every_line_of_two_switched_dimensions_has_a_switch_of_its_own():
     assert_routes_lead(graph, source, target)
     assert graph.nic_bytes_per_s == 2e9
     assert graph.longest == 2 + 2
+
+
+def test_each_gpu_of_a_full_mesh_has_a_link_to_each_other_one():
+    graph = dimensions_fabric(
+        (Dimension("FullyConnected", 4, 1e9), Dimension("Ring", 3, 1e9)), gpus_per_node=4, description="mesh"
+    )
+    assert graph.network.counts == {"GPUs": 12, "links": 12 * 3 + 12 * 2}
+    source, target = (each.ravel() for each in np.meshgrid(np.arange(12), np.arange(12)))
+    assert_routes_lead(graph, source, target)
+    used = graph.routes(source, target)
+    assert np.unique(used[used >= 0]).tolist() == list(range(60))
+    assert (graph.longest, graph.nic_bytes_per_s) == (1 + 1, 1e9)
+
+
+@pytest.mark.parametrize(("kind", "links"), [("torus", 768), ("fat-tree", 528)])
+def test_links_are_counted_before_they_are_made(monkeypatch, kind, links):
+    monkeypatch.setattr("traincast.fabric.graph.MOST_LINKS", links)
+    assert len(build(kind, **SPECS[kind]).capacity_L) == links
+    monkeypatch.setattr("traincast.fabric.graph.MOST_LINKS", links - 1)
+    with pytest.raises(InfeasibleError, match=f"has {links} links, above the limit of {links - 1};"):
+        build(kind, **SPECS[kind])
 
 
 def test_unknown_gpus_say_so():
