@@ -206,6 +206,32 @@ def test_the_measured_wait_for_a_late_member_is_told_from_its_transfer():
     assert all(each.difference_s == pytest.approx(0, abs=1e-9) for each in compared.breakdown.values())
 
 
+def test_ends_that_hosts_add_to_do_not_add_up():
+    """Two ranks see each collective end now earlier, now later; each goes on when it has seen it."""
+    rounds, transfer_s, later_s = 50, 2e-3, 0.5e-3
+    made = recorder(tp=2)
+    gemm, together, group = made.row(GEMM), made.row(reduce()), made.group(Group.TP, (0, 1))
+    for rank in (0, 1):
+        late_s = [later_s * ((number + rank) % 2) for number in range(rounds)]
+        begin_s = np.arange(rounds) * (transfer_s + later_s + 1e-3)
+        end_s = begin_s + transfer_s + late_s
+        made.add(
+            RankRecord(
+                rank=rank,
+                row_L=[together, gemm] * rounds,
+                group_L=[group, -1] * rounds,
+                queue_L=[COMPUTE] * 2 * rounds,
+                start_s_L=np.stack([begin_s, end_s], axis=1).ravel(),
+                end_s_L=np.stack([end_s, begin_s + transfer_s + later_s + 1e-3], axis=1).ravel(),
+            )
+        )
+    workload = made.workload()
+    result = run(workload)
+    assert result.iteration_time_s == pytest.approx(rounds * 3.5e-3)
+    transfers = workload.program.ops.kind_T[workload.program.row_N] == Kind.COLLECTIVE
+    assert workload.timeline.duration_s_N[transfers] == pytest.approx(np.full(2 * rounds, transfer_s))
+
+
 def test_measured_communication_is_estimated_again_where_that_is_asked_for():
     made = late_rank(measured=True)
     again = run(made.workload(measured_communication=False), busbw_bytes_per_s={"tp": 1e9})
