@@ -12,7 +12,7 @@ from traincast import api
 from traincast.calibrate import trace_calibration
 from traincast.calibrate.trace_calibration import Estimates, calibrate_trace, computations_of
 from traincast.cli.main import main
-from traincast.errors import CalibrationError, ConfigError, FormatError
+from traincast.errors import ConfigError, FormatError
 from traincast.estimate.measured import measured_class
 from traincast.hardware.cluster import RunFactor
 from traincast.hardware.clusters import load_cluster
@@ -244,7 +244,7 @@ def test_files_that_say_no_computations_are_refused(tmp_path):
         path.read_text().splitlines()[0].replace("forward_step", "get_batch")
     ]
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(CalibrationError, match="nothing that llama3-8b runs was measured"):
+    with pytest.raises(FormatError, match="holds no computations that were measured"):
         calibrate_trace([path], job_of())
 
 

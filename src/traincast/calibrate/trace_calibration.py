@@ -183,14 +183,17 @@ def computations_of(paths: Sequence[Path]) -> MeasuredComputations:
         If the files are of no trace, or cannot be read.
     """
     form = identify_run(paths, paths)
-    if isinstance(form, Format) and form.computations is not None:
-        return form.computations(paths)
-    workload = form.read(paths, LayoutOptions())
-    rows = tuple(_recorded(workload))
-    if not rows:
-        text = f"is {form.title}, and holds no computations that were measured and say what they ran"
-        raise FormatError(f"{text}; give the traces of ranks, or of a profiler that records shapes", str(paths[0]))
-    return MeasuredComputations(workload.parallel, rows, tuple(each.path for each in workload.inputs))
+    if form.computations is not None:
+        found = form.computations(paths)
+    else:
+        workload = form.read(paths, LayoutOptions())
+        files = tuple(each.path for each in workload.inputs)
+        found = MeasuredComputations(workload.parallel, tuple(_recorded(workload)), files)
+    if not found.rows:
+        text = f"is {form.title} that holds no computations that were measured and say what they ran"
+        how = "give rank traces, or profiles that were made with record_shapes=True"
+        raise FormatError(f"{text}; {how}", str(paths[0]))
+    return found
 
 
 def _recorded(workload: Workload) -> Iterator[Computation]:

@@ -9,6 +9,7 @@ Source: pytorch/kineto, libkineto/src/output_json.cpp.
 """
 
 from traincast.formats.contract import FORMATS, Format
+from traincast.formats.kineto.computations import computations
 from traincast.formats.kineto.inspection import inspect_file, looks_like
 from traincast.formats.kineto.read import read_workload
 
@@ -20,5 +21,6 @@ FORMATS.register("kineto")(
         looks_like=looks_like,
         describe=inspect_file,
         read_run=read_workload,
+        computations=computations,
     )
 )
