@@ -20,7 +20,7 @@ import traincast
 from datafiles import DATA, table_path
 from traincast.calibrate.operator_calibration import constants_from_few
 from traincast.calibrate.operator_fit import Key, Timings, predict, samples_of
-from traincast.calibrate.operator_recipe import defaults, fitted, held_out, usual
+from traincast.calibrate.operator_recipe import defaults, fitted, is_held_out, usual
 from traincast.calibrate.operators import LONG_S, operators_of
 from traincast.calibrate.tables import read_table
 from traincast.estimate.operators.constants import (
@@ -65,6 +65,14 @@ ESTIMATES = (
     ("H100-SXM-80GB", "attention_backward", 0.55, "FlashAttention-3: 450-580 of 989 TFLOP/s (2407.08608, figure 6)"),
 )  # fmt: skip
 """What no table here measures: kernel generations, from the papers that brought them."""
+
+
+def held_out(sample: Timings) -> np.ndarray:
+    """Return which measurements of a sample are held out: a fifth, by a hash of their size and work."""
+    first = np.unique(sample.owner_C, return_index=True)[1]
+    columns = sample.columns
+    sizes = (columns.flops_N, columns.m_N, columns.n_N, columns.k_N, columns.bytes_N)
+    return np.array([is_held_out(each) for each in zip(*(size[first] for size in sizes), strict=True)])
 
 
 def samples(folder: Path) -> Iterator[tuple[Key, Timings, str]]:

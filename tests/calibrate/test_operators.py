@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import traincast
+from fit_operators import held_out
 from measured_tables import SHAPES, write_gemms
 from traincast import api
 from traincast.calibrate.operator_calibration import calibrate_operators
 from traincast.calibrate.operator_fit import fit_constants, free_constants, predict, samples_of
-from traincast.calibrate.operator_recipe import defaults, fit_correction, held_out, held_out_rows
+from traincast.calibrate.operator_recipe import defaults, fit_correction, held_out_rows
 from traincast.calibrate.operators import operators_of, price_measurements
 from traincast.calibrate.tables import read_table
 from traincast.errors import CalibrationError, FormatError

@@ -81,17 +81,9 @@ def fitted(key: Key, sample: Timings, source: str, *, events: bool) -> tuple[Fam
     return constants, None if nodes is None else fit_correction(sample, constants, nodes, smooth=0.1)
 
 
-def held_out(sample: Timings) -> np.ndarray:
-    """Return which measurements of a sample are held out: a fifth, by a hash of their size and work."""
-    first = np.unique(sample.owner_C, return_index=True)[1]
-    columns = sample.columns
-    sizes = (columns.flops_N, columns.m_N, columns.n_N, columns.k_N, columns.bytes_N)
-    return np.array([_is_held_out(each) for each in zip(*(size[first] for size in sizes), strict=True)])
-
-
 def held_out_rows(measured: OperatorMeasurements) -> np.ndarray:
-    """Return which rows are held out: those that `held_out` chooses in their samples."""
-    return np.array([_is_held_out(_sizes(calls)) for calls in measured.calls], np.bool_)
+    """Return which rows are held out: a fifth, by a hash of their size and work."""
+    return np.array([is_held_out(_sizes(calls)) for calls in measured.calls], np.bool_)
 
 
 def _sizes(calls: Sequence[OperatorCall]) -> tuple[float, ...]:
@@ -101,7 +93,8 @@ def _sizes(calls: Sequence[OperatorCall]) -> tuple[float, ...]:
     return (work.flops, *tiling, work.bytes_moved)
 
 
-def _is_held_out(sizes: Sequence[float]) -> bool:
+def is_held_out(sizes: Sequence[float]) -> bool:
+    """Say by their hash whether a measurement of these sizes, FLOP, tiling and bytes, is held out."""
     digest = hashlib.sha256("x".join(f"{value:g}" for value in sizes).encode()).digest()
     return digest[0] % _FIFTHS == 0
 

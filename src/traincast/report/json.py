@@ -73,13 +73,7 @@ RESULT_KEYS = ("schema", *_Document.__struct_fields__)
 
 
 def _document(kind: str, fields: object) -> dict[str, Plain]:
-    """Return the document ``traincast.KIND/1`` with the fields of a mapping or dataclass as plain values.
-
-    Raises
-    ------
-    TraincastError
-        If a number is NaN or infinite; the message names the key path.
-    """
+    """Return the document ``traincast.KIND/1`` with the fields of a mapping or dataclass as plain values."""
     return {"schema": f"traincast.{kind}/1", **_object(plain(fields))}
 
 
