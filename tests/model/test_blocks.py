@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from job_parts import job_of
+from model_counts import layer_parameters
 from traincast.estimate.memory.states import rank_parameters
 from traincast.job.job import rank_share
 from traincast.model.blocks.experts import MoeMlp
 from traincast.model.blocks.share import Execution, Share
-from traincast.model.counts import layer_parameters, parameters
+from traincast.model.counts import parameters
 from traincast.model.load import load_model, model_names
 from traincast.model.numbers import Number
 from traincast.model.structure import FIRST_BLOCKS, RankParts, last_blocks, layer_kinds, mtp_layer, parts_of
