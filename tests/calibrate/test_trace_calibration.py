@@ -17,7 +17,7 @@ from traincast.estimate.measured import measured_class
 from traincast.hardware.cluster import RunFactor
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
-from traincast.job.job_file import draft_of_table
+from traincast.job.job_file import draft_of_table, read_job_file
 from traincast.job.options import StepOptions
 from traincast.job.parallel import Parallel
 from traincast.simulation.recorded import decide
@@ -29,6 +29,7 @@ from traincast.workload.words import Phase
 
 ROOT = Path(__file__).parents[2]
 DENSE = ROOT / "examples" / "megatron_pp4_tp2"
+DENSE_JOB = ROOT / "examples" / "megatron_pp4_tp2_job.toml"
 EXPERTS = ROOT.parent / "shared" / "samples"
 FRAMEWORK = "megatron-core-2024"
 SLOW = {
@@ -154,21 +155,13 @@ def test_what_the_host_binds_is_the_hosts_and_says_nothing_of_kernels(tmp_path):
 
 def test_one_rank_of_a_measured_run_forecasts_all_of_it():
     """Rank 0 of the example run, which one slow GPU held up: forecast too short by a fifth, then by 3 %."""
-    job = Draft(
-        model="gpt3-13b",
-        cluster="a800",
-        fields={
-            **{"gpus": 8, "tp": 2, "pp": 4, "vpp": 1, "schedule": "1f1b", "sequence_parallel": False, "zero": 0},
-            **{"overlap_tp": False, "seq_length": 2048, "global_batch": 2, "micro_batch": 2, "framework": FRAMEWORK},
-            **{"precision": "tf32", "attention_kernel": "unfused"},
-        },
-    )
+    job = read_job_file(str(DENSE_JOB))
     measured = api.read(DENSE).measured.step_s
     (slow,) = api.simulate(DENSE, cluster="a800").stragglers
     options = StepOptions(compute_slowdown={slow["rank"]: slow["slowdown"]})
     found = calibrate_trace(sorted(DENSE.glob("*_rank0_*")), job)
     before, after = (
-        api.predict(job, cluster, options=options, allow_oom=True).iteration_time_s / measured - 1
+        api.predict(job, cluster, options=options).iteration_time_s / measured - 1
         for cluster in (found.base, found.cluster)
     )
     assert before < -0.15
@@ -264,13 +257,7 @@ def test_what_runs_and_traces_taught_stand_side_by_side(tmp_path):
 def test_the_command_writes_a_profile_that_predict_takes(tmp_path, capsys):
     for file in sorted(DENSE.glob("*_rank[05]_*")):
         shutil.copy(file, tmp_path)
-    job = tmp_path / "job.toml"
-    job.write_text(
-        '[model]\nname = "gpt3-13b"\n[parallel]\ntp = 2\npp = 4\nvpp = 1\nschedule = "1f1b"\nzero = 0\n'
-        "sequence_parallel = false\n[batch]\nseq_length = 2048\nglobal_batch = 2\nmicro_batch = 2\n"
-        '[cluster]\nname = "a800"\ngpus = 8\n[software]\nframework = "megatron-core-2024"\nprecision = "tf32"\n'
-        'attention_kernel = "unfused"\n'
-    )
+    job = DENSE_JOB
     traces, profile = sorted(map(str, tmp_path.glob("*.txt"))), tmp_path / "ours.toml"
     with pytest.raises(SystemExit) as end:
         main(["calibrate", *traces, "--job", str(job), "--out", str(profile)])
@@ -284,5 +271,5 @@ def test_the_command_writes_a_profile_that_predict_takes(tmp_path, capsys):
     assert document["schema"] == "traincast.run_calibration/1"
     assert math.isclose(document["runs"][0]["measured_s"], 0.19296, rel_tol=1e-3)
     with pytest.raises(SystemExit) as end:
-        main(["predict", str(job), "--cluster", str(profile), "--allow-oom", "--quiet"])
+        main(["predict", str(job), "--cluster", str(profile), "--quiet"])
     assert end.value.code == 0

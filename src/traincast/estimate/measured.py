@@ -75,17 +75,17 @@ def unmeasured(cluster: Cluster, job: Job, calls: Iterable[OperatorCall]) -> Ite
     if not any(known.values()):
         return
     ordered = sorted(calls, key=lambda call: (measured_class(call), operator_name(call)))
-    lacking, far = list[str](), list[str]()
+    lacking, beyond = list[str](), dict[str, None]()
     for group, members in groupby(ordered, key=measured_class):
         if group not in known:
             lacking.append(group)
             continue
         ranges = _ranges(known[group])
-        far += dict.fromkeys(operator_name(call) for call in members if not _is_near(call, ranges))
+        beyond |= dict.fromkeys(operator_name(call) for call in members if not _is_near(call, ranges))
     if lacking:
         text = f"the traces that {cluster.name} was calibrated with say nothing of {', '.join(lacking)}"
         yield Note("class-unmeasured", f"{text}; these take what is estimated without them")
-    if far:
+    if far := [*beyond]:
         more = f" and {len(far) - _SHOWN} more" if len(far) > _SHOWN else ""
         text = f"{', '.join(far[:_SHOWN])}{more}: a size is more than {FAR:g} x away from those that {cluster.name} was"
         yield Note("shape-unmeasured", f"{text} calibrated with; its factors may not hold for them")
