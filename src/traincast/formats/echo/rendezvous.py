@@ -36,6 +36,26 @@ _CLOCKS_AGREE_S = 0.001
 _Key = tuple[object, ...]
 
 
+@dataclass(slots=True)
+class _Meeting:
+    """What one rendezvous took on each of its members, by rank."""
+
+    spans: dict[int, "Span"] = field(default_factory=dict)
+    _extremes_s: tuple[float, float, float] | None = None
+
+    @property
+    def extremes_s(self) -> tuple[float, float, float]:
+        """Its shortest span, last start and first end in seconds; 0 without members."""
+        if self._extremes_s is None:
+            spans = self.spans.values()
+            self._extremes_s = (
+                min((span.duration_s for span in spans), default=0.0),
+                max((span.start_s for span in spans), default=0.0),
+                min((span.end_s for span in spans), default=0.0),
+            )
+        return self._extremes_s
+
+
 class Span(NamedTuple):
     """Start and end on the run's common clock, in seconds."""
 
@@ -65,7 +85,7 @@ class Rendezvous:
     """Whether the optimizer begins with a norm over tp x pp; False once a rank ended it before another began."""
     _keys: dict[tuple[int, int], list[_Key]] = field(init=False, default_factory=dict)
     """By rank and line: the rendezvous of the operation as a whole, and of each sub-operation."""
-    _spans: dict[_Key, dict[int, Span]] = field(init=False, default_factory=lambda: defaultdict(dict))
+    _meetings: dict[_Key, _Meeting] = field(init=False, default_factory=lambda: defaultdict(_Meeting))
     _usual: dict[_Key, list[float]] = field(init=False, default_factory=lambda: defaultdict(list))
     _transfers: dict[_Key, list[float]] = field(init=False, default_factory=lambda: defaultdict(list))
     _medians: dict[_Key, float] = field(init=False, default_factory=dict)
@@ -79,7 +99,7 @@ class Rendezvous:
             for key, each in zip(keys, (*own, *op.sub_ops), strict=True):
                 if each is not None and each.start_s is not None and each.end_s is not None:
                     offset_s = self.offset_s[rank]
-                    self._spans[key][rank] = Span(each.start_s - offset_s, each.end_s - offset_s)
+                    self._meetings[key].spans[rank] = Span(each.start_s - offset_s, each.end_s - offset_s)
         for op, rank in ops:
             for index in range(len(op.sub_ops)):
                 self._learn(op, rank, index)
@@ -101,13 +121,13 @@ class Rendezvous:
         table = None if kind is None else self.tables.get(kind)
         return rank if table is None else int(table.group_of_rank_W[rank])
 
-    def _met(self, op: TraceOp, rank: int, index: int = -1) -> dict[int, Span]:
+    def _met(self, op: TraceOp, rank: int, index: int = -1) -> _Meeting:
         keys = self._keys.get((rank, op.line))
-        return {} if keys is None else self._spans.get(keys[index + 1], {})
+        return _Meeting() if keys is None else self._meetings.get(keys[index + 1], _Meeting())
 
     def _learn(self, op: TraceOp, rank: int, index: int) -> None:
         """Learn usual transfers and GEMMs."""
-        span, call = self._met(op, rank, index).get(rank), op.sub_ops[index].call
+        span, call = self._met(op, rank, index).spans.get(rank), op.sub_ops[index].call
         if span is None:
             return
         if not call.is_async:
@@ -118,18 +138,17 @@ class Rendezvous:
 
     def _launched_last(self, op: TraceOp, rank: int, index: int) -> bool:
         met = self._met(op, rank, index)
-        skew_s = max(span.start_s for span in met.values()) - met[rank].start_s
-        return skew_s <= _LAUNCHED_LAST * met[rank].duration_s
+        skew_s = met.extremes_s[1] - met.spans[rank].start_s
+        return skew_s <= _LAUNCHED_LAST * met.spans[rank].duration_s
 
     def _ended_before_a_start(self, op: TraceOp, rank: int) -> bool:
         """Tell whether a member of a rank's group ended an operation before another one began it."""
-        met = self._met(op, rank).values()
-        first_end_s = min((span.end_s for span in met), default=0.0)
-        return max((span.start_s for span in met), default=0.0) > first_end_s + _CLOCKS_AGREE_S
+        _, last_start_s, first_end_s = self._met(op, rank).extremes_s
+        return last_start_s > first_end_s + _CLOCKS_AGREE_S
 
     def transfer_s(self, op: TraceOp, rank: int, index: int = -1) -> float:
         """Return the transfer of a synchronous collective in seconds: its shortest span."""
-        return max(0.0, min(span.duration_s for span in self._met(op, rank, index).values()))
+        return max(0.0, self._met(op, rank, index).extremes_s[0])
 
     def hidden_transfer_s(self, call: Call) -> float | None:
         """Return the usual transfer of synchronous collectives alike an asynchronous one, if the run has any."""
@@ -143,7 +162,7 @@ class Rendezvous:
 
     def own_s(self, op: TraceOp, rank: int, index: int) -> float:
         """Return a rank's own part of an asynchronous span in seconds."""
-        span, call = self._met(op, rank, index).get(rank), op.sub_ops[index].call
+        span, call = self._met(op, rank, index).spans.get(rank), op.sub_ops[index].call
         if span is None:
             return op.sub_ops[index].duration_s or 0.0
         if not self._launched_last(op, rank, index):
@@ -156,16 +175,16 @@ class Rendezvous:
         """Tell whether every member of an operation's group was traced."""
         table = self.tables[COLLECTIVES[op.op][0]]
         members = table.members_GK[table.group_of_rank_W[rank]]
-        return len(self._met(op, rank)) == int((members >= 0).sum())
+        return len(self._met(op, rank).spans) == int((members >= 0).sum())
 
     def after_last_start_s(self, op: TraceOp, rank: int) -> float:
         """Return what an operation of a group took once its last member had started it, in seconds."""
         met = self._met(op, rank)
-        return max(0.0, met[rank].end_s - max(span.start_s for span in met.values()))
+        return max(0.0, met.spans[rank].end_s - met.extremes_s[1])
 
     def wait_s(self, op: TraceOp, rank: int) -> float:
         """Return what a rank waited for others in an operation that is no message, in seconds."""
-        wait_s, span = 0.0, self._met(op, rank).get(rank)
+        wait_s, span = 0.0, self._met(op, rank).spans.get(rank)
         if span is not None and op.op != OPTIMIZER:
             wait_s = max(0.0, span.duration_s - self.transfer_s(op, rank))
         elif span is not None:

@@ -68,6 +68,10 @@ class Stages:
             tokens = theirs // original.expert_tp % original.ep != expert_rank
             return theirs % original.tp != tp_index, tokens, theirs // original.tp != replica, other
 
+        # the very rank, where it was traced: nothing has to be looked for
+        same = from_stage * original.ranks_per_stage + replica * original.tp + tp_index
+        if same in self._of_stage[from_stage] and not any(unlike(same)[:3]):
+            return from_stage, same
         return from_stage, min(self._of_stage[from_stage], key=unlike)
 
     def work(self, stage: int, source: tuple[int, int]) -> RankWork:
