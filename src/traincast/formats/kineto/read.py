@@ -136,17 +136,14 @@ class _Writer:
 
     def _host_rows(self, step: RankStep, host: Host) -> list[int]:
         name_of_event = dict(zip(step.trace.calls.event_C.tolist(), step.trace.calls.name_C.tolist(), strict=True))
-        return [
-            self.recorder.row(
-                host_op(
-                    step.trace.names[name_of_event[event]] if waits_for >= 0 else "host",
-                    Phase.STEP,
-                    0.0,
-                    launches=True,
-                )
-            )
+        names = [
+            step.trace.names[name_of_event[event]] if waits_for >= 0 else "host"
             for event, waits_for in zip(host.event_I, host.waits_for_I, strict=True)
         ]
+        row_of = {
+            name: self.recorder.row(host_op(name, Phase.STEP, 0.0, launches=True)) for name in dict.fromkeys(names)
+        }
+        return [row_of[name] for name in names]
 
     def _host_times(self, host: Host, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """Return begin and end of what the host does up to each of its instants, in seconds on the common clock."""

@@ -177,12 +177,11 @@ def _awaited(step: RankStep, lane_G: IntArray) -> list[tuple[int, int]]:
         if step.task_G[at] is Task.COMMUNICATION:
             launched.append(at)
             continue
-        ended = [
-            each for each in launched[-_MOST_OPEN:] if stop_us[each] <= start_us[at] and lane_G[each] != lane_G[at]
-        ]
-        for each in ended[-count:] if count else []:
-            launched.remove(each)
-            found.append((each, at))
+        if count:
+            recent = [each for each in launched[-_MOST_OPEN:] if lane_G[each] != lane_G[at]]
+            for each in [each for each in recent if stop_us[each] <= start_us[at]][-count:]:
+                launched.remove(each)
+                found.append((each, at))
     return found
 
 
