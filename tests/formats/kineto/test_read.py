@@ -9,6 +9,8 @@ import pytest
 from kineto_traces import AUTOGRAD, MAIN, Writer
 from support import ALONE
 from traincast import api
+from traincast.analysis.critical_path import critical_path
+from traincast.engine.graph import build_graph
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.kineto.communication import meaning, operation_of
 from traincast.formats.kineto.grammar import Communicated, Document, read_trace
@@ -16,6 +18,7 @@ from traincast.formats.kineto.step import chosen, cut, marks
 from traincast.formats.open import identify
 from traincast.job.options import LayoutOptions
 from traincast.report.files import write_directory
+from traincast.report.json import inspection_to_dict
 from traincast.workload.words import Group, Kind, Operation, Phase
 
 US = 1e-6
@@ -489,3 +492,48 @@ def test_messages_of_one_batch_meet_their_other_ends(tmp_path, batched):
     assert result.ranks[0].breakdown_s["bubble"] == pytest.approx(30 * US)
     assert result.gpu_time[0].comm_s == pytest.approx(70 * US)
     assert result.collectives[0].size_bytes == 2 << 20
+
+
+def test_a_message_to_a_rank_that_nobody_traced_has_a_price(tmp_path):
+    writer = Writer(0, None)
+    writer.work("gemm", 0, 10, 60)
+    writer.collective(5, 62, 100, name="send", target=8, ranks=[0, 8], group="5", desc="PIPELINE_MODEL_PARALLEL_GROUP")
+    path = writer.write(tmp_path / "t.json")
+    assert simulate(path).parallel["world_size"] == 9
+    (message,) = simulate(path, comm="model").collectives
+    assert (message.op, message.nodes) == ("send_recv", 2)
+    assert message.time_s > 20 * US
+
+
+def test_two_traces_are_compared_part_by_part(tmp_path):
+    folders = []
+    for name, transfer_us in (("a", 100.0), ("b", 150.0)):
+        (tmp_path / name).mkdir()
+        folders.append(write(two_ranks(transfer_us=transfer_us), tmp_path / name))
+    compared = api.compare(*folders)
+    assert compared.parts["tp"].difference_s == pytest.approx(2 * 50 * US)
+    assert compared.breakdown["exposed_tp"].difference_s == pytest.approx(50 * US)
+
+
+def test_the_critical_path_of_a_measured_step_crosses_ranks(tmp_path):
+    workload = api.read(write(two_ranks(), tmp_path))
+    program = workload.program
+    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
+    path = critical_path(graph, workload.timeline)
+    assert path.time_s_H.sum() == pytest.approx(workload.timeline.step_s)
+    named = [(program.ops.name_T[program.row_N[op]], int(program.rank_N[op])) for op in path.op_H]
+    # The late rank's first GEMM holds both up.
+    assert ("gemm", 1) in named
+    assert named.index(("gemm", 1)) < next(at for at, (name, _) in enumerate(named) if "AllReduce" in name)
+
+
+def test_an_inspection_shows_one_step_of_a_file(tmp_path):
+    two_ranks()[1].write(tmp_path / "t.json")
+    found = api.inspect(tmp_path / "t.json")
+    assert found.layout["rank"] == 1
+    assert found.counts["steps"] == 4
+    of_group = {(each.group, each.what): each for each in found.totals}
+    assert of_group["tp", "all_reduce"].time_s == pytest.approx(100 * US, abs=US)
+    assert of_group["compute", "kernel"].count == 2
+    (gpu,) = inspection_to_dict(found)["gpu_time"]
+    assert gpu["compute_s"] == pytest.approx((160 + 117) * US)

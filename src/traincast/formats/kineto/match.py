@@ -40,6 +40,7 @@ class Together:
     """What ranks did together; a number for each rendezvous, and what is alone has none."""
 
     collectives: list[list[End]] = field(default_factory=list)
+    """Each with its members; also messages whose other end nobody traced."""
     messages: list[tuple[End, End]] = field(default_factory=list)
     """Each the send and the receive."""
 
@@ -113,8 +114,12 @@ def together(found: Mapping[int, Sequence[Found]], notes: Notebook) -> Together:
             result.collectives.append([(rank, each.at) for rank, each in members])
         else:
             apart += len(members)
-    for pair, ends in sends.items():
-        result.messages += zip(ends, receives[pair], strict=False)
+    for pair in dict.fromkeys((*sends, *receives)):
+        if set(pair) <= set(found):
+            result.messages += zip(sends[pair], receives[pair], strict=False)
+        else:
+            # Nobody traced the other end.
+            result.collectives += [[end] for end in (*sends[pair], *receives[pair])]
     odd = sum(abs(len(sends[pair]) - len(receives[pair])) for pair in {*sends, *receives} if set(pair) <= set(found))
     if apart:
         text = f"{counted(apart, 'collective differs', 'collectives differ')} between the ranks that should have met"

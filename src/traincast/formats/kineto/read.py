@@ -53,6 +53,7 @@ def recorded(
     times = common_times(steps, found, together(found, notes), notes)
     groups = _groups(found)
     ranks = [*steps, *(member for group in groups.values() for member in group.members)]
+    ranks += [rank for own in found.values() for each in own for rank in (each.what.source, each.what.target) if rank]
     world = max(max(ranks) + 1, *(world_size(step.trace.document) for step in steps.values()))
     kinds = classified({key: _told(group, found) for key, group in groups.items()}, options, world, notes)
     if len(steps) == 1 < world:
