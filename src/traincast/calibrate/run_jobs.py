@@ -318,7 +318,8 @@ def model_from_columns(row: Mapping[str, str]) -> Model:
         If the model is of a kind that is not described, the shape is incomplete (the message names the
         columns), or a column is no number.
     """
-    name = (row.get("model") or "").strip()
+    # A release that some tables print with the name is none of the model's.
+    name = re.sub(r"\s*\(\d\d\.\d\d[.\d]*\)$", "", (row.get("model") or "").strip())
     for pattern, kind in _not_described().items():
         if re.search(pattern, name, re.IGNORECASE):
             raise ConfigError(f"{name} is a {kind}, which is not described", "model")

@@ -101,6 +101,8 @@ class TokenFlops(Summed):
     attention_projections: float = 0.0
     attention_core: float = 0.0
     """Queries times keys, and weights times values."""
+    scan: float = 0.0
+    """Of state-space layers: their states, over the sequence."""
     mlp: float = 0.0
     router: float = 0.0
     experts: float = 0.0
@@ -114,12 +116,17 @@ class TokenFlops(Summed):
     @property
     def forward(self) -> float:
         """All of them."""
-        return self.matrices + self.attention_core
+        return self.matrices + self.core
+
+    @property
+    def core(self) -> float:
+        """What has no parameters: attention's products and scans."""
+        return self.attention_core + self.scan
 
     @property
     def matrices(self) -> float:
-        """GEMMs with parameters, which are all but `attention_core`."""
-        names = (each.name for each in fields(self) if each.name != "attention_core")
+        """GEMMs with parameters, which are all but `core`."""
+        names = (each.name for each in fields(self) if each.name not in ("attention_core", "scan"))
         return sum((float(getattr(self, name)) for name in names), 0.0)
 
 
@@ -181,7 +188,7 @@ def model_flops_per_token(model: Model, seq_length: int, task: str = "pretrain")
     if task not in TASKS:
         raise ConfigError(f"is {task!r}; it must be one of {', '.join(TASKS)}", "task")
     flops = token_flops(model, seq_length)
-    return (2 if task == "lora" else 3) * flops.matrices + 3 * flops.attention_core
+    return (2 if task == "lora" else 3) * flops.matrices + 3 * flops.core
 
 
 def model_flops_per_step(model: Model, seq_length: int, global_batch: int, task: str = "pretrain") -> float:

@@ -21,7 +21,7 @@ from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.files import SHIPPED, read_toml, shipped_toml
 from traincast.model.hugging_face.read import read_config
 from traincast.model.model import Model
-from traincast.model.table import merged, model_from_table
+from traincast.model.table import merged, model_from_table, with_blocks
 
 
 def model_names() -> list[str]:
@@ -136,7 +136,7 @@ def _tables() -> Mapping[str, Mapping[str, Any]]:
     """Return the values of every built-in model over those of its family."""
     return MappingProxyType(
         {
-            name: merged(_without_names(family), _without_names(values))
+            name: with_blocks(merged(_without_names(family), _without_names(values)), name)
             for family in _families()
             for name, values in family["models"].items()
         }

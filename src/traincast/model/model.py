@@ -20,7 +20,7 @@ _NUMBERS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("attention", ("window", "window_layers"), 0),
     ("latent", ("q_rank", "kv_rank", "rope_head_dim", "nope_head_dim", "v_head_dim"), 1),
     ("experts", ("experts", "topk", "ffn_hidden", "period", "groups", "group_topk"), 1),
-    ("experts", ("shared_ffn_hidden", "first_dense_layers", "capacity_factor"), 0),
+    ("experts", ("shared_ffn_hidden", "latent_hidden", "first_dense_layers", "capacity_factor"), 0),
 )
 """Part of a model, its numbers, and their least value."""
 
@@ -63,6 +63,8 @@ class Attention:
     qk_norm: bool = False
     qk_norm_whole: bool = False
     """Whether the norms of queries and keys have a scale for every head (OLMo 2), not one for all heads."""
+    rotary: bool = True
+    """Whether queries and keys are rotated by their position, where positions are not learned."""
     sinks: bool = False
     """Whether every head has a learned logit that takes a part of the softmax and attends to nothing (gpt-oss)."""
 
@@ -77,6 +79,9 @@ class Experts:
     """Inner width of one expert."""
     shared_ffn_hidden: int = 0
     """Inner width of all shared experts together; 0: none."""
+    latent_hidden: int = 0
+    """Width to which tokens are projected before they are sent to routed experts, and from which back (LatentMoE,
+    Nemotron 3); 0: they are sent as they are."""
     first_dense_layers: int = 0
     """Layers at the start that have a dense MLP."""
     period: int = 1
@@ -152,6 +157,8 @@ class Model:
     blocks: tuple[tuple[str, ...], ...] = ()
     """Names of the blocks of each layer (`traincast.model.blocks.part.BLOCKS`), repeated until all layers have some;
     none: attention or latent attention, then an MLP or experts."""
+    mtp_blocks: tuple[str, ...] = ()
+    """Names of the blocks of an MTP layer; none: those of the last layer."""
     settings: tuple[tuple[str, float], ...] = ()
     """Numbers that blocks of further kinds read, by name."""
     source: str = ""

@@ -40,9 +40,11 @@ def check_blocks(model: Model) -> None:
         With the field, and what is known.
     """
     names = dict.fromkeys(name for layer in range(model.layers) for name in model.names_of(layer))
+    names |= dict.fromkeys(model.mtp_blocks)
     read = {setting for kind in _kinds(tuple(names)) for setting in kind.settings}
     for layer in range(model.layers):
         layer_blocks(model, layer)
+    mtp_blocks(model)
     unread = [name for name, _ in model.settings if name not in read]
     if unread:
         known = ", ".join(sorted(read)) or "nothing"
@@ -61,9 +63,16 @@ def last_blocks(model: Model, *, with_embedding: bool) -> Blocks:
 
 
 def mtp_layer(model: Model) -> Blocks:
-    """Return the blocks of one layer that predicts a further token: like the last layer, on the model's head."""
+    """Return the blocks of one layer that predicts a further token, with what joins it to the model, and its head."""
     projection, head = MTP_ENDS
-    return (projection, *layer_blocks(model, model.layers - 1), head)
+    return (projection, *mtp_blocks(model), head)
+
+
+def mtp_blocks(model: Model) -> Blocks:
+    """Return the blocks of an MTP layer itself: those that the model names, else those of the last layer."""
+    if model.mtp_blocks:
+        return tuple(kind.make(model, model.layers - 1) for kind in _kinds(model.mtp_blocks))
+    return layer_blocks(model, model.layers - 1)
 
 
 def layer_kinds(model: Model, layers: Iterable[int]) -> dict[Blocks, int]:

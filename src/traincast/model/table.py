@@ -21,16 +21,21 @@ _NESTED: dict[type, dict[str, type[Attention] | type[Experts] | type[Latent]]] =
     Attention: {"latent": Latent},
 }
 _ZERO_IS_ALLOWED = {
-    *("ffn_hidden", "window", "window_layers", "shared_ffn_hidden", "first_dense_layers"),
+    *("ffn_hidden", "window", "window_layers", "shared_ffn_hidden", "latent_hidden", "first_dense_layers"),
     *("learned_positions", "mtp_layers", "norms_per_layer", "other_params"),
 }
+
+_PATTERN = {"M": "mamba2", "*": "attention", "-": "mlp", "E": "experts"}
+"""Letters of a hybrid's pattern, one for each layer, which is one block: Megatron-LM,
+megatron/core/ssm/mamba_hybrid_layer_allocation.py (Symbols)."""
 
 
 def model_from_table(table: Mapping[str, Any], shown: str, notes: tuple[Note, ...] = ()) -> Model:
     """Return the model that a table describes, under the names of the fields and nested as the dataclasses are.
 
     A missing ``kv_heads`` is `heads`; a missing ``head_dim`` is the hidden size over `heads`, with latent
-    attention the width of a query head; ``experts = false`` takes away those of a base. `shown` is where it comes from.
+    attention the width of a query head; ``experts = false`` takes away those of a base. A ``pattern`` of letters stands
+    for the blocks of a hybrid's layers, a ``mtp_pattern`` for those of an MTP layer. `shown` is where it comes from.
 
     Raises
     ------
@@ -39,9 +44,9 @@ def model_from_table(table: Mapping[str, Any], shown: str, notes: tuple[Note, ..
     """
     if not isinstance(table.get("attention", {}), dict):
         raise ConfigError(f"is {quoted(table['attention'])}; it must be a table (in {shown})", "attention")
-    full = {**table, "attention": dict(table.get("attention", {}))}
+    full = {**with_blocks(table, shown), "attention": dict(table.get("attention", {}))}
     _complete(full)
-    for name, read in (("blocks", _blocks), ("settings", _settings)):
+    for name, read in (("blocks", _blocks), ("mtp_blocks", _mtp_blocks), ("settings", _settings)):
         if name in full:
             full[name] = read(full[name], shown)
     model = _build(Model, full, "", shown)
@@ -49,6 +54,23 @@ def model_from_table(table: Mapping[str, Any], shown: str, notes: tuple[Note, ..
     if model.norm not in NORMS:
         raise ConfigError(f"is {model.norm!r}; {known_names(model.norm, NORMS)} (in {shown})", "norm")
     return replace(model, notes=notes)
+
+
+def with_blocks(table: Mapping[str, Any], shown: str) -> dict[str, Any]:
+    """Return a table with the names of blocks in place of patterns, and as many layers as a pattern has letters.
+
+    Raises
+    ------
+    ConfigError
+        If a pattern has a letter that stands for nothing.
+    """
+    found = dict(table)
+    if "pattern" in found:
+        found["blocks"] = [[name] for name in _names_of(found.pop("pattern"), "pattern", shown)]
+        found.setdefault("layers", len(found["blocks"]))
+    if "mtp_pattern" in found:
+        found["mtp_blocks"] = _names_of(found.pop("mtp_pattern"), "mtp_pattern", shown)
+    return found
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,6 +89,19 @@ def _blocks(raw: Any, shown: str) -> tuple[tuple[str, ...], ...]:  # noqa: ANN40
     if not all(isinstance(each, list | tuple) and all(isinstance(name, str) for name in each) for each in lists):
         raise ConfigError(f"is {quoted(raw)}; it must be a list of names, or of such lists (in {shown})", "blocks")
     return tuple(tuple(known_name("block", name, BLOCKS.names()) for name in each) for each in lists)
+
+
+def _names_of(pattern: Any, key: str, shown: str) -> list[str]:  # noqa: ANN401
+    """Return the names of the blocks that a pattern's letters stand for."""
+    unknown = sorted(set(pattern) - set(_PATTERN)) if isinstance(pattern, str) and pattern else [pattern]
+    if unknown:
+        known = ", ".join(f"{letter} ({name})" for letter, name in _PATTERN.items())
+        raise ConfigError(f"has {quoted(unknown[0])}; a pattern is made of {known} (in {shown})", key)
+    return [_PATTERN[letter] for letter in pattern]
+
+
+def _mtp_blocks(raw: Any, shown: str) -> tuple[str, ...]:  # noqa: ANN401
+    return tuple(name for each in _blocks(raw, shown) for name in each)
 
 
 def _settings(raw: Any, shown: str) -> tuple[tuple[str, float], ...]:  # noqa: ANN401

@@ -14,7 +14,7 @@ import numpy as np
 from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job, rank_share
 from traincast.model.blocks.share import Share
-from traincast.model.structure import MTP_ENDS, Blocks, RankParts, last_blocks, layer_blocks
+from traincast.model.structure import MTP_ENDS, Blocks, RankParts, last_blocks, layer_blocks, mtp_blocks
 from traincast.schedules.plan import SchedulePlan, SlotKind
 
 
@@ -59,6 +59,10 @@ class LayerModel:
     def layer(self, index: int) -> LayerBytes:
         """Return the activations of the layer at that index."""
         return self.of_blocks(layer_blocks(self.job.model, index))
+
+    def mtp_layer(self) -> LayerBytes:
+        """Return the activations of one MTP layer, without its ends."""
+        return self.of_blocks(mtp_blocks(self.job.model))
 
     def head(self) -> dict[str, float]:
         """Return what the LM head keeps, and that of each layer for further tokens."""

@@ -127,8 +127,8 @@ def _parts(model: LayerModel, virtual_stage: int) -> dict[str, float]:
     found = [{"layer inputs": model.layer(layers[first]).input_bytes} for first in range(0, again, job.recompute_group)]
     found += [model.layer(index).saved for index in layers[again:]]
     if virtual_stage == len(job.layers_Q) - 1:
-        # An MTP layer is like the last one, and has ends of its own.
-        extra = model.layer(job.model.layers - 1)
+        # An MTP layer has ends of its own.
+        extra = model.mtp_layer()
         one = extra.input_bytes if job.recompute == "full" else sum(extra.saved.values())
         found += [model.head(), {"MTP layers": job.model.mtp_layers * one}]
     elif model.policy.stage_output_copy:

@@ -115,8 +115,8 @@ def head_norms(share: Share, query: int) -> tuple[Part, ...]:
 
 
 def rotary(share: Share, query: int, modules: tuple[str, ...] = ()) -> tuple[Part, ...]:
-    """Return the rotary embedding, where positions are not learned."""
-    if share.model.learned_positions:
+    """Return the rotary embedding, where positions are not learned, and not left to other layers."""
+    if share.model.learned_positions or not share.model.attention.rotary:
         return ()
     shape = (share.tokens, share.heads + share.kv_heads, query)
     kernel = Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype)

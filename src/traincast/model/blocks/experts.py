@@ -45,8 +45,10 @@ class MoeMlp:
         return (
             *mlp_norms(share, "layernorm"),
             self._router(share),
+            *self._latent(share, "fc1_latent_proj"),
             self._dispatch(share),
             *self._routed(share),
+            *self._latent(share, "fc2_latent_proj"),
             *self._shared(share),
             residual(share, "mlp_bda"),
         )
@@ -78,11 +80,41 @@ class MoeMlp:
             modules=("moe",),
         )
 
+    def token_width(self, share: Share) -> int:
+        """Return the width of a token as it is sent to routed experts."""
+        return self.experts.latent_hidden or share.model.hidden
+
+    def _latent(self, share: Share, name: str) -> tuple[Part, ...]:
+        """Return the projection of a rank's tokens to the width of the experts, or back, which every rank has whole.
+
+        Source: Megatron-LM, megatron/core/transformer/moe/moe_layer.py (moe_latent_size).
+        """
+        latent, hidden = self.experts.latent_hidden, share.model.hidden
+        if not latent:
+            return ()
+        own, (inputs, outputs) = (
+            self.own_tokens(share),
+            (hidden, latent) if name.startswith("fc1") else (latent, hidden),
+        )
+        gemm = Gemm(m=own, n=outputs, k=inputs, dtype=share.execution.precision)
+        saved = {"latent tokens": own * latent * share.input_bytes} if name.startswith("fc2") else {}
+        return (
+            Part(
+                name=f"mlp.{name}",
+                counts_as="latent_projections",
+                gemms=(gemm,),
+                kernels=cast(share, own * inputs),
+                saved=saved,
+                drops=dict.fromkeys(saved, ("moe",)),
+                modules=("moe",),
+            ),
+        )
+
     def _dispatch(self, share: Share) -> Part:
         """Return the permutations of the tokens, and their way to the experts and back."""
-        experts, hidden, execution = self.experts, share.model.hidden, share.execution
+        experts, width, execution = self.experts, self.token_width(share), share.execution
         own, copies = self.own_tokens(share), self.copies(share)
-        token_bytes = hidden * execution.element_bytes
+        token_bytes = width * execution.element_bytes
         size = copies * token_bytes
         if execution.deduplicated_dispatch:
             # A token crosses to each node of its experts once, not once for each of them.
@@ -96,7 +128,7 @@ class MoeMlp:
             Exchange(group="etp", operation="reduce_scatter", size_bytes=gathered),
             *exchange(share, "all_gather", share.copies_sequence),
         )
-        permute = Kernel(family="permute", shape=(own, hidden, experts.topk), dtype=execution.core_dtype, count=2)
+        permute = Kernel(family="permute", shape=(own, width, experts.topk), dtype=execution.core_dtype, count=2)
         return Part(
             name="mlp.token_dispatcher",
             counts_as="experts",
@@ -109,7 +141,7 @@ class MoeMlp:
     def _routed(self, share: Share) -> tuple[Part, ...]:
         """Return the experts of a rank, with the tokens of the busiest one; kept are those that it has room for."""
         experts, model, execution = self.experts, share.model, share.execution
-        up, hidden, dtype = up_matrices(share), model.hidden, execution.precision
+        up, hidden, dtype = up_matrices(share), self.token_width(share), execution.precision
         busiest = rounded(self.copies(share) * share.etp * execution.expert_imbalance)
         width, groups = ceil_div(experts.ffn_hidden, share.etp), ceil_div(experts.experts, share.ep)
         kept = self.own_tokens(share) * share.etp * experts.topk * self._room(share)

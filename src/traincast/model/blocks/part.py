@@ -64,7 +64,14 @@ class Kernel:
 
     @property
     def flops(self) -> Number:
-        """FLOPs of attention's two products, without what the mask removes; 0 for all else."""
+        """FLOPs of attention's two products, without what the mask removes, and of a state's scan; 0 for all else.
+
+        A scan counts 7 for each channel and width of its state, whatever a kernel computes for it: Megatron-LM,
+        megatron/training/training.py (mamba_layer_flops).
+        """
+        if self.family == "state_space":
+            tokens, heads, head_dim, state, *_ = self.shape
+            return 7.0 * self.count * tokens * heads * head_dim * state
         if self.family not in ATTENTION_FAMILIES:
             return 0.0
         batch, queries, keys, heads, _, query, value = self.shape

@@ -108,11 +108,14 @@ def _name(document: dict[str, Any], path: Path) -> str:
 
 def _refuse_undescribed(config: Config) -> None:
     """Refuse models that would be forecast as others, with the key that says so."""
+    family = known().types().get(config.word("model_type"))
+    read = family.takes if family is not None else ()
     for refused in known().refused:
-        found = next((key for key in refused.keys if config.values.get(key) not in (None, 0, False, [], {}, "")), None)
+        keys = (key for key in refused.keys if key not in read)
+        found = next((key for key in keys if config.values.get(key) not in (None, 0, False, [], {}, "")), None)
         if found is not None:
             raise _error(config, refused.why, found)
-    if _TYPES.search(config.word("model_type")):
+    if family is None and _TYPES.search(config.word("model_type")):
         raise _error(config, _HYBRID, "model_type")
     strange = sorted(set(config.words("layer_types")) - _LAYERS)
     if strange:

@@ -22,6 +22,7 @@ class Family:
     types: tuple[str, ...] = ()
     values: Table = field(default_factory=dict)
     reads: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
     window_pattern: tuple[int, int] | None = None
     tied: bool = False
     four_times: bool = False
@@ -341,3 +342,49 @@ def _llama4(config: Config, _: Family) -> Table:
     every = config.whole("no_rope_layer_interval", default=4)
     window = config.whole("attention_chunk_size")
     return {**table, "attention": {"window": window, "window_layers": every - 1, "window_period": every}}
+
+
+@_reader
+def _nemotron_h(config: Config, _: Family) -> Table:
+    """Layers of one block each, by a pattern of letters or a list of names; experts as Nemotron 3 has them."""
+    inner = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
+    names = ("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups", "mamba_kernel")
+    table: Table = {
+        "settings": {name: config.whole(key) for name, key in zip(names, inner, strict=True)},
+        "linear_bias": config.flag("mlp_bias", default=False),
+        "attention": {"qkv_bias": config.flag("attention_bias", default=False)},
+        **_layers_of("hybrid_override_pattern", "layers_block_type", config, "pattern", "blocks"),
+    }
+    if config.whole("num_nextn_predict_layers", default=0):
+        table |= {"mtp_layers": config.whole("num_nextn_predict_layers")}
+        table |= _layers_of("mtp_hybrid_override_pattern", "mtp_layers_block_type", config, "mtp_pattern", "mtp_blocks")
+    if config.whole("n_routed_experts", default=0):
+        table["experts"] = {
+            "experts": config.whole("n_routed_experts"),
+            "topk": config.whole("num_experts_per_tok"),
+            "ffn_hidden": config.whole("moe_intermediate_size"),
+            "shared_ffn_hidden": config.whole("n_shared_experts", default=0)
+            * config.whole("moe_shared_expert_intermediate_size", default=0),
+            "latent_hidden": config.whole("moe_latent_size", default=0),
+            "router_bias": True,
+            **_limited_routing(config),
+        }
+    return table
+
+
+_BLOCK_TYPES = {"mamba": "mamba2", "attention": "attention", "moe": "experts", "mlp": "mlp"}
+"""Names of ``layers_block_type``, and the block that each is."""
+
+
+def _layers_of(pattern: str, listed: str, config: Config, as_pattern: str, as_blocks: str) -> Table:
+    """Return the blocks of layers from a pattern of letters, or from a list of their names."""
+    if config.has(pattern):
+        return {as_pattern: config.word(pattern)}
+    found = config.words(listed)
+    if not found:
+        raise config.error(f"is missing, and there is no {pattern}", listed)
+    unknown = [each for each in found if each not in _BLOCK_TYPES]
+    if unknown:
+        raise config.error(f"has {unknown[0]!r}; known: {', '.join(_BLOCK_TYPES)}", listed)
+    names = [_BLOCK_TYPES[each] for each in found]
+    return {as_blocks: names if as_blocks == "mtp_blocks" else [[name] for name in names]}

@@ -232,6 +232,7 @@ def _flop_lines(model: Model, seq_length: int) -> list[_Part]:
     parts = {
         "attention projections": flops.attention_projections,
         "attention core": flops.attention_core,
+        "scan": flops.scan,
         "MLP": flops.mlp,
         "router": flops.router,
         "experts": flops.experts,

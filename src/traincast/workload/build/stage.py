@@ -10,7 +10,7 @@ from functools import cached_property
 
 from traincast.job.job import Job, rank_share
 from traincast.model.blocks.part import Elements
-from traincast.model.structure import FIRST_BLOCKS, MTP_ENDS, Blocks, RankParts, last_blocks, layer_blocks, layer_kinds
+from traincast.model.structure import FIRST_BLOCKS, MTP_ENDS, Blocks, RankParts, last_blocks, layer_kinds, mtp_blocks
 from traincast.schedules.check import plan_of
 from traincast.workload.build.emit import Emitter, Host
 from traincast.workload.build.work import Exchange, Pass, Work, work_of
@@ -29,6 +29,9 @@ kernels of a replayed graph: NVIDIA blog, Constant-time launch for straight-line
 _UNSYNCHRONISED = 0.3
 """Host time of a layer whose experts take a fixed number of tokens over that of one whose host waits for their
 counts: what is left is launching (Qwen3-30B at micro batch 1: 4.7 ms a layer with dropped tokens, 8.8 ms without)."""
+
+
+_BLOCKS_OF_A_LAYER = 2
 
 
 class StageParts:
@@ -90,7 +93,9 @@ class StageWork:
         routed = sum(count for kind, count in self.kinds.items() if any(part.expert for part in parts.of(kind)))
         waits = self.job.model.experts is not None and self.job.model.experts.capacity_factor is None
         experts_s = framework.host_expert_s * routed * (1.0 if waits else _UNSYNCHRONISED)
-        seconds = Host(framework.host_layer_s * self.layers, experts_s)
+        # A layer is attention and an MLP; hybrids have layers of one block.
+        layers = sum(count * len(kind) for kind, count in self.kinds.items()) / _BLOCKS_OF_A_LAYER
+        seconds = Host(framework.host_layer_s * layers, experts_s)
         return seconds * _GRAPH_HOST if self.job.cuda_graphs else seconds
 
     def total(self, blocks: Mapping[Blocks, int], *phases: Phase, share: float = 1.0) -> Pass:
@@ -135,8 +140,8 @@ def stages_of(job: Job, ranks_per_node: int) -> tuple[StageWork, ...]:
     for index, layers in enumerate(job.layers_Q):
         kinds = Counter(layer_kinds(model, range(begin, begin + layers)))
         if index == len(job.layers_Q) - 1 and model.mtp_layers:
-            # MTP layers follow the last one and are like it.
-            kinds[layer_blocks(model, model.layers - 1)] += model.mtp_layers
+            # MTP layers follow the last one.
+            kinds[mtp_blocks(model)] += model.mtp_layers
         stages.append(StageWork(job, index, kinds, of_rank))
         begin += layers
     return tuple(stages)

@@ -1,0 +1,109 @@
+"""The mixer of a Mamba-2 layer: a state-space model whose scan runs in chunks, as matrix products.
+
+Source: Dao and Gu 2024, arXiv 2405.21060, sections 6 and 7; Megatron-LM, megatron/core/ssm/mamba_mixer.py.
+"""
+
+from dataclasses import dataclass
+
+from traincast.model.blocks.common import adapters, around, cast, norm, residual
+from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
+from traincast.model.blocks.share import Share
+from traincast.model.model import Model
+from traincast.model.numbers import Number, ceil_div
+
+_PER_HEAD = 3
+"""Parameters of a head that no product reads: its decay, its skip, and the bias of its step (A, D, dt)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba:
+    """The mixer block of a layer.
+
+    One projection gives each head its input and its gate, each group of heads the two vectors of its state's input and
+    output (B, C), and each head its step (dt). Heads and groups are split over tp as those of attention are; context
+    parallel ranks exchange tokens for heads before the convolution and back after the scan (Megatron-LM,
+    megatron/core/ssm/mamba_context_parallel.py).
+    """
+
+    heads: int
+    head_dim: int
+    state: int
+    """Width of the state that a channel keeps."""
+    groups: int
+    """Groups of heads that share B and C."""
+    kernel: int
+    """Tokens that the convolution sees."""
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return the norm, both projections, convolution, scan, gate and residual sum."""
+        model, execution, tokens = share.model, share.execution, share.tokens
+        heads, groups = ceil_div(self.heads, share.tp), ceil_div(self.groups, share.tp)
+        inner, mixed = heads * self.head_dim, heads * self.head_dim + 2 * groups * self.state
+        width, exchanged, element = inner + mixed + heads, around(share), execution.element_bytes
+        entry = Part(
+            name="mixer.in_proj",
+            counts_as="mamba",
+            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision),),
+            kernels=cast(share, share.norm_tokens * model.hidden),
+            saved={
+                "mixer inputs": share.norm_tokens * model.hidden * share.input_bytes,
+                "mixer projections": tokens * width * element,
+            },
+            forward=exchanged.enter_forward,
+            backward=exchanged.enter_backward,
+        )
+        conv = Part(
+            name="mixer.conv1d",
+            counts_as="mamba",
+            vectors=mixed * (self.kernel + 1),
+            kernels=(_pointwise(share, mixed, "silu"),),
+            forward=_swapped(share, tokens * width * element),
+            backward=_swapped(share, tokens * width * element),
+        )
+        shape = (tokens, heads, self.head_dim, self.state, groups)
+        scan = Part(
+            name="mixer.scan",
+            counts_as="scan",
+            vectors=_PER_HEAD * heads,
+            kernels=(Kernel(family="state_space", shape=shape, dtype=execution.core_dtype),),
+            saved={"scan outputs": tokens * inner * element},
+            forward=_swapped(share, tokens * inner * element),
+            backward=_swapped(share, tokens * inner * element),
+        )
+        gate = Part(name="mixer.norm", counts_as="mamba", vectors=inner, kernels=(_pointwise(share, inner, "swiglu"),))
+        leave = Part(
+            name="mixer.out_proj",
+            counts_as="mamba",
+            gemms=(Gemm(m=tokens, n=model.hidden, k=inner, dtype=execution.precision),),
+            kernels=cast(share, tokens * inner),
+            saved={"mixer outputs": tokens * inner * share.input_bytes},
+            forward=exchanged.leave_forward,
+            backward=exchanged.leave_backward,
+        )
+        adapted = adapters(share, (entry, leave), "mixer outputs")
+        return norm(share, "input_layernorm"), entry, conv, scan, gate, leave, residual(share, "mamba_bda"), *adapted
+
+
+@block(
+    "mamba2",
+    settings=("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups", "mamba_kernel"),
+)
+def _mamba2(model: Model, _layer: int) -> Mamba:
+    return Mamba(
+        **{name: int(model.setting(f"mamba_{name}")) for name in ("heads", "head_dim", "state", "groups", "kernel")}
+    )
+
+
+def _pointwise(share: Share, width: Number, kind: str) -> Kernel:
+    """Return a kernel over every token: the convolution with its activation, or the gated norm."""
+    return Kernel(
+        family="activation",
+        shape=(share.tokens, width),
+        dtype=share.execution.core_dtype,
+        options=(("kind", kind),),
+    )
+
+
+def _swapped(share: Share, size_bytes: Number) -> tuple[Exchange, ...]:
+    """Return the exchange of tokens for heads over context parallel ranks."""
+    return (Exchange(group="cp", operation="all_to_all", size_bytes=size_bytes * (share.cp > 1)),)
