@@ -104,7 +104,7 @@ COMMANDS = {
     "collective": {"op", "--size", "--gpus", "--nodes", "--cluster", "--algorithm", "--json"},
     "operator": {
         *("family", "--batch", "--m", "--n", "--k", "--rows", "--groups", "--queries", "--seq", "--keys"),
-        *("--heads", "--kv-heads", "--qk-dim", "--head-dim", "--v-dim", "--width", "--tokens", "--elements"),
+        *("--heads", "--kv-heads", "--qk-dim", "--head-dim", "--v-dim", "--width", "--tokens", "--state", "--elements"),
         *("--hidden", "--vocabulary", "--vocab", "--experts", "--topk", "--parameters", "--dtype", "--gpu"),
         *("--direction", "--causal", "--window", "--option", "--constants", "--json"),
     },

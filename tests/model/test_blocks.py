@@ -18,7 +18,16 @@ from traincast.model.structure import FIRST_BLOCKS, RankParts, last_blocks, laye
 from traincast.schedules.check import plan_of
 from traincast.workload.build.stage import stages_of
 
-KINDS = ("llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "gemma2-9b", "qwen1.5-moe-a2.7b")
+KINDS = (
+    "llama3-70b",
+    "gpt3-175b",
+    "mixtral-8x7b",
+    "deepseek-v3",
+    "gpt-oss-20b",
+    "gemma2-9b",
+    "qwen1.5-moe-a2.7b",
+    "nemotron-3-super",
+)
 """Models that have every block and every part of it among them."""
 
 EXECUTIONS = (

@@ -498,7 +498,6 @@ def test_the_language_model_of_a_known_family_is_read_as_that_family(tmp_path, k
     ("name", "keys"),
     [
         ("Jamba", {"model_type": "jamba", "attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16}),
-        ("Nemotron-H", {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M-M*-", "ssm_state_size": 128}),
         ("Falcon-H1", {"model_type": "falcon_h1", "mamba_d_ssm": 1536}),
         ("Qwen3-Next", {"model_type": "qwen3_next", "full_attention_interval": 4, "linear_num_key_heads": 16}),
         ("Qwen3-Next by its type", {"model_type": "qwen3_next"}),

@@ -10,7 +10,16 @@ from functools import cached_property
 
 from traincast.job.job import Job, rank_share
 from traincast.model.blocks.part import Elements
-from traincast.model.structure import FIRST_BLOCKS, MTP_ENDS, Blocks, RankParts, last_blocks, layer_kinds, mtp_blocks
+from traincast.model.structure import (
+    FIRST_BLOCKS,
+    MTP_ENDS,
+    Blocks,
+    RankParts,
+    last_blocks,
+    layer_blocks,
+    layer_kinds,
+    mtp_blocks,
+)
 from traincast.schedules.check import plan_of
 from traincast.workload.build.emit import Emitter, Host
 from traincast.workload.build.work import Exchange, Pass, Work, work_of
