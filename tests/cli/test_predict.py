@@ -133,7 +133,7 @@ def test_pasted_flags_are_the_same_job_as_our_own(call):
         (("no-such-file.toml",), 1, "no-such-file.toml: cannot be read"),
         ((*SMALL, "--tp", 0), 2, "is 0; it must be a whole number from 1"),
         ((*SMALL, "--zero", 4), 2, "is 4; it must be a whole number from 0 to 3"),
-        ((*SMALL, "--schedule", "zigzag"), 2, "'zigzag' is not one of them; known: 1f1b, gpipe, interleaved"),
+        ((*SMALL, "--schedule", "zigzag"), 2, "'zigzag' is not one of them; known: 1f1b, dualpipe, dual"),
         ((*SMALL, "--expert-imbalance", 0.5), 2, "is 0.5; it must be a number from 1"),
         ((*SMALL, "--expert-imbalance", 1.5), 1, "expert_imbalance: is 1.5, but llama3-8b has no experts"),
         ((*SMALL, "--frobnicate", 1), 2, "No such option"),

@@ -37,7 +37,7 @@ def headings():
     """Return the headings of every table that is printed, as the views declare them."""
     for path in (ROOT / "src" / "traincast" / "report" / "terminal").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Column":
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "Column":
                 heading = node.args[0]
                 if isinstance(heading, ast.Constant) and heading.value.strip():
                     yield " ".join(heading.value.split())

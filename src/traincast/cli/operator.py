@@ -70,11 +70,11 @@ def command(
     """Print the cost of one operator on a GPU: time, what binds it, and why.
 
     FAMILY is gemm, grouped-gemm, attention, unfused-attention, norm, softmax, elementwise,
-    activation, rotary, accumulate, cast, copy, embedding, cross-entropy, route, permute or
-    optimizer. Example: traincast operator gemm --m 8192 --n 8192 --k 8192 --gpu h100
+    activation, rotary, accumulate, cast, copy, embedding, cross-entropy, route, permute,
+    state-space or optimizer. Example: traincast operator gemm --m 8192 --n 8192 --k 8192 --gpu h100
     """
     given = {name: size for name, size in sizes.items() if size is not None}
-    if family == "rotary" and "qk_dim" in given:
+    if "qk_dim" in given and "head_dim" in api.operator_sizes().get(family.replace("-", "_"), ()):
         given["head_dim"] = given.pop("qk_dim")
     cost = api.operator(
         family,
