@@ -58,12 +58,12 @@ def test_what_protobuf_writes_is_read():
     trace = parse("run.0.et", schema.written(metadata, nodes))
     assert (trace.version, trace.metadata) == ("0.0.4", {"pid": 4711})
     for ours, theirs in zip(trace.nodes, nodes, strict=True):
-        assert (ours.id, ours.name, ours.type) == (theirs.id, theirs.name, theirs.type)
+        assert (ours.id, ours.body.name, ours.body.type) == (theirs.id, theirs.name, theirs.type)
         assert (ours.control, ours.data) == (tuple(theirs.ctrl_deps), tuple(theirs.data_deps))
-        assert (ours.start_us, ours.duration_us) == (theirs.start_time_micros, theirs.duration_micros)
-        assert ours.inputs == theirs.inputs.values
-        assert not ours.old
-        assert ours.attributes == {each.name: schema.value_of(each) for each in theirs.attr}
+        assert (ours.start_us, ours.body.duration_us) == (theirs.start_time_micros, theirs.duration_micros)
+        assert ours.body.inputs == theirs.inputs.values
+        assert not ours.body.old
+        assert ours.body.attributes == {each.name: schema.value_of(each) for each in theirs.attr}
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +84,11 @@ def test_what_we_write_parses_with_the_official_schema_and_back(written):
         # Serialized again by the library of the schema the bytes are the same: fields in order, nothing unknown.
         assert schema.written(metadata, nodes) == data
         for ours, theirs in zip(parse(str(path), data).nodes, nodes, strict=True):
-            assert (ours.id, ours.name, ours.type, ours.data) == (
+            assert (ours.id, ours.body.name, ours.body.type, ours.data) == (
                 *(theirs.id, theirs.name, theirs.type),
                 tuple(theirs.data_deps),
             )
-            assert ours.attributes == {each.name: schema.value_of(each) for each in theirs.attr}
+            assert ours.body.attributes == {each.name: schema.value_of(each) for each in theirs.attr}
 
 
 def test_attributes_have_the_types_that_the_feeders_read(written):

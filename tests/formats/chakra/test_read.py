@@ -184,12 +184,12 @@ def test_unknown_fields_are_passed_over(tmp_path):
 
 def test_the_older_schema_counts_its_collectives_otherwise():
     trace = parse("resnet.0.et", (SAMPLES / "schema_0_0_3" / "resnet.0.et").read_bytes())
-    assert trace.old
+    assert all(each.body.old for each in trace.nodes)
     assert trace.version == "1.0.1"
-    names = [each.collective.name for each in trace.nodes if each.is_collective]
+    names = [each.body.collective.name for each in trace.nodes if each.body.is_collective]
     assert names == ["ALL_TO_ALL", "ALL_REDUCE"]
-    assert [each.duration_s for each in trace.nodes] == pytest.approx([1100e-6, 0, 2200e-6, 0, 10e-6])
-    assert trace.nodes[1].attributes["involved_dim"] == [1, 1]
+    assert [each.body.duration_s for each in trace.nodes] == pytest.approx([1100e-6, 0, 2200e-6, 0, 10e-6])
+    assert trace.nodes[1].body.attributes["involved_dim"] == [1, 1]
     assert (trace.nodes[4].control, trace.nodes[4].data) == ((3, 2), ())
 
 

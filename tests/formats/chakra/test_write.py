@@ -61,8 +61,10 @@ def test_what_was_read_back_is_written_with_the_same_meaning(sources, tmp_path):
     traincast.convert(tmp_path / "one", tmp_path / "two", "chakra", options=make_options(cluster="h100"))
     for path in sorted((tmp_path / "one").glob("*.et")):
         first, again = load(path), load(tmp_path / "two" / path.name)
-        assert [each.name for each in first.nodes] == [each.name for each in again.nodes]
-        assert [each.duration_s for each in first.nodes] == pytest.approx([each.duration_s for each in again.nodes])
+        assert [each.body.name for each in first.nodes] == [each.body.name for each in again.nodes]
+        assert [each.body.duration_s for each in first.nodes] == pytest.approx(
+            [each.body.duration_s for each in again.nodes]
+        )
     one, two = (traincast.simulate(tmp_path / each, cluster="h100") for each in ("one", "two"))
     assert two.iteration_time_s == pytest.approx(one.iteration_time_s, rel=1e-9)
 
@@ -76,17 +78,18 @@ def test_every_node_is_one_that_simulators_finish(sources, tmp_path):
     for rank in range(16):
         known = set()
         for node in load(tmp_path / f"mixtral.{rank}.et").nodes:
-            assert node.type in (NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL)
+            body = node.body
+            assert body.type in (NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL)
             # Dependencies point back, so that every order of the file can run.
             assert set(node.data) <= known and not node.control
             known.add(node.id)
-            if node.is_collective:
-                assert rank in groups[node.text("pg_name")]
-                assert node.text("pg_name") != "0"
-            elif node.is_message:
-                key = (node.number("comm_src"), node.number("comm_dst"), node.number("comm_tag"))
-                (sent if node.type == NodeType.COMM_SEND else received).append(key)
-                assert rank == key[0 if node.type == NodeType.COMM_SEND else 1]
+            if body.is_collective:
+                assert rank in groups[body.text("pg_name")]
+                assert body.text("pg_name") != "0"
+            elif body.is_message:
+                key = (body.number("comm_src"), body.number("comm_dst"), body.number("comm_tag"))
+                (sent if body.type == NodeType.COMM_SEND else received).append(key)
+                assert rank == key[0 if body.type == NodeType.COMM_SEND else 1]
     assert len(set(sent)) == len(sent) > 0
     assert sorted(sent) == sorted(received)
 
@@ -94,7 +97,7 @@ def test_every_node_is_one_that_simulators_finish(sources, tmp_path):
 def test_whole_microseconds_add_up(sources, tmp_path):
     traincast.convert(sources["job"], tmp_path, "chakra", force=True)
     for path in tmp_path.glob("*.et"):
-        nodes = [each for each in load(path).nodes if each.is_computation]
+        nodes = [each.body for each in load(path).nodes if each.body.is_computation]
         exact_us = sum(1e6 * each.duration_s for each in nodes)
         assert sum(each.duration_us for each in nodes) == pytest.approx(exact_us, abs=1.0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from traincast.errors import FormatError
 from traincast.files import read_head, unpacked_head
-from traincast.formats.chakra.grammar import Trace, load
+from traincast.formats.chakra.grammar import Bodies, Trace, load
 from traincast.formats.chakra.groups import Groups, groups_of, looks_like_groups
 
 _NAME = re.compile(r"(?P<prefix>.*?)\.?(?P<rank>\d+)\.et(?:\.gz)?")
@@ -59,5 +59,6 @@ def only_run(paths: Sequence[Path]) -> Run:
     if len(prefixes) > 1:
         one, other = list(prefixes.values())[:2]
         raise FormatError(f"the file is of another run than {one}: their names begin differently", str(other))
-    traces = {rank: load(by_rank[rank]) for rank in sorted(by_rank)}
+    known: Bodies = {}
+    traces = {rank: load(by_rank[rank], known) for rank in sorted(by_rank)}
     return Run(traces, groups_of(traces.values(), of_groups), named=True)

@@ -22,7 +22,8 @@ before October 2023 (0.0.3).
 """
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -72,24 +73,22 @@ _OLD_COLLECTIVES = (
 )
 
 
-class Node(NamedTuple):
-    """One node; texts of tensors are left out but for the values of the inputs."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """What a node says but for its id and dependencies; nodes of the same bytes share it.
 
-    id: int
+    Texts of tensors are left out but for the values of the inputs.
+    """
+
     name: str
     type: int
-    control: tuple[int, ...]
-    data: tuple[int, ...]
-    start_us: int
     duration_us: int
     """0 where none is said."""
     attributes: Mapping[str, Attribute]
     inputs: str
-    """Values of the input tensors; of process groups their members."""
+    """Values of the input tensors, of process groups their members; not kept of schema 0.0.3."""
     old: bool
     """Whether it is of schema 0.0.3."""
-    byte: int
-    """Where it begins in the unpacked file."""
 
     def number(self, name: str) -> int | None:
         """Return an attribute that is an integer of any kind; None where it is not there."""
@@ -139,6 +138,26 @@ class Node(NamedTuple):
         return 1e-9 * exact if isinstance(exact, float) else 1e-6 * (self.duration_us or self.number("runtime") or 0)
 
 
+class Node(NamedTuple):
+    """One node."""
+
+    id: int
+    body: Body
+    control: tuple[int, ...]
+    data: tuple[int, ...]
+    start_us: int
+    byte: int
+    """Where it begins in the unpacked file."""
+
+    def __str__(self) -> str:
+        """Return what it is and where, as the subject of a sentence."""
+        return f"node {self.id} ({self.body.name[:60]!r}), at byte {self.byte},"
+
+
+Bodies = dict[tuple[object, ...], Body]
+"""Bodies by their bytes, for all files of a run."""
+
+
 @dataclass(slots=True)
 class Trace:
     """One file."""
@@ -149,46 +168,46 @@ class Trace:
     metadata: dict[str, Attribute] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
 
-    @property
-    def old(self) -> bool:
-        """Whether it is of schema 0.0.3 or older."""
-        return any(node.old for node in self.nodes)
+    def distinct(self) -> dict[Body, tuple[Node, int]]:
+        """Return the first node of each body, and how many there are."""
+        first: dict[Body, Node] = {}
+        for node in self.nodes:
+            first.setdefault(node.body, node)
+        count = Counter(node.body for node in self.nodes)
+        return {body: (node, count[body]) for body, node in first.items()}
 
 
-def load(path: Path) -> Trace:
+def load(path: Path, known: Bodies | None = None) -> Trace:
     """Read a trace, perhaps packed with gzip (errors as `parse`)."""
-    return parse(str(path), unpacked(read_bytes(path), str(path)))
+    return parse(str(path), unpacked(read_bytes(path), str(path)), known)
 
 
-def parse(path: str, data: bytes) -> Trace:
-    """Return what the bytes of a file say.
+def parse(path: str, data: bytes, known: Bodies | None = None) -> Trace:
+    """Return what the bytes of a file say; `known` are bodies that were read before.
 
     Raises
     ------
     FormatError
         If they are no trace, with the byte and, where it is known, the node.
     """
-    trace, at, place = Trace(path), 0, "the metadata"
-    known: dict[bytes, tuple[str, Attribute]] = {}
+    trace, at, bodies, count = Trace(path), 0, {} if known is None else known, len(data)
+    nodes = trace.nodes
     try:
-        while at < len(data):
+        while at < count:
             begin = at
-            size, at = read_varint(data, at, len(data))
-            if size > len(data) - at:
-                raise DamagedError(f"a message of {size} bytes begins, and {len(data) - at} are left", begin)
+            size, at = read_varint(data, at, count)
+            if size > count - at:
+                raise DamagedError(f"a message of {size} bytes begins, and {count - at} are left", begin)
             if not size and begin:
                 raise DamagedError("a message is empty, which ends the file for other readers", begin)
-            if begin == 0 and _read_metadata(trace, data, at, at + size):
-                place = "the first node"
-            else:
-                node = _node(data, at, at + size, begin, known)
-                place = f"the node after {node.id} ({node.name[:40]!r})"
-                trace.nodes.append(node)
+            if begin or not _read_metadata(trace, data, at, at + size):
+                nodes.append(_node(data, at, at + size, begin, bodies))
             at += size
     except DamagedError as error:
+        place = f"the node after {nodes[-1].id} ({nodes[-1].body.name[:40]!r})" if nodes else "the first node"
         raise FormatError(f"{place} cannot be read: {error.what}, at byte {error.at}", path) from None
-    if not trace.nodes:
-        raise FormatError(f"holds no node: it ends at byte {len(data)}", path)
+    if not nodes:
+        raise FormatError(f"holds no node: it ends at byte {count}", path)
     return trace
 
 
@@ -215,60 +234,79 @@ def _read_metadata(trace: Trace, data: bytes, at: int, end: int) -> bool:
     return True
 
 
-def _node(data: bytes, at: int, end: int, begin: int, known: dict[bytes, tuple[str, Attribute]]) -> Node:
-    numbers: dict[int, list[int]] = {}
+def _node(data: bytes, at: int, end: int, begin: int, known: Bodies) -> Node:
+    number, start_us, parents, head = _parts(fields(data, at, end, _ATTRIBUTES))
+    key = tuple(head)
+    body = known.get(key)
+    if body is None:
+        rest = [value for number, value in head if number == 0 and isinstance(value, bytes)]
+        if any(number in _OWN for each in rest for number, _, _ in fields(each, 0, len(each))):
+            # Fields in an order that no writer uses.
+            number, start_us, parents, head = _parts(fields(data, at, end))
+            body = _body(head, begin)
+        else:
+            body = known[key] = _body(head, begin)
+    control: list[int] = []
+    found: list[int] = []
+    for number_of, value in parents:
+        if number_of == 5 and body.old:
+            continue
+        try:
+            (control if number_of == 4 else found).extend(uints(value))
+        except DamagedError as error:
+            raise DamagedError(f"dependencies: {error.what}", begin) from None
+    return Node(number, body, tuple(control), tuple(found), start_us, begin)
+
+
+_ATTRIBUTES = (10 << 3 | Wire.LENGTH, 11 << 3 | Wire.LENGTH)
+"""Keys of attributes in the two dialects; they are the last fields of a node."""
+_OWN = (1, 4, 5, 6)
+"""Fields that are no part of a body: the id, dependencies and the start."""
+
+
+def _parts(
+    found: Iterator[tuple[int, int, Value]],
+) -> tuple[int, int, list[tuple[int, Value]], list[tuple[int, Value]]]:
+    """Return id, start, dependencies and the other fields of a node."""
+    number = start_us = 0
+    parents: list[tuple[int, Value]] = []
+    head: list[tuple[int, Value]] = []
+    for key, _, value in found:
+        if key == 1 and isinstance(value, int):
+            number = value
+        elif key in (4, 5):
+            parents.append((key, value))
+        elif key == 6 and isinstance(value, int):
+            start_us = value
+        else:
+            head.append((key, value))
+    return number, start_us, parents, head
+
+
+def _body(head: Sequence[tuple[int, Value]], begin: int) -> Body:
+    """Return a body from its fields; number 0 holds fields that were not taken apart."""
+    numbers: dict[int, int] = {}
     texts: dict[int, list[bytes]] = {}
-    for key, wire, value in fields(data, at, end):
-        if isinstance(value, int):
-            numbers.setdefault(key, []).append(value)
-        elif wire == Wire.LENGTH:
-            texts.setdefault(key, []).append(value)
-    number, kind, start_us, duration_us = (numbers.get(key, (0,))[-1] for key in (1, 3, 6, 7))
+    for key, value in head:
+        inner = [(key, value)]
+        if key == 0 and isinstance(value, bytes):
+            inner = [(number, each) for number, _, each in fields(value, 0, len(value))]
+        for number, each in inner:
+            if isinstance(each, int):
+                numbers[number] = each
+            else:
+                texts.setdefault(number, []).append(each)
+    kind, name = numbers.get(3, 0), texts.get(2, [b""])[-1]
     old = 11 in texts and kind < NodeType.STORAGE
-    read, attributes = (_old_attribute, texts[11]) if old else (_attribute, texts.get(10, ()))
-    values = texts.get(5 if old else 8, (b"",))[-1]
-    name = texts.get(2, (b"",))[-1]
+    read, attributes = (_old_attribute, texts[11]) if old else (_attribute, texts.get(10, []))
     if len(name) > _MOST_NAME:
         raise DamagedError(f"a name has {len(name)} bytes", begin)
-    return Node(
-        id=number,
-        name=name.decode(errors="replace"),
-        type=kind,
-        control=_numbers(numbers, texts, 4, begin),
-        data=() if old else _numbers(numbers, texts, 5, begin),
-        start_us=start_us,
-        duration_us=duration_us,
-        attributes=dict(_kept(each, known, read, begin) for each in attributes),
-        inputs=values.decode(errors="replace") if old else _inputs(values, begin),
-        old=old,
-        byte=begin,
-    )
-
-
-def _numbers(
-    single: Mapping[int, Sequence[int]], packed: Mapping[int, Sequence[bytes]], key: int, begin: int
-) -> tuple[int, ...]:
-    """Return the numbers of a repeated field, written one by one, packed, or both."""
     try:
-        return (*single.get(key, ()), *(number for each in packed.get(key, ()) for number in uints(each)))
+        said = dict(map(read, attributes))
     except DamagedError as error:
-        raise DamagedError(f"dependencies: {error.what}", begin) from None
-
-
-def _kept(
-    value: bytes,
-    known: dict[bytes, tuple[str, Attribute]],
-    read: Callable[[bytes], tuple[str, Attribute]],
-    begin: int,
-) -> tuple[str, Attribute]:
-    """Read an attribute; one of the same bytes was perhaps read before."""
-    found = known.get(value)
-    if found is None:
-        try:
-            found = known[value] = read(value)
-        except DamagedError as error:
-            raise DamagedError(f"an attribute: {error.what}", begin) from None
-    return found
+        raise DamagedError(f"an attribute: {error.what}", begin) from None
+    inputs = "" if old else _inputs(texts.get(8, [b""])[-1], begin)
+    return Body(name.decode(errors="replace"), kind, numbers.get(7, 0), said, inputs, old)
 
 
 def _inputs(value: bytes, begin: int) -> str:

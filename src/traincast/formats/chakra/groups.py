@@ -89,7 +89,7 @@ def groups_of(traces: Iterable[Trace], files: Iterable[Path]) -> Groups:
             groups.add(name, ranks)
     for trace in traces:
         for node in trace.nodes:
-            if node.type == NodeType.METADATA and node.inputs:
+            if node.body.type == NodeType.METADATA and node.body.inputs:
                 _add_process_groups(groups, node, trace.path)
         said = trace.metadata.get(DESCRIPTIONS)
         if isinstance(said, str):
@@ -108,11 +108,12 @@ def _object(text: str) -> Mapping[str, object]:
 
 def _add_process_groups(groups: Groups, node: Node, shown: str) -> None:
     """Take the process groups of a METADATA node; one that holds none is left alone."""
-    begin, end = node.inputs.find("[{"), node.inputs.rfind("}]")
+    inputs = node.body.inputs
+    begin, end = inputs.find("[{"), inputs.rfind("}]")
     if begin < 0 or end < begin:
         return
     try:
-        entries = json.loads(node.inputs[begin : end + 2])
+        entries = json.loads(inputs[begin : end + 2])
     except (ValueError, RecursionError):
         return
     for entry in entries:

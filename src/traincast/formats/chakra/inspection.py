@@ -42,27 +42,34 @@ def inspect_file(path: Path) -> Inspection:
             counts={"groups": len(groups), "ranks": len(ranks)},
         )
     trace = load(path)
-    kinds = Counter(node.type for node in trace.nodes)
+    kinds = Counter(node.body.type for node in trace.nodes)
+    distinct = trace.distinct()
     names = {each.value: each.name.lower() for each in NodeType}
-    unknown = [node for node in trace.nodes if node.type not in names]
+    unknown = [node for node in trace.nodes if node.body.type not in names]
     found, descriptions = [], groups_of([trace], ()).descriptions
-    for node in trace.nodes:
-        time_s = node.duration_s if node.has_duration else None
+    for node, (_, count) in distinct.items():
+        time_s = count * node.duration_s if node.has_duration else None
         size = max(node.number("comm_size") or 0, 0)
         if node.is_collective:
             kind = group_named(descriptions.get(node.text("pg_name"), "")) or Group.WORLD
             what = node.collective.name.lower() if node.collective is not None else "barrier"
-            found.append(Counted(kind, what, 1, size, time_s))
+            found.append(Counted(kind, what, count, count * size, time_s))
         elif node.is_message:
-            found.append(Counted(Group.PP, Operation.SEND_RECV, 1, size, time_s))
+            found.append(Counted(Group.PP, Operation.SEND_RECV, count, count * size, time_s))
         elif node.type == NodeType.COMP:
-            found.append(Counted(Group.NONE, "computation" if node.is_computation else "host", time_s=node.duration_s))
+            what = "computation" if node.is_computation else "host"
+            found.append(Counted(Group.NONE, what, count, time_s=count * node.duration_s))
     oddities = [
-        Note("unknown-node", f"node {node.id} is of the unknown type {node.type}", f"{path}:{1 + number}")
-        for number, node in enumerate(unknown[:1])
+        Note(
+            "unknown-node",
+            f"node {node.id} is of the unknown type {node.body.type}",
+            f"{path}:{1 + trace.nodes.index(node)}",
+        )
+        for node in unknown[:1]
     ]
+    old = "0.0.3" if any(body.old for body in distinct) else "not said"
     return Inspection(
-        generation=f"Chakra execution trace, schema {trace.version or ('0.0.3' if trace.old else 'not said')}",
+        generation=f"Chakra execution trace, schema {trace.version or old}",
         confidence=0.95,
         evidence=(f"{len(trace.nodes)} nodes after their lengths, to the last byte",),
         counts={"nodes": len(trace.nodes), **{names.get(kind, f"type_{kind}"): n for kind, n in sorted(kinds.items())}},

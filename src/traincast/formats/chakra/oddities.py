@@ -4,10 +4,11 @@ Sources: mlcommons/chakra, src/converter/text_converter.py; ASTRA-sim, issues 17
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from traincast.diagnostics import Notebook
-from traincast.formats.chakra.grammar import PIECES, Node, Trace
+from traincast.formats.chakra.grammar import PIECES, Body, Trace
 from traincast.units import counted
 
 _OF_TEXT_CONVERTER = re.compile(r"COMP_NODE_.*_(?:FWD|BWD|BWD_IG|BWD_WG|IG|WG)[^_]*", re.IGNORECASE)
@@ -18,31 +19,38 @@ _LONG_S = 600.0
 
 def say_what_is_odd(traces: Sequence[Trace], notes: Notebook) -> None:
     """Note what the nodes of a run show of these traps."""
-    nodes = [node for trace in traces for node in trace.nodes]
-    _say_of_units(traces, nodes, notes)
+    distinct = [trace.distinct() for trace in traces]
+    nodes: Counter[Body] = Counter()
+    for each in distinct:
+        nodes.update({body: count for body, (_, count) in each.items()})
+    _say_of_units(distinct, nodes, notes)
     if not any("is_cpu_op" in node.attributes for node in nodes):
         text = "no node says is_cpu_op; all are taken as work of the GPU (versions of ASTRA-sim disagree)"
         notes.warn("no-is-cpu-op", text, None)
-    lacking = sum(node.is_message and node.peer is None for node in nodes)
+    lacking = sum(count for node, count in nodes.items() if node.is_message and node.peer is None)
     if lacking:
         messages = counted(lacking, "message does", "messages do")
         text = f"{messages} not say the rank at the other end; nobody is waited for there"
         notes.warn("message-without-peer", text, None)
-    dims = sum(isinstance(value := node.attributes.get("involved_dim"), list) and not all(value) for node in nodes)
+    dims = sum(
+        count
+        for node, count in nodes.items()
+        if isinstance(value := node.attributes.get("involved_dim"), list) and not all(value)
+    )
     if dims:
         text = (
             f"{counted(dims, 'collective runs', 'collectives run')} over some dimensions of a network that is not in "
             "the file (involved_dim); taken as over their whole group"
         )
         notes.warn("involved-dim", text, None)
-    zero = sum(node.is_computation and not node.has_duration for node in nodes)
+    zero = sum(count for node, count in nodes.items() if node.is_computation and not node.has_duration)
     if zero:
         text = f"{counted(zero, 'computation has', 'computations have')} no duration; taken as 0 s"
         notes.assume("duration-zero", text, None)
 
 
-def _say_of_units(traces: Sequence[Trace], nodes: Sequence[Node], notes: Notebook) -> None:
-    gathers = sum(node.is_collective and node.collective in PIECES for node in nodes)
+def _say_of_units(distinct: Sequence[Mapping[Body, tuple[object, int]]], nodes: Counter[Body], notes: Notebook) -> None:
+    gathers = sum(count for node, count in nodes.items() if node.is_collective and node.collective in PIECES)
     if gathers:
         text = "comm_size is what one rank puts in, as in ASTRA-sim and PyTorch; taken times the ranks of the group"
         notes.assume(
@@ -54,7 +62,9 @@ def _say_of_units(traces: Sequence[Trace], nodes: Sequence[Node], notes: Noteboo
             "computation is then 1,000 times too long against communication"
         )
         notes.warn("cycles-as-microseconds", text, None)
-    longest_s = max(sum(node.duration_s for node in trace.nodes if node.is_computation) for trace in traces)
+    longest_s = max(
+        sum(count * body.duration_s for body, (_, count) in each.items() if body.is_computation) for each in distinct
+    )
     if longest_s > _LONG_S:
         text = f"a rank computes for {longest_s:,.0f} s; durations are microseconds, are these nanoseconds or cycles?"
         notes.warn("duration-unit", text, None)

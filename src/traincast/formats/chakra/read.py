@@ -19,11 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
 from traincast.files import input_of
 from traincast.formats.chakra.files import Run, only_run
-from traincast.formats.chakra.grammar import BARRIER, PHASE, PIECES, Node, NodeType, Trace
+from traincast.formats.chakra.grammar import BARRIER, PHASE, PIECES, Body, Node, NodeType, Trace
 from traincast.formats.chakra.groups import DEFAULT, DEGREES
 from traincast.formats.chakra.oddities import say_what_is_odd
 from traincast.job.options import LayoutOptions
@@ -78,9 +80,9 @@ def _world(run: Run) -> int:
     for trace in run.traces.values():
         said = trace.metadata.get("world_size")
         highest = max(highest, said - 1) if isinstance(said, int) else highest
-        for node in trace.nodes:
-            if node.is_message:
-                highest = max(highest, node.number("comm_dst") or 0, node.number("comm_src") or 0)
+        for body in trace.distinct():
+            if body.is_message:
+                highest = max(highest, body.number("comm_dst") or 0, body.number("comm_src") or 0)
     if highest >= 2**20:
         raise FormatError(
             f"the file speaks of rank {highest}, beyond any machine", next(iter(run.traces.values())).path
@@ -88,17 +90,17 @@ def _world(run: Run) -> int:
     return highest + 1
 
 
-def _pair(rank: int, node: Node) -> str | None:
+def _pair(rank: int, body: Body) -> str | None:
     """Return a name for the pair of a message, None where its other end is not said."""
-    peer = node.peer
+    peer = body.peer
     if peer is None:
         return None
-    return f"{rank}>{peer}" if node.type == NodeType.COMM_SEND else f"{peer}>{rank}"
+    return f"{rank}>{peer}" if body.type == NodeType.COMM_SEND else f"{peer}>{rank}"
 
 
-def _group(node: Node) -> str:
+def _group(body: Body) -> str:
     """Return the name of a collective's group; ASTRA-sim takes none and ``0`` as all ranks."""
-    name = node.text("pg_name") or DEFAULT
+    name = body.text("pg_name") or DEFAULT
     return str(int(name)) if name.isdecimal() else name
 
 
@@ -106,17 +108,17 @@ def _told(run: Run, world: int) -> dict[str, Told]:
     """Return what is said of every group that is used."""
     found: dict[str, Told] = {}
     for rank, trace in run.traces.items():
-        for node in trace.nodes:
-            if node.is_message:
-                pair = _pair(rank, node)
+        for body, (node, _) in trace.distinct().items():
+            if body.is_message:
+                pair = _pair(rank, body)
                 if pair is not None and pair not in found:
                     ends = tuple(int(each) for each in pair.split(">"))
                     if ends[0] == ends[1]:
-                        raise FormatError(f"{_shown(node)} is a message of rank {rank} to itself", trace.path)
+                        raise FormatError(f"{node} is a message of rank {rank} to itself", trace.path)
                     found[pair] = Told(ends, messages=True)
-            elif node.is_collective:
-                name = _group(node)
-                exchanges = node.collective is Operation.ALL_TO_ALL
+            elif body.is_collective:
+                name = _group(body)
+                exchanges = body.collective is Operation.ALL_TO_ALL
                 if name not in found or (exchanges and not found[name].exchanges):
                     found[name] = _told_group(run, name, world, exchanges, node, trace.path)
     return found
@@ -126,15 +128,11 @@ def _told_group(run: Run, name: str, world: int, exchanges: bool, node: Node, pa
     members = run.groups.members.get(name)
     if members is None and name != DEFAULT:
         raise FormatError(
-            f"{_shown(node)} is over the group {name!r}, whose ranks are not said; give the run's comm-group file too",
+            f"{node} is over the group {name!r}, whose ranks are not said; give the run's comm-group file too",
             path,
         )
     description = run.groups.descriptions.get(name, "world" if name == DEFAULT else "")
     return Told(members or tuple(range(world)), description, exchanges)
-
-
-def _shown(node: Node) -> str:
-    return f"node {node.id} ({node.name[:60]!r}), at byte {node.byte},"
 
 
 @dataclass(slots=True)
@@ -148,6 +146,10 @@ class _Rank:
     told: dict[str, Told]
     file: int
     queues: dict[tuple[str, object], int] = field(default_factory=dict)
+    known: dict[Body, int] = field(default_factory=dict)
+    """Bodies, and which of `columns` is theirs."""
+    columns: list[tuple[int, int, int, int, float]] = field(default_factory=list)
+    """Row, group, queue, key and duration."""
 
     def record(self) -> RankRecord:
         nodes, parents = self.trace.nodes, self._parents()
@@ -165,7 +167,8 @@ class _Rank:
             raise FormatError("the file has nodes whose data dependencies form a circle", self.trace.path)
         place = {at: position for position, at in enumerate(order)}
         edges = [(place[parent], place[at]) for at in order for parent in parents[at]]
-        row, group, queue, key, duration = zip(*(self._columns(nodes[at]) for at in order), strict=True)
+        which = np.fromiter((self._which(nodes[at]) for at in order), np.int64, count=len(order))
+        row, group, queue, key, duration = (np.array(column)[which] for column in zip(*self.columns, strict=True))
         return RankRecord(
             rank=self.rank,
             row_L=row,
@@ -186,83 +189,92 @@ class _Rank:
         for at, node in enumerate(nodes):
             if position.setdefault(node.id, at) != at:
                 first = nodes[position[node.id]]
-                raise FormatError(f"{_shown(node)} has the id of the node at byte {first.byte}", self.trace.path)
+                raise FormatError(f"{node} has the id of the node at byte {first.byte}", self.trace.path)
         for node in nodes:
             lost = next((parent for parent in node.data if parent not in position), None)
             if lost is not None:
-                raise FormatError(f"{_shown(node)} depends on node {lost}, which is not in the file", self.trace.path)
+                raise FormatError(f"{node} depends on node {lost}, which is not in the file", self.trace.path)
             said = (*node.data, *node.control) if control else node.data
             found.append({position[parent] for parent in said if parent in position})
         return found
 
+    def _which(self, node: Node) -> int:
+        """Return which columns are those of a node."""
+        found = self.known.get(node.body)
+        if found is None:
+            found = self.known[node.body] = len(self.columns)
+            self.columns.append(self._columns(node))
+        return found
+
     def _columns(self, node: Node) -> tuple[int, int, int, int, float]:
         """Return row, group, queue, key and duration of a node."""
-        duration_s, known = node.duration_s, node.has_duration
+        body = node.body
+        duration_s, known = body.duration_s, body.has_duration
         if not (math.isfinite(duration_s) and duration_s >= 0):
-            raise FormatError(f"{_shown(node)} takes {duration_s:g} s", self.trace.path)
-        if node.is_message:
+            raise FormatError(f"{node} takes {duration_s:g} s", self.trace.path)
+        if body.is_message:
             return self._message(node, duration_s if known else math.nan)
-        if node.is_collective:
+        if body.is_collective:
             return self._collective(node, duration_s if known else math.nan)
-        on_host = bool(node.number("is_cpu_op")) or node.type not in (
+        on_host = bool(body.number("is_cpu_op")) or body.type not in (
             NodeType.COMP,
             NodeType.MEM_LOAD,
             NodeType.MEM_STORE,
         )
         if on_host:
-            op = replace(host_op(node.name, _phase(node), 0.0), stream=Stream.HOST)
-            queue = ("host", node.number("tid") or 0) if duration_s else None
+            op = replace(host_op(body.name, _phase(body), 0.0), stream=Stream.HOST)
+            queue = ("host", body.number("tid") or 0) if duration_s else None
             return self.recorder.row(op), -1, self._queue(queue), -1, duration_s
-        calls = None if known else _calls(node)
-        op = replace(compute_op(node.name, _phase(node)), calls=calls)
-        engine = "gpu" if node.type == NodeType.COMP else "memory"
-        stream = node.number("stream")
-        queue = (engine, node.number("tid") or 0 if stream is None else stream)
+        calls = None if known else _calls(body)
+        op = replace(compute_op(body.name, _phase(body)), calls=calls)
+        engine = "gpu" if body.type == NodeType.COMP else "memory"
+        stream = body.number("stream")
+        queue = (engine, body.number("tid") or 0 if stream is None else stream)
         return self.recorder.row(op), -1, self._queue(queue), -1, math.nan if calls else duration_s
 
     def _queue(self, name: tuple[str, object] | None) -> int:
         return -1 if name is None else self.queues.setdefault(name, len(self.queues))
 
     def _collective(self, node: Node, duration_s: float) -> tuple[int, int, int, int, float]:
-        name = _group(node)
+        body = node.body
+        name = _group(body)
         members, kind = self.told[name].members, self.kind_of[name]
         if self.rank not in members:
-            raise FormatError(
-                f"{_shown(node)} is over the group {name!r}, which rank {self.rank} is not in", self.trace.path
-            )
-        operation, size = node.collective, node.number("comm_size")
+            raise FormatError(f"{node} is over the group {name!r}, which rank {self.rank} is not in", self.trace.path)
+        operation, size = body.collective, body.number("comm_size")
         if operation is None:
-            number = node.number("comm_type")
-            if node.old or number != BARRIER:
-                raise FormatError(f"{_shown(node)} is a collective of the unknown type {number}", self.trace.path)
+            number = body.number("comm_type")
+            if body.old or number != BARRIER:
+                raise FormatError(f"{node} is a collective of the unknown type {number}", self.trace.path)
             operation, size = Operation.ALL_REDUCE, 1
         if size is not None and not 0 <= size < 2**62 // len(members):
-            raise FormatError(f"{_shown(node)} has a comm_size of {size} bytes", self.trace.path)
+            raise FormatError(f"{node} has a comm_size of {size} bytes", self.trace.path)
         if size is None and math.isnan(duration_s):
-            raise FormatError(f"{_shown(node)} has neither comm_size nor a duration", self.trace.path)
+            raise FormatError(f"{node} has neither comm_size nor a duration", self.trace.path)
         if size is not None and operation in PIECES:
             size *= len(members)
-        unequal = bool(node.number("unequal"))
-        op = collective_op(node.name, _phase(node), kind, operation, size, unequal=unequal)
+        unequal = bool(body.number("unequal"))
+        op = collective_op(body.name, _phase(body), kind, operation, size, unequal=unequal)
         return self.recorder.row(op), self.recorder.group(kind, members), self._queue(("group", name)), -1, duration_s
 
     def _message(self, node: Node, duration_s: float) -> tuple[int, int, int, int, float]:
-        sends, pair, size = node.type == NodeType.COMM_SEND, _pair(self.rank, node), node.number("comm_size")
-        own = node.number("comm_src" if sends else "comm_dst")
+        body = node.body
+        sends, pair, size = body.type == NodeType.COMM_SEND, _pair(self.rank, body), body.number("comm_size")
+        own = body.number("comm_src" if sends else "comm_dst")
         if own not in (None, self.rank):
-            text = f"{_shown(node)} is a message of rank {own} in the trace of rank {self.rank}"
+            text = f"{node} is a message of rank {own} in the trace of rank {self.rank}"
             raise FormatError(text, self.trace.path)
         if size is not None and not 0 <= size < 2**62:
-            raise FormatError(f"{_shown(node)} has a comm_size of {size} bytes", self.trace.path)
+            raise FormatError(f"{node} has a comm_size of {size} bytes", self.trace.path)
         if size is None and math.isnan(duration_s):
-            raise FormatError(f"{_shown(node)} has neither comm_size nor a duration", self.trace.path)
+            raise FormatError(f"{node} has neither comm_size nor a duration", self.trace.path)
         kind = Group.PP if pair is None else self.kind_of[pair]
-        phase = _phase(node)
+        phase = _phase(body)
         stream = STREAM_OF_GROUP[kind]
         if kind is Group.PP:
             stream = Stream[f"{'SEND' if sends else 'RECV'}_{'BACKWARD' if phase is Phase.BACKWARD else 'FORWARD'}"]
         op = Op(
-            name=node.name,
+            name=body.name,
             kind=Kind.SEND if sends else Kind.RECV,
             phase=phase,
             stream=stream,
@@ -272,7 +284,7 @@ class _Rank:
         )
         # Where nobody says who is at the other end nobody is waited for.
         members = (self.rank,) if pair is None else self.told[pair].members
-        tag = node.number("comm_tag")
+        tag = body.number("comm_tag")
         return (
             self.recorder.row(op),
             self.recorder.group(kind, members),
@@ -304,18 +316,18 @@ def _order(nodes: Sequence[Node], parents: Sequence[set[int]]) -> list[int] | No
     return order if len(order) == len(nodes) else None
 
 
-def _phase(node: Node) -> Phase:
-    said = node.text(PHASE).upper()
+def _phase(body: Body) -> Phase:
+    said = body.text(PHASE).upper()
     if said in Phase.__members__:
         return Phase[said]
-    if _BACKWARD.search(node.name):
+    if _BACKWARD.search(body.name):
         return Phase.BACKWARD
-    return Phase.FORWARD if _FORWARD.search(node.name) else Phase.STEP
+    return Phase.FORWARD if _FORWARD.search(body.name) else Phase.STEP
 
 
-def _calls(node: Node) -> tuple[tuple[OperatorCall, float], ...] | None:
+def _calls(body: Body) -> tuple[tuple[OperatorCall, float], ...] | None:
     """Return what a node without a duration moves in memory; None where it does not say."""
-    moved = node.number("tensor_size") or 0
-    if node.type == NodeType.COMP or moved <= 0:
+    moved = body.number("tensor_size") or 0
+    if body.type == NodeType.COMP or moved <= 0:
         return None
     return ((OperatorCall(family="copy", shape=(moved,), dtype="int8"), 1.0),)

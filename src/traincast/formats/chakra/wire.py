@@ -107,8 +107,10 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     raise DamagedError("a number has more than 64 bits" if end - at >= MOST_VARINT_BYTES else "a number is cut off", at)
 
 
-def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, Value]]:
+def fields(data: bytes, at: int, end: int, until: tuple[int, ...] = ()) -> Iterator[tuple[int, int, Value]]:
     """Yield number, wire type and value of each field of a message; groups, which nothing here uses, are passed over.
+
+    What begins with a byte of `until` is the last value, of number 0, to the end of the message.
 
     Raises
     ------
@@ -117,6 +119,9 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, Value]]:
     """
     while at < end:
         begin = at
+        if data[at] in until:
+            yield 0, Wire.LENGTH, data[at:end]
+            return
         # Most numbers have one byte.
         key, at = (data[at], at + 1) if data[at] < 0x80 else read_varint(data, at, end)
         number, wire = key >> 3, key & 7
