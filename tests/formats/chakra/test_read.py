@@ -11,6 +11,7 @@ from traincast import api
 from traincast.errors import FormatError, TraincastError
 from traincast.formats.chakra.grammar import parse
 from traincast.formats.chakra.wire import bytes_field, delimited, int_field, uint_field, uints_field
+from traincast.hardware.clusters import load_cluster
 from traincast.workload.words import Kind
 
 SAMPLES = Path(__file__).parents[2] / "conformance" / "samples" / "chakra"
@@ -135,6 +136,19 @@ def test_memory_nodes_take_what_moving_their_bytes_takes(tmp_path):
         simulate(write(tmp_path, [node(1, MEM_LOAD, tensor_size=size)])).iteration_time_s for size in (1 << 28, 1 << 30)
     )
     assert large / small == pytest.approx(4, rel=0.1)
+
+
+def test_a_computation_that_says_flop_and_bytes_is_estimated(tmp_path):
+    def step_s(flops, moved):
+        return simulate(write(tmp_path, [node(1, COMP, num_ops=flops, tensor_size=moved)])).iteration_time_s
+
+    gpu = load_cluster("h100").gpu
+    assert step_s(10**13, 1) >= 10**13 / gpu.peak_flops_per_s("bf16")
+    assert step_s(2 * 10**13, 1) == pytest.approx(2 * step_s(10**13, 1), rel=0.01)
+    assert step_s(1, 10**10) >= 10**10 / gpu.hbm_bytes_per_s
+    workload = api.read(tmp_path)
+    assert any(note.code == "num-ops" for note in workload.assumptions)
+    assert not any(note.code == "duration-zero" for note in workload.assumptions)
 
 
 def test_a_barrier_waits_for_all_and_moves_nothing(tmp_path):

@@ -37,6 +37,7 @@ from traincast.workload.words import STREAM_OF_GROUP, Group, Kind, Operation, Ph
 from traincast.workload.workload import Workload
 
 _BACKWARD = re.compile(r"backward|bwd|_grad|dgrad|wgrad|_IG_|_WG_", re.IGNORECASE)
+_MOST_WORK = 2**62
 _FORWARD = re.compile(r"forward|fwd", re.IGNORECASE)
 
 
@@ -326,8 +327,10 @@ def _phase(body: Body) -> Phase:
 
 
 def _calls(body: Body) -> tuple[tuple[OperatorCall, float], ...] | None:
-    """Return what a node without a duration moves in memory; None where it does not say."""
-    moved = body.number("tensor_size") or 0
-    if body.type == NodeType.COMP or moved <= 0:
+    """Return what a node without a duration computes and moves in memory; None where it does not say."""
+    flops, moved = body.number("num_ops") or 0, body.number("tensor_size") or 0
+    if not 0 < moved < _MOST_WORK or not 0 <= flops < _MOST_WORK:
         return None
-    return ((OperatorCall(family="copy", shape=(moved,), dtype="int8"), 1.0),)
+    if body.type != NodeType.COMP:
+        return ((OperatorCall(family="copy", shape=(moved,), dtype="int8"), 1.0),)
+    return ((OperatorCall(family="counted", shape=(max(flops, 1), moved), dtype="bf16"), 1.0),)
