@@ -43,13 +43,13 @@ def say_what_is_odd(traces: Sequence[Trace], notes: Notebook) -> None:
             "the file (involved_dim); taken as over their whole group"
         )
         notes.warn("involved-dim", text, None)
-    lacking = [node for node in nodes if node.is_computation and not node.has_duration]
-    counted_work = sum(nodes[node] for node in lacking if node.number("tensor_size"))
+    unknown = [node for node in nodes if node.is_computation and not node.has_duration]
+    counted_work = sum(nodes[node] for node in unknown if node.number("tensor_size"))
     if counted_work:
         shown = counted(counted_work, "computation says", "computations say")
         text = f"{shown} FLOP and bytes and no duration; estimated as kernels in bf16 at the rates of GEMMs"
         notes.assume("num-ops", text, None)
-    zero = sum(nodes[node] for node in lacking) - counted_work
+    zero = sum(nodes[node] for node in unknown) - counted_work
     if zero:
         text = f"{counted(zero, 'computation has', 'computations have')} no duration; taken as 0 s"
         notes.assume("duration-zero", text, None)
