@@ -136,3 +136,11 @@ def progress_bar(step, seconds, *, steps=100, elapsed=0, epoch=0):
         f"{text}v_num=0, reduced_train_loss=11.00, global_step={step - 1}.0, consumed_samples={step * 512}.0, "
         f"train_step_timing in s={seconds:.3f}]"
     )
+
+
+def maxtext_line(step, seconds, tflops=400.5, tokens=7000.25):
+    """Return a line of MaxText: `log_metrics` of src/MaxText/metric_logger.py, 2025."""
+    return (
+        f"completed step: {step}, seconds: {seconds:.3f}, TFLOP/s/device: {tflops:.3f}, "
+        f"Tokens/s/device: {tokens:.3f}, total_weights: 65536, loss: {10.5:.3f}"
+    )

@@ -121,3 +121,16 @@ def test_a_cluster_is_that_of_a_job(call, log, job):
     assert call("compare", job, log(), "--cluster", "a100")[1].startswith("Step A")
     code, _, err = call("compare", log(), log(), "--cluster", "a100")
     assert (code, "--cluster" in err) == (2, True)
+
+
+def test_a_log_that_begins_with_thousands_of_warnings_is_known_all_the_same(call, log, job):
+    path = log()
+    noise = "".join(f"W0301 10:00:00.{n:06d} site-packages/somewhere.py:79 some library warns\n" for n in range(3000))
+    path.write_text(noise + path.read_text())
+    assert len(noise) > 2**17
+    assert "training log of Megatron-LM" in call("inspect", path)[1]
+    assert api.compare(job, path).step.b_s == 1.0
+    assert api.validate(path, job=job).total.rows == 1
+    other = path.with_name("noise.txt")
+    other.write_text(noise)
+    assert "not a file of a known format" in " ".join(call("inspect", other)[2].split())

@@ -26,7 +26,7 @@ _TOLD_EVERY = 256
 
 LOG_COLUMN = "training_log"
 """The one column of a table that stands for a training log: its path."""
-_HEAD_BYTES, _SURE_ENOUGH = 65536, 0.5
+_HEAD_BYTES, _SURE_ENOUGH = 2**22, 0.5
 
 MOST_TABLE_BYTES = 2**26
 """Largest table, unpacked: half a million rows, of which one computer predicts a few hundred in a second."""

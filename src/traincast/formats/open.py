@@ -9,12 +9,14 @@ from pathlib import Path
 
 from traincast.errors import ConfigError, FormatError
 from traincast.files import LOADS, MOST_TRACE_BYTES, input_of, read_head, unpacked_head
-from traincast.formats.contract import FORMATS, FileKind, Format
+from traincast.formats.contract import FORMATS, FileKind, Format, Sniff
 from traincast.job.flags import flag_of
 from traincast.job.options import LayoutOptions
 from traincast.workload.workload import Workload
 
 _HEAD_BYTES = 65536
+_LONG_HEAD_BYTES = 2**22
+"""What is looked at where the head says nothing: logs may begin with thousands of warnings."""
 _SURE_ENOUGH = 0.25
 
 
@@ -63,16 +65,28 @@ def identify(path: Path, given: Sequence[Path] = ()) -> FileKind:
         If the file cannot be read, or no kind knows it; the message lists what was tried, and says how to leave
         out a file in one of the folders.
     """
-    data = unpacked_head(read_head(path, _HEAD_BYTES, MOST_TRACE_BYTES), _HEAD_BYTES)
-    head = data.decode("utf-8-sig", errors="replace")
+    head = _head(path, _HEAD_BYTES)
     if not head.strip("\0 \t\r\n"):
         raise FormatError(f"the file is empty{_advice(path, given)}", str(path), 1)
-    tried = [(kind.looks_like(head), kind) for kind in FORMATS.entries()]
-    best, found = max(tried, key=lambda item: item[0].confidence)
+    best, found, tried = _surest(head)
+    if best.confidence < _SURE_ENOUGH and len(longer := _head(path, _LONG_HEAD_BYTES)) > len(head):
+        best, found, _ = _surest(longer)
     if best.confidence < _SURE_ENOUGH:
         reasons = "; ".join(f"{kind.name}: {sniff.reason}" for sniff, kind in tried)
         raise FormatError(f"not a file of a known format (tried {reasons}){_advice(path, given)}", str(path), 1)
     return found
+
+
+def _head(path: Path, count: int) -> str:
+    """Return the text of so many of the first bytes of a file, packed or not."""
+    data = unpacked_head(read_head(path, count, MOST_TRACE_BYTES), count)
+    return data.decode("utf-8-sig", errors="replace")
+
+
+def _surest(head: str) -> tuple[Sniff, FileKind, list[tuple[Sniff, FileKind]]]:
+    """Return the kind of file that is surest of a beginning, how sure it is, and what all said."""
+    tried = [(kind.looks_like(head), kind) for kind in FORMATS.entries()]
+    return *max(tried, key=lambda item: item[0].confidence), tried
 
 
 def identify_run(paths: Sequence[Path], given: Sequence[Path]) -> Format:

@@ -7,6 +7,7 @@ from traincast.formats.training_log.grammar import looks_like, parse
 from training_logs import (
     bridge_lines,
     deepspeed_line,
+    maxtext_line,
     megatron_line,
     megatron_settings,
     megatron_world,
@@ -92,6 +93,12 @@ def test_nemo_counts_from_zero():
     assert log.steps[0].flops_per_s == pytest.approx(755.5e12)
 
 
+def test_maxtext_counts_from_zero():
+    log = read(*(maxtext_line(step, 9.5 - step) for step in (0, 1, 2)))
+    assert (log.framework.name, numbers(log), times(log)) == ("maxtext", [1, 2, 3], [9.5, 8.5, 7.5])
+    assert {(step.tokens_per_s, step.flops_per_s, step.loss) for step in log.steps} == {(7000.25, 400.5e12, 10.5)}
+
+
 def test_a_progress_bar_rewrites_its_line():
     bars = "".join(progress_bar(step, 5.25) for step in (1, 2, 2, 3))
     log = parse("run.log", f"Starting\n{bars}")
@@ -164,6 +171,11 @@ def test_settings_as_yaml_and_json_tell_the_run_and_what_is_not_set_tells_nothin
     lightning = "Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/16"
     log = read(yaml, json, lightning, nemo_line(0, 5.0))
     assert log.facts == {"seq_length": 8192, "tp": 8, "micro_batch": 4, "pp": 2, "gpus": 16}
+
+
+def test_settings_after_steps_are_those_of_another_program():
+    log = read(megatron_settings(seq_length=4096), megatron_line(1, 2000), "  hidden_size: 99", megatron_line(2, 2000))
+    assert log.facts == {"seq_length": 4096}
 
 
 def test_the_mesh_of_older_torchtitan():

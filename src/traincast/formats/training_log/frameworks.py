@@ -10,6 +10,7 @@ Sources, by the file and version that prints the line:
   on the last rank and ``Step Time : 5.39s GPU utilization: 812.3MODEL_TFLOP/s/GPU`` on the first.
 * torchtitan: ``MetricsProcessor.log`` of ``torchtitan/components/metrics.py`` (main of August 2026), in colours unless
   they are turned off; ``train.py`` of 2024 calls the tokens per second and GPU ``wps``.
+* MaxText: ``log_metrics`` of ``src/MaxText/metric_logger.py`` (2023 to 2026; tokens since 2024).
 * NeMo 2.x: ``ProgressPrinter`` of ``nemo/lightning/pytorch/callbacks/progress_printer.py`` (v2.4); its
   ``MegatronProgressBar``, NeMo 1.x and other users of Lightning: the progress bar of tqdm, which rewrites its line.
 """
@@ -150,7 +151,24 @@ LIGHTNING = Framework(
     ),
 )
 
-FRAMEWORKS = (MEGATRON, BRIDGE, TORCHTITAN, NEMO, LIGHTNING)
+MAXTEXT = Framework(
+    name="maxtext",
+    title="MaxText",
+    mark="completed step: ",
+    telling=re.compile(""),
+    head=re.compile(r"completed step: (?P<step>\d+), (?=seconds: )"),
+    quantities=MappingProxyType(
+        {
+            "time_s": _after("seconds"),
+            "flops_per_s": _after("TFLOP/s/device", _TERA),
+            "tokens_per_s": _after("Tokens/s/device"),
+            "loss": _after(r"\bloss"),
+        }
+    ),
+    first_step=0,
+)
+
+FRAMEWORKS = (MEGATRON, BRIDGE, MAXTEXT, TORCHTITAN, NEMO, LIGHTNING)
 
 FACTS: Mapping[str, str] = MappingProxyType(
     {

@@ -42,6 +42,9 @@ _TAG = re.compile(r"\s*(\[(?:rank|default)\d+\]:|\d+:(?=\s)|\[\d+,\d+\]<\w+>:?|\
 _STARTS = re.compile(r"Training starts at step|before the start of training step|-{10,} arguments -{10,}")
 _SETTING = re.compile(rf"""[\s"']*({"|".join(FACTS.values())})["']?\s*(?:\.{{2,}}|[:=])\s*(\d{{1,12}})\s*,?\s*$""")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
+_OF_INTERRUPTIONS = ("alidat", "heckpoint", "valuat", "aving")
+_OF_STARTS = ("raining st", "start of training", " arguments ")
+"""Words of lines that are worth a closer look; most are not."""
 _ROUNDING_S = 0.0051
 """Half a unit of the last digit of Megatron-Bridge's ``Step Time``, and what a float adds."""
 _LONGEST_LINE = 20_000
@@ -140,6 +143,8 @@ class _Reader:
     starter: str | None = None
     """Who prints the first line of a start; others say it too, perhaps later."""
     interrupted: bool = False
+    settings_follow: bool = True
+    """Whether no step was printed since the start: settings come first, and most lines of a log after them."""
     heads: Counter[str] = field(default_factory=Counter)
 
     def take(self, number: int, text: str) -> None:
@@ -147,7 +152,7 @@ class _Reader:
         framework = next((each for each in FRAMEWORKS if each.mark in text and each.stands_in(text)), None)
         if framework is not None:
             self._step(number, text, framework)
-        elif INTERRUPTION.search(text):
+        elif any(word in text for word in _OF_INTERRUPTIONS) and INTERRUPTION.search(text):
             self.interrupted = True
         else:
             self._setting(text)
@@ -160,6 +165,7 @@ class _Reader:
             self.remarks.add("step-cut", f"a line of a step as {framework.title} prints it cannot be read", number)
             return
         self.heads[framework.name] += 1
+        self.settings_follow = False
         if framework is BRIDGE:
             self.utilisation.append(_Utilisation(number, values, self.interrupted))
             return
@@ -197,7 +203,8 @@ class _Reader:
 
     def _setting(self, text: str) -> None:
         """Take in what a line says of the run."""
-        if _STARTS.search(text):
+        if any(word in text for word in _OF_STARTS) and _STARTS.search(text):
+            self.settings_follow = True
             tag = _TAG.match(text)
             who = tag[1] if tag else ""
             self.starter = who if self.starter is None else self.starter
@@ -205,8 +212,9 @@ class _Reader:
                 for stream in self.streams.values():
                     if not stream.fresh:
                         stream.start, stream.fresh, stream.number, stream.base = stream.start + 1, True, 0, 0
-        for name, value in _facts_of(text).items():
-            self.facts.setdefault(name, value)
+        if self.settings_follow:
+            for name, value in _facts_of(text).items():
+                self.facts.setdefault(name, value)
 
 
 def parse(path: str, text: str) -> TrainingLog:
