@@ -301,7 +301,17 @@ LOADS = "expert-loads"
 CONSTANTS = "constants"
 """Format of constants of operators."""
 
-DESCRIPTIONS = ("job", "torchtitan", "model", "hugging-face", "cluster", "topology", "framework", CONSTANTS)
+DESCRIPTIONS = (
+    "job",
+    "training-log",
+    "torchtitan",
+    "model",
+    "hugging-face",
+    "cluster",
+    "topology",
+    "framework",
+    CONSTANTS,
+)
 """Formats of files that describe a run, beside those that hold a workload."""
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from traincast import api
 from traincast.calibrate.run_calibration import calibrate_runs
-from traincast.errors import CalibrationError, ConfigError
+from traincast.errors import CalibrationError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.job_file import read_job_file
 from traincast.report.json import result_from_json, to_json
@@ -131,7 +131,7 @@ def test_a_run_that_is_another_is_told_of(job, log):
 
 
 def test_what_cannot_be_fitted_is_refused(job, log, tmp_path):
-    with pytest.raises(ConfigError, match="--job"):
+    with pytest.raises(CalibrationError, match="--job"):
         api.calibrate_runs(log(1.0), "h100")
     broken = tmp_path / "empty.log"
     broken.write_text(megatron_settings(seq_length=4096) + "\n")
@@ -153,7 +153,7 @@ def test_a_log_is_validated_with_its_job(job, log):
     assert found.total.interval_coverage in (0.0, 1.0)
     assert [note.code for note in found.notes] == ["warm-up"]
     assert api.validate(log(step_s), job=read_job_file(str(job()))).total.interval_coverage == 1.0
-    with pytest.raises(ConfigError, match="--job"):
+    with pytest.raises(CalibrationError, match="--job"):
         api.validate(log(step_s))
 
 

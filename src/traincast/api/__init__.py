@@ -207,7 +207,7 @@ def predict(
         by_options = chosen.cluster
         if chosen.layout != LayoutOptions():
             raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
-    found = read_job_file(str(job)) if isinstance(job, (str, PathLike)) else job
+    found = described(job) if isinstance(job, (str, PathLike)) else job
     said = found.cluster if isinstance(found, Draft) else None
     named = cluster or said or by_options
     assumed = isinstance(found, Draft) and found.cluster_assumed and named is said
@@ -516,8 +516,25 @@ def models(names: Sequence[str] = ()) -> list[Model]:
     return [load_model(name) for name in names or model_names()]
 
 
+def described(path: StrPath) -> Draft:
+    """Read a job file, or the job that the arguments of a training log describe.
+
+    Raises
+    ------
+    FormatError
+        If it can be read as neither.
+    """
+    if Path(path).suffix != ".toml":
+        from traincast.report.sides import job_of_log
+
+        draft = job_of_log(Path(path))
+        if draft is not None:
+            return draft
+    return read_job_file(fspath(path))
+
+
 def _draft(job: StrPath | Draft | None) -> Draft | None:
-    return read_job_file(fspath(job)) if isinstance(job, (str, PathLike)) else job
+    return described(job) if isinstance(job, (str, PathLike)) else job
 
 
 def _paths(files: Files) -> list[Path]:

@@ -10,6 +10,7 @@ from traincast.calibrate.tables import LOG_COLUMN, Row, Skipped, Table
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.formats.training_log import read_log
+from traincast.formats.training_log.job import draft_of_log
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
 from traincast.job.job import Job
@@ -17,7 +18,7 @@ from traincast.simulation.recorded import DEFAULT_CLUSTER
 
 
 def read_log_runs(
-    table: Table, job: Draft | None, cluster: ClusterLike | None = None
+    table: Table, job: Draft | None = None, cluster: ClusterLike | None = None
 ) -> tuple[list[MeasuredRun], tuple[Skipped, ...]]:
     """Turn training logs into runs of a job with the steps that they tell.
 
@@ -25,8 +26,8 @@ def read_log_runs(
     ----------
     table : Table
         Whose rows are logs (`LOG_COLUMN`).
-    job : Draft
-        The job that all of them ran.
+    job : Draft, optional
+        The job that all of them ran; by default the one that each describes by its arguments.
     cluster : str, path or Cluster, optional
         Where; by default where the job says.
 
@@ -34,37 +35,25 @@ def read_log_runs(
     -------
     runs : list of MeasuredRun
     skipped : tuple of Skipped
-        Logs that tell no step.
-
-    Raises
-    ------
-    ConfigError
-        If there is no job.
-    TraincastError
-        If the job cannot be described.
+        Logs that tell no step, or no job where none is given.
     """
-    if job is None:
-        raise ConfigError("a training log does not say what was trained; give the job (--job JOB)", table.path)
-    request, where = job.request(), load_cluster(cluster or job.cluster or DEFAULT_CLUSTER)
-    assumed = (
-        () if cluster or job.cluster else (Note("cluster-default", f"no cluster was given; taken as {where.name}"),)
-    )
-    base = MeasuredRun(id="", request=request, cluster=where, measured_s=None, groups={}, cells={})
-    known = said_of_job(job_of_run(base))
 
     def run(row: Row) -> MeasuredRun:
         log = read_log(Path(row.cells[LOG_COLUMN]))
-        side = logged_side(log, row.id, known)
+        draft = job or draft_of_log(log)
+        if draft is None:
+            raise ConfigError("the log does not say what was trained; give the job (--job JOB)")
+        said = cluster or draft.cluster
+        request, where = draft.request(), load_cluster(said or DEFAULT_CLUSTER)
+        notes = [note for note in draft.notes if note.code == "job-from-log"]
+        if not said:
+            notes.append(Note("cluster-default", f"no cluster was given; taken as {where.name}"))
         cells = {"source": Path(row.path).name, "model": request.model.name, "x_task": request.task}
         cells |= {"experts": "1"} if request.model.experts else {}
-        return replace(
-            base,
-            id=row.id,
-            measured_s=side.step_s,
-            groups=groups_of(replace(row, cells=cells), where.gpu.name, request),
-            cells=cells,
-            notes=(*assumed, *side.notes, *side.warnings),
-        )
+        groups = groups_of(replace(row, cells=cells), where.gpu.name, request)
+        found = MeasuredRun(id=row.id, request=request, cluster=where, measured_s=None, groups=groups, cells=cells)
+        side = logged_side(log, row.id, said_of_job(job_of_run(found)))
+        return replace(found, measured_s=side.step_s, notes=(*notes, *side.notes, *side.warnings))
 
     kept, skipped = table.read(run)
     return [each for _, each in kept], skipped

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from traincast.api import described
 from traincast.cli.options import Name, in_range, schedule_option, tokens, with_options
 from traincast.dialects import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft
 from traincast.job.flags import JOB_FLAGS, Flag
 from traincast.job.job import OLD_NAMES, under_new_names
-from traincast.job.job_file import read_job_file
 from traincast.schedules.plan import SCHEDULES
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _found(words: Sequence[str], like: str | None, *, strict: bool) -> Draft:
     if len(words) > 1 or any(word.startswith("-") for word in words):
         like = likely_framework(words)
         raise click.UsageError(f"{' '.join(words[:3])!r} is not one job file; for pasted flags give --like {like}")
-    return read_job_file(words[0]) if words else Draft()
+    return described(words[0]) if words else Draft()
 
 
 def _names(context: click.Context, option: click.Parameter, value: str | None, known: Name) -> tuple[str, ...] | None:

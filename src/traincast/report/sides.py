@@ -8,11 +8,12 @@ from pathlib import Path
 from traincast.analysis.breakdown import step_breakdown
 from traincast.analysis.comparison import Side, logged_side, measured_side
 from traincast.errors import FormatError
-from traincast.files import read_bytes, read_head
+from traincast.files import input_of, read_bytes, read_head
 from traincast.formats.contract import FileKind
 from traincast.formats.open import identify
 from traincast.formats.training_log import TRAINING_LOG, read_log
 from traincast.formats.training_log.grammar import TrainingLog
+from traincast.formats.training_log.job import draft_of_log
 from traincast.job.draft import Draft
 from traincast.job.job_file import read_job_file
 from traincast.report.json import result_from_json
@@ -113,3 +114,11 @@ def _said(forecast: Result) -> dict[str, int]:
         said |= {name: getattr(forecast.job, name) for name in ("global_batch", "micro_batch", "seq_length")}
         said["layers"] = sum(forecast.job.stage_layers)
     return said
+
+
+def job_of_log(path: Path) -> Draft | None:
+    """Return the job of a training log; None of other files, and of a log that lists no arguments."""
+    if not path.is_file() or _kind(path) is not TRAINING_LOG:
+        return None
+    draft = draft_of_log(read_log(path))
+    return None if draft is None else replace(draft, inputs=(input_of(path, TRAINING_LOG.name),))

@@ -41,6 +41,7 @@ _TAG = re.compile(r"\s*(\[(?:rank|default)\d+\]:|\d+:(?=\s)|\[\d+,\d+\]<\w+>:?|\
 """How launchers mark the rank of a line: torchrun, srun --label, mpirun --tag-output, Kubernetes, NeMo-Run."""
 _STARTS = re.compile(r"Training starts at step|before the start of training step|-{10,} arguments -{10,}")
 _SETTING = re.compile(rf"""[\s"']*({"|".join(FACTS.values())})["']?\s*(?:\.{{2,}}|[:=])\s*(\d{{1,12}})\s*,?\s*$""")
+_ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w*) \.{2,} (.*)$")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
 _OF_INTERRUPTIONS = ("alidat", "heckpoint", "valuat", "aving")
 _OF_STARTS = ("raining st", "start of training", " arguments ")
@@ -91,6 +92,8 @@ class TrainingLog:
     """Ranks that printed steps."""
     planned: int | None
     """Steps that the run was to have."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that Megatron-LM lists before its first step, as they stand."""
     oddities: tuple[Note, ...] = ()
 
     @property
@@ -139,6 +142,7 @@ class _Reader:
     found: dict[tuple[int, int], list[Step]] = field(default_factory=lambda: defaultdict(list))
     utilisation: list[_Utilisation] = field(default_factory=list)
     facts: dict[str, int | str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
     planned: int | None = None
     starter: str | None = None
     """Who prints the first line of a start; others say it too, perhaps later."""
@@ -213,6 +217,8 @@ class _Reader:
                     if not stream.fresh:
                         stream.start, stream.fresh, stream.number, stream.base = stream.start + 1, True, 0, 0
         if self.settings_follow:
+            if argument := _ARGUMENT.search(text):
+                self.settings.setdefault(argument[1], argument[2].strip())
             for name, value in _facts_of(text).items():
                 self.facts.setdefault(name, value)
 
@@ -244,6 +250,7 @@ def parse(path: str, text: str) -> TrainingLog:
         facts=reader.facts,
         ranks=max(1, len(reader.streams)),
         planned=reader.planned,
+        settings=reader.settings,
         oddities=reader.remarks.notes(),
     )
 
