@@ -45,6 +45,8 @@ def _own(folder: Path) -> list[Path]:
 def _samples(name: str) -> list[Path]:
     """Return the runs of a format, each a file or a folder."""
     of_examples = [path for pattern in OF_EXAMPLES.get(name, ()) for path in sorted(EXAMPLES.glob(pattern))]
+    # A job file may stand beside what was made of it.
+    of_examples = [path for path in of_examples if path.suffix != ".toml"]
     return [*(path for folder in FOLDERS for path in _own(folder / name)), *of_examples]
 
 
