@@ -4,19 +4,15 @@ Kept are what runs on the GPU (``kernel``, ``gpu_memcpy``, ``gpu_memset``), the 
 launched it or waited for it, and the host's operators and annotations; Python functions, flows and counters are read
 over. Times stay in the microseconds of the file, for seconds since an epoch would lose nanoseconds.
 
-Source: pytorch/kineto, libkineto/src/output_json.cpp and include/ActivityType.h (keys and categories),
-torch/csrc/profiler/util.cpp of PyTorch (arguments of ``record_param_comms``); files of CUDA and ROCm from 2022 on.
 Letters: G pieces of work of the GPU, C calls of the runtime, H operators and annotations of the host.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
-from enum import IntEnum
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, Union
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,146 +20,23 @@ from msgspec.structs import FieldInfo
 from msgspec.structs import fields as fields_of
 
 from traincast.errors import FormatError
+from traincast.formats.kineto.events import (
+    TABLE_OF,
+    TABLES,
+    WORK_OF,
+    Arguments,
+    Loose,
+    decode_events,
+)
 from traincast.formats.kineto.stream import EventStream, malformed
 from traincast.formats.values import shown
 from traincast.units import RANGES
 from traincast.workload.ops import FloatArray, IntArray
 
-Loose = int | float | str | list[Any] | None
-"""An argument: versions write the same one as a number, as text, or as a list."""
-
 T = TypeVar("T")
 US_PER_S = 1e6
 PARAM_COMMS = "record_param_comms"
 """The operator of the host that records a communication."""
-
-
-class Work(IntEnum):
-    """What the GPU does."""
-
-    KERNEL = 0
-    COPY = 1
-    SET = 2
-    """Memory is set to a value."""
-
-
-class _Arguments(msgspec.Struct, frozen=True, gc=False):
-    """Arguments of a communication, and the number that joins host and GPU."""
-
-    external: Loose = msgspec.field(name="External id", default=0)
-    collective: Loose = msgspec.field(name="Collective name", default=None)
-    in_elements: Loose = msgspec.field(name="In msg nelems", default=None)
-    out_elements: Loose = msgspec.field(name="Out msg nelems", default=None)
-    dtype: Loose = None
-    group_size: Loose = msgspec.field(name="Group size", default=None)
-    group_name: Loose = msgspec.field(name="Process Group Name", default=None)
-    group_purpose: Loose = msgspec.field(name="Process Group Description", default=None)
-    group_ranks: Loose = msgspec.field(name="Process Group Ranks", default=None)
-    first_rank: Loose = msgspec.field(name="Global rank start", default=None)
-    rank_stride: Loose = msgspec.field(name="Global rank stride", default=None)
-    source: Loose = msgspec.field(name="Src Rank", default=None)
-    target: Loose = msgspec.field(name="Dst Rank", default=None)
-    rank: Loose = msgspec.field(name="Rank", default=None)
-    sequence: Loose = msgspec.field(name="Seq", default=None)
-    comms_id: Loose = msgspec.field(name="Comms Id", default=None)
-
-
-class _GpuArguments(_Arguments, frozen=True, gc=False):
-    device: Loose = -1
-    stream: Loose = -1
-    correlation: Loose = 0
-    size_bytes: Loose = msgspec.field(name="bytes", default=-1)
-
-
-class _HostArguments(_Arguments, frozen=True, gc=False):
-    input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
-    input_types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
-
-
-class _CallArguments(msgspec.Struct, frozen=True, gc=False):
-    correlation: Loose = 0
-
-
-class _WaitArguments(msgspec.Struct, frozen=True, gc=False):
-    stream: Loose = -1
-    correlation: Loose = 0
-    for_stream: Loose = msgspec.field(name="wait_on_stream", default=-1)
-    recorded_by: Loose = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=0)
-
-
-class _Event(msgspec.Struct, frozen=True, gc=False):
-    """An event with a duration; times are in microseconds."""
-
-    name: str = ""
-    ts: float = math.nan
-    dur: float = math.nan
-
-
-class _GpuEvent(_Event, frozen=True, gc=False):
-    args: _GpuArguments = _GpuArguments()
-
-
-class _CallEvent(_Event, frozen=True, gc=False):
-    tid: int | str = 0
-    args: _CallArguments = _CallArguments()
-
-
-class _HostEvent(_Event, frozen=True, gc=False):
-    tid: int | str = 0
-    args: _HostArguments = _HostArguments()
-
-
-class _WaitEvent(msgspec.Struct, frozen=True, gc=False):
-    args: _WaitArguments = _WaitArguments()
-
-
-class _Other(msgspec.Struct, frozen=True, gc=False):
-    """An event that is read over."""
-
-
-_TABLES = ("gpu", "calls", "host", "waits")
-_KINDS: dict[str, tuple[int, type[msgspec.Struct]]] = {
-    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"), (0, _GpuEvent)),
-    **dict.fromkeys(("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime", "Runtime"), (1, _CallEvent)),
-    **dict.fromkeys(("cpu_op", "user_annotation", "Operator"), (2, _HostEvent)),
-    "cuda_sync": (3, _WaitEvent),
-    **dict.fromkeys(("ac2g", "fwdbwd", "python_function", "overhead", "gpu_user_annotation", "Trace"), (-1, _Other)),
-}
-"""By category of an event: which of the tables takes it, and what is read of it. Those with a capital are of files
-before 2022; others are read over, if more slowly than those that are known to be."""
-_WORK_OF = {"gpu_memcpy": Work.COPY, "Memcpy": Work.COPY, "gpu_memset": Work.SET, "Memset": Work.SET}
-_CLASSES = {
-    category: msgspec.defstruct(category, [], bases=(base,), tag_field="cat", tag=category, frozen=True, gc=False)
-    for category, (_, base) in _KINDS.items()
-}
-_TABLE_OF = {kind: _KINDS[category][0] for category, kind in _CLASSES.items()} | {_Other: -1}
-_WORK = {kind: _WORK_OF.get(category, Work.KERNEL) for category, kind in _CLASSES.items()}
-_ANY: Any = Union[tuple(_CLASSES.values())]  # noqa: UP007 the union of a list
-_ONE, _ALL = msgspec.json.Decoder(_ANY), msgspec.json.Decoder(list[_ANY])
-
-
-class _Category(msgspec.Struct, frozen=True, gc=False):
-    cat: str | None = None
-
-
-_RAW, _CATEGORIES = msgspec.json.Decoder(list[msgspec.Raw]), msgspec.json.Decoder(list[_Category])
-
-
-def _decoded(text: bytes) -> list[Any]:
-    """Decode a list of events, each as what its category says."""
-    try:
-        return _ALL.decode(text)
-    except msgspec.ValidationError:
-        # One has no category, or one that is not known, and is read over; or one is damaged.
-        pairs = zip(_RAW.decode(text), _CATEGORIES.decode(text), strict=True)
-        return [_one(raw, index) if each.cat in _KINDS else _Other() for index, (raw, each) in enumerate(pairs)]
-
-
-def _one(text: msgspec.Raw, index: int) -> object:
-    try:
-        return _ONE.decode(text)
-    except msgspec.ValidationError as error:
-        raise msgspec.ValidationError(str(error).replace("`$", f"`$[{index}]")) from None
 
 
 class Communicated(NamedTuple):
@@ -210,7 +83,7 @@ class GpuWork:
     """What ran on the GPU, in the order of the file."""
 
     kind_G: IntArray
-    """`Work`."""
+    """`traincast.formats.kineto.events.Work`."""
     name_G: IntArray
     """Index into `Trace.names`."""
     start_us_G: FloatArray
@@ -319,8 +192,8 @@ class _Reader:
 
     def add(self, events: Sequence[Any], first: int) -> None:
         """Take the next events, of which the first has that index."""
-        table_I = np.fromiter(map(_TABLE_OF.__getitem__, map(type, events)), "i1", len(events))
-        for number, table in enumerate(_TABLES):
+        table_I = np.fromiter(map(TABLE_OF.__getitem__, map(type, events)), "i1", len(events))
+        for number, table in enumerate(TABLES):
             at = np.flatnonzero(table_I == number)
             if len(at):
                 columns: _Columns = getattr(self, f"_{table}")([events[each] for each in at.tolist()])
@@ -338,7 +211,7 @@ class _Reader:
     def _gpu(self, rows: list[Any]) -> _Columns:
         arguments = [each.args for each in rows]
         return {
-            "kind": [_WORK[type(each)] for each in rows],
+            "kind": [WORK_OF[type(each)] for each in rows],
             **self._named_and_timed(rows),
             "device": [each.device for each in arguments],
             "stream": [each.stream for each in arguments],
@@ -381,7 +254,7 @@ class _Reader:
             "time_us": [each.dur for each in rows],
         }
 
-    def _of_communications(self, arguments: list[_Arguments]) -> _Columns:
+    def _of_communications(self, arguments: list[Arguments]) -> _Columns:
         columns = {name: np.full(len(arguments), -1) for name in ("communicated", "sequence", "comms")}
         for at, said in enumerate(arguments):
             if said.collective is not None or said.group_name is not None:
@@ -390,7 +263,7 @@ class _Reader:
                 columns["comms"][at] = -1 if said.comms_id is None else self.comms[str(said.comms_id)]
         return columns
 
-    def _communicated(self, said: _Arguments) -> int:
+    def _communicated(self, said: Arguments) -> int:
         values = _COMMUNICATED(said)
         try:
             return self.communicated[values]
@@ -427,7 +300,7 @@ def read_trace(path: Path) -> Trace:
         If it cannot be read, is no trace, ends too early, or an event that counts has no time or a negative one.
     """
     reader, events = _Reader(), 0
-    stream = EventStream(path, _decoded)
+    stream = EventStream(path, decode_events)
     for piece in stream.pieces():
         reader.add(piece.events, piece.first)
         events = piece.first + len(piece.events)

@@ -16,7 +16,8 @@ import numpy as np
 
 from traincast.errors import ConfigError, FormatError
 from traincast.formats.kineto.communication import communicates
-from traincast.formats.kineto.grammar import Trace, Work
+from traincast.formats.kineto.events import Work
+from traincast.formats.kineto.grammar import Trace
 from traincast.workload.ops import BoolArray, FloatArray, IntArray
 from traincast.workload.words import Phase
 

@@ -1,8 +1,7 @@
-"""Bring the ranks of a run on one clock, and end for all at once what they ended together.
+"""Bring the ranks of a run on one clock, and tell who met.
 
 Times of a file count from an instant that it says (``baseTimeNanoseconds``), so ranks of one host compare; hosts are
-aligned by what ranks ended together (`traincast.workload.clocks`). What is left, some microseconds, is rounding: a
-collective is taken to end when the first of its members did, and what a later one spent beyond that is its own.
+aligned by what ranks ended together (`traincast.workload.clocks`). What is left, some microseconds, is rounding.
 
 Letters: G pieces of work of the GPU of a rank, J ends of what ranks did together.
 """
@@ -87,7 +86,7 @@ def _ends(times: Times, found: Mapping[int, Sequence[Found]], met: Together) -> 
 
 
 def _meet(times: Times, met: Together, notes: Notebook) -> None:
-    """Give every rendezvous a number, and let it end for all when it did for the first."""
+    """Give every rendezvous a number, but one that a member had left before another came."""
     apart_s, alone = 0.0, 0
     for members in (*met.collectives, *met.messages):
         starts_s = [times.start_s[rank][at] for rank, at in members]
@@ -98,7 +97,6 @@ def _meet(times: Times, met: Together, notes: Notebook) -> None:
         number = len(times.key)
         for rank, at in members:
             times.key[rank, at] = number
-            times.end_s[rank][at] = min(ends_s)
         apart_s = max(apart_s, max(ends_s) - min(ends_s))
     if apart_s > _WORTH_SAYING_S:
         text = f"members of a communication ended up to {format_time(apart_s)} apart; it is taken to end with the first"
