@@ -301,6 +301,8 @@ def test_a_config_names_its_model_and_file(write, tmp_path):
     assert load_model(str(tmp_path)) == model
     assert load_model(write(LLAMA, "mine.json")).name == "mine"
     assert load_model(write(LLAMA)).name == tmp_path.name
+    without = {key: value for key, value in LLAMA.items() if key != "max_position_embeddings"}
+    assert load_model(write(without)).max_positions is None
 
 
 def test_an_unknown_type_with_the_keys_of_llama_is_read_and_said(write):

@@ -81,6 +81,11 @@ def test_forward_only_has_no_backward():
     assert timed(program).step_s == 3
 
 
+def test_who_has_no_other_member_meets_nobody():
+    program = expanded(HandMade(Parallel()).template(forward=[collective(5)]).workload())
+    assert program.rendezvous_N.tolist() == [-1]
+
+
 def test_members_start_together_and_wait_for_the_last():
     made = HandMade(Parallel(tp=2))
     made.template(forward=[compute(1), collective(4)]).template(forward=[compute(3), collective(4)])

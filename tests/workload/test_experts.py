@@ -135,6 +135,16 @@ def test_only_what_has_experts_is_written_again():
         assert template.end_P.tolist() == before.templates[0].end_P.tolist()
 
 
+def test_every_load_has_a_template_and_the_mean_one_is_as_it_was_written():
+    before = made(Parallel(dp=3, ep=3)).workload()
+    after = with_expert_loads(before, (1.5, 0.5, 1.0), rows_named(before, "experts"))
+    found = []
+    for number in after.template_W.tolist():
+        row = after.segments[after.templates[number].forward_QM[0, 0]][1]
+        found.append((float(after.ops.duration_s_T[row]), after.ops.provenance_T[row] == Provenance.ASSUMED))
+    assert found == [(3.0, True), (1.0, True), (2.0, False)]
+
+
 def test_ranks_keep_their_own_template_under_every_load():
     """Two templates, of slow and of fast ranks; of either pair one rank has half as many tokens again."""
     parallel = Parallel(dp=4, ep=2)

@@ -289,18 +289,27 @@ def test_only_recorded_members_are_waited_for_and_the_run_says_so():
     result = run(made.workload())
     assert result.iteration_time_s == pytest.approx(0.5)
     assert [rank.rank for rank in result.ranks] == [1, 2]
+    assert not [note for note in run(late_rank().workload()).assumptions if note.code == "ranks-not-recorded"]
     (note,) = [note for note in result.assumptions if note.code == "ranks-not-recorded"]
     assert "2 of 4 ranks are recorded; 2 communications do not wait" in note.text
 
 
-def test_records_cut_at_different_places_meet_by_their_numbers():
+def test_the_only_recorded_member_of_a_group_meets_nobody():
+    made = recorder(dp=4)
+    group = made.group(Group.DP, range(4))
+    made.add(RankRecord(rank=2, row_L=[made.row(reduce(Group.DP))], group_L=[group], duration_s_L=[0.5]))
+    assert made.workload().program.rendezvous_N.tolist() == [-1]
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_records_cut_at_different_places_meet_by_their_numbers(first):
     made = recorder(dp=2)
     op, group = made.row(reduce(Group.DP)), made.group(Group.DP, range(2))
     made.add(
-        RankRecord(rank=0, row_L=[op] * 2, group_L=[group] * 2, key_L=[4, 5], duration_s_L=[1.0, 1.0], queue_L=[0, 0])
+        RankRecord(rank=0, row_L=[op] * 2, group_L=[group] * 2, key_L=[first, first + 1], duration_s_L=[1.0, 1.0], queue_L=[0, 0])
     )
     made.add(
-        RankRecord(rank=1, row_L=[op] * 2, group_L=[group] * 2, key_L=[5, 6], duration_s_L=[1.0, 1.0], queue_L=[0, 0])
+        RankRecord(rank=1, row_L=[op] * 2, group_L=[group] * 2, key_L=[first + 1, first + 2], duration_s_L=[1.0, 1.0], queue_L=[0, 0])
     )
     workload = made.workload()
     assert workload.program.rendezvous_N[1] == workload.program.rendezvous_N[2]
@@ -370,6 +379,15 @@ def two(rows_of, *, groups=1, **columns):
         rows = [made.row(op) for op in ops]
         made.add(RankRecord(rank=rank, row_L=rows, group_L=[group[0]] * len(rows), **columns))
     return made
+
+
+def test_a_rank_that_is_not_in_the_group_it_communicates_over_is_named():
+    made = recorder(3)
+    op, group = made.row(reduce(Group.DP)), made.group(Group.DP, (1, 2))
+    for rank in range(3):
+        made.add(RankRecord(rank=rank, row_L=[op], group_L=[group]))
+    with pytest.raises(ProgramError, match=r"'reduce'.*: rank 0 is not in the group it communicates over"):
+        made.workload()
 
 
 def test_members_that_disagree_are_named():
@@ -513,8 +531,11 @@ def test_degrees_that_do_not_divide_the_ranks_are_refused():
         kinds({}, tp=3)
     with pytest.raises(ConfigError, match="gpus: is 4"):
         kinds({}, gpus=4)
+    assert kinds({}, gpus=8)[0].parallel.world_size == 8
     with pytest.raises(InfeasibleError, match="8 ranks do not divide into tp 2 x dp 3"):
         kinds({}, tp=2, dp=3)
+    found, _ = kinds({"alone": Told((3,), "TENSOR_MODEL_PARALLEL_GROUP")})
+    assert (found.parallel.tp, found.parallel.dp) == (1, 8)
     found, _ = kinds({}, tp=2, dp=4)
     assert (found.parallel.tp, found.parallel.dp) == (2, 4)
 
@@ -535,3 +556,15 @@ def test_groups_that_share_a_rank_do_not_communicate_at_once():
         )
     tables = recorded_tables(made.workload().program, 4)
     assert tables[Group.DP].members_GK.tolist() == [[0, 1], [2, 3]]
+
+
+def test_groups_of_different_sizes_have_rows_of_one_table():
+    made = recorder(5)
+    op = made.row(reduce(Group.DP))
+    for members in ((0, 1, 2), (3, 4)):
+        group = made.group(Group.DP, members)
+        for rank in members:
+            made.add(RankRecord(rank=rank, row_L=[op], group_L=[group], duration_s_L=[1.0]))
+    tables = recorded_tables(made.workload().program, 5)
+    assert tables[Group.DP].members_GK.tolist() == [[0, 1, 2], [3, 4, -1]]
+    assert tables[Group.DP].group_of_rank_W.tolist() == [0, 0, 0, 1, 1]
