@@ -7,7 +7,7 @@ import pytest
 
 from support import collective, compute, wait
 from traincast import api
-from traincast.analysis.breakdown import rank_breakdown
+from traincast.analysis.breakdown import exposed_seconds, rank_breakdown
 from traincast.simulation.result import BREAKDOWN_KEYS
 from traincast.workload.ops import Op, table_of
 from traincast.workload.program import Program, Timeline
@@ -35,8 +35,8 @@ def message(kind=Kind.RECV):
     )
 
 
-def broken_down(*runs, step_s, before=()):
-    """Break down a rank that ran (operation, ready, start, end), behind another rank that ran `before`."""
+def ran(*runs, before=()):
+    """Return the program and times of a rank that ran (operation, ready, start, end), behind one that ran `before`."""
     everything = [*before, *runs]
     count = len(everything)
     none = np.full(count, -1, dtype=np.int32)
@@ -59,8 +59,12 @@ def broken_down(*runs, step_s, before=()):
         op_ptr_R1=np.array([0, len(before), count]),
     )
     ready, start, end = (np.array([run[place] for run in everything], dtype=np.float64) for place in (1, 2, 3))
-    timeline = Timeline(ready_s_N=ready, start_s_N=start, end_s_N=end, duration_s_N=end - start)
-    found = rank_breakdown(program, timeline, 1, step_s)
+    return program, Timeline(ready_s_N=ready, start_s_N=start, end_s_N=end, duration_s_N=end - start)
+
+
+def broken_down(*runs, step_s, before=()):
+    """Break down a rank that ran (operation, ready, start, end), behind another rank that ran `before`."""
+    found = rank_breakdown(*ran(*runs, before=before), 1, step_s)
     assert tuple(found.breakdown_s) == BREAKDOWN_KEYS
     assert sum(found.breakdown_s.values()) == step_s
     assert found.compute_s == found.breakdown_s["compute"]
@@ -209,3 +213,23 @@ def test_a_whole_story():
         {"compute": 4, "exposed_tp": 2, "exposed_pp": 1, "exposed_dp": 1, "bubble": 2, "other": 2},
         1,
     )
+
+
+def test_what_of_each_operation_is_exposed():
+    """Of tp its wait and its transfer, of a message its transfer; of dp what no computation hides."""
+    runs = [
+        (COMPUTE, 0, 0, 2),
+        (comm(Group.TP), 2, 3, 4),
+        (message(), 4, 6, 7),
+        (COMPUTE, 7, 7, 9),
+        (comm(Group.DP), 8, 8, 10),
+        (comm(Group.DP), 9, 9, 11),
+        (GAP, 11, 11, 12),
+    ]
+    program, timeline = ran(*runs, before=[(comm(Group.TP), 0, 3, 9)])
+    found = exposed_seconds(program, timeline, 1, 12.0)
+    # Both of dp are there from 9 to 10.
+    assert found.tolist() == [0, 2, 1, 0, 1, 2, 0]
+    assert exposed_seconds(program, timeline, 0, 12.0).tolist() == [9]
+    # Where one of a kind hides another in part, the kind's exposed time is counted for each.
+    assert broken_down(*runs, step_s=12)[0]["exposed_dp"] == 2

@@ -306,10 +306,24 @@ def test_records_cut_at_different_places_meet_by_their_numbers(first):
     made = recorder(dp=2)
     op, group = made.row(reduce(Group.DP)), made.group(Group.DP, range(2))
     made.add(
-        RankRecord(rank=0, row_L=[op] * 2, group_L=[group] * 2, key_L=[first, first + 1], duration_s_L=[1.0, 1.0], queue_L=[0, 0])
+        RankRecord(
+            rank=0,
+            row_L=[op] * 2,
+            group_L=[group] * 2,
+            key_L=[first, first + 1],
+            duration_s_L=[1.0, 1.0],
+            queue_L=[0, 0],
+        )
     )
     made.add(
-        RankRecord(rank=1, row_L=[op] * 2, group_L=[group] * 2, key_L=[first + 1, first + 2], duration_s_L=[1.0, 1.0], queue_L=[0, 0])
+        RankRecord(
+            rank=1,
+            row_L=[op] * 2,
+            group_L=[group] * 2,
+            key_L=[first + 1, first + 2],
+            duration_s_L=[1.0, 1.0],
+            queue_L=[0, 0],
+        )
     )
     workload = made.workload()
     assert workload.program.rendezvous_N[1] == workload.program.rendezvous_N[2]
