@@ -32,14 +32,11 @@ DENSE = ROOT / "examples" / "megatron_pp4_tp2"
 DENSE_JOB = ROOT / "examples" / "megatron_pp4_tp2_job.toml"
 EXPERTS = ROOT.parent / "shared" / "samples"
 FRAMEWORK = "megatron-core-2024"
+FAMILIES = ("norm", "rotary", "elementwise", "activation", "embedding", "cross_entropy")
 SLOW = {
-    "gemm bf16 forward": 1.3,
-    "gemm bf16 backward": 1.3,
-    "attention fa2 forward": 1.3,
-    "attention fa2 backward": 1.3,
-    "memory forward": 1.3,
-    "memory backward": 1.3,
-    "memory step": 1.7,
+    **{f"{name} {way}": 1.3 for name in ("gemm bf16", "attention fa2") for way in ("forward", "backward")},
+    **{f"memory {family} {way}": 1.3 for family in FAMILIES for way in ("forward", "backward")},
+    "memory optimizer step": 1.7,
 }
 
 
@@ -88,7 +85,7 @@ def test_a_trace_teaches_what_made_it_and_another_layout_is_forecast_by_it(tmp_p
         assert each.before_s < each.measured_s / 1.2
         assert each.after_s == pytest.approx(each.measured_s, rel=0.02)
     fitted = {each.cost_class: each.factor for each in found.cluster.run_factors}
-    assert fitted["memory step"] == pytest.approx(1.7, rel=0.02)
+    assert fitted["memory optimizer step"] == pytest.approx(1.7, rel=0.02)
     assert fitted["gemm bf16 forward"] == pytest.approx(1.3, rel=0.05)
     assert fitted["gemm bf16 backward"] == pytest.approx(1.3, rel=0.05)
     other = job_of(gpus=16, pp=4, tp=2, global_batch=32, micro_batch=1)
@@ -106,7 +103,7 @@ def test_the_profile_is_a_cluster_file_that_says_what_it_speaks_for(tmp_path):
     assert again.run_factors == found.cluster.run_factors
     by_class = {each.cost_class: each for each in again.run_factors}
     assert "attention 1x4096x4096x32x8x128x128" in by_class["attention fa2 forward"].operators
-    assert any(name.startswith("optimizer ") for name in by_class["memory step"].operators)
+    assert any(name.startswith("optimizer ") for name in by_class["memory optimizer step"].operators)
     near = api.predict(job_of(), again)
     assert not [note for note in near.warnings if note.code.endswith("-unmeasured")]
     assert any("gemm bf16 forward x 1.3" in note.text for note in near.assumptions if note.code == "run-factors")
@@ -167,7 +164,14 @@ def test_one_rank_of_a_measured_run_forecasts_all_of_it():
     assert before < -0.15
     assert abs(after) < 0.05
     every = calibrate_trace(sorted(DENSE.iterdir()), job)
-    assert any(row.id == "forward, stage 3, rank 7" for row in every.skipped), "the slow GPU says nothing of the others"
+    reasons = {row.id: row.reason for row in every.skipped}
+    assert reasons["forward, stage 3, rank 7"].startswith("takes 2.3"), "the slow GPU says nothing of the others"
+    assert reasons["forward, stage 3, rank 6"].startswith("waits for"), "nor does what it held up"
+    factors = [
+        {each.cost_class: each.factor for each in fit.cluster.run_factors}["gemm tf32 backward"]
+        for fit in (found, every)
+    ]
+    assert factors[0] == pytest.approx(factors[1], rel=0.03)
 
 
 def test_a_measured_run_with_experts_brings_another_layout_nearer():
@@ -227,6 +231,31 @@ def test_a_job_of_another_layout_is_refused(tmp_path):
         calibrate_trace(files, job_of(gpus=4, pp=4))
     with pytest.raises(ConfigError, match=r"^parallel\.vpp: is 2 in the job"):
         calibrate_trace(files, job_of(vpp=2, schedule="interleaved"))
+    more = traces_of(tmp_path / "more", job_of(gpus=4), slowed())
+    with pytest.raises(ConfigError, match=r"^gpus: is 2 in the job, but .* is of a run with a rank 3"):
+        calibrate_trace(more, job_of())
+
+
+def test_a_trace_without_its_job_is_refused(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["calibrate", str(DENSE), "--cluster", "a800"])
+    assert end.value.code == 1
+    assert "is a trace: give the job that ran" in capsys.readouterr().err
+
+
+def test_a_gpu_that_played_a_rank_tells_its_passes_whatever_the_layout():
+    """A single-GPU profile does not know how many stages there are; one that the job lacks is refused."""
+    profile = ROOT / "examples" / "megatron_moe_profile_rank7.txt"
+    job = Draft(
+        model="mixtral-8x7b",
+        cluster="h800",
+        fields={"gpus": 16, "pp": 4, "ep": 4, "vpp": 1, "global_batch": 64, "seq_length": 1024, "schedule": "1f1b"},
+    )
+    found = calibrate_trace([profile], job)
+    assert {row.id.split(",")[0] for row in found.runs} >= {"forward", "backward"}
+    assert not [note for note in found.notes if "pp 2" in note.text]
+    with pytest.raises(ConfigError, match=r"^parallel\.pp: is 1 in the job, but .* with a stage 1"):
+        calibrate_trace([profile], replace(job, fields={**job.fields, "pp": 1}))
 
 
 def test_files_that_say_no_computations_are_refused(tmp_path):

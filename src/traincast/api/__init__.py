@@ -367,11 +367,13 @@ def compare_collectives(a: StrPath, b: StrPath) -> "CollectiveComparison":
 def kind_of_measurements(path: StrPath) -> str | None:
     """Return what a file of measurements, or the first of a folder or pattern, holds; None where it holds none.
 
-    ``collectives``, ``operators``, ``training-logs``, ``training-runs`` or ``memory-of-runs``.
+    ``collectives``, ``operators``, ``training-logs``, ``training-runs``, ``memory-of-runs`` or ``traces``.
     """
+    from traincast.calibrate.trace_calibration import is_trace
     from traincast.calibrate.validate import kind_of_file
 
-    return kind_of_file(expand(path)[0])
+    first = expand(path)[0]
+    return "traces" if is_trace(first) else kind_of_file(first)
 
 
 def validate(

@@ -33,6 +33,7 @@ from traincast.formats.contract import Computation, Format, MeasuredComputations
 from traincast.formats.open import identify, identify_run
 from traincast.hardware.cluster import Cluster, RunFactor
 from traincast.hardware.clusters import load_cluster
+from traincast.hardware.gpu import find_gpu
 from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
 from traincast.job.options import LayoutOptions
@@ -147,7 +148,7 @@ def calibrate_trace(
         framework=decided.framework.name,
         runs=passes,
         skipped=skipped,
-        notes=(*unnamed, *measured.notes, *_doubts(passes, decided)),
+        notes=(*unnamed, *measured.notes, *_other_gpu(measured.gpu, base), *_doubts(passes, decided)),
         of_passes=True,
     )
 
@@ -162,12 +163,15 @@ def calibrate_runs(
     TraincastError
         As `calibrate_trace` and `traincast.calibrate.run_calibration.calibrate_runs`.
     """
-    if job is not None and _is_trace(paths[0]):
+    if is_trace(paths[0]):
+        if job is None:
+            raise ConfigError(f"{paths[0]} is a trace: give the job that ran, with its layout (--job JOB)")
         return calibrate_trace(paths, job, cluster)
     return run_calibration.calibrate_runs(paths, cluster, job)
 
 
-def _is_trace(path: Path) -> bool:
+def is_trace(path: Path) -> bool:
+    """Say whether a file holds a workload or trace, and not measurements."""
     try:
         return isinstance(identify(path), Format)
     except FormatError:
@@ -219,10 +223,18 @@ def _check_layout(measured: MeasuredComputations, job: Job, paths: Sequence[Path
     """Refuse a job that was laid out otherwise than the run: its stages do other work."""
     if all(each.call is not None for each in measured.rows):
         return
-    for name in ("tp", "pp", "ep"):
+    for name in ("tp", "pp", "ep") if measured.parallel is not None else ():
         traced, said = getattr(measured.parallel, name), getattr(job.parallel, name)
         if traced != said:
             raise ConfigError(f"is {said} in the job, but {paths[0]} was traced with {traced}", f"parallel.{name}")
+    most = max(each.rank for each in measured.rows)
+    if most >= job.parallel.world_size:
+        text = f"is {job.parallel.world_size} in the job, but {paths[0]} is of a run with a rank {most}, counted from 0"
+        raise ConfigError(text, "gpus")
+    stage = max(each.stage for each in measured.rows)
+    if stage >= job.parallel.pp:
+        text = f"is {job.parallel.pp} in the job, but {paths[0]} is of a run with a stage {stage}, counted from 0"
+        raise ConfigError(text, "parallel.pp")
     if job.parallel.vpp != 1:
         text = f"is {job.parallel.vpp} in the job, but a trace of passes has one chunk of layers on each stage"
         raise ConfigError(f"{text}; give vpp = 1", "parallel.vpp")
@@ -270,14 +282,22 @@ def _rows(computations: Iterable[Computation], estimates: Estimates) -> tuple[li
     medians = {key: median(times) for key, times in passes.items()}
     rows: list[MeasuredPass] = []
     skipped: list[Skipped] = []
-    place_W = expert_rank_W(estimates.workload.parallel)
-    for (stage, phase, rank), time_s in medians.items():
+    parallel = estimates.workload.parallel
+    place_W, usual_s = expert_rank_W(parallel), dict[tuple[int, Phase, int], float]()
+    for stage, phase, rank in medians:
         # Ranks with other experts may have other loads.
         alike = (key for key in medians if key[:2] == (stage, phase) and place_W[key[2]] == place_W[rank])
-        usual_s = _usual(medians[key] for key in alike)
+        usual_s[stage, phase, rank] = _usual(medians[key] for key in alike)
+    slow = {key for key, time_s in medians.items() if time_s > STRAGGLER * usual_s[key]}
+    held_up = {(stage, phase, rank // parallel.tp) for stage, phase, rank in slow}
+    for key, time_s in medians.items():
+        stage, phase, rank = key
         name = f"{phase.name.lower()}, stage {stage}, rank {rank}"
-        if time_s > STRAGGLER * usual_s:
-            skipped.append(Skipped(name, f"takes {time_s / usual_s:.2f} x what ranks like it take"))
+        if key in slow:
+            skipped.append(Skipped(name, f"takes {time_s / usual_s[key]:.2f} x what ranks like it take"))
+            continue
+        if (stage, phase, rank // parallel.tp) in held_up:
+            skipped.append(Skipped(name, "waits for a slow rank of its tensor parallel group"))
             continue
         seconds, host, calls = estimates.stage(stage, phase)
         if seconds:
@@ -320,21 +340,23 @@ def _fit(rows: Sequence[MeasuredPass]) -> tuple[dict[str, float], dict[str, floa
 def _prior(keys: Sequence[str]) -> FloatArray:
     """Return the covariance of the factors' logarithms before any row is seen.
 
-    All computation of passes shares what clocks do, the passes of a class what its kernels do; a part of that each has
-    alone. The optimizer shares nothing: what a framework adds to its kernels says nothing of others.
+    All computation of passes shares what clocks do, the passes and families of a class what its kernels do; a part of
+    that each pass has alone, and each family of what memory binds as much again. The optimizer shares nothing: what a
+    framework adds to its kernels says nothing of others.
     """
-    base = [name.rpartition(" ")[0] for name in keys]
-    host = [name.startswith("host ") for name in keys]
+    kinds = [name.rpartition(" ")[0] for name in keys]
+    classes = ["memory" if kind.startswith("memory ") else kind for kind in kinds]
     alone = [name.endswith(" step") for name in keys]
-    clocks = whole_deviation("compute") ** 2
+    clocks = [0.0 if name.startswith("host ") else whole_deviation("compute") ** 2 for name in keys]
     covariance_KK = np.zeros((len(keys), len(keys)))
-    for row, name in enumerate(base):
+    for row, name in enumerate(classes):
         own = whole_deviation(name) ** 2
-        covariance_KK[row, row] = own * (1 + _OWN**2) + (0.0 if host[row] else clocks)
-        for column, other in enumerate(base):
+        family = own if name != kinds[row] else 0.0
+        covariance_KK[row, row] = clocks[row] + own * (1 + _OWN**2) + family
+        for column in range(len(keys)):
             if row != column and not (alone[row] or alone[column]):
-                shared = 0.0 if host[row] or host[column] else clocks
-                covariance_KK[row, column] = shared + (own if name == other else 0.0)
+                alike = (own if name == classes[column] else 0.0) + (family if kinds[row] == kinds[column] else 0.0)
+                covariance_KK[row, column] = min(clocks[row], clocks[column]) + alike
     return covariance_KK
 
 
@@ -346,6 +368,14 @@ def _operators(rows: Iterable[MeasuredPass]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(operators)) for name, operators in found.items()}
 
 
+def _other_gpu(name: str, cluster: Cluster) -> Iterator[Note]:
+    """Say where the files name another GPU than the cluster's."""
+    found = find_gpu(name) if name else None
+    if found is not None and found.name != cluster.gpu.name:
+        text = f"the traces are of {name}, but {cluster.name} has {cluster.gpu.name}; give their cluster (--cluster)"
+        yield Note("other-gpu", text)
+
+
 def _doubts(passes: Sequence[FittedRun], job: Job) -> Iterator[Note]:
     """Yield what looks wrong with a calibration."""
     error = median(abs(each.after_s / each.measured_s - 1) for each in passes)
@@ -353,5 +383,5 @@ def _doubts(passes: Sequence[FittedRun], job: Job) -> Iterator[Note]:
         text = f"the measured passes are still {error:.0%} off in the median with factors"
         yield Note("calibration-doubtful", f"{text}: the job is hardly the one that was traced")
     if job.precision == "fp16":
-        text = "an update in fp16 whose gradients overflow is skipped; the factor of memory step may be of such a one"
+        text = "an update in fp16 is skipped where gradients overflow; memory optimizer step may be of a skipped one"
         yield Note("update-skipped", text)

@@ -45,7 +45,8 @@ def command(
         )
     from traincast import api
 
-    runs = gpu is None and (job is not None or api.kind_of_measurements(files[0]) in ("training-runs", "training-logs"))
+    of_runs = ("training-runs", "training-logs", "traces")
+    runs = gpu is None and (job is not None or api.kind_of_measurements(files[0]) in of_runs)
     if table and (gpu is not None or runs):
         raise click.UsageError(f"--table is for collectives and cannot be combined with {'runs' if runs else '--gpu'}")
     from traincast.report import json

@@ -25,9 +25,15 @@ def cost_class(call: OperatorCall) -> str:
 
 
 def measured_class(call: OperatorCall) -> str:
-    """Return the class of work of an operator with its pass, as traces tell it apart: ``gemm bf16 backward``."""
-    way = "step" if call.family == "optimizer" else "forward" if call.direction == "forward" else "backward"
-    return f"{cost_class(call)} {way}"
+    """Return the class of work of an operator with its pass, as traces tell it apart: ``gemm bf16 backward``.
+
+    What memory binds is told apart by its families, too: ``memory norm backward``.
+    """
+    name = cost_class(call)
+    kind = f"{name} {call.family}" if name == "memory" else name
+    return (
+        f"{kind} {'step' if call.family == 'optimizer' else 'forward' if call.direction == 'forward' else 'backward'}"
+    )
 
 
 def in_pass(name: str, phase: Phase) -> str:

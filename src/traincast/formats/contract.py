@@ -120,10 +120,13 @@ class Computation(NamedTuple):
 class MeasuredComputations(NamedTuple):
     """All that the ranks of a run computed, and the layout that they ran in."""
 
-    parallel: Parallel
+    parallel: Parallel | None
+    """None where the files do not show it."""
     rows: tuple[Computation, ...]
     files: tuple[str, ...]
     notes: tuple[Note, ...] = ()
+    gpu: str = ""
+    """As the files name it; empty where they do not."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -48,9 +48,10 @@ def computations(paths: Sequence[Path]) -> MeasuredComputations:
         update_s = _compute_s(op for op in work.end if op.part == OPTIMIZER)
         found.append(Computation(rank, stage, Phase.STEP, -1, update_s))
     files = tuple(str(trace.path) for trace in run.traces.values())
-    return MeasuredComputations(
-        layouts.traced, tuple(each for each in found if each.time_s > 0), files, tuple(notes.warnings)
-    )
+    # A single GPU that played a rank does not know all of the layout.
+    parallel = None if run.is_profile else layouts.traced
+    timed = tuple(each for each in found if each.time_s > 0)
+    return MeasuredComputations(parallel, timed, files, () if run.is_profile else tuple(notes.warnings))
 
 
 def _compute_s(ops: Iterable[Op]) -> float:

@@ -23,7 +23,6 @@ from traincast.formats.contract import Computation, MeasuredComputations
 from traincast.formats.kineto.grammar import US_PER_S, Shapes, read_trace
 from traincast.formats.kineto.ranks import ranks_of
 from traincast.formats.kineto.step import RankStep, Task, chosen, cut
-from traincast.job.parallel import Parallel
 from traincast.units import format_share
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Phase
@@ -60,7 +59,9 @@ def computations(paths: Sequence[Path]) -> MeasuredComputations:
     known = math.fsum(row.time_s for row in rows) * US_PER_S / busy_us if busy_us else 0.0
     text = f"operators whose shapes are known take {format_share(known)} of the kernels' time; the rest says nothing"
     said = (Note("shapes-known", text),) if rows else ()
-    return MeasuredComputations(Parallel(tp=1, dp=len(traces), pp=1), tuple(rows), tuple(map(str, paths)), said)
+    devices = traces[0].document.devices
+    gpu = str(devices[0].get("name", "")) if devices else ""
+    return MeasuredComputations(None, tuple(rows), tuple(map(str, paths)), said, gpu)
 
 
 def _computes(step: RankStep) -> "np.typing.NDArray[np.bool_]":
