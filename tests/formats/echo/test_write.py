@@ -14,6 +14,11 @@ from traincast.formats.echo.files import read_runs
 from traincast.formats.echo.grammar import load
 from traincast.formats.echo.lines import MESSAGES
 from traincast.formats.echo.spelling import milliseconds
+from traincast.job.parallel import Parallel
+from traincast.workload.builder import collective_op, compute_op
+from traincast.workload.ops import Op
+from traincast.workload.recorded import RankRecord, Recorder
+from traincast.workload.words import Group, Kind, Operation, Phase
 
 ROOT = Path(__file__).parents[3]
 TRACED = [
@@ -174,3 +179,52 @@ def test_whatever_the_tracer_writes_is_written_again(tmp_path_factory, text):
         assert "clock jumps" in str(problem) or "has 2^53" in str(problem)
     finally:
         shutil.rmtree(folder)
+
+
+def recorded(parallel, group=(0, 1), peer=2, start_s=0.5):
+    """Return a run of another format: GEMMs beside a collective, and a message to the next stage."""
+    recorder = Recorder("run", parallel)
+    gemm = recorder.row(compute_op("gemm, of 'all'", Phase.FORWARD))
+    reduce = recorder.row(collective_op("c10d::allreduce_", Phase.FORWARD, Group.TP, Operation.ALL_REDUCE, 3000))
+    ends = [
+        Op(name=str(kind), kind=kind, phase=Phase.FORWARD, group=Group.PP, operation=Operation.SEND_RECV, size_bytes=8)
+        for kind in (Kind.SEND, Kind.RECV)
+    ]
+    together = recorder.group(Group.TP, group)
+    for rank in range(parallel.world_size):
+        rows, groups, queues = [gemm, gemm, gemm], [-1, -1, -1], [0, 0, 0]
+        start, end = [start_s, 1.0, 1.5], [1.0, 1.5, 2.0]
+        if rank in group:
+            rows, groups, queues = [*rows, reduce], [*groups, together], [*queues, 1]
+            start, end = [*start, 1.0], [*end, 1.75]
+        if rank in (0, peer):
+            rows, groups = [*rows, recorder.row(ends[rank != 0])], [*groups, recorder.pair(0, peer)]
+            queues, start, end = [*queues, 2], [*start, 2.0], [*end, 2.25]
+        columns = {"row_L": rows, "group_L": groups, "queue_L": queues, "start_s_L": start, "end_s_L": end}
+        recorder.add(RankRecord(rank=rank, **columns))
+    return recorder.workload()
+
+
+def test_a_run_of_another_format_is_written_with_its_times(tmp_path):
+    converted(recorded(Parallel(tp=2, pp=2)), tmp_path / "traces")
+    again = traincast.simulate(tmp_path / "traces", cluster="h100")
+    assert again.iteration_time_s == pytest.approx(1.75)
+    (trace,) = (load(path) for path in (tmp_path / "traces").glob("*_rank0.txt"))
+    assert [(op.op, op.start_s, op.end_s) for op in trace] == [("forward_step", 0.0, 1.5), ("send_forward", 1.5, 1.75)]
+    ((sub,),) = (op.sub_ops for op in trace if op.sub_ops)
+    assert (sub.call.source, sub.call.is_async) == ("c10d_allreduce__async", True)
+    assert (sub.start_s, sub.end_s, sub.call.size_bytes) == (0.5, 1.25, 3000)
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"group": (0, 3)}, r"has a tp group of ranks \[0, 3\], which is none of its layout"),
+        ({"peer": 1}, "is no message between neighbours of a pipeline"),
+        ({"peer": 3}, "is no message between neighbours of a pipeline"),
+    ],
+)
+def test_what_a_trace_cannot_name_is_refused(run, words, tmp_path):
+    with pytest.raises(FormatError, match=words):
+        converted(recorded(Parallel(tp=2, pp=2), **run), tmp_path / "traces")
+    assert not (tmp_path / "traces").exists()

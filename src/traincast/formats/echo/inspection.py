@@ -30,6 +30,7 @@ from traincast.workload.words import Group, Operation
 
 REAL_RUN = "Echo rank trace of a real run"
 PROFILE = "Echo single-GPU profile"
+FORECAST = "Echo trace of a simulated run"
 PLAN = "Echo scheduling plan"
 BUCKETS = "2026 trace with gradient buckets"
 
@@ -120,6 +121,8 @@ def sizes_of_shapes(ops: Sequence[TraceOp]) -> _Sizes:
 
 def generation(ops: Sequence[TraceOp]) -> tuple[str, float, tuple[str, ...]]:
     """Tell which kind of run the operations of a file are of, how sure that is, and why it is believed."""
+    if all(op.is_forecast for op in ops):
+        return (FORECAST, 0.98, ("every operation says that it was simulated in a run of all ranks",))
     played = sum(op.is_simulated for op in ops)
     how = (f"{played} of {len(ops)} operations are marked as simulation or have no schedule state",)
     if any(op.op == "ddp_grad_comm" for op in ops):

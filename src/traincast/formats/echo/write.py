@@ -3,7 +3,7 @@
 Of a recorded run what its files said is written again, with the times as they said them. Of a simulated run each pass
 over a microbatch is one line, with its collectives as sub-operations; messages are lines of their own, and so are
 collectives of the whole step that the tracer has a name for; what else runs once per step is ``get_batch`` before the
-first pass and ``optimizer_step`` after it. Times count from the begin of the step, to the nanosecond.
+first pass and ``optimizer_step`` after it. Times count from the beginning of the step, to the nanosecond.
 """
 
 import math
@@ -141,14 +141,17 @@ def _check(run: Run, program: Program) -> None:
     onward = (kind_N[at] == Kind.SEND) == (program.ops.phase_T[program.row_N[at]] != Phase.BACKWARD)
     own_stage = program.rank_N[at] // per_stage
     expected = (own_stage + np.where(onward, 1, -1)) % stages
-    peer_stage = program.peer_stage_N[at]
+    astray = program.peer_stage_N[at] != expected
     if program.recorded is not None:
-        last_G = np.array([group.members.sum() for group in program.groups])
-        peer_stage = (last_G[program.group_N[at]] - program.rank_N[at]) // per_stage
-    if (peer_stage != expected).any():
-        wrong = int(at[np.flatnonzero(peer_stage != expected)[0]])
+        both_G = np.array([group.members.sum() for group in program.groups], dtype=np.int64)
+        peer = both_G[program.group_N[at]] - program.rank_N[at]
+        astray = peer != expected * per_stage + program.rank_N[at] % per_stage
+    if astray.any():
+        wrong = int(at[np.flatnonzero(astray)[0]])
         what = f"{program.ops.name_T[program.row_N[wrong]]!r} of rank {program.rank_N[wrong]}"
-        raise FormatError(f"{what} is a message to another stage than a neighbour, which a trace cannot say", run.name)
+        raise FormatError(
+            f"{what} is no message between neighbours of a pipeline, and a trace cannot say whose else", run.name
+        )
     tables = rank_groups(run.workload.parallel, {group.kind for group in program.groups} - {Group.PP})
     known = {(kind, *sorted(row)) for kind, table in tables.items() for row in table.members_GK.tolist()}
     for group in program.groups:
@@ -185,7 +188,7 @@ def _simulated(program: Program, timeline: Timeline, index: int, words: "_Words"
     order = np.arange(mine.start, mine.stop)
     if program.recorded is not None:
         order = order[np.argsort(timeline.ready_s_N[mine], kind="stable")]
-    lines = _lines(program, order.tolist(), words)
+    lines = _lines(program, timeline, order.tolist(), words)
     names = [line.name for line in lines]
     backward = names.index("backward_step") if "backward_step" in names else len(names)
     forward = len(names) - names[::-1].index("forward_step") if "forward_step" in names else 0
@@ -198,10 +201,14 @@ def _simulated(program: Program, timeline: Timeline, index: int, words: "_Words"
         counts[line.name] += 1
 
 
-def _lines(program: Program, order: list[int], words: "_Words") -> list[_Line]:
-    """Put the operations of a rank, given in their order, into lines."""
+def _lines(program: Program, timeline: Timeline, order: list[int], words: "_Words") -> list[_Line]:
+    """Put the operations of a rank, given in their order, into lines.
+
+    A pause of the host is told by what begins late, but where the step begins or ends with one.
+    """
     found: list[_Line] = []
     waits: list[int] = []
+    pauses: list[int] = []
     before = True
     for at in order:
         row = int(program.row_N[at])
@@ -209,8 +216,9 @@ def _lines(program: Program, order: list[int], words: "_Words") -> list[_Line]:
         if kind is Kind.WAIT:
             waits.append(at)  # counts where more of the same line follows
             continue
-        if kind is Kind.GAP and not program.ops.blocking_T[row]:
-            continue  # the host, while something else runs
+        if kind is Kind.GAP and program.ops.part_T[row] is None:
+            pauses.append(at)
+            continue
         name, key = words.place(row, at, before=before)
         if key[0] == "pass" and key[1] == -1 and found and found[-1].name == name:
             key = found[-1].key  # what follows the last forward
@@ -221,8 +229,13 @@ def _lines(program: Program, order: list[int], words: "_Words") -> list[_Line]:
             found.append(_Line(name, key, []))
         found[-1].at.append(at)
         waits = []
-    # a pause of the host is told by what begins late, but at the ends
-    return [line for number, line in enumerate(found) if line.key[0] != "pause" or number in (0, len(found) - 1)]
+    working = [at for line in found for at in line.at]
+    first_s = timeline.ready_s_N[working].min(initial=np.inf)
+    last_s = timeline.end_s_N[working].max(initial=0.0)
+    first = [at for at in pauses if timeline.end_s_N[at] <= first_s]
+    last = [at for at in pauses if timeline.end_s_N[at] > last_s and timeline.ready_s_N[at] >= last_s]
+    start = [_Line(_BEFORE, ("pause",), first)] if first else []
+    return [*start, *found, *([_Line(_AFTER, ("pause",), last)] if last else [])]
 
 
 class _Words:
@@ -242,8 +255,6 @@ class _Words:
         what = Group(int(ops.group_T[row])), Operation(int(ops.operation_T[row]))
         if kind in (Kind.SEND, Kind.RECV):
             return f"{kind.name.lower()}_{'backward' if phase is Phase.BACKWARD else 'forward'}", ("message", at)
-        if kind is Kind.GAP and part is None:
-            return _BEFORE if before else _AFTER, ("pause", at)
         whole = kind is Kind.COLLECTIVE and phase is Phase.STEP and self.holds[row] and part not in PHASES
         if whole and what in _WHOLE:
             return _WHOLE[what], ("whole", at)
@@ -256,7 +267,7 @@ class _Words:
         """Return the text of a line; `numbers` are its first fields."""
         program, rows = self.program, self.program.row_N[line.at].tolist()
         ready_s, end_s = timeline.ready_s_N[line.at].tolist(), timeline.end_s_N[line.at].tolist()
-        alone = line.name in MESSAGES or line.key[0] == "whole"
+        alone = line.name in MESSAGES or line.key[0] in {"whole", "pause"}
         holding = [place for place, row in enumerate(rows) if alone or self.holds[row]] or [0]
         start = min(ready_s[place] for place in holding)
         end = max(end_s[place] for place in holding)
@@ -267,7 +278,7 @@ class _Words:
                 times = _times(end_s[place] - ready_s[place], end_s[place])
                 subs.append(f"{head},duration={times['duration']},timestamp={times['timestamp']},{rest}")
         group, tensor = "None", "input__shape=None,input__dtype=None"
-        if alone:
+        if alone and line.key[0] != "pause":
             group = _GROUP_NAMES[Group(int(program.ops.group_T[rows[0]]))]
             tensor = self.tensor(rows[0], int(program.group_N[line.at[0]]))
         times = _times(end - start, end)
