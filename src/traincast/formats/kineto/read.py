@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traincast.diagnostics import Notebook
+from traincast.diagnostics import Notebook, advanced, announce
 from traincast.files import InputFile, input_of
 from traincast.formats.kineto.communication import Communication, GroupOfRanks, world_size
 from traincast.formats.kineto.grammar import Trace, read_trace
@@ -23,6 +23,7 @@ from traincast.formats.kineto.record import Host, order_of
 from traincast.formats.kineto.step import RankStep, Task, chosen, cut, marks
 from traincast.formats.kineto.times import Times, common_times
 from traincast.job.options import LayoutOptions
+from traincast.units import counted, format_size
 from traincast.workload.builder import collective_op, compute_op, copy_op, host_op, message_op
 from traincast.workload.ops import Op
 from traincast.workload.recorded import RankRecord, Recorder
@@ -30,12 +31,14 @@ from traincast.workload.recorded_groups import Classified, Told, classified
 from traincast.workload.words import Group, Kind, Operation, Phase
 from traincast.workload.workload import Workload
 
+_LONG_BYTES = 2**28
+"""Size of files from which reading is announced: about a second, packed ones several."""
+
 
 def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
     """Read the traces of one run (see `traincast.formats.contract.Format.read`)."""
     notes = Notebook(str(paths[0]))
-    traces = [read_trace(path) for path in paths]
-    return recorded(traces, tuple(input_of(path, name) for path in paths), options, notes)
+    return recorded(_traces(paths), tuple(input_of(path, name) for path in paths), options, notes)
 
 
 def recorded(
@@ -64,6 +67,18 @@ def recorded(
     for file, (rank, step) in enumerate(steps.items()):
         recorder.add(writer.record(file, step, {each.at: each.what for each in found[rank]}))
     return recorder.workload(measured_communication=options.comm != "model")
+
+
+def _traces(paths: Sequence[Path]) -> list[Trace]:
+    """Read the files; long work says how far it is."""
+    size = sum(path.stat().st_size for path in paths if path.is_file())
+    if size > _LONG_BYTES:
+        announce(f"reading {counted(len(paths), 'trace')} of {format_size(size)}")
+    traces = []
+    for path in paths:
+        traces.append(read_trace(path))
+        advanced(len(traces) / len(paths))
+    return traces
 
 
 def _steps(traces: Sequence[Trace], options: LayoutOptions, notes: Notebook) -> dict[int, RankStep]:
