@@ -56,6 +56,15 @@ def test_a_run_comes_back_with_the_same_step(sources, tmp_path, name):
     assert kinds == {each.group for each in before.collectives}
 
 
+def test_a_profile_of_several_streams_comes_back_with_the_same_step(tmp_path):
+    source = Path(__file__).parents[2] / "conformance" / "samples" / "kineto"
+    for path in sorted(source.iterdir()):
+        before = traincast.simulate(path, cluster="h100")
+        traincast.convert(path, tmp_path / path.stem, "chakra", options=make_options(cluster="h100"))
+        after = traincast.simulate(tmp_path / path.stem, cluster="h100")
+        assert after.iteration_time_s == pytest.approx(before.measured_s, rel=1e-3), path.name
+
+
 def test_what_was_read_back_is_written_with_the_same_meaning(sources, tmp_path):
     traincast.convert(sources["workload"], tmp_path / "one", "chakra", options=make_options(cluster="h100"))
     traincast.convert(tmp_path / "one", tmp_path / "two", "chakra", options=make_options(cluster="h100"))

@@ -190,10 +190,10 @@ class _Sequence:
         heads: list[tuple[bytes, bytes]] = []
         open_K: list[int] = []
         kinds: list[NodeType] = []
-        columns = zip(
-            row_L.tolist(), kind_L.tolist(), duration_s_L.tolist(), us_L.tolist(), tag_L.tolist(), strict=True
-        )
-        for at, (row, kind, duration_s, us, tag) in enumerate(columns):
+        columns_L = (row_L, kind_L, duration_s_L, us_L, tag_L, stream_L)
+        columns = zip(*(column_L.tolist() for column_L in columns_L), strict=True)
+        one_of = Kind.COMPUTE if len(np.unique(stream_L[kind_L == Kind.COMPUTE])) == 1 else None
+        for at, (row, kind, duration_s, us, tag, stream) in enumerate(columns):
             if dropped_L[at]:
                 continue
             node = _OF_KIND.get(Kind(kind), NodeType.COMP)
@@ -208,7 +208,10 @@ class _Sequence:
             ]
             exact = bytes_field(10, _attribute(EXACT, double_field(3, 1e9 * duration_s)))
             if node is NodeType.COMP:
-                run_of.append(delimited(b"".join((*fields, of_row[row], exact))))
+                # In order on a thread of the host, or a stream of the GPU, where there are several.
+                engine = "tid" if kind == Kind.GAP else "stream"
+                own = bytes_field(10, _attribute(engine, int_field(9, stream)))
+                run_of.append(delimited(b"".join((*fields, of_row[row], b"" if kind == one_of else own, exact))))
                 continue
             said = bytes_field(10, _attribute("comm_tag", int_field(7, tag))) if tag >= 0 else b""
             parts.append(b"".join(run_of))
