@@ -104,6 +104,7 @@ def test_the_sum_and_the_step_are_written_in_simais_layout(tmp_path):
     assert call(SCALED, "--cluster", "h100", "--out", tmp_path / "ours", "--report", "endtoend", "--quiet")[0] == 0
     own, ours = ((tmp_path / name / "EndToEnd.csv").read_text().splitlines() for name in ("simai", "ours"))
     assert own[1].endswith(" 2119203")
-    assert own[0] == ours[0] and own[2] == ours[2]
+    assert own[0] == ours[0]
+    assert own[2].replace("Analytical_test", "traincast") == ours[2]
     code, _, said = call(SCALED, "--cluster", "h100", "--out", tmp_path / "ours", "--report", "nothing")
-    assert code == 1 and "endtoend" in said
+    assert code == 2 and "endtoend" in said

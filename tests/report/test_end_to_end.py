@@ -43,8 +43,10 @@ def test_simais_own_sum_is_written_as_simai_writes_it():
     assert lines[0] == KEYS
     assert numbers(lines[1]) == [322654, 0, 281609, 0, 0, 867333, 7213232, 604263, 8684828]
     assert "322654 (3.72%)" in lines[1]
-    assert lines[2].startswith("layer_name,run,fwd compute,wg compute,ig compute,fwd exposed comm,wg exposed comm,")
-    assert lines[3] == "grad_gather,run,0,0,0,0,107551,0,0,0.00,0.00,107551,55.43,48.50,0,0.00,0.00"
+    assert lines[2].startswith(
+        "layer_name,Analytical_test,fwd compute,wg compute,ig compute,fwd exposed comm,wg exposed comm,"
+    )
+    assert lines[3] == "grad_gather,Analytical_test,0,0,0,0,107551,0,0,0.00,0.00,107551,55.43,48.50,0,0.00,0.00"
     assert len(lines) == 3 + 557
     assert len({line.count(",") for line in lines[2:]}) == 1
 

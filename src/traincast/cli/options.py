@@ -374,9 +374,16 @@ _OUTPUT_OPTIONS = (
 
 
 def check_reports(out: Path | None, further: Sequence[str]) -> None:
-    """Refuse further reports that there is nowhere to write to, as wrong usage."""
-    if further and out is None:
+    """Refuse further reports that are not known or that there is nowhere to write to, as wrong usage."""
+    if not further:
+        return
+    from traincast.report.files import REPORTS
+
+    if out is None:
         raise click.UsageError("--report needs --out DIR, where the file is written")
+    with wrong_usage():
+        for name in further:
+            REPORTS.get(name)
 
 
 def with_options(options: Iterable[Callable[[F], F]], function: F) -> F:

@@ -18,6 +18,8 @@ from traincast.report.plain import encodable
 from traincast.simulation.result import Result
 from traincast.workload.words import Group, Kind, Operation, Phase, bus_factor
 
+_SIMAI_RUN = "Analytical_test"
+"""What SimAI-Analytical calls every run (``AnalyticalAstra.cc``)."""
 _US_PER_S = 1e6
 _GIB = 2**30
 SUMMARY = {
@@ -64,18 +66,17 @@ class Line(NamedTuple):
     communications: tuple[Communication, Communication, Communication]
 
 
-def end_to_end_csv(name: str, summary_s: Mapping[str, float], lines: Iterable[Line]) -> Iterator[str]:
-    """Return the lines of a file: of a run with a name, the numbers of `SUMMARY` in seconds, and its rows."""
+def end_to_end_csv(name: str, run: str, summary_s: Mapping[str, float], lines: Iterable[Line]) -> Iterator[str]:
+    """Return the lines of a file: of a workload's run, the numbers of `SUMMARY` in seconds, and its rows."""
     total_s = summary_s["total"]
     shares = [f"{_us(summary_s[key])} ({_share(summary_s[key], total_s)}%)" for key in SUMMARY if key != "total"]
-    name = name.replace(",", " ")
     yield ", ".join(("File name", *SUMMARY.values()))
-    yield ", ".join((name, *shares, _us(total_s)))
-    yield ",".join(("layer_name", name, *_HEADINGS))
+    yield ", ".join((name.replace(",", " "), *shares, _us(total_s)))
+    yield ",".join(("layer_name", run, *_HEADINGS))
     for line in lines:
         cells = [_us(each) for each in (*line.compute_s, *(each.exposed_s for each in line.communications))]
         cells += [cell for each in line.communications for cell in _bandwidths(each)]
-        yield ",".join((line.name.replace(",", " "), name, *cells))
+        yield ",".join((line.name.replace(",", " "), run, *cells))
 
 
 def _bandwidths(each: Communication) -> tuple[str, str, str]:
@@ -92,9 +93,9 @@ def _share(part: float, whole: float) -> str:
 
 
 def simai_end_to_end(report: SimaiReport, name: str) -> bytes:
-    """Return SimAI's own sum of a workload file as the file that it writes, under a name of the run."""
+    """Return SimAI's own sum of a workload file as the file that it writes, under the name of the workload."""
     summary = {key: getattr(report, f"{key}_s") for key in SUMMARY}
-    return _bytes(end_to_end_csv(name, summary, map(_simai_line, report.rows)))
+    return _bytes(end_to_end_csv(name, _SIMAI_RUN, summary, map(_simai_line, report.rows)))
 
 
 def _simai_line(row: SimaiRow) -> Line:
@@ -150,7 +151,7 @@ def write_end_to_end(result: Result, stream: BinaryIO) -> None:
     of_experts_s = float(exposed_N[ops.group_T[row_N] == Group.EDP].sum())
     name = Path(result.inputs[0].path).name if result.inputs else "traincast"
     table = [sums.line(name) for (_, _, name), sums in sorted(lines.items(), key=lambda item: item[0][:2])]
-    stream.write(_bytes(end_to_end_csv(name, _summary(result, of_experts_s), table)))
+    stream.write(_bytes(end_to_end_csv(name, "traincast", _summary(result, of_experts_s), table)))
 
 
 @dataclass(slots=True)

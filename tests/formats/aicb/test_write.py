@@ -10,12 +10,14 @@ from click.testing import CliRunner
 
 import traincast
 from support import ALONE
+from traincast import api
 from traincast.cli.main import cli
 from traincast.errors import ConfigError, FormatError, UnknownNameError
 from traincast.formats.aicb.grammar import Column, load
 from traincast.job.job import JobRequest
 from traincast.job.options import StepOptions, make_options
 from traincast.model.model import Attention, Experts, Latent, Model
+from traincast.report.end_to_end import simai_end_to_end
 from traincast.workload.words import Group, Operation, Phase
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -176,6 +178,23 @@ def test_a_job_is_written_as_aicb_writes_it(generation, case, digest, tmp_path):
     options = {"generation": generation, "times": str(aiob(tmp_path, sections)), "stage": "0"}
     traincast.convert(request(case), out, "aicb", **options)
     assert hashlib.sha256(out.read_bytes()).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize(
+    ("generation", "case", "digest"),
+    [
+        ("vpp", "moe_ep4_rec", "9dd2903e109e6a57"),
+        ("pp_comm", "mla", "88d98a2812466009"),
+        ("pp_comm", "dense", "8ad0f9cae1375642"),
+    ],
+)
+def test_simai_runs_what_is_written_and_its_own_file_of_it_is_ours(generation, case, digest, tmp_path):
+    """Digests are of what SimAI-Analytical 1.6 wrote (H100, CX7), with 0.00 where it prints -nan."""
+    sections = {**SECTIONS, **(LATENT_SECTIONS if CASES[case].get("latent") else {})}
+    written(tmp_path, request(case), generation=generation, times=str(aiob(tmp_path, sections)), stage="0")
+    report = api.simai(tmp_path / "workload.txt", make_options(cluster="h100"))
+    found = simai_end_to_end(report, "workload.txt")
+    assert hashlib.sha256(found).hexdigest()[:16] == digest
 
 
 @pytest.mark.parametrize("case", ["dense", "dense_nosp", "tp1", "pp1", "moe", "moe_tp1", "mla", "mla_tp1"])

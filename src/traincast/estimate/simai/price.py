@@ -135,9 +135,7 @@ def price(column: Column, cell: Cell, layout: SimaiLayout, machine: SimaiMachine
     operation = _OPERATIONS.get(cell.token.partition("_")[0])
     if operation is None:
         return _nothing(cell, "simai-no-communication", "SimAI knows no such communication")
-    group, size = group_of(column, cell.token), cell.size_bytes
-    if raise_small and column is Column.FORWARD and 0 < size < _LEAST_FORWARD_BYTES:
-        size = _LEAST_FORWARD_BYTES
+    group, size = group_of(column, cell.token), counted_bytes(column, cell, raise_small)
     ranks = _ranks(column, group, layout)
     if 1 < size < _SMALL_BYTES:
         return _small(ranks, cell)
@@ -152,6 +150,12 @@ def price(column: Column, cell: Cell, layout: SimaiLayout, machine: SimaiMachine
         return Price(0, ("simai-no-bandwidth", f"{text}; it takes no time"))
     passes = 2 if operation is Operation.ALL_REDUCE else 1
     return Price(int(size / _GIB / single(share * bus.gb_per_s) * GIGA * passes * (ranks - 1) / ranks))
+
+
+def counted_bytes(column: Column, cell: Cell, raise_small: bool) -> int:
+    """Return the size that SimAI takes a cell's communication to have (`raise_small` as in `price`)."""
+    small = raise_small and column is Column.FORWARD and 0 < cell.size_bytes < _LEAST_FORWARD_BYTES
+    return _LEAST_FORWARD_BYTES if small else cell.size_bytes
 
 
 def bus_factor(column: Column, cell: Cell, layout: SimaiLayout) -> float:

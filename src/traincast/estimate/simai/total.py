@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 from traincast.diagnostics import Note, Remarks
 from traincast.errors import ConfigError
@@ -11,6 +12,7 @@ from traincast.estimate.simai.price import (
     Price,
     SimaiLayout,
     bus_factor,
+    counted_bytes,
     group_of,
     layout_of,
     message_bytes,
@@ -114,8 +116,7 @@ def simai_sum(
     sums = _Sums(shares)
     for row in _rows_read(file, remarks):
         comm_ns = [pricer.comm_ns(row, column) for column in Column]
-        factors = [bus_factor(column, row.cell(column), layout) for column in Column]
-        sums.add(row, comm_ns, [pricer.compute_ns(row, column) for column in Column], factors)
+        sums.add(row, comm_ns, [pricer.compute_ns(row, column) for column in Column], pricer.bandwidths(row))
     # The base is in the file GA times, as many as it has microbatches of its one stage.
     bubble_us = sums.us["base"] * ((layout.pp - 1) / (layout.ga * layout.vpp))
     messages_us = _messages_us(message_bytes(file, chosen), layout, shares.pp)
@@ -154,6 +155,13 @@ def _exposed(time: int, overlap: float) -> int:
     return int(single(single(time) * single(1 - single(overlap))))
 
 
+class _Size(NamedTuple):
+    """Bytes of a communication, and its bus over its algorithm bandwidth."""
+
+    size_bytes: int
+    bus_factor: float
+
+
 @dataclass(slots=True)
 class _Pricer:
     """Prices rows and collects what SimAI passes over; equal cells, of which files are full, once."""
@@ -171,6 +179,14 @@ class _Pricer:
         if found.doubt:
             self.remarks.add(*found.doubt, row.line)
         return found.time_ns
+
+    def bandwidths(self, row: Row) -> list[_Size]:
+        """Return what the bandwidths that SimAI prints of a row's communications are worked out from, by column."""
+        cells = ((column, row.cell(column)) for column in Column)
+        return [
+            _Size(counted_bytes(column, cell, self.raise_small), bus_factor(column, cell, self.layout))
+            for column, cell in cells
+        ]
 
     def compute_ns(self, row: Row, column: Column) -> int:
         time_ns = round(row.cell(column).compute_s * GIGA)
@@ -191,7 +207,7 @@ class _Sums:
     """Those of `SimaiReport`, and the base of which the bubble is a multiple."""
     rows: list[SimaiRow] = field(default_factory=list)
 
-    def add(self, row: Row, comm_ns: Sequence[int], compute_ns: Sequence[int], factors: Sequence[float]) -> None:
+    def add(self, row: Row, comm_ns: Sequence[int], compute_ns: Sequence[int], sizes: Sequence[_Size]) -> None:
         forward, input_grad, weight_grad = comm_ns
         if row.name != _NOT_IN_BUBBLE:
             self.us["base"] += (forward + input_grad + sum(compute_ns)) / _NS_PER_US
@@ -202,11 +218,12 @@ class _Sums:
         within = "ep" if group_of(Column.FORWARD, row.forward.token) is SimaiGroup.EP else "tp"
         share = getattr(self.overlap, within)
         exposed_ns = (_exposed(forward, share), _exposed(input_grad, share), after_ns)
-        within_us = (exposed_ns[0] + exposed_ns[1]) / _NS_PER_US
-        self.us[within] += within_us
+        self.us[within] += (exposed_ns[0] + exposed_ns[1]) / _NS_PER_US
         self.us["compute"] += sum(compute_ns) / _NS_PER_US
-        self.us["exposed"] += after_ns / _NS_PER_US + within_us
-        first, second, third = (row.cell(column).size_bytes for column in Column)
+        # In SimAI's order, so that halves of a microsecond are rounded as there.
+        for ns in (exposed_ns[0], after_ns, exposed_ns[1]):
+            self.us["exposed"] += ns / _NS_PER_US
+        first, second, third = sizes
         self.rows.append(
             SimaiRow(
                 row.line,
@@ -218,7 +235,7 @@ class _Sums:
                 input_grad_comm_s=input_grad / GIGA,
                 weight_grad_comm_s=weight_grad / GIGA,
                 exposed_s=(exposed_ns[0] / GIGA, exposed_ns[1] / GIGA, exposed_ns[2] / GIGA),
-                size_bytes=(first, second, third),
-                bus_factor=(factors[0], factors[1], factors[2]),
+                size_bytes=(first.size_bytes, second.size_bytes, third.size_bytes),
+                bus_factor=(first.bus_factor, second.bus_factor, third.bus_factor),
             )
         )
