@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from traincast import api
-from traincast.calibrate import trace_calibration
-from traincast.calibrate.trace_calibration import Estimates, calibrate_trace, computations_of
+from traincast.calibrate import measured_passes
+from traincast.calibrate.measured_passes import Estimates, computations_of
+from traincast.calibrate.trace_calibration import calibrate_trace
 from traincast.cli.main import main
 from traincast.errors import ConfigError, FormatError
 from traincast.estimate.measured import measured_class
@@ -216,13 +217,25 @@ def test_recorded_kernels_are_rows_of_their_own(monkeypatch):
     recorder.add(RankRecord(rank=0, row_L=rows, start_s_L=starts, end_s_L=ends, queue_L=[0] * len(rows)))
     workload = recorder.workload()
     form = type("Form", (), {"computations": None, "title": "a trace", "read": lambda *_: workload})()
-    monkeypatch.setattr(trace_calibration, "identify_run", lambda *_: form)
+    monkeypatch.setattr(measured_passes, "identify_run", lambda *_: form)
     found = calibrate_trace([Path("trace.json")], job_of())
     assert {row.id for row in found.runs} == {"gemm 4096x6144x4096", "norm 4096x4096"}
     fitted = {each.cost_class: each for each in found.cluster.run_factors}
     for call in (gemm, norm):
         assert fitted[measured_class(call)].factor == pytest.approx(1.4, rel=0.03)
     assert fitted["gemm bf16 forward"].operators == ("gemm 4096x6144x4096",), "only what was measured"
+
+
+def test_a_simulated_run_written_as_traces_teaches_nothing_new(tmp_path):
+    """What is estimated, simulated, written as rank traces and read again, is what was estimated."""
+    traces = tmp_path / "traces"
+    api.convert(read_job_file(str(DENSE_JOB)), traces, "echo")
+    found = calibrate_trace(sorted(traces.iterdir()), read_job_file(str(DENSE_JOB)))
+    assert len(found.runs) >= 17, "all forward and backward passes, and updates that wait for nobody"
+    for each in found.runs:
+        assert each.before_s == pytest.approx(each.measured_s, rel=2e-3)
+    for each in found.cluster.run_factors:
+        assert each.factor == pytest.approx(1.0, abs=5e-3)
 
 
 def test_a_job_of_another_layout_is_refused(tmp_path):
