@@ -46,6 +46,23 @@ def test_parameters_of_nemotron_3_nano_by_hand():
     assert parameters(load_model("nemotron-3-nano")).total == total == 31_577_940_288
 
 
+def test_counts_of_published_checkpoints_are_met_to_the_last_one():
+    """Headers of the weights: Qwen3-Coder-Next without its MTP layer, and 10 of 512 experts of each layer active;
+    Nemotron 3 Super's 123,611,012,096 in bf16 with its MTP layer, and 512 fp32 routing biases of 41 layers."""
+    qwen = parameters(load_model("qwen3-next-80b-a3b"))
+    assert (qwen.total, qwen.active) == (79_674_391_296, 3_874_929_408)
+    nemotron = parameters(load_model("nemotron-3-super"))
+    assert nemotron.trained == 123_611_012_096 + 41 * 512
+    assert nemotron.trained - nemotron.total == 2_942_324_736 + 512
+
+
+def test_flops_of_linear_attention_are_counted_as_megatron_does():
+    """Projections, and 8 H P^2 of the delta rule: Megatron-LM, megatron/training/training.py (gdn_layer_flops)."""
+    found, layers = token_flops(load_model("qwen3-next-80b-a3b"), 4096), 36
+    assert found.scan == layers * 2 * 32 * 128**2 * 4
+    assert found.others == layers * 2 * 2048 * (2 * 16 * 128 + 2 * 32 * 128 + 2 * 32 + 32 * 128)
+
+
 def test_flops_of_a_mamba_layer_are_counted_as_megatron_does():
     """in_proj, 7 d_inner N of the scan, out_proj: Megatron-LM, megatron/training/training.py (mamba_layer_flops)."""
     model = load_model("nemotron-h-8b")
@@ -191,3 +208,41 @@ def test_a_letter_that_stands_for_nothing_is_named(tmp_path):
 def test_other_hybrids_are_still_refused(tmp_path):
     with pytest.raises(ConfigError, match="mamba_num_heads: hybrids"):
         read(tmp_path, model_type="bamba")
+
+
+QWEN = {
+    "model_type": "qwen3_next",
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "full_attention_interval": 4,
+    "intermediate_size": 5120,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "vocab_size": 151936,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+
+
+@pytest.mark.parametrize("layers", [None, (["linear_attention"] * 3 + ["full_attention"]) * 12])
+def test_a_config_of_linear_attention_is_the_built_in_model(tmp_path, layers):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN | ({} if layers is None else {"layer_types": layers})))
+    model, known = load_model(str(tmp_path)), load_model("qwen3-next-80b-a3b")
+    assert [layer_blocks(model, layer) for layer in range(48)] == [layer_blocks(known, layer) for layer in range(48)]
+    assert parameters(model).total == parameters(known).total
+
+
+def test_layers_of_another_kind_are_named(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN | {"layer_types": ["lightning_attention"] * 48}))
+    with pytest.raises(ConfigError, match="has 'lightning_attention'; known: linear_attention, full_attention"):
+        load_model(str(tmp_path))

@@ -71,7 +71,7 @@ def command(
 
     FAMILY is gemm, grouped-gemm, attention, unfused-attention, norm, softmax, elementwise,
     activation, rotary, accumulate, cast, copy, embedding, cross-entropy, route, permute,
-    state-space or optimizer. Example: traincast operator gemm --m 8192 --n 8192 --k 8192 --gpu h100
+    state-space, delta-rule or optimizer. Example: traincast operator gemm --m 8192 --n 8192 --k 8192 --gpu h100
     """
     given = {name: size for name, size in sizes.items() if size is not None}
     if "qk_dim" in given and "head_dim" in api.operator_sizes().get(family.replace("-", "_"), ()):

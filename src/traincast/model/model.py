@@ -65,6 +65,8 @@ class Attention:
     """Whether the norms of queries and keys have a scale for every head (OLMo 2), not one for all heads."""
     rotary: bool = True
     """Whether queries and keys are rotated by their position, where positions are not learned."""
+    output_gate: bool = False
+    """Whether every head has a gate for its output, projected with the queries (Qwen3-Next)."""
     sinks: bool = False
     """Whether every head has a learned logit that takes a part of the softmax and attends to nothing (gpt-oss)."""
 

@@ -40,7 +40,8 @@ class Attention:
         model, attention, execution = share.model, share.model.attention, share.execution
         tokens, dim = share.tokens, attention.head_dim
         kv_width = 2 * share.kv_heads * dim
-        width, exchanged = share.heads * dim + kv_width, around(share)
+        gates = share.heads * dim * int(attention.output_gate)
+        width, exchanged = share.heads * dim + kv_width + gates, around(share)
         qkv = Part(
             name="self_attention.linear_qkv",
             counts_as="attention",
@@ -61,6 +62,7 @@ class Attention:
             *head_norms(share, dim),
             *rotary(share, dim),
             core_attention(share, self.window, dim, dim, kv_width),
+            *output_gate(share, gates),
             proj,
             residual(share, "self_attn_bda"),
             *adapters(share, (qkv, proj), "attention outputs"),
@@ -77,6 +79,16 @@ def attention_norms(share: Share, modules: tuple[str, ...] = ()) -> tuple[Part, 
     count = share.model.norms_per_layer
     before = (norm(share, "input_layernorm", modules=modules),) if count else ()
     return (*before, *((norm(share, "post_self_attn_layernorm"),) if count > MLP_AND_ATTENTION else ()))
+
+
+def output_gate(share: Share, gates: Number) -> tuple[Part, ...]:
+    """Return the product of every head's output with its gate, where a rank has any gates."""
+    if not share.model.attention.output_gate:
+        return ()
+    options = (("kind", "swiglu"),)
+    kernel = Kernel(family="activation", shape=(share.tokens, gates), dtype=share.execution.core_dtype, options=options)
+    kept = {"gated attention outputs": share.tokens * gates * share.execution.element_bytes}
+    return (Part(name="self_attention.output_gate", counts_as="attention", kernels=(kernel,), saved=kept),)
 
 
 def output_projection(share: Share, inputs: Number) -> Part:

@@ -56,9 +56,9 @@ class Mamba:
             name="mixer.conv1d",
             counts_as="mamba",
             vectors=mixed * (self.kernel + 1),
-            kernels=(_pointwise(share, mixed, "silu"),),
-            forward=_swapped(share, tokens * width * element),
-            backward=_swapped(share, tokens * width * element),
+            kernels=(pointwise(share, mixed, "silu"),),
+            forward=swapped(share, tokens * width * element),
+            backward=swapped(share, tokens * width * element),
         )
         shape = (tokens, heads, self.head_dim, self.state, groups)
         scan = Part(
@@ -67,10 +67,10 @@ class Mamba:
             vectors=_PER_HEAD * heads,
             kernels=(Kernel(family="state_space", shape=shape, dtype=execution.core_dtype),),
             saved={"scan outputs": tokens * inner * element},
-            forward=_swapped(share, tokens * inner * element),
-            backward=_swapped(share, tokens * inner * element),
+            forward=swapped(share, tokens * inner * element),
+            backward=swapped(share, tokens * inner * element),
         )
-        gate = Part(name="mixer.norm", counts_as="mamba", vectors=inner, kernels=(_pointwise(share, inner, "swiglu"),))
+        gate = Part(name="mixer.norm", counts_as="mamba", vectors=inner, kernels=(pointwise(share, inner, "swiglu"),))
         leave = Part(
             name="mixer.out_proj",
             counts_as="mamba",
@@ -94,7 +94,7 @@ def _mamba2(model: Model, _layer: int) -> Mamba:
     )
 
 
-def _pointwise(share: Share, width: Number, kind: str) -> Kernel:
+def pointwise(share: Share, width: Number, kind: str) -> Kernel:
     """Return a kernel over every token: the convolution with its activation, or the gated norm."""
     return Kernel(
         family="activation",
@@ -104,6 +104,6 @@ def _pointwise(share: Share, width: Number, kind: str) -> Kernel:
     )
 
 
-def _swapped(share: Share, size_bytes: Number) -> tuple[Exchange, ...]:
+def swapped(share: Share, size_bytes: Number) -> tuple[Exchange, ...]:
     """Return the exchange of tokens for heads over context parallel ranks."""
     return (Exchange(group="cp", operation="all_to_all", size_bytes=size_bytes * (share.cp > 1)),)

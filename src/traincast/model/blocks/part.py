@@ -17,6 +17,10 @@ from traincast.registry import Registry
 ATTENTION_FAMILIES = ("attention", "unfused_attention")
 """Families of kernels whose shape is (batch, queries, keys, heads, key/value heads, width of a query, of a value)."""
 
+SCAN_FLOPS = {"state_space": 7.0, "delta_rule": 8.0}
+"""FLOPs of a scan for each element of the state: Megatron-LM, megatron/training/training.py (mamba_layer_flops,
+gdn_layer_flops)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm:
@@ -66,12 +70,11 @@ class Kernel:
     def flops(self) -> Number:
         """FLOPs of attention's two products, without what the mask removes, and of a state's scan; 0 for all else.
 
-        A scan counts 7 for each channel and width of its state, whatever a kernel computes for it: Megatron-LM,
-        megatron/training/training.py (mamba_layer_flops).
+        A scan counts `SCAN_FLOPS` for each channel and width of its state, whatever a kernel computes for it.
         """
-        if self.family == "state_space":
-            tokens, heads, head_dim, state, *_ = self.shape
-            return 7.0 * self.count * tokens * heads * head_dim * state
+        if self.family in SCAN_FLOPS:
+            tokens, heads, width, state, *_ = self.shape
+            return SCAN_FLOPS[self.family] * self.count * tokens * heads * width * state
         if self.family not in ATTENTION_FAMILIES:
             return 0.0
         batch, queries, keys, heads, _, query, value = self.shape

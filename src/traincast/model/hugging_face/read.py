@@ -117,14 +117,14 @@ def _refuse_undescribed(config: Config) -> None:
             raise _error(config, refused.why, found)
     if family is None and _TYPES.search(config.word("model_type")):
         raise _error(config, _HYBRID, "model_type")
-    strange = sorted(set(config.words("layer_types")) - _LAYERS)
+    strange = [] if "layer_types" in read else sorted(set(config.words("layer_types")) - _LAYERS)
     if strange:
         raise _error(config, f"has {quoted(strange[0])}: {_HYBRID}", "layer_types")
     kinds = config.values.get("attn_type_list")
     if isinstance(kinds, list) and any(kind == 0 for kind in kinds):
         # MiniMax-01: 1 is softmax attention, 0 lightning attention.
         raise _error(config, _HYBRID, "attn_type_list")
-    if config.flag("attn_output_gate", default=False):
+    if "attn_output_gate" not in read and config.flag("attn_output_gate", default=False):
         raise _error(config, "attention with an output gate is not described", "attn_output_gate")
     if config.flag("is_encoder_decoder", default=False):
         raise config.error("is true; a model of encoder and decoder is not described", "is_encoder_decoder")

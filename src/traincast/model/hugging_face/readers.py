@@ -388,3 +388,26 @@ def _layers_of(pattern: str, listed: str, config: Config, as_pattern: str, as_bl
         raise config.error(f"has {unknown[0]!r}; known: {', '.join(_BLOCK_TYPES)}", listed)
     names = [_BLOCK_TYPES[each] for each in found]
     return {as_blocks: names if as_blocks == "mtp_blocks" else [[name] for name in names]}
+
+
+@_reader
+def _linear_layers(config: Config, _: Family) -> Table:
+    """Layers of linear attention by the gated delta rule, but for those of full attention, which has an output gate."""
+    layers, every = config.whole("num_hidden_layers"), config.whole("full_attention_interval", default=4)
+    usual = [
+        "full_attention" if every and layer % every == every - 1 else "linear_attention" for layer in range(layers)
+    ]
+    kinds = {"linear_attention": "gated_delta", "full_attention": "attention"}
+    found = config.words("layer_types") or usual
+    unknown = [each for each in found if each not in kinds]
+    if unknown:
+        raise config.error(f"has {unknown[0]!r}; known: {', '.join(kinds)}", "layer_types")
+    names = ("key_heads", "value_heads", "key_dim", "value_dim", "kernel")
+    keys = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
+    inner = "experts" if config.whole("num_experts", default=0) else "mlp"
+    return {
+        "blocks": [[kinds[each], inner] for each in found],
+        "settings": {f"linear_{name}": config.whole(f"linear_{key}") for name, key in zip(names, keys, strict=True)},
+        "attention": {"output_gate": True},
+        "mtp_layers": config.whole("mtp_num_hidden_layers", default=0),
+    }

@@ -1,0 +1,97 @@
+"""The mixer of a linear-attention layer with the gated delta rule: a state per head that is corrected, not added to.
+
+Source: Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464, section 3; Megatron-LM,
+megatron/core/ssm/gated_delta_net.py.
+"""
+
+from dataclasses import dataclass
+
+from traincast.model.blocks.common import adapters, around, cast, norm, residual
+from traincast.model.blocks.mamba import pointwise, swapped
+from traincast.model.blocks.part import Gemm, Kernel, Part, block
+from traincast.model.blocks.share import Share
+from traincast.model.model import Model
+from traincast.model.numbers import ceil_div
+
+_PER_HEAD = 2
+"""Parameters of a value head that no product reads: its decay, and the bias of its step (A, dt)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDelta:
+    """The mixer block of a layer.
+
+    One projection gives queries, keys, values, an output gate, and two numbers for each value head (decay and rate of
+    correction); a short convolution mixes the first three. Heads are split over tp, and exchanged for tokens over cp,
+    as those of Mamba-2.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+    """Tokens that the convolution sees."""
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return the norm, both projections, convolution, scan, gated norm and residual sum."""
+        model, execution, tokens = share.model, share.execution, share.tokens
+        heads, key_heads = ceil_div(self.value_heads, share.tp), ceil_div(self.key_heads, share.tp)
+        inner, mixed = heads * self.value_dim, heads * self.value_dim + 2 * key_heads * self.key_dim
+        width, exchanged, element = inner + mixed + 2 * heads, around(share), execution.element_bytes
+        entry = Part(
+            name="self_attention.in_proj",
+            counts_as="linear_attention",
+            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision),),
+            kernels=cast(share, share.norm_tokens * model.hidden),
+            saved={
+                "mixer inputs": share.norm_tokens * model.hidden * share.input_bytes,
+                "mixer projections": tokens * width * element,
+            },
+            forward=exchanged.enter_forward,
+            backward=exchanged.enter_backward,
+        )
+        conv = Part(
+            name="self_attention.conv1d",
+            counts_as="linear_attention",
+            vectors=mixed * self.kernel,
+            kernels=(pointwise(share, mixed, "silu"),),
+            saved={"mixer projections": tokens * mixed * element},
+            forward=swapped(share, tokens * width * element),
+            backward=swapped(share, tokens * width * element),
+        )
+        shape = (tokens, heads, self.key_dim, self.value_dim)
+        scan = Part(
+            name="self_attention.gated_delta_rule",
+            counts_as="scan",
+            vectors=_PER_HEAD * heads,
+            kernels=(Kernel(family="delta_rule", shape=shape, dtype=execution.core_dtype),),
+            saved={"scan outputs": tokens * inner * element},
+            forward=swapped(share, tokens * inner * element),
+            backward=swapped(share, tokens * inner * element),
+        )
+        gate = Part(
+            name="self_attention.out_norm",
+            counts_as="linear_attention",
+            vectors=self.value_dim,
+            kernels=(pointwise(share, inner, "swiglu"),),
+        )
+        leave = Part(
+            name="self_attention.out_proj",
+            counts_as="linear_attention",
+            gemms=(Gemm(m=tokens, n=model.hidden, k=inner, dtype=execution.precision),),
+            kernels=cast(share, tokens * inner),
+            saved={"mixer outputs": tokens * inner * share.input_bytes},
+            forward=exchanged.leave_forward,
+            backward=exchanged.leave_backward,
+        )
+        adapted = adapters(share, (entry, leave), "mixer outputs")
+        return norm(share, "input_layernorm"), entry, conv, scan, gate, leave, residual(share, "attn_bda"), *adapted
+
+
+_NAMES = ("key_heads", "value_heads", "key_dim", "value_dim", "kernel")
+
+
+@block("gated_delta", settings=tuple(f"linear_{name}" for name in _NAMES))
+def _gated_delta(model: Model, _layer: int) -> GatedDelta:
+    return GatedDelta(**{name: int(model.setting(f"linear_{name}")) for name in _NAMES})
