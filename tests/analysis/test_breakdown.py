@@ -7,7 +7,7 @@ import pytest
 
 from support import collective, compute, wait
 from traincast import api
-from traincast.analysis.breakdown import exposed_seconds, rank_breakdown
+from traincast.analysis.breakdown import exposed_seconds, last_rank, rank_breakdown, step_breakdown
 from traincast.simulation.result import BREAKDOWN_KEYS
 from traincast.workload.ops import Op, table_of
 from traincast.workload.program import Program, Timeline
@@ -225,11 +225,19 @@ def test_what_of_each_operation_is_exposed():
         (comm(Group.DP), 8, 8, 10),
         (comm(Group.DP), 9, 9, 11),
         (GAP, 11, 11, 12),
+        (comm(Group.TP), 12, 13, 15),
     ]
     program, timeline = ran(*runs, before=[(comm(Group.TP), 0, 3, 9)])
-    found = exposed_seconds(program, timeline, 1, 12.0)
+    found = exposed_seconds(program, timeline, 1, 15.0)
     # Both of dp are there from 9 to 10.
-    assert found.tolist() == [0, 2, 1, 0, 1, 2, 0]
-    assert exposed_seconds(program, timeline, 0, 12.0).tolist() == [9]
+    assert found.tolist() == [0, 2, 1, 0, 1, 2, 0, 3]
+    assert exposed_seconds(program, timeline, 0, 15.0).tolist() == [9]
     # Where one of a kind hides another in part, the kind's exposed time is counted for each.
-    assert broken_down(*runs, step_s=12)[0]["exposed_dp"] == 2
+    assert broken_down(*runs, step_s=15)[0]["exposed_dp"] == 2
+
+
+@pytest.mark.parametrize(("first_s", "second_s", "index"), [(0.25, 0.5, 1), (0.5, 0.25, 0), (0.5, 0.5, 0)])
+def test_a_step_is_broken_down_as_the_lowest_rank_that_ends_last(first_s, second_s, index):
+    program, timeline = ran((COMPUTE, 0, 0, second_s), before=[(comm(Group.TP), 0, 0, first_s)])
+    assert last_rank(program, timeline) == index
+    assert step_breakdown(program, timeline)["compute" if index else "exposed_tp"] == 0.5

@@ -3,9 +3,10 @@
 import pytest
 
 from kineto_traces import Writer
-from support import ALONE
+from support import ALONE, HandMade, compute
 from traincast import api
 from traincast.analysis.gpu_intervals import gpu_times, recorded_gpu_time
+from traincast.job.parallel import Parallel
 
 US = 1e-6
 
@@ -76,3 +77,8 @@ def test_a_replay_spends_its_time_as_the_measured_step(trace):
     for name in ("total_s", "compute_s", "exposed_comm_s", "exposed_copy_s", "idle_s"):
         assert getattr(replayed, name) == pytest.approx(getattr(measured, name), abs=1e-9)
     assert result.iteration_time_s == pytest.approx(410 * US)
+
+
+def test_what_was_not_recorded_has_no_times():
+    made = HandMade(Parallel()).template(forward=[compute(1)]).workload()
+    assert recorded_gpu_time(None) == recorded_gpu_time(made) == ()

@@ -14,6 +14,7 @@ from support import ALONE
 from traincast import api
 from traincast.diagnostics import Notebook
 from traincast.errors import ConfigError, DeadlockError, FormatError, InfeasibleError, ProgramError
+from traincast.files import InputFile
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.report.chrome_trace import write_trace
@@ -234,9 +235,9 @@ def test_ends_that_hosts_add_to_do_not_add_up():
 
 def test_measured_communication_is_estimated_again_where_that_is_asked_for():
     made = late_rank(measured=True)
-    again = run(made.workload(measured_communication=False), busbw_bytes_per_s={"tp": 1e9})
-    # 1 MiB over two ranks at 1 GB/s, once; all computations as measured.
-    assert again.iteration_time_s == pytest.approx(6e-3 + (1 << 20) / 1e9, rel=1e-2)
+    again = run(made.workload(measured_communication=False), busbw_bytes_per_s={"tp": 1e8})
+    # 1 MiB over two ranks at 100 MB/s, once; all computations as measured.
+    assert again.iteration_time_s == pytest.approx(6e-3 + (1 << 20) / 1e8, rel=1e-2)
 
 
 def test_a_straggler_is_found_and_has_an_impact():
@@ -278,6 +279,7 @@ def test_what_is_in_no_queue_waits_for_nothing_but_its_edges():
         made.add(RankRecord(rank=rank, row_L=[gemm] * 6, queue_L=[0, 1, 2, -1, -1, -1], duration_s_L=[1.0] * 6))
     program = made.workload().program
     assert len(set(program.stream_N.tolist())) == 12
+    assert program.stream_N.min() == 0
     assert run(made.workload()).iteration_time_s == pytest.approx(1.0)
 
 
@@ -402,6 +404,22 @@ def test_a_rank_that_is_not_in_the_group_it_communicates_over_is_named():
         made.add(RankRecord(rank=rank, row_L=[op], group_L=[group]))
     with pytest.raises(ProgramError, match=r"'reduce'.*: rank 0 is not in the group it communicates over"):
         made.workload()
+
+
+def test_what_is_wrong_is_named_with_its_file_and_line():
+    files = tuple(InputFile(f"{name}.json", "chakra", "") for name in "ab")
+    made = Recorder("recorded", Parallel(tp=2), inputs=files)
+    group = made.group(Group.TP, (0, 1))
+    for rank, op in enumerate((reduce(), reduce(size_bytes=8))):
+        row = made.row(op)
+        made.add(RankRecord(rank=rank, row_L=[row], group_L=[group], file=rank, line_L=[4 + rank]))
+    with pytest.raises(
+        ProgramError, match=r"'reduce' \(a.json:4\).* meets 'reduce' \(b.json:5\), all_reduce of 8 bytes"
+    ):
+        made.workload()
+    for file in (0, 1):
+        with pytest.raises(ProgramError, match=rf"^{'ab'[file]}\.json: rank 0 is recorded twice"):
+            made.add(RankRecord(rank=0, row_L=[row], file=file))
 
 
 def test_members_that_disagree_are_named():
