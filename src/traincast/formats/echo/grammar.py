@@ -6,9 +6,11 @@ so the commas of a shape and of a description are no separators.
 Source: fwyc0573/Megatron-LM, the tracer's commands (the writer).
 """
 
+import ast
 import gc
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -49,9 +51,6 @@ _FIRST = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*+)=", re.ASCII)
 _MARK = re.compile(r"([\[\]]|, *+)(?:([A-Za-z_][A-Za-z0-9_.]*+)=)?", re.ASCII)
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
 _SHAPE = re.compile(r"\[(?:[0-9]{1,18}(?:, ?[0-9]{1,18})*+)?\]")
-_STRING = re.compile(r"'((?:[^'\\]|\\.)*+)'|\"((?:[^\"\\]|\\.)*+)\"", re.DOTALL)
-_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
-_PLAIN_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 _Around = tuple[str, str, str, str, str, str]
 _Said = tuple[
@@ -325,31 +324,16 @@ def _list_of_strings(text: str | None) -> list[str]:
 
 
 def _any_list_of_strings(text: str) -> list[str]:
-    """Read a list in which strings have escapes or double quotes, one string after the other."""
-    if not (text.startswith("[") and text.endswith("]")):
+    """Read a list in which strings have escapes or double quotes."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # an unknown escape
+            found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, Warning, MemoryError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise ValueError(f"sub_operations is not a list of strings: {shown(text)}")
-    found, place, end = [], 1, len(text) - 1
-    while place < end:
-        string = _STRING.match(text, place, end)
-        if string is None:
-            raise ValueError(f"sub_operations: expected a quoted string, found {shown(text[place:])}")
-        found.append(_ESCAPE.sub(_unescaped, string[0][1:-1]))
-        place = string.end()
-        if place < end:
-            if text[place : place + 2] != ", " or place + 2 >= end:
-                raise ValueError(f"sub_operations: expected ', ' or ']', found {shown(text[place:])}")
-            place += 2
     return found
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    *codes, plain = match.groups()
-    code = next((code for code in codes if code), None)
-    if code is not None and int(code, 16) <= 0x10FFFF:
-        return chr(int(code, 16))
-    if plain not in _PLAIN_ESCAPES:
-        raise ValueError(f"sub_operations: unknown escape {shown(match[0])}")
-    return _PLAIN_ESCAPES[plain]
 
 
 def _text(values: Mapping[str, str], key: str) -> str | None:

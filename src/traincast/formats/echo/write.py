@@ -6,6 +6,7 @@ collectives of the whole step that the tracer has a name for; what else runs onc
 first pass and ``optimizer_step`` after it. Times count from the beginning of the step, to the nanosecond.
 """
 
+import hashlib
 import math
 import re
 from collections import Counter
@@ -42,6 +43,9 @@ _PASSES = {
     Phase.WEIGHT_GRADIENT: "backward_step",
     Phase.RECOMPUTE: "backward_step",
 }
+_MOST_KNOWN = 32
+"""Ranks whose lines are kept for others that do the same."""
+
 _BEFORE, _AFTER = "get_batch", "optimizer_step"
 
 _TRACED_NAMES = {
@@ -169,9 +173,23 @@ def _as_simulated(run: Run, program: Program, timeline: Timeline) -> Iterator[tu
     degrees |= {"exp": parallel.ep, "etp": parallel.expert_tp} if parallel.ep > 1 else {}
     degrees |= {} if parallel.shard is None else {"shard": parallel.shard}
     prefix = "_".join(f"{name}{degree}" for name, degree in degrees.items())
-    words = _Words(program)
+    words, known = _Words(program), dict[bytes, list[str]]()
     for index, rank in enumerate(program.rank_R.tolist()):
-        yield f"{prefix}_rank{rank}.txt", (line.encode() for line in _simulated(program, timeline, index, words))
+        does = _digest(program, timeline, index)
+        if does not in known:
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[does] = _simulated(program, timeline, index, words)
+        yield f"{prefix}_rank{rank}.txt", iter(["".join([f"rank:{rank}:{line}" for line in known[does]]).encode()])
+
+
+def _digest(program: Program, timeline: Timeline, index: int) -> bytes:
+    """Return what is equal for ranks that do the same at the same times, as those of equal replicas do."""
+    mine = program.rank_slice(index)
+    sizes_G = np.array([len(group.members) for group in program.groups] + [0])
+    columns = (program.row_N, program.microbatch_N, program.virtual_stage_N, timeline.ready_s_N, timeline.end_s_N)
+    parts = [program.stage_R[index], sizes_G[program.group_N[mine]], *(column[mine] for column in columns)]
+    return hashlib.sha256(b"".join([part.tobytes() for part in parts])).digest()
 
 
 class _Line(NamedTuple):
@@ -182,8 +200,8 @@ class _Line(NamedTuple):
     at: list[int]
 
 
-def _simulated(program: Program, timeline: Timeline, index: int, words: "_Words") -> Iterator[str]:
-    """Yield the lines of a rank, in the order of its program; of recorded operations, in the order of their begin."""
+def _simulated(program: Program, timeline: Timeline, index: int, words: "_Words") -> list[str]:
+    """Return the lines of a rank without its number, in the order of its program, recorded ones as they began."""
     mine = program.rank_slice(index)
     order = np.arange(mine.start, mine.stop)
     if program.recorded is not None:
@@ -192,13 +210,14 @@ def _simulated(program: Program, timeline: Timeline, index: int, words: "_Words"
     names = [line.name for line in lines]
     backward = names.index("backward_step") if "backward_step" in names else len(names)
     forward = len(names) - names[::-1].index("forward_step") if "forward_step" in names else 0
-    counts: Counter[str] = Counter()
+    counts, texts = Counter[str](), list[str]()
     for number, line in enumerate(lines):
         state = "warmup" if number < backward else "cooldown" if number >= forward else "steady"
         state = "finalize" if line.name == _AFTER or line.key[0] == "whole" else state
         numbers = f"stage_id={program.stage_R[index]},batch_id={counts[line.name]},mg_state={state}"
-        yield words.line(line, timeline, numbers)
+        texts.append(words.line(line, timeline, numbers))
         counts[line.name] += 1
+    return texts
 
 
 def _lines(program: Program, timeline: Timeline, order: list[int], words: "_Words") -> list[_Line]:
@@ -264,7 +283,7 @@ class _Words:
         return part, ("pass" if phase in _PASSES else "step", microbatch, int(program.virtual_stage_N[at]), part)
 
     def line(self, line: _Line, timeline: Timeline, numbers: str) -> str:
-        """Return the text of a line; `numbers` are its first fields."""
+        """Return a line without its rank; `numbers` are its first fields."""
         program, rows = self.program, self.program.row_N[line.at].tolist()
         ready_s, end_s = timeline.ready_s_N[line.at].tolist(), timeline.end_s_N[line.at].tolist()
         alone = line.name in MESSAGES or line.key[0] in {"whole", "pause"}
@@ -283,7 +302,7 @@ class _Words:
             tensor = self.tensor(rows[0], int(program.group_N[line.at[0]]))
         times = _times(end - start, end)
         return (
-            f"rank:{program.rank_N[line.at[0]]}:{_TRACED_NAMES.get(line.name, line.name)}({numbers},"
+            f"{_TRACED_NAMES.get(line.name, line.name)}({numbers},"
             f"duration={times['duration']},description=simulation,group_kind={group},op_semantics={FORECAST},{tensor},"
             f"timestamp={times['timestamp']},sub_operations={listed(subs)})\n"
         )
