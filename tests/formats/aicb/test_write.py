@@ -13,10 +13,13 @@ from support import ALONE
 from traincast import api
 from traincast.cli.main import cli
 from traincast.errors import ConfigError, FormatError, UnknownNameError
+from traincast.formats.aicb.conventions import GENERATIONS, Conventions, row_of
 from traincast.formats.aicb.grammar import Column, load
-from traincast.job.job import JobRequest
+from traincast.job.job import JobRequest, rank_share
 from traincast.job.options import StepOptions, make_options
+from traincast.job.resolve import resolve_job
 from traincast.model.model import Attention, Experts, Latent, Model
+from traincast.model.structure import layer_blocks, parts_of
 from traincast.report.end_to_end import simai_end_to_end
 from traincast.workload.words import Group, Operation, Phase
 
@@ -385,3 +388,65 @@ def test_astra_sim_reads_a_header_without_degrees(tmp_path):
 def test_what_astra_sim_does_not_know_is_refused(case, reason, tmp_path):
     with pytest.raises(FormatError, match=reason):
         written(tmp_path, request(case), generation="astra-sim-1.0")
+
+
+@pytest.mark.parametrize(
+    ("case", "rows"),
+    [
+        (
+            "dense",
+            {
+                "attention_column": {"input_layernorm", "linear_qkv", "rotary_pos_emb"},
+                "attention_row": {"core_attention", "linear_proj", "self_attn_bda"},
+                "mlp_column": {"pre_mlp_layernorm", "linear_fc1", "activation_func"},
+                "mlp_row": {"linear_fc2", "mlp_bda"},
+            },
+        ),
+        (
+            "mla",
+            {
+                "attention_linear_q_lora": {"input_layernorm", "linear_q_down_proj"},
+                "attention_q_column": {"linear_q_up_proj"},
+                "attention_linear_kv_lora": {"linear_kv_down_proj"},
+                "attention_kv_column": {"linear_kv_up_proj", "rotary_pos_emb"},
+                "attention_o_row": {"core_attention", "linear_proj", "self_attn_bda"},
+                "mlp_moelayer": {
+                    *("pre_mlp_layernorm", "router", "token_dispatcher", "mlp_bda"),
+                    *("linear_fc1", "activation_func", "linear_fc2"),
+                },
+                "mlp_column": {"linear_fc1", "activation_func"},
+                "mlp_row": {"linear_fc2"},
+            },
+        ),
+        ("dense_nosp", {"attention_layer": {"core_attention", "linear_qkv"}, "mlp_layer": {"linear_fc1", "mlp_bda"}}),
+    ],
+)
+def test_every_module_of_a_layer_has_its_row(case, rows, tmp_path):
+    job = resolve_job(request(case))
+    layer = layer_blocks(job.model, job.model.layers - 1)
+    conventions = Conventions(job, GENERATIONS["pp_comm"], [layer])
+    found = {}
+    for part in parts_of(layer, rank_share(job)):
+        found.setdefault(row_of(part.name, conventions, layer), set()).add(part.name.rpartition(".")[2])
+    assert set(found) == set(rows)
+    assert all(modules <= found[row] for row, modules in rows.items())
+    if case != "dense_nosp":
+        assert found == rows
+    file, _ = written(tmp_path, request(case))
+    assert set(found) <= {row.name for row in file.rows}
+
+
+def test_times_of_a_row_are_those_of_its_modules_and_what_is_recomputed_comes_with_the_input_gradient(tmp_path):
+    def cells(**changes):
+        file, _ = written(tmp_path, request("dense", **changes))
+        return {row.name: [row.cell(column).compute_s for column in Column] for row in file.rows}
+
+    plain, core, full = (cells(recompute=kind) for kind in ("none", "selective", "full"))
+    for name, (forward, input_grad, weight_grad) in plain.items():
+        if name.startswith(("attention", "mlp")):
+            assert full[name] == pytest.approx([forward, input_grad + forward, weight_grad], abs=3e-9)
+            again = core[name][1] - input_grad
+            assert again == 0 if name != "attention_row" else 0 < again < forward
+    # Attention's core has no weights; of the projections the wider one takes longer.
+    assert plain["attention_row"][2] < plain["attention_column"][2] < plain["mlp_column"][2]
+    assert plain["final_column"] == full["final_column"]
