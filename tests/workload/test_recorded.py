@@ -22,8 +22,9 @@ from traincast.report.csv import write_csv
 from traincast.simulation.result import BREAKDOWN_KEYS
 from traincast.workload.builder import collective_op, compute_op
 from traincast.workload.ops import Op
-from traincast.workload.recorded import RankRecord, Recorder, recorded_tables
+from traincast.workload.recorded import RankRecord, Recorder
 from traincast.workload.recorded_groups import Told, classified, group_named
+from traincast.workload.recorded_program import recorded_tables
 from traincast.workload.words import Group, Kind, Operation, Phase, Stream
 
 NAN = math.nan
@@ -555,6 +556,23 @@ def test_groups_without_a_word_are_supposed_and_the_run_says_so():
     found, notes = kinds({**groups, "d": Told((0, 4), messages=True)})
     assert found.kind_of == {"a": Group.DP, "b": Group.WORLD, "c": Group.EP, "d": Group.PP}
     assert {note.code for note in notes.assumptions} == {"layout-supposed", "groups-supposed"}
+    assert found.parallel.world_size == 8
+
+
+@pytest.mark.parametrize(
+    ("pairs", "stages"),
+    [
+        ([(0, 2), (2, 4), (4, 6), (1, 3)], 4),
+        ([(0, 2), (2, 4), (4, 6), (6, 0)], 4),
+        ([(0, 4), (4, 0)], 2),
+        ([(0, 3)], 1),
+        ([(0, 1), (0, 2)], 1),
+        ([], 1),
+    ],
+)
+def test_messages_tell_the_stages_of_a_pipeline(pairs, stages):
+    found, _ = kinds({str(pair): Told(pair, messages=True) for pair in pairs})
+    assert found.parallel.pp == stages
     assert found.parallel.world_size == 8
 
 

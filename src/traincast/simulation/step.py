@@ -26,7 +26,7 @@ from traincast.workload.expand import expand
 from traincast.workload.groups import GroupTable, fold, rank_groups, unfolded
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Program, Timeline
-from traincast.workload.recorded import recorded_tables
+from traincast.workload.recorded_program import recorded_tables
 from traincast.workload.words import Group
 from traincast.workload.workload import Workload
 

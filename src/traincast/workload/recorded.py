@@ -33,8 +33,6 @@ Letters: R recorded ranks, L operations of one, N of all, E edges, G groups, J o
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,13 +43,22 @@ from traincast.files import InputFile
 from traincast.job.parallel import Parallel
 from traincast.units import counted
 from traincast.workload.builder import host_op
-from traincast.workload.groups import GroupTable
-from traincast.workload.ops import BoolArray, FloatArray, IntArray, Op, OpTable, table_of
-from traincast.workload.parts import step_parts
-from traincast.workload.program import GroupInstance, Program, Recorded, Said, Timeline
-from traincast.workload.rendezvous import join_collectives, join_messages, keys, occurrences
-from traincast.workload.words import Group, Kind, Phase, Provenance
-from traincast.workload.workload import MeasuredRun, Workload
+from traincast.workload.ops import FloatArray, IntArray, Op, table_of
+from traincast.workload.program import GroupInstance, Program, Said
+from traincast.workload.recorded_program import (
+    Columns,
+    column,
+    measured_run,
+    measured_times,
+    own_columns,
+    previous_in_queue,
+    program_of,
+    recorded_members,
+    rendezvous_of,
+    with_times,
+)
+from traincast.workload.words import Group, Phase
+from traincast.workload.workload import Workload
 
 RESOLUTION_S = 2e-6
 """Overlap of two operations of a queue that is rounding: tracers write microseconds."""
@@ -91,28 +98,6 @@ class RankRecord:
     """Duration and end as the input says them, for whoever writes them again (`Recorded`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """A record, checked."""
-
-    rank: int
-    file: int
-    row_L: IntArray
-    group_L: IntArray
-    queue_L: IntArray
-    key_L: IntArray
-    microbatch_L: IntArray
-    line_L: IntArray
-    said_L: IntArray
-    span_s_L: FloatArray
-    clock_s_L: FloatArray
-    duration_s_L: FloatArray
-    start_s_L: FloatArray | None
-    end_s_L: FloatArray | None
-    edge_src_E: IntArray
-    edge_dst_E: IntArray
-
-
 @dataclass(slots=True)
 class Recorder:
     """Makes the workload of recorded operations; what was assumed goes to `notes`, files are counted in `inputs`."""
@@ -123,7 +108,7 @@ class Recorder:
     notes: Notebook = field(default_factory=Notebook)
     _rows: dict[Op, int] = field(init=False, default_factory=dict)
     _groups: dict[tuple[Group, tuple[int, ...]], int] = field(init=False, default_factory=dict)
-    _records: dict[int, _Columns] = field(init=False, default_factory=dict)
+    _records: dict[int, Columns] = field(init=False, default_factory=dict)
     _said: dict[Said, int] = field(init=False, default_factory=dict)
 
     def said(self, words: Said) -> int:
@@ -193,12 +178,12 @@ class Recorder:
             records = self._ended_together(records)
             records = [self._with_gaps(record, first_s, gap) for record in records]
         groups = self._instances()
-        own = _own(records, tuple(self._said))
-        program = _program(records, own, table_of(list(self._rows)), groups, self.parallel, self.inputs)
-        program = replace(program, rendezvous_N=_rendezvous(program, _column(records, "key_L")))
+        own = own_columns(records, tuple(self._said))
+        program = program_of(records, own, table_of(list(self._rows)), groups, self.parallel, self.inputs)
+        program = replace(program, rendezvous_N=rendezvous_of(program, column(records, "key_L")))
         self._note_missing(program)
-        timeline = _measured(program, records) if timed else None
-        program = _with_times(program, own, timeline, measured_communication)
+        timeline = measured_times(program, records) if timed else None
+        program = with_times(program, own, timeline, measured_communication)
         return Workload(
             name=self.name,
             parallel=self.parallel,
@@ -212,7 +197,7 @@ class Recorder:
             inputs=self.inputs,
             assumptions=tuple(self.notes.assumptions),
             warnings=tuple(self.notes.warnings),
-            measured=None if timeline is None else _measured_run(program, timeline),
+            measured=None if timeline is None else measured_run(program, timeline),
             compute_is_in_situ=timed,
             program=program,
             timeline=timeline,
@@ -220,7 +205,7 @@ class Recorder:
 
     # ---- checks
 
-    def _checked(self, record: RankRecord) -> _Columns:
+    def _checked(self, record: RankRecord) -> Columns:
         row_L = np.asarray(record.row_L, dtype=np.int64)
         count = len(row_L)
 
@@ -248,7 +233,7 @@ class Recorder:
             len(each) and not 0 <= each.min() <= each.max() < count for each in edges
         ):
             raise ProgramError(f"{self._shown(record.file)}rank {record.rank}: an edge points nowhere")
-        found = _Columns(
+        found = Columns(
             rank=record.rank,
             file=record.file,
             row_L=integers("row_L", 0, len(self._rows)),
@@ -269,7 +254,7 @@ class Recorder:
         self._check_times(found)
         return found
 
-    def _check_times(self, found: _Columns) -> None:
+    def _check_times(self, found: Columns) -> None:
         bad = np.flatnonzero((found.duration_s_L < 0) | np.isinf(found.duration_s_L))
         if len(bad):
             raise self._wrong(found, int(bad[0]), f"takes {found.duration_s_L[bad[0]]:g} s")
@@ -281,19 +266,19 @@ class Recorder:
         if len(bad):
             text = f"begins at {found.start_s_L[bad[0]]:.9g} s and ends at {found.end_s_L[bad[0]]:.9g} s"
             raise self._wrong(found, int(bad[0]), text)
-        before_L = _previous(found.queue_L)
+        before_L = previous_in_queue(found.queue_L)
         bad = np.flatnonzero((before_L >= 0) & (found.start_s_L < found.end_s_L[before_L] - RESOLUTION_S))
         if len(bad):
             other = self._name(found, int(before_L[bad[0]]))
             over_s = found.end_s_L[before_L[bad[0]]] - found.start_s_L[bad[0]]
             raise self._wrong(found, int(bad[0]), f"begins {over_s:.3g} s before the end of {other} in its own queue")
 
-    def _wrong(self, found: _Columns, at: int, what: str) -> FormatError:
+    def _wrong(self, found: Columns, at: int, what: str) -> FormatError:
         path = self.inputs[found.file].path if 0 <= found.file < len(self.inputs) else self.name
         text = f"{self._name(found, at)} of rank {found.rank} {what}"
         return FormatError(text, path, int(found.line_L[at]) or None)
 
-    def _name(self, found: _Columns, at: int) -> str:
+    def _name(self, found: Columns, at: int) -> str:
         return repr(next(op.name for op, row in self._rows.items() if row == found.row_L[at]))
 
     def _shown(self, file: int) -> str:
@@ -305,19 +290,19 @@ class Recorder:
     def _instances(self) -> tuple[GroupInstance, ...]:
         return tuple(GroupInstance(kind, np.array(members, np.int32)) for kind, members in self._groups)
 
-    def _ended_together(self, records: Sequence[_Columns]) -> list[_Columns]:
+    def _ended_together(self, records: Sequence[Columns]) -> list[Columns]:
         """Let what met end for all members when the first of them saw it end.
 
         Their ends differ by what hosts and clocks add. Were the last one taken, each rendezvous would hold back those
         that had gone on, and the replay would add up what no rank was held back by; so it is the member's own.
         """
-        ops, own = table_of(list(self._rows)), _own(records, ())
-        program = _program(records, own, ops, self._instances(), self.parallel, self.inputs)
-        rendezvous_N = _rendezvous(program, _column(records, "key_L"))
+        ops, own = table_of(list(self._rows)), own_columns(records, ())
+        program = program_of(records, own, ops, self._instances(), self.parallel, self.inputs)
+        rendezvous_N = rendezvous_of(program, column(records, "key_L"))
         joined = np.flatnonzero(rendezvous_N >= 0)
         if not len(joined):
             return list(records)
-        begin_N, end_N, met_J = _column(records, "start_s_L"), _column(records, "end_s_L"), rendezvous_N[joined]
+        begin_N, end_N, met_J = column(records, "start_s_L"), column(records, "end_s_L"), rendezvous_N[joined]
         first_end_J = np.full(int(met_J.max()) + 1, np.inf)
         last_begin_J = np.full(len(first_end_J), -np.inf)
         np.minimum.at(first_end_J, met_J, end_N[joined])
@@ -327,12 +312,12 @@ class Recorder:
         ends = np.split(end_N, np.cumsum([len(record.row_L) for record in records])[:-1])
         return [replace(record, end_s_L=end_s_L) for record, end_s_L in zip(records, ends, strict=True)]
 
-    def _with_gaps(self, record: _Columns, first_s: float, gap_row: int) -> _Columns:
+    def _with_gaps(self, record: Columns, first_s: float, gap_row: int) -> Columns:
         """Put a gap of the host before each operation that began later than what it follows had ended."""
         if record.start_s_L is None or record.end_s_L is None:
             return record
         start_L, end_L = record.start_s_L - first_s, record.end_s_L - first_s
-        previous_L = _previous(record.queue_L)
+        previous_L = previous_in_queue(record.queue_L)
         free_L = np.where(previous_L >= 0, end_L[previous_L], 0.0)
         start_L = np.maximum(start_L, free_L)
         end_L = np.maximum(start_L, end_L)
@@ -366,7 +351,7 @@ class Recorder:
         integers: dict[str, IntArray] = {
             name: np.insert(getattr(record, name), late, value) for name, value in values.items()
         }
-        return _Columns(
+        return Columns(
             rank=record.rank,
             file=record.file,
             **integers,
@@ -382,7 +367,7 @@ class Recorder:
     def _note_missing(self, program: Program) -> None:
         """Say which communications have members that were not recorded, or that some members did not record."""
         recorded = set(program.rank_R.tolist())
-        members_G = _recorded_members(program)
+        members_G = recorded_members(program)
         size_G = np.array([len(group.members) for group in program.groups], dtype=np.int64)
         lacking = int(np.sum((members_G < size_G)[program.group_N[program.group_N >= 0]]))
         if lacking:
@@ -404,191 +389,3 @@ class Recorder:
                 "records cut at different places?)",
                 None,
             )
-
-
-def recorded_tables(program: Program, world_size: int) -> dict[Group, GroupTable]:
-    """Return the groups of a recorded program by kind, as far as they can communicate at the same time.
-
-    Of groups of a kind that share a rank the first counts; of messages every pair does, as in a pipeline.
-    """
-    members: dict[Group, list[tuple[int, ...]]] = {}
-    used: dict[Group, set[int]] = {}
-    for group in program.groups:
-        ranks = tuple(group.members.tolist())
-        if group.kind is Group.PP:
-            members.setdefault(group.kind, []).extend(pairwise(ranks))
-        elif not used.setdefault(group.kind, set()).intersection(ranks):
-            used[group.kind].update(ranks)
-            members.setdefault(group.kind, []).append(ranks)
-    tables = {}
-    for kind, groups in sorted(members.items()):
-        if groups:
-            rows_GK = np.full((len(groups), max(map(len, groups))), -1, dtype=np.int32)
-            for row, ranks in enumerate(groups):
-                rows_GK[row, : len(ranks)] = ranks
-            tables[kind] = GroupTable.of(kind, rows_GK, world_size, ordered=kind is Group.PP)
-    return tables
-
-
-def _program(
-    records: Sequence[_Columns],
-    own: Recorded,
-    ops: OpTable,
-    groups: tuple[GroupInstance, ...],
-    parallel: Parallel,
-    inputs: tuple[InputFile, ...],
-) -> Program:
-    """Return the records one after the other; nothing meets yet."""
-    rank_R = np.array([record.rank for record in records], dtype=np.int32)
-    length_R = np.array([len(record.row_L) for record in records], dtype=np.int64)
-    ptr_R1 = np.concatenate([[0], np.cumsum(length_R)])
-    row_N, group_N = _column(records, "row_L"), _column(records, "group_L")
-    program = Program(
-        ops=ops,
-        files=tuple(each.path for each in inputs),
-        row_N=row_N.astype(np.int32),
-        rank_N=np.repeat(rank_R, length_R),
-        microbatch_N=_column(records, "microbatch_L").astype(np.int32),
-        virtual_stage_N=np.full(len(row_N), -1, dtype=np.int32),
-        peer_stage_N=np.full(len(row_N), -1, dtype=np.int32),
-        group_N=group_N.astype(np.int32),
-        rendezvous_N=np.full(len(row_N), -1, dtype=np.int32),
-        edge_src_E=np.concatenate([r.edge_src_E + at for r, at in zip(records, ptr_R1, strict=False)]).astype(np.int32),
-        edge_dst_E=np.concatenate([r.edge_dst_E + at for r, at in zip(records, ptr_R1, strict=False)]).astype(np.int32),
-        groups=groups,
-        rank_R=rank_R,
-        stage_R=rank_R // parallel.ranks_per_stage,
-        represents_R=np.ones(len(records), dtype=np.int32),
-        op_ptr_R1=ptr_R1,
-        recorded=own,
-    )
-    kind_N = np.array([group.kind for group in groups] + [Group.NONE])[group_N]
-    wrong = np.flatnonzero(kind_N != ops.group_T[row_N])
-    if len(wrong):
-        at = int(wrong[0])
-        raise ProgramError(f"{ops.name_T[row_N[at]]!r}{program.place_of(at)} has another kind of group than its row")
-    order_E = np.argsort(program.edge_src_E, kind="stable")
-    return replace(program, edge_src_E=program.edge_src_E[order_E], edge_dst_E=program.edge_dst_E[order_E])
-
-
-def _own(records: Sequence[_Columns], said: tuple[Said, ...]) -> Recorded:
-    return Recorded(
-        queue_N=_column(records, "queue_L"),
-        duration_s_N=_column(records, "duration_s_L"),
-        said_N=_column(records, "said_L"),
-        span_s_N=_column(records, "span_s_L"),
-        clock_s_N=_column(records, "clock_s_L"),
-        said=said,
-        file_N=np.concatenate([np.full(len(record.row_L), record.file) for record in records]),
-        line_N=_column(records, "line_L"),
-    )
-
-
-def _column(records: Sequence[_Columns], name: str) -> Any:  # noqa: ANN401
-    return np.concatenate([getattr(record, name) for record in records])
-
-
-def _previous(queue_L: IntArray) -> IntArray:
-    """Return the operation before each in its queue, -1 for none."""
-    order = np.argsort(queue_L, kind="stable")
-    same = (queue_L[order[1:]] == queue_L[order[:-1]]) & (queue_L[order[1:]] >= 0)
-    previous_L = np.full(len(queue_L), -1, dtype=np.int64)
-    previous_L[order[1:][same]] = order[:-1][same]
-    return previous_L
-
-
-def _rendezvous(program: Program, key_N: IntArray) -> IntArray:
-    """Return the rendezvous of every operation, [N]; -1 without another recorded member."""
-    members_G = _recorded_members(program)
-    rendezvous_N = np.full(len(program), -1, dtype=np.int32)
-    together_N = program.group_N >= 0
-    together_N[together_N] = members_G[program.group_N[together_N]] > 1
-    message_N = np.isin(program.ops.kind_T[program.row_N], (Kind.SEND, Kind.RECV))
-    used = 0
-    for chosen_N in (together_N & ~message_N, together_N & message_N):
-        at = np.flatnonzero(chosen_N)
-        if not len(at):
-            continue
-        _check_members(program, at)
-        named_J = keys(program.group_N[at], key_N[at])
-        meeting_J = keys(named_J, occurrences(keys(program.rank_N[at], named_J)))
-        if message_N[at[0]]:
-            found_J = join_messages(program, at, meeting_J)
-        else:
-            found_J = join_collectives(program, at, meeting_J, members_G, cut=bool((key_N[at] >= 0).all()))
-        rendezvous_N[at] = found_J + used
-        used += int(found_J.max()) + 1
-    return rendezvous_N
-
-
-def _recorded_members(program: Program) -> IntArray:
-    """Return how many members of each group were recorded, [G]."""
-    recorded = set(program.rank_R.tolist())
-    return np.array([len(recorded.intersection(group.members.tolist())) for group in program.groups], dtype=np.int32)
-
-
-def _check_members(program: Program, at: IntArray) -> None:
-    """Refuse what communicates over a group that its rank is not in."""
-    pairs = np.unique(keys(program.group_N[at], program.rank_N[at]), return_index=True)[1]
-    for place in at[pairs].tolist():
-        if program.rank_N[place] not in program.groups[program.group_N[place]].members:
-            name, rank = program.ops.name_T[program.row_N[place]], program.rank_N[place]
-            raise ProgramError(
-                f"{name!r}{program.place_of(place)}: rank {rank} is not in the group it communicates over"
-            )
-
-
-def _measured(program: Program, records: Sequence[_Columns]) -> Timeline:
-    """Return when everything ran; a communication starts when its last recorded member has begun."""
-    begin_N = np.concatenate([record.start_s_L for record in records if record.start_s_L is not None])
-    end_N = np.concatenate([record.end_s_L for record in records if record.end_s_L is not None])
-    joined = np.flatnonzero(program.rendezvous_N >= 0)
-    start_N = begin_N.copy()
-    if len(joined):
-        last_J = np.full(int(program.rendezvous_N.max()) + 1, -np.inf)
-        np.maximum.at(last_J, program.rendezvous_N[joined], begin_N[joined])
-        start_N[joined] = np.minimum(last_J[program.rendezvous_N[joined]], end_N[joined])
-    return Timeline(ready_s_N=begin_N, start_s_N=start_N, end_s_N=end_N, duration_s_N=end_N - start_N)
-
-
-def _with_times(program: Program, own: Recorded, timeline: Timeline | None, measured_communication: bool) -> Program:
-    """Return the program with the measured durations, or without those that are to be estimated.
-
-    What is estimated is told by rows, so that an operation with a duration has a row with one: the mean of theirs.
-    """
-    duration_N = (own if timeline is None else timeline).duration_s_N.copy()
-    joined = np.flatnonzero(program.rendezvous_N >= 0)
-    if timeline is not None and len(joined):
-        # All end together; what one record rounds off is no shorter transfer.
-        longest_J = np.zeros(int(program.rendezvous_N.max()) + 1)
-        np.maximum.at(longest_J, program.rendezvous_N[joined], duration_N[joined])
-        duration_N[joined] = longest_J[program.rendezvous_N[joined]]
-    row_N, ops = program.row_N, program.ops
-    if not measured_communication:
-        sized_T = (ops.group_T != Group.NONE) & (ops.size_bytes_T >= 0)
-        duration_N[sized_T[row_N]] = np.nan
-        ops = replace(ops, duration_s_T=np.where(sized_T, np.nan, ops.duration_s_T))
-    known_N: BoolArray = ~np.isnan(duration_N) & np.isnan(ops.duration_s_T[row_N])
-    if known_N.any():
-        rows, which = np.unique(row_N[known_N], return_inverse=True)
-        mean_s = np.bincount(which, duration_N[known_N]) / np.bincount(which)
-        provenance = np.full(len(rows), Provenance.FILE, dtype=ops.provenance_T.dtype)
-        known = replace(ops.chosen(rows), duration_s_T=mean_s, provenance_T=provenance)
-        row_N = row_N.copy()
-        row_N[known_N] = len(ops) + which
-        ops = ops.joined(known)
-    return replace(program, ops=ops, row_N=row_N, recorded=replace(own, duration_s_N=duration_N))
-
-
-def _measured_run(program: Program, timeline: Timeline) -> MeasuredRun:
-    ends = {
-        rank: float(timeline.end_s_N[program.rank_slice(index)].max(initial=0.0))
-        for index, rank in enumerate(program.rank_R.tolist())
-    }
-    parts = dict(zip(ends, step_parts(program, timeline), strict=True))
-    return MeasuredRun(
-        step_s=timeline.step_s,
-        end_s=ends,
-        part_s={rank: {name: spent.time_s for name, spent in of.items()} for rank, of in parts.items()},
-        wait_s={rank: {name: spent.wait_s for name, spent in of.items()} for rank, of in parts.items()},
-    )

@@ -145,7 +145,9 @@ def _layout(
         if kind in (Group.TP, Group.CP, Group.PP, Group.EP, Group.ETP):
             key = kind.name.lower()
             said[key] = max(said.get(key, 1), len(groups[name].members))
-    degrees = {**said, **asked}
+    if Group.PP not in kinds.values():
+        said["pp"] = _stages(groups, world)
+    degrees = {**{name: degree for name, degree in said.items() if degree > 1}, **asked}
     dp = degrees.pop("dp", None)
     inner = prod(degrees.get(name, 1) for name in ("tp", "cp", "pp"))
     if world % inner or (dp is not None and dp * inner != world):
@@ -161,11 +163,21 @@ def _layout(
         degrees, parallel = {}, Parallel(dp=world)
     if not asked:
         shown = " x ".join(f"{name} {degree}" for name, degree in {**degrees, "dp": parallel.dp}.items())
-        why = "the sizes of its described groups" if degrees else "no group says more"
+        why = "the sizes of its described groups, and its messages" if degrees else "no group says more"
         notes.assume(
             "layout-supposed", f"taken as {shown}: {why}; the order of what runs is recorded all the same", None
         )
     return parallel
+
+
+def _stages(groups: Mapping[str, Told], world: int) -> int:
+    """Return how many stages of a pipeline messages are between, 1 where they are between other ranks.
+
+    Stages are outermost in the order of ranks: all messages go as many ranks up or down, or from one end to the other.
+    """
+    apart = {abs(each.members[1] - each.members[0]) for each in groups.values() if each.messages}
+    stride = min(apart, default=world)
+    return world // stride if world % stride == 0 and apart <= {stride, world - stride} else 1
 
 
 def _by_members(parallel: Parallel) -> dict[frozenset[int], tuple[Group, ...]]:
