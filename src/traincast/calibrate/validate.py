@@ -118,18 +118,12 @@ def validate(
     path : path, or sequence of paths
         A CSV file, whose columns say of what kind it is, a log of nccl-tests, or a training log; or several
         of one kind.
-    cluster : str, path or Cluster, optional
-        What all rows ran on; by default each row says its own.
+    cluster, leave_out, job, progress
+        As of `Request`.
     by : sequence of str, optional
         Groupings to show, two at once as ``"gpu+op"``; all that the kind has by default.
-    leave_out : str, optional
-        A grouping: the constants are fitted again without each of its groups, and predict it.
     kind : str or MeasurementKind, optional
         What to predict, or its name in `KINDS`, where a file holds several things; its columns say by default.
-    job : Draft, optional
-        What was trained, of a training log.
-    progress : callable, optional
-        Told how many rows are predicted, and of how many.
 
     Raises
     ------

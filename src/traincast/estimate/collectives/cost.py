@@ -102,12 +102,11 @@ def estimate_collective(
     found = [each for each in candidates(operation, placement, cluster, algorithm) if size_bytes <= each[0].most_bytes]
     if not found:
         raise _impossible(operation, placement, algorithm)
-    if busbw_bytes_per_s is None and cluster.ideal:
-        return NOTHING
     if busbw_bytes_per_s is None:
+        if cluster.ideal:
+            return NOTHING
         times_s = [float(evaluate(curve(traffic, cluster), size_bytes)) for _, traffic in found]
-    else:
-        # A bus bandwidth includes the latency of each algorithm, but no time is shorter than that.
+    else:  # it includes the latency of each algorithm, but no time is shorter than that
         wire_s = size_bytes * bus_factor(operation, placement.ranks) / busbw_bytes_per_s
         times_s = [wire_s if cluster.ideal else max(wire_s, latency_s(traffic, cluster)) for _, traffic in found]
     time_s, _, chosen = min((time_s, each.name, each) for time_s, (each, _) in zip(times_s, found, strict=True))
