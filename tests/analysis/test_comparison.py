@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traincast.analysis.comparison import Difference, Side, Unmatched, compare
-from traincast.errors import ConfigError
+from traincast.analysis.comparison import Difference, Side, Unmatched, compare, logged_side
+from traincast.errors import ConfigError, FormatError
+from traincast.formats.training_log.grammar import parse
+from training_logs import megatron_line, megatron_world, torchtitan_line
 
 A = Side(
     name="a",
@@ -115,3 +117,27 @@ def test_a_side_does_not_differ_from_itself(side):
 
 def test_a_part_is_taken_from_both_sides():
     assert Difference(5.0, 7.0).without(Difference(1.0, 4.0)) == Difference(4.0, 3.0)
+
+
+def log_of(*lines):
+    return parse("run.log", "\n".join(lines) + "\n")
+
+
+def test_a_log_is_a_measured_side_and_what_the_other_side_contradicts_is_said():
+    """64 GPUs of tp 4 and pp 2 in the log; the other side speaks of tp 8, of as many stages, and of layers."""
+    log = log_of(megatron_world(64, 8, 1, 4, 2), *(megatron_line(step, 2000) for step in range(1, 31)))
+    side = logged_side(log, "mine", {"tp": 8, "pp": 2, "layers": 80, "seq_length": 8192})
+    assert (side.name, side.what, side.step_s, side.end_s) == ("mine", "measured", 2.0, {})
+    assert side.how.startswith("median of 20 lines of Megatron")
+    assert (side.interval["low_s"], side.interval["high_s"]) == (2.0, 2.0)
+    # 128 sequences of 8,192 tokens in 2 s on 64 GPUs.
+    assert side.tokens_per_s_per_gpu == 128 * 8192 / 2.0 / 64
+    assert [note.text for note in side.warnings] == ["tp is 4 in the log and 8 on the other side"]
+
+
+def test_a_log_of_rates_alone_needs_the_job():
+    log = log_of(*(torchtitan_line(step, 6000) for step in range(1, 31)))
+    with pytest.raises(FormatError, match=r"^run\.log:1: says tokens per second and GPU, but not of how many"):
+        logged_side(log, "mine", {})
+    side = logged_side(log, "mine", {"global_batch": 64, "seq_length": 8192, "gpus": 64})
+    assert side.step_s == pytest.approx(64 * 8192 / 64 / 6000)

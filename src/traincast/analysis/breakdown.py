@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.ops import BoolArray, FloatArray, IntArray
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind
 
@@ -130,8 +130,13 @@ def _claim(owner_B: IntArray, border_B: FloatArray, owner_N: IntArray, begin_N: 
     """Give each instant to the first owner (lowest number) that claims it and is ahead of the present one."""
     for owner in np.unique(owner_N)[::-1]:
         claims_N = owner_N == owner
-        change_B = np.zeros(len(border_B), dtype=np.int64)
-        np.add.at(change_B, np.searchsorted(border_B, begin_N[claims_N]), 1)
-        np.add.at(change_B, np.searchsorted(border_B, end_N[claims_N]), -1)
-        covered_B = np.cumsum(change_B)[:-1] > 0
-        np.minimum(owner_B, owner, out=owner_B, where=covered_B)
+        np.minimum(owner_B, owner, out=owner_B, where=covered(border_B, begin_N[claims_N], end_N[claims_N]))
+
+
+def covered(border_B: FloatArray, begin_N: FloatArray, end_N: FloatArray) -> BoolArray:
+    """Tell which of the instants between borders, in rising order, lie in one of some spans, whose ends are borders."""
+    change_B = np.zeros(max(len(border_B), 1), dtype=np.int64)
+    np.add.at(change_B, np.searchsorted(border_B, begin_N), 1)
+    np.add.at(change_B, np.searchsorted(border_B, end_N), -1)
+    covered_B: BoolArray = np.cumsum(change_B)[:-1] > 0
+    return covered_B

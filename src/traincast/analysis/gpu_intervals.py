@@ -5,8 +5,9 @@ Letters: N operations of a rank, B borders between instants.
 
 import numpy as np
 
+from traincast.analysis.breakdown import covered
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
-from traincast.workload.ops import BoolArray, FloatArray, IntArray
+from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Kind, Stream
 from traincast.workload.workload import Workload
@@ -42,10 +43,10 @@ def _gpu_time(program: Program, timeline: Timeline, index: int, stream_N: IntArr
     border_B = np.unique(np.concatenate([begin_N[works_N], end_N[works_N]]))
     length_B = np.diff(border_B)
 
-    def covered(chosen_N: BoolArray) -> BoolArray:
-        return _covered(border_B, begin_N[chosen_N & works_N], end_N[chosen_N & works_N])
-
-    compute_B, comm_B, copy_B = covered(kind_N == Kind.COMPUTE), covered(comm_N), covered(copy_N)
+    compute_B, comm_B, copy_B = (
+        covered(border_B, begin_N[chosen_N & works_N], end_N[chosen_N & works_N])
+        for chosen_N in (kind_N == Kind.COMPUTE, comm_N, copy_N)
+    )
     parts = (compute_B, comm_B & ~compute_B, copy_B & ~compute_B & ~comm_B, ~(compute_B | comm_B | copy_B))
     compute_s, exposed_comm_s, exposed_copy_s, idle_s = (float(length_B[part_B].sum()) for part_B in parts)
     return GpuTime(
@@ -59,15 +60,6 @@ def _gpu_time(program: Program, timeline: Timeline, index: int, stream_N: IntArr
         copy_s=float(length_B[copy_B].sum()),
         streams=_idle(stream_N[mine][works_N], begin_N[works_N], end_N[works_N], launched_N[mine][works_N]),
     )
-
-
-def _covered(border_B: FloatArray, begin_N: FloatArray, end_N: FloatArray) -> BoolArray:
-    """Tell which of the instants between borders lie in one of some spans, whose ends are borders."""
-    change_B = np.zeros(max(len(border_B), 1), dtype=np.int64)
-    np.add.at(change_B, np.searchsorted(border_B, begin_N), 1)
-    np.add.at(change_B, np.searchsorted(border_B, end_N), -1)
-    covered_B: BoolArray = np.cumsum(change_B)[:-1] > 0
-    return covered_B
 
 
 def _launched(program: Program, timeline: Timeline) -> FloatArray:
