@@ -62,6 +62,8 @@ def estimate_collective(
 ) -> CollectiveCost:
     """Return the cost of a collective, or of a message, among the ranks of a placement.
 
+    It is that of the cheapest algorithm, or of the cluster's measured table of just this operation and group.
+
     Parameters
     ----------
     operation, size_bytes : Operation, int
@@ -76,11 +78,6 @@ def estimate_collective(
         two rows, what each sends and what each receives. The busiest sets the time.
     algorithm : str, optional
         Name in `ALGORITHMS` to estimate, whatever else is cheaper or was measured.
-
-    Returns
-    -------
-    CollectiveCost
-        Of the cheapest algorithm, or of the cluster's measured table of just this operation and group.
 
     Raises
     ------
