@@ -124,6 +124,18 @@ def _megatron() -> list[Seed]:
     ]
 
 
+def _kineto() -> list[Seed]:
+    samples = ROOT / "tests" / "conformance" / "samples" / "kineto"
+    run = {f"run/{path.name}": path.read_bytes() for path in sorted((samples / "two_ranks").iterdir())}
+    many = (
+        ("simulate", "run", "--json"),
+        ("simulate", "run", "--comm", "model", "--cluster", "h100"),
+        ("inspect", "run"),
+    )
+    one = (("simulate", "t.json", "--json"), ("simulate", "t.json"), ("inspect", "t.json", "--json"))
+    return [Seed(run, many), Seed({"t.json": (samples / "one_rank_old.json").read_bytes()}, one)]
+
+
 def _neusight() -> list[Seed]:
     table = _example("neusight_gpt2_large_dp.tsv")
     names, *rows = [line.split("\t") for line in table.decode().splitlines()]
@@ -526,6 +538,7 @@ SEEDS: dict[str, Callable[[], list[Seed]]] = {
     "aicb-physical": _physical,
     "busbw": _busbw,
     "megatron": _megatron,
+    "kineto": _kineto,
     "neusight": _neusight,
     "cluster": _clusters,
     "topology": _topologies,

@@ -97,6 +97,15 @@ def test_text_that_is_no_json_is_refused_with_its_byte(tmp_path, monkeypatch, si
         read_trace(path)
 
 
+@pytest.mark.parametrize("word", ["kernel_7", "NVIDIA H100"])
+def test_bytes_that_are_no_text_are_refused_with_their_place(tmp_path, word):
+    data, path = trace_text().encode(), tmp_path / "trace.json"
+    at = data.index(word.encode()) + 3
+    path.write_bytes(data[:at] + b"\xdf" + data[at + 1 :])
+    with pytest.raises(FormatError, match=f"is not UTF-8 text: invalid continuation byte at byte {at}$"):
+        read_trace(path)
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [

@@ -28,7 +28,7 @@ from traincast.formats.kineto.events import (
     Loose,
     decode_events,
 )
-from traincast.formats.kineto.stream import EventStream, malformed
+from traincast.formats.kineto.stream import EventStream, malformed, no_text
 from traincast.formats.values import shown
 from traincast.units import RANGES
 from traincast.workload.ops import FloatArray, IntArray
@@ -335,6 +335,8 @@ def _document(path: Path, outside: Sequence[tuple[int, bytes]]) -> Document:
             raise FormatError(f"the object beside its events is none of a profiler: {error}", str(path)) from None
         except msgspec.DecodeError as error:
             raise malformed(error, path, offset) from None
+        except UnicodeDecodeError:
+            raise no_text(text, path, offset) from None
         found |= {each.name: getattr(said, each.name) for each in fields_of(Document) if _is_said(said, each)}
     return Document(**found)
 

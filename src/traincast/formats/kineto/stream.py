@@ -119,7 +119,11 @@ class EventStream(Generic[E]):
 
     def _decoded(self, cut: int, closed: bool = False) -> list[E]:
         """Decode the buffer up to a cut, and drop it; the buffer then begins as a list does."""
-        events = self.decode(b"".join((memoryview(self._buffer)[:cut], b"]")))
+        text = b"".join((memoryview(self._buffer)[:cut], b"]"))
+        try:
+            events = self.decode(text)
+        except UnicodeDecodeError:
+            raise no_text(text, self.path, self._offset) from None
         self._offset += cut + 1
         self._buffer = self._buffer[cut + 1 :]
         if not closed:
@@ -216,6 +220,15 @@ class EventStream(Generic[E]):
 
     def _error(self, text: str, place: int) -> FormatError:
         return FormatError(f"{text} at byte {self._offset + place}", str(self.path))
+
+
+def no_text(data: bytes, path: Path, offset: int) -> FormatError:
+    """Return the error of bytes that are no text and begin at a byte of a file."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return FormatError(f"is not UTF-8 text: {error.reason} at byte {offset + error.start}", str(path))
+    return FormatError(f"is not UTF-8 text at byte {offset}", str(path))
 
 
 def malformed(error: msgspec.DecodeError, path: Path, offset: int) -> FormatError:
