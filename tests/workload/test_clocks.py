@@ -57,3 +57,33 @@ def test_a_rank_without_times_gets_the_offset_of_the_first_host():
     found = align({0: 5.0, 1: None}, Ends.of_messages([0], [1], [6.0], [7.0]))
     assert found.offset_s == {0: 5.0, 1: 5.0}
     assert found.hosts == ((0,),)
+
+
+def test_ends_that_coincide_in_one_direction_are_of_one_clock():
+    """Messages back wait 5 s for their receiver; those that go arrive at once, and so no clock is ahead."""
+    first_s = {0: 0.0, 1: 7200.0}
+    assert align(first_s, Ends({(0, 1): [0.001] * 3, (1, 0): [5.0] * 3})).hosts == ((0, 1),)
+    # Where both directions wait nothing is shown, and starts two hours apart are of two boots.
+    assert align(first_s, Ends({(0, 1): [4.0] * 3, (1, 0): [5.0] * 3})).hosts == ((0,), (1,))
+
+
+def test_what_arrives_before_it_was_sent_shows_another_clock():
+    ends = Ends({(0, 1): [1000.5] * 3, (1, 0): [-999.5] * 3})
+    found = align({0: 0.0, 1: 1000.0}, ends)
+    assert found.hosts == ((0,), (1,))
+    assert found.offset_s == {0: 0.0, 1: 1000.0}
+    (note,) = found.notes
+    assert note.text.endswith(
+        "brought to that of ranks 0 by what both ended together: that of ranks 1 is 1000.0000 s ahead of it"
+    )
+
+
+def test_six_other_hosts_are_four_and_two_more():
+    clock_s = {rank: 1e4 * (rank // 8) for rank in range(56)}
+    pairs = [(8 * host + rank, 8 * host + 8 + rank) for host in range(6) for rank in range(8)]
+    (note,) = align(clock_s, ends_of(clock_s, pairs)).notes
+    assert "that of ranks 32 to 39 is 40000.0000 s ahead of it, 2 more" in note.text
+    assert "ranks 40" not in note.text
+    shorter_s = {rank: clock_s[rank] for rank in range(40)}
+    (note,) = align(shorter_s, ends_of(shorter_s, [pair for pair in pairs if pair[1] < 40])).notes
+    assert note.text.endswith("that of ranks 32 to 39 is 40000.0000 s ahead of it")

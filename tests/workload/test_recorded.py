@@ -98,6 +98,15 @@ def test_a_collective_starts_with_its_last_member_and_ends_for_all():
         assert rank.represents == 1
 
 
+def test_a_row_takes_the_mean_of_what_its_operations_take():
+    """A GEMM of 2 and 1 ms on one rank, of 5 and 1 ms on the other; the reduction takes 1 ms on both."""
+    program = late_rank().workload().program
+    gemm = program.ops.kind_T[program.row_N] == Kind.COMPUTE
+    assert program.ops.duration_s_T[program.row_N[gemm]] == pytest.approx([2.25e-3] * 4)
+    assert program.ops.duration_s_T[program.row_N[~gemm]] == pytest.approx([1e-3] * 2)
+    assert program.recorded.duration_s_N.tolist() == [2e-3, 1e-3, 1e-3, 5e-3, 1e-3, 1e-3]
+
+
 def test_a_communication_without_a_time_is_estimated_by_its_size_and_members():
     small, large = (run(_one_reduction(size_bytes).workload()).iteration_time_s for size_bytes in (1 << 20, 1 << 28))
     assert 0 < small < large
@@ -470,7 +479,17 @@ def test_impossible_times_are_refused(columns, words):
 
 @pytest.mark.parametrize(
     "columns",
-    [{"group_L": [3]}, {"row_L": [9]}, {"edge_src_E": [0], "edge_dst_E": [1]}, {"queue_L": [0, 1]}, {"rank": 2}],
+    [
+        {"group_L": [3]},
+        {"row_L": [9]},
+        {"edge_src_E": [0], "edge_dst_E": [1]},
+        {"edge_src_E": [0]},
+        {"edge_src_E": [-1], "edge_dst_E": [0]},
+        {"queue_L": [0, 1]},
+        {"duration_s_L": [1.0, 2.0]},
+        {"rank": 2},
+        {"rank": -1},
+    ],
 )
 def test_numbers_that_point_nowhere_are_refused(columns):
     made = recorder(1)
