@@ -1,17 +1,23 @@
 """Which files are one run: ``PREFIX.RANK.et`` of each rank, and perhaps the file of its groups."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from traincast.diagnostics import advanced, announce
 from traincast.errors import FormatError
 from traincast.files import read_head, unpacked_head
-from traincast.formats.chakra.grammar import Bodies, Trace, load
+from traincast.formats.chakra.grammar import MOST_BYTES, Bodies, Trace, load
 from traincast.formats.chakra.groups import Groups, groups_of, looks_like_groups
+from traincast.units import counted, format_size
 
 _NAME = re.compile(r"(?P<prefix>.*?)\.?(?P<rank>\d+)\.et(?:\.gz)?")
 _HEAD_BYTES = 4096
+_LONG_BYTES = 2**25
+"""Bytes of traces from which reading them is announced."""
+_BYTES_PER_S = 5e6
+"""Read, ordered and joined on one core of a shared server: 261 MB of 2.4 million nodes in 56 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,9 @@ class Run:
 
 def is_groups_file(path: Path) -> bool:
     """Tell a comm-group file from a trace."""
-    return looks_like_groups(unpacked_head(read_head(path, _HEAD_BYTES), _HEAD_BYTES).decode(errors="replace"))
+    return looks_like_groups(
+        unpacked_head(read_head(path, _HEAD_BYTES, MOST_BYTES), _HEAD_BYTES).decode(errors="replace")
+    )
 
 
 def only_run(paths: Sequence[Path]) -> Run:
@@ -59,6 +67,18 @@ def only_run(paths: Sequence[Path]) -> Run:
     if len(prefixes) > 1:
         one, other = list(prefixes.values())[:2]
         raise FormatError(f"the file is of another run than {one}: their names begin differently", str(other))
-    known: Bodies = {}
-    traces = {rank: load(by_rank[rank], known) for rank in sorted(by_rank)}
+    traces = _load_all(by_rank)
     return Run(traces, groups_of(traces.values(), of_groups), named=True)
+
+
+def _load_all(paths: Mapping[int, Path]) -> dict[int, Trace]:
+    """Read the traces of the ranks; a long run is announced."""
+    size = sum(path.stat().st_size for path in paths.values())
+    if size > _LONG_BYTES:
+        announce(f"reading {counted(len(paths), 'trace')}, {format_size(size)}: about {size / _BYTES_PER_S:.0f} s")
+    known: Bodies = {}
+    traces: dict[int, Trace] = {}
+    for rank in sorted(paths):
+        traces[rank] = load(paths[rank], known)
+        advanced(0.5 * len(traces) / len(paths))
+    return traces

@@ -36,6 +36,8 @@ from traincast.workload.words import Operation
 
 Attribute = int | float | str | bytes | list[int] | list[float] | list[str] | list[bytes]
 
+MOST_BYTES = 2**32
+"""Largest trace of a rank, packed or not; it is read at once."""
 _MOST_NAME = 2**16
 
 
@@ -179,7 +181,7 @@ class Trace:
 
 def load(path: Path, known: Bodies | None = None) -> Trace:
     """Read a trace, perhaps packed with gzip (errors as `parse`)."""
-    return parse(str(path), unpacked(read_bytes(path), str(path)), known)
+    return parse(str(path), unpacked(read_bytes(path, MOST_BYTES), str(path), MOST_BYTES), known)
 
 
 def parse(path: str, data: bytes, known: Bodies | None = None) -> Trace:
