@@ -161,7 +161,7 @@ class _Rank:
             order = _order(nodes, parents)
             self.recorder.notes.warn(
                 "control-dependencies",
-                f"the control dependencies of rank {self.rank} form a circle; they are left out, as Chakra's feeder does",
+                f"the control dependencies of rank {self.rank} form a circle; left out, as Chakra's feeder does",
                 None,
             )
         if order is None:
