@@ -10,8 +10,10 @@ from traincast.cli.main import cli
 
 COMMANDS = tuple(cli.list_commands(click.Context(cli)))
 """Every subcommand."""
-_WRITES = ("--out",)
+_WRITES = ("--out", "--script")
 """Options that name what is written: they stay inside the folder of the case."""
+_WRITE_WHERE_TOLD = ("init", "convert")
+"""Commands that write to a path among their words, which is left as it is."""
 FORMS = {
     "GROUP[.OP]=RATE|FILE": ("tp={}GB/s", "dp={}", "dp.all_reduce={}", "{}=300GB/s", "{}"),
     "RANK=FACTOR": ("0={}", "{}=1.5", "{}"),
@@ -59,7 +61,7 @@ def with_option(arguments: tuple[str, ...], rng: random.Random) -> tuple[str, ..
 def changed(arguments: tuple[str, ...], rng: random.Random) -> tuple[str, ...]:
     """Return a command line with one of its words changed, dropped or doubled."""
     at = rng.randrange(1, len(arguments)) if len(arguments) > 1 else 0
-    if at == 0 or arguments[at - 1] in _WRITES or arguments[at] in _WRITES or arguments[0] == "init":
+    if at == 0 or arguments[at - 1] in _WRITES or arguments[at] in _WRITES or arguments[0] in _WRITE_WHERE_TOLD:
         return arguments
     words = list(arguments)
     match rng.randrange(5):

@@ -522,6 +522,11 @@ def _options() -> list[Seed]:
         ("clusters", "h100", "--json"),
         ("init",),
         ("init", "new.toml"),
+        ("convert", "w.txt", "traces", "--to", "echo"),
+        ("convert", "w.txt", "chakra", "--to", "chakra", "--json"),
+        ("convert", "j.toml", "new.txt", "--to", "aicb"),
+        ("convert", "j.toml", "new.tsv", "--to", "neusight"),
+        ("measure", "j.toml", "--script", "measure.py"),
     )
     files = {
         "w.txt": AICB,
