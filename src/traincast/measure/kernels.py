@@ -214,6 +214,8 @@ class Maker:
 
     def compiled(self, function: Callable[..., Any], *inputs: Any) -> Launch:  # noqa: ANN401
         """Return a launch of a function whose kernels are fused."""
+        # Each size is compiled for itself, and the compiler gives up on a function after eight of them.
+        import_module("torch._dynamo").reset()
         fused = self.torch.compile(function, dynamic=False, fullgraph=True)
         return lambda: fused(*inputs)
 
