@@ -97,7 +97,7 @@ class TorchKernels:
         call = Call.of(cells)
         launch = BUILDERS.get(call.family)
         if launch is None:
-            raise CannotTimeError(f"there is no kernel for {call.family} here")
+            raise CannotTimeError(f"PyTorch has no kernel for {call.family}")
         try:
             found = launch(self.make, call)
             found()
