@@ -134,3 +134,10 @@ def test_a_log_that_begins_with_thousands_of_warnings_is_known_all_the_same(call
     other = path.with_name("noise.txt")
     other.write_text(noise)
     assert "not a file of a known format" in " ".join(call("inspect", other)[2].split())
+
+
+def test_only_a_log_that_describes_its_job_is_compared_alone(call, log, job):
+    code, _, err = call("compare", log())
+    assert (code, "give a job file" in " ".join(err.split())) == (1, True)
+    code, _, err = call("compare", job)
+    assert (code, "Only a training log" in " ".join(err.split())) == (2, True)

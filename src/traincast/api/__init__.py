@@ -333,13 +333,15 @@ def _run_for(
 
 
 def compare(
-    a: StrPath | Result | Workload, b: StrPath | Result | Workload, cluster: StrPath | Cluster | None = None
+    a: StrPath | Result | Workload | Draft,
+    b: StrPath | Result | Workload | Draft,
+    cluster: StrPath | Cluster | None = None,
 ) -> Comparison:
     """Put two steps side by side; differences are those of `b` to `a`.
 
-    A side is a result, its ``result.json`` or the folder that holds one, or a job file, which is forecast, on `cluster`
-    if one is given: the simulated step. Or it is a measured trace, the folder of a run's rank traces, a workload read
-    from them, or a training log: the measured step, which is not simulated.
+    A side is a result, its ``result.json`` or the folder that holds one, or a job or its file, which is forecast, on
+    `cluster` if one is given: the simulated step. Or it is a measured trace, the folder of a run's rank traces, a
+    workload read from them, or a training log: the measured step, which is not simulated.
 
     Examples
     --------
@@ -369,8 +371,8 @@ def kind_of_measurements(path: StrPath) -> str | None:
 
     ``collectives``, ``operators``, ``training-logs``, ``training-runs``, ``memory-of-runs`` or ``traces``.
     """
+    from traincast.calibrate.kind import kind_of_file
     from traincast.calibrate.trace_calibration import is_trace
-    from traincast.calibrate.validate import kind_of_file
 
     first = expand(path)[0]
     return "traces" if is_trace(first) else kind_of_file(first)

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from traincast.calibrate.nccl_logs import is_nccl_log
 from traincast.calibrate.published import in_common_schema
-from traincast.calibrate.tables import Skipped, Table, read_table
+from traincast.calibrate.tables import Skipped, Table, head_of, is_training_log, read_table
 from traincast.diagnostics import Note
+from traincast.errors import FormatError
 from traincast.formats.recognise import Known, Teller
 from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
@@ -144,14 +145,33 @@ def _nccl_log(path: Path, head: str) -> Known | None:
     return Known("nccl-tests", what, KINDS.get("collectives").commands)
 
 
-def _table(path: Path, head: str) -> Known | None:
-    """Tell a table of measurements by its columns."""
+def _kind_of_table(head: str) -> MeasurementKind | None:
+    """Return the kind of a table by the line of its columns."""
     first = next(csv.reader(head.splitlines()[:1]), [])
     columns = tuple(name.strip().lower() for name in first)
-    kind = kind_of(in_common_schema(Table(str(path), columns, ())).columns)
+    return kind_of(in_common_schema(Table("", columns, ())).columns)
+
+
+def _table(path: Path, head: str) -> Known | None:
+    """Tell a table of measurements by its columns."""
+    kind = _kind_of_table(head)
     if kind is None:
         return None
     return Known(kind.name, f"table of {kind.title} ({len(read_table(path).rows)} rows)", kind.commands)
+
+
+def kind_of_file(path: Path) -> str | None:
+    """Return the name of the kind of measurements that a file holds, by its beginning; None where it holds none."""
+    try:
+        head = head_of(path)
+    except FormatError:
+        return None
+    if is_training_log(head):
+        return "training-logs"
+    if is_nccl_log(head):
+        return "collectives"
+    kind = None if head.lstrip().startswith("{") else _kind_of_table(head)
+    return None if kind is None else kind.name
 
 
 TELLERS: tuple[Teller, ...] = (_nccl_log, _table)

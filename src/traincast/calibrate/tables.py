@@ -14,7 +14,7 @@ import numpy.typing as npt
 from traincast.calibrate.nccl_logs import is_nccl_log, read_nccl_log
 from traincast.diagnostics import advanced
 from traincast.errors import ConfigError, FormatError, TraincastError
-from traincast.files import decoded, read_unpacked
+from traincast.files import MOST_TRACE_BYTES, decoded, read_head, read_unpacked, unpacked_head
 from traincast.formats.training_log import TRAINING_LOG
 from traincast.units import RANGES, Range, is_number, plain_number, quoted, range_of
 
@@ -152,6 +152,17 @@ class Columns:
         return replace(self, **found)
 
 
+def head_of(path: Path) -> str:
+    """Return the text of the beginning of a file, packed or not; undecodable bytes are replaced."""
+    data = unpacked_head(read_head(path, _HEAD_BYTES, MOST_TRACE_BYTES), _HEAD_BYTES)
+    return data.decode("utf-8-sig", errors="replace")
+
+
+def is_training_log(head: str) -> bool:
+    """Say whether a text is the beginning of a training log."""
+    return TRAINING_LOG.looks_like(head).confidence > _SURE_ENOUGH
+
+
 def read_table(path: Path) -> Table:
     """Read a CSV file with a header, or a log, perhaps packed with gzip.
 
@@ -164,10 +175,9 @@ def read_table(path: Path) -> Table:
         If the file cannot be read, is neither, or has no rows.
     """
     shown = str(path)
-    data = read_unpacked(path, MOST_TABLE_BYTES)
-    if TRAINING_LOG.looks_like(data[:_HEAD_BYTES].decode("utf-8-sig", errors="replace")).confidence > _SURE_ENOUGH:
+    if is_training_log(head_of(path)):
         return Table(shown, (LOG_COLUMN,), (Row(shown, 1, {"id": shown, LOG_COLUMN: shown}),))
-    text = decoded(data, shown, encoding="utf-8-sig")
+    text = decoded(read_unpacked(path, MOST_TABLE_BYTES), shown, encoding="utf-8-sig")
     if is_nccl_log(text):
         rows = tuple(Row(shown, line, cells) for line, cells in read_nccl_log(text, shown))
         return Table(shown, tuple(dict.fromkeys(name for row in rows for name in row.cells)), rows)

@@ -162,15 +162,6 @@ def validate(
     )
 
 
-def kind_of_file(path: Path) -> str | None:
-    """Return the name of the kind of measurements that a file holds; None where it holds none, or cannot be read."""
-    try:
-        kind = kind_of(read_measurements(path).columns)
-    except FormatError:
-        return None
-    return None if kind is None else kind.name
-
-
 def _together(paths: Sequence[str | PathLike[str]]) -> Table:
     """Return the rows of several files of one kind as one table."""
     tables = [read_measurements(Path(path)) for path in paths]

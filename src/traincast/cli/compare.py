@@ -9,29 +9,34 @@ from traincast.cli.terminal import console, print_json
 
 @click.command(name="compare")
 @click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("b", required=False, type=click.Path(path_type=Path))
 @click.option("--cluster", metavar="NAME|FILE", help="Where a job that is given runs (default: what it says).")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON and nothing else.")
 @click.option("--ranks", is_flag=True, help="Show every rank, and the parts of each.")
-def command(a: Path, b: Path, cluster: str | None, as_json: bool, ranks: bool) -> None:
+def command(a: Path, b: Path | None, cluster: str | None, as_json: bool, ranks: bool) -> None:
     """Two steps side by side: forecasts, simulations, measured traces, training logs; or two logs of nccl-tests.
 
     A and B are a result.json (or the folder it was written to), a job file, which is forecast, a
     measured trace, a folder of the rank traces of one run, or a training log of Megatron-LM,
     torchtitan or NeMo. Differences are those of B to A. Logs of nccl-tests, or tables of measured
-    collectives, are compared size by size.
+    collectives, are compared size by size. Without B the training log A, of Megatron-LM, is compared
+    with the forecast of the job that its arguments describe.
     """
     from traincast import api
 
-    collectives = [each for each in (a, b) if each.is_file() and api.kind_of_measurements(each) == "collectives"]
+    if b is None and api.kind_of_measurements(a) != "training-logs":
+        raise click.UsageError(f"with what is {a} to be compared? Only a training log may stand alone")
+    collectives = [
+        each for each in (a, b) if each and each.is_file() and api.kind_of_measurements(each) == "collectives"
+    ]
     if len(collectives) == 1:
         raise click.UsageError(f"{collectives[0]} is of collectives, and the other side is not; validate it instead")
-    if collectives:
+    if collectives and b is not None:
         _collectives(a, b, as_json=as_json)
         return
-    if cluster is not None and not any(each.suffix == ".toml" for each in (a, b)):
+    if cluster is not None and b is not None and not any(each.suffix == ".toml" for each in (a, b)):
         raise click.UsageError("--cluster is where a job runs, and neither A nor B is a job file")
-    comparison = api.compare(a, b, cluster)
+    comparison = api.compare(api.described(a), a, cluster) if b is None else api.compare(a, b, cluster)
     if as_json:
         from traincast.report.json import comparison_to_dict
 

@@ -22,7 +22,7 @@ from traincast.workload.workload import Workload
 
 _HEAD_BYTES = 4096
 
-Given = str | PathLike[str] | Result | Workload
+Given = str | PathLike[str] | Result | Workload | Draft
 Known = Result | Workload | TrainingLog
 
 
@@ -36,7 +36,7 @@ def sides_of(
     Parameters
     ----------
     given : sequence
-        Results, workloads that were measured, or paths.
+        Results, jobs, workloads that were measured, or paths.
     read, predict : callable
         Read the traces of a run; forecast a job.
 
@@ -56,6 +56,8 @@ def _known(given: Given, read: Callable[[Path], Workload], predict: Callable[[Dr
         return given, ", ".join(file.path for file in given.inputs[:1]) or "result"
     if isinstance(given, Workload):
         return given, given.name
+    if isinstance(given, Draft):
+        return predict(given), f"job of {given.inputs[0].path}" if given.inputs else "job"
     return _opened(Path(given), read, predict), str(given)
 
 
@@ -117,8 +119,16 @@ def _said(forecast: Result) -> dict[str, int]:
 
 
 def job_of_log(path: Path) -> Draft | None:
-    """Return the job of a training log; None of other files, and of a log that lists no arguments."""
+    """Return the job of a training log; None of other files.
+
+    Raises
+    ------
+    FormatError
+        If the log lists no arguments, or not those that describe a job.
+    """
     if not path.is_file() or _kind(path) is not TRAINING_LOG:
         return None
     draft = draft_of_log(read_log(path))
-    return None if draft is None else replace(draft, inputs=(input_of(path, TRAINING_LOG.name),))
+    if draft is None:
+        raise FormatError("is a training log that does not list the arguments of its job; give a job file", str(path))
+    return replace(draft, inputs=(input_of(path, TRAINING_LOG.name),))

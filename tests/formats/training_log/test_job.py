@@ -4,7 +4,7 @@ import pytest
 
 from traincast import api
 from traincast.dialects import draft_like
-from traincast.errors import CalibrationError
+from traincast.errors import CalibrationError, FormatError
 from traincast.formats.training_log import read_log
 from traincast.formats.training_log.job import draft_of_log
 from traincast.report.json import result_from_json, to_json
@@ -102,7 +102,7 @@ def test_a_log_is_forecast_validated_and_calibrated_without_a_job_file(log, caps
     assert validation.total.bias == pytest.approx(found.iteration_time_s / 1.0 - 1)
     assert [note.code for note in validation.notes] == ["job-from-log", "warm-up"]
     assert api.calibrate_runs(path, "h100").runs[0].before_s == found.iteration_time_s
-    for words in (("predict", path), ("validate", path), ("calibrate", path)):
+    for words in (("predict", path), ("validate", path), ("calibrate", path), ("compare", path)):
         with pytest.raises(SystemExit) as ended:
             main([*map(str, words), "--cluster", "h100"])
         assert ended.value.code == 0, capsys.readouterr()
@@ -114,3 +114,5 @@ def test_a_log_without_arguments_says_no_job(tmp_path):
     assert draft_of_log(read_log(bare)) is None
     with pytest.raises(CalibrationError, match="--job"):
         api.calibrate_runs(bare, "h100")
+    with pytest.raises(FormatError, match="give a job file"):
+        api.predict(bare, "h100")
