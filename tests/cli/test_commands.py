@@ -107,6 +107,7 @@ COMMANDS = {
         *("--heads", "--kv-heads", "--qk-dim", "--head-dim", "--v-dim", "--width", "--tokens", "--state", "--elements"),
         *("--hidden", "--vocabulary", "--vocab", "--experts", "--topk", "--parameters", "--dtype", "--gpu"),
         *("--direction", "--causal", "--window", "--option", "--constants", "--json"),
+        *("--flops", "--bytes", "--key-dim", "--value-dim"),
     },
     "report": {"file"},
     "models": {"names", "--seq-length", "--json"},
