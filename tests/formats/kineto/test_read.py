@@ -537,3 +537,12 @@ def test_an_inspection_shows_one_step_of_a_file(tmp_path):
     assert of_group["compute", "kernel"].count == 2
     (gpu,) = inspection_to_dict(found)["gpu_time"]
     assert gpu["compute_s"] == pytest.approx((160 + 117) * US)
+
+
+def test_a_trace_without_the_calls_of_the_runtime_is_read(tmp_path):
+    writer = Writer()
+    writer.work("first", None, 10, 60)
+    writer.collective(None, 70, 90, seq=1)
+    writer.work("second", None, 100, 120)
+    (found,) = simulate(writer.write(tmp_path / "t.json")).gpu_time
+    assert (found.compute_s, found.comm_s, found.total_s) == pytest.approx((70 * US, 20 * US, 110 * US))

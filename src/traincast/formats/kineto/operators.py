@@ -58,9 +58,9 @@ class _Operators:
         found: list[list[int]] = [[] for _ in step.task_G]
         communicates = [at for at, task in enumerate(step.task_G) if task is Task.COMMUNICATION]
         before_us: dict[int, float] = {}
+        thread_G = step.thread_G
         for at in sorted(communicates, key=lambda each: (step.launch_us_G[each], each)):
-            call, launch_us = int(step.call_G[at]), float(step.launch_us_G[at])
-            thread = int(step.trace.calls.thread_C[call]) if call >= 0 else -1
+            thread, launch_us = int(thread_G[at]), float(step.launch_us_G[at])
             if gpu.communicated_G[step.at_G[at]] < 0:
                 number = int(gpu.external_G[step.at_G[at]])
                 found[at] = (

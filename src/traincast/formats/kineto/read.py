@@ -19,13 +19,13 @@ from traincast.formats.kineto.grammar import Trace, read_trace
 from traincast.formats.kineto.match import Found, communications, together, with_supposed_groups
 from traincast.formats.kineto.operators import with_operators
 from traincast.formats.kineto.ranks import ranks_of
-from traincast.formats.kineto.record import Host, order_of
+from traincast.formats.kineto.record import Instant, order_of
 from traincast.formats.kineto.step import RankStep, Task, chosen, cut, marks
 from traincast.formats.kineto.times import Times, common_times
 from traincast.job.options import LayoutOptions
 from traincast.units import counted, format_size
 from traincast.workload.builder import collective_op, compute_op, copy_op, host_op, message_op
-from traincast.workload.ops import Op
+from traincast.workload.ops import FloatArray, IntArray, Op
 from traincast.workload.recorded import RankRecord, Recorder
 from traincast.workload.recorded_groups import Classified, Told, classified
 from traincast.workload.words import Group, Kind, Operation, Phase
@@ -124,7 +124,7 @@ class _Writer:
     def record(self, file: int, step: RankStep, what_of: Mapping[int, Communication]) -> RankRecord:
         """Return the record of a rank: the instants of its host first, then the work of its GPU."""
         order, rank, gpu = order_of(step), step.rank, step.trace.gpu
-        instants, work = len(order.host.time_us_I), len(step.at_G)
+        instants, work = len(order.host), len(step.at_G)
         group_G, key_G, row_G = (np.full(work, -1) for _ in range(3))
         names = [step.trace.names[name] for name in gpu.name_G[step.at_G].tolist()]
         for at, (name, task, phase) in enumerate(zip(names, step.task_G, step.phase_G.tolist(), strict=True)):
@@ -134,8 +134,8 @@ class _Writer:
                 group_G[at], key_G[at] = self._group(what, kind, rank, key >= 0), max(key, 0)
         start_s_I, end_s_I = self._host_times(order.host, rank)
         launched = np.flatnonzero(order.launch_G >= 0)
-        waiting = np.flatnonzero(np.array(order.host.waits_for_I) >= 0)
-        waited_for = np.array(order.host.waits_for_I, dtype=np.int64)[waiting]
+        waits_for_I = np.array([each.waits_for for each in order.host])
+        waiting = np.flatnonzero(waits_for_I >= 0)
         return RankRecord(
             rank=rank,
             file=file,
@@ -145,27 +145,29 @@ class _Writer:
             key_L=np.concatenate([np.full(instants, -1), key_G]),
             start_s_L=np.concatenate([start_s_I, self.times.start_s[rank]]),
             end_s_L=np.concatenate([end_s_I, self.times.end_s[rank]]),
-            edge_src_E=np.concatenate([order.launch_G[launched], order.edge_src_E + instants, waited_for + instants]),
+            edge_src_E=np.concatenate(
+                [order.launch_G[launched], order.edge_src_E + instants, waits_for_I[waiting] + instants]
+            ),
             edge_dst_E=np.concatenate([launched + instants, order.edge_dst_E + instants, waiting]),
-            line_L=np.concatenate([np.array(order.host.event_I, dtype=np.int64) + 1, gpu.event_G[step.at_G] + 1]),
+            line_L=np.concatenate([self._host_events(step, order.host) + 1, gpu.event_G[step.at_G] + 1]),
         )
 
-    def _host_rows(self, step: RankStep, host: Host) -> list[int]:
-        name_of_event = dict(zip(step.trace.calls.event_C.tolist(), step.trace.calls.name_C.tolist(), strict=True))
-        names = [
-            step.trace.names[name_of_event[event]] if waits_for >= 0 else "host"
-            for event, waits_for in zip(host.event_I, host.waits_for_I, strict=True)
-        ]
+    def _host_rows(self, step: RankStep, host: Sequence[Instant]) -> list[int]:
+        trace = step.trace
+        names = [trace.names[trace.calls.name_C[each.call]] if each.waits_for >= 0 else "host" for each in host]
         row_of = {
             name: self.recorder.row(host_op(name, Phase.STEP, 0.0, launches=True)) for name in dict.fromkeys(names)
         }
         return [row_of[name] for name in names]
 
-    def _host_times(self, host: Host, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    def _host_events(self, step: RankStep, host: Sequence[Instant]) -> IntArray:
+        return np.array([step.trace.calls.event_C[each.call] if each.call >= 0 else -1 for each in host])
+
+    def _host_times(self, host: Sequence[Instant], rank: int) -> tuple[FloatArray, FloatArray]:
         """Return begin and end of what the host does up to each of its instants, in seconds on the common clock."""
-        end_us = np.array(host.time_us_I)
+        end_us = np.array([each.time_us for each in host])
         before_us = np.concatenate([[self.times.steps[rank].begin_us], end_us[:-1]])
-        begin_us = np.minimum(np.maximum(before_us, host.after_us_I), end_us)
+        begin_us = np.minimum(np.maximum(before_us, [each.after_us for each in host]), end_us)
         return self.times.seconds(rank, begin_us), self.times.seconds(rank, end_us)
 
     def _row(

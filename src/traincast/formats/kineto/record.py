@@ -14,13 +14,15 @@
 Letters: G pieces of work of the GPU, I instants of the host, E edges.
 """
 
+import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from traincast.formats.kineto.step import RankStep, Task
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.ops import BoolArray, FloatArray, IntArray
 
 _EXPLAINED_US = 5.0
 """Pause before work of a GPU that needs no reason: launches and switches between kernels take a few microseconds."""
@@ -35,17 +37,16 @@ _STREAM_WAITS = re.compile(r"StreamWaitEvent")
 _BLOCKS = re.compile(r"Memcpy", re.IGNORECASE)
 
 
-@dataclass(slots=True)
-class Host:
-    """The host's instants in their order: launches, and the begin and end of each wait."""
+class Instant(NamedTuple):
+    """When the host launched something, began to wait, ended to wait, or was done with the step."""
 
-    time_us_I: list[float] = field(default_factory=list)
-    after_us_I: list[float] = field(default_factory=list)
-    """When what it waits for ended; minus infinity where it waits for nothing."""
-    waits_for_I: list[int] = field(default_factory=list)
-    """Work of the GPU that it waits for, -1 for none."""
-    event_I: list[int] = field(default_factory=list)
-    """Index of the event, -1 for none."""
+    time_us: float
+    after_us: float = -math.inf
+    """When what it waited for until then had ended."""
+    waits_for: int = -1
+    """That piece of work of the GPU; -1 where it did not wait."""
+    call: int = -1
+    """Index into `Trace.calls`, -1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Order:
     lane_G: IntArray
     """In-order queue of each piece of work, from 0: a stream, or a part of it where its kernels overlap."""
     lanes: int
-    host: Host
+    host: tuple[Instant, ...]
+    """In the order of time."""
     launch_G: IntArray
     """Instant of the host that launched it, -1 for none."""
     edge_src_E: IntArray
@@ -94,36 +96,52 @@ def _lanes(step: RankStep) -> tuple[IntArray, int]:
     return np.array(lane_G, dtype=np.int64), lanes
 
 
-def _host(step: RankStep) -> tuple[Host, IntArray]:
+def _host(step: RankStep) -> tuple[tuple[Instant, ...], IntArray]:
     """Return the host's instants, and which of them launched each piece of work, [G]."""
-    calls, names = step.trace.calls, step.trace.names
+    calls = step.trace.calls
     launching, first_G = np.unique(step.call_G, return_inverse=True)
-    events = [(float(calls.start_us_C[call]), 0, -np.inf, -1, call) for call in launching[launching >= 0].tolist()]
-    waiting = {at for at, name in enumerate(names) if _WAITS.search(name)}
-    during = (calls.start_us_C >= step.begin_us) & (calls.start_us_C < step.end_us)
-    copies = [call for call in launching.tolist() if call >= 0 and _BLOCKS.search(names[calls.name_C[call]])]
-    called = [*np.flatnonzero(during & np.isin(calls.name_C, list(waiting))).tolist(), *copies]
-    by_end = np.argsort(step.stop_us_G, kind="stable")
-    ends_us = step.stop_us_G[by_end]
-    for call in called:
-        begin_us, end_us = calls.start_us_C[call], calls.start_us_C[call] + calls.time_us_C[call]
-        last = int(np.searchsorted(ends_us, end_us + _RESOLUTION_US, side="right")) - 1
-        while last >= 0 and ends_us[last] > begin_us and step.launch_us_G[by_end[last]] > begin_us:
-            last -= 1
-        if last >= 0 and ends_us[last] > begin_us:
-            events.append((begin_us, 0, -np.inf, -1, call))
-            events.append((end_us, 1, min(ends_us[last], end_us), int(by_end[last]), call))
-    events.append((step.end_us, 2, -np.inf, -1, -1))
-    host, instant_of = Host(), dict[int, int]()
-    for time_us, _, after_us, waits_for, call in sorted(events):
-        if call >= 0 and waits_for < 0:
-            instant_of.setdefault(call, len(host.time_us_I))
-        host.time_us_I.append(max(time_us, step.begin_us))
-        host.after_us_I.append(after_us)
-        host.waits_for_I.append(waits_for)
-        host.event_I.append(int(calls.event_C[call]) if call >= 0 else -1)
-    of_call = np.array([instant_of.get(call, -1) for call in launching.tolist()], dtype=np.int64)
-    return host, of_call[first_G.reshape(-1)]
+    found = [Instant(float(calls.start_us_C[call]), call=call) for call in launching[launching >= 0].tolist()]
+    found += [instant for call in _waiting(step, launching) for instant in _wait(step, call)]
+    host = (*sorted(found), Instant(max(step.end_us, *(each.time_us for each in found), step.begin_us)))
+    host = tuple(each._replace(time_us=max(each.time_us, step.begin_us)) for each in host)
+    first_of: dict[int, int] = {}
+    for at, instant in enumerate(host):
+        if instant.waits_for < 0:
+            first_of.setdefault(instant.call, at)
+    launch_of = np.array([first_of[call] if call >= 0 else -1 for call in launching.tolist()], dtype=np.int64)
+    return host, launch_of[first_G.reshape(-1)]
+
+
+def _waiting(step: RankStep, launching: IntArray) -> list[int]:
+    """Return the calls in which the host may wait for the GPU: synchronisations, and copies."""
+    calls, names = step.trace.calls, step.trace.names
+    waits = [at for at, name in enumerate(names) if _WAITS.search(name)]
+    copies = {at for at, name in enumerate(names) if _BLOCKS.search(name)}
+    copying = [call for call in launching.tolist() if call >= 0 and calls.name_C[call] in copies]
+    return [*np.flatnonzero(during(step) & np.isin(calls.name_C, waits)).tolist(), *copying]
+
+
+def _wait(step: RankStep, call: int) -> tuple[Instant, ...]:
+    """Return the begin and end of the wait in a call: for what ended last of all that was launched before it.
+
+    Nothing where nothing ended while it lasted.
+    """
+    begin_us = float(step.trace.calls.start_us_C[call])
+    end_us = begin_us + float(step.trace.calls.time_us_C[call])
+    ended = np.flatnonzero(
+        (step.stop_us_G > begin_us) & (step.stop_us_G <= end_us + _RESOLUTION_US) & (step.launch_us_G <= begin_us)
+    )
+    if not len(ended):
+        return ()
+    last = int(ended[np.argmax(step.stop_us_G[ended])])
+    return Instant(begin_us, call=call), Instant(end_us, min(float(step.stop_us_G[last]), end_us), last, call)
+
+
+def during(step: RankStep) -> BoolArray:
+    """Tell which calls of the runtime the host made in a step."""
+    calls = step.trace.calls
+    found: BoolArray = (calls.start_us_C >= step.begin_us) & (calls.start_us_C < step.end_us)
+    return found
 
 
 def _edges(step: RankStep, lane_G: IntArray) -> tuple[IntArray, IntArray]:
@@ -141,7 +159,7 @@ def _edges(step: RankStep, lane_G: IntArray) -> tuple[IntArray, IntArray]:
 
 def _before_collectives(step: RankStep, lane_G: IntArray) -> list[tuple[int, int]]:
     """Return what each collective waits for: what its thread launched last on another stream before it."""
-    thread_G = np.where(step.call_G >= 0, step.trace.calls.thread_C[step.call_G], -1) if len(step.call_G) else lane_G
+    thread_G = step.thread_G
     last: dict[int, int] = {}
     found = []
     for at in np.lexsort((np.arange(len(lane_G)), step.launch_us_G)).tolist():
@@ -157,14 +175,10 @@ def _awaited(step: RankStep, lane_G: IntArray) -> list[tuple[int, int]]:
     """Return the collectives that the host made a stream wait for, and the work that waits."""
     calls, names = step.trace.calls, step.trace.names
     waiting = [at for at, name in enumerate(names) if _STREAM_WAITS.search(name)]
-    during = (calls.start_us_C >= step.begin_us) & (calls.start_us_C < step.end_us)
-    waits = np.flatnonzero(during & np.isin(calls.name_C, waiting))
+    waits = np.flatnonzero(during(step) & np.isin(calls.name_C, waiting))
     moments = [(float(calls.start_us_C[call]), int(calls.thread_C[call]), -1) for call in waits.tolist()]
-    moments += [
-        (float(step.launch_us_G[at]), int(calls.thread_C[call]), at)
-        for at, call in enumerate(step.call_G.tolist())
-        if call >= 0
-    ]
+    launches = zip(step.launch_us_G.tolist(), step.thread_G.tolist(), strict=True)
+    moments += [(launch_us, thread, at) for at, (launch_us, thread) in enumerate(launches) if thread >= 0]
     open_waits: dict[int, int] = {}
     launched: list[int] = []
     found = []

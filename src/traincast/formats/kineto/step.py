@@ -22,8 +22,7 @@ from traincast.workload.ops import BoolArray, FloatArray, IntArray
 from traincast.workload.words import Phase
 
 _MARK = re.compile(r"ProfilerStep#[0-9]{1,15}")
-_COPIES = re.compile(r"__amd_rocclr_copyBuffer|^(?:hip|cuda)?Memcpy", re.IGNORECASE)
-_SETS = re.compile(r"__amd_rocclr_fillBuffer|^(?:hip|cuda)?Memset", re.IGNORECASE)
+_COPIES = re.compile(r"__amd_rocclr_(?:copy|fill)Buffer|^(?:hip|cuda)?Mem(?:cpy|set)", re.IGNORECASE)
 """Kernels that are copies and sets: older versions of ROCm run them as kernels (TraceLens/util.py)."""
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 _OPTIMIZER = re.compile(r"Optimizer\.step#|optimizer\.step|clip_grad")
@@ -76,6 +75,14 @@ class RankStep:
     def stop_us_G(self) -> FloatArray:
         """When the work ended."""
         return self.start_us_G + self.trace.gpu.time_us_G[self.at_G]
+
+    @property
+    def thread_G(self) -> IntArray:
+        """Thread of the host that launched each piece of work; -1 where that is not known."""
+        thread_G = np.full(len(self.call_G), -1)
+        launched = self.call_G >= 0
+        thread_G[launched] = self.trace.calls.thread_C[self.call_G[launched]]
+        return thread_G
 
     @property
     def stop_us(self) -> float:
@@ -195,7 +202,7 @@ def _tasks(trace: Trace, at: IntArray) -> tuple[Task, ...]:
 def _task(kernel: str) -> Task:
     if communicates(kernel):
         return Task.COMMUNICATION
-    return Task.COPY if _COPIES.search(kernel) or _SETS.search(kernel) else Task.COMPUTE
+    return Task.COPY if _COPIES.search(kernel) else Task.COMPUTE
 
 
 def _phases(trace: Trace, call_G: IntArray) -> IntArray:
