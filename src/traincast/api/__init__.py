@@ -26,7 +26,7 @@ from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import expand_inputs, identify, identify_run, read_run, refuse_meaningless
 from traincast.formats.recognise import bus_bandwidths as read_bus_bandwidths
 from traincast.formats.recognise import workload_format
-from traincast.formats.writer import WRITERS, Conversion, Run, Writer
+from traincast.formats.writer import WRITERS, Conversion, Run, Writer, Written
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, gpu_named, load_cluster
 from traincast.hardware.gpu import Gpu
@@ -289,12 +289,7 @@ def convert(
         refuse_existing(target)
     run = _run_for(writer, source, options or SimulateOptions(), engine)
     written = writer.write(run, chosen)
-    if writer.one_file:
-        ((_, content),) = written.files
-        write_whole(target, content)
-        files = [target]
-    else:
-        files = write_files(target, written.files, force=force)
+    files = write_files(target, written.files, force=force) if not writer.one_file else _write_one(target, written)
     return Conversion(
         format=writer.name,
         files=tuple(map(str, files)),
@@ -303,6 +298,12 @@ def convert(
         assumptions=run.workload.assumptions,
         warnings=run.workload.warnings,
     )
+
+
+def _write_one(target: Path, written: Written) -> list[Path]:
+    ((_, content),) = written.files
+    write_whole(target, content)
+    return [target]
 
 
 def _run_for(
