@@ -115,7 +115,7 @@ def read(files: Files, layout: LayoutOptions | None = None, *, recorded: bool = 
     """Read the files of one run into the intermediate form; `layout` says what to override of theirs.
 
     A measured trace is read into what each rank does in a step, which can be made another run of; with `recorded` it is
-    taken as it is, with its measured times (`Workload.timeline`).
+    taken as it is, with its measured times (`Workload.timeline`), unless the layout asks for another run.
 
     Raises
     ------
@@ -316,8 +316,7 @@ def _run_for(
         if record.command == "predict":
             return run_of_job(record.draft(), chosen, writer)
         layout = record.options.layout if options.layout == LayoutOptions() else options.layout
-        workload = read(unchanged_files(record.inputs), layout, recorded=writer.as_traced)
-        return run_of_workload(workload, chosen, writer)
+        return run_of_workload(read(unchanged_files(record.inputs), layout), chosen, writer)
     if isinstance(source, (Job, JobRequest, Draft)):
         if options.layout != LayoutOptions():
             raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")

@@ -157,7 +157,8 @@ class Format(FileKind):
     read_run: Callable[[Sequence[Path], str, LayoutOptions], Workload]
     """Reads the files of one run, given the name of their format and what to override of their layout."""
     recorded: Callable[[Sequence[Path], str, LayoutOptions], Workload] | None = None
-    """Of traces that are read into templates: reads a run as a recorded program with its measured times instead."""
+    """Of traces that are read into templates: reads a run as a recorded program with its measured times instead, unless
+    the layout asks for another run."""
     expert_loads: Callable[[Sequence[Path], int | None], tuple[ExpertLoads, Note]] | None = None
     """Of traces: the tokens that each expert rank of a run got, over the mean, and what is to be said of them."""
     computations: Callable[[Sequence[Path]], MeasuredComputations] | None = None

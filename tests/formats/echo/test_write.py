@@ -104,9 +104,16 @@ def test_what_a_simulated_line_says(jobs, tmp_path):
     assert ends == sorted(ends)
 
 
-def test_a_run_that_is_taken_as_it_was_is_no_other_one():
-    with pytest.raises(traincast.ConfigError, match="the run is taken as it was"):
-        traincast.read(TRACED[0], traincast.LayoutOptions(dp=4), recorded=True)
+def test_a_simulated_run_of_a_trace_is_written_as_it_was_simulated(tmp_path):
+    """Flags make another run of it; the run of a result is the simulated one."""
+    result = traincast.simulate(TRACED[0], cluster="h100", dp=2)
+    options = traincast.SimulateOptions(cluster="h100", layout=traincast.LayoutOptions(dp=2))
+    traincast.convert(TRACED[0], tmp_path / "traces", "echo", options=options)
+    assert len(bytes_of(tmp_path / "traces")) == 16
+    again = traincast.simulate(tmp_path / "traces", cluster="h100")
+    assert again.iteration_time_s == pytest.approx(result.iteration_time_s, rel=1e-6)
+    with pytest.raises(traincast.ConfigError, match="a simulated run is taken as it was"):
+        traincast.simulate(tmp_path / "traces", cluster="h100", dp=4)
 
 
 def test_a_recorded_run_takes_as_long_as_it_was_measured():

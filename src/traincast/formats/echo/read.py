@@ -55,6 +55,11 @@ class _Opened(NamedTuple):
     inputs: tuple[InputFile, ...]
     notes: Notebook
 
+    @property
+    def is_another_run(self) -> bool:
+        """Whether the run to simulate is not the one that was traced."""
+        return self.layouts.target != replace(self.layouts.traced, microbatches=self.run.microbatches)
+
 
 def _opened(paths: Sequence[Path], name: str, options: LayoutOptions) -> _Opened:
     run = only_run(paths)
@@ -75,27 +80,37 @@ def _opened(paths: Sequence[Path], name: str, options: LayoutOptions) -> _Opened
     return _Opened(run, layouts, alignment, inputs, notes)
 
 
+def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
+    """Read the traces of one run (see `traincast.formats.contract.Format.read`)."""
+    opened = _opened(paths, name, options)
+    return _as_it_was(opened, options) if opened.run.is_forecast else _templates(opened, options)
+
+
 def read_recorded(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
     """Read the traces of one run as they are (see `traincast.formats.contract.Format.recorded`)."""
     opened = _opened(paths, name, options)
-    run, layouts, notes = opened.run, opened.layouts, opened.notes
-    if layouts.target != replace(layouts.traced, microbatches=run.microbatches):
-        text = "the run is taken as it was; leave out the flags that would make another run of it"
+    changes = (options.comm == "model", options.expert_imbalance is not None, options.expert_loads is not None)
+    if opened.run.is_forecast or not (opened.is_another_run or any(changes)):
+        return _as_it_was(opened, options)
+    return _templates(opened, options)
+
+
+def _as_it_was(opened: _Opened, options: LayoutOptions) -> Workload:
+    run, parallel = opened.run, opened.layouts.target
+    if opened.is_another_run:
+        text = "a simulated run is taken as it was; leave out the flags that would make another run of it"
         raise ConfigError(text, str(run.first.path))
     if run.is_forecast:
-        notes.assume("simulated-run", "the times are those of a simulated run: nothing in it was measured", None)
-    parallel = layouts.target
+        text = "the times are those of a simulated run: nothing in it was measured"
+        opened.notes.assume("simulated-run", text, None)
     if max(run.traces) >= parallel.world_size:
         parallel = Parallel(dp=max(run.traces) + 1)  # one GPU played ranks of a world that the files do not tell
-    measured = options.comm != "model"
-    return recorded_workload(run, parallel, opened.alignment.offset_s, opened.inputs, notes, measured=measured)
+    offset_s, measured = opened.alignment.offset_s, options.comm != "model"
+    return recorded_workload(run, parallel, offset_s, opened.inputs, opened.notes, measured=measured)
 
 
-def read_workload(paths: Sequence[Path], name: str, options: LayoutOptions) -> Workload:
-    """Read the traces of one run (see `traincast.formats.contract.Format.read`)."""
-    run, layouts, alignment, inputs, notes = _opened(paths, name, options)
-    if run.is_forecast:
-        return read_recorded(paths, name, options)
+def _templates(opened: _Opened, options: LayoutOptions) -> Workload:
+    run, layouts, alignment, inputs, notes = opened
     builder = WorkloadBuilder(run.first.path.name, layouts.target, options.schedule or "1f1b", notes, inputs)
     rendezvous = Rendezvous(run, rank_groups(layouts.traced, list(Group)), alignment.offset_s)
     measured = (options.comm or ("model" if run.is_profile else "measured")) == "measured"

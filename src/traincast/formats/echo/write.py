@@ -32,7 +32,7 @@ from traincast.formats.echo.recorded import LINE
 from traincast.formats.echo.spelling import listed, milliseconds, spelled
 from traincast.formats.writer import WRITERS, Run, Writer, Written
 from traincast.workload.groups import rank_groups
-from traincast.workload.program import Program, Recorded, Timeline
+from traincast.workload.program import Program, Recorded, Said, Timeline
 from traincast.workload.words import Group, Kind, Operation, Phase
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ def write(run: Run, choices: Mapping[str, str]) -> Written:  # noqa: ARG001 it h
     """
     program, timeline = run.simulated()
     own = program.recorded
-    if timeline is run.workload.timeline and own is not None and any(words[0][0] == LINE for words in own.said):
+    if timeline is run.workload.timeline and own is not None and any(_is_line(words) for words in own.said):
         return Written(_as_traced(program, own))
     _check(run, program)
     return Written(_as_simulated(run, program, timeline), (_LOST,))
@@ -107,6 +107,10 @@ def _as_traced(program: Program, own: Recorded) -> Iterator[tuple[str, Iterator[
         yield name, iter([_traced(program, own, mine, rank).encode()])
 
 
+def _is_line(words: Said) -> bool:
+    return bool(words) and words[0][0] == LINE
+
+
 def _traced(program: Program, own: Recorded, mine: slice, rank: int) -> str:
     lines: list[str] = []
     subs: list[str] = []
@@ -116,7 +120,7 @@ def _traced(program: Program, own: Recorded, mine: slice, rank: int) -> str:
             continue
         words = own.said[said]
         values = _times(span_s, clock_s)
-        if words[0][0] != LINE:
+        if not _is_line(words):
             subs.append(spelled(words, values))
             continue
         if not span_s and not clock_s:
