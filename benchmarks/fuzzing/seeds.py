@@ -136,6 +136,21 @@ def _kineto() -> list[Seed]:
     return [Seed(run, many), Seed({"t.json": (samples / "one_rank_old.json").read_bytes()}, one)]
 
 
+def _chakra() -> list[Seed]:
+    samples = ROOT / "tests" / "conformance" / "samples" / "chakra"
+    found = []
+    for folder in sorted(samples.iterdir()):
+        run = {f"run/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
+        commands = (
+            ("simulate", "run", "--cluster", "h100", "--json"),
+            ("simulate", "run", "--comm", "model", "--cluster", "h100"),
+            ("convert", "run", "out", "--to", "chakra", "--cluster", "h100"),
+            ("inspect", "run"),
+        )
+        found.append(Seed(run, commands))
+    return found
+
+
 def _neusight() -> list[Seed]:
     table = _example("neusight_gpt2_large_dp.tsv")
     names, *rows = [line.split("\t") for line in table.decode().splitlines()]
@@ -544,6 +559,7 @@ SEEDS: dict[str, Callable[[], list[Seed]]] = {
     "busbw": _busbw,
     "megatron": _megatron,
     "kineto": _kineto,
+    "chakra": _chakra,
     "neusight": _neusight,
     "cluster": _clusters,
     "topology": _topologies,

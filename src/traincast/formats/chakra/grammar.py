@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from traincast.errors import FormatError
-from traincast.files import read_bytes, unpacked
+from traincast.files import chunks_of
 from traincast.formats.chakra.wire import DamagedError, Value, Wire, fields, read_varint, signed, uints, zigzag
 from traincast.workload.words import Operation
 
@@ -38,6 +38,7 @@ Attribute = int | float | str | bytes | list[int] | list[float] | list[str] | li
 
 MOST_BYTES = 2**32
 """Largest trace of a rank, packed or not; it is read at once."""
+_CHUNK = 2**20
 _MOST_NAME = 2**16
 
 
@@ -181,7 +182,7 @@ class Trace:
 
 def load(path: Path, known: Bodies | None = None) -> Trace:
     """Read a trace, perhaps packed with gzip (errors as `parse`)."""
-    return parse(str(path), unpacked(read_bytes(path, MOST_BYTES), str(path), MOST_BYTES), known)
+    return parse(str(path), b"".join(chunks_of(path, _CHUNK, MOST_BYTES)), known)
 
 
 def parse(path: str, data: bytes, known: Bodies | None = None) -> Trace:
