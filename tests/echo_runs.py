@@ -231,7 +231,7 @@ def line_read(op: TraceOp) -> str:
         spelled(sub.call.fields, {"duration": time(sub.duration_s), "timestamp": time(sub.end_s, sub.end_s or 0.0)})
         for sub in op.sub_ops
     ]
-    values = {"batch_id": str(op.batch_id), "sub_operations": listed(subs)}
+    values = {"batch_id": str(op.batch_id), "cmd_uid": str(op.uid), "sub_operations": listed(subs)}
     times = {"duration": time(op.duration_s), "timestamp": time(op.timestamp_s, op.timestamp_s or 0.0)}
     return f"{op.scope}:{op.rank}:{op.raw_op}({spelled(op.fields, values | times)})"
 

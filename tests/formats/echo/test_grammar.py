@@ -288,6 +288,11 @@ def test_lines_that_differ_in_their_numbers_alone_are_read_as_if_each_were_the_o
     assert [(sub.duration_s, sub.end_s) for sub in op.sub_ops] == [(0.003, 2.0045)] * 2
     assert op.fields == read(text).fields
     assert read(text.replace("=7.74", "=None")).duration_s is None
+    for uid in ("cmd-7", "cmd-8", "cmd-9,op_semantics=x", "[,]", "a b", "None"):
+        numbered = read(text.replace(",input__shape=[2, 3]", f",cmd_uid={uid},input__shape=[2, 3]"))
+        assert (numbered.uid, numbered.raw("cmd_uid")) == (uid.split(",op")[0],) * 2
+        assert numbered.shape == (2, 3)
+        assert numbered.extra["cmd_uid"] == uid.split(",op")[0]
     assert read(text.replace("linear_fwd", "a\\x41")).sub_ops[0].call.func_name == "aA"
     for number in ("-7", "7_4", "1e400", "nan", "\u0663", "", "7 4"):
         for was in ("=7.74", "=2000.5", "=0.36", "=2004.5"):

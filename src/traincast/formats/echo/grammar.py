@@ -25,6 +25,7 @@ from traincast.formats.echo.lines import (
     FIELDS,
     GROUPS,
     OPERATION_NAMES,
+    UID,
     Call,
     Fields,
     SubOp,
@@ -49,10 +50,13 @@ _TAIL = 20
 
 _FIRST = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*+)=", re.ASCII)
 _MARK = re.compile(r"([\[\]]|, *+)(?:([A-Za-z_][A-Za-z0-9_.]*+)=)?", re.ASCII)
+_UID = f",{UID}="
+_INERT = re.compile(r"[\w.-]+", re.ASCII)
+"""A text that has nothing of the grammar in it."""
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
 _SHAPE = re.compile(r"\[(?:[0-9]{1,18}(?:, ?[0-9]{1,18})*+)?\]")
 
-_Around = tuple[str, str, str, str, str, str]
+_Around = tuple[str, str, str, str, str, str, str, str]
 _Said = tuple[
     str, str, int | None, str | None, str | None, Group | None, tuple[int, ...] | None, str | None, int | None, Fields
 ]
@@ -108,8 +112,8 @@ def parse_line(text: str, path: str, line: int) -> TraceOp:
         raise FormatError(str(problem), path, line) from None
 
 
-def _cut(text: str) -> tuple[_Around, tuple[str, str, str, str, str]]:
-    """Return what is around the numbers of a usual line, and rank, batch, duration, time stamp and sub-operations."""
+def _cut(text: str) -> tuple[_Around, tuple[str, str, str, str, str, str]]:
+    """Return what is around the numbers of a usual line, and rank, batch, duration, uid, end and sub-operations."""
     head, listed, subs = text[:-1].partition(",sub_operations=")
     front, _, back = head.partition(",duration=")
     scope, number, front = front.split(":", 2)
@@ -117,23 +121,25 @@ def _cut(text: str) -> tuple[_Around, tuple[str, str, str, str, str]]:
     batch, _, state = front.partition(",")
     duration, _, back = back.partition(",")
     middle, _, stamp = back.rpartition(",timestamp=")
-    return (scope, name, state, middle, listed, text[-1:]), (number, batch, duration, stamp, subs)
+    middle, numbered, rest = middle.partition(_UID)
+    uid, _, rest = rest.partition(",")
+    return (scope, name, state, middle, numbered, rest, listed, text[-1:]), (number, batch, duration, uid, stamp, subs)
 
 
 def _like_another(text: str, path: str, line: int) -> TraceOp | None:
     """Read a line that is like one before but for its numbers and sub-operations; None if it is not, or is damaged."""
     try:
-        around, (number, batch, duration, stamp, subs) = _cut(text)
+        around, (number, batch, duration, uid, stamp, subs) = _cut(text)
         said = _SAID.get(around)
-        if said is None or len(number) > _MAX_DIGITS:
+        if said is None or len(number) > _MAX_DIGITS or (uid and _INERT.fullmatch(uid) is None):
             return None
         duration_ms, end_ms = float(duration), float(stamp)
         # within the limits of `_time_s`
         if not 0.0 <= duration_ms <= end_ms <= _MAX_MS or "_" in duration or "_" in stamp or not text.isascii():
             return None
-        found = () if subs == "[]" or not around[4] else _sub_operations(subs)
-        rank, batch_id = _number(number), _number(batch)
-        return TraceOp(path, line, around[0], rank, batch_id, duration_ms / 1e3, end_ms / 1e3, found, *said)
+        found = () if subs == "[]" or not around[-2] else _sub_operations(subs)
+        rank, batch_id, duration_s = _number(number), _number(batch), duration_ms / 1e3
+        return TraceOp(path, line, around[0], rank, batch_id, duration_s, end_ms / 1e3, found, uid or None, *said)
     except ValueError:
         return None
 
@@ -158,7 +164,7 @@ def _operation(text: str, path: str, line: int) -> TraceOp:
         _text(values, "description"),
         GROUPS.get(values.get("group_kind", "")),
         *_tensor(values),
-        tuple([(key, "" if ALIASES.get(key, key) in DIFFERS else value) for key, value in fields]),
+        tuple([(key, "" if key == UID or ALIASES.get(key, key) in DIFFERS else value) for key, value in fields]),
     )
     batch_id = _whole(values, "batch_id")
     duration_s, end_s = _time_s(values["duration"], "duration"), _time_s(values.get("timestamp"), "timestamp")
@@ -171,6 +177,7 @@ def _operation(text: str, path: str, line: int) -> TraceOp:
         duration_s,
         end_s,
         _sub_operations(values.get("sub_operations")),
+        values.get(UID),
         *said,
     )
     _remember(text, said)
@@ -183,9 +190,10 @@ def _remember(text: str, said: _Said) -> None:
         around, _ = _cut(text)
     except ValueError:
         return
-    scope, name, state, middle, listed, end = around
+    scope, name, state, middle, numbered, rest, listed, end = around
+    middle += f"{numbered}5,{rest}" if numbered else ""
     other = f"{scope}:1:{name},batch_id=2,{state},duration=3,{middle},timestamp=4{listed}{end}"
-    numbers = {"batch_id": "2", "duration": "3", "timestamp": "4"}
+    numbers = {"batch_id": "2", "duration": "3", "timestamp": "4", UID: "5"}
     head = HEAD.match(other)
     if (
         scope == "rank"

@@ -39,6 +39,9 @@ LATER_FIELDS = frozenset(_WORDS.later_fields)
 DIFFERS = frozenset({"batch_id", "duration", "timestamp", "sub_operations"})
 """Fields that differ between lines that are alike."""
 
+UID = "cmd_uid"
+"""Field that numbers the lines of the traces of 2026; it differs too."""
+
 FORECAST = "simulated_run"
 """What ``op_semantics`` says of the lines of a simulated run."""
 
@@ -145,6 +148,8 @@ class TraceOp(msgspec.Struct, frozen=True, gc=False):
     timestamp_s: float | None
     """End on the host's clock in seconds."""
     sub_ops: tuple[SubOp, ...]
+    uid: str | None
+    """Number of the command (traces of 2026)."""
     op: str
     """Name of the operation; the spellings of one operation have one name (`OPERATION_NAMES`)."""
     raw_op: str
@@ -205,10 +210,12 @@ class TraceOp(msgspec.Struct, frozen=True, gc=False):
     @property
     def extra(self) -> dict[str, str]:
         """Fields without a property here, as written."""
-        return {key: text for key, text in self.fields if ALIASES.get(key, key) not in FIELDS}
+        return {key: self.raw(key) or text for key, text in self.fields if ALIASES.get(key, key) not in FIELDS}
 
     def raw(self, key: str) -> str | None:
         """Return the text of a field as written, None where the line has no such field."""
+        if key == UID:
+            return self.uid
         return next((text for name, text in self.fields if name == key), None)
 
 

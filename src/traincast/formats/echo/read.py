@@ -106,7 +106,8 @@ def _as_it_was(opened: _Opened, options: LayoutOptions) -> Workload:
     if max(run.traces) >= parallel.world_size:
         parallel = Parallel(dp=max(run.traces) + 1)  # one GPU played ranks of a world that the files do not tell
     offset_s, measured = opened.alignment.offset_s, options.comm != "model"
-    return recorded_workload(run, parallel, offset_s, opened.inputs, opened.notes, measured=measured)
+    found = recorded_workload(run, parallel, offset_s, opened.inputs, opened.notes, measured=measured)
+    return replace(found, measured=None) if run.is_forecast else found
 
 
 def _templates(opened: _Opened, options: LayoutOptions) -> Workload:

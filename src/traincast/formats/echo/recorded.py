@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from traincast.diagnostics import Notebook
 from traincast.files import InputFile
 from traincast.formats.echo.files import RankTrace, Run
-from traincast.formats.echo.lines import COLLECTIVES, MESSAGES, PHASES, Call, SubOp, TraceOp
+from traincast.formats.echo.lines import COLLECTIVES, MESSAGES, PHASES, UID, Call, SubOp, TraceOp
 from traincast.formats.echo.work import BUCKET, HOST, OVERLAP_CLASSES
 from traincast.job.parallel import Parallel
 from traincast.workload.builder import collective_op, compute_op
@@ -121,7 +121,7 @@ class _Rank:
 
     def _line(self, op: TraceOp) -> None:
         """Add a line: a message, a collective, or a computation with collectives inside."""
-        span = self._span(op, ((LINE, op.raw_op), *op.fields), op.timestamp_s)
+        span = self._span(op, ((LINE, op.raw_op), *_words(op)), op.timestamp_s)
         if op.op in MESSAGES:
             peer = self._peer(op)
             if peer != op.rank and not self.groups.alone:
@@ -229,6 +229,10 @@ class _Rank:
                 "end_s_L": end_s,
             }
         )
+
+
+def _words(op: TraceOp) -> Said:
+    return op.fields if op.uid is None else tuple((key, op.uid if key == UID else text) for key, text in op.fields)
 
 
 def _compute(name: str) -> Op:
