@@ -427,6 +427,8 @@ def test_what_is_wrong_is_named_with_its_file_and_line():
         ProgramError, match=r"'reduce' \(a.json:4\).* meets 'reduce' \(b.json:5\), all_reduce of 8 bytes"
     ):
         made.workload()
+    with pytest.raises(ProgramError, match=r"^a\.json: a group has members \[2\]"):
+        made.group(Group.DP, (2,))
     for file in (0, 1):
         with pytest.raises(ProgramError, match=rf"^{'ab'[file]}\.json: rank 0 is recorded twice"):
             made.add(RankRecord(rank=0, row_L=[row], file=file))
@@ -435,6 +437,14 @@ def test_what_is_wrong_is_named_with_its_file_and_line():
 def test_members_that_disagree_are_named():
     with pytest.raises(ProgramError, match=r"members of a collective disagree: 'reduce', all_reduce.*meets 'gather'"):
         two([[reduce()], [reduce(operation=Operation.ALL_GATHER, name="gather")]]).workload()
+
+
+@pytest.mark.parametrize(("size_bytes", "shown"), [(0, "0 bytes"), (None, "unknown size")])
+def test_sizes_of_members_that_disagree_are_shown(size_bytes, shown):
+    with pytest.raises(
+        ProgramError, match=rf"disagree: 'reduce', all_reduce of {shown} meets .*, all_reduce of 8 bytes"
+    ):
+        two([[reduce(size_bytes=size_bytes)], [reduce(size_bytes=8)]]).workload()
 
 
 def test_a_missing_member_is_named():
@@ -593,6 +603,13 @@ def test_messages_tell_the_stages_of_a_pipeline(pairs, stages):
     found, _ = kinds({str(pair): Told(pair, messages=True) for pair in pairs})
     assert found.parallel.pp == stages
     assert found.parallel.world_size == 8
+
+
+@pytest.mark.parametrize(("count", "names"), [(1, "'a'"), (3, "'a', 'b', 'c'"), (4, "'a', 'b', 'c', ...")])
+def test_the_first_three_groups_of_unknown_purpose_are_named(count, names):
+    _, notes = kinds({name: Told((place, place + 1)) for place, name in enumerate("abcd"[:count])})
+    (note,) = [note for note in notes.assumptions if note.code == "groups-supposed"]
+    assert f"({names}) taken as dp" in note.text
 
 
 def test_degrees_that_do_not_divide_the_ranks_are_refused():
