@@ -290,7 +290,74 @@ def _logs() -> list[Seed]:
         ("calibrate", "r.log", "--cluster", "a100", "--out", "p.toml"),
         ("calibrate", "r.log", "--cluster", "a100", "--table", "--json"),
     )
-    return [Seed({"r.log": log}, commands)]
+    timing = {"time": 25.5, "alg_bw": 41.1, "bus_bw": 20.5, "nwrong": 0.0}
+    device = {"group": 0, "pid": 4000, "hostname": "node-0", "device_info": "NVIDIA A100-SXM4-40GB"}
+    report = {
+        **{"version": 1, "start_time": "2026-03-01 10:00:00", "args": ["./build/all_reduce_perf", "-J", "r.json"]},
+        **{"nccl_version": 22703, "config": {"devices": [{"rank": rank, **device} for rank in range(8)]}},
+        "results": [
+            {"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "-1", "out_of_place": timing}
+            | {"in_place": timing}
+            for size, _ in rows
+        ],
+    }
+    of_report = (("inspect", "r.json"), ("validate", "r.json", "--json"), ("compare", "r.json", "r.json", "--json"))
+    return [Seed({"r.log": log}, commands), Seed({"r.json": _text(json.dumps(report))}, of_report), *_training_logs()]
+
+
+_ARGUMENTS = {
+    **{"num_layers": 8, "hidden_size": 1024, "num_attention_heads": 16, "seq_length": 2048, "swiglu": True},
+    **{"max_position_embeddings": 2048, "position_embedding_type": "rope", "padded_vocab_size": 32000, "bf16": True},
+    **{"tensor_model_parallel_size": 2, "micro_batch_size": 1, "global_batch_size": 16, "world_size": 8},
+    **{"fp8": None, "use_distributed_optimizer": True},
+}
+
+
+def _training_logs() -> list[Seed]:
+    """Return logs of Megatron-LM, torchtitan and NeMo."""
+    megatron = [
+        "using world size: 8, data-parallel size: 4, context-parallel size: 1, tensor-model-parallel size: 2",
+        "------------------------ arguments ------------------------",
+        *(f"  {name} {'.' * (48 - len(name))} {value}" for name, value in _ARGUMENTS.items()),
+        "-------------------- end of arguments ---------------------",
+        *(
+            f" [2026-03-01 10:00:{step:02d}] iteration {step:8d}/     100 | consumed samples: {16 * step:12d} | "
+            f"elapsed time per iteration (ms): {400.5 + step:.1f} | throughput per GPU (TFLOP/s/GPU): 380.2 | "
+            "global batch size:    16 | lm loss: 1.050000E+01 | number of nan iterations:   0 |"
+            for step in range(1, 16)
+        ),
+    ]
+    titan = [
+        "[titan] 2026-03-01 10:00:00,000 - root - INFO - Training starts at step 1, with local batch size 1, global "
+        "batch size 8, sequence length 2048, total steps 1000 (warmup 200)",
+        *(
+            f"[rank0]:[titan] 2026-03-01 10:{step:02d}:00,123 - root - INFO - \033[31mstep: {step:2}  "
+            f"\033[32mloss:  8.125  \033[34mtps: {6000 + step:,}  \033[36mtflops: 400.50  \033[35mmfu: 40.25%\033[39m"
+            for step in (1, 10, 20, 30, 40)
+        ),
+    ]
+    bars = "".join(
+        f"\rEpoch 0: : {step}%|#    | {step}/100 [00:{step:02d}<01:00, v_num=0, train_step_timing in s=1.25{step % 10}]"
+        for step in range(1, 20)
+    )
+    nemo = [f"Training epoch 0, iteration {step}/99 | train_step_timing in s: 1.2{step % 10}" for step in range(12)]
+    job = _text(
+        '[model]\nname = "llama3-8b"\n[parallel]\ntp = 2\n[batch]\nseq_length = 2048\nglobal_batch = 16\n'
+        '[cluster]\nname = "h100"\ngpus = 8\n'
+    )
+    with_job = (
+        ("inspect", "r.log"),
+        ("compare", "j.toml", "r.log"),
+        ("compare", "j.toml", "r.log", "--json"),
+        ("validate", "r.log", "--job", "j.toml", "--json"),
+        ("calibrate", "r.log", "--job", "j.toml", "--out", "p.toml"),
+    )
+    alone = (("predict", "r.log", "--cluster", "h100", "--json"), ("compare", "r.log", "--cluster", "h100"))
+    logs = ["\n".join(lines) + "\n" for lines in (megatron, titan, nemo)] + [bars]
+    return [
+        Seed({"r.log": _text(log), "j.toml": job}, (*with_job, *(alone if number == 0 else ())), ("r.log",))
+        for number, log in enumerate(logs)
+    ]
 
 
 _LLAMA = {

@@ -235,3 +235,11 @@ def test_a_report_that_is_not_whole_is_refused(tmp_path, damage):
 def test_all_to_alls_of_unequal_sizes_are_not_taken_for_equal_ones(tmp_path):
     _, _, skipped = read(tmp_path, nccl_log(ROWS, op="alltoallv"), "alltoall.log")
     assert {each.reason for each in skipped} == {"alltoallv is no operation that can be estimated"}
+
+
+def test_a_number_of_a_report_that_no_float_holds_is_refused_or_left_out(tmp_path):
+    text = nccl_report(ROWS)
+    with pytest.raises(FormatError, match="no whole report"):
+        read(tmp_path, text.replace('"rank": 0,', '"rank": 1e999,'))
+    _, _, skipped = read(tmp_path, text.replace('"time": 32.1', '"time": 1e999'))
+    assert len(skipped) == 1

@@ -142,7 +142,7 @@ def _tests_of_report(text: str, path: str) -> list[_Test]:
                 found = row.get(part) or {}
                 measured = [found.get("time", found.get("cpu_time")), *map(found.get, ("alg_bw", "bus_bw", "nwrong"))]
                 test.rows[-1][1].extend(map(_as_in_log, measured))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FormatError(f"is no whole report of nccl-tests: {type(error).__name__} {error}", path) from None
     return [test]
 
@@ -152,7 +152,7 @@ _PLACES = ("out_of_place", "in_place")
 
 def _as_in_log(value: object) -> str:
     """Return a value of a report as a log has it: counts of wrong values are whole there."""
-    if isinstance(value, float) and value == int(value):
+    if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return "N/A" if value is None else str(value)
 

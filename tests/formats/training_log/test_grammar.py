@@ -241,3 +241,14 @@ def test_a_log_without_steps_is_refused():
 def test_a_log_is_told_by_its_steps_or_what_comes_before_them(text, least, most):
     for head in (text, "noise\n" + text, text + "\r\n"):
         assert least <= looks_like(head).confidence <= most
+
+
+def test_numbers_of_thousands_of_digits_are_no_numbers():
+    digits = "9" * 5000
+    garbled = torchtitan_line(2, 100, coloured=False).replace("step:  2", f"step: {digits}")
+    log = read(megatron_world(world=digits), megatron_line(1, 2000), garbled)
+    assert (numbers(log), log.facts) == ([1], {})
+    with pytest.raises(FormatError, match="it must be"):
+        read(megatron_line(1, 2000).replace("2000.0", digits))
+    bars = progress_bar(1, 2.0) + progress_bar(2, 2.0).replace("[00:00", f"[{digits}:00")
+    assert numbers(parse("run.log", bars)) == [1]

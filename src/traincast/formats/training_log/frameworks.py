@@ -70,7 +70,7 @@ MEGATRON = Framework(
     title="Megatron-LM",
     mark="elapsed time per iteration",
     telling=re.compile(""),
-    head=re.compile(r"iteration\s+(?P<step>\d+)/\s*(?P<steps>\d+) \|"),
+    head=re.compile(r"iteration\s+(?P<step>\d{1,12})/\s*(?P<steps>\d{1,12}) \|"),
     quantities=MappingProxyType(
         {
             "time_ms": _after(r"elapsed time per iteration \(ms\)", _MILLI),
@@ -104,7 +104,7 @@ TORCHTITAN = Framework(
     title="torchtitan",
     mark="loss:",
     telling=re.compile(r"^(?!.*validate step:).*(?:\bstep:.*loss:|loss:.*\b[tw]ps:)"),
-    head=re.compile(r"(?<!validate )step:\s+(?P<step>\d+)\s+loss:\s(?=.*\b(?:tps|wps):)"),
+    head=re.compile(r"(?<!validate )step:\s+(?P<step>\d{1,12})\s+loss:\s(?=.*\b(?:tps|wps):)"),
     quantities=MappingProxyType(
         {
             "tokens_per_s": _after("tps|wps"),
@@ -119,7 +119,7 @@ NEMO = Framework(
     title="NeMo",
     mark="Training epoch ",
     telling=re.compile(""),
-    head=re.compile(r"Training epoch (?P<epoch>\d+), iteration (?P<step>\d+)/(?P<steps>\d+) \|"),
+    head=re.compile(r"Training epoch (?P<epoch>\d{1,12}), iteration (?P<step>\d{1,12})/(?P<steps>\d{1,12}) \|"),
     quantities=MappingProxyType(
         {
             "time_s": _after("train_step_timing in s"),
@@ -137,8 +137,8 @@ LIGHTNING = Framework(
     title="Lightning progress bar (NeMo and others)",
     mark="Epoch ",
     head=re.compile(
-        r"Epoch (?P<epoch>\d+): :?\s*(?:\d+%\|[^|]*\|\s*)?(?P<step>\d+)/(?P<steps>\d+) "
-        r"\[(?P<clock>\d[\d:]*)<[^\],]*(?:,|\])"
+        r"Epoch (?P<epoch>\d{1,12}): :?\s*(?:\d{1,12}%\|[^|]*\|\s*)?(?P<step>\d{1,12})/(?P<steps>\d{1,12}) "
+        r"\[(?P<clock>\d[\d:]{0,11})<[^\],]*(?:,|\])"
     ),
     quantities=MappingProxyType(
         {
@@ -156,7 +156,7 @@ MAXTEXT = Framework(
     title="MaxText",
     mark="completed step: ",
     telling=re.compile(""),
-    head=re.compile(r"completed step: (?P<step>\d+), (?=seconds: )"),
+    head=re.compile(r"completed step: (?P<step>\d{1,12}), (?=seconds: )"),
     quantities=MappingProxyType(
         {
             "time_s": _after("seconds"),
@@ -190,33 +190,36 @@ Megatron-Bridge, JSON of torchtitan. A number below 1 means that nothing is set.
 
 SENTENCES: tuple[re.Pattern[str], ...] = (
     re.compile(
-        r"using world size: (?P<gpus>\d+), data-parallel size: \d+,(?: context-parallel size: (?P<cp>\d+))?"
-        r"(?:.*?[, ]tensor-model-parallel size: (?P<tp>\d+))?(?:.*? pipeline-model-parallel size: (?P<pp>\d+))?"
+        r"using world size: (?P<gpus>\d{1,12}), data-parallel size: \d{1,12},"
+        r"(?: context-parallel size: (?P<cp>\d{1,12}))?"
+        r"(?:.*?[, ]tensor-model-parallel size: (?P<tp>\d{1,12}))?"
+        r"(?:.*? pipeline-model-parallel size: (?P<pp>\d{1,12}))?"
     ),
     re.compile(
-        r"(?:Training starts at step \d+, with|Trainer is initialized with) local batch size (?P<micro_batch>\d+), "
-        r"global batch size (?P<global_batch>\d+), (?:gradient accumulation steps \d+, )?"
-        r"sequence length (?P<seq_length>\d+)"
+        r"(?:Training starts at step \d{1,12}, with|Trainer is initialized with) "
+        r"local batch size (?P<micro_batch>\d{1,12}), "
+        r"global batch size (?P<global_batch>\d{1,12}), (?:gradient accumulation steps \d{1,12}, )?"
+        r"sequence length (?P<seq_length>\d{1,12})"
     ),
     re.compile(
-        r"Trainer is initialized with \d+ tokens per DP rank, (?P<tokens>\d+) tokens per train step,"
-        r".* maximum context length (?P<seq_length>\d+)"
+        r"Trainer is initialized with \d{1,12} tokens per DP rank, (?P<tokens>\d{1,12}) tokens per train step,"
+        r".* maximum context length (?P<seq_length>\d{1,12})"
     ),
     re.compile(
-        r"Building device mesh with parallelism: pp=(?P<pp>\d+), dp_replicate=(?P<dp_replicate>\d+), "
-        r"dp_shard=(?P<dp_shard>\d+), cp=(?P<cp>\d+), tp=(?P<tp>\d+)(?:, ep=(?P<ep>\d+))?"
+        r"Building device mesh with parallelism: pp=(?P<pp>\d{1,12}), dp_replicate=(?P<dp_replicate>\d{1,12}), "
+        r"dp_shard=(?P<dp_shard>\d{1,12}), cp=(?P<cp>\d{1,12}), tp=(?P<tp>\d{1,12})(?:, ep=(?P<ep>\d{1,12}))?"
     ),
-    re.compile(r"GLOBAL_RANK: \d+, MEMBER: \d+/(?P<gpus>\d+)"),
-    re.compile(r"All distributed processes registered\. Starting with (?P<gpus>\d+) processes"),
+    re.compile(r"GLOBAL_RANK: \d{1,12}, MEMBER: \d{1,12}/(?P<gpus>\d{1,12})"),
+    re.compile(r"All distributed processes registered\. Starting with (?P<gpus>\d{1,12}) processes"),
 )
 """What frameworks say of the run in sentences: Megatron-LM, torchtitan of 2024 and 2025, torchtitan since 2026, its
 mesh, Lightning."""
 GPU_NAME = re.compile(r"CUDA capacity: (?P<gpu>.+?) with [\d.]+GiB memory")
-MESH = re.compile(r"Building \d+-D device mesh with \[(?P<names>[^\]]*)\], \[(?P<sizes>[\d, ]*)\]")
+MESH = re.compile(r"Building \d{1,12}-D device mesh with \[(?P<names>[^\]]*)\], \[(?P<sizes>[\d, ]*)\]")
 """The mesh of torchtitan of 2024 and 2025."""
 
 PREAMBLE = re.compile(
-    r"^.{0,80}(?:-{10,} arguments -{10,}|\[titan\] \d{4}-|\[NeMo [IWE] \d{4}-|using world size: \d+, data-parallel size"
+    r"^.{0,80}(?:-{10,} arguments -{10,}|\[titan\] \d{4}-|\[NeMo [IWE] \d{4}-|using world size: \d"
     r"|distributed_backend=nccl)",
     re.MULTILINE,
 )
