@@ -124,6 +124,22 @@ def test_a_recorded_run_takes_as_long_as_it_was_measured():
     assert workload.timeline.step_s == pytest.approx(3.8555, abs=1e-4)
 
 
+def test_a_line_without_a_time_takes_none_wherever_it_stands(tmp_path):
+    MoeRun(pp=1, dp=1, ep=1, microbatches=1).write(tmp_path / "run")
+    (path,) = (tmp_path / "run").iterdir()
+    first, rest = path.read_text().split("\n", 1)
+    open_ = first.replace("get_batch", "tp_allreduce").split("duration=")[0] + (
+        "duration=0,description=None,group_kind=tp,input__shape=[1],input__dtype=torch.float16,timestamp=0,"
+        "sub_operations=[])"
+    )
+    path.write_text("\n".join([open_, first, rest]))
+    workload = traincast.read(path, recorded=True)
+    timed = [op for op in load(path) if op.end_s is not None]
+    assert workload.timeline.step_s == pytest.approx(timed[-1].end_s - timed[0].start_s)
+    converted(path, tmp_path / "again")
+    assert said(load(tmp_path / "again" / path.name)) == said(load(path))
+
+
 @pytest.mark.parametrize(
     ("time_s", "clock_s", "text"),
     [

@@ -162,14 +162,11 @@ class _Rank:
     def _collective(self, op: TraceOp, call: Call, span: _Span) -> None:
         """Add a collective inside a line; what it does not know, or does alone, is computation."""
         group = self.groups.of(call.group, op.rank)
-        phase, queue = PHASES.get(op.op, Phase.STEP), _MAIN
+        name, phase, queue = call.func_name or call.source, PHASES.get(op.op, Phase.STEP), _MAIN
         if group < 0 or call.group is None or call.comm is Operation.NONE:
-            group, row = (
-                -1,
-                self._row((op.op, call.source), lambda: replace(_compute(op.op), name=call.func_name or call.source)),
-            )
+            group, row = -1, self._row((op.op, name), lambda: replace(_compute(op.op), name=name))
         else:
-            what = (call.func_name or call.source, phase, call.group, call.comm, self._size_bytes(call, call.group))
+            what = (name, phase, call.group, call.comm, self._size_bytes(call, call.group))
             unequal = call.is_v_form
             row = self._row((op.op, unequal, *what), lambda: collective_op(*what, part=op.op, unequal=unequal))
             queue = 1 + STREAM_OF_GROUP[call.group] if call.is_async else _MAIN
@@ -189,7 +186,8 @@ class _Rank:
             "clock_s_L": math.nan if clock_s is None else clock_s,
         }
         if end_s is None or duration_s is None:
-            now_s = self.free_s.get(_MAIN, self.trace.first_start_s or 0.0)
+            first_s = self.trace.first_start_s
+            now_s = self.free_s.get(_MAIN, 0.0 if first_s is None else first_s - self.offset_s)
             return _Span(now_s, now_s, known)
         return _Span(end_s - self.offset_s - duration_s, end_s - self.offset_s, known)
 
