@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from traincast.errors import ConfigError
+from traincast.model.blocks.gated_delta import GatedDelta
 from traincast.model.blocks.mamba import Mamba
-from traincast.model.blocks.share import Share
+from traincast.model.blocks.share import Execution, Share
 from traincast.model.counts import model_flops_per_token, parameters, token_flops
 from traincast.model.load import load_model
 from traincast.model.structure import layer_blocks
@@ -78,11 +79,12 @@ def test_flops_of_a_mamba_layer_are_counted_as_megatron_does():
     assert model_flops_per_token(model, 8192, "lora") == pytest.approx(2 * found.matrices + 3 * found.core)
 
 
-def parts_of(**degrees):
+def parts_of(precision="bf16", **degrees):
     model = load_model("nemotron-h-8b")
     (mamba,) = layer_blocks(model, 0)
     assert isinstance(mamba, Mamba)
-    return {part.name: part for part in mamba.parts(Share(model=model, seq_length=4096, **degrees))}
+    share = Share(model=model, seq_length=4096, execution=Execution(precision=precision), **degrees)
+    return {part.name: part for part in mamba.parts(share)}
 
 
 def test_heads_and_groups_of_a_mixer_are_split_over_tp():
@@ -111,6 +113,55 @@ def test_saved_tensors_of_a_mixer():
     assert saved["mixer inputs"] == 4096 * 4096 * 2
     assert saved["mixer projections"] == 4096 * (inner + mixed + 128) * 2
     assert saved["scan outputs"] == saved["mixer outputs"] == 4096 * inner * 2
+
+
+def delta_parts_of(precision="bf16", **degrees):
+    """Return the parts of a layer of gated DeltaNet of Qwen3-Next-80B-A3B by their names; sequences of 4,096 tokens."""
+    model = load_model("qwen3-next-80b-a3b")
+    (delta,) = (each for each in layer_blocks(model, 0) if isinstance(each, GatedDelta))
+    share = Share(model=model, seq_length=4096, execution=Execution(precision=precision), **degrees)
+    return {part.name.removeprefix("self_attention."): part for part in delta.parts(share)}
+
+
+@pytest.mark.parametrize(("tp", "cp"), [(1, 1), (2, 1), (1, 4), (4, 2)])
+def test_a_layer_of_gated_deltanet_by_hand(tp, cp):
+    """Hidden 2,048; 16 heads of queries and keys and 32 of values and of the gate, all of 128; 4 tokens of convolution.
+
+    Source: Qwen3-Next-80B-A3B's config.json; Transformers, modeling_qwen3_next.py (Qwen3NextGatedDeltaNet).
+    """
+    tokens, inner, keys = 4096 // cp, 32 * 128 // tp, 16 * 128 // tp
+    mixed, wide = inner + 2 * keys, 2 * inner + 2 * keys + 2 * 32 // tp
+    parts = delta_parts_of(tp=tp, cp=cp, sequence_parallel=True)
+    shapes = {name: [(gemm.m, gemm.n, gemm.k) for gemm in part.gemms] for name, part in parts.items() if part.gemms}
+    assert shapes == {"in_proj": [(tokens, wide, 2048)], "out_proj": [(tokens, 2048, inner)]}
+    assert [(each.family, each.shape) for each in parts["conv1d"].kernels] == [("activation", (tokens, mixed))]
+    assert [(each.family, each.shape) for each in parts["out_norm"].kernels] == [("activation", (tokens, inner))]
+    (rule,) = parts["gated_delta_rule"].kernels
+    assert (rule.family, rule.shape) == ("delta_rule", (tokens, 32 // tp, 128, 128))
+    vectors = {"conv1d": 4 * mixed, "gated_delta_rule": 2 * 32 // tp, "out_norm": 128}
+    assert {name: parts[name].vectors for name in vectors} == vectors
+    saved = [
+        (key, size) for part in parts.values() for key, size in part.saved.items() if key.split()[0] != "layernorm"
+    ]
+    assert sorted(saved) == [
+        ("mixer inputs", 2 * tokens // tp * 2048),
+        ("mixer outputs", 2 * tokens * inner),
+        ("mixer projections", 2 * tokens * mixed),
+        ("mixer projections", 2 * tokens * wide),
+        ("scan outputs", 2 * tokens * inner),
+    ]
+    for name, size in (("conv1d", 2 * tokens * wide), ("gated_delta_rule", 2 * tokens * inner)):
+        for exchanges in (parts[name].forward, parts[name].backward):
+            found = [(each.group, each.operation, each.size_bytes) for each in exchanges if each.size_bytes]
+            assert found == ([("cp", "all_to_all", size)] if cp > 1 else [])
+
+
+@pytest.mark.parametrize(("parts", "inner", "hidden"), [(parts_of, 128 * 64, 4096), (delta_parts_of, 32 * 128, 2048)])
+def test_both_projections_of_a_mixer_cast_what_they_read(parts, inner, hidden):
+    found = parts(precision="fp8", tp=2, sequence_parallel=True)
+    for name, elements in (("in_proj", 2048 * hidden), ("out_proj", 4096 * inner // 2)):
+        (part,) = (part for key, part in found.items() if key.endswith(name))
+        assert [(each.family, each.shape) for each in part.kernels] == [("cast", (elements,))]
 
 
 def test_arrays_of_layouts_are_priced_with_the_same_lines():
