@@ -240,6 +240,15 @@ def test_a_config_is_the_built_in_model(tmp_path):
     assert parameters(model) == parameters(known)
 
 
+def test_what_a_hybrid_s_config_leaves_out_is_not_there(tmp_path):
+    whole = read(tmp_path).experts
+    assert (whole.shared_ffn_hidden, whole.latent_hidden) == (3712, 0)
+    for key in ("n_shared_experts", "moe_shared_expert_intermediate_size"):
+        assert read(tmp_path, **{key: None}).experts.shared_ffn_hidden == 0
+    dense = read(tmp_path, n_routed_experts=None, hybrid_override_pattern="M-*-" * 13)
+    assert (dense.experts, dense.mtp_layers, dense.linear_bias) == (None, 0, False)
+
+
 def test_a_config_may_list_its_layers(tmp_path):
     names = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
     listed = [names[letter] for letter in CONFIG["hybrid_override_pattern"]]
@@ -283,6 +292,13 @@ QWEN = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
+
+
+@pytest.mark.parametrize(("key", "layers"), [(None, 0), (1, 1), (2, 2)])
+def test_mtp_layers_of_linear_attention_are_those_of_the_config(tmp_path, key, layers):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(QWEN | {"mtp_num_hidden_layers": key}))
+    assert load_model(str(path)).mtp_layers == layers
 
 
 @pytest.mark.parametrize("layers", [None, (["linear_attention"] * 3 + ["full_attention"]) * 12])

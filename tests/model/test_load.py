@@ -120,6 +120,8 @@ def test_a_file_may_stand_alone(write):
     assert load_model(write(text.replace("1.25", "0.5"))).experts.capacity_factor == 0.5
     one = load_model(write(COMPLETE.replace("heads = 4", "heads = 1")))
     assert one.attention == Attention(heads=1, kv_heads=1, head_dim=64)
+    with pytest.raises(ConfigError, match=r"attention\.heads: is 0"):
+        load_model(write(COMPLETE.replace("heads = 4", "heads = 0")))
 
 
 @pytest.mark.parametrize(
