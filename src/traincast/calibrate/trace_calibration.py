@@ -13,7 +13,7 @@ Letters: I rows, K factors.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -83,23 +83,7 @@ def calibrate_trace(
         what = f": {skipped[0].reason} ({skipped[0].id})" if skipped else ""
         raise CalibrationError(f"nothing that {decided.model.name} runs was measured{what}", rows=0, needed_rows=1)
     factors, deviations = _fit(rows)
-    total_s = math.fsum(row.time_s for row in rows)
-    shares = {
-        name: math.fsum(row.time_s * row.slopes(factors).get(name, 0.0) for row in rows) / total_s for name in factors
-    }
-    source, operators = f"fitted to {', '.join(measured.files[:1])}", _operators(rows)
-    own = tuple(
-        RunFactor(
-            framework=decided.framework.name,
-            cost_class=name,
-            factor=float(f"{factors[name]:.4g}"),
-            deviation=float(f"{deviations[name]:.4g}"),
-            source=source,
-            operators=operators.get(name, ()),
-        )
-        for name in sorted(factors, key=lambda name: (-shares[name], name))
-        if shares[name] > 0
-    )
+    own = _own_factors(rows, factors, deviations, decided.framework.name, f"fitted to {', '.join(measured.files[:1])}")
     passes = tuple(
         FittedRun(id=row.name, measured_s=row.time_s, before_s=row.estimate_s({}), after_s=row.estimate_s(factors))
         for row in rows
@@ -114,6 +98,31 @@ def calibrate_trace(
         skipped=skipped,
         notes=(*unnamed, *measured.notes, *_other_gpu(measured.gpu, base), *_doubts(passes, decided)),
         of_passes=True,
+    )
+
+
+def _own_factors(
+    rows: Sequence[MeasuredPass],
+    factors: Mapping[str, float],
+    deviations: Mapping[str, float],
+    framework: str,
+    source: str,
+) -> tuple[RunFactor, ...]:
+    """Return the factors of classes that took any time, those of the largest share of it first."""
+    total_s, operators = math.fsum(row.time_s for row in rows), _operators(rows)
+    slopes = [(row.time_s / total_s, row.slopes(factors)) for row in rows]
+    shares = {name: math.fsum(share * each.get(name, 0.0) for share, each in slopes) for name in factors}
+    return tuple(
+        RunFactor(
+            framework=framework,
+            cost_class=name,
+            factor=float(f"{factors[name]:.4g}"),
+            deviation=float(f"{deviations[name]:.4g}"),
+            source=source,
+            operators=operators.get(name, ()),
+        )
+        for name in sorted(factors, key=lambda name: (-shares[name], name))
+        if shares[name] > 0
     )
 
 

@@ -102,6 +102,10 @@ class Timing:
     repeats: int
     host_s: float | None = None
 
+    def said(self) -> str:
+        """Return it for people."""
+        return f"{self.time_s * 1e6:.4g} us (+- {self.spread:.1%} of {self.repeats})"
+
 
 @dataclass
 class Summary:
@@ -121,6 +125,11 @@ class Summary:
     """What the host took to launch each that was timed now."""
     writes: bool = True
     """Whether this rank wrote the file."""
+
+    def take(self, timing: Timing, share: float) -> None:
+        """Count a task that was timed now, with its share of the expected time."""
+        self.done, self.share = self.done + 1, self.share + share
+        self.host_s += [] if timing.host_s is None else [timing.host_s]
 
     def lines(self, out: Path) -> list[str]:
         """Return what was done, for people; nothing of a rank that does not write."""
@@ -162,33 +171,26 @@ def measure(
         What runs and times them.
     out : Path
         The CSV file; it is continued where it is there.
-    read_text : callable
-        What reads it then.
     limit_s : float
         Seconds after which no further task is begun.
     spread : float
         Half the 95 % interval of the median over the median at which repetitions end.
-    clock : callable
-        The time in seconds, for the limit.
-    tell : callable
-        Told a line about each task.
+    read_text, clock, tell : callable
+        What reads the file then; the time in seconds, for the limit; told a line about each task.
 
     Raises
     ------
     MeasureError
         If the file is not one of these tasks and this machine.
     """
-    start_s = clock()
+    start_s, about = clock(), dict(backend.about())
     ordered = sorted(tasks, key=lambda task: -task.share)
-    about = dict(backend.about())
     rows = Rows(out, tuple(ordered[0].cells), about, read_text) if ordered and backend.writes else None
     known = backend.agreed(None if rows is None else {key for key, row in rows.found.items() if row["time_s"]}) or set()
     total = sum(task.share for task in ordered) or 1.0
-    found = Summary(
-        writes=backend.writes,
-        known=sum(task.key in known for task in ordered),
-        share=sum(task.share for task in ordered if task.key in known) / total,
-    )
+    found = Summary(writes=backend.writes)
+    for task in (task for task in ordered if task.key in known):
+        found.known, found.share = found.known + 1, found.share + task.share / total
     for number, task in enumerate(ordered, 1):
         if task.key in known:
             continue
@@ -196,25 +198,28 @@ def measure(
         if left_s <= 0:
             found.left += 1
             continue
-        shown = f"[{number}/{len(ordered)}] {task.name}"
-        try:
-            timing = _timed(backend, backend.prepare(task.cells), spread, min(TASK_S, left_s), clock)
-        except CannotTimeError as why:
-            found.skipped.append((task.name, str(why)))
-            tell(f"{shown}: skipped, {why}")
-            if rows is not None:
-                rows.add(task, {"skipped": str(why)})
-            continue
-        finally:
-            backend.release()
-        found.done += 1
-        found.host_s += [] if timing.host_s is None else [timing.host_s]
-        found.share += task.share / total
+        timing = _tried(backend, task, spread, min(TASK_S, left_s), clock)
+        if isinstance(timing, Timing):
+            found.take(timing, task.share / total)
+            cells = _cells(timing) | {name: backend.about()[name] for name in about}
+            said = f"{timing.said()}; {found.share:.0%} of the time is covered"
+        else:
+            found.skipped.append((task.name, timing))
+            cells, said = {"skipped": timing}, f"skipped, {timing}"
         if rows is not None:
-            rows.add(task, _cells(timing) | {name: backend.about()[name] for name in about})
-        off = f" (+- {timing.spread:.1%} of {timing.repeats})"
-        tell(f"{shown}: {timing.time_s * 1e6:.4g} us{off}; {found.share:.0%} of the time is covered")
+            rows.add(task, cells)
+        tell(f"[{number}/{len(ordered)}] {task.name}: {said}")
     return found
+
+
+def _tried(backend: Backend, task: Task, spread: float, most_s: float, clock: Callable[[], float]) -> Timing | str:
+    """Return the time of a task, or why it cannot be timed."""
+    try:
+        return _timed(backend, backend.prepare(task.cells), spread, most_s, clock)
+    except CannotTimeError as why:
+        return str(why)
+    finally:
+        backend.release()
 
 
 def _timed(backend: Backend, launch: object, spread: float, most_s: float, clock: Callable[[], float]) -> Timing:
