@@ -220,6 +220,8 @@ def test_experts_by_hand():
     sparse, dense = layer_parameters(model, 2), layer_parameters(model, 1)
     assert (sparse.router, sparse.experts, sparse.active_experts, sparse.shared_experts) == (40, 360, 180, 150)
     assert (sparse.mlp, dense.mlp, dense.experts) == (0, 600, 0)
+    # A token passes through two of four experts.
+    assert (sparse.active, dense.active) == (sparse.total - 180, dense.total)
     flops = layer_flops(model, 2, 8)
     assert (flops.router, flops.experts, flops.shared_experts, flops.mlp) == (80, 360, 300, 0)
     assert layer_parameters(replace(model, gated=False), 1).mlp == 400

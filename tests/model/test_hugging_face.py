@@ -356,6 +356,13 @@ def test_norms_and_heads_of_falcon(write, changes, heads, norms):
     assert (model.attention.kv_heads, model.norms_per_layer) == (heads, norms)
 
 
+def test_bert_has_two_types_of_tokens_unless_it_says_otherwise(write):
+    """Source: Transformers, configuration_bert.py (type_vocab_size 2); a type is a vector of 768."""
+    config = CONFIGS["bert-base"]
+    found = [load_model(write(config | {"type_vocab_size": types})).other_params for types in (None, 2, 3)]
+    assert found[0] == found[1] == found[2] - 768
+
+
 def test_deepseek_without_experts_is_dense(write):
     """Source: modeling_deepseek.py: the MoE layer is taken where n_routed_experts is not None."""
     for config in (

@@ -65,3 +65,15 @@ def test_the_built_in_model_is_limited():
 def test_groups_that_cannot_be_are_refused(groups, group_topk, text):
     with pytest.raises(ConfigError, match=text):
         Experts(experts=8, topk=2, ffn_hidden=8, groups=groups, group_topk=group_topk).check_groups()
+
+
+@pytest.mark.parametrize(("ep", "etp", "nodes"), [(4, 1, None), (4, 2, (4, 4)), (8, 2, (2, 2, 2, 2)), (2, 4, (4, 4))])
+def test_ranks_that_split_an_expert_are_as_many_as_nodes_hold(ep, etp, nodes):
+    """Eight experts on nodes of four ranks: an expert's ranks stand next to each other."""
+    experts = Experts(experts=8, topk=2, ffn_hidden=16)
+    found = nodes_of_token(experts, ep, etp, 4)
+    if nodes is None:
+        assert found is None
+    else:
+        places = tuple(node for node, count in enumerate(nodes) for _ in range(count))
+        assert found == pytest.approx(counted_out(places, 2, 1, 1))
