@@ -156,6 +156,22 @@ def test_a_layer_of_gated_deltanet_by_hand(tp, cp):
             assert found == ([("cp", "all_to_all", size)] if cp > 1 else [])
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_gate_for_every_channel_of_every_head_by_hand(tp):
+    """16 heads of 256 with 2 of keys and values; the projection to queries is twice as wide as they are.
+
+    Source: Transformers, modeling_qwen3_next.py (Qwen3NextAttention).
+    """
+    model = load_model("qwen3-next-80b-a3b")
+    attention = layer_blocks(model, 3)[0]
+    share = Share(model=model, seq_length=4096, tp=tp)
+    parts = {part.name.removeprefix("self_attention."): part for part in attention.parts(share)}
+    (qkv,), (gate,) = parts["linear_qkv"].gemms, parts["output_gate"].kernels
+    assert (qkv.m, qkv.n, qkv.k) == (4096, (2 * 16 + 2 * 2) * 256 // tp, 2048)
+    assert (gate.family, gate.shape) == ("activation", (4096, 16 * 256 // tp))
+    assert parts["output_gate"].saved == {"gated attention outputs": 2 * 4096 * 16 * 256 // tp}
+
+
 @pytest.mark.parametrize(("parts", "inner", "hidden"), [(parts_of, 128 * 64, 4096), (delta_parts_of, 32 * 128, 2048)])
 def test_both_projections_of_a_mixer_cast_what_they_read(parts, inner, hidden):
     found = parts(precision="fp8", tp=2, sequence_parallel=True)
