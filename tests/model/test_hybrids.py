@@ -329,3 +329,10 @@ def test_layers_of_another_kind_are_named(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(QWEN | {"layer_types": ["lightning_attention"] * 48}))
     with pytest.raises(ConfigError, match="has 'lightning_attention'; known: linear_attention, full_attention"):
         load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("size", [0, 2.5])
+def test_a_mixer_without_heads_is_refused(tmp_path, size):
+    (tmp_path / "m.toml").write_text(f'base = "nemotron-h-8b"\nsettings = {{ mamba_heads = {size} }}\n')
+    with pytest.raises(ConfigError, match=r"settings\.mamba_heads: is"):
+        load_model(str(tmp_path / "m.toml"))

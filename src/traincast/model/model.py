@@ -4,6 +4,7 @@ A transformer is a list of layers; each is a list of blocks (`traincast.model.bl
 Counts of parameters and FLOPs are in `traincast.model.counts`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from traincast.diagnostics import Note
@@ -201,6 +202,20 @@ class Model:
         if name not in found:
             raise ConfigError("is missing; a block of the model needs it", f"model.settings.{name}")
         return found[name]
+
+    def sizes(self, prefix: str, names: Iterable[str]) -> dict[str, int]:
+        """Return the settings of a block that are sizes, by their names without its prefix.
+
+        Raises
+        ------
+        ConfigError
+            If the model does not give one, or it is no whole number from 1.
+        """
+        found = {name: self.setting(f"{prefix}_{name}") for name in names}
+        for name, size in found.items():
+            if size < 1 or size != int(size):
+                raise ConfigError(f"is {size:g}; it must be a whole number from 1", f"model.settings.{prefix}_{name}")
+        return {name: int(size) for name, size in found.items()}
 
     def has_experts(self, layer: int) -> bool:
         """Return whether the layer at that index (from 0) has experts."""

@@ -94,4 +94,4 @@ _NAMES = ("key_heads", "value_heads", "key_dim", "value_dim", "kernel")
 
 @block("gated_delta", settings=tuple(f"linear_{name}" for name in _NAMES))
 def _gated_delta(model: Model, _layer: int) -> GatedDelta:
-    return GatedDelta(**{name: int(model.setting(f"linear_{name}")) for name in _NAMES})
+    return GatedDelta(**model.sizes("linear", _NAMES))

@@ -84,14 +84,12 @@ class Mamba:
         return norm(share, "input_layernorm"), entry, conv, scan, gate, leave, residual(share, "mamba_bda"), *adapted
 
 
-@block(
-    "mamba2",
-    settings=("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups", "mamba_kernel"),
-)
+_NAMES = ("heads", "head_dim", "state", "groups", "kernel")
+
+
+@block("mamba2", settings=tuple(f"mamba_{name}" for name in _NAMES))
 def _mamba2(model: Model, _layer: int) -> Mamba:
-    return Mamba(
-        **{name: int(model.setting(f"mamba_{name}")) for name in ("heads", "head_dim", "state", "groups", "kernel")}
-    )
+    return Mamba(**model.sizes("mamba", _NAMES))
 
 
 def pointwise(share: Share, width: Number, kind: str) -> Kernel:
