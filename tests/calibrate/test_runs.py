@@ -489,6 +489,14 @@ def test_the_fastest_sibling_stands_for_its_layout():
     assert labels_of(runs)[BOARD] == ("others", "best", "others")
 
 
+def test_models_with_scans_have_a_board_of_their_own():
+    names = ("nemotron-h-56b", "qwen3-next-80b-a3b", "Nemotron_3_Nano", "llama3-70b")
+    fields = {"gpu": "H100-SXM-80GB", "num_gpus": "64", "tp": "1", "pp": "1", "ep": "1", "global_batch": "64"}
+    columns = fields | {"seq_len": "8192", "precision": "fp8", "framework": "NeMo", "x_iter_time_s": "9"}
+    runs = [run_of(Row("runs.csv", 2, {"id": name, "model": name, **columns})) for name in names]
+    assert labels_of(runs)[BOARD] == ("hybrids", "hybrids", "hybrids", "layout not full")
+
+
 def test_the_published_runs_are_covered():
     table = read_table(table_path("measured_training_runs.csv"))
     runs, full = read_runs(table), sum(map(is_full_layout, table.rows))

@@ -116,6 +116,8 @@ def fastest_repeats(runs: Iterable[MeasuredRun]) -> tuple[MeasuredRun, ...]:
 def _board(run: MeasuredRun, best: set[str]) -> str:
     if "sweep" in run.cells:
         return "best" if run.id in best else "others"
+    if run.request.model.blocks:
+        return "hybrids"
     if not run.full_layout:
         return "layout not full" if run.groups["task"] == "pretrain" else run.groups["task"]
     if run.groups["moe"] == "moe":
