@@ -39,7 +39,6 @@ from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
 from traincast.report.files import refuse_existing, write_files, write_whole
 from traincast.report.json import result_from_json
-from traincast.simulation.convert import run_of_job, run_of_workload
 from traincast.simulation.recorded import (
     DEFAULT_CLUSTER,
     choose,
@@ -310,6 +309,8 @@ def _run_for(
     writer: Writer, source: Files | Workload | Job | JobRequest | Draft, options: SimulateOptions, engine: str
 ) -> Run:
     """Return the run of what is to be converted."""
+    from traincast.simulation.convert import run_of_job, run_of_workload
+
     if isinstance(source, (str, PathLike)) and is_result(source):
         record = load_record(source)
         chosen = choose(options, options.cluster or record.cluster, engine)

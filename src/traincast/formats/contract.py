@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from importlib import import_module
 from math import fsum
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from traincast.diagnostics import Note, Notebook
 from traincast.errors import FormatError
@@ -221,6 +222,19 @@ def text_format(
     form = Format(name=name, title=title, options=known, looks_like=looks_like, describe=inspected, read_run=read_run)
     FORMATS.register(name)(form)
     return form
+
+
+def later(place: str) -> Callable[..., Any]:
+    """Return a function that is imported from ``module:name`` when it is first called.
+
+    What reads one format is not loaded to read another.
+    """
+    module, _, name = place.partition(":")
+
+    def call(*given: Any) -> Any:  # noqa: ANN401
+        return getattr(import_module(module), name)(*given)
+
+    return call
 
 
 def _text(data: bytes) -> str:

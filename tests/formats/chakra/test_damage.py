@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from traincast.errors import FormatError, TraincastError
 from traincast.formats.chakra.grammar import parse
-from traincast.formats.chakra.inspection import looks_like
 from traincast.formats.chakra.read import read_workload
+from traincast.formats.chakra.sniff import looks_like
 from traincast.formats.chakra.wire import DamagedError, fields, read_varint, signed, uints, varint, zigzag
 from traincast.job.options import LayoutOptions
 

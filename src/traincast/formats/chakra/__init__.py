@@ -7,9 +7,8 @@
 Source: mlcommons/chakra, schema/protobuf/et_def.proto; ASTRA-sim, astra-sim/workload.
 """
 
-from traincast.formats.chakra.inspection import inspect_file, looks_like
-from traincast.formats.chakra.read import read_workload
-from traincast.formats.contract import FORMATS, Format
+from traincast.formats.chakra.sniff import looks_like
+from traincast.formats.contract import FORMATS, Format, later
 
 FORMATS.register("chakra")(
     Format(
@@ -17,7 +16,7 @@ FORMATS.register("chakra")(
         title="Chakra execution trace",
         options=frozenset({"gpus", "tp", "cp", "dp", "pp", "ep", "etp", "comm"}),
         looks_like=looks_like,
-        describe=inspect_file,
-        read_run=read_workload,
+        describe=later("traincast.formats.chakra.inspection:inspect_file"),
+        read_run=later("traincast.formats.chakra.read:read_workload"),
     )
 )

@@ -44,13 +44,6 @@ class Groups:
             self.descriptions[name] = description
 
 
-def looks_like_groups(text: str) -> bool:
-    """Tell whether a text begins like a comm-group file."""
-    start = "".join(text[:200].split())
-    name, quote, rest = start[2:].partition('"')
-    return start.startswith('{"') and name.isdigit() and bool(quote) and rest.startswith(":[")
-
-
 def read_groups(path: Path) -> dict[str, tuple[int, ...]]:
     """Read a comm-group file.
 

@@ -1,33 +1,17 @@
 """Tell an execution trace from other files, and describe one."""
 
-import re
 from collections import Counter
 from pathlib import Path
 
 from traincast.diagnostics import Note
 from traincast.formats.chakra.files import is_groups_file
 from traincast.formats.chakra.grammar import NodeType, load
-from traincast.formats.chakra.groups import groups_of, looks_like_groups, read_groups
-from traincast.formats.contract import Counted, Inspection, Sniff, totals_of
+from traincast.formats.chakra.groups import groups_of, read_groups
+from traincast.formats.contract import Counted, Inspection, totals_of
 from traincast.workload.recorded_groups import group_named
 from traincast.workload.words import Group, Operation
 
-_METADATA = re.compile(r".{1,4}(?:\r?\n.\d+\.\d+\.\d+|\x12.\r?\n.schema|\r?\n.\r?\n.schema)", re.DOTALL)
-"""Length of the metadata, then the version, or the attribute that says the schema (0.0.4 and 0.0.3)."""
-_NODE = re.compile(r"\0?.{1,3}(?:\x08.{1,5})?\x12.{1,2}[\x20-\x7e]{3}", re.DOTALL)
-"""Length of a node where there is no metadata, or an empty one, its id, and its name."""
 _MOST_SHOWN = 80
-
-
-def looks_like(head: str) -> Sniff:
-    """Tell whether the beginning of a file is that of an execution trace, or of its comm-group file."""
-    if looks_like_groups(head):
-        return Sniff(0.8, "an object of lists by number, as ASTRA-sim's comm groups are")
-    if _METADATA.match(head):
-        return Sniff(0.9, "begins with the metadata of a Chakra trace after its length")
-    if _NODE.match(head) and not head[:64].isprintable():
-        return Sniff(0.5, "begins like a node of a Chakra trace after its length")
-    return Sniff(0.0, "no length, metadata and version of a Chakra trace at the beginning")
 
 
 def inspect_file(path: Path) -> Inspection:

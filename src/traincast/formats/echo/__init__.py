@@ -7,8 +7,7 @@ to simulate; `read` makes the workload of them, and `inspection` describes a fil
 Source: fwyc0573/Megatron-LM (tracer of NetX-lab/Echo).
 """
 
-from traincast.formats.contract import FORMATS, Format
-from traincast.formats.echo.computations import computations
+from traincast.formats.contract import FORMATS, Format, later
 from traincast.formats.echo.inspection import inspect_file, looks_like
 from traincast.formats.echo.read import read_recorded, read_workload, traced_loads
 
@@ -27,6 +26,6 @@ FORMATS.register("echo")(
         read_run=read_workload,
         recorded=read_recorded,
         expert_loads=traced_loads,
-        computations=computations,
+        computations=later("traincast.formats.echo.computations:computations"),
     )
 )

@@ -1,6 +1,5 @@
 """Describe a profiler trace: what wrote it, its GPU, steps, streams, kernels and groups."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from traincast.diagnostics import Note, Notebook
-from traincast.formats.contract import Inspection, Sniff, Total
+from traincast.formats.contract import Inspection, Total
 from traincast.formats.kineto.communication import GroupOfRanks, world_size
 from traincast.formats.kineto.grammar import US_PER_S, Trace, read_trace
 from traincast.formats.kineto.match import Found, communications
@@ -19,27 +18,6 @@ from traincast.formats.kineto.step import RankStep, Task, chosen, cut, marks
 from traincast.formats.values import shown
 from traincast.job.options import LayoutOptions
 from traincast.workload.recorded_groups import group_named
-
-_KEYS = re.compile(
-    r'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds|record_shapes|with_stack)"\s*:'
-)
-_OWN = re.compile(
-    r'"(?:cat)"\s*:\s*"(?:cpu_op|kernel|cuda_runtime|cuda_driver|user_annotation|python_function|gpu_mem\w+)"'
-)
-
-
-def looks_like(head: str) -> Sniff:
-    """Tell how sure it is that a text begins a profiler trace."""
-    text = head.removeprefix("\ufeff").lstrip()
-    if not text.startswith("{"):
-        return Sniff(0.0, "does not begin with {")
-    if '"producer":"traincast"' in text or ('"traceEvents"' in text and not (_KEYS.search(text) or _OWN.search(text))):
-        return Sniff(0.1, "has events of Chrome's trace format, but none of a profiler")
-    if '"traceEvents"' in text:
-        return Sniff(0.95, "has a list traceEvents, and keys or events of PyTorch's profiler")
-    if re.search(r'"(?:deviceProperties|distributedInfo)"\s*:', text) and '"schemaVersion"' in text:
-        return Sniff(0.8, "begins with schemaVersion and the devices or ranks of PyTorch's profiler")
-    return Sniff(0.0, "has no list traceEvents")
 
 
 def inspect_file(path: Path) -> Inspection:
