@@ -70,7 +70,9 @@ def check_choices(request: JobRequest) -> JobRequest:
 
 
 def check_model(model: Model, *, tp: int, ep: int, etp: int) -> None:
-    """Refuse degrees that do not divide the heads, key/value heads, widths or experts of a model."""
+    """Refuse degrees that do not divide the heads, key/value heads, widths or experts of a model and its variants."""
+    for _, variant in model.variants:
+        check_model(variant, tp=tp, ep=ep, etp=etp)
     attention = model.attention
     if attention.heads % tp:
         raise InfeasibleError(

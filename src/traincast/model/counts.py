@@ -249,8 +249,14 @@ def _computing(model: Model, seq_length: int, vocab: int | None = None) -> list[
 
 def _whole(model: Model, seq_length: int, vocab: int | None = None) -> Share:
     """Return one sequence of a model on one rank; no token is dropped, whatever experts have room for."""
+    return Share(model=_dropless(model), seq_length=seq_length, vocab=vocab or model.vocab)
+
+
+def _dropless(model: Model) -> Model:
+    """Return a model whose experts, and those of its variants, have room for all tokens."""
     experts = None if model.experts is None else replace(model.experts, capacity_factor=None)
-    return Share(model=replace(model, experts=experts), seq_length=seq_length, vocab=vocab or model.vocab)
+    variants = tuple((name, _dropless(variant)) for name, variant in model.variants)
+    return replace(model, experts=experts, variants=variants)
 
 
 def _flops_of(parts: Iterable[Part], tokens: int, count: int = 1) -> TokenFlops:

@@ -159,9 +159,12 @@ class Model:
     """Parameters that are in no part above, such as BERT's pooler."""
     blocks: tuple[tuple[str, ...], ...] = ()
     """Names of the blocks of each layer (`traincast.model.blocks.part.BLOCKS`), repeated until all layers have some;
-    none: attention or latent attention, then an MLP or experts."""
+    none: attention or latent attention, then an MLP or experts. A colon and a word behind a name are the variant that
+    it is of (``attention:global``)."""
     mtp_blocks: tuple[str, ...] = ()
     """Names of the blocks of an MTP layer; none: those of the last layer."""
+    variants: tuple[tuple[str, "Model"], ...] = ()
+    """Shapes that some blocks have in place of the model's own, by name: layers that are not all alike."""
     settings: tuple[tuple[str, float], ...] = ()
     """Numbers that blocks of further kinds read, by name."""
     source: str = ""
@@ -189,6 +192,22 @@ class Model:
             return self.blocks[layer % len(self.blocks)]
         attention = "attention" if self.attention.latent is None else "latent_attention"
         return attention, "experts" if self.has_experts(layer) else "mlp"
+
+    def shaped(self, variant: str) -> "Model":
+        """Return the model with the shape of a variant; the model itself for an empty name.
+
+        Raises
+        ------
+        ConfigError
+            If the model has no such variant.
+        """
+        if not variant:
+            return self
+        found = dict(self.variants)
+        if variant not in found:
+            known = f"it has {', '.join(found)}" if found else "it has none"
+            raise ConfigError(f"{self.name} has no variant {variant!r}; {known}", "model.variants")
+        return found[variant]
 
     def setting(self, name: str) -> float:
         """Return a number that a block reads.
@@ -220,7 +239,7 @@ class Model:
     def has_experts(self, layer: int) -> bool:
         """Return whether the layer at that index (from 0) has experts."""
         if self.blocks:
-            return "experts" in self.names_of(layer)
+            return any(name.partition(":")[0] == "experts" for name in self.names_of(layer))
         if self.experts is None or layer < self.experts.first_dense_layers:
             return False
         return (layer - self.experts.first_dense_layers) % self.experts.period == self.experts.period - 1

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from traincast.errors import ConfigError
@@ -21,18 +21,40 @@ MTP_ENDS: Blocks = (MtpProjection(), LmHead(shared_table=True))
 """What stands before and after the layer itself where it predicts a further token."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A block of a layer whose shape is that of a variant of the model."""
+
+    block: Block
+    variant: str
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return the parts that the block has of a model with that shape."""
+        return self.block.parts(replace(share, model=share.model.shaped(self.variant)))
+
+
 def layer_blocks(model: Model, layer: int) -> Blocks:
     """Return the blocks of the layer at that index, from 0."""
-    return tuple(kind.make(model, layer) for kind in _kinds(model.names_of(layer)))
+    return _made(model, layer, model.names_of(layer))
+
+
+def _made(model: Model, layer: int, names: tuple[str, ...]) -> Blocks:
+    """Return the blocks of some names for the layer at that index."""
+    return tuple(
+        Shaped(kind.make(model.shaped(variant), layer), variant) if variant else kind.make(model, layer)
+        for kind, variant in _kinds(names)
+    )
 
 
 @cache
-def _kinds(names: tuple[str, ...]) -> tuple[BlockKind, ...]:
-    return tuple(map(BLOCKS.get, names))
+def _kinds(names: tuple[str, ...]) -> tuple[tuple[BlockKind, str], ...]:
+    """Return the kinds of blocks that names mean, and the variants that they are of."""
+    split = (name.partition(":") for name in names)
+    return tuple((BLOCKS.get(kind), variant) for kind, _, variant in split)
 
 
 def check_blocks(model: Model) -> None:
-    """Refuse a model whose layers have unknown blocks or lack what these need, or that gives numbers which none reads.
+    """Refuse a model whose layers have unknown blocks or lack what these need, or with what none of them uses.
 
     Raises
     ------
@@ -41,10 +63,15 @@ def check_blocks(model: Model) -> None:
     """
     names = dict.fromkeys(name for layer in range(model.layers) for name in model.names_of(layer))
     names |= dict.fromkeys(model.mtp_blocks)
-    read = {setting for kind in _kinds(tuple(names)) for setting in kind.settings}
+    kinds = _kinds(tuple(names))
+    read = {setting for kind, _ in kinds for setting in kind.settings}
     for layer in range(model.layers):
         layer_blocks(model, layer)
     mtp_blocks(model)
+    used = {variant for _, variant in kinds}
+    unused = [name for name, _ in model.variants if name not in used]
+    if unused:
+        raise ConfigError(f"is a variant of no block of {model.name}; name it behind a colon", f"variants.{unused[0]}")
     unread = [name for name, _ in model.settings if name not in read]
     if unread:
         known = ", ".join(sorted(read)) or "nothing"
@@ -71,7 +98,7 @@ def mtp_layer(model: Model) -> Blocks:
 def mtp_blocks(model: Model) -> Blocks:
     """Return the blocks of an MTP layer itself: those that the model names, else those of the last layer."""
     if model.mtp_blocks:
-        return tuple(kind.make(model, model.layers - 1) for kind in _kinds(model.mtp_blocks))
+        return _made(model, model.layers - 1, model.mtp_blocks)
     return layer_blocks(model, model.layers - 1)
 
 

@@ -25,6 +25,9 @@ _ZERO_IS_ALLOWED = {
     *("learned_positions", "mtp_layers", "norms_per_layer", "other_params"),
 }
 
+_OF_THE_WHOLE = ("blocks", "mtp_blocks", "mtp_layers", "variants", "notes")
+"""Fields of a model that no variant of some blocks has."""
+
 _PATTERN = {"M": "mamba2", "*": "attention", "-": "mlp", "E": "experts"}
 """Letters of a hybrid's pattern, one for each layer, which is one block: Megatron-LM,
 megatron/core/ssm/mamba_hybrid_layer_allocation.py (Symbols)."""
@@ -35,25 +38,34 @@ def model_from_table(table: Mapping[str, Any], shown: str, notes: tuple[Note, ..
 
     A missing ``kv_heads`` is `heads`; a missing ``head_dim`` is the hidden size over `heads`, with latent
     attention the width of a query head; ``experts = false`` takes away those of a base. A ``pattern`` of letters stands
-    for the blocks of a hybrid's layers, a ``mtp_pattern`` for those of an MTP layer. `shown` is where it comes from.
+    for the blocks of a hybrid's layers, a ``mtp_pattern`` for those of an MTP layer; each of ``variants`` has what is
+    different in blocks of that variant. `shown` is where it comes from.
 
     Raises
     ------
     ConfigError
         If a key is unknown or missing, or a value is of the wrong type or out of range.
     """
+    model = _model(table, shown)
+    check_blocks(model)
+    return replace(model, notes=notes)
+
+
+def _model(table: Mapping[str, Any], shown: str) -> Model:
+    """Return the model that a table describes, whatever its blocks need."""
     if not isinstance(table.get("attention", {}), dict):
         raise ConfigError(f"is {quoted(table['attention'])}; it must be a table (in {shown})", "attention")
     full = {**with_blocks(table, shown), "attention": dict(table.get("attention", {}))}
+    if "variants" in full:
+        full["variants"] = _variants(full["variants"], full, shown)
     _complete(full)
     for name, read in (("blocks", _blocks), ("mtp_blocks", _mtp_blocks), ("settings", _settings)):
         if name in full:
             full[name] = read(full[name], shown)
     model = _build(Model, full, "", shown)
-    check_blocks(model)
     if model.norm not in NORMS:
         raise ConfigError(f"is {model.norm!r}; {known_names(model.norm, NORMS)} (in {shown})", "norm")
-    return replace(model, notes=notes)
+    return model
 
 
 def with_blocks(table: Mapping[str, Any], shown: str) -> dict[str, Any]:
@@ -82,13 +94,59 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def _variants(raw: Any, full: Mapping[str, Any], shown: str) -> tuple[tuple[str, Model], ...]:  # noqa: ANN401
+    """Return the shapes of variants by name, from tables of what differs from the model, or of whole shapes.
+
+    Whole ones are pairs of name and table, as a record of a run has them.
+    """
+    of_all = {key: value for key, value in full.items() if key not in _OF_THE_WHOLE}
+    whole = isinstance(raw, list | tuple)
+    try:
+        pairs = dict(raw).items()
+    except (TypeError, ValueError):
+        raise ConfigError(f"is {quoted(raw)}; it must be a table of tables (in {shown})", "variants") from None
+    found = []
+    for name, values in pairs:
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"is {quoted(values)}; it must be a table (in {shown})", f"variants.{name}")
+        strange = [key for key in values if key in _OF_THE_WHOLE]
+        if strange:
+            key = f"variants.{name}.{strange[0]}"
+            raise ConfigError(f"is of the whole model, not of some blocks (in {shown})", key)
+        found.append((name, _model(values if whole else merged(of_all, values), shown)))
+    return tuple(found)
+
+
 def _blocks(raw: Any, shown: str) -> tuple[tuple[str, ...], ...]:  # noqa: ANN401
-    """Return the names of the blocks of each layer; one list alone stands for all layers."""
+    """Return the names of the blocks of each layer; one list alone stands for all layers.
+
+    A table with ``times`` and ``blocks`` stands for so many repetitions of some layers.
+    """
     lists = raw if isinstance(raw, list | tuple) else [raw]
     lists = [lists] if lists and all(isinstance(each, str) for each in lists) else lists
-    if not all(isinstance(each, list | tuple) and all(isinstance(name, str) for name in each) for each in lists):
-        raise ConfigError(f"is {quoted(raw)}; it must be a list of names, or of such lists (in {shown})", "blocks")
-    return tuple(tuple(known_name("block", name, BLOCKS.names()) for name in each) for each in lists)
+    found: list[tuple[str, ...]] = []
+    for each in lists:
+        if isinstance(each, Mapping) and each.keys() == {"times", "blocks"}:
+            found += _times(each["times"], shown) * _blocks(each["blocks"], shown)
+        elif isinstance(each, list | tuple) and all(isinstance(name, str) for name in each):
+            found.append(tuple(map(_known_block, each)))
+        else:
+            what = "a list of names, of such lists, or of tables of times and blocks"
+            raise ConfigError(f"is {quoted(raw)}; it must be {what} (in {shown})", "blocks")
+    return tuple(found)
+
+
+def _times(raw: Any, shown: str) -> int:  # noqa: ANN401
+    try:
+        return int(decoded("times", int, raw, least=1))
+    except ConfigError as error:
+        raise ConfigError(f"{error} (in {shown})", "blocks.times") from None
+
+
+def _known_block(name: str) -> str:
+    """Return the name of a block as it is known, with the variant that it is of."""
+    kind, colon, variant = name.partition(":")
+    return known_name("block", kind, BLOCKS.names()) + colon + variant
 
 
 def _names_of(pattern: Any, key: str, shown: str) -> list[str]:  # noqa: ANN401
