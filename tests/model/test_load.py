@@ -187,6 +187,8 @@ def test_a_model_survives_its_own_table(name):
     model = load_model(name)
 
     def table(value):
+        if isinstance(value, tuple):
+            return tuple(map(table, value))
         if not isinstance(value, Model | Attention | Experts | Latent):
             return value
         pairs = {field.name: table(getattr(value, field.name)) for field in fields(value) if field.name != "notes"}

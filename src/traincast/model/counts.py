@@ -40,6 +40,8 @@ class LayerParameters(Summed):
     """The part of `experts` that one token passes through."""
     shared_experts: int = 0
     norms: int = 0
+    tables: int = 0
+    """Rows that are looked up for each token (Gemma 4's inputs of each layer)."""
     others: int = 0
     """Blocks of further kinds."""
 
@@ -86,7 +88,8 @@ class Parameters:
     @property
     def computed(self) -> int:
         """Those of `active` that a token is multiplied with: without tables that are only looked up."""
-        return self.active - self.positions - (self.embedding if self.head else 0)
+        tables = self.positions + self.layers.tables
+        return self.active - tables - (self.embedding if self.head else 0)
 
     @property
     def trained(self) -> int:

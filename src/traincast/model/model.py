@@ -68,6 +68,10 @@ class Attention:
     """Whether queries and keys are rotated by their position, where positions are not learned."""
     output_gate: bool = False
     """Whether every head has a gate for its output, projected with the queries (Qwen3-Next)."""
+    values_are_keys: bool = False
+    """Whether one projection gives both keys and values (Gemma 4's global layers)."""
+    keys_of_another: bool = False
+    """Whether keys and values are those of a layer before, and only queries are projected (Gemma 3n, Gemma 4 E2B)."""
     sinks: bool = False
     """Whether every head has a learned logit that takes a part of the softmax and attends to nothing (gpt-oss)."""
 
@@ -97,6 +101,8 @@ class Experts:
     """Groups that the experts of a token are in (node-limited routing)."""
     router_bias: bool = False
     """Whether the router has a bias for each expert: of its GEMM (gpt-oss), or of the choice alone (DeepSeek-V3)."""
+    router_scales: bool = False
+    """Whether the router scales each channel of its input, and the weight of each expert (Gemma 4)."""
     shared_gate: bool = False
     """Whether the shared experts' output is multiplied by a gate of its own (Qwen1.5-MoE)."""
 

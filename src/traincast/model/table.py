@@ -109,7 +109,7 @@ def _variants(raw: Any, full: Mapping[str, Any], shown: str) -> tuple[tuple[str,
     for name, values in pairs:
         if not isinstance(values, Mapping):
             raise ConfigError(f"is {quoted(values)}; it must be a table (in {shown})", f"variants.{name}")
-        strange = [key for key in values if key in _OF_THE_WHOLE]
+        strange = [] if whole else [key for key in values if key in _OF_THE_WHOLE]
         if strange:
             key = f"variants.{name}.{strange[0]}"
             raise ConfigError(f"is of the whole model, not of some blocks (in {shown})", key)

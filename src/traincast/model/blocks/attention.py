@@ -41,7 +41,8 @@ class Attention:
         tokens, dim = share.tokens, attention.head_dim
         kv_width = 2 * share.kv_heads * dim
         gates = share.heads * dim * int(attention.output_gate)
-        width, exchanged = share.heads * dim + kv_width + gates, around(share)
+        own = share.heads * dim + gates + (0 if attention.keys_of_another else kv_width)
+        width, exchanged = own - (share.kv_heads * dim if attention.values_are_keys else 0), around(share)
         qkv = Part(
             name="self_attention.linear_qkv",
             counts_as="attention",
@@ -50,7 +51,8 @@ class Attention:
             kernels=cast(share, share.norm_tokens * model.hidden),
             saved={
                 "attention inputs": share.norm_tokens * model.hidden * execution.input_bytes,
-                "queries, keys, values": width * tokens * execution.element_bytes,
+                # Keys and values of one projection have norms and positions of their own, and are both kept.
+                "queries, keys, values": own * tokens * execution.element_bytes,
             },
             forward=exchanged.enter_forward,
             backward=exchanged.enter_backward,
@@ -112,14 +114,15 @@ def output_projection(share: Share, inputs: Number) -> Part:
 
 def head_norms(share: Share, query: int) -> tuple[Part, ...]:
     """Return the norms of every head's query and key, with one scale for all queries and one for all keys or more."""
-    attention, heads = share.model.attention, share.heads + share.kv_heads
+    attention, heads = share.model.attention, _heads_of_own(share)
     if not attention.qk_norm:
         return ()
+    scales = 1 if attention.keys_of_another else 2
     return (
         Part(
             name="self_attention.qk_layernorm",
             counts_as="attention",
-            vectors=(heads if attention.qk_norm_whole else 2) * query,
+            vectors=(heads if attention.qk_norm_whole else scales) * query,
             kernels=(norm_kernel(share, share.tokens * heads, query),),
             saved={"queries, keys, values": share.tokens * heads * query * share.execution.element_bytes},
         ),
@@ -130,9 +133,14 @@ def rotary(share: Share, query: int, modules: tuple[str, ...] = ()) -> tuple[Par
     """Return the rotary embedding, where positions are not learned, and not left to other layers."""
     if share.model.learned_positions or not share.model.attention.rotary:
         return ()
-    shape = (share.tokens, share.heads + share.kv_heads, query)
+    shape = (share.tokens, _heads_of_own(share), query)
     kernel = Kernel(family="rotary", shape=shape, dtype=share.execution.core_dtype)
     return (Part(name="self_attention.rotary_pos_emb", counts_as="attention", kernels=(kernel,), modules=modules),)
+
+
+def _heads_of_own(share: Share) -> Number:
+    """Return a rank's heads of queries, and of keys where they are those of the layer itself."""
+    return share.heads + (0 if share.model.attention.keys_of_another else share.kv_heads)
 
 
 def core_attention(share: Share, window: int, query: int, value: int, kv_width: Number) -> Part:

@@ -70,7 +70,8 @@ class MoeMlp:
             name="mlp.router",
             counts_as="router",
             gemms=(Gemm(m=own, n=experts.experts, k=hidden, dtype=dtype),),
-            vectors=experts.experts if experts.router_bias else 0,
+            vectors=(experts.experts if experts.router_bias else 0)
+            + (hidden + experts.experts if experts.router_scales else 0),
             kernels=(Kernel(family="route", shape=(own, hidden, experts.experts, experts.topk), dtype=dtype),),
             saved={
                 "MLP inputs": share.norm_bytes,

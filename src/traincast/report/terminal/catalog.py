@@ -212,6 +212,7 @@ def _parameter_lines(model: Model) -> list[_Part]:
         "router": layers.router,
         "experts": layers.experts,
         "shared experts": layers.shared_experts,
+        "tables of layers": layers.tables,
         "other blocks": layers.others,
         "norms": layers.norms + counts.final_norm,
         "LM head": counts.head,
