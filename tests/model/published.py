@@ -179,5 +179,7 @@ PRINTED = {
     "dbrx": paper("databricks/dbrx-base", 132),
     "nemotron4-340b": paper("arXiv 2406.11704, table 1", 341.0),
     "minicpm-2b": paper("openbmb/MiniCPM-2B-sft-bf16", 2.72),
+    "gemma4-31b": paper("google/gemma-4-31B", 30.7),
+    "gemma4-26b": paper("google/gemma-4-26B-A4B", 25.2),
 }  # fmt: skip
 """Rounded numbers, which the product's counts round to within 0.5 %."""

@@ -27,6 +27,8 @@ KINDS = (
     "gemma2-9b",
     "qwen1.5-moe-a2.7b",
     "nemotron-3-super",
+    "gemma4-26b",
+    "gemma4-e4b",
 )
 """Models that have every block and every part of it among them."""
 

@@ -124,6 +124,10 @@ def test_flops_of_gpt_are_those_of_the_formula():
         ("llama3-70b", 8192, 1207.05, 2686.98),
         ("llama3-70b", 131072, 897.94, 963.03),
         ("gpt-oss-120b", 8192, 330.25, 9581.66),
+        ("gemma4-26b", 4096, 592.31, 23655.73),
+        ("gemma4-31b", 8192, 1057.76, 5370.74),
+        ("gemma4-e2b", 8192, 892.84, 57873.71),
+        ("gemma4-e4b", 8192, 1002.50, 33755.24),
     ],
 )
 def test_flops_equal_what_frameworks_print(name, seq_length, tflops_per_gpu, tokens_per_s_per_gpu):
