@@ -50,7 +50,8 @@ def main() -> int:
     page = PAGE.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as unpacked:
         folder = Path(unpacked)
-        unpack(sorted({found[2].split()[1] for found in BLOCK.finditer(page)}), folder, given.data)
+        words = {word for found in BLOCK.finditer(page) for word in found[2].split()}
+        unpack(sorted(word for word in words if word.endswith(".csv")), folder, given.data)
         page = BLOCK.sub(
             lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}" if given.only in found[2] else found[0],
             page,

@@ -2,10 +2,10 @@
 
     python studies/fit_runs.py [--data DIR] [--rounds 4] [--warm] [--write]
 
-DIR holds ``measured_training_runs.csv``; `studies/data` by default. Only pretraining runs whose whole
-layout was published are fitted to. With ``--write`` the factors go to `src/traincast/data/training/factors.csv`;
-without it, the errors of each round are printed and nothing is changed. Each round simulates every run: some
-minutes on two cores.
+DIR holds ``measured_training_runs.csv`` and ``recipe_settings.csv``; `studies/data` by default. Only pretraining
+runs whose whole layout was published are fitted to. With ``--write`` the factors go to
+`src/traincast/data/training/factors.csv`; without it, the errors of each round are printed and nothing is changed. Each
+round simulates every run: some minutes on two cores.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import numpy as np
 
 from datafiles import DATA, table_path
 from traincast.calibrate.kinds.runs import BOARD, labels_of
+from traincast.calibrate.published import read_measurements
 from traincast.calibrate.run_factors import Forecast, Sample, factors_of, forecast_runs, sample_of
 from traincast.calibrate.runs import MeasuredRun, is_fitted, read_runs
 from traincast.calibrate.tables import read_table
@@ -37,7 +38,8 @@ def main() -> None:
     parser.add_argument("--warm", action="store_true", help="start from the shipped factors: fewer rounds, same end")
     parser.add_argument("--write", action="store_true", help="replace the shipped factors")
     given = parser.parse_args()
-    runs = read_runs(read_table(table_path("measured_training_runs.csv", given.data)))
+    recipes = read_table(table_path("recipe_settings.csv", given.data))
+    runs = read_runs(read_measurements(table_path("measured_training_runs.csv", given.data), recipes))
     rows = [row for row in runs.rows if row.measured_s is not None and is_fitted(row)]
     begin = time.perf_counter()
 

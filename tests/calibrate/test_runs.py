@@ -10,7 +10,7 @@ import pytest
 
 from datafiles import table_path
 from traincast.calibrate.kinds.runs import BOARD, fastest_repeats, labels_of, precision_pairs, weak_scaling_pairs
-from traincast.calibrate.published import common_row, published_rules
+from traincast.calibrate.published import common_row, published_rules, with_recipes
 from traincast.calibrate.run_jobs import _table, framework_of, nic_bytes_per_s, year_of
 from traincast.calibrate.runs import (
     ALIASES,
@@ -24,7 +24,7 @@ from traincast.calibrate.runs import (
 )
 from traincast.calibrate.runs import run_of as run_of_row
 from traincast.calibrate.tables import Row, Skipped, Table, read_table
-from traincast.errors import ConfigError, TraincastError
+from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.job.frameworks import framework_names, framework_of_year, load_framework
 from traincast.job.resolve import resolve_job
 
@@ -286,13 +286,65 @@ def test_rules_fill_in_what_is_empty_and_leave_what_is_said():
 
 def test_every_rule_is_for_some_public_row():
     names = ("measured_training_runs.csv", "nanotron_ultrascale_h100.csv")
-    tables = [read_table(table_path(name)) for name in names]
+    runs, sweep = (read_table(table_path(name)) for name in names)
+    tables = [with_recipes(runs, read_table(table_path("recipe_settings.csv"))), sweep]
     idle = [
         rule.why
         for rule in published_rules()
         if not any(rule.holds(each.cells, found.columns) for found in tables for each in found.rows)
     ]
     assert not idle
+
+
+def recipe(**cells):
+    return Table("recipes.csv", ("id", *cells), (Row("recipes.csv", 2, {"id": "x-1", **cells}),))
+
+
+def with_recipe(run, **cells):
+    (joined,) = with_recipes(Table("runs.csv", tuple(run.cells), (run,)), recipe(**cells)).rows
+    return run_of_row(common_row(joined))
+
+
+def test_a_recipe_says_what_the_row_leaves_open():
+    said = {
+        "cuda_graph_impl": "transformer_engine", "cuda_graph_scope": "attn+mlp", "recompute_granularity": "selective",
+        "recompute_modules": "core_attn+mlp", "tp_comm_overlap": "0", "grad_reduce_dtype": "fp32",
+        "moments_dtype": "bf16", "fp8_recipe": "current", "fp8_param_gather": "1", "fsdp": "none",
+        "cp_comm_type": "a2a+p2p",
+    }  # fmt: skip
+    request = with_recipe(row(precision="fp8"), **said).request
+    assert (request.cuda_graph_impl, request.cuda_graph_scope) == ("transformer_engine", ("attn", "mlp"))
+    assert (request.recompute, request.recompute_modules) == ("selective", ("core_attn", "mlp"))
+    assert (request.overlap_tp, request.grad_reduce_bytes, request.exp_avg_dtype) == (False, 4, "bf16")
+    assert (request.fp8_recipe, request.param_gather_bytes) == ("current", 1)
+    assert (request.zero, request.cp_kind) == (None, "all_to_all")
+    assert with_recipe(row(precision="fp8", gpu="B200-SXM-180GB"), fp8_recipe="mxfp8").request.precision == "mxfp8"
+
+
+def test_what_a_row_says_itself_wins_over_its_recipe_with_what_hangs_on_it():
+    given = row(recompute="full", tp_comm_overlap="true")
+    request = with_recipe(given, recompute_granularity="selective", recompute_modules="mlp", overlap_tp="0").request
+    assert (request.recompute, request.recompute_modules, request.overlap_tp) == ("full", None, True)
+
+
+def test_a_recipe_writes_out_where_layers_go_unless_it_is_of_another_layout():
+    layout = "E" + "t" * 20 + "|(t*20|)*2" + "t" * 20 + "L"
+    assert job_of_run(with_recipe(row(vpp=None), pp_layout=layout)).layers_Q == (20, 20, 20, 20)
+    other = with_recipe(row(), pp_layout=layout)
+    assert "layout-unused" in {note.code for note in other.notes}
+    assert len(job_of_run(other).layers_Q) == 20
+    counted = with_recipe(row(), account_embed="1", account_loss="1")
+    assert sum(job_of_run(counted).layers_Q) == 80
+
+
+def test_recipes_of_other_rows_and_two_of_one_are_refused():
+    runs = Table("runs.csv", ("id",), (row(),))
+    with pytest.raises(FormatError, match="recipe of no row"):
+        with_recipes(runs, Table("r.csv", ("id",), (Row("r.csv", 2, {"id": "y"}),)))
+    with pytest.raises(FormatError, match="second recipe of x-1"):
+        with_recipes(runs, Table("r.csv", ("id",), (row(), row())))
+    with pytest.raises(FormatError, match="no column id"):
+        with_recipes(runs, Table("r.csv", ("model",), (row(),)))
 
 
 def test_columns_of_ones_own_say_what_rules_say_of_public_tables():

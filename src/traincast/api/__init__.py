@@ -387,6 +387,7 @@ def validate(
     *,
     kind: str | None = None,
     job: StrPath | Draft | None = None,
+    recipes: StrPath | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> "Validation":
     """Predict every measurement in a file and say how far off the predictions are.
@@ -407,12 +408,16 @@ def validate(
         What to predict where a file holds several things: ``training-runs``, ``memory-of-runs``.
     job : path or Draft, optional
         What was trained, of a training log.
+    recipes : path, optional
+        A CSV file of further columns of the rows, by their ``id``: settings of the recipes that they ran. What a row
+        says itself wins.
     progress : callable, optional
         Told how many rows are predicted, and of how many.
     """
     from traincast.calibrate.validate import validate as validate_file
 
-    return validate_file(expand(path), cluster, by, leave_out, kind=kind, job=_draft(job), progress=progress)
+    job = _draft(job)
+    return validate_file(expand(path), cluster, by, leave_out, kind=kind, job=job, recipes=recipes, progress=progress)
 
 
 def calibrate(files: Files, cluster: StrPath | Cluster, *, table: bool = False) -> "Calibration":

@@ -15,6 +15,7 @@ import msgspec
 
 from traincast.calibrate.published_kernels import kernel_reader
 from traincast.calibrate.tables import Row, Table, read_table
+from traincast.errors import FormatError
 from traincast.files import shipped_rows, shipped_toml
 from traincast.hardware.gpu import find_gpu
 from traincast.units import is_number, plain_number
@@ -26,8 +27,20 @@ ALIASES = {
     "task": "x_task",
     "step_time_s": "x_iter_time_s",
     "peak_memory_gib": "x_peak_mem_gib",
+    "recompute_granularity": "recompute",
+    "recompute_num_layers": "recompute_layers",
+    "tp_comm_overlap": "overlap_tp",
+    "account_embed": "embedding_as_layer",
+    "account_loss": "head_as_layer",
 }
 """Other names of columns."""
+_ONLY_WITH = {
+    "recompute": ("recompute_modules", "recompute_layers"),
+    "cuda_graphs": ("cuda_graph_impl", "cuda_graph_scope"),
+    "cuda_graph_impl": ("cuda_graphs", "cuda_graph_scope"),
+    "stage_layers": ("pp_layout", "embedding_as_layer", "head_as_layer"),
+}
+"""Column of a row to what a recipe says more of it, which is the row's own only where both agree on it."""
 _RUN_COLUMNS = {"model", "gpu", "num_gpus"}
 _MEASURED_COLUMNS = {"measured_metric", "x_iter_time_s", "x_peak_mem_gib"}
 """A table of training runs has all of the first and one of these, as it is or by a rule for all of its rows."""
@@ -35,9 +48,48 @@ _PEAKS = ("bf16", "fp16", "fp32", "fp8", "fp4")
 """What ``gpu.peaks`` lists, as far as the datasheet has it."""
 
 
-def read_measurements(path: Path) -> Table:
-    """Read a table of measurements in the common schema; a `FormatError` if it cannot be read (see `read_table`)."""
-    return in_common_schema(read_table(path))
+def read_measurements(path: Path, recipes: Table | None = None) -> Table:
+    """Read a table of measurements in the common schema; a `FormatError` if it cannot be read (see `read_table`).
+
+    `recipes` are settings of its runs, by their ids.
+    """
+    table = read_table(path)
+    return in_common_schema(table if recipes is None else with_recipes(table, recipes))
+
+
+def with_recipes(table: Table, recipes: Table) -> Table:
+    """Return a table of runs with what their recipes say beside it, by the column ``id``; what a row says itself wins.
+
+    Raises
+    ------
+    FormatError
+        If the recipes have no column ``id``, two for one row, or none for any row.
+    """
+    if "id" not in recipes.columns:
+        raise FormatError("has no column id, which says whose recipe a row is", recipes.path, 1)
+    of_run: dict[str, Row] = {}
+    for recipe in recipes.rows:
+        if of_run.setdefault(recipe.id, recipe) is not recipe:
+            raise FormatError(f"is a second recipe of {recipe.id}", recipes.path, recipe.line)
+    if not any(row.id in of_run for row in table.rows):
+        raise FormatError(f"has a recipe of no row of {table.path}: none has an id that it names", recipes.path, 1)
+    rows = tuple(_with_recipe(row, of_run[row.id]) if row.id in of_run else row for row in table.rows)
+    return replace(table, columns=tuple(dict.fromkeys((*table.columns, *recipes.columns))), rows=rows)
+
+
+def _with_recipe(row: Row, recipe: Row) -> Row:
+    own, said = under_common_names(row.cells), under_common_names(recipe.cells)
+    apart = [name for name in _ONLY_WITH if name in own and own[name] != said.get(name)]
+    without = {each for name in apart for each in _ONLY_WITH[name]}
+    return replace(row, cells={**{name: text for name, text in said.items() if name not in without}, **own})
+
+
+def under_common_names(cells: Mapping[str, str]) -> dict[str, str]:
+    """Return cells under the common names of their columns; where both are filled, the common one counts."""
+    found = {name: text for name, text in cells.items() if name not in ALIASES}
+    for name, text in cells.items():
+        found.setdefault(ALIASES.get(name, name), text)
+    return found
 
 
 def in_common_schema(table: Table) -> Table:
@@ -93,6 +145,35 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return found
 
 
+class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a setting of a recipe means as a column of the common schema; `data/runs/recipes.toml` explains the fields.
+
+    With `when` it also replaces what the row says in fewer words, and so do other spellings of one column.
+    """
+
+    column: str
+    fills: str
+    means: dict[str, str]
+    when: dict[str, str] = {}
+
+    def filled(self, cells: Mapping[str, str]) -> dict[str, str]:
+        """Return the cell that the setting of a row fills in."""
+        known = self.means.get(cells.get(self.column, "").lower())
+        if known is None or not all(_found(pattern, cells.get(name, "")) for name, pattern in self.when.items()):
+            return {}
+        return {self.fills: known} if self.fills not in cells or self.fills in self.when else {}
+
+
+class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    setting: tuple[Setting, ...]
+
+
+@cache
+def recipe_settings() -> tuple[Setting, ...]:
+    """Return what settings of recipes mean, in the order in which they are read."""
+    return shipped_toml("runs/recipes.toml", _Settings).setting
+
+
 class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rule: tuple[Rule, ...]
 
@@ -102,7 +183,9 @@ def common_row(row: Row, columns: Sequence[str] | None = None) -> Row:
 
     `columns` are those of its table; by default those that the row fills.
     """
-    cells = {ALIASES.get(name, name): text for name, text in row.cells.items()}
+    cells = under_common_names(row.cells)
+    for setting in recipe_settings():
+        cells |= setting.filled(cells)
     for rule in published_rules():
         if rule.holds(cells, row.cells if columns is None else columns):
             cells |= rule.filled(cells)

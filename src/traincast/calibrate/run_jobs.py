@@ -4,16 +4,17 @@ What no column says stays open, and `traincast.job.resolve` decides it by framew
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
 from traincast.calibrate.tables import Row
 from traincast.diagnostics import Note
+from traincast.dialects.megatron_model import layers_of_layout
 from traincast.errors import ConfigError, FormatError
 from traincast.files import shipped_toml
 from traincast.hardware.gpu import find_gpu
@@ -29,12 +30,11 @@ from traincast.units import GIGA
 ASSUMED_FRAMEWORK = "unknown-framework"
 """Code of the note that a row's column names no framework that is known."""
 
-_COUNTS = ("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "grad_reduce_bytes")
-_TEXTS = ("precision", "recompute")
-_SWITCHES = (
-    *("sequence_parallel", "cuda_graphs"),
-    *("overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "overlap_p2p"),
+_READ_APART = (
+    *("model", "gpus", "seq_length", "framework", "task", "year", "stage_layers", "zero", "shard"),
+    *("lora_rank", "sharp", "gpus_used_per_node"),
 )
+"""Keys of a job that no column of their name says: others do, in other words or under a longer name."""
 _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _LAG_YEARS = 2
 """Years from a generation of GPUs to the software of runs on it. Median of the published runs whose framework is known:
@@ -77,9 +77,7 @@ def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
     if found.assumed:
         filling.note(ASSUMED_FRAMEWORK, found.assumed)
     filling.values |= {"framework": found.name, "task": row.cells.get("x_task", "pretrain")}
-    filling.values |= {name: row.count(name) for name in _COUNTS if name in row.cells}
-    filling.values |= {name: row.cells[name] for name in _TEXTS if name in row.cells}
-    filling.values |= {name: _switch(row, name) for name in _SWITCHES if name in row.cells}
+    filling.values |= {name: read(row, name) for name, read in _job_columns().items() if name in row.cells}
     filling.values["global_batch"] = row.count("global_batch")
     annotated = found.name in _table().annotations["frameworks"]
     _layout(filling, model, annotated=annotated)
@@ -90,10 +88,24 @@ def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
             filling.values["micro_batch"] = micro_batch = filling.values["global_batch"] // replicas
             filling.note("one-microbatch", f"micro batch is empty: {micro_batch}, one microbatch a step")
     _sharding(filling)
+    _stages(filling, model)
     if model.experts is not None and "capacity_factor" in row.cells:
         model = replace(model, experts=replace(model.experts, capacity_factor=row.number("capacity_factor")))
     gpus, seq_length = row.count("num_gpus"), row.count("seq_len")
     return JobRequest(model=model, gpus=gpus, seq_length=seq_length, **filling.values), tuple(filling.notes)
+
+
+@cache
+def _job_columns() -> Mapping[str, Callable[[Row, str], Any]]:
+    """Return how the columns are read that have the names of a job's keys, by the types of these."""
+    read: dict[Any, Callable[[Row, str], Any]] = {bool: _switch, int: Row.count, float: Row.number, str: _text}
+    found = {}
+    for each in fields(JobRequest):
+        kinds = get_args(each.type) or (each.type,)
+        of_names = any(get_origin(kind) is tuple for kind in kinds)
+        if each.name not in _READ_APART:
+            found[each.name] = _names if of_names else next(read[kind] for kind in kinds if kind in read)
+    return found
 
 
 def _switch(row: Row, name: str) -> bool:
@@ -101,6 +113,15 @@ def _switch(row: Row, name: str) -> bool:
     if text not in (*_ON, *_OFF):
         raise row.wrong(name, "it must be true or false")
     return text in _ON
+
+
+def _text(row: Row, name: str) -> str:
+    return row.cells[name]
+
+
+def _names(row: Row, name: str) -> tuple[str, ...]:
+    """Return names that stand beside each other: ``attn+moe_router``, ``attn, moe_router``."""
+    return tuple(re.findall(r"[^\s,;+]+", row.cells[name]))
 
 
 def _layout(filling: _Filling, model: Model, *, annotated: bool) -> None:
@@ -121,6 +142,26 @@ def _layout(filling: _Filling, model: Model, *, annotated: bool) -> None:
         values.pop("etp", None)
     elif "ep" not in values:
         filling.note("ep-missing", "EP is empty on a run with experts: taken as 1")
+
+
+def _stages(filling: _Filling, model: Model) -> None:
+    """Read where the layers go from a layout that is written out, or from what counts as a layer.
+
+    Either is left out, with a note, where it is not of this model and these degrees, as that of a near recipe may be.
+    """
+    values, text = filling.values, filling.row.cells.get("pp_layout")
+    pp, vpp = values.get("pp", 1), values.get("vpp")
+    if text is not None and pp > 1:
+        listed = layers_of_layout(text)
+        if sum(listed) == model.layers and len(listed) % pp == 0 and vpp in (None, len(listed) // pp):
+            values["stage_layers"] = listed
+        else:
+            filling.note("layout-unused", f"pp_layout {text} is not one of {model.layers} layers over pp {pp}")
+    counted_too = [name for name in ("embedding_as_layer", "head_as_layer") if values.get(name)]
+    if "stage_layers" in values or (model.layers + len(counted_too)) % (pp * (vpp or 1)):
+        for name in counted_too:
+            del values[name]
+            filling.note(f"{name.replace('_', '-')}-unused", f"{name} has no effect: the layers do not divide so")
 
 
 def _shard(row: Row, digits: str | None) -> int | None:

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from traincast.calibrate.kind import ClusterLike
-from traincast.calibrate.published import ALIASES, in_common_schema
+from traincast.calibrate.published import ALIASES, in_common_schema, under_common_names
 from traincast.calibrate.run_jobs import ASSUMED_FRAMEWORK, model_from_columns, nic_bytes_per_s, request_of
 from traincast.calibrate.tables import Row, Skipped, Table
 from traincast.diagnostics import Note
@@ -121,7 +121,7 @@ def run_of(row: Row, *, timed: bool = True, ran_on: Cluster | None = None) -> Me
     TraincastError
         If the row cannot be described: its model or GPU is not known, or a cell is no number.
     """
-    cells = {ALIASES.get(name, name): text for name, text in row.cells.items()}
+    cells = under_common_names(row.cells)
     row = replace(row, cells=cells)
     if "exclude" in cells:
         return Skipped(row.id, cells["exclude"])

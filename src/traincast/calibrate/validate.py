@@ -10,7 +10,7 @@ import numpy as np
 
 from traincast.calibrate.kind import KINDS, ClusterLike, FloatArray, MeasurementKind, Predictions, Request, kind_of
 from traincast.calibrate.published import read_measurements
-from traincast.calibrate.tables import Skipped, Table
+from traincast.calibrate.tables import Skipped, Table, read_table
 from traincast.diagnostics import Note, announce
 from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.job.draft import Draft
@@ -109,6 +109,7 @@ def validate(
     *,
     kind: str | MeasurementKind | None = None,
     job: Draft | None = None,
+    recipes: str | PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
     """Predict every measurement in a file and say how far off the predictions are.
@@ -124,6 +125,8 @@ def validate(
         Groupings to show, two at once as ``"gpu+op"``; all that the kind has by default.
     kind : str or MeasurementKind, optional
         What to predict, or its name in `KINDS`, where a file holds several things; its columns say by default.
+    recipes : path, optional
+        A table of further columns of the rows, by their ``id``; what a row says itself wins.
 
     Raises
     ------
@@ -134,7 +137,7 @@ def validate(
     CalibrationError
         If no row can be used; the message gives the reason of the first.
     """
-    table = _together([path] if isinstance(path, (str, PathLike)) else path)
+    table = _together([path] if isinstance(path, (str, PathLike)) else path, recipes)
     of = KINDS.get(kind) if isinstance(kind, str) else kind or _kind(table)
     chosen = _groupings(of, by, leave_out)
     if table.size > ANNOUNCED_ROWS:
@@ -162,9 +165,10 @@ def validate(
     )
 
 
-def _together(paths: Sequence[str | PathLike[str]]) -> Table:
-    """Return the rows of several files of one kind as one table."""
-    tables = [read_measurements(Path(path)) for path in paths]
+def _together(paths: Sequence[str | PathLike[str]], recipes: str | PathLike[str] | None) -> Table:
+    """Return the rows of several files of one kind as one table, with the recipes of some."""
+    joined = None if recipes is None else read_table(Path(recipes))
+    tables = [read_measurements(Path(path), joined) for path in paths]
     first, *others = tables
     for other in others:
         if kind_of(other.columns) is not kind_of(first.columns):

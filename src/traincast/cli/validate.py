@@ -23,6 +23,12 @@ from traincast.cli.terminal import announced, console, counted, print_json, prin
 )
 @click.option("--kind", metavar="KIND", help="What to predict where a file holds several things: memory-of-runs.")
 @click.option("--job", type=click.Path(path_type=Path), metavar="JOB", help="Of a training log: the job that it is of.")
+@click.option(
+    "--recipes",
+    type=click.Path(path_type=Path),
+    metavar="FILE.csv",
+    help="Of training runs: settings of their recipes, by the column id; what a row says itself wins.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.csv", help="Write every prediction there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the statistics as JSON and nothing else.")
 def command(
@@ -32,6 +38,7 @@ def command(
     leave_out: str | None,
     kind: str | None,
     job: Path | None,
+    recipes: Path | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -47,7 +54,7 @@ def command(
 
     chosen = [name.strip() for name in by.split(",")] if by is not None else []
     with announced(quiet=False), counted("predicting", quiet=as_json) as tell:
-        validation = api.validate(files, cluster, chosen, leave_out, kind=kind, job=job, progress=tell)
+        validation = api.validate(files, cluster, chosen, leave_out, kind=kind, job=job, recipes=recipes, progress=tell)
     if out is not None:
         write_whole(out, predictions_csv(validation))
     if as_json:

@@ -13,6 +13,7 @@ from traincast.job.frameworks import CP_KINDS, RECOMPUTE_METHODS
 from traincast.job.job import SCHEDULES, SHARP_GROUPS, JobRequest
 from traincast.job.optimizer_types import TYPE_CHOICES, check_types
 from traincast.job.parallel import Parallel
+from traincast.job.software import DISPATCHERS, FP8_RECIPES, GRAPH_IMPLS, GRAPH_SCOPES
 from traincast.model.counts import TASKS
 from traincast.model.model import Model
 from traincast.model.recompute import RECOMPUTE, spelled_modules
@@ -28,6 +29,9 @@ CHOICES: Mapping[str, tuple[str, Iterable[str]]] = {
     "cp_kind": ("way of context parallelism", CP_KINDS),
     "sharp": ("group that switches reduce for", SHARP_GROUPS),
     "task": ("task", TASKS),
+    "cuda_graph_impl": ("way to capture CUDA graphs", GRAPH_IMPLS),
+    "moe_dispatcher": ("dispatcher of tokens", DISPATCHERS),
+    "fp8_recipe": ("recipe of 8 bits", FP8_RECIPES),
     **{field: (f"type of {field.removesuffix('_dtype')}", known) for field, known in TYPE_CHOICES.items()},
 }
 """Field of a job to what it is, in the words of a message, and the names that it may have."""
@@ -56,6 +60,9 @@ def check_choices(request: JobRequest) -> JobRequest:
         spelled["schedule"] = find_name(request.schedule, SCHEDULES) or request.schedule
     if request.recompute_modules is not None:
         spelled["recompute_modules"] = spelled_modules(request.recompute_modules)
+    if request.cuda_graph_scope is not None:
+        scope = (known_name("module of a CUDA graph", name, GRAPH_SCOPES) for name in request.cuda_graph_scope)
+        spelled["cuda_graph_scope"] = tuple(dict.fromkeys(scope))
     check_given(request, _COUNTS, least=1)
     check_given(request, ("zero", "year", "stage_layers"))
     check_given(request, ("expert_imbalance",), least=1)

@@ -6,12 +6,16 @@ Megatron-LM, megatron/training/arguments.py.
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import NamedTuple, get_args, get_origin
+from typing import NamedTuple, get_args
 
 from traincast.files import shipped_rows
 from traincast.job.feasible import CHOICES
 from traincast.job.job import JobRequest
+from traincast.job.software import GRAPH_SCOPES
 from traincast.model.recompute import RECOMPUTE_MODULES
+
+_NAMES = {"recompute_modules": RECOMPUTE_MODULES, "cuda_graph_scope": GRAPH_SCOPES}
+"""Field of several names to all that there are."""
 
 _OTHER_NAMES = {"pp_message_bytes": "--pp-comm"}
 
@@ -50,8 +54,8 @@ def _kind(field: str, types: tuple[object, ...]) -> tuple[str, tuple[str, ...]]:
         return "tokens", ()
     if field in CHOICES:
         return "choice", tuple(CHOICES[field][1])
-    if any(get_origin(each) is tuple for each in types):
-        return "names", RECOMPUTE_MODULES
+    if field in _NAMES:
+        return "names", _NAMES[field]
     plain = {bool: "switch", int: "count", float: "number"}
     return next((plain[each] for each in types if each in plain), "text"), ()
 

@@ -100,6 +100,33 @@ class JobRequest:
     precision: str | None = None
     attention_kernel: str | None = None
     cuda_graphs: bool | None = None
+    """Whether CUDA graphs hold whole layers; `cuda_graph_impl` and `cuda_graph_scope` say it in detail."""
+    cuda_graph_impl: str | None = None
+    """What captures CUDA graphs: one of `traincast.job.software.GRAPH_IMPLS`."""
+    cuda_graph_scope: tuple[str, ...] | None = None
+    """Modules of a layer that CUDA graphs hold, of `traincast.job.software.GRAPH_SCOPES`; empty: whole layers."""
+    moe_dispatcher: str | None = None
+    """What sends tokens to experts: one of `traincast.job.software.DISPATCHERS`; it replaces the framework's."""
+    moe_a2a_overlap: bool | None = None
+    """Whether exchanges of experts are overlapped with the computation of another microbatch."""
+    moe_shared_expert_overlap: bool | None = None
+    """Whether shared experts compute while tokens are on their way."""
+    moe_paged_stash: bool | None = None
+    """Whether activations of experts have a fixed place for as many tokens as may come, so that the host need not wait
+    for their number."""
+    fused_router: bool | None = None
+    """Whether routing is a few fused kernels (Megatron-LM, --moe-router-fusion)."""
+    fused_permute: bool | None = None
+    """Whether permuting tokens is (Megatron-LM, --moe-permute-fusion)."""
+    te_op_fuser: bool | None = None
+    """Whether the GEMMs of all local experts, their activation and their casts are few fused kernels (Megatron-LM,
+    --use-transformer-engine-op-fuser)."""
+    fp8_recipe: str | None = None
+    """How 8- and 4-bit types are scaled: one of `traincast.job.software.FP8_RECIPES`."""
+    fp8_attention: bool | None = None
+    """Whether the core of attention runs in 8 bits, too."""
+    bf16_first_last: bool | None = None
+    """Whether the first and last layers stay in 16 bits."""
     cp_kind: str | None = None
     framework: str | Framework | None = None
     """A framework: its name, the path of a TOML file, or itself."""
@@ -163,6 +190,7 @@ class Job:
     precision: str
     attention_kernel: str
     cuda_graphs: bool
+    """Whether CUDA graphs hold anything: the modules of `cuda_graph_scope`, or whole layers where that is empty."""
     cp_kind: str
     framework: Framework
     padded_vocab: int
@@ -178,6 +206,17 @@ class Job:
     reshard_after_forward: bool = True
     param_gather_bytes: int = 2
     gpus_used_per_node: int | str | None = None
+    cuda_graph_scope: tuple[str, ...] = ()
+    moe_dispatcher: str = "alltoall"
+    moe_a2a_overlap: bool = False
+    moe_shared_expert_overlap: bool = False
+    moe_paged_stash: bool = False
+    fused_router: bool = False
+    fused_permute: bool = False
+    te_op_fuser: bool = False
+    fp8_recipe: str = "none"
+    fp8_attention: bool = False
+    bf16_first_last: bool = False
     assumptions: tuple[Note, ...] = ()
 
     @property

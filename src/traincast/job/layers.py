@@ -63,6 +63,8 @@ def split_layers(split: Split) -> tuple[tuple[int, ...], str]:
 
 def even_split(split: Split) -> tuple[tuple[int, ...], str] | None:
     """Return the split where the layers divide, alone or with embedding and head; None where they do not."""
+    if split.embedding or split.head:
+        return _counted_ends(split, embedding=split.embedding, head=split.head)
     if split.layers % split.chunks == 0:
         each = split.layers // split.chunks
         return (each,) * split.chunks, f"{split.layers} layers / {split.chunks} virtual stages = {each} each"

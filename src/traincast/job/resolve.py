@@ -38,6 +38,7 @@ from traincast.job.job import SCHEDULES, Job, JobRequest
 from traincast.job.layers import Split, even_split, split_layers
 from traincast.job.optimizer_types import MAIN_GRADIENT_TYPES
 from traincast.job.parallel import Parallel
+from traincast.job.software import DEDUPLICATING, decide_software
 from traincast.units import counted
 
 _AS_SAID = ("model", "seq_length", "global_batch", "task", "expert_imbalance", "sharp", "gpus_used_per_node")
@@ -78,7 +79,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         "padded_vocab": padded_vocab(request, decided, parallel.tp),
         "lora_rank": decide_lora_rank(request, decided),
         "param_gather_bytes": decide_param_gather(request, decided, zero, precision),
-        "cuda_graphs": decided.framework.cuda_graphs if request.cuda_graphs is None else request.cuda_graphs,
+        **decide_software(request, decided.framework, precision),
     }
     return Job(
         **{name: getattr(request, name) for name in _AS_SAID},
@@ -121,8 +122,11 @@ def _start(request: JobRequest) -> Decisions:
         reduced = MAIN_GRADIENT_TYPES[request.main_grads_dtype]
     if reduced is not None:
         decided.framework = replace(decided.framework, grad_reduce_bytes=reduced)
-    if request.deduplicated_dispatch is not None:
-        decided.framework = replace(decided.framework, deduplicated_dispatch=request.deduplicated_dispatch)
+    once = request.deduplicated_dispatch
+    if once is None and request.moe_dispatcher is not None:
+        once = request.moe_dispatcher in DEDUPLICATING
+    if once is not None:
+        decided.framework = replace(decided.framework, deduplicated_dispatch=once)
     longest = request.model.max_positions
     if longest is not None and request.seq_length > longest:
         decided.note(

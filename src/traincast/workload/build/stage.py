@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from traincast.job.job import Job, rank_share
+from traincast.job.software import FULL_ITERATION
 from traincast.model.blocks.part import Elements
 from traincast.model.structure import (
     FIRST_BLOCKS,
@@ -105,7 +106,8 @@ class StageWork:
         # A layer is attention and an MLP; hybrids have layers of one block.
         layers = sum(count * len(kind) for kind, count in self.kinds.items()) / _BLOCKS_OF_A_LAYER
         seconds = Host(framework.host_layer_s * layers, experts_s)
-        return seconds * _GRAPH_HOST if self.job.cuda_graphs else seconds
+        whole = self.job.cuda_graphs and self.job.cuda_graph_scope in ((), (FULL_ITERATION,))
+        return seconds * _GRAPH_HOST if whole else seconds
 
     def total(self, blocks: Mapping[Blocks, int], *phases: Phase, share: float = 1.0) -> Pass:
         """Return what some blocks do in some passes: a share of as many as there are; equal stages do equal work."""

@@ -1,0 +1,90 @@
+"""What of the software a job may choose beside its framework: CUDA graphs, dispatch of tokens, fused kernels, recipes.
+
+A choice that the job leaves open is the framework's. Names are those of Megatron-LM (megatron/core/transformer/
+transformer_config.py: cuda_graph_impl, cuda_graph_scope, moe_token_dispatcher_type, moe_flex_dispatcher_backend,
+fp8_recipe), where ``flex`` with its backend is one choice here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from traincast.errors import ConfigError
+from traincast.hardware.dtypes import ELEMENT_TYPES
+from traincast.job.frameworks import Framework
+from traincast.job.job import JobRequest
+
+GRAPH_IMPLS = ("none", "local", "transformer_engine", "full_iteration")
+"""What captures CUDA graphs: nothing, Megatron-LM or Transformer Engine module by module, or the whole step at once."""
+
+FULL_ITERATION = "full_iteration"
+
+GRAPH_SCOPES = ("attn", "mlp", "mamba", "moe", "moe_router", "moe_preprocess", FULL_ITERATION)
+"""Modules that graphs may hold. ``moe_router`` is routing with shared experts that are not overlapped,
+``moe_preprocess`` what the dispatcher does before it sends, ``moe`` the whole block of experts, ``full_iteration`` all
+of the step."""
+
+DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
+"""What sends tokens to experts: NCCL's collectives, or the kernels of DeepEP and HybridEP."""
+
+DEDUPLICATING = ("deepep", "hybridep")
+"""Those that send a token to a node of its experts once. Source: deepseek-ai/DeepEP, README."""
+
+FP8_RECIPES = ("none", "delayed", "current", "rowwise", "blockwise", "mxfp8", "nvfp4")
+"""How types of 8 and 4 bits are scaled, as Transformer Engine's recipes (transformer_engine/common/recipe)."""
+
+_RECIPES_OF: Mapping[str, tuple[str, ...]] = {
+    "fp8": ("delayed", "current", "rowwise"),
+    "fp8_block": ("blockwise",),
+    "mxfp8": ("mxfp8",),
+    "nvfp4": ("nvfp4",),
+}
+"""Type of GEMMs to the recipes that scale it, the usual one first."""
+
+_SWITCHES = (
+    *("moe_a2a_overlap", "moe_shared_expert_overlap", "moe_paged_stash", "fused_router", "fused_permute"),
+    *("te_op_fuser", "fp8_attention", "bf16_first_last"),
+)
+
+
+def decide_software(request: JobRequest, framework: Framework, precision: str) -> dict[str, Any]:
+    """Return what the job or its framework chooses, by the field of a `Job`.
+
+    Raises
+    ------
+    ConfigError
+        If two choices contradict each other.
+    """
+    graphs, scope = _graphs(request, framework)
+    said = {name: getattr(request, name) for name in _SWITCHES}
+    return {
+        **{name: getattr(framework, name, False) if value is None else value for name, value in said.items()},
+        "cuda_graphs": graphs,
+        "cuda_graph_scope": scope,
+        "moe_dispatcher": request.moe_dispatcher or ("deepep" if framework.deduplicated_dispatch else "alltoall"),
+        "fp8_recipe": _recipe(request, precision),
+    }
+
+
+def _graphs(request: JobRequest, framework: Framework) -> tuple[bool, tuple[str, ...]]:
+    """Return whether there are CUDA graphs, and of which modules; none named are whole layers."""
+    impl, scope = request.cuda_graph_impl, request.cuda_graph_scope or ()
+    graphs = framework.cuda_graphs or bool(scope) if request.cuda_graphs is None else request.cuda_graphs
+    if impl is not None:
+        graphs = impl != "none"
+    if request.cuda_graphs is not None and graphs != request.cuda_graphs:
+        raise ConfigError(f"is {impl}, but cuda_graphs is {str(request.cuda_graphs).lower()}", "cuda_graph_impl")
+    if scope and not graphs:
+        raise ConfigError(f"is {' '.join(scope)}, but no CUDA graphs are captured", "cuda_graph_scope")
+    if FULL_ITERATION in scope and len(scope) > 1:
+        raise ConfigError(f"is {' '.join(scope)}; {FULL_ITERATION} is all of them", "cuda_graph_scope")
+    return graphs, (FULL_ITERATION,) if impl == FULL_ITERATION else scope
+
+
+def _recipe(request: JobRequest, precision: str) -> str:
+    known = _RECIPES_OF.get(precision, ("none",))
+    said = request.fp8_recipe
+    if said is not None and said not in known and precision in ELEMENT_TYPES:
+        others = [dtype for dtype, recipes in _RECIPES_OF.items() if said in recipes]
+        remedy = f"; precision {others[0]} is scaled so" if others else ""
+        raise ConfigError(f"is {said}, but GEMMs run in {precision} ({', '.join(known)}){remedy}", "fp8_recipe")
+    return said or known[0]

@@ -1,0 +1,72 @@
+"""What of the software a job chooses beside its framework: graphs, dispatcher, recipes of 8 bits."""
+
+from dataclasses import replace
+
+import pytest
+
+from traincast.errors import ConfigError, UnknownNameError
+from traincast.job.job import JobRequest
+from traincast.job.resolve import resolve_job
+from traincast.model.load import load_model
+
+
+def request(**fields):
+    plain = JobRequest(model=load_model("qwen3-30b-a3b"), gpus=64, ep=8, seq_length=4096, global_batch=64)
+    return replace(plain, **fields)
+
+
+@pytest.mark.parametrize(
+    ("said", "graphs", "scope"),
+    [
+        ({}, False, ()),
+        ({"cuda_graphs": True}, True, ()),
+        ({"cuda_graph_impl": "none"}, False, ()),
+        ({"cuda_graph_impl": "local"}, True, ()),
+        ({"cuda_graph_impl": "full_iteration"}, True, ("full_iteration",)),
+        ({"cuda_graph_scope": ("attn", "Moe-Router", "attn")}, True, ("attn", "moe_router")),
+    ],
+)
+def test_graphs_hold_what_is_named_or_whole_layers(said, graphs, scope):
+    job = resolve_job(request(**said))
+    assert (job.cuda_graphs, job.cuda_graph_scope) == (graphs, scope)
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ({"cuda_graphs": True, "cuda_graph_impl": "none"}, "cuda_graphs is true"),
+        ({"cuda_graph_impl": "none", "cuda_graph_scope": ("attn",)}, "no CUDA graphs"),
+        ({"cuda_graph_scope": ("attn", "full_iteration")}, "is all of them"),
+        ({"precision": "bf16", "fp8_recipe": "current"}, "precision fp8"),
+        ({"precision": "fp8", "fp8_recipe": "mxfp8"}, "precision mxfp8"),
+    ],
+)
+def test_choices_that_contradict_each_other_are_refused(said, what):
+    with pytest.raises(ConfigError, match=what):
+        resolve_job(request(**said))
+
+
+def test_names_that_are_none_are_refused():
+    for said in ({"cuda_graph_scope": ("heads",)}, {"moe_dispatcher": "pigeon"}, {"fp8_recipe": "guessed"}):
+        with pytest.raises(UnknownNameError):
+            resolve_job(request(**said))
+
+
+@pytest.mark.parametrize(
+    ("name", "once"), [("alltoall", False), ("allgather", False), ("deepep", True), ("hybridep", True)]
+)
+def test_the_dispatcher_says_how_often_a_token_crosses_to_a_node(name, once):
+    job = resolve_job(request(moe_dispatcher=name))
+    assert (job.moe_dispatcher, job.framework.deduplicated_dispatch) == (name, once)
+    assert (
+        resolve_job(request(moe_dispatcher=name, deduplicated_dispatch=not once)).framework.deduplicated_dispatch
+        != once
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "recipe"), [("bf16", "none"), ("fp8", "delayed"), ("fp8_block", "blockwise"), ("mxfp8", "mxfp8")]
+)
+def test_a_precision_has_its_usual_recipe(precision, recipe):
+    assert resolve_job(request(precision=precision)).fp8_recipe == recipe
+    assert resolve_job(request(precision="fp8", fp8_recipe="current")).fp8_recipe == "current"
