@@ -207,6 +207,9 @@ def test_sharding_as_sources_print_it(text, zero, shard):
         ("fp8", "H100-SXM-80GB", "recipe precision=FP8-subchannel", "x", "fp8_block"),
         ("fp4", "B200-SXM", "", "x", "nvfp4"),
         (None, "H100-SXM-80GB", "", "mlperf-training-v4.1", "fp8"),
+        ("fp4", "B200-SXM", "closed; config_DGXB200_8x8x1xtp1pp1cp2_8b.sh; 18 min", "mlperf-training-v5.1", "fp8"),
+        (None, "GB200-NVL72", "config_GB200_640x4x24xtp4pp8cp2_cg_fp4.sh", "mlperf-training-v5.1", "nvfp4"),
+        ("fp4", "GB200-NVL72", "config_GB200_640x4x24xtp4pp8cp2_cg_fp4.sh", "mlperf-training-v5.1", "nvfp4"),
         (None, "H100-SXM-80GB", "", "x", None),
     ],
 )
