@@ -7,7 +7,7 @@ import pytest
 from traincast.errors import ConfigError, TraincastError, UnknownNameError
 from traincast.report.files import REPORTS, FileReport, write_directory
 
-ALL = ["ops.csv", "result.json", "trace.json.gz"]
+ALL = ["ops.csv", "report.html", "result.json", "trace.json.gz"]
 
 
 def contents(path):
@@ -23,7 +23,7 @@ def use(monkeypatch, write):
 def test_writes_every_report_and_nothing_else(result, tmp_path):
     out = tmp_path / "deep" / "out"
     paths = write_directory(result, out)
-    assert [path.name for path in paths] == ["ops.csv", "result.json", "trace.json.gz"]
+    assert [path.name for path in paths] == ["ops.csv", "report.html", "result.json", "trace.json.gz"]
     assert contents(out) == ALL
     assert all(path.stat().st_size for path in paths)
 

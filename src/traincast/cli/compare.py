@@ -12,8 +12,9 @@ from traincast.cli.terminal import console, print_json
 @click.argument("b", required=False, type=click.Path(path_type=Path))
 @click.option("--cluster", metavar="NAME|FILE", help="Where a job that is given runs (default: what it says).")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON and nothing else.")
+@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write both steps as a page to explore.")
 @click.option("--ranks", is_flag=True, help="Show every rank, and the parts of each.")
-def command(a: Path, b: Path | None, cluster: str | None, as_json: bool, ranks: bool) -> None:
+def command(a: Path, b: Path | None, cluster: str | None, as_json: bool, html: Path | None, ranks: bool) -> None:
     """Two steps side by side: forecasts, simulations, measured traces, training logs; or two logs of nccl-tests.
 
     A and B are a result.json (or the folder it was written to), a job file, which is forecast, a
@@ -21,6 +22,8 @@ def command(a: Path, b: Path | None, cluster: str | None, as_json: bool, ranks: 
     torchtitan or NeMo. Differences are those of B to A. Logs of nccl-tests, or tables of measured
     collectives, are compared size by size. Without B the training log A, of Megatron-LM, is compared
     with the forecast of the job that its arguments describe.
+
+    With --html both are simulated, results and measured traces again, and shown side by side in a browser.
     """
     from traincast import api
 
@@ -36,6 +39,8 @@ def command(a: Path, b: Path | None, cluster: str | None, as_json: bool, ranks: 
         return
     if cluster is not None and b is not None and not any(each.suffix == ".toml" for each in (a, b)):
         raise click.UsageError("--cluster is where a job runs, and neither A nor B is a job file")
+    if html is not None:
+        _page(a, b, cluster, html)
     comparison = api.compare(api.described(a), a, cluster) if b is None else api.compare(a, b, cluster)
     if as_json:
         from traincast.report.json import comparison_to_dict
@@ -45,6 +50,15 @@ def command(a: Path, b: Path | None, cluster: str | None, as_json: bool, ranks: 
         from traincast.report.terminal.comparison import print_comparison
 
         print_comparison(console(), comparison, ranks=ranks)
+
+
+def _page(a: Path, b: Path | None, cluster: str | None, out: Path) -> None:
+    """Write both steps as a page."""
+    from traincast.api.explorer import explore
+
+    if b is None:
+        raise click.UsageError("--html shows two steps; a training log has no operations to show")
+    explore(a, out, against=b, cluster=cluster)
 
 
 def _collectives(a: Path, b: Path, *, as_json: bool) -> None:

@@ -359,7 +359,7 @@ _OUTPUT_OPTIONS = (
         "--out",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help="Write result.json, ops.csv, trace.json.gz there.",
+        help="Write result.json, report.html, ops.csv, trace.json.gz there.",
     ),
     click.option(
         "--report",

@@ -1,0 +1,107 @@
+"""``report.html`` without a browser: what it holds, and that nothing in it can escape."""
+
+import base64
+import io
+import json
+import re
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from traincast import api
+from traincast.report.explorer.columns import MAX_OPS
+from traincast.report.explorer.page import write_page
+
+AICB = "examples/aicb_gpt_405b_1024gpu.txt"
+
+
+def page_of(*runs):
+    stream = io.BytesIO()
+    write_page(runs, stream)
+    return stream.getvalue().decode()
+
+
+def script(page, name):
+    (text,) = re.findall(rf'<script type="[\w/]+" id="{name}">(.*?)</script>', page, re.DOTALL)
+    return text
+
+
+def columns_of(page, run=0):
+    """Return the header of a run, and its columns as the page's script reads them."""
+    header = json.loads(script(page, f"run-{run}"))
+    content = zlib.decompress(base64.b64decode(script(page, f"columns-{run}")))
+    found, at = {}, 0
+    for name, kind, length, from_the_last in header["columns"]:
+        width = int(kind[1])
+        part = np.frombuffer(content, np.uint8, length * width, at).reshape(width, length).T
+        numbers = np.ascontiguousarray(part).view(f"<{kind}").ravel()
+        found[name] = np.cumsum(numbers) if from_the_last else numbers
+        at += length * width
+    assert at == len(content)
+    return header, found
+
+
+@pytest.fixture(scope="module")
+def result():
+    return api.simulate(AICB, cluster="h100")
+
+
+def test_the_columns_hold_every_operation_to_a_tick(result):
+    header, columns = columns_of(page_of(("a", result)))
+    program, timeline = result.program, result.timeline
+    tick_s = header["tick_s"]
+    assert sum(rank["operations"] for rank in header["ranks"]) == len(program) == len(columns["ready"])
+    for name, edge_s_N in (
+        ("ready", timeline.ready_s_N),
+        ("wait", timeline.start_s_N - timeline.ready_s_N),
+        ("run", timeline.end_s_N - timeline.start_s_N),
+    ):
+        assert np.abs(columns[name] * tick_s - edge_s_N).max() <= 1.5 * tick_s
+    names = [header["strings"][at] for at in columns["name_T"][columns["row"]]]
+    assert names == [program.ops.name_T[row] for row in program.row_N]
+    assert header["result"]["iteration_time_s"] == result.iteration_time_s
+
+
+def test_the_path_begins_and_ends_with_the_step(result):
+    header, columns = columns_of(page_of(("a", result)))
+    first, last = columns["path"][0], columns["path"][-1]
+    end = columns["ready"] + columns["wait"] + columns["run"]
+    assert columns["ready"][first] == 0
+    assert end[last] == end.max()
+    assert abs(end.max() * header["tick_s"] - result.iteration_time_s) <= header["tick_s"]
+
+
+def test_the_same_result_gives_the_same_page_and_a_small_one(result):
+    page = page_of(("a", result))
+    assert page == page_of(("a", result))
+    assert len(page) < 6_000_000
+
+
+def test_a_page_asks_nothing_of_any_network(result):
+    page = page_of(("a", result))
+    assert set(re.findall(r"https?://[\w./-]+", page)) == {"https://ui.perfetto.dev", "http://www.w3.org/2000/svg"}
+    assert "default-src 'none'" in page
+    assert not re.search(r"<(link|img|iframe|object|script)[^>]+(src|href)=\"(?!data:)", page)
+
+
+def test_nothing_of_a_file_becomes_markup(result):
+    bad = "</script><img src=x onerror=alert(1)><!--"
+    ops = replace(result.program.ops, name_T=tuple(bad for _ in result.program.ops.name_T))
+    page = page_of((bad, replace(result, program=replace(result.program, ops=ops))))
+    assert "<img" not in page
+    assert page.count("</script>") == 3
+    header, columns = columns_of(page)
+    assert header["name"] == bad
+    assert header["strings"][columns["name_T"][0]] == bad
+
+
+def test_a_large_run_shows_the_ranks_that_explain_it():
+    whole = api.simulate(AICB, cluster="h100", unfold=True)
+    assert len(whole.program) > MAX_OPS
+    header, columns = columns_of(page_of(("a", whole)))
+    assert len(columns["ready"]) <= MAX_OPS
+    shown = [rank["rank"] for rank in header["ranks"]]
+    assert {0, 1023} <= set(shown) < set(range(1024))
+    assert "at most 300,000 operations" in header["shown"]
