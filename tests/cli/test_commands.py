@@ -47,6 +47,7 @@ COMMANDS = {
             "--constants",
             "--out",
             "--report",
+            "--analysis",
             "--json",
             "--quiet",
         ),
@@ -101,6 +102,7 @@ COMMANDS = {
         *("--moe-a2a-overlap", "--overlap-moe-expert-parallel-comm", "--moe-shared-expert-overlap"),
         *("--fused-permute", "--moe-permute-fusion", "--fused-router", "--moe-router-fusion"),
         *("--te-op-fuser", "--use-transformer-engine-op-fuser"),
+        "--analysis",
     },
     "init": {"file", "--force"},
     "compare": {"a", "b", "--cluster", "--html", "--json", "--ranks"},
@@ -114,14 +116,14 @@ COMMANDS = {
         *("--direction", "--causal", "--window", "--option", "--constants", "--json"),
         *("--flops", "--bytes", "--key-dim", "--value-dim"),
     },
-    "report": {"file", "--html"},
+    "report": {"file", "--html", "--out", "--report", "--analysis", "--json", "--quiet"},
     "models": {"names", "--seq-length", "--json"},
     "clusters": {"names", "--json"},
 }
 COMMANDS["measure"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node", "--busbw", "--slow"}
-    - {"--unfold", "--constants", "--allow-oom", "--report", "--json"}
+    - {"--unfold", "--constants", "--allow-oom", "--report", "--json", "--analysis"}
 ) | {"--minutes", "--spread", "--script"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 
@@ -571,3 +573,24 @@ def test_a_number_of_5000_digits_is_refused_by_every_option_in_one_short_line(co
         assert (code in (1, 2, 3), out) == (True, ""), option.opts
         assert len(said) < 700, option.opts
         assert "internal error" not in said, said
+
+
+def test_a_report_is_written_again_with_its_operations(tmp_path, call):
+    out, again = tmp_path / "out", tmp_path / "again"
+    assert call("simulate", "examples/megatron_pp4_tp2", "--out", out, "--quiet")[0] == 0
+    assert json.loads(call("report", out, "--json")[1]) == json.loads((out / "result.json").read_text())
+    assert "Ranks that keep others waiting" in call("report", out, "--analysis", "--out", again)[1]
+    for name in ("result.json", "trace.json.gz", "ops.csv"):
+        assert (again / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_what_cannot_be_run_again_is_written_without_its_operations(tmp_path, call):
+    out, again = tmp_path / "out", tmp_path / "again"
+    call("simulate", "examples/megatron_pp4_tp2", "--out", out, "--quiet")
+    document = json.loads((out / "result.json").read_text())
+    document["run"] = None
+    (out / "result.json").write_text(json.dumps(document))
+    code, _, complaint = call("report", out, "--out", again, "--quiet")
+    assert code == 0
+    assert "left out" in complaint
+    assert [each.name for each in again.iterdir()] == ["result.json"]

@@ -42,6 +42,7 @@ CONTRACT = [
     "measured_s",
     "parts",
     "gpu_time",
+    "analysis",
     "inputs",
     "cluster",
     "assumptions",

@@ -100,6 +100,18 @@ def _owned(
     return claims, border_B, owner_B
 
 
+def owned_instants(program: Program, timeline: Timeline, index: int, step_s: float) -> tuple[FloatArray, IntArray]:
+    """Return the borders between the instants of a rank's step, [B + 1], and the number of the owner of each, [B]."""
+    _, border_B, owner_B = _owned(program, timeline, index, step_s)
+    return border_B, owner_B
+
+
+def is_waiting(owner_B: IntArray) -> BoolArray:
+    """Tell in which instants a rank waits for a message or for members of a collective, by the numbers of owners."""
+    waits_B: BoolArray = (owner_B >= _BUBBLE) & (owner_B < _NOBODY)
+    return waits_B
+
+
 def step_breakdown(program: Program, timeline: Timeline) -> dict[str, float]:
     """Return the breakdown of a step: that of the lowest rank among those that end last."""
     return rank_breakdown(program, timeline, last_rank(program, timeline), timeline.step_s).breakdown_s
@@ -109,6 +121,14 @@ def last_rank(program: Program, timeline: Timeline) -> int:
     """Return the index of the lowest simulated rank among those that end last."""
     ends = [float(timeline.end_s_N[program.rank_slice(index)].max(initial=0.0)) for index in range(len(program.rank_R))]
     return ends.index(timeline.step_s)
+
+
+def last_of_stages(program: Program, timeline: Timeline) -> dict[int, int]:
+    """Return by stage the index of the simulated rank that ends last, the lowest of equals; stages ascending."""
+    ends = [float(timeline.end_s_N[program.rank_slice(index)].max(initial=0.0)) for index in range(len(program.rank_R))]
+    order = sorted(range(len(ends)), key=lambda index: (ends[index], -index))
+    last = {int(program.stage_R[index]): index for index in order}
+    return {stage: last[stage] for stage in sorted(last)}
 
 
 def _owners(program: Program, row_N: IntArray) -> tuple[IntArray, IntArray]:

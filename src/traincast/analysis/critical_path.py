@@ -1,4 +1,4 @@
-"""The chain of operations that made a step as long as it is, across ranks.
+"""The chain of operations that made a step as long as it is, across ranks, and how much others had to spare.
 
 Letters: N operations, E edges, I members of rendezvous, H operations of the path.
 """
@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.engine.graph import Graph
+from traincast.engine import run
+from traincast.engine.graph import Graph, reversed_graph
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Timeline
+
+ROUNDING = 1e-12
+"""Share of a step below which a slack is what sums in another order leave, and none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +65,28 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
         path.append(previous)
     op_H = np.array(path[::-1], dtype=np.int64)
     return CriticalPath(op_H, end_N[op_H] - timeline.start_s_N[op_H])
+
+
+def slacks(graph: Graph, timeline: Timeline, engine: str = "auto") -> FloatArray:
+    """Return how much longer each operation could have taken without making the step longer, in seconds, [N].
+
+    Operations of a critical path have none. What has some may get shorter, or longer by less than its slack, and the
+    step stays as it is. A member of a rendezvous that takes less than the longest member has that difference besides,
+    on the path too: it is when that member arrives that counts there, and not how long it takes.
+
+    Notes
+    -----
+    Total float (Kelley and Walker, 1959): the step less the longest chain through the operation. The chains that
+    follow are found by running the engine on the graph in reverse, in which a rendezvous is the same one.
+    """
+    if not len(graph):
+        return np.zeros(0)
+    step_s, duration_N = timeline.step_s, timeline.duration_s_N
+    _, left_start_N, _ = run(reversed_graph(graph), duration_N, engine)
+    slack_N = np.maximum(step_s - timeline.end_s_N - left_start_N, 0.0)
+    pointers, member_I = graph.rendezvous_ptr_J1, graph.rendezvous_member_I
+    if len(member_I):
+        longest_J = np.maximum.reduceat(duration_N[member_I], pointers[:-1])
+        slack_N[member_I] += np.repeat(longest_J, np.diff(pointers)) - duration_N[member_I]
+    slack_N[slack_N <= ROUNDING * step_s] = 0.0
+    return slack_N

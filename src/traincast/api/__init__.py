@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from traincast.analysis.comparison import Comparison
 from traincast.analysis.comparison import compare as compare_sides
+from traincast.analysis.explanation import Explanation
 from traincast.api.estimates import collective as collective
 from traincast.api.estimates import operator as operator
 from traincast.api.estimates import operator_sizes as operator_sizes
 from traincast.diagnostics import Note
-from traincast.errors import ConfigError, FormatError
+from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.estimate.simai.machine import simai_machine
 from traincast.estimate.simai.total import SimaiReport, refuse_beside_simai, simai_sum
 from traincast.files import read_bytes, read_head
@@ -498,6 +499,41 @@ def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:
         chosen = choose(record.options, record.cluster, engine, cluster_assumed=record.cluster_assumed)
         return recorded_forecast(record.draft(), chosen, allow_oom=record.allow_oom)
     return simulate_record(record, engine=engine)
+
+
+def explain(result: StrPath | Result, *, engine: str = "auto") -> Explanation:
+    """Explain a step: critical path, slack, who waits for whom, communication with skew, roofline, memory over time.
+
+    A result that holds no single operations, as one read from a file, is run again for them; the memory of a forecast
+    is told in bytes.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> told = traincast.explain(traincast.simulate("examples/megatron_pp4_tp2"))
+    >>> int(told.waiting.root.other_K[0])
+    7
+    """
+    from traincast.simulation.recorded import explained_in_full
+
+    known = result if isinstance(result, Result) else load_result(result)
+    if known.program is None:
+        known = run_again(known, engine=engine)
+    return explained_in_full(known, engine)
+
+
+def with_operations(result: Result, *, engine: str = "auto") -> tuple[Result, str | None]:
+    """Return a result with its single operations, for which it is run again, and why they are left out where they are.
+
+    They are left out where it cannot be run again, or gives another step, as another version may.
+    """
+    try:
+        again = run_again(result, engine=engine)
+    except TraincastError as error:
+        return result, str(error)
+    if again.iteration_time_s != result.iteration_time_s:
+        return result, f"run again it takes {again.iteration_time_s:.6g} s, not {result.iteration_time_s:.6g} s"
+    return replace(result, program=again.program, timeline=again.timeline), None
 
 
 def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *, engine: str = "auto") -> Result:

@@ -369,6 +369,12 @@ _OUTPUT_OPTIONS = (
         help="Write a further file into --out: endtoend (EndToEnd.csv in the layout of SimAI); repeat.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else."),
+    click.option(
+        "--analysis",
+        "analysed",
+        is_flag=True,
+        help="Print the critical path, who waits for whom, communication with skew, and the roofline too.",
+    ),
     click.option("--quiet", is_flag=True, help="Print nothing but errors."),
 )
 

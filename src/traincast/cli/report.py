@@ -4,21 +4,46 @@ from pathlib import Path
 
 import click
 
-from traincast.cli.terminal import console
+from traincast.cli.options import check_reports, output_options
+from traincast.cli.terminal import announced, complain, print_line, progress, show_result
 
 
 @click.command(name="report")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write the step as a page to explore.")
-def command(file: Path, html: Path | None) -> None:
-    """Show a result.json again; FILE may be the folder that it was written to."""
-    from traincast import api
-    from traincast.report.terminal.step import print_result
+@output_options
+def command(
+    file: Path,
+    html: Path | None,
+    out: Path | None,
+    further: tuple[str, ...],
+    as_json: bool,
+    analysed: bool,
+    quiet: bool,
+) -> None:
+    """Show a result.json again; FILE may be the folder that it was written to.
 
+    --out writes the files of the result again. For those of single operations (timeline, table of operations) it is
+    run again from what it holds; where that is not possible they are left out, which is said.
+    """
+    from traincast import api
+    from traincast.report.files import write_directory
+
+    check_reports(out, further)
+    written: list[Path] = []
     if html is not None:
         from traincast.api.explorer import explore
 
         explore(file, html)
-        console().print(f"wrote {html}", highlight=False)
-        return
-    print_result(console(), api.load_result(file))
+        if not (quiet or as_json):
+            print_line(f"wrote {html}")
+        if not (out or as_json or analysed):
+            return
+    result = api.load_result(file)
+    if out:
+        with announced(quiet=quiet), progress("simulating", quiet=quiet or as_json):
+            result, why = api.with_operations(result)
+        if why is not None:
+            complain(f"files of single operations are left out: {why}")
+        written += write_directory(result, out, further=further)
+    show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed)

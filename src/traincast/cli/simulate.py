@@ -46,6 +46,7 @@ def command(
     out: Path | None,
     further: tuple[str, ...],
     as_json: bool,
+    analysed: bool,
     quiet: bool,
     pricing: str,
     overlap: SimaiOverlap | None,
@@ -76,7 +77,7 @@ def command(
         else:
             result = api.simulate_record(record, changed_options(record.options, **on_command_line(changes)))
         written = write_directory(result, out, further=further) if out else []
-    show_result(result, written, as_json=as_json, quiet=quiet)
+    show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed)
 
 
 def _simai(

@@ -150,8 +150,10 @@ def print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.buffer.write(escaped.encode("utf-8"))
 
 
-def show_result(result: "Result", written: Sequence[Path], *, as_json: bool, quiet: bool) -> None:
-    """Print a simulated step, as JSON or for people, and which files were written."""
+def show_result(
+    result: "Result", written: Sequence[Path], *, as_json: bool, quiet: bool, analysed: bool = False
+) -> None:
+    """Print a simulated step, as JSON or for people, perhaps with its analysis, and which files were written."""
     if as_json:
         from traincast.report.json import result_to_dict
 
@@ -159,7 +161,7 @@ def show_result(result: "Result", written: Sequence[Path], *, as_json: bool, qui
     elif not quiet:
         from traincast.report.terminal.step import print_result
 
-        print_result(console(), result)
+        print_result(console(), result, analysed=analysed)
         for path in written:
             print_line(f"wrote {path}")
 

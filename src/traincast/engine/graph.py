@@ -83,6 +83,27 @@ def _pointers(counts: IntArray) -> IntArray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
+def reversed_graph(graph: Graph) -> Graph:
+    """Return the graph in which everything waits for what followed it: time runs backwards, rendezvous stay."""
+    count = len(graph)
+    followed = np.flatnonzero(graph.next_N >= 0)
+    previous_N = np.full(count, -1, dtype=np.int32)
+    previous_N[graph.next_N[followed]] = followed
+    source_E = np.repeat(np.arange(count, dtype=np.int32), np.diff(graph.edge_ptr_N1))
+    order_E = np.argsort(graph.edge_dst_E, kind="stable")
+    waits_N = np.diff(graph.edge_ptr_N1).astype(np.int32)
+    waits_N[followed] += 1
+    return Graph(
+        next_N=previous_N,
+        edge_ptr_N1=_pointers(np.bincount(graph.edge_dst_E, minlength=count)),
+        edge_dst_E=source_E[order_E],
+        waits_N=waits_N,
+        rendezvous_N=graph.rendezvous_N,
+        rendezvous_ptr_J1=graph.rendezvous_ptr_J1,
+        rendezvous_member_I=graph.rendezvous_member_I,
+    )
+
+
 def find_cycle(graph: Graph) -> list[int]:
     """Return operations, each waiting for the next and the last for the first; empty if there is no such circle.
 

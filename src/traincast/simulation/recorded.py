@@ -5,8 +5,10 @@ from dataclasses import dataclass, fields, replace
 from os import PathLike, fspath
 from pathlib import Path
 
+from traincast.analysis.explanation import Explanation, explain, short_form
+from traincast.analysis.memory_curve import Saved
 from traincast.diagnostics import Note
-from traincast.errors import FormatError
+from traincast.errors import ConfigError, FormatError
 from traincast.files import CONSTANTS, DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
@@ -17,7 +19,8 @@ from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
 from traincast.job.record import RunRecord, record_from_table, record_to_table
 from traincast.job.resolve import resolve_job
 from traincast.model.load import model_names
-from traincast.simulation.result import MEASURED, Result
+from traincast.schedules.check import plan_of
+from traincast.simulation.result import MEASURED, MOST_EXPLAINED, Result
 from traincast.simulation.simulate import simulate
 from traincast.simulation.step import Setting
 from traincast.workload.workload import Workload
@@ -81,7 +84,7 @@ def recorded_simulation(workload: Workload, chosen: Chosen) -> Result:
     TraincastError
         If the workload cannot run.
     """
-    result = simulate(workload, chosen.setting)
+    result = explained(simulate(workload, chosen.setting), chosen.setting.engine)
     record = RunRecord(
         command="simulate",
         cluster=chosen.setting.cluster,
@@ -117,7 +120,39 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
         allow_oom=allow_oom,
         inputs=(*draft.inputs, *files, *chosen.inputs),
     )
+    result = explained(result, chosen.setting.engine)
     return _recorded(replace(result, warnings=(*draft.warnings, *result.warnings)), record)
+
+
+def explained(result: Result, engine: str) -> Result:
+    """Return a result that says why its step took so long, where it has no more than `MOST_EXPLAINED` operations."""
+    if result.program is None or result.timeline is None or len(result.program) > MOST_EXPLAINED:
+        return result
+    told = explain(result.program, result.timeline, engine=engine)
+    return replace(result, analysis=short_form(told, result.program))
+
+
+def explained_in_full(result: Result, engine: str = "auto") -> Explanation:
+    """Explain a result that holds its operations; of a forecast with the bytes that its stages hold.
+
+    Raises
+    ------
+    ConfigError
+        If it holds none.
+    """
+    program, timeline = result.program, result.timeline
+    if program is None or timeline is None:
+        raise ConfigError("this result holds no single operations; run it again to get them")
+    saved_Q = peak_bytes_P = None
+    if result.job is not None and result.memory_bytes is not None and result.run is not None:
+        from traincast.estimate.memory import saved_activations
+
+        record = record_of(result)
+        _, _, job, _ = decide(record.draft(), record.cluster)
+        kept = saved_activations(job, plan_of(job))
+        saved_Q = {at: Saved(all_bytes=each.saved, for_weights_bytes=each.for_weights) for at, each in kept.items()}
+        peak_bytes_P = {stage: float(each["peak"]) for stage, each in enumerate(result.memory_bytes)}
+    return explain(program, timeline, saved_Q=saved_Q, peak_bytes_P=peak_bytes_P, engine=engine)
 
 
 def decide(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.gpu_time import GpuTime
+from traincast.analysis.summary import Analysis
 from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 BREAKDOWN_KEYS = ("compute", *(f"exposed_{group}" for group in ("tp", "cp", "ep", "pp", "dp")), "bubble", "other")
 """Owners of an instant of the step, in the order they are shown."""
+
+MOST_EXPLAINED = 2_000_000
+"""Operations of a step up to which it is explained: a second on one core."""
 
 MEASURED = "measured"
 """Algorithm of a communication whose time the input gives."""
@@ -148,6 +152,8 @@ class Result:
     parts: tuple[PartResult, ...] = ()
     gpu_time: tuple[GpuTime, ...] = ()
     """Of a step whose operations were recorded: where the time of each GPU went, as profilers' tools define it."""
+    analysis: Analysis | None = None
+    """Why it took so long, in short; None of steps of more than `MOST_EXPLAINED` operations, and in older results."""
     inputs: tuple[InputFile, ...]
     cluster: dict[str, object]
     assumptions: tuple[Note, ...] = ()

@@ -62,6 +62,13 @@ def stage_memory(job: Job, plan: SchedulePlan) -> tuple[StageMemory, ...]:
     return tuple(_stage(model, plan, stage) for stage in range(len(plan.slots)))
 
 
+def saved_activations(job: Job, plan: SchedulePlan) -> dict[int, ChunkBytes]:
+    """Return what one microbatch keeps on each virtual stage."""
+    model = LayerModel(job)
+    held = {virtual for stage in range(len(plan.slots)) for _, virtual in held_by(plan, stage)}
+    return {each: _chunk(model, each, sum(_parts(model, each).values())) for each in sorted(held)}
+
+
 def _stage(model: LayerModel, plan: SchedulePlan, stage: int) -> StageMemory:
     job, parts = model.job, model.parts
     state = states(job, rank_parameters(job, plan, stage, parts))

@@ -6,6 +6,7 @@ from traincast.analysis.comparison import compare
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.comparison import Differences, finish_times, parts, utilisation
+from traincast.report.terminal.explanation import analysis
 from traincast.simulation.result import (
     BREAKDOWN_KEYS,
     CollectiveResult,
@@ -22,8 +23,8 @@ _SHOWN_COLLECTIVES = 8
 
 
 @ui.printed
-def print_result(result: Result) -> ui.View:
-    """Print a simulated step: its time, where the time goes, and what to know about it."""
+def print_result(result: Result, *, analysed: bool = False) -> ui.View:
+    """Print a simulated step: its time, where the time goes, what to know about it; and its analysis where asked."""
     yield ui.text(f"Step {format_time(result.iteration_time_s)}", "bold")
     for line in (_job(result), _layout(result), _measured(result), _interval(result), _efficiency(result)):
         if line:
@@ -35,6 +36,8 @@ def print_result(result: Result) -> ui.View:
     yield from _collectives(result)
     yield from ui.section("Stragglers", _STRAGGLERS, result.stragglers)
     yield from ui.section("What if", _WHAT_IF, result.what_if)
+    if analysed:
+        yield from analysis(result)
     files = [each.path for each in result.inputs]
     yield from ui.diagnostics("Assumptions", result.assumptions, files=files)
     yield from ui.diagnostics("Warnings", result.warnings, "yellow", files)

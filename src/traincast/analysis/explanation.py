@@ -1,0 +1,123 @@
+"""Why a step took as long as it did: everything that is told of a program that ran, and the short form for a result.
+
+It asks nothing but a program and its timeline, so that a step that was simulated, replayed or measured is explained in
+the same way. Letters: N operations, H operations of the critical path, R simulated ranks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.analysis.communication import communication_table, overlap_of_ranks
+from traincast.analysis.critical_path import CriticalPath, critical_path, slacks
+from traincast.analysis.memory_curve import Saved, StageCurve, memory_curves
+from traincast.analysis.roofline import roofline
+from traincast.analysis.summary import (
+    Analysis,
+    CommunicationRow,
+    KeptWaiting,
+    PathShare,
+    RankOverlap,
+    RooflineRow,
+    WaitShare,
+)
+from traincast.analysis.waiting import Waiting, WaitingPairs, waiting
+from traincast.engine.graph import build_graph
+from traincast.workload.ops import FloatArray, OpTable
+from traincast.workload.program import Program, Timeline
+from traincast.workload.words import Group, Kind, Phase
+
+MOST_TOLD = 64
+"""Lines of each list of a short form; what is left out is the least of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Everything that is told of a step, by operation where it is of operations."""
+
+    path: CriticalPath
+    """A chain of operations as long as the step."""
+    slack_s_N: FloatArray
+    """How much longer each operation could have taken without making the step longer."""
+    waiting: Waiting
+    """Who waited for whom."""
+    communication: tuple[CommunicationRow, ...]
+    """Distinct communications, transfer and skew apart."""
+    overlap: tuple[RankOverlap, ...]
+    """Of each simulated rank the share of communication that ran beside computation."""
+    roofline: tuple[RooflineRow, ...]
+    """Computations of the rank that computes longest."""
+    memory: tuple[StageCurve, ...]
+    """Of each stage, what it held over the step."""
+
+
+def explain(
+    program: Program,
+    timeline: Timeline,
+    *,
+    saved_Q: Mapping[int, Saved] | None = None,
+    peak_bytes_P: Mapping[int, float] | None = None,
+    engine: str = "auto",
+) -> Explanation:
+    """Explain a step that ran; `saved_Q` and `peak_bytes_P` are what is known of its memory (`memory_curves`)."""
+    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
+    return Explanation(
+        path=critical_path(graph, timeline),
+        slack_s_N=slacks(graph, timeline, engine),
+        waiting=waiting(program, timeline),
+        communication=communication_table(program, timeline),
+        overlap=overlap_of_ranks(program, timeline),
+        roofline=roofline(program, timeline),
+        memory=memory_curves(program, timeline, saved_Q, peak_bytes_P),
+    )
+
+
+def short_form(told: Explanation, program: Program) -> Analysis:
+    """Return the short form of an explanation of a program."""
+    return Analysis(
+        critical_path=_path_shares(told.path, program),
+        waits=_waits(told.waiting.direct),
+        kept_waiting=_kept_waiting(told.waiting.root, program),
+        communication=told.communication[:MOST_TOLD],
+        overlap=told.overlap[:MOST_TOLD],
+        roofline=told.roofline[:MOST_TOLD],
+    )
+
+
+def _path_shares(path: CriticalPath, program: Program) -> tuple[PathShare, ...]:
+    rows, stages = program.row_N[path.op_H], program.stage_N[path.op_H]
+    names = [what(program.ops, row) for row in range(len(program.ops))]
+    sums: dict[tuple[int, str], float] = {}
+    for row, stage, time_s in zip(rows.tolist(), stages.tolist(), path.time_s_H.tolist(), strict=True):
+        if time_s > 0:
+            sums[stage, names[row]] = sums.get((stage, names[row]), 0.0) + time_s
+    found = [PathShare(stage=stage, what=name, time_s=time_s) for (stage, name), time_s in sums.items()]
+    return tuple(sorted(found, key=lambda each: (-each.time_s, each.stage, each.what)))
+
+
+def what(ops: OpTable, row: int) -> str:
+    """Return the kind of work that a template operation is, in a word."""
+    kind = Kind(int(ops.kind_T[row]))
+    if kind is Kind.COMPUTE:
+        return Phase(int(ops.phase_T[row])).name.lower()
+    if kind in (Kind.GAP, Kind.WAIT):
+        return "host"
+    if kind is Kind.COPY:
+        return "copy"
+    return Group(int(ops.group_T[row])).name.lower()
+
+
+def _waits(pairs: WaitingPairs) -> tuple[WaitShare, ...]:
+    columns: Sequence[np.ndarray] = (pairs.rank_K, pairs.other_K, pairs.time_s_K)
+    lines = zip(*(column[:MOST_TOLD].tolist() for column in columns), strict=True)
+    return tuple(WaitShare(rank=rank, other=other, time_s=time_s) for rank, other, time_s in lines if time_s > 0)
+
+
+def _kept_waiting(pairs: WaitingPairs, program: Program) -> tuple[KeptWaiting, ...]:
+    stage_of = dict(zip(program.rank_R.tolist(), program.stage_R.tolist(), strict=True))
+    sums: dict[int, float] = {}
+    for rank, time_s in zip(pairs.other_K.tolist(), pairs.time_s_K.tolist(), strict=True):
+        sums[rank] = sums.get(rank, 0.0) + time_s
+    order = sorted((rank for rank in sums if sums[rank] > 0), key=lambda rank: (-sums[rank], rank))
+    return tuple(KeptWaiting(rank=rank, stage=stage_of[rank], time_s=sums[rank]) for rank in order[:MOST_TOLD])

@@ -1,0 +1,146 @@
+"""The short form of what explains a step, as a result holds it: plain values, no arrays.
+
+`traincast.analysis.explanation` works it out, and the modules it calls say what each of them means.
+"""
+
+from dataclasses import dataclass
+
+from traincast.workload.words import Operation, bus_factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicationRow:
+    """All runs of one distinct communication: kind of group, operation, size, members."""
+
+    group: str
+    op: str
+    size_bytes: int
+    ranks: int
+    """Members of its group; 2 of a message."""
+    runs: int
+    """Times that it ran among the simulated ranks."""
+    transfer_s: float
+    """Sum of the transfers."""
+    slowest_s: float
+    """Longest transfer."""
+    skew_s: float
+    """Sum of the times between the first and the last member's readiness."""
+    largest_skew_s: float
+    wait_s: float
+    """Sum of what its members waited, over all of them."""
+
+    @property
+    def each_s(self) -> float:
+        """Mean transfer."""
+        return self.transfer_s / self.runs
+
+    @property
+    def algbw_bytes_per_s(self) -> float | None:
+        """Bytes over the mean transfer; None where that takes no time."""
+        return self.size_bytes / self.each_s if self.transfer_s > 0 else None
+
+    @property
+    def busbw_bytes_per_s(self) -> float | None:
+        """Algorithm bandwidth times the factor of the operation; None where a transfer takes no time."""
+        rate = self.algbw_bytes_per_s
+        return None if rate is None else rate * bus_factor(Operation[self.op.upper()], self.ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOverlap:
+    """How much of a rank's communication ran while it computed."""
+
+    rank: int
+    comm_s: float
+    """Time in which at least one transfer ran."""
+    overlapped_s: float
+    """Of it while the compute stream was busy."""
+
+    @property
+    def overlap(self) -> float | None:
+        """Share of the communication that is overlapped; None where there is none."""
+        return self.overlapped_s / self.comm_s if self.comm_s > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineRow:
+    """All runs of the computations of one name and phase, on the simulated rank that computes longest."""
+
+    name: str
+    phase: str
+    runs: int
+    time_s: float
+    """Sum over its runs."""
+    flops: float | None
+    """FLOP in all; None where it is not known what they do."""
+    bytes_moved: float | None
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """FLOP/s that are reached."""
+        return None if self.flops is None or self.time_s <= 0 else self.flops / self.time_s
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Bytes of memory traffic a second."""
+        return None if self.bytes_moved is None or self.time_s <= 0 else self.bytes_moved / self.time_s
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOP per byte; None where nothing is known or moved."""
+        return None if self.flops is None or not self.bytes_moved else self.flops / self.bytes_moved
+
+    def bound(self, peak_flops_per_s: float, memory_bytes_per_s: float) -> str | None:
+        """Return what binds it, ``compute`` or ``memory``; None where that is not known."""
+        if self.flops is None or self.bytes_moved is None:
+            return None
+        return "compute" if self.flops / peak_flops_per_s >= self.bytes_moved / memory_bytes_per_s else "memory"
+
+    def of_roof(self, peak_flops_per_s: float, memory_bytes_per_s: float) -> float | None:
+        """Return the least time that it could take over what it took; None where that is not known."""
+        if self.flops is None or self.bytes_moved is None or self.time_s <= 0:
+            return None
+        return max(self.flops / peak_flops_per_s, self.bytes_moved / memory_bytes_per_s) / self.time_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathShare:
+    """What the critical path spends on one stage in one kind of work."""
+
+    stage: int
+    what: str
+    """Phase of a computation, kind of group of a communication, ``host``, ``copy``."""
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitShare:
+    """What one rank waited because of another one."""
+
+    rank: int
+    other: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptWaiting:
+    """What all simulated ranks together waited because of one rank that was not itself waiting."""
+
+    rank: int
+    stage: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """The short form of an explanation, as a result holds it; of each other list the longest `MOST_TOLD` lines."""
+
+    critical_path: tuple[PathShare, ...]
+    """All of it, so that its times sum to the step."""
+    waits: tuple[WaitShare, ...]
+    """By the rank that arrived last."""
+    kept_waiting: tuple[KeptWaiting, ...]
+    """By the rank at the end of the chain."""
+    communication: tuple[CommunicationRow, ...]
+    overlap: tuple[RankOverlap, ...]
+    roofline: tuple[RooflineRow, ...]
