@@ -12,7 +12,6 @@ from traincast import api
 from traincast.report.explorer.page import write_page
 
 CHROMIUM = os.environ.get("TRAINCAST_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'traincast[browser]'")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, or its path in TRAINCAST_CHROMIUM")
 
 READY = "html[data-ready=yes]"
@@ -21,6 +20,7 @@ TIMELINE = "window.traincast.page.timeline"
 
 @pytest.fixture(scope="module")
 def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'traincast[browser]'")
     with playwright.sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
