@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from traincast.dialects import draft_like
-from traincast.dialects.megatron_model import layers_of_layout, moe_layers
+from traincast.dialects.megatron_model import moe_layers
 from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
 from traincast.job.draft import Draft
 from traincast.job.resolve import resolve_job
@@ -224,6 +224,9 @@ def test_layers_per_virtual_stage_become_virtual_stages():
         job(LLAMA3_8B, f"{split} 3")
     found, _ = job(DEEPSEEK, "--pipeline-model-parallel-layout 'Et*3|(t*4|)*14,t*2mL' --mtp-num-layers 1")
     assert found.layers_Q == (3, *(4,) * 14, 2)
+    assert found.layout.stages[-1] == "ttmL"
+    with pytest.raises(InfeasibleError, match="places 0 MTP layers, but megatron model has 1: 1 too few"):
+        job(DEEPSEEK, "--pipeline-model-parallel-layout 'Et*3|(t*4|)*14,t*2L' --mtp-num-layers 1")
 
 
 def test_what_has_no_effect_is_listed_once_and_what_is_not_modelled_by_name():
@@ -274,14 +277,6 @@ def test_layers_with_experts_in_megatrons_notation():
     for wrong in ("([0]*3+[1]*5)", "[1,1,0]*", "x", "([1]*3+[0]*3+[1]*2)"):
         with pytest.raises(ConfigError, match="--moe-layer-freq"):
             moe_layers(wrong, 61 if "58" in wrong else 9)
-
-
-def test_layouts_in_megatrons_notation():
-    assert layers_of_layout("Ett|(tt|)*2tL") == (2, 2, 2, 1)
-    assert layers_of_layout("Et*3|t*2,L") == (3, 2)
-    for wrong in ("Ex|L", "", "(" * 3, "t*99999999"):
-        with pytest.raises(ConfigError, match="--pipeline-model-parallel-layout"):
-            layers_of_layout(wrong)
 
 
 def test_only_known_frameworks_have_flags():

@@ -18,13 +18,15 @@ from traincast.dialects.megatron_checks import (
     recompute_fields,
     sends_once_to_a_node,
 )
-from traincast.dialects.megatron_model import described_model, layers_of_layout
+from traincast.dialects.megatron_model import described_model
 from traincast.errors import InfeasibleError
 from traincast.job.draft import Draft
 from traincast.job.job import SHARP_GROUPS
+from traincast.job.pipeline_layout import parse_layout
 from traincast.model.model import Model
 
 _SHOWN = "megatron flags"
+_LAYOUT = "pipeline-model-parallel-layout"
 _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
 
 
@@ -84,13 +86,13 @@ def _fields(pasted: Pasted, model: Model | None) -> dict[str, Any]:
 def _pipeline(pasted: Pasted, fields: dict[str, Any], model: Model | None) -> None:
     """Fill in virtual stages and where the layers go."""
     pp = fields["pp"]
-    asked = [flag for flag in ("pipeline-model-parallel-layout", _LAYERS_EACH) if flag in pasted]
-    if asked and model is None:
-        raise pasted.wrong(asked[0], "needs --num-layers")
-    if "pipeline-model-parallel-layout" in asked:
-        layers = layers_of_layout(pasted.text("pipeline-model-parallel-layout"))
-        fields |= {"stage_layers": layers, "vpp": max(1, len(layers) // pp)}
-    elif asked and model is not None:
+    if _LAYOUT in pasted:
+        # Its virtual stages are those that it lists.
+        layout = parse_layout(pasted.text(_LAYOUT))
+        fields |= {"pipeline_layout": str(layout), "vpp": max(1, len(layout.stages) // pp)}
+    elif _LAYERS_EACH in pasted:
+        if model is None:
+            raise pasted.wrong(_LAYERS_EACH, "needs --num-layers")
         each = pasted.count(_LAYERS_EACH, 1)
         total = model.layers + bool(fields["embedding_as_layer"]) + bool(fields["head_as_layer"])
         if total % (pp * each):

@@ -1,7 +1,6 @@
-"""The model that Megatron-LM's flags describe, and two notations of theirs: layers with experts, a pipeline's layout.
+"""The model that Megatron-LM's flags describe, and a notation of theirs: layers with experts.
 
-Source: Megatron-LM, megatron/training/arguments.py (validate_args, moe_freq_type) and
-megatron/core/transformer/pipeline_parallel_layer_layout.py.
+Source: Megatron-LM, megatron/training/arguments.py (validate_args, moe_freq_type).
 """
 
 import ast
@@ -18,7 +17,6 @@ from traincast.units import count_of, quoted
 _DEFAULT_VOCABULARY = 50257
 _NORMS = {"RMSNorm": "rms", "LayerNorm": "layer"}
 _FREQUENCY = re.compile(r"\(\[([01](?:,[01])*)\]\*(\d{1,9})\)|\[([01](?:,[01])*)\](?:\*(\d{1,9}))?")
-_REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,9})|([A-Za-z|])\*(\d{1,9})")
 _LONGEST = 1 << 16
 
 
@@ -204,25 +202,3 @@ def moe_layers(text: str, layers: int) -> tuple[int, int]:
     if dense < 0 or not regular or sum(pattern) != (layers - dense) // period:
         raise ConfigError(f"is {quoted(text)}, a pattern that is not one layer in so many after some plain ones", flag)
     return dense, period
-
-
-def layers_of_layout(text: str) -> tuple[int, ...]:
-    """Read ``Et*3|(tt|)*29,m|L`` as layers per virtual stage, in model order.
-
-    E is the embedding, t a layer, m a multi-token layer, L the loss.
-
-    Raises
-    ------
-    ConfigError
-        If it has other letters or does not end.
-    """
-    flag = "--pipeline-model-parallel-layout"
-    plain = re.sub(r"[\s,'\"]", "", text)
-    while found := _REPEATED.search(plain):
-        piece, times = found[1] if found[1] is not None else found[3], int(found[2] or found[4])
-        if len(plain) + len(piece) * times > _LONGEST:
-            raise ConfigError(f"is {quoted(text)}, which is far too long", flag)
-        plain = plain[: found.start()] + piece * times + plain[found.end() :]
-    if not plain or set(plain) - set("EtmL|"):
-        raise ConfigError(f"is {quoted(text)}; write it like Et*3|(tt|)*29m|L, with E, t, m, L and |", flag)
-    return tuple(stage.count("t") for stage in plain.split("|"))

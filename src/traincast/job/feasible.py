@@ -13,6 +13,7 @@ from traincast.job.frameworks import CP_KINDS, RECOMPUTE_METHODS
 from traincast.job.job import SCHEDULES, SHARP_GROUPS, JobRequest
 from traincast.job.optimizer_types import TYPE_CHOICES, check_types
 from traincast.job.parallel import Parallel
+from traincast.job.pipeline_layout import check_layout, parse_layout
 from traincast.job.software import DISPATCHERS, FP8_RECIPES, GRAPH_IMPLS, GRAPH_SCOPES
 from traincast.model.counts import TASKS
 from traincast.model.model import Model
@@ -114,8 +115,12 @@ def check_imbalance(busiest: float, ep: int) -> None:
         )
 
 
-def check_pipeline(request: JobRequest, pp: int) -> None:
-    """Refuse virtual stages without a pipeline, and schedules that contradict them."""
+def check_pipeline(request: JobRequest, pp: int) -> tuple[int, ...] | None:
+    """Refuse virtual stages without a pipeline, schedules that contradict them, and layouts that do not fit.
+
+    Return the layers of every virtual stage where the request says them, else None.
+    """
+    _check_one_layout(request)
     if request.vpp is not None and request.vpp > 1:
         if pp == 1:
             raise InfeasibleError(f"vpp {request.vpp} needs pp above 1: virtual stages interleave a pipeline")
@@ -123,15 +128,41 @@ def check_pipeline(request: JobRequest, pp: int) -> None:
             raise ConfigError(
                 f"is {request.schedule}, which has no virtual stages, but vpp is {request.vpp}", "schedule"
             )
+    if request.pipeline_layout is not None:
+        model, layout = request.model, parse_layout(request.pipeline_layout)
+        check_layout(layout, name=model.name, layers=model.layers, mtp_layers=model.mtp_layers, pp=pp, vpp=request.vpp)
+        if pp == 1 and len(layout.stages) > 1:
+            raise InfeasibleError(
+                f"pipeline_layout {layout} has {len(layout.stages)} virtual stages, which need pp above 1"
+            )
+        return layout.layers_Q
     given = request.stage_layers
     if given is None:
-        return
+        return None
     if len(given) % pp or (request.vpp is not None and len(given) != pp * request.vpp):
         raise ConfigError(f"names {len(given)} virtual stages; pp is {pp}, vpp {request.vpp or 'open'}", "stage_layers")
     if min(given) < 0 or sum(given) != request.model.layers:
         raise ConfigError(
             f"sums to {sum(given)} layers; {request.model.name} has {request.model.layers}", "stage_layers"
         )
+    return given
+
+
+_LAYOUTS = (
+    ("pipeline_layout",),
+    ("stage_layers",),
+    ("first_stage_layers", "last_stage_layers"),
+    ("embedding_as_layer", "head_as_layer"),
+)
+"""Fields that say where layers go, each in another way."""
+
+
+def _check_one_layout(request: JobRequest) -> None:
+    """Refuse two ways of saying where the layers go, as Megatron-LM does."""
+    said = [[name for name in names if getattr(request, name)] for names in _LAYOUTS]
+    said = [names for names in said if names]
+    if len(said) > 1:
+        raise ConfigError(f"cannot be combined with {said[1][0]}; give one of them", said[0][0])
 
 
 def check_sharding(request: JobRequest, zero: int, replicas: int) -> None:

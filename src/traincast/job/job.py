@@ -14,6 +14,7 @@ from traincast.errors import ConfigError
 from traincast.job.frameworks import Framework, MemoryPolicy
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
 from traincast.job.parallel import Parallel
+from traincast.job.pipeline_layout import PipelineLayout, layout_of
 from traincast.model.blocks.share import Execution, Share
 from traincast.model.model import Model
 from traincast.model.recompute import DEFAULT_MODULES
@@ -76,6 +77,10 @@ class JobRequest:
     last_stage_layers: int | None = None
     stage_layers: tuple[int, ...] | None = None
     """Layers of every virtual stage in model order, where the split is written out."""
+    pipeline_layout: str | None = None
+    """What every virtual stage holds, as `traincast.job.pipeline_layout` reads it: ``Et*4|(t*4|)*14tmL``."""
+    mtp_layers: int | None = None
+    """Layers that predict further tokens; it replaces the model's."""
     embedding_as_layer: bool | None = None
     """Whether the embedding counts as a layer when layers are split; the head likewise below."""
     head_as_layer: bool | None = None
@@ -217,7 +222,27 @@ class Job:
     fp8_recipe: str = "none"
     fp8_attention: bool = False
     bf16_first_last: bool = False
+    mtp_stage: int | None = None
+    """Virtual stage of the MTP layers, in model order; None: the last."""
     assumptions: tuple[Note, ...] = ()
+
+    @property
+    def mtp_stage_index(self) -> int:
+        """Virtual stage that the MTP layers are on, in model order."""
+        return len(self.layers_Q) - 1 if self.mtp_stage is None else self.mtp_stage
+
+    def hidden_states_after(self, virtual_stage: int) -> int:
+        """Return how many hidden states of a token a virtual stage hands on: those of MTP layers go to their heads.
+
+        Source: Megatron-LM, megatron/core/transformer/multi_token_prediction.py (MultiTokenPredictionBlock.forward).
+        """
+        carried = self.mtp_stage_index <= virtual_stage < len(self.layers_Q) - 1
+        return 1 + self.model.mtp_layers * carried
+
+    @property
+    def layout(self) -> PipelineLayout:
+        """What each virtual stage holds."""
+        return layout_of(self.layers_Q, self.model.mtp_layers, self.mtp_stage)
 
     @property
     def reduces_once(self) -> bool:

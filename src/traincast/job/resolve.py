@@ -38,8 +38,9 @@ from traincast.job.job import SCHEDULES, Job, JobRequest
 from traincast.job.layers import Split, even_split, split_layers
 from traincast.job.optimizer_types import MAIN_GRADIENT_TYPES
 from traincast.job.parallel import Parallel
+from traincast.job.pipeline_layout import parse_layout
 from traincast.job.software import DEDUPLICATING, decide_software
-from traincast.units import counted
+from traincast.units import check_given, counted
 
 _AS_SAID = ("model", "seq_length", "global_batch", "task", "expert_imbalance", "sharp", "gpus_used_per_node")
 """Fields of a request that a job has as they are."""
@@ -60,7 +61,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     UnknownNameError
         If the framework is not known.
     """
-    request = check_choices(request)
+    request = check_choices(_with_mtp_layers(request))
     decided, gpu = _start(request), None if cluster is None else cluster.gpu
     parallel, laid = _layout(request, decided)
     zero, shard = decide_sharding(request, decided, parallel)
@@ -102,9 +103,17 @@ def _layout(request: JobRequest, decided: Decisions) -> tuple[Parallel, dict[str
     ep, etp = _expert_degrees(request, decided, tp, dp * cp)
     check_model(request.model, tp=tp, ep=ep, etp=etp)
     micro_batch, microbatches = _batches(request, decided, dp)
-    vpp, schedule, layers_Q = _pipeline(request, decided, pp, microbatches)
+    vpp, pipeline = _pipeline(request, decided, pp, microbatches)
     parallel = Parallel(tp=tp, cp=cp, dp=dp, pp=pp, vpp=vpp, ep=ep, etp=etp, microbatches=microbatches)
-    return parallel, {"schedule": schedule, "layers_Q": layers_Q, "micro_batch": micro_batch}
+    return parallel, {**pipeline, "micro_batch": micro_batch}
+
+
+def _with_mtp_layers(request: JobRequest) -> JobRequest:
+    """Return the request with as many MTP layers in its model as it asks for."""
+    if request.mtp_layers is None:
+        return request
+    check_given(request, ("mtp_layers",))
+    return replace(request, model=replace(request.model, mtp_layers=request.mtp_layers))
 
 
 def _start(request: JobRequest) -> Decisions:
@@ -198,23 +207,24 @@ def _batches(request: JobRequest, decided: Decisions, dp: int) -> tuple[int, int
     return micro_batch, microbatches
 
 
-def _pipeline(request: JobRequest, decided: Decisions, pp: int, microbatches: int) -> tuple[int, str, tuple[int, ...]]:
-    """Decide virtual stages, schedule and the layers of each virtual stage."""
-    check_pipeline(request, pp)
-    vpp = request.vpp
-    if request.stage_layers is not None:
-        vpp = len(request.stage_layers) // pp
-    elif vpp is None:
-        vpp = _default_vpp(request, decided, pp, microbatches)
+def _pipeline(request: JobRequest, decided: Decisions, pp: int, microbatches: int) -> tuple[int, dict[str, Any]]:
+    """Decide the virtual stages of each stage; and as fields of the job schedule, layers and place of MTP layers."""
+    given, mtp_stage = check_pipeline(request, pp), None
+    if given is not None:
+        vpp = len(given) // pp
+        mtp_stage = None if request.pipeline_layout is None else parse_layout(request.pipeline_layout).mtp_stage
+    else:
+        vpp = request.vpp or _default_vpp(request, decided, pp, microbatches)
     schedule = request.schedule or ("interleaved" if vpp > 1 else "1f1b")
     if pp == 1 and SCHEDULES.get(schedule) is not None:
         schedule = "gpipe" if schedule == "gpipe" else "1f1b"
-    if request.stage_layers is not None:
-        return vpp, schedule, request.stage_layers
-    layers_Q, rule = split_layers(_split(request, decided.framework, pp, vpp))
-    if len(set(layers_Q)) > 1 and request.first_stage_layers is None and request.last_stage_layers is None:
-        decided.note("uneven-layers", rule)
-    return vpp, schedule, layers_Q
+    if given is None:
+        given, rule = split_layers(_split(request, decided.framework, pp, vpp))
+        if len(set(given)) > 1 and request.first_stage_layers is None and request.last_stage_layers is None:
+            decided.note("uneven-layers", rule)
+    # What is on the last virtual stage is where it always is: equal jobs are equal.
+    mtp_stage = None if mtp_stage == len(given) - 1 else mtp_stage
+    return vpp, {"schedule": schedule, "layers_Q": given, "mtp_stage": mtp_stage}
 
 
 def _split(request: JobRequest, framework: Framework, pp: int, vpp: int) -> Split:

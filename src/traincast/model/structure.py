@@ -17,8 +17,14 @@ Blocks = tuple[Block, ...]
 FIRST_BLOCKS: Blocks = (Embedding(),)
 """What stands before the first layer."""
 
-MTP_ENDS: Blocks = (MtpProjection(), LmHead(shared_table=True))
-"""What stands before and after the layer itself where it predicts a further token."""
+MTP_PROJECTION: Blocks = (MtpProjection(),)
+"""What stands before the layer itself where it predicts a further token."""
+
+MTP_HEAD: Blocks = (LmHead(shared_table=True),)
+"""What stands after it, beside the LM head of the model: its norm, GEMM and loss."""
+
+EMBEDDING_COPY: Blocks = (EmbeddingCopy(),)
+"""What MTP layers read where no other table of the embedding is on their rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +87,20 @@ def check_blocks(model: Model) -> None:
 def last_blocks(model: Model, *, with_embedding: bool) -> Blocks:
     """Return what stands after the last layer.
 
-    Where the embedding is on the same rank, a tied head is the same table, else a copy of it, and MTP layers read it.
+    Where the embedding is on the same rank, a tied head is the same table, else a copy of it.
     """
     head = LmHead(shared_table=model.tied_embeddings and with_embedding)
-    other = (OtherParameters(),) if model.other_params else ()
-    copied = model.mtp_layers and not (with_embedding or model.tied_embeddings)
-    return (head, *other, *((EmbeddingCopy(),) if copied else ()))
+    return (head, OtherParameters()) if model.other_params else (head,)
 
 
 def mtp_layer(model: Model) -> Blocks:
     """Return the blocks of one layer that predicts a further token, with what joins it to the model, and its head."""
-    projection, head = MTP_ENDS
-    return (projection, *mtp_blocks(model), head)
+    return (*mtp_body(model), *MTP_HEAD)
+
+
+def mtp_body(model: Model) -> Blocks:
+    """Return the blocks of one layer that predicts a further token, without its head."""
+    return (*MTP_PROJECTION, *mtp_blocks(model))
 
 
 def mtp_blocks(model: Model) -> Blocks:

@@ -54,6 +54,10 @@ class SchedulePlan:
     """Whether pipeline send/recv is overlapped with compute (interleaved) or blocks it (1F1B)."""
     warnings: tuple[Note, ...] = ()
 
+    def share_rank(self, first: int, second: int) -> bool:
+        """Say whether two virtual stages, of whatever copies, are on one rank; so they are on every rank of either."""
+        return not {each[first] for each in self.placement}.isdisjoint(each[second] for each in self.placement)
+
 
 def turns(slots: Sequence[Slot]) -> Iterator[tuple[Slot, ...]]:
     """Yield the slots of a stage in order, those together that run as one."""

@@ -14,10 +14,12 @@ from traincast.diagnostics import Note, advanced
 from traincast.errors import InfeasibleError
 from traincast.estimate.factors import FactorTable, factors_on
 from traincast.estimate.memory import StageMemory, chance_of_oom, fits, stage_memory, usable_bytes
+from traincast.estimate.memory.states import held_by
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.dtypes import PEAK_OF_DTYPE
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
+from traincast.job.pipeline_layout import PipelineLayout
 from traincast.model.counts import hardware_flops_per_token, model_flops_per_step
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
@@ -61,7 +63,7 @@ def forecast(job: Job, setting: Setting, *, allow_oom: bool = False, factors: Fa
         mfu_peak=Peak(dtype=rates.peak_dtype, flops_per_s=rates.peak_flops_per_s),
         mfu_16_bit=rates.mfu_16_bit,
         hfu_16_bit=rates.hfu_16_bit,
-        job=_facts(job),
+        job=_facts(job, plan),
     )
 
 
@@ -102,14 +104,30 @@ def _memory(stage: StageMemory, usable: float) -> dict[str, int | float]:
     return {**found, "usable": usable, "chance_of_oom": chance_of_oom(stage.peak, usable)}
 
 
-def _facts(job: Job) -> JobFacts:
+def _facts(job: Job, plan: SchedulePlan) -> JobFacts:
     """Return what the job is, for readers of the result."""
     same: dict[str, Any] = {
         each.name: getattr(job, each.name)
         for each in fields(JobFacts)
-        if each.name not in ("model", "framework", "stage_layers")
+        if each.name not in ("model", "framework", "stage_layers", "pipeline_layout", "stages")
     }
-    return JobFacts(model=job.model.name, framework=job.framework.name, stage_layers=job.layers_Q, **same)
+    return JobFacts(
+        model=job.model.name,
+        framework=job.framework.name,
+        stage_layers=job.layers_Q,
+        pipeline_layout=str(job.layout),
+        stages=_stages(job, plan),
+        **same,
+    )
+
+
+def _stages(job: Job, plan: SchedulePlan) -> tuple[str, ...]:
+    """Return what each pipeline stage holds, of every copy of the model, in the letters of a layout."""
+    letters = job.layout.stages
+    return tuple(
+        str(PipelineLayout(tuple(letters[virtual_stage] for _, virtual_stage in held_by(plan, stage))))
+        for stage in range(len(plan.slots))
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,10 @@ class JobFacts:
     expert_imbalance: float
     stage_layers: tuple[int, ...]
     """Layers of each virtual stage, in model order."""
+    pipeline_layout: str = ""
+    """The same with embedding, MTP layers and loss (`traincast.job.pipeline_layout`)."""
+    stages: tuple[str, ...] = ()
+    """What each pipeline stage holds in the same letters, its virtual stages apart by ``|``."""
     recompute_group: int = 1
     recomputed_modules: tuple[str, ...] = ()
     """Parts of each layer that are recomputed, with recompute ``selective``."""

@@ -148,7 +148,9 @@ def lay_out(workload: Workload, setting: Setting) -> Layout:
     if workload.program is None:
         plan = plan_of(workload)
         kinds = {Group(int(kind)) for kind in np.unique(workload.ops.group_T)} - {Group.NONE}
-        tables = rank_groups(workload.parallel, kinds | ({Group.PP} if workload.parallel.pp > 1 else set()))
+        tables = rank_groups(
+            workload.parallel, kinds | ({Group.PP} if workload.parallel.pp > 1 else set()), workload.table_stages
+        )
         program, schedule, warnings = _program(workload, plan, tables, location_LW, setting), plan.name, plan.warnings
     else:
         program, tables = _as_recorded(workload, workload.program, setting)

@@ -283,6 +283,7 @@ class WorkloadBuilder:
         measured: MeasuredRun | None = None,
         expert_load_W: FloatArray | None = None,
         compute_is_in_situ: bool = False,
+        table_stages: tuple[int, ...] = (),
     ) -> Workload:
         """Return the workload.
 
@@ -294,7 +295,7 @@ class WorkloadBuilder:
             Whether the backward pass does not run.
         template_W : int array [W], optional
             Template of each rank; by default the first one for all.
-        measured, expert_load_W, compute_is_in_situ
+        measured, expert_load_W, compute_is_in_situ, table_stages
             As in `Workload`.
 
         Raises
@@ -321,6 +322,7 @@ class WorkloadBuilder:
             measured=measured,
             expert_load_W=expert_load_W,
             compute_is_in_situ=compute_is_in_situ,
+            table_stages=table_stages,
         )
 
     def _check(self, template_W: IntArray | None) -> None:

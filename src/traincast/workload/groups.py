@@ -41,12 +41,15 @@ class GroupTable:
         return cls(kind=kind, members_GK=members, group_of_rank_W=group_W, ordered=ordered)
 
 
-def rank_groups(parallel: Parallel, kinds: Iterable[Group]) -> dict[Group, GroupTable]:
+def rank_groups(
+    parallel: Parallel, kinds: Iterable[Group], table_stages: tuple[int, ...] = ()
+) -> dict[Group, GroupTable]:
     """Build the groups of the given kinds for a layout.
 
     Data parallel groups span context parallel ranks too: gradients are reduced over both. Source: Megatron-LM,
     megatron/core/parallel_state.py: order ``tp-cp-ep-dp-pp`` for dense and ``etp-ep-edp-pp`` for expert groups; the
-    embedding group is the first and last stage. Copies of the same layers are on stages as far from either end.
+    embedding group is the first and last stage, or the `table_stages`. Copies of the same layers are on stages
+    as far from either end.
     """
     world = parallel.world_size
     tp, cp, dp, pp = parallel.tp, parallel.cp, parallel.dp, parallel.pp
@@ -64,7 +67,7 @@ def rank_groups(parallel: Parallel, kinds: Iterable[Group]) -> dict[Group, Group
         Group.ETP: expert.reshape(-1, parallel.expert_tp),
         Group.EP: expert.transpose(0, 1, 3, 2).reshape(-1, parallel.ep),
         Group.EDP: expert.transpose(0, 2, 3, 1).reshape(-1, parallel.edp),
-        Group.EMB: stages[[0, -1]].T if pp > 1 else stages.T,
+        Group.EMB: stages[list(table_stages or (0, -1))].T if pp > 1 else stages.T,
         Group.COPY: mirrored if pp % 2 == 0 else dense.reshape(-1, 1),
         Group.MP: dense.transpose(1, 2, 0, 3).reshape(-1, pp * tp),
         Group.WORLD: dense.reshape(1, -1),

@@ -78,6 +78,8 @@ class Workload:
     overlap with communication costs (`traincast.estimate.contention`); False for kernels timed alone."""
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     """What its files were read with."""
+    table_stages: tuple[int, ...] = ()
+    """Stages with a copy of the embedding's table, whose gradients are summed; none: the first and the last."""
     in_network: frozenset[Group] = frozenset()
     """Kinds of groups whose collectives the switches between nodes reduce (SHARP)."""
     transfer_factor: Mapping[Group, float] = field(default_factory=dict)

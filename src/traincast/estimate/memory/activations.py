@@ -14,7 +14,15 @@ import numpy as np
 from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job, rank_share
 from traincast.model.blocks.share import Share
-from traincast.model.structure import MTP_ENDS, Blocks, RankParts, last_blocks, layer_blocks, mtp_blocks
+from traincast.model.structure import (
+    MTP_HEAD,
+    MTP_PROJECTION,
+    Blocks,
+    RankParts,
+    last_blocks,
+    layer_blocks,
+    mtp_blocks,
+)
 from traincast.schedules.plan import SchedulePlan, SlotKind
 
 
@@ -61,14 +69,18 @@ class LayerModel:
         return self.of_blocks(layer_blocks(self.job.model, index))
 
     def mtp_layer(self) -> LayerBytes:
-        """Return the activations of one MTP layer, without its ends."""
+        """Return the activations of one MTP layer, without its projection and its head."""
         return self.of_blocks(mtp_blocks(self.job.model))
 
+    def mtp_projection(self) -> dict[str, float]:
+        """Return what joining one MTP layer to the model keeps."""
+        return self._saved(MTP_PROJECTION)
+
     def head(self) -> dict[str, float]:
-        """Return what the LM head keeps, and that of each layer for further tokens."""
+        """Return what the LM head keeps, and that of each MTP layer."""
         model = self.job.model
         found = self._saved(last_blocks(model, with_embedding=False))
-        for name, size in self._saved(MTP_ENDS).items() if model.mtp_layers else ():
+        for name, size in self._saved(MTP_HEAD).items() if model.mtp_layers else ():
             found[name] = found.get(name, 0.0) + model.mtp_layers * size
         return {name: size for name, size in found.items() if size}
 

@@ -133,13 +133,14 @@ def _parts(model: LayerModel, virtual_stage: int) -> dict[str, float]:
     # Of each group of layers that are recomputed together, the first input is kept.
     found = [{"layer inputs": model.layer(layers[first]).input_bytes} for first in range(0, again, job.recompute_group)]
     found += [model.layer(index).saved for index in layers[again:]]
-    if virtual_stage == len(job.layers_Q) - 1:
-        # An MTP layer has ends of its own.
+    if job.model.mtp_layers and virtual_stage == job.mtp_stage_index:
         extra = model.mtp_layer()
         one = extra.input_bytes if job.recompute == "full" else sum(extra.saved.values())
-        found += [model.head(), {"MTP layers": job.model.mtp_layers * one}]
+        found += [model.mtp_projection()] * job.model.mtp_layers + [{"MTP layers": job.model.mtp_layers * one}]
+    if virtual_stage == len(job.layers_Q) - 1:
+        found.append(model.head())
     elif model.policy.stage_output_copy:
-        found.append({"stage outputs": model.share.norm_bytes})
+        found.append({"stage outputs": model.share.norm_bytes * job.hidden_states_after(virtual_stage)})
     return _sum_of(found)
 
 
@@ -147,10 +148,13 @@ def _chunk(model: LayerModel, virtual_stage: int, saved: float) -> ChunkBytes:
     job, policy = model.job, model.policy
     layers = [model.layer(index) for index in layers_of(job)[virtual_stage]]
     again = _recomputed(job, len(layers))
-    forward = max((layer.forward for layer in layers), default=0.0)
-    backward = max(_groups_again(layers[:again], job.recompute_group), default=0.0)
+    extra = [model.mtp_layer()] if job.model.mtp_layers and virtual_stage == job.mtp_stage_index else []
+    # Recomputed whole, an MTP layer is a group of its own.
+    alone, others = (extra, layers[again:]) if job.recompute == "full" else ([], layers[again:] + extra)
+    forward = max((layer.forward for layer in layers + extra), default=0.0)
+    groups = (*_groups_again(layers[:again], job.recompute_group), *_groups_again(alone, 1))
     # The backward pass of other layers adds gradients, and what their modules recompute.
-    backward = max((backward, *(layer.backward + layer.recomputed for layer in layers[again:])))
+    backward = max((0.0, *groups, *(layer.backward + layer.recomputed for layer in others)))
     if virtual_stage == len(job.layers_Q) - 1:
         logits = float(model.share.tokens * model.share.table_rows)
         forward = max(forward, policy.logit_bytes * logits - policy.saved_logit_bytes * logits)

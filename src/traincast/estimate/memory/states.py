@@ -9,8 +9,9 @@ from typing import NamedTuple
 from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.job.job import Job
 from traincast.model.blocks.part import Elements
-from traincast.model.structure import FIRST_BLOCKS, Blocks, RankParts, last_blocks, layer_kinds, mtp_layer
+from traincast.model.structure import Blocks, RankParts
 from traincast.schedules.plan import SchedulePlan
+from traincast.workload.build.held import held_by_stages
 
 _MASTER_BYTES = 4
 """Sharded parameters are kept in fp32, which is their own master copy (PyTorch FSDP2, MixedPrecisionPolicy)."""
@@ -106,16 +107,11 @@ def one_of_each_matrix(job: Job, plan: SchedulePlan, stage: int, parts: RankPart
 
 def _blocks_of(job: Job, plan: SchedulePlan, stage: int) -> Iterator[tuple[Blocks, int, bool]]:
     """Yield the blocks that a stage holds, how often, and whether they are ends of the model, not layers."""
-    model, layers, held = job.model, layers_of(job), tuple(held_by(plan, stage))
-    for copy, virtual_stage in held:
-        for blocks, count in layer_kinds(model, layers[virtual_stage]).items():
-            yield blocks, count, False
-        if virtual_stage == 0:
-            yield FIRST_BLOCKS, 1, True
-        if virtual_stage == len(layers) - 1:
-            yield last_blocks(model, with_embedding=(copy, 0) in held), 1, True
-            if model.mtp_layers:
-                yield mtp_layer(model), model.mtp_layers, False
+    stages = held_by_stages(job, plan)
+    for _, virtual_stage in held_by(plan, stage):
+        held = stages[virtual_stage]
+        yield from ((blocks, count, False) for blocks, count in held.kinds(job.model))
+        yield from ((blocks, count, True) for blocks, count in held.ends(job.model).items())
 
 
 def states(job: Job, held: RankParameters) -> States:

@@ -75,7 +75,10 @@ class _StageWriter:
     def sizes(self) -> dict[Group, int]:
         """Members of a group of each kind."""
         kinds = {Group(int(group)) for group in self.workload.ops.group_T} - {Group.NONE}
-        return {kind: table.members_GK.shape[1] for kind, table in rank_groups(self.workload.parallel, kinds).items()}
+        return {
+            kind: table.members_GK.shape[1]
+            for kind, table in rank_groups(self.workload.parallel, kinds, self.workload.table_stages).items()
+        }
 
     def texts(self, stage: int) -> Iterator[str]:
         """Return the rows of a step of a stage, pass by pass."""

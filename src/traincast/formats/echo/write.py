@@ -160,7 +160,9 @@ def _check(run: Run, program: Program) -> None:
         raise FormatError(
             f"{what} is no message between neighbours of a pipeline, and a trace cannot say whose else", run.name
         )
-    tables = rank_groups(run.workload.parallel, {group.kind for group in program.groups} - {Group.PP})
+    tables = rank_groups(
+        run.workload.parallel, {group.kind for group in program.groups} - {Group.PP}, run.workload.table_stages
+    )
     known = {(kind, *sorted(row)) for kind, table in tables.items() for row in table.members_GK.tolist()}
     for group in program.groups:
         members = sorted(group.members.tolist())

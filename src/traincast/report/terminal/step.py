@@ -10,6 +10,7 @@ from traincast.report.terminal.explanation import analysis
 from traincast.simulation.result import (
     BREAKDOWN_KEYS,
     CollectiveResult,
+    JobFacts,
     RankResult,
     Result,
     replayed_side,
@@ -130,10 +131,18 @@ def _stages(result: Result) -> ui.View:
         ui.Column("other", lambda rank: unit.text(_rest(rank)[2])),
         ui.Column("finish", lambda rank: unit.text(rank.end_s)),
     ]
+    holds = result.job.stages if result.job is not None and _is_uneven(result.job) else ()
+    if holds:
+        columns.insert(2, ui.Column("holds", lambda rank: holds[rank.stage], words=True))
     if any(_peak(result, rank.stage) for rank in last):
         columns.append(ui.Column("peak memory", lambda rank: _peak(result, rank.stage)))
     yield from ui.section(f"Stages, {unit.name} (of each the rank that finishes last)", columns, last, hidden)
     yield from ui.legend("stage", [rank.stage for rank in last], hidden)
+
+
+def _is_uneven(job: JobFacts) -> bool:
+    """Say whether stages differ by more than embedding and loss: by their layers, or by MTP layers."""
+    return len(job.stages) > 1 and (len(set(job.stage_layers)) > 1 or "m" in job.pipeline_layout)
 
 
 def _last_of_stages(ranks: Sequence[RankResult]) -> list[RankResult]:

@@ -16,6 +16,7 @@ from traincast.model.blocks.share import Share
 from traincast.model.numbers import ceil_div
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.build.emit import Emitter
+from traincast.workload.build.held import table_stages
 from traincast.workload.build.stage import Gather, StageWork, backward_rows, forward_rows, stages_of
 from traincast.workload.build.state import Residency, StateExchange, residency
 from traincast.workload.build.work import Exchange
@@ -38,7 +39,9 @@ def build_workload(job: Job, plan: SchedulePlan, ranks_per_node: int = 8) -> Wor
     emit = Emitter(job, share, builder)
     _StepWriter(job, plan, emit, stages_of(job, ranks_per_node)).write()
     builder.notes.assumptions += [*job.assumptions, *_overlap_notes(emit), *_routing_notes(job, share)]
-    return builder.workload(share.activation_bytes // (job.parallel.tp if share.splits_sequence else 1))
+    state_bytes = share.activation_bytes // (job.parallel.tp if share.splits_sequence else 1)
+    sent = [state_bytes * job.hidden_states_after(index) for index in range(len(job.layers_Q))]
+    return builder.workload(sent, table_stages=table_stages(job, plan))
 
 
 def _overlap_notes(emit: Emitter) -> tuple[Note, ...]:
@@ -229,15 +232,13 @@ class _StepWriter:
         return self.states[index].over_copies()
 
     def _tied(self, stage: int) -> Rows:
-        """Return the sum of an embedding's gradients over the first and last stage, where each has its table alone.
+        """Return the sum of an embedding's gradients over the stages that have its table.
 
-        That is where the LM head is the embedding, or there are MTP layers. Source: Megatron-LM,
+        These are several where the LM head is the embedding, or there are MTP layers. Source: Megatron-LM,
         megatron/core/distributed/finalize_model_grads.py (_allreduce_word_embedding_grads).
         """
-        model = self.job.model
-        tied = (model.tied_embeddings or model.mtp_layers) and self.job.task != "lora"
-        first, last = self.plan.placement[0][0], self.plan.placement[0][-1]
-        if not tied or first == last or stage not in (first, last) or len(self.plan.placement) > 1:
+        model, tables = self.job.model, table_stages(self.job, self.plan)
+        if stage not in tables or self.job.task == "lora":
             return []
         elements = ceil_div(self.job.padded_vocab, self.job.parallel.tp) * model.hidden
         size = elements * self.job.framework.grad_reduce_bytes

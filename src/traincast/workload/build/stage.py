@@ -13,7 +13,8 @@ from traincast.job.software import FULL_ITERATION
 from traincast.model.blocks.part import Elements
 from traincast.model.structure import (
     FIRST_BLOCKS,
-    MTP_ENDS,
+    MTP_HEAD,
+    MTP_PROJECTION,
     Blocks,
     RankParts,
     last_blocks,
@@ -23,6 +24,7 @@ from traincast.model.structure import (
 )
 from traincast.schedules.check import plan_of
 from traincast.workload.build.emit import Emitter, Host
+from traincast.workload.build.held import Held, held_by_stages
 from traincast.workload.build.work import Exchange, Pass, Work, work_of
 from traincast.workload.builder import Rows
 from traincast.workload.words import STREAM_OF_GROUP, Phase
@@ -66,18 +68,14 @@ class StageWork:
 
     job: Job
     index: int
+    held: Held
     kinds: Mapping[Blocks, int]
     of_rank: StageParts
 
     @property
     def first(self) -> bool:
         """Whether it has the embedding."""
-        return self.index == 0
-
-    @property
-    def last(self) -> bool:
-        """Whether it has the LM head."""
-        return self.index == len(self.job.layers_Q) - 1
+        return self.held.first
 
     @cached_property
     def layers(self) -> int:
@@ -87,13 +85,17 @@ class StageWork:
     @cached_property
     def ends(self) -> dict[Blocks, int]:
         """What stands after the last layer, and how often; on the last virtual stage alone."""
-        head = last_blocks(self.job.model, with_embedding=self.job.parallel.pp == 1)
-        return {head: 1, MTP_ENDS: self.job.model.mtp_layers} if self.last else {}
+        if not self.held.last:
+            return {}
+        # The head of an MTP layer is as that of the model where both are the embedding's table.
+        found = Counter({last_blocks(self.job.model, with_embedding=self.held.shares_table): 1})
+        found[MTP_HEAD] += self.job.model.mtp_layers
+        return found
 
     def weights(self) -> Elements:
         """Return the weights that a rank holds of it."""
-        total = Elements()
-        for blocks, count in {**self.kinds, **({FIRST_BLOCKS: 1} if self.first else {}), **self.ends}.items():
+        model, total = self.job.model, Elements()
+        for blocks, count in (*self.held.kinds(model), *self.held.ends(model).items()):
             total += self.of_rank.parts.elements(blocks) * count
         return total
 
@@ -146,15 +148,13 @@ class StageWork:
 
 def stages_of(job: Job, ranks_per_node: int) -> tuple[StageWork, ...]:
     """Return every virtual stage of a job, in model order, [Q]."""
-    of_rank, model = StageParts(job, ranks_per_node), job.model
-    stages, begin = [], 0
-    for index, layers in enumerate(job.layers_Q):
-        kinds = Counter(layer_kinds(model, range(begin, begin + layers)))
-        if index == len(job.layers_Q) - 1 and model.mtp_layers:
-            # MTP layers follow the last one.
-            kinds[mtp_blocks(model)] += model.mtp_layers
-        stages.append(StageWork(job, index, kinds, of_rank))
-        begin += layers
+    of_rank, model, stages = StageParts(job, ranks_per_node), job.model, []
+    for index, held in enumerate(held_by_stages(job, plan_of(job))):
+        kinds = Counter(layer_kinds(model, held.layers))
+        if held.mtp_layers:
+            # MTP layers follow the others.
+            kinds[mtp_blocks(model)] += held.mtp_layers
+        stages.append(StageWork(job, index, held, kinds, of_rank))
     return tuple(stages)
 
 
@@ -186,6 +186,7 @@ def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather
         lookup = stage.total({FIRST_BLOCKS: 1}, Phase.FORWARD)
         rows = rows + emit.compute("embedding forward", Phase.FORWARD, lookup.calls)
         rows += emit.all(lookup.exchanges, Phase.FORWARD)
+    rows = rows + _mtp_projections(emit, stage, Phase.FORWARD)
     layers = stage.total(stage.kinds, Phase.FORWARD)
     passed = emit.beside(layers.exchanges, Phase.FORWARD, emit.compute("layers forward", Phase.FORWARD, layers.calls))
     rows = rows + emit.hosted(stage.host(), Phase.FORWARD, emit.beside(beside, Phase.FORWARD, passed))
@@ -214,11 +215,21 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
     exchanged = emit.beside(layers.exchanges, Phase.BACKWARD, compute)
     passed += emit.hosted(stage.host() * _BACKWARD_HOST, Phase.BACKWARD, exchanged)
     rows += emit.beside(beside, Phase.BACKWARD, passed)
+    rows += _mtp_projections(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
     if stage.first and stage.of_rank.parts.share.trains_weights:
         lookup = stage.total({FIRST_BLOCKS: 1}, Phase.BACKWARD)
         rows += emit.all(lookup.exchanges, Phase.WEIGHT_GRADIENT)
         rows += emit.compute("embedding backward", Phase.WEIGHT_GRADIENT, lookup.calls)
     return rows + emit.all(reduced, Phase.WEIGHT_GRADIENT, share=1 - early, blocking=False)
+
+
+def _mtp_projections(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:
+    """Return what joins MTP layers to the model, where the stage has some."""
+    if not stage.held.mtp_layers:
+        return []
+    found = stage.total({MTP_PROJECTION: stage.held.mtp_layers}, *phases)
+    rows = emit.compute(f"MTP projections {phases[0].name.lower()}", phases[0], found.calls)
+    return rows + emit.all(found.exchanges, phases[0])
 
 
 def _ends(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:
