@@ -333,6 +333,8 @@ def test_what_a_row_says_itself_wins_over_its_recipe_with_what_hangs_on_it():
 def test_a_recipe_writes_out_where_layers_go_unless_it_is_of_another_layout():
     layout = "E" + "t" * 20 + "|(t*20|)*2" + "t" * 20 + "L"
     assert job_of_run(with_recipe(row(vpp=None), pp_layout=layout)).layers_Q == (20, 20, 20, 20)
+    with_mtp = job_of_run(with_recipe(row(vpp=None), pp_layout=layout.replace("L", "mL")))
+    assert (with_mtp.layers_Q, with_mtp.model.mtp_layers) == ((20, 20, 20, 20), 0)
     other = with_recipe(row(), pp_layout=layout)
     assert "layout-unused" in {note.code for note in other.notes}
     assert len(job_of_run(other).layers_Q) == 20

@@ -14,13 +14,13 @@ import msgspec
 
 from traincast.calibrate.tables import Row
 from traincast.diagnostics import Note
-from traincast.dialects.megatron_model import layers_of_layout
 from traincast.errors import ConfigError, FormatError
 from traincast.files import shipped_toml
 from traincast.hardware.gpu import find_gpu
 from traincast.job.frameworks import DEFAULT_FRAMEWORK, framework_names, framework_of_year, load_framework
 from traincast.job.job import JobRequest
 from traincast.job.parallel import MAX_WORLD_SIZE
+from traincast.job.pipeline_layout import parse_layout
 from traincast.model.counts import parameters
 from traincast.model.load import builtin_table, family_table, find_model
 from traincast.model.model import Model
@@ -32,7 +32,7 @@ ASSUMED_FRAMEWORK = "unknown-framework"
 
 _READ_APART = (
     *("model", "gpus", "seq_length", "framework", "task", "year", "stage_layers", "zero", "shard"),
-    *("lora_rank", "sharp", "gpus_used_per_node"),
+    *("lora_rank", "sharp", "gpus_used_per_node", "mtp_layers"),
 )
 """Keys of a job that no column of their name says: others do, in other words or under a longer name."""
 _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -152,13 +152,15 @@ def _stages(filling: _Filling, model: Model) -> None:
     values, text = filling.values, filling.row.cells.get("pp_layout")
     pp, vpp = values.get("pp", 1), values.get("vpp")
     if text is not None and pp > 1:
-        listed = layers_of_layout(text)
-        if sum(listed) == model.layers and len(listed) % pp == 0 and vpp in (None, len(listed) // pp):
-            values["stage_layers"] = listed
+        layout = parse_layout(text)
+        count = len(layout.stages)
+        if sum(layout.layers_Q) == model.layers and count % pp == 0 and vpp in (None, count // pp):
+            whole = layout.mtp_layers == model.mtp_layers
+            values |= {"pipeline_layout": str(layout)} if whole else {"stage_layers": layout.layers_Q}
         else:
             filling.note("layout-unused", f"pp_layout {text} is not one of {model.layers} layers over pp {pp}")
     counted_too = [name for name in ("embedding_as_layer", "head_as_layer") if values.get(name)]
-    if "stage_layers" in values or (model.layers + len(counted_too)) % (pp * (vpp or 1)):
+    if {"stage_layers", "pipeline_layout"} & set(values) or (model.layers + len(counted_too)) % (pp * (vpp or 1)):
         for name in counted_too:
             del values[name]
             filling.note(f"{name.replace('_', '-')}-unused", f"{name} has no effect: the layers do not divide so")
