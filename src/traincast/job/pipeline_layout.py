@@ -25,8 +25,6 @@ _GRAMMAR = re.compile(rf"(?:{_ONE}|\((?:{_ONE})+\)\*\d{{1,9}})+")
 _GROUP, _LETTER = re.compile(r"\(([^()]+)\)\*(\d+)"), re.compile(r"([EtmL|])\*(\d+)")
 _COSMETIC = re.compile(r"[\s,'\"]")
 _LONGEST = 1 << 16
-_REPEATED = 3
-"""As many equal ones are written as a repetition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +52,18 @@ class PipelineLayout:
     def __str__(self) -> str:
         """Write it with its repetitions; `parse_layout` reads it back."""
         *before, last = self.stages
-        written = "".join(_repeated(f"{_letters(stage)}|", sum(1 for _ in same)) for stage, same in groupby(before))
+        ended = ((f"{_letters(stage)}|", sum(1 for _ in same)) for stage, same in groupby(before))
+        written = "".join(_repeated(stage, f"({stage})", count) for stage, count in ended)
         return written + _letters(last)
 
 
 def _letters(stage: str) -> str:
-    counts = ((letter, sum(1 for _ in same)) for letter, same in groupby(stage))
-    return "".join(f"{letter}*{count}" if count > _REPEATED else letter * count for letter, count in counts)
+    return "".join(_repeated(letter, letter, sum(1 for _ in same)) for letter, same in groupby(stage))
 
 
-def _repeated(stage: str, count: int) -> str:
-    return f"({stage})*{count}" if count >= _REPEATED else stage * count
+def _repeated(piece: str, written: str, count: int) -> str:
+    """Write a piece so many times, as a repetition where that is shorter."""
+    return min(piece * count, f"{written}*{count}", key=len)
 
 
 def layout_of(layers_Q: Sequence[int], mtp_layers: int = 0, mtp_stage: int | None = None) -> PipelineLayout:
