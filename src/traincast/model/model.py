@@ -15,7 +15,7 @@ NORMS = ("rms", "layer")
 """Kinds of normalisation; ``layer`` has a bias."""
 
 _NUMBERS: tuple[tuple[str, tuple[str, ...], int], ...] = (
-    ("", ("layers", "hidden", "vocab"), 1),
+    ("", ("layers", "hidden", "vocab", "residual_streams"), 1),
     ("", ("ffn_hidden", "learned_positions", "max_positions", "mtp_layers", "norms_per_layer", "other_params"), 0),
     ("attention", ("heads", "kv_heads", "head_dim", "window_period"), 1),
     ("attention", ("window", "window_layers"), 0),
@@ -161,6 +161,8 @@ class Model:
     norms_per_layer: int = 2
     """Norms over the hidden size: 1 where attention and MLP run side by side on one input (PaLM),
     4 where their outputs are normalised, too (Gemma 2)."""
+    residual_streams: int = 1
+    """Hidden states that pass from layer to layer side by side; above 1, hyper-connections mix them (DeepSeek-V4)."""
     other_params: int = 0
     """Parameters that are in no part above, such as BERT's pooler."""
     blocks: tuple[tuple[str, ...], ...] = ()

@@ -112,7 +112,7 @@ class LayerModel:
             tensors=tensors,
             dropped=dropped,
             recomputed=recomputed,
-            input_bytes=share.norm_bytes,
+            input_bytes=share.residual_bytes,
             forward=gathered + forward,
             backward=gathered + backward,
         )

@@ -140,7 +140,7 @@ def _parts(model: LayerModel, virtual_stage: int) -> dict[str, float]:
     if virtual_stage == len(job.layers_Q) - 1:
         found.append(model.head())
     elif model.policy.stage_output_copy:
-        found.append({"stage outputs": model.share.norm_bytes * job.hidden_states_after(virtual_stage)})
+        found.append({"stage outputs": model.share.residual_bytes * job.hidden_states_after(virtual_stage)})
     return _sum_of(found)
 
 
@@ -190,6 +190,6 @@ def _other(model: LayerModel, plan: SchedulePlan) -> dict[str, float]:
     return {
         "cuda context": CONTEXT_BYTES,
         "nccl buffers": groups * COMMUNICATOR_BYTES,
-        "pipeline messages": 4 * model.share.norm_bytes if len(plan.slots) > 1 else 0.0,
+        "pipeline messages": 4 * model.share.residual_bytes if len(plan.slots) > 1 else 0.0,
         "communication buckets": model.policy.buffer_bytes,
     }

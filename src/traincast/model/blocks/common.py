@@ -16,6 +16,9 @@ from traincast.model.numbers import Number
 MASK_BYTES = 1
 """Of an element of a dropout mask."""
 
+_KINDS_OF_WEIGHTS = 3
+"""Of a hyper-connection: before the block, behind it, and between the streams."""
+
 MLP_AND_ATTENTION = 2
 """Norms of a layer with one before each of its blocks."""
 
@@ -45,8 +48,13 @@ def norm_kernel(share: Share, rows: Number, width: Number) -> Kernel:
 
 
 def residual(share: Share, name: str) -> Part:
-    """Return the sum of a block's output and its input, with dropout and bias as kernels of their own if not fused."""
+    """Return the sum of a block's output and its input, with dropout and bias as kernels of their own if not fused.
+
+    Of several residual streams it is the hyper-connection around the block.
+    """
     execution = share.execution
+    if share.model.residual_streams > 1:
+        return hyper_connection(share, name, (2 + share.model.residual_streams) * share.model.residual_streams)
     kernel = Kernel(
         family="elementwise",
         shape=(share.norm_tokens, share.model.hidden),
@@ -56,6 +64,27 @@ def residual(share: Share, name: str) -> Part:
     )
     masks = {"dropout masks": MASK_BYTES * share.norm_tokens * share.model.hidden} if execution.dropout else {}
     return Part(name=name, counts_as="norms", kernels=(kernel,), saved=masks)
+
+
+def hyper_connection(share: Share, name: str, weights: int, *, counts_as: str = "hyper_connections") -> Part:
+    """Return what makes one hidden state of several residual streams, and streams of it and a block's output again.
+
+    A matrix from all streams of a token together gives its weights: of n streams n to sum them up before the block, n
+    to add its output to each, and n x n to mix them; each kind has a factor, and every weight a bias. Both kernels read
+    and write the streams once, as a norm does, and in the backward pass their gradients, too; the weights of a token
+    are too few to count. Source: Xie et al. 2026, mHC, as DeepSeek-V4 has it: huggingface/transformers,
+    modular_deepseek_v4.py (DeepseekV4HyperConnection); Megatron-LM, megatron/core/transformer/hyper_connection.py.
+    """
+    streams, rows, execution = share.model.residual_streams, share.norm_tokens, share.execution
+    wide, mixes = streams * share.model.hidden, weights > streams
+    return Part(
+        name=name,
+        counts_as=counts_as,
+        gemms=(Gemm(m=rows, n=weights, k=wide, dtype=execution.core_dtype),),
+        vectors=weights + (_KINDS_OF_WEIGHTS if mixes else 1),
+        kernels=tuple(norm_kernel(share, rows, wide) for _ in range(2 if mixes else 1)),
+        saved={"residual streams": share.residual_bytes + (share.norm_bytes if mixes else 0)},
+    )
 
 
 def cast(share: Share, elements: Number) -> tuple[Kernel, ...]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from traincast.model.blocks.common import around, cast, exchange, norm, norm_elements, norm_kernel
+from traincast.model.blocks.common import around, cast, exchange, hyper_connection, norm, norm_elements, norm_kernel
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import ceil_div
@@ -85,7 +85,10 @@ class LmHead:
         )
         loss = Exchange(group="tp", operation="all_reduce", size_bytes=share.tokens * 4 * (share.tp > 1), count=3)
         logits = share.tokens * share.table_rows
+        streams = model.residual_streams
+        summed = (hyper_connection(share, "hyper_head", streams, counts_as="final_norm"),) if streams > 1 else ()
         return (
+            *summed,
             norm(share, "final_layernorm", counts_as="final_norm", saved="LM head inputs"),
             Part(
                 name="output_layer",

@@ -147,6 +147,11 @@ class Share:
         return self.tokens * self.model.hidden * self.execution.element_bytes
 
     @property
+    def residual_bytes(self) -> Number:
+        """Bytes of what passes from layer to layer of a microbatch, on one rank."""
+        return self.norm_bytes * self.model.residual_streams
+
+    @property
     def norm_bytes(self) -> Number:
         """Bytes of the hidden state of a microbatch between blocks, on one rank."""
         return self.norm_tokens * self.model.hidden * self.execution.element_bytes

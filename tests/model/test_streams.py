@@ -1,0 +1,57 @@
+"""Several residual streams: what mixes them, and what passes between layers and stages."""
+
+from dataclasses import replace
+
+import pytest
+
+from job_parts import job_of, workload_of
+from traincast.estimate.memory import stage_memory
+from traincast.model.blocks.share import Share
+from traincast.model.counts import parameters, token_flops
+from traincast.model.load import load_model
+from traincast.model.structure import last_blocks, layer_blocks, parts_of
+from traincast.schedules.check import plan_of
+
+HIDDEN, TOKENS = 4096, 4096
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Return Llama 3 8B with one residual stream and with four."""
+    plain = load_model("llama3-8b")
+    return plain, replace(plain, residual_streams=4)
+
+
+def test_a_hyper_connection_by_hand(models):
+    """24 weights of 4 streams for each of both blocks: 4 before, 4 behind, 16 between; a bias each, three factors."""
+    plain, streams = models
+    each = 24 * 4 * HIDDEN + 24 + 3
+    last = 4 * 4 * HIDDEN + 4 + 1
+    assert parameters(streams).total - parameters(plain).total == 32 * 2 * each + last
+    flops, usual = (token_flops(model, TOKENS) for model in (streams, plain))
+    assert flops.forward - usual.forward == 2 * (32 * 2 * 24 * 4 * HIDDEN + 4 * 4 * HIDDEN)
+    parts = parts_of(layer_blocks(streams, 0), Share(model=streams, seq_length=TOKENS, tp=2, sequence_parallel=True))
+    mixed = next(part for part in parts if part.name == "self_attn_bda")
+    assert [kernel.shape for kernel in mixed.kernels] == 2 * [(TOKENS // 2, 4 * HIDDEN)]
+    assert mixed.saved == {"residual streams": 2 * (4 + 1) * TOKENS // 2 * HIDDEN}
+    ends = parts_of(last_blocks(streams, with_embedding=True), Share(model=streams, seq_length=TOKENS))
+    assert ends[0].gemms[0].n == 4
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_stages_send_all_streams(models, sequence_parallel):
+    sizes = []
+    for model in models:
+        job = job_of(model, gpus=8, tp=2, pp=2, global_batch=4, sequence_parallel=sequence_parallel)
+        sizes.append(int(workload_of(job).message_bytes_Q[0]))
+        kept = dict(stage_memory(job, plan_of(job))[0].terms)
+        sizes.append(kept["pipeline messages"])
+    assert [sizes[2] / sizes[0], sizes[3] / sizes[1]] == [4, 4]
+
+
+def test_recomputed_layers_keep_all_streams(models):
+    inputs = []
+    for model in models:
+        job = job_of(model, gpus=1, global_batch=1, recompute="full")
+        inputs.append(dict(stage_memory(job, plan_of(job))[0].terms)["layer inputs"])
+    assert inputs[1] == 4 * inputs[0]
