@@ -18,7 +18,17 @@ from traincast.hardware.gpu import load_gpu
 
 H100 = load_gpu("h100")
 EVERY = pytest.mark.parametrize("name", FAMILIES.names())
-SIZES = {"batch": 2, "heads": 16, "kv_heads": 4, "qk_dim": 128, "v_dim": 128, "groups": 8, "topk": 2, "experts": 8}
+SIZES = {
+    "batch": 2,
+    "heads": 16,
+    "kv_heads": 4,
+    "qk_dim": 128,
+    "v_dim": 128,
+    "groups": 8,
+    "topk": 2,
+    "experts": 8,
+    "dim": 128,
+}
 GPUS = ["h100", "a100", "b200", "gb300", "l4", "mi300x", "TPU-v5p", "Gaudi3", "A800", "H20"]
 
 

@@ -204,5 +204,5 @@ def has_experts(layer: Blocks) -> bool:
 
 def is_transformer(layer: Blocks) -> bool:
     """Tell whether a layer is attention and then an MLP or experts, all that AICB has rows for."""
-    kinds = [isinstance(block, (Attention, LatentAttention)) for block in layer]
+    kinds = [type(block) in (Attention, LatentAttention) for block in layer]
     return kinds == [True, False] and isinstance(layer[1], (Mlp, MoeMlp))

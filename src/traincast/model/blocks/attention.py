@@ -15,7 +15,7 @@ from traincast.model.blocks.common import (
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import DELAYED_SCALING, Share
 from traincast.model.model import Model
-from traincast.model.numbers import Number, ceil_div, choose, larger, smaller
+from traincast.model.numbers import Number, ceil_div, choose, larger, rounded, smaller
 
 _SUM_BYTES = 4
 """Flash attention keeps one fp32 sum per query and head (Dao et al. 2022, arXiv 2205.14135, algorithm 2)."""
@@ -143,16 +143,18 @@ def _heads_of_own(share: Share) -> Number:
     return share.heads + (0 if share.model.attention.keys_of_another else share.kv_heads)
 
 
-def core_attention(share: Share, window: int, query: int, value: int, kv_width: Number) -> Part:
+def core_attention(
+    share: Share, window: int, query: int, value: int, kv_width: Number, sparse: Kernel | None = None
+) -> Part:
     """Return the core of attention: queries times keys, softmax, weights times values, and what cp ranks exchange.
 
     `query` and `value` are the widths of a head's query and key, and of its value; `kv_width` are the elements of keys
-    and values of a token on a rank.
+    and values of a token on a rank; `sparse` is the kernel where queries meet some keys alone (`sparse_kernel`).
     """
     execution, heads, width = share.execution, share.heads, share.execution.element_bytes
     forward, backward = _core_exchanges(share, heads * (query + value), kv_width)
     copies = 2 if execution.core_output_copy else 1
-    if execution.attention_kernel == "unfused":
+    if execution.attention_kernel == "unfused" and sparse is None:
         # The softmax, and with dropout its mask and its outcome, all over every pair of tokens.
         per_pair = width + (width + MASK_BYTES if execution.dropout else 0)
         name, size = "attention scores", per_pair * heads * share.seq_length * share.tokens
@@ -163,7 +165,7 @@ def core_attention(share: Share, window: int, query: int, value: int, kv_width: 
         name="self_attention.core_attention",
         counts_as="attention_core",
         vectors=heads if share.model.attention.sinks else 0,
-        kernels=(_core_kernel(share, window, query, value),),
+        kernels=(sparse or _core_kernel(share, window, query, value),),
         forward=forward,
         backward=backward,
         saved={"attention outputs": heads * value * share.tokens * width * copies, name: size},
@@ -200,6 +202,22 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
         causal=causal,
         window=window,
         options=() if unfused else (("kernel", execution.attention_kernel),),
+    )
+
+
+def sparse_kernel(share: Share, met: Number, query: int, value: int) -> Kernel:
+    """Return the kernel of a rank whose queries meet so many keys each, as a mean, of one head that all heads share."""
+    queries, heads = share.sequence, share.heads
+    if share.execution.cp_kind == "all_to_all":
+        queries, heads = queries * share.cp, ceil_div(heads, share.cp)
+    return Kernel(
+        family="attention",
+        shape=(share.micro_batch, queries, larger(1, rounded(met)), heads, 1, query, value),
+        dtype=share.execution.core_dtype,
+        # Whatever computes dense attention, sparse attention has fused kernels of its own.
+        options=(("kernel", share.execution.attention_kernel),)
+        if share.execution.attention_kernel != "unfused"
+        else (),
     )
 
 

@@ -36,11 +36,20 @@ class LatentAttention:
             *projections,
             *head_norms(share, query),
             *rotary(share, query, ("mla_up_proj",)),
-            core_attention(share, self.window, query, latent.v_head_dim, heads * (query + latent.v_head_dim)),
+            *self.core(share),
             proj,
             residual(share, "self_attn_bda"),
             *adapters(share, (*projections, proj), "attention outputs"),
         )
+
+    def core(self, share: Share) -> tuple[Part, ...]:
+        """Return queries times keys and weights times values, of keys and values that are made for every head."""
+        query, value = self.latent.nope_head_dim + self.latent.rope_head_dim, self.latent.v_head_dim
+        return (core_attention(share, self.window, query, value, share.heads * (query + value)),)
+
+    def kept_width(self) -> int:
+        """Return the elements of a token that the core keeps for each head: its query, key and value."""
+        return 2 * (self.latent.nope_head_dim + self.latent.rope_head_dim) + self.latent.v_head_dim
 
     def _down(self, share: Share) -> tuple[Part, ...]:
         """Return the narrow projections; queries may have none."""
@@ -78,7 +87,7 @@ class LatentAttention:
         latent, heads, execution = self.latent, share.heads, share.execution
         query, value = latent.nope_head_dim + latent.rope_head_dim, latent.v_head_dim
         keys_values = self._wide(share, "linear_kv_up_proj", latent.kv_rank, heads * (latent.nope_head_dim + value))
-        kept = heads * (2 * query + value) * share.tokens * execution.element_bytes
+        kept = heads * self.kept_width() * share.tokens * execution.element_bytes
         queries = self._wide(share, "linear_q_up_proj", latent.q_rank, heads * query)
         return queries, replace(
             keys_values,

@@ -17,6 +17,9 @@ from traincast.registry import Registry
 ATTENTION_FAMILIES = ("attention", "unfused_attention")
 """Families of kernels whose shape is (batch, queries, keys, heads, key/value heads, width of a query, of a value)."""
 
+INDEX_FAMILY = "index_scores"
+"""Family of kernels that choose keys, of the shape (batch, queries, keys, heads, width, chosen keys)."""
+
 SCAN_FLOPS = {"state_space": 7.0, "delta_rule": 8.0}
 """FLOPs of a scan for each element of the state: Megatron-LM, megatron/training/training.py (mamba_layer_flops,
 gdn_layer_flops)."""
@@ -68,13 +71,17 @@ class Kernel:
 
     @property
     def flops(self) -> Number:
-        """FLOPs of attention's two products, without what the mask removes, and of a state's scan; 0 for all else.
+        """FLOPs of attention's two products, without what the mask removes, of indexers and scans; 0 for all else.
 
-        A scan counts `SCAN_FLOPS` for each channel and width of its state, whatever a kernel computes for it.
+        An indexer counts its product of queries and keys, a scan `SCAN_FLOPS` for each channel and width of its state,
+        whatever a kernel computes for it.
         """
         if self.family in SCAN_FLOPS:
             tokens, heads, width, state, *_ = self.shape
             return SCAN_FLOPS[self.family] * self.count * tokens * heads * width * state
+        if self.family == INDEX_FAMILY:
+            batch, queries, keys, heads, width, _ = self.shape
+            return 2.0 * self.count * batch * queries * keys * heads * width
         if self.family not in ATTENTION_FAMILIES:
             return 0.0
         batch, queries, keys, heads, _, query, value = self.shape
