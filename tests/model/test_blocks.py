@@ -29,6 +29,7 @@ KINDS = (
     "nemotron-3-super",
     "gemma4-26b",
     "gemma4-e4b",
+    "deepseek-v3.2",
 )
 """Models that have every block and every part of it among them."""
 
@@ -170,6 +171,10 @@ def test_work_of_a_rank_is_a_share_of_the_model(name):
     whole = Share(model=model, seq_length=4096, vocab=2 * model.vocab)
     split = replace(whole, tp=2, sequence_parallel=True, etp=2)
     for one, part in zip(all_parts(whole), all_parts(split), strict=True):
+        if ".indexer" in one.name:
+            # Its GEMMs are the same on every rank, which all choose the same keys; keys of compressed tokens are split.
+            assert one.flops / 2 < part.flops <= one.flops
+            continue
         assert part.flops == pytest.approx(one.flops / 2, rel=1e-12), one.name
         assert one.elements / 2 <= part.elements <= one.elements, one.name
 
