@@ -30,6 +30,7 @@ KINDS = (
     "gemma4-26b",
     "gemma4-e4b",
     "deepseek-v3.2",
+    "deepseek-v4-flash",
 )
 """Models that have every block and every part of it among them."""
 

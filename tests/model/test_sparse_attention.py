@@ -1,12 +1,12 @@
-"""Attention to some keys alone: DeepSeek-V3.2's indexer, counted by hand."""
+"""Attention to some keys alone: DeepSeek-V3.2's indexer and DeepSeek-V4's compressed tokens, counted by hand."""
 
 import pytest
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.share import Execution, Share
-from traincast.model.counts import parameters, token_flops
+from traincast.model.counts import model_flops_per_token, parameters, token_flops
 from traincast.model.load import load_model
-from traincast.model.structure import layer_blocks
+from traincast.model.structure import layer_blocks, layer_kinds
 
 TOKENS = 8192
 
@@ -78,3 +78,84 @@ def test_indexed_attention_needs_latent_queries(tmp_path):
     path.write_text(f'base = "deepseek-v2-lite"\nblocks = ["sparse_latent_attention", "mlp"]\nsettings = {settings}\n')
     with pytest.raises(ConfigError, match="needs attention.latent with a q_rank"):
         load_model(str(path))
+
+
+V4 = {
+    # 64 heads of 512 from 1,024 channels, one key of 512, two norms, 8 groups of 8 heads, and a sink for each head.
+    "window": 4096 * 1024 + 1024 * 64 * 512 + 4096 * 512 + 1024 + 512 + 64 * 512 * 1024 + 8 * 1024 * 4096 + 64,
+    # Values and weights of each token, and a weight for each of 128 places; a norm.
+    "heavy": 2 * 4096 * 512 + 128 * 512 + 512,
+    # As above in two series of 4 places, and an indexer with a compressor of its own: 64 heads of 128, and their weights.
+    "sparse": 4 * 4096 * 512 + 4 * 2 * 512 + 512 + 1024 * 64 * 128 + 4096 * 64 + 4 * 4096 * 128 + 4 * 2 * 128 + 128,
+}
+"""Parameters of the attention of DeepSeek-V4-Flash: of all layers, and what compressing ones have more.
+
+Source: huggingface/transformers, src/transformers/models/deepseek_v4/modular_deepseek_v4.py.
+"""
+
+SPARSE, HEAVY = 21, 20
+"""Layers of each kind; the first two of 43 have a window alone."""
+
+
+def test_parameters_of_deepseek_v4_flash_by_hand():
+    """284 B, 13 B of them for a token (its model card): 43 layers of 256 experts, and four residual streams."""
+    counts = parameters(load_model("deepseek-v4-flash"))
+    attention = 43 * V4["window"] + HEAVY * V4["heavy"] + SPARSE * V4["sparse"]
+    assert counts.layers.attention == attention
+    experts = 43 * (257 * 3 * 4096 * 2048 + 4096 * 256)
+    streams = 43 * 2 * (24 * 4 * 4096 + 24 + 3) + 4 * 4 * 4096 + 4 + 1
+    assert counts.total == attention + experts + streams + 43 * 2 * 4096 + 4096 + 2 * 129280 * 4096
+    assert round(counts.total / 1e9) == 284
+    assert round(counts.computed / 1e9) == 13
+
+
+def test_layers_of_deepseek_v4_flash_are_of_three_kinds():
+    model = load_model("deepseek-v4-flash")
+    assert list(layer_kinds(model, range(43)).values()) == [2, SPARSE, HEAVY]
+    assert [model.names_of(layer)[0].split("_")[0] for layer in (0, 1, 2, 3, 42)] == [
+        *("window", "window", "compressed", "heavily", "compressed"),
+    ]
+
+
+@pytest.mark.parametrize("tokens", [4096, 16384])
+def test_flops_of_compressed_attention_by_hand(tokens):
+    """A window of 128; every 128th token, half of them on average; of every 4th 512 at most, after an indexer."""
+    flops = token_flops(load_model("deepseek-v4-flash"), tokens)
+    pool, each = tokens // 4, 2 * 2 * 64 * 512
+    index = 2 * 64 * 128 * pool / 2
+    met = 44 * 128 + HEAVY * tokens / 128 / 2 + SPARSE * chosen(pool, 512)
+    assert flops.attention_core == pytest.approx(each * met + SPARSE * index, rel=2e-3)
+
+
+def test_flops_of_deepseek_v4_flash_are_those_that_megatron_bridge_prints():
+    """748 TFLOP/s at 8,224 tokens/s, docs/performance-summary.md; hyper-connections are not in its count."""
+    assert model_flops_per_token(load_model("deepseek-v4-flash"), 4096) == pytest.approx(748e12 / 8224, rel=0.005)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_layer_of_compressed_sparse_attention_by_hand(tp):
+    parts, own = parts_of("deepseek-v4-flash", 2, tp=tp, sequence_parallel=True), TOKENS // tp
+    assert gemms(parts["linear_q_down_proj"]) == [(own, 1024, 4096, 1), (own, 512, 4096, 1)]
+    assert gemms(parts["linear_q_up_proj"]) == [(TOKENS, 64 * 512 // tp, 1024, 1)]
+    assert gemms(parts["compressor"]) == [(own, 4 * 512, 4096, 1)]
+    assert gemms(parts["indexer"])[2:] == [(own, 4 * 128, 4096, 1)]
+    assert gemms(parts["linear_o_down_proj"]) == [(TOKENS * 8 // tp, 1024, 8 * 512, 8 // tp)]
+    assert gemms(parts["linear_proj"]) == [(TOKENS, 4096, 8 * 1024 // tp, 1)]
+    (core,), (scores,) = parts["core_attention"].kernels, parts["indexer.scores"].kernels
+    assert core.shape == (1, TOKENS, 128 + 448, 64 // tp, 1, 512, 512)
+    assert scores.shape == (1, TOKENS, 1024, 64, 128, 512)
+    gathered = [each.size_bytes for each in parts["compressor"].forward]
+    assert gathered == ([] if tp == 1 else [2 * TOKENS * 512 / 4])
+
+
+@pytest.mark.parametrize(("cp_kind", "queries", "heads"), [("ring", 2048, 64), ("all_to_all", 8192, 16)])
+def test_context_parallel_ranks_share_the_queries_of_sparse_attention(cp_kind, queries, heads):
+    """Each query meets as many keys as without; with all-to-alls a rank has some of the heads instead."""
+    parts = parts_of("deepseek-v4-flash", 3, cp=4, execution=Execution(cp_kind=cp_kind))
+    (core,) = parts["core_attention"].kernels
+    assert core.shape == (1, queries, 128 + 32, heads, 1, 512, 512)
+
+
+def test_short_sequences_meet_all_that_there_is():
+    (core,) = parts_of("deepseek-v4-flash", 2, tokens=64)["core_attention"].kernels
+    assert core.shape[2] == 64 + 8
