@@ -76,7 +76,7 @@ def test_indexed_attention_needs_latent_queries(tmp_path):
     path = tmp_path / "model.toml"
     settings = "{ index_heads = 64, index_head_dim = 128, index_topk = 2048 }"
     path.write_text(f'base = "deepseek-v2-lite"\nblocks = ["sparse_latent_attention", "mlp"]\nsettings = {settings}\n')
-    with pytest.raises(ConfigError, match="needs attention.latent with a q_rank"):
+    with pytest.raises(ConfigError, match=r"needs attention\.latent with a q_rank"):
         load_model(str(path))
 
 
@@ -85,8 +85,8 @@ V4 = {
     "window": 4096 * 1024 + 1024 * 64 * 512 + 4096 * 512 + 1024 + 512 + 64 * 512 * 1024 + 8 * 1024 * 4096 + 64,
     # Values and weights of each token, and a weight for each of 128 places; a norm.
     "heavy": 2 * 4096 * 512 + 128 * 512 + 512,
-    # As above in two series of 4 places, and an indexer with a compressor of its own: 64 heads of 128, and their weights.
-    "sparse": 4 * 4096 * 512 + 4 * 2 * 512 + 512 + 1024 * 64 * 128 + 4096 * 64 + 4 * 4096 * 128 + 4 * 2 * 128 + 128,
+    # As above in two series of 4 places, and an indexer with a compressor of its own and weights of its heads.
+    "sparse": 4 * 4096 * 512 + 4 * 2 * 512 + 512 + 64 * (1024 * 128 + 4096) + 4 * 4096 * 128 + 4 * 2 * 128 + 128,
 }
 """Parameters of the attention of DeepSeek-V4-Flash: of all layers, and what compressing ones have more.
 
