@@ -6,6 +6,7 @@ from traincast.errors import ConfigError
 from traincast.model.blocks.share import Execution, Share
 from traincast.model.counts import model_flops_per_token, parameters, token_flops
 from traincast.model.load import load_model
+from traincast.model.recompute import modules_of
 from traincast.model.structure import layer_blocks, layer_kinds
 
 TOKENS = 8192
@@ -159,3 +160,8 @@ def test_context_parallel_ranks_share_the_queries_of_sparse_attention(cp_kind, q
 def test_short_sequences_meet_all_that_there_is():
     (core,) = parts_of("deepseek-v4-flash", 2, tokens=64)["core_attention"].kernels
     assert core.shape[2] == 64 + 8
+
+
+def test_queries_of_narrow_vectors_can_be_recomputed():
+    """As those of latent attention: recipes of DeepSeek-V4 (Megatron-Bridge) recompute ``mla_up_proj``."""
+    assert modules_of(load_model("deepseek-v4-flash"), ("mla_up_proj",)) == ("mla_up_proj",)

@@ -65,11 +65,12 @@ def modules_of(model: Model, modules: Sequence[str]) -> tuple[str, ...]:
     Raises
     ------
     ConfigError
-        If ``mla_up_proj`` is named for a model without latent attention.
+        If ``mla_up_proj`` is named for a model whose queries are made of no latent vectors.
     """
-    if "mla_up_proj" in modules and model.attention.latent is None:
+    available = available_modules(model)
+    if "mla_up_proj" in modules and "mla_up_proj" not in available:
         raise ConfigError(f"mla_up_proj needs latent attention, which {model.name} has not", "recompute_modules")
-    return tuple(name for name in available_modules(model) if name in modules)
+    return tuple(name for name in available if name in modules)
 
 
 def available_modules(model: Model) -> tuple[str, ...]:
