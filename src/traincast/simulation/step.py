@@ -19,6 +19,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.options import StepOptions
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
+from traincast.simulation.edits import WorkEdit, edited, ranks_apart
 from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers
 from traincast.simulation.settle import Loop, Settled
 from traincast.units import counted, format_size
@@ -54,6 +55,8 @@ class Setting(StepOptions):
     cluster: Cluster
     engine: str = "auto"
     """``auto``, ``reference`` or ``kernel``: implementations that agree bit for bit."""
+    edits: tuple[WorkEdit, ...] = ()
+    """Changes to how long work takes alone, for what-ifs."""
 
     @classmethod
     def of(cls, options: StepOptions, cluster: Cluster, engine: str = "auto") -> "Setting":
@@ -181,10 +184,11 @@ def time_layout(layout: Layout, seed: int | None = None) -> Step:
         return estimate_program(program, alone, layout.location_LW, rates, seen, workload.transfer_factor)
 
     costs = cost({})
+    alone_s_N = edited(program, costs.duration_s_N, setting.edits)
     slowdown_T = slowdowns(program, workload.compute_is_in_situ, setting.overlap_slowdown)
     slows = not setting.cluster.ideal and bool(slowdown_T.any())
     loop = Loop(
-        alone_s_N=costs.duration_s_N,
+        alone_s_N=alone_s_N,
         slowdown_N=lambda at_I: slowdown_T[program.row_N[at_I]],
         compute=ComputeAndTransfers.of(program) if slows else None,
         kinds=KindsOfTransfers.of(program, layout.location_LW) if network.shared else None,
@@ -217,6 +221,9 @@ def _program(
         stage_W = np.arange(world) // workload.parallel.ranks_per_stage
         speeds, speed_W = np.unique(factor_W, return_inverse=True)
         start_W = (stage_W * len(workload.templates) + workload.template_W) * len(speeds) + speed_W
+        for rank in ranks_apart(setting.edits):
+            if rank < world:
+                start_W[rank] = start_W.max() + 1
         measured = sorted(workload.measured.end_s) if workload.measured else []
         chosen = fold(start_W, tables, location_LW, np.isin(np.arange(world), measured))
     ranks = len(chosen.rank_C)

@@ -1,0 +1,184 @@
+"""Changes to how long the work of a step takes, for what-ifs: some operations faster, or as on like ranks.
+
+Own work of a rank is what it does without others: computations, gaps of the host, copies. `PEERS` gives it the time
+that it takes on the other ranks of its stage, in the median; where a stage has one rank, on like stages: those in the
+middle of the pipeline, else all others. Classes of work are compared one by one (kind, phase, part of the step); what no
+peer does stays as it is.
+
+Letters: N operations, R simulated ranks, C classes of work, P peers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.errors import ConfigError
+from traincast.names import known_names
+from traincast.workload.ops import BoolArray, FloatArray, IntArray
+from traincast.workload.program import Program
+from traincast.workload.words import Group, Kind, Phase
+
+OWN = (Kind.COMPUTE, Kind.GAP, Kind.COPY)
+"""Kinds of operations that wait for nobody."""
+_COMMUNICATES = (Kind.COLLECTIVE, Kind.SEND, Kind.RECV)
+_KINDS: Mapping[str, tuple[Kind, ...]] = {
+    "compute": (Kind.COMPUTE,),
+    "host": (Kind.GAP,),
+    "copy": (Kind.COPY,),
+    "own": OWN,
+    "comm": _COMMUNICATES,
+}
+_PHASES = {phase.name.lower(): phase for phase in Phase}
+_GROUPS = {f"{group.name.lower()}_comm": group for group in Group if group is not Group.NONE}
+WORK = (*_KINDS, *_GROUPS, *_PHASES)
+"""Names of what can be changed: kinds of work, communication of a kind of group, computation of a phase."""
+OPERATION = "op:"
+"""What stands before the name of an operation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkEdit:
+    """How the time of some work changes."""
+
+    work: str
+    """One of `WORK`, or `OPERATION` and the name of an operation."""
+    rank: int | None = None
+    """Of this rank alone; of its communications those with others too."""
+    stage: int | None = None
+    """Of this stage alone."""
+    factor: float | None = None
+    """What its time is multiplied with; None: as on peers."""
+
+    @property
+    def shown(self) -> str:
+        """What it is of, for messages."""
+        where = f"rank{self.rank}." if self.rank is not None else "" if self.stage is None else f"stage{self.stage}."
+        return where + self.work
+
+
+def ranks_apart(edits: Sequence[WorkEdit]) -> frozenset[int]:
+    """Return the ranks that no other rank may stand for."""
+    return frozenset(edit.rank for edit in edits if edit.rank is not None)
+
+
+def edited(program: Program, duration_s_N: FloatArray, edits: Sequence[WorkEdit]) -> FloatArray:
+    """Return the durations of a program's operations after some edits, one after the other.
+
+    Raises
+    ------
+    ConfigError
+        If an edit is of a rank or stage that does not exist, of work that there is none of, or there are no peers.
+    """
+    for edit in edits:
+        work_N = _work(program, edit)
+        here_N = work_N & _place(program, edit)
+        if not here_N.any():
+            raise ConfigError(f"this step has no work called {edit.shown}, so there is nothing to change", "what_if")
+        if edit.factor is not None:
+            duration_s_N = np.where(_with_members(program, here_N), duration_s_N * edit.factor, duration_s_N)
+            continue
+        index_N = np.repeat(np.arange(len(program.rank_R)), np.diff(program.op_ptr_R1))
+        before_s_N = duration_s_N
+        for index in np.unique(index_N[here_N]).tolist():
+            mine = program.rank_slice(index)
+            duration_s_N = duration_s_N.copy()
+            duration_s_N[mine] *= _as_peers(program, before_s_N, index, work_N, of_stage=edit.stage is not None)
+    return duration_s_N
+
+
+def _work(program: Program, edit: WorkEdit) -> BoolArray:
+    """Return which operations do the work of an edit, on all ranks, [N]."""
+    ops = program.ops
+    if edit.work.startswith(OPERATION):
+        name = edit.work.removeprefix(OPERATION)
+        chosen_T = np.array([each == name for each in ops.name_T], dtype=np.bool_)
+        if not chosen_T.any():
+            known = known_names(name, sorted(set(ops.name_T)))
+            raise ConfigError(f"no operation is called {name!r}; {known}", "what_if")
+    elif edit.work in _GROUPS:
+        chosen_T = (ops.group_T == _GROUPS[edit.work]) & np.isin(ops.kind_T, _COMMUNICATES)
+    elif edit.work in _PHASES:
+        chosen_T = (ops.phase_T == _PHASES[edit.work]) & (ops.kind_T == Kind.COMPUTE)
+    else:
+        # On peers a computation comes with the pauses of the host before it.
+        kinds = OWN if edit.factor is None and edit.work == "compute" else _KINDS[edit.work]
+        chosen_T = np.isin(ops.kind_T, kinds)
+    chosen_N: BoolArray = chosen_T[program.row_N]
+    return chosen_N
+
+
+def _place(program: Program, edit: WorkEdit) -> BoolArray:
+    """Return which operations are where an edit is of, [N]."""
+    here_N = np.ones(len(program), dtype=np.bool_)
+    if edit.rank is not None:
+        _check_there(edit.rank, program.rank_R, "rank")
+        here_N &= program.rank_N == edit.rank
+    if edit.stage is not None:
+        _check_there(edit.stage, program.stage_R, "stage")
+        here_N &= program.stage_N == edit.stage
+    return here_N
+
+
+def _check_there(number: int, known_R: IntArray, what: str) -> None:
+    if number not in known_R:
+        raise ConfigError(f"there is no {what} {number} (they are 0 to {known_R.max()})", "what_if")
+
+
+def _with_members(program: Program, chosen_N: BoolArray) -> BoolArray:
+    """Add the other members of rendezvous: a transfer takes as long as its longest member."""
+    rendezvous_N = program.rendezvous_N
+    met = rendezvous_N[chosen_N & (rendezvous_N >= 0)]
+    if not len(met):
+        return chosen_N
+    touched_J = np.zeros(int(rendezvous_N.max()) + 1, dtype=np.bool_)
+    touched_J[met] = True
+    return chosen_N | ((rendezvous_N >= 0) & touched_J[np.maximum(rendezvous_N, 0)])
+
+
+def _as_peers(program: Program, duration_s_N: FloatArray, index: int, work_N: BoolArray, *, of_stage: bool) -> FloatArray:
+    """Return what the durations of one rank are multiplied with for some work to take what it takes on its peers."""
+    peers = peers_of(program, index, of_stage=of_stage)
+    if not len(peers):
+        rank = program.rank_R[index]
+        raise ConfigError(f"rank {rank} has no peers to be like: no other rank of its stage, no other stage", "what_if")
+    class_T, count = _classes(program)
+
+    def sums(each: int) -> FloatArray:
+        of_rank = program.rank_slice(each)
+        own_s_N = np.where(work_N[of_rank], duration_s_N[of_rank], 0.0)
+        return np.bincount(class_T[program.row_N[of_rank]], own_s_N, count).astype(np.float64)
+
+    usual_C = _medians(np.stack([sums(each) for each in peers.tolist()]), program.represents_R[peers])
+    own_C, mine = sums(index), program.rank_slice(index)
+    factor_C = np.divide(usual_C, own_C, out=np.ones(count), where=(own_C > 0) & (usual_C > 0))
+    factor_N: FloatArray = np.where(work_N[mine], factor_C[class_T[program.row_N[mine]]], 1.0)
+    return factor_N
+
+
+def peers_of(program: Program, index: int, *, of_stage: bool = False) -> IntArray:
+    """Return the indices of the ranks that do what one does: of its stage, else (or if `of_stage`) of like stages."""
+    stage_R, stage = program.stage_R, int(program.stage_R[index])
+    others = np.flatnonzero(stage_R == stage)
+    others = others[others != index]
+    if len(others) and not of_stage:
+        return others
+    last = int(stage_R.max())
+    middle = np.flatnonzero((stage_R > 0) & (stage_R < last) & (stage_R != stage))
+    return middle if len(middle) else np.flatnonzero(stage_R != stage)
+
+
+def _classes(program: Program) -> tuple[IntArray, int]:
+    """Return a number for the class of work of each template operation, and how many there are."""
+    ops = program.ops
+    columns = zip(ops.kind_T.tolist(), ops.phase_T.tolist(), ops.part_T, strict=True)
+    numbers: dict[tuple[int, int, str | None], int] = {}
+    classes_T = np.array([numbers.setdefault(each, len(numbers)) for each in columns], dtype=np.int64)
+    return classes_T, len(numbers)
+
+
+def _medians(value_PC: FloatArray, weight_P: IntArray) -> FloatArray:
+    """Return the weighted median of each column."""
+    weighted = np.repeat(value_PC, np.minimum(weight_P, 1_000), axis=0)
+    medians: FloatArray = np.median(weighted, axis=0)
+    return medians
