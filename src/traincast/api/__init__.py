@@ -171,8 +171,10 @@ def simulate(
     chosen = options or make_options(**changes)
     if isinstance(files, Workload) and chosen.layout != LayoutOptions():
         raise ConfigError("the layout of a workload is decided when it is read; give layout options to traincast.read")
-    workload = files if isinstance(files, Workload) else read(files, chosen.layout)
-    return recorded_simulation(workload, choose(chosen, chosen.cluster, engine))
+    setting = choose(chosen, chosen.cluster, engine)
+    if isinstance(files, Workload):
+        return recorded_simulation(files, setting)
+    return recorded_simulation(read(files, chosen.layout), setting, lambda layout: read(files, layout))
 
 
 def predict(
@@ -541,12 +543,13 @@ def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *
     if record.command != "simulate":
         raise ConfigError("is the result of a forecast; run traincast predict on it", "run.command")
     asked = options or record.options
-    workload = read(unchanged_files(record.inputs), asked.layout)
+    files = unchanged_files(record.inputs)
+    workload = read(files, asked.layout)
     if asked.cluster is not None:
-        return recorded_simulation(workload, choose(asked, asked.cluster, engine))
-    assumed, files = record.cluster_assumed, record.inputs
-    chosen = choose(asked, record.cluster, engine, cluster_assumed=assumed, described_by=files)
-    return recorded_simulation(workload, chosen)
+        return recorded_simulation(workload, choose(asked, asked.cluster, engine), lambda layout: read(files, layout))
+    assumed, described = record.cluster_assumed, record.inputs
+    chosen = choose(asked, record.cluster, engine, cluster_assumed=assumed, described_by=described)
+    return recorded_simulation(workload, chosen, lambda layout: read(files, layout))
 
 
 def clusters(names: Sequence[str] = ()) -> list[Cluster]:

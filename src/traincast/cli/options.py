@@ -314,6 +314,14 @@ _STEP_OPTIONS = (
         metavar="FILE.csv",
         help="Constants of operators that go before the shipped ones, of traincast calibrate --gpu.",
     ),
+    click.option(
+        "--what-if",
+        "what_if",
+        multiple=True,
+        metavar="CHANGE",
+        help="Try a change, such as tp_comm*0.5, rank7.compute=peers, nic_bandwidth=800Gb/s, "
+        "overlap_grad_reduce=true; several are tried each alone and all together.",
+    ),
     click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike."),
 )
 _READ_OPTIONS = (

@@ -11,6 +11,7 @@ from traincast.errors import ConfigError
 from traincast.files import read_text
 from traincast.hardware.cluster import OPERATIONS, Cluster
 from traincast.hardware.dtypes import bytes_per_element
+from traincast.job.changes import parse_change
 from traincast.names import find_name, known_names
 from traincast.units import RANGES, check_given, checked_field, counted, quoted
 
@@ -150,6 +151,8 @@ class StepOptions:
     constants: ConstantsFile | None = None
     """Constants of operators that go before the shipped ones; a path is that of a file of ``traincast calibrate
     --gpu``."""
+    what_if: tuple[str, ...] = ()
+    """Changes to try, each alone and all together (`traincast.job.changes`)."""
 
     def __post_init__(self) -> None:
         """Refuse names that do not exist and numbers that mean nothing."""
@@ -158,6 +161,9 @@ class StepOptions:
             object.__setattr__(self, "constants", found)
         rates = dict(_checked_rate(group, rate) for group, rate in self.busbw_bytes_per_s.items())
         object.__setattr__(self, "busbw_bytes_per_s", rates)
+        object.__setattr__(self, "what_if", tuple([self.what_if] if isinstance(self.what_if, str) else self.what_if))
+        for change in self.what_if:
+            parse_change(change)
         self._check_overlap()
         check_gpus_used(self.gpus_used_per_node)
         for rank, factor in self.compute_slowdown.items():

@@ -2,18 +2,18 @@
 
 Own work of a rank is what it does without others: computations, gaps of the host, copies. `PEERS` gives it the time
 that it takes on the other ranks of its stage, in the median; where a stage has one rank, on like stages: those in the
-middle of the pipeline, else all others. Classes of work are compared one by one (kind, phase, part of the step); what no
-peer does stays as it is.
+middle of the pipeline, else all others. Classes of work are compared one by one (kind, phase, part of the step); what
+no peer does stays as it is.
 
 Letters: N operations, R simulated ranks, C classes of work, P peers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from traincast.errors import ConfigError
+from traincast.job.changes import GROUPS, OPERATION, WorkEdit
 from traincast.names import known_names
 from traincast.workload.ops import BoolArray, FloatArray, IntArray
 from traincast.workload.program import Program
@@ -21,40 +21,15 @@ from traincast.workload.words import Group, Kind, Phase
 
 OWN = (Kind.COMPUTE, Kind.GAP, Kind.COPY)
 """Kinds of operations that wait for nobody."""
-_COMMUNICATES = (Kind.COLLECTIVE, Kind.SEND, Kind.RECV)
 _KINDS: Mapping[str, tuple[Kind, ...]] = {
     "compute": (Kind.COMPUTE,),
     "host": (Kind.GAP,),
     "copy": (Kind.COPY,),
     "own": OWN,
-    "comm": _COMMUNICATES,
+    "comm": (Kind.COLLECTIVE, Kind.SEND, Kind.RECV),
 }
 _PHASES = {phase.name.lower(): phase for phase in Phase}
-_GROUPS = {f"{group.name.lower()}_comm": group for group in Group if group is not Group.NONE}
-WORK = (*_KINDS, *_GROUPS, *_PHASES)
-"""Names of what can be changed: kinds of work, communication of a kind of group, computation of a phase."""
-OPERATION = "op:"
-"""What stands before the name of an operation."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkEdit:
-    """How the time of some work changes."""
-
-    work: str
-    """One of `WORK`, or `OPERATION` and the name of an operation."""
-    rank: int | None = None
-    """Of this rank alone; of its communications those with others too."""
-    stage: int | None = None
-    """Of this stage alone."""
-    factor: float | None = None
-    """What its time is multiplied with; None: as on peers."""
-
-    @property
-    def shown(self) -> str:
-        """What it is of, for messages."""
-        where = f"rank{self.rank}." if self.rank is not None else "" if self.stage is None else f"stage{self.stage}."
-        return where + self.work
+_GROUPS = {f"{name}_comm": Group[name.upper()] for name in GROUPS}
 
 
 def ranks_apart(edits: Sequence[WorkEdit]) -> frozenset[int]:
@@ -97,7 +72,7 @@ def _work(program: Program, edit: WorkEdit) -> BoolArray:
             known = known_names(name, sorted(set(ops.name_T)))
             raise ConfigError(f"no operation is called {name!r}; {known}", "what_if")
     elif edit.work in _GROUPS:
-        chosen_T = (ops.group_T == _GROUPS[edit.work]) & np.isin(ops.kind_T, _COMMUNICATES)
+        chosen_T = (ops.group_T == _GROUPS[edit.work]) & np.isin(ops.kind_T, _KINDS["comm"])
     elif edit.work in _PHASES:
         chosen_T = (ops.phase_T == _PHASES[edit.work]) & (ops.kind_T == Kind.COMPUTE)
     else:
@@ -136,7 +111,9 @@ def _with_members(program: Program, chosen_N: BoolArray) -> BoolArray:
     return chosen_N | ((rendezvous_N >= 0) & touched_J[np.maximum(rendezvous_N, 0)])
 
 
-def _as_peers(program: Program, duration_s_N: FloatArray, index: int, work_N: BoolArray, *, of_stage: bool) -> FloatArray:
+def _as_peers(
+    program: Program, duration_s_N: FloatArray, index: int, work_N: BoolArray, *, of_stage: bool
+) -> FloatArray:
     """Return what the durations of one rank are multiplied with for some work to take what it takes on its peers."""
     peers = peers_of(program, index, of_stage=of_stage)
     if not len(peers):
@@ -165,7 +142,8 @@ def peers_of(program: Program, index: int, *, of_stage: bool = False) -> IntArra
         return others
     last = int(stage_R.max())
     middle = np.flatnonzero((stage_R > 0) & (stage_R < last) & (stage_R != stage))
-    return middle if len(middle) else np.flatnonzero(stage_R != stage)
+    peers: IntArray = middle if len(middle) else np.flatnonzero(stage_R != stage)
+    return peers
 
 
 def _classes(program: Program) -> tuple[IntArray, int]:

@@ -1,6 +1,6 @@
 """Run what a user describes, and keep in the result all that is needed to run it again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -18,11 +18,13 @@ from traincast.job.job import Job, JobRequest
 from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
 from traincast.job.record import RunRecord, record_from_table, record_to_table
 from traincast.job.resolve import resolve_job
-from traincast.model.load import model_names
+from traincast.model.load import load_model, model_names
+from traincast.names import known_names
 from traincast.schedules.check import plan_of
 from traincast.simulation.result import MEASURED, MOST_EXPLAINED, Result
-from traincast.simulation.simulate import simulate
+from traincast.simulation.simulate import simulate, timed
 from traincast.simulation.step import Setting
+from traincast.simulation.what_if import Changed, Rerun, check_what_ifs, what_ifs
 from traincast.workload.workload import Workload
 
 DEFAULT_CLUSTER = "h100"
@@ -76,15 +78,35 @@ def choose(
     return Chosen(Setting.of(options, found, engine), cluster_assumed or cluster is None, tuple(files))
 
 
-def recorded_simulation(workload: Workload, chosen: Chosen) -> Result:
+ReadAgain = Callable[[LayoutOptions], Workload]
+"""Reads the files of a workload again in another layout."""
+
+
+def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgain | None = None) -> Result:
     """Simulate a workload; the result holds its inputs and its run.
+
+    What-ifs of its layout need `read_again`, which a workload that was made in Python has not.
 
     Raises
     ------
     TraincastError
         If the workload cannot run.
     """
+    check_what_ifs(chosen.setting)
     result = explained(simulate(workload, chosen.setting), chosen.setting.engine)
+
+    def rerun(change: Changed) -> float:
+        if not change.fields:
+            return timed(workload, change.setting).timeline.step_s
+        if read_again is None:
+            raise ConfigError(f"cannot change {next(iter(change.fields))} of a workload that was made in Python")
+        of_layout = [each.name for each in fields(LayoutOptions)]
+        unknown = next((name for name in change.fields if name not in of_layout), None)
+        if unknown is not None:
+            raise ConfigError(f"{unknown} is of a job, and this is a file; {known_names(unknown, of_layout)}")
+        return timed(read_again(replace(workload.layout, **change.fields)), change.setting).timeline.step_s
+
+    result = _with_what_ifs(result, chosen.setting, rerun)
     record = RunRecord(
         command="simulate",
         cluster=chosen.setting.cluster,
@@ -106,6 +128,7 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
     # What forecasts need is not loaded to simulate a file.
     from traincast.simulation.forecast import forecast
 
+    check_what_ifs(chosen.setting)
     cluster = chosen.setting.cluster
     draft, request, decided, files = decide(job, cluster)
     result = forecast(decided, chosen.setting, allow_oom=allow_oom)
@@ -121,7 +144,37 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
         inputs=(*draft.inputs, *files, *chosen.inputs),
     )
     result = explained(result, chosen.setting.engine)
+
+    def rerun(change: Changed) -> float:
+        other, again = change.setting.cluster, _changed_job(job, change)
+        return forecast(decide(again, other)[2], change.setting, allow_oom=allow_oom).iteration_time_s
+
+    result = _with_what_ifs(result, chosen.setting, rerun)
     return _recorded(replace(result, warnings=(*draft.warnings, *result.warnings)), record)
+
+
+def _with_what_ifs(result: Result, setting: Setting, rerun: Rerun) -> Result:
+    """Return a result with the steps of what its options ask to try; itself where they ask nothing."""
+    if not setting.what_if:
+        return result
+    return replace(result, what_if=what_ifs(setting.what_if, setting, result.iteration_time_s, rerun))
+
+
+def _changed_job(job: Draft | JobRequest | Job, change: Changed) -> Draft | JobRequest | Job:
+    """Return a job with other values of some fields."""
+    if not change.fields:
+        return job
+    unknown = next((name for name in change.fields if name not in {each.name for each in fields(JobRequest)}), None)
+    if unknown is not None:
+        known = known_names(unknown, [each.name for each in fields(JobRequest)])
+        raise ConfigError(f"{unknown} is of files, and this is a job; {known}")
+    if isinstance(job, Draft):
+        said = dict(change.fields)
+        return job.under(Draft(model=said.pop("model", None), fields=said))
+    if isinstance(job, JobRequest):
+        said = dict(change.fields)
+        return replace(job, **said | ({"model": load_model(said["model"])} if "model" in said else {}))
+    raise ConfigError(f"cannot change {next(iter(change.fields))} of a Job with everything decided; give a JobRequest")
 
 
 def explained(result: Result, engine: str) -> Result:

@@ -16,10 +16,11 @@ from traincast.estimate.contention import Contention, SharedNetwork, slowdowns
 from traincast.estimate.program import ProgramCosts, estimate_program
 from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
+from traincast.job.changes import WorkEdit
 from traincast.job.options import StepOptions
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
-from traincast.simulation.edits import WorkEdit, edited, ranks_apart
+from traincast.simulation.edits import edited, ranks_apart
 from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers
 from traincast.simulation.settle import Loop, Settled
 from traincast.units import counted, format_size
@@ -184,16 +185,15 @@ def time_layout(layout: Layout, seed: int | None = None) -> Step:
         return estimate_program(program, alone, layout.location_LW, rates, seen, workload.transfer_factor)
 
     costs = cost({})
-    alone_s_N = edited(program, costs.duration_s_N, setting.edits)
     slowdown_T = slowdowns(program, workload.compute_is_in_situ, setting.overlap_slowdown)
     slows = not setting.cluster.ideal and bool(slowdown_T.any())
     loop = Loop(
-        alone_s_N=alone_s_N,
+        alone_s_N=edited(program, costs.duration_s_N, setting.edits),
         slowdown_N=lambda at_I: slowdown_T[program.row_N[at_I]],
         compute=ComputeAndTransfers.of(program) if slows else None,
         kinds=KindsOfTransfers.of(program, layout.location_LW) if network.shared else None,
         network=network,
-        cost=lambda contended: cost(contended).duration_s_N,
+        cost=lambda contended: edited(program, cost(contended).duration_s_N, setting.edits),
     )
     advanced(0.5)
     try:

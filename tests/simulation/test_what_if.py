@@ -1,0 +1,125 @@
+"""What-ifs: each change alone and all together, by simulating the step again."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import traincast
+from traincast.errors import ConfigError, TraincastError
+from traincast.job.changes import FieldEdit, WorkEdit, parse_change
+from traincast.job.draft import Draft
+from traincast.report.json import encode, result_to_dict
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+GPT = EXAMPLES / "aicb_gpt_405b_1024gpu.txt"
+SLOW_RANK = EXAMPLES / "megatron_pp4_tp2"
+JOB = Draft(
+    model="llama3-8b",
+    cluster="h100",
+    fields={"gpus": 32, "tp": 4, "pp": 2, "seq_length": 4096, "global_batch": 64, "overlap_grad_reduce": False},
+)
+
+
+def steps(result):
+    return {each["change"]: each["iteration_time_s"] for each in result.what_if}
+
+
+def test_communication_that_takes_no_time_is_the_ideal_cluster():
+    whole = traincast.simulate(GPT, cluster="h100", what_if=("comm*0",))
+    assert steps(whole)["comm*0"] == traincast.simulate(GPT, cluster="ideal").iteration_time_s
+    forecast = traincast.predict(JOB, options=traincast.StepOptions(what_if=("comm*0",)))
+    assert steps(forecast)["comm*0"] == pytest.approx(traincast.predict(JOB, "ideal").iteration_time_s, rel=1e-12)
+
+
+def test_an_empty_what_if_changes_no_byte_and_one_changes_nothing_else():
+    plain = traincast.simulate(GPT, cluster="h100")
+    assert encode(result_to_dict(traincast.simulate(GPT, cluster="h100", what_if=()))) == encode(result_to_dict(plain))
+    tried = traincast.simulate(GPT, cluster="h100", what_if=("tp_comm*0.5",))
+    assert replace(tried, what_if=(), run=plain.run) == plain
+
+
+def test_a_slow_rank_that_computes_as_its_peers():
+    found = traincast.simulate(SLOW_RANK, what_if=("rank7.compute=peers",))
+    assert 2.75 < steps(found)["rank7.compute=peers"] < 2.90
+    healthy = traincast.simulate(GPT, cluster="h100", what_if=("rank9.compute=peers",))
+    assert steps(healthy)["rank9.compute=peers"] == healthy.iteration_time_s
+
+
+def test_a_rank_that_is_made_slower_and_then_as_its_peers_is_as_before():
+    before = traincast.simulate(GPT, cluster="h100", unfold=False).iteration_time_s
+    slowed = traincast.simulate(GPT, cluster="h100", compute_slowdown={70: 1.5}, what_if=("rank70.own=peers",))
+    assert slowed.iteration_time_s > before
+    assert steps(slowed)["rank70.own=peers"] == pytest.approx(before, rel=1e-12)
+
+
+def test_changes_of_fields_are_those_of_the_options_that_say_them():
+    changes = ("overlap_grad_reduce=true", "vpp=4", "nic_bandwidth=800Gb/s", "busbw.tp=400GB/s")
+    found = traincast.simulate(GPT, cluster="h100", what_if=changes)
+    assert (
+        steps(found)[changes[0]] == traincast.simulate(GPT, cluster="h100", overlap_grad_reduce=True).iteration_time_s
+    )
+    assert steps(found)[changes[1]] == traincast.simulate(GPT, cluster="h100", vpp=4).iteration_time_s
+    rates = traincast.simulate(GPT, cluster="h100", busbw_bytes_per_s={"tp": 400e9}).iteration_time_s
+    assert steps(found)[changes[3]] == rates
+    assert steps(found)[changes[2]] < found.iteration_time_s
+    assert steps(found)["all together"] < min(steps(found)[change] for change in changes)
+    for each in found.what_if:
+        assert each["saving_s"] == found.iteration_time_s - each["iteration_time_s"]
+
+
+def test_changes_of_a_job():
+    changes = ("overlap_grad_reduce=true", "micro_batch=2", "cluster=a100")
+    found = steps(traincast.predict(JOB, options=traincast.StepOptions(what_if=changes)))
+    other = replace(JOB, fields={**JOB.fields, "overlap_grad_reduce": True})
+    assert found[changes[0]] == traincast.predict(other).iteration_time_s
+    assert found[changes[2]] == traincast.predict(JOB, "a100").iteration_time_s
+
+
+def test_a_result_with_what_ifs_runs_again_to_the_same_bytes():
+    found = traincast.simulate(GPT, cluster="h100", what_if=("tp_comm*0.5", "vpp=2"))
+    assert encode(result_to_dict(traincast.run_again(found))) == encode(result_to_dict(found))
+
+
+def test_work_of_all_stages_together_scales_a_step_without_communication():
+    changes = tuple(f"stage{stage}.compute*2" for stage in range(4))
+    small = traincast.simulate(GPT, cluster="ideal", pp=4, microbatches=4, what_if=changes)
+    assert steps(small)["all together"] == pytest.approx(2 * small.iteration_time_s, rel=1e-9)
+
+
+def test_forms():
+    assert parse_change("TP-comm * 0.5") == WorkEdit(work="tp_comm", factor=0.5)
+    assert parse_change("stage3.own=Peers") == WorkEdit(work="own", stage=3)
+    assert parse_change("op:attn=fwd*2") == FieldEdit("op:attn", "fwd*2")
+    assert parse_change("nic_bandwidth = 800Gb/s") == FieldEdit("nic_bandwidth", "800Gb/s")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("fast", "is no change"),
+        ("compute*-1", "no factor"),
+        ("compute*nan", "no factor"),
+        ("communication*2", "is no work"),
+        ("compute=peers", "one rank or stage"),
+        ("rank9999.compute=peers", "no rank 9999"),
+        ("stage16.compute*2", "no stage 16"),
+        ("cp_comm*0.5", "nothing to change"),
+        ("op:nothing*2", "no operation is called"),
+        ("colour=red", "unknown field"),
+        ("vpp=x", "whole number"),
+        ("nic_bandwidth=fast", "not a rate"),
+        ("cuda_graphs=true", "of a job"),
+        ("cluster=moon", "unknown cluster"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused_with_a_reason(change, says):
+    with pytest.raises(TraincastError) as caught:
+        traincast.simulate(GPT, cluster="h100", what_if=(change,))
+    assert says in " ".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+
+
+def test_the_layout_of_a_workload_of_python_cannot_be_changed():
+    workload = traincast.read(GPT)
+    with pytest.raises(ConfigError, match="made in Python"):
+        traincast.simulate(workload, cluster="h100", what_if=("vpp=2",))
