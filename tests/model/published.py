@@ -103,6 +103,7 @@ CHECKPOINTS = {
         60 * 384 + 3416,
         f"{CORRECTION}; of 3,416 the cause is not known",
     ),
+    "kimi-linear-48b-a3b": hub("moonshotai/Kimi-Linear-48B-A3B-Instruct", 49_122_681_728, 26 * 256, CORRECTION),
     "gemma-2b": tensors("google/gemma-2b", 2_506_172_416),
     "gemma-7b": tensors("google/gemma-7b", 8_537_680_896),
     "gemma2-2b": hub("google/gemma-2-2b-it", 2_614_341_888),

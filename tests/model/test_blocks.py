@@ -31,6 +31,7 @@ KINDS = (
     "gemma4-e4b",
     "deepseek-v3.2",
     "deepseek-v4-flash",
+    "kimi-linear-48b-a3b",
 )
 """Models that have every block and every part of it among them."""
 

@@ -1,0 +1,90 @@
+"""Layers of linear attention and of short convolutions: parameters and FLOPs summed by hand."""
+
+import pytest
+
+from traincast.model.blocks.share import Execution, Share
+from traincast.model.counts import parameters, token_flops
+from traincast.model.load import load_model
+from traincast.model.structure import layer_blocks
+
+TOKENS = 4096
+
+
+def parts_of(name, layer, execution=None, **degrees):
+    """Return the parts of the first block of a layer by the last word of their names."""
+    model = load_model(name)
+    share = Share(model=model, seq_length=TOKENS, execution=execution or Execution(), **degrees)
+    return {part.name.rpartition(".")[2]: part for part in layer_blocks(model, layer)[0].parts(share)}
+
+
+def shapes(parts):
+    """Return the GEMMs of parts that have any."""
+    return {name: [(each.m, each.n, each.k) for each in part.gemms] for name, part in parts.items() if part.gemms}
+
+
+def exchanged(exchanges):
+    """Return what takes place of some exchanges."""
+    return [(each.group, each.operation, each.size_bytes) for each in exchanges if each.size_bytes]
+
+
+KIMI = 4 * 2304 * 4096 + 2 * (2304 * 128 + 128 * 4096) + 2304 * 32 + 3 * 4096 * 4 + 32 + 4096 + 128
+"""Of a layer of Kimi delta attention: 32 heads of 128; what decays and gates are made of is 128 wide.
+
+Source: moonshotai/Kimi-Linear-48B-A3B-Instruct, modeling_kimi.py (KimiDeltaAttention).
+"""
+
+
+def test_parameters_of_kimi_linear_by_hand():
+    """27 layers, 7 of latent attention without positions; experts in all but the first: config.json."""
+    hidden, table = 2304, 163840 * 2304
+    latent = hidden * 32 * 192 + hidden * (512 + 64) + 512 + 512 * 32 * 256 + 32 * 128 * hidden
+    each = 3 * hidden * 1024
+    total = 20 * KIMI + 7 * latent + 26 * (257 * each + 256 * hidden) + 3 * hidden * 9216 + 55 * hidden + 2 * table
+    found = parameters(load_model("kimi-linear-48b-a3b"))
+    assert found.total == total
+    assert found.active == total - 26 * 248 * each
+    # "3B activated", without the lookup of embeddings.
+    assert found.computed / 1e9 == pytest.approx(3.1, rel=0.005)
+
+
+@pytest.mark.parametrize("tokens", [4096, 32768])
+def test_flops_of_kimi_linear_by_hand(tokens):
+    """8 H P^2 of the delta rule, as of gated DeltaNet; keys of 192 and values of 128 in 7 layers of full attention."""
+    found, hidden = token_flops(load_model("kimi-linear-48b-a3b"), tokens), 2304
+    assert found.scan == 20 * 8 * 32 * 128**2
+    assert found.others == 20 * 2 * (4 * hidden * 4096 + 2 * (hidden * 128 + 128 * 4096) + hidden * 32)
+    assert found.attention_core == 7 * 32 * 2 * (192 + 128) * tokens / 2
+
+
+@pytest.mark.parametrize(("tp", "cp"), [(1, 1), (2, 1), (1, 4), (4, 2)])
+def test_a_layer_of_kimi_delta_attention_by_hand(tp, cp):
+    tokens, inner, heads = TOKENS // cp, 4096 // tp, 32 // tp
+    parts = parts_of("kimi-linear-48b-a3b", 1, tp=tp, cp=cp, sequence_parallel=True)
+    own = tokens // tp
+    assert shapes(parts) == {
+        "in_proj": [(tokens, 3 * inner, 2304)],
+        "narrow_proj": [(own, 128, 2304), (own, 128, 2304), (own, 32, 2304)],
+        "gate_proj": [(tokens, inner, 128)] * 2,
+        "out_proj": [(tokens, 2304, inner)],
+    }
+    assert [(each.family, each.shape) for each in parts["kimi_delta_rule"].kernels] == [
+        ("elementwise", (tokens, inner)),
+        ("delta_rule", (tokens, heads, 128, 128)),
+    ]
+    vectors = {"conv1d": 4 * 3 * inner, "kimi_delta_rule": heads + inner, "out_norm": 128}
+    assert {name: parts[name].vectors for name in vectors} == vectors
+    split = [("tp", "all_gather", 2 * tokens * 288)] if tp > 1 else []
+    assert exchanged(parts["gate_proj"].forward) == split
+    turned = [("cp", "all_to_all", 2 * tokens * (5 * inner + heads))] if cp > 1 else []
+    assert exchanged(parts["conv1d"].forward) == exchanged(parts["conv1d"].backward) == turned
+
+
+def test_saved_tensors_of_kimi_delta_attention():
+    """Inputs; queries, keys and values before and after the convolution, decays and gates; both outputs."""
+    saved = {}
+    for part in parts_of("kimi-linear-48b-a3b", 1).values():
+        for name, size in part.saved.items():
+            saved[name] = saved.get(name, 0) + size
+    assert saved["mixer inputs"] == 2 * TOKENS * 2304
+    assert saved["mixer projections"] == 2 * TOKENS * (8 * 4096 + 2 * 128 + 32)
+    assert saved["scan outputs"] == saved["mixer outputs"] == 2 * TOKENS * 4096
