@@ -8,6 +8,7 @@ from typing import Any
 from traincast.files import shipped_toml
 from traincast.model.hugging_face.config import Config
 from traincast.model.table import merged
+from traincast.registry import Registry
 
 Table = dict[str, Any]
 
@@ -32,7 +33,7 @@ class Family:
         """Return the values that a config says."""
         table, declared = merged(merged(PLAIN, self.values), _head(config, self)), known().reads
         for name in self.reads:
-            found = _declared(config, declared[name]) if name in declared else READERS[name](config, self)
+            found = _declared(config, declared[name]) if name in declared else READERS.get(name)(config, self)
             table = merged(table, found)
         return table
 
@@ -103,13 +104,13 @@ def unknown_family(config: Config) -> Family:
 
 
 _Reader = Callable[[Config, Family], Table]
-READERS: dict[str, _Reader] = {}
+READERS: Registry[_Reader] = Registry("reader of a config.json", "traincast.model.hugging_face")
 """What families read, by name."""
 
 
-def _reader(read: _Reader) -> _Reader:
-    READERS[read.__name__.lstrip("_")] = read
-    return read
+def reader(read: _Reader) -> _Reader:
+    """Enter a reader under its name, without what marks it as private."""
+    return READERS.register(read.__name__.lstrip("_"))(read)
 
 
 def _declared(config: Config, fields: dict[str, Field]) -> Table:
@@ -152,7 +153,7 @@ def _head(config: Config, family: Family) -> Table:
     return {**table, "max_positions": positions} if positions else table
 
 
-@_reader
+@reader
 def _windows(config: Config, family: Family) -> Table:
     """Read a sliding window: that of the layers that ``layer_types`` names, or the class's own pattern."""
     if family.window_pattern and config.has("sliding_window") and not config.has("layer_types"):
@@ -190,7 +191,7 @@ def _pattern(config: Config, local: list[bool], key: str) -> Table:
     return {"window_layers": sum(local), "window_period": len(local)}
 
 
-@_reader
+@reader
 def _latent(config: Config, _: Family) -> Table:
     """Read multi-head latent attention."""
     heads = config.whole("num_attention_heads", "n_head")
@@ -206,7 +207,7 @@ def _latent(config: Config, _: Family) -> Table:
     return {"attention": {"latent": parts, "kv_heads": heads, "head_dim": width}}
 
 
-@_reader
+@reader
 def _sparse_experts(config: Config, _: Family) -> Table:
     """Read the experts of Qwen: every so many layers, but for those of ``mlp_only_layers``."""
     dense = sorted(config.wholes("mlp_only_layers"))
@@ -227,7 +228,7 @@ def _sparse_experts(config: Config, _: Family) -> Table:
     return {"experts": {**experts, "shared_gate": experts["shared_ffn_hidden"] > 0}}
 
 
-@_reader
+@reader
 def _routed_experts(config: Config, _: Family) -> Table:
     """Read the experts of DeepSeek: shared ones as a number, after the first dense layers."""
     if not config.whole("n_routed_experts", default=0):
@@ -244,13 +245,13 @@ def _routed_experts(config: Config, _: Family) -> Table:
             "ffn_hidden": width,
             "shared_ffn_hidden": config.whole("n_shared_experts", default=0) * width,
             "first_dense_layers": config.whole("first_k_dense_replace", default=0),
-            **_limited_routing(config),
+            **limited_routing(config),
         },
         "mtp_layers": config.whole("num_nextn_predict_layers", default=0),
     }
 
 
-def _limited_routing(config: Config) -> Table:
+def limited_routing(config: Config) -> Table:
     """Read the groups of node-limited routing; ``topk_method`` greedy has none (DeepSeek, modeling_deepseek.py)."""
     if config.has("topk_method") and config.word("topk_method") == "greedy":
         return {}
@@ -258,7 +259,7 @@ def _limited_routing(config: Config) -> Table:
     return {"groups": groups, "group_topk": chosen} if groups > 1 else {}
 
 
-@_reader
+@reader
 def _bert(config: Config, _: Family) -> Table:
     """Segments, pooler and the two heads of pretraining: Devlin et al. 2018, arXiv 1810.04805, appendix A.2."""
     hidden, vocab = config.whole("hidden_size"), config.whole("vocab_size")
@@ -267,12 +268,12 @@ def _bert(config: Config, _: Family) -> Table:
     return {"other_params": config.whole("type_vocab_size", default=2) * hidden + pooler + heads}
 
 
-@_reader
+@reader
 def _big_code(config: Config, _: Family) -> Table:
     return {"attention": {"kv_heads": 1}} if config.flag("multi_query", default=True) else {}
 
 
-@_reader
+@reader
 def _opt(config: Config, _: Family) -> Table:
     hidden = config.whole("hidden_size")
     if config.whole("word_embed_proj_dim", default=hidden) != hidden:
@@ -281,7 +282,7 @@ def _opt(config: Config, _: Family) -> Table:
     return {"learned_positions": config.whole("max_position_embeddings") + 2}
 
 
-@_reader
+@reader
 def _mpt(config: Config, _: Family) -> Table:
     attention, hidden = config.inner("attn_config"), config.whole("d_model")
     bias = not config.flag("no_bias", default=True)
@@ -297,7 +298,7 @@ def _mpt(config: Config, _: Family) -> Table:
     }
 
 
-@_reader
+@reader
 def _falcon(config: Config, _: Family) -> Table:
     new = config.flag("new_decoder_architecture", default=False)
     heads = config.whole("num_attention_heads", "n_head")
@@ -313,7 +314,7 @@ def _falcon(config: Config, _: Family) -> Table:
     }
 
 
-@_reader
+@reader
 def _chatglm(config: Config, _: Family) -> Table:
     heads = config.whole("num_attention_heads")
     groups = config.whole("multi_query_group_num", default=heads)
@@ -325,7 +326,7 @@ def _chatglm(config: Config, _: Family) -> Table:
     }
 
 
-@_reader
+@reader
 def _llama4(config: Config, _: Family) -> Table:
     """Chunks are taken as a window; a layer without rotary positions sees all tokens."""
     width, step = config.whole("intermediate_size"), config.whole("interleave_moe_layer_step", default=1)
@@ -342,72 +343,3 @@ def _llama4(config: Config, _: Family) -> Table:
     every = config.whole("no_rope_layer_interval", default=4)
     window = config.whole("attention_chunk_size")
     return {**table, "attention": {"window": window, "window_layers": every - 1, "window_period": every}}
-
-
-@_reader
-def _nemotron_h(config: Config, _: Family) -> Table:
-    """Layers of one block each, by a pattern of letters or a list of names; experts as Nemotron 3 has them."""
-    inner = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
-    names = ("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups", "mamba_kernel")
-    table: Table = {
-        "settings": {name: config.whole(key) for name, key in zip(names, inner, strict=True)},
-        "linear_bias": config.flag("mlp_bias", default=False),
-        "attention": {"qkv_bias": config.flag("attention_bias", default=False)},
-        **_layers_of("hybrid_override_pattern", "layers_block_type", config, "pattern", "blocks"),
-    }
-    if config.whole("num_nextn_predict_layers", default=0):
-        table |= {"mtp_layers": config.whole("num_nextn_predict_layers")}
-        table |= _layers_of("mtp_hybrid_override_pattern", "mtp_layers_block_type", config, "mtp_pattern", "mtp_blocks")
-    if config.whole("n_routed_experts", default=0):
-        table["experts"] = {
-            "experts": config.whole("n_routed_experts"),
-            "topk": config.whole("num_experts_per_tok"),
-            "ffn_hidden": config.whole("moe_intermediate_size"),
-            "shared_ffn_hidden": config.whole("n_shared_experts", default=0)
-            * config.whole("moe_shared_expert_intermediate_size", default=0),
-            "latent_hidden": config.whole("moe_latent_size", default=0),
-            "router_bias": True,
-            **_limited_routing(config),
-        }
-    return table
-
-
-_BLOCK_TYPES = {"mamba": "mamba2", "attention": "attention", "moe": "experts", "mlp": "mlp"}
-"""Names of ``layers_block_type``, and the block that each is."""
-
-
-def _layers_of(pattern: str, listed: str, config: Config, as_pattern: str, as_blocks: str) -> Table:
-    """Return the blocks of layers from a pattern of letters, or from a list of their names."""
-    if config.has(pattern):
-        return {as_pattern: config.word(pattern)}
-    found = config.words(listed)
-    if not found:
-        raise config.error(f"is missing, and there is no {pattern}", listed)
-    unknown = [each for each in found if each not in _BLOCK_TYPES]
-    if unknown:
-        raise config.error(f"has {unknown[0]!r}; known: {', '.join(_BLOCK_TYPES)}", listed)
-    names = [_BLOCK_TYPES[each] for each in found]
-    return {as_blocks: names if as_blocks == "mtp_blocks" else [[name] for name in names]}
-
-
-@_reader
-def _linear_layers(config: Config, _: Family) -> Table:
-    """Layers of linear attention by the gated delta rule, but for those of full attention, which has an output gate."""
-    layers, every = config.whole("num_hidden_layers"), config.whole("full_attention_interval", default=4)
-    usual = [
-        "full_attention" if every and layer % every == every - 1 else "linear_attention" for layer in range(layers)
-    ]
-    kinds = {"linear_attention": "gated_delta", "full_attention": "attention"}
-    found = config.words("layer_types") or usual
-    unknown = [each for each in found if each not in kinds]
-    if unknown:
-        raise config.error(f"has {unknown[0]!r}; known: {', '.join(kinds)}", "layer_types")
-    names = ("key_heads", "value_heads", "key_dim", "value_dim", "kernel")
-    keys = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
-    inner = "experts" if config.whole("num_experts", default=0) else "mlp"
-    return {
-        "blocks": [[kinds[each], inner] for each in found],
-        "settings": {f"linear_{name}": config.whole(f"linear_{key}") for name, key in zip(names, keys, strict=True)},
-        "attention": {"output_gate": True},
-        "mtp_layers": config.whole("mtp_num_hidden_layers", default=0),
-    }

@@ -1,0 +1,73 @@
+"""Readers of models whose layers are of several kinds: with states, linear attention or convolutions among them."""
+
+from traincast.model.hugging_face.config import Config
+from traincast.model.hugging_face.readers import Family, Table, limited_routing, reader
+
+
+@reader
+def _nemotron_h(config: Config, _: Family) -> Table:
+    """Layers of one block each, by a pattern of letters or a list of names; experts as Nemotron 3 has them."""
+    inner = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
+    names = ("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups", "mamba_kernel")
+    table: Table = {
+        "settings": {name: config.whole(key) for name, key in zip(names, inner, strict=True)},
+        "linear_bias": config.flag("mlp_bias", default=False),
+        "attention": {"qkv_bias": config.flag("attention_bias", default=False)},
+        **_layers_of("hybrid_override_pattern", "layers_block_type", config, "pattern", "blocks"),
+    }
+    if config.whole("num_nextn_predict_layers", default=0):
+        table |= {"mtp_layers": config.whole("num_nextn_predict_layers")}
+        table |= _layers_of("mtp_hybrid_override_pattern", "mtp_layers_block_type", config, "mtp_pattern", "mtp_blocks")
+    if config.whole("n_routed_experts", default=0):
+        table["experts"] = {
+            "experts": config.whole("n_routed_experts"),
+            "topk": config.whole("num_experts_per_tok"),
+            "ffn_hidden": config.whole("moe_intermediate_size"),
+            "shared_ffn_hidden": config.whole("n_shared_experts", default=0)
+            * config.whole("moe_shared_expert_intermediate_size", default=0),
+            "latent_hidden": config.whole("moe_latent_size", default=0),
+            "router_bias": True,
+            **limited_routing(config),
+        }
+    return table
+
+
+_BLOCK_TYPES = {"mamba": "mamba2", "attention": "attention", "moe": "experts", "mlp": "mlp"}
+"""Names of ``layers_block_type``, and the block that each is."""
+
+
+def _layers_of(pattern: str, listed: str, config: Config, as_pattern: str, as_blocks: str) -> Table:
+    """Return the blocks of layers from a pattern of letters, or from a list of their names."""
+    if config.has(pattern):
+        return {as_pattern: config.word(pattern)}
+    found = config.words(listed)
+    if not found:
+        raise config.error(f"is missing, and there is no {pattern}", listed)
+    unknown = [each for each in found if each not in _BLOCK_TYPES]
+    if unknown:
+        raise config.error(f"has {unknown[0]!r}; known: {', '.join(_BLOCK_TYPES)}", listed)
+    names = [_BLOCK_TYPES[each] for each in found]
+    return {as_blocks: names if as_blocks == "mtp_blocks" else [[name] for name in names]}
+
+
+@reader
+def _linear_layers(config: Config, _: Family) -> Table:
+    """Layers of linear attention by the gated delta rule, but for those of full attention, which has an output gate."""
+    layers, every = config.whole("num_hidden_layers"), config.whole("full_attention_interval", default=4)
+    usual = [
+        "full_attention" if every and layer % every == every - 1 else "linear_attention" for layer in range(layers)
+    ]
+    kinds = {"linear_attention": "gated_delta", "full_attention": "attention"}
+    found = config.words("layer_types") or usual
+    unknown = [each for each in found if each not in kinds]
+    if unknown:
+        raise config.error(f"has {unknown[0]!r}; known: {', '.join(kinds)}", "layer_types")
+    names = ("key_heads", "value_heads", "key_dim", "value_dim", "kernel")
+    keys = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
+    inner = "experts" if config.whole("num_experts", default=0) else "mlp"
+    return {
+        "blocks": [[kinds[each], inner] for each in found],
+        "settings": {f"linear_{name}": config.whole(f"linear_{key}") for name, key in zip(names, keys, strict=True)},
+        "attention": {"output_gate": True},
+        "mtp_layers": config.whole("mtp_num_hidden_layers", default=0),
+    }
