@@ -163,12 +163,12 @@ def _mtp_blocks(raw: Any, shown: str) -> tuple[str, ...]:  # noqa: ANN401
 
 
 def _settings(raw: Any, shown: str) -> tuple[tuple[str, float], ...]:  # noqa: ANN401
-    """Return numbers by name, from a table or its pairs."""
+    """Return numbers by name, in the order of these, from a table or its pairs."""
     try:
         pairs = dict(raw).items()
     except (TypeError, ValueError):
         raise ConfigError(f"is {quoted(raw)}; it must be a table of numbers (in {shown})", "settings") from None
-    return tuple((name, checked_field(name, number, f"settings.{name}")) for name, number in pairs)
+    return tuple(sorted((name, checked_field(name, number, f"settings.{name}")) for name, number in pairs))
 
 
 def _complete(table: dict[str, Any]) -> None:

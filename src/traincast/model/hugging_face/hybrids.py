@@ -71,3 +71,41 @@ def _linear_layers(config: Config, _: Family) -> Table:
         "attention": {"output_gate": True},
         "mtp_layers": config.whole("mtp_num_hidden_layers", default=0),
     }
+
+
+@reader
+def _kimi_linear(config: Config, _: Family) -> Table:
+    """Layers of Kimi delta attention and of latent attention, both by number from 1; experts behind dense layers."""
+    linear, layers = config.inner("linear_attn_config"), config.whole("num_hidden_layers")
+    full, delta = linear.wholes("full_attn_layers"), linear.wholes("kda_layers")
+    if sorted((*full, *delta)) != list(range(1, layers + 1)):
+        raise linear.error(f"and full_attn_layers do not name each of {layers} layers once", "kda_layers")
+    if linear.flag("use_full_rank_gate", default=False):
+        raise linear.error("is true; gates that pass through no narrow vectors are not described", "use_full_rank_gate")
+    dense = config.whole("first_k_dense_replace", default=0) if config.has("num_experts") else layers
+    kinds = ["latent_attention" if layer in full else "kimi_delta" for layer in range(1, layers + 1)]
+    head_dim = linear.whole("head_dim")
+    table: Table = {
+        "blocks": [[kind, "mlp" if layer < dense else "experts"] for layer, kind in enumerate(kinds)],
+        "settings": {
+            "kimi_heads": linear.whole("num_heads"),
+            "kimi_head_dim": head_dim,
+            # As wide as a head: moonshotai/Kimi-Linear-48B-A3B-Instruct, modeling_kimi.py.
+            "kimi_rank": head_dim,
+            "kimi_kernel": linear.whole("short_conv_kernel_size"),
+        },
+        "attention": {"rotary": not config.flag("mla_use_nope", default=False)},
+        "mtp_layers": config.whole("num_nextn_predict_layers", default=0),
+    }
+    if dense == layers:
+        return table
+    if config.whole("moe_layer_freq", default=1) != 1:
+        raise config.error("is not 1; only experts in every layer are described", "moe_layer_freq")
+    width = config.whole("moe_intermediate_size")
+    experts = {
+        "experts": config.whole("num_experts"),
+        "topk": config.whole("num_experts_per_token", "num_experts_per_tok"),
+        "ffn_hidden": width,
+        "shared_ffn_hidden": config.whole("num_shared_experts", default=0) * width,
+    }
+    return {**table, "experts": experts}

@@ -1,0 +1,88 @@
+"""Configs of models whose layers are of several kinds, or whose queries meet some keys: the built-in models, errors."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from traincast.errors import ConfigError
+from traincast.model.counts import parameters
+from traincast.model.load import load_model
+
+CONFIGS = {
+    "kimi-linear-48b-a3b": {
+        **{"model_type": "kimi_linear", "hidden_size": 2304, "num_hidden_layers": 27, "intermediate_size": 9216},
+        **{"num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 72, "vocab_size": 163840},
+        **{"kv_lora_rank": 512, "q_lora_rank": None, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64},
+        **{"v_head_dim": 128, "mla_use_nope": True, "first_k_dense_replace": 1, "moe_layer_freq": 1},
+        **{"moe_intermediate_size": 1024, "num_experts": 256, "num_experts_per_token": 8, "num_shared_experts": 1},
+        **{"num_expert_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0, "tie_word_embeddings": False},
+        "linear_attn_config": {
+            "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+            "head_dim": 128,
+            "kda_layers": [layer for layer in range(1, 27) if layer % 4],
+            "num_heads": 32,
+            "short_conv_kernel_size": 4,
+        },
+    },
+    "deepseek-v3.2": {
+        **{"model_type": "deepseek_v32", "hidden_size": 7168, "num_hidden_layers": 61, "intermediate_size": 18432},
+        **{"num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 129280, "kv_lora_rank": 512},
+        **{"q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
+        **{"index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048, "first_k_dense_replace": 3},
+        **{"n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048},
+        **{"n_group": 8, "topk_group": 4, "topk_method": "noaux_tc", "num_nextn_predict_layers": 1},
+    },
+    "deepseek-v4-flash": {
+        **{"model_type": "deepseek_v4", "hidden_size": 4096, "num_hidden_layers": 43, "moe_intermediate_size": 2048},
+        **{"num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512, "vocab_size": 129280},
+        **{"q_lora_rank": 1024, "o_lora_rank": 1024, "o_groups": 8, "qk_rope_head_dim": 64, "sliding_window": 128},
+        **{"index_head_dim": 128, "index_n_heads": 64, "index_topk": 512, "hc_mult": 4, "n_shared_experts": 1},
+        **{"n_routed_experts": 256, "num_experts_per_tok": 6, "num_nextn_predict_layers": 1, "num_hash_layers": 3},
+        "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
+    },
+}
+"""Keys and values of the published files that count, under the built-in model that they are."""
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(name, **changes):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(CONFIGS[name] | changes))
+        return load_model(str(path))
+
+    return read
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_published_config_is_the_built_in_model(read, name):
+    model, builtin = read(name), load_model(name)
+    beside = {"name": name, "source": "", "notes": (), "max_positions": None}
+    assert replace(model, **beside) == replace(builtin, **beside)
+    assert not model.notes
+    assert parameters(model) == parameters(builtin)
+
+
+def test_layers_of_kimi_linear_are_named_once(read):
+    linear = CONFIGS["kimi-linear-48b-a3b"]["linear_attn_config"]
+    with pytest.raises(ConfigError, match=r"linear_attn_config\.kda_layers: .*each of 27 layers once"):
+        read("kimi-linear-48b-a3b", linear_attn_config=linear | {"full_attn_layers": [4]})
+    with pytest.raises(ConfigError, match=r"linear_attn_config\.use_full_rank_gate: is true"):
+        read("kimi-linear-48b-a3b", linear_attn_config=linear | {"use_full_rank_gate": True})
+    assert read("kimi-linear-48b-a3b", num_experts=None).experts is None
+
+
+def test_layers_of_deepseek_v4_by_ratio_name_or_class(read):
+    """Source: Transformers, configuration_deepseek_v4.py (DeepseekV4Config.__post_init__)."""
+    kinds = ["sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention"]
+    model = read("deepseek-v4-flash", num_hidden_layers=3, layer_types=kinds, compress_rates={kinds[1]: 64})
+    assert [names[0] for names in model.blocks] == ["window_attention", *kinds[1:]]
+    assert model.setting("compressed_heavy_ratio") == 64
+    assert model.setting("compressed_sparse_ratio") == 4
+    usual = read("deepseek-v4-flash", num_hidden_layers=5, compress_ratios=None)
+    assert [names[0][0] for names in usual.blocks] == ["h", "h", "h", "c", "h"]
+    with pytest.raises(ConfigError, match=r"compress_ratios: has '7'; known: sliding_attention"):
+        read("deepseek-v4-flash", compress_ratios=[7] * 43)
+    with pytest.raises(ConfigError, match="layer_types: has 3 entries for 43 layers"):
+        read("deepseek-v4-flash", layer_types=kinds)
