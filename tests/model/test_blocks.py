@@ -32,6 +32,7 @@ KINDS = (
     "deepseek-v3.2",
     "deepseek-v4-flash",
     "kimi-linear-48b-a3b",
+    "lfm2-8b-a1b",
 )
 """Models that have every block and every part of it among them."""
 

@@ -88,3 +88,42 @@ def test_saved_tensors_of_kimi_delta_attention():
     assert saved["mixer inputs"] == 2 * TOKENS * 2304
     assert saved["mixer projections"] == 2 * TOKENS * (8 * 4096 + 2 * 128 + 32)
     assert saved["scan outputs"] == saved["mixer outputs"] == 2 * TOKENS * 4096
+
+
+def test_parameters_of_lfm2_by_hand():
+    """1.2B: 10 layers of convolution and 6 of attention with norms of heads, an MLP each, a tied table; config.json."""
+    hidden, table = 2048, 65536 * 2048
+    conv, attention = 4 * hidden**2 + 3 * hidden, hidden * (32 + 2 * 8) * 64 + hidden**2 + 2 * 64
+    total = 10 * conv + 6 * attention + 16 * (3 * hidden * 8192 + 2 * hidden) + hidden + table
+    assert parameters(load_model("lfm2-1.2b")).total == total
+
+
+def test_a_token_passes_4_of_32_experts_of_lfm2_8b_a1b():
+    """In 22 layers of 24: config.json."""
+    found = parameters(load_model("lfm2-8b-a1b"))
+    assert found.total - found.active == 22 * 28 * 3 * 2048 * 1792
+
+
+@pytest.mark.parametrize("tokens", [4096, 32768])
+def test_flops_of_lfm2_by_hand(tokens):
+    """Projections of the convolutions; half of the square in 6 layers of 32 heads of 64."""
+    found = token_flops(load_model("lfm2-1.2b"), tokens)
+    assert found.others == 10 * 2 * 4 * 2048**2
+    assert found.attention_core == 6 * 2 * 2 * 32 * 64 * tokens / 2
+    assert found.scan == 0
+
+
+@pytest.mark.parametrize(("tp", "cp"), [(1, 1), (2, 1), (1, 4), (4, 2)])
+def test_a_layer_of_short_convolution_by_hand(tp, cp):
+    """Source: Transformers, modular_lfm2.py (Lfm2ShortConv.slow_forward): gate, convolution of 3 tokens, gate."""
+    tokens, width = TOKENS // cp, 2048 // tp
+    parts = parts_of("lfm2-1.2b", 0, tp=tp, cp=cp, sequence_parallel=True)
+    assert shapes(parts) == {"in_proj": [(tokens, 3 * width, 2048)], "out_proj": [(tokens, 2048, width)]}
+    assert [(each.family, each.shape) for each in parts["conv"].kernels] == [("activation", (tokens, width))] * 3
+    assert [dict(each.options)["kind"] for each in parts["conv"].kernels] == ["swiglu", "silu", "swiglu"]
+    assert parts["conv"].vectors == 3 * width
+    saved = [size for part in parts.values() for name, size in part.saved.items() if name.startswith("mixer")]
+    assert saved == [2 * tokens // tp * 2048, 6 * tokens * width, 4 * tokens * width, 2 * tokens * width]
+    # Two tokens of every rank before its own.
+    handed = [("cp", "all_gather", 2 * 2 * width * cp)] if cp > 1 else []
+    assert exchanged(parts["conv"].forward) == exchanged(parts["conv"].backward) == handed

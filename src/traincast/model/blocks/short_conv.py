@@ -1,0 +1,78 @@
+"""Gated short convolution: two gates of every channel around a convolution of few tokens (LFM2).
+
+Source: Liquid AI 2025, arXiv 2511.23404, section 2.1; huggingface/transformers,
+src/transformers/models/lfm2/modular_lfm2.py (Lfm2ShortConv).
+"""
+
+from dataclasses import dataclass
+
+from traincast.model.blocks.common import adapters, around, cast, norm, residual
+from traincast.model.blocks.mamba import pointwise
+from traincast.model.blocks.part import Exchange, Gemm, Part, block
+from traincast.model.blocks.share import Share
+from traincast.model.model import Model
+from traincast.model.numbers import ceil_div
+
+_PROJECTED = 3
+"""Vectors of a token that the first projection makes: both gates, and what is convolved."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConv:
+    """The mixer block of a layer, as wide as the hidden state; channels are split over tp.
+
+    Context parallel ranks hand the last tokens of their piece of the sequence to the next one.
+    """
+
+    kernel: int
+    """Tokens that the convolution sees."""
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return the norm, both projections, gates, convolution and residual sum."""
+        hidden, execution, tokens = share.model.hidden, share.execution, share.tokens
+        width, exchanged, element = ceil_div(hidden, share.tp), around(share), execution.element_bytes
+        inner = tokens * width * element
+        entry = Part(
+            name="conv.in_proj",
+            counts_as="convolution",
+            gemms=(Gemm(m=tokens, n=_PROJECTED * width, k=hidden, dtype=execution.precision),),
+            kernels=cast(share, share.norm_tokens * hidden),
+            saved={
+                "mixer inputs": share.norm_tokens * hidden * share.input_bytes,
+                "mixer projections": _PROJECTED * inner,
+            },
+            forward=exchanged.enter_forward,
+            backward=exchanged.enter_backward,
+        )
+        gate = pointwise(share, width, "swiglu")
+        last = share.micro_batch * (self.kernel - 1) * width * element * (share.cp > 1)
+        shifted = (Exchange(group="cp", operation="all_gather", size_bytes=last * share.cp),)
+        conv = Part(
+            name="conv.conv",
+            counts_as="convolution",
+            vectors=width * self.kernel,
+            kernels=(gate, pointwise(share, width, "silu"), gate),
+            # What is convolved, and what comes of it.
+            saved={"mixer projections": 2 * inner},
+            forward=shifted,
+            backward=shifted,
+        )
+        leave = Part(
+            name="conv.out_proj",
+            counts_as="convolution",
+            gemms=(Gemm(m=tokens, n=hidden, k=width, dtype=execution.precision),),
+            kernels=cast(share, tokens * width),
+            saved={"mixer outputs": tokens * width * share.input_bytes},
+            forward=exchanged.leave_forward,
+            backward=exchanged.leave_backward,
+        )
+        adapted = adapters(share, (entry, leave), "mixer outputs")
+        return norm(share, "operator_norm"), entry, conv, leave, residual(share, "conv_bda"), *adapted
+
+
+_NAMES = ("kernel",)
+
+
+@block("short_conv", settings=tuple(f"conv_{name}" for name in _NAMES))
+def _short_conv(model: Model, _layer: int) -> ShortConv:
+    return ShortConv(**model.sizes("conv", _NAMES))
