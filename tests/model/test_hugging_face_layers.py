@@ -41,6 +41,18 @@ CONFIGS = {
         **{"n_routed_experts": 256, "num_experts_per_tok": 6, "num_nextn_predict_layers": 1, "num_hash_layers": 3},
         "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
     },
+    "lfm2-1.2b": {
+        **{"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16, "block_ff_dim": 12288},
+        **{"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 65536, "conv_L_cache": 3},
+        **{"block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 256},
+        **{"conv_bias": False, "full_attn_idxs": [2, 5, 8, 10, 12, 14]},
+    },
+    "lfm2-8b-a1b": {
+        **{"model_type": "lfm2_moe", "hidden_size": 2048, "num_hidden_layers": 24, "intermediate_size": 7168},
+        **{"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 65536, "conv_L_cache": 3},
+        **{"moe_intermediate_size": 1792, "num_dense_layers": 2, "num_experts": 32, "num_experts_per_tok": 4},
+        "layer_types": ["full_attention" if at in (2, 6, 10, 14, 18, 21) else "conv" for at in range(24)],
+    },
 }
 """Keys and values of the published files that count, under the built-in model that they are."""
 
@@ -86,3 +98,18 @@ def test_layers_of_deepseek_v4_by_ratio_name_or_class(read):
         read("deepseek-v4-flash", compress_ratios=[7] * 43)
     with pytest.raises(ConfigError, match="layer_types: has 3 entries for 43 layers"):
         read("deepseek-v4-flash", layer_types=kinds)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"layer_types": ["mamba"] * 16}, r"layer_types: has 'mamba'; known: conv, full_attention"),
+        ({"conv_bias": True}, "conv_bias: is true"),
+        ({"block_ffn_dim_multiplier": 1.3}, "block_ffn_dim_multiplier: is not 1"),
+        ({"block_multiple_of": 0}, "block_multiple_of: is 0"),
+    ],
+)
+def test_what_lfm2_has_not_is_refused(read, change, said):
+    with pytest.raises(ConfigError, match=said):
+        read("lfm2-1.2b", **change)
+    assert read("lfm2-1.2b", block_auto_adjust_ff_dim=False).ffn_hidden == 12288

@@ -109,3 +109,44 @@ def _kimi_linear(config: Config, _: Family) -> Table:
         "shared_ffn_hidden": config.whole("num_shared_experts", default=0) * width,
     }
     return {**table, "experts": experts}
+
+
+@reader
+def _lfm2(config: Config, _: Family) -> Table:
+    """Layers of short convolution and of attention, as listed; experts behind some dense layers."""
+    layers, kinds = config.whole("num_hidden_layers"), {"conv": "short_conv", "full_attention": "attention"}
+    attention = config.wholes("full_attn_idxs") if config.has("full_attn_idxs") else list(range(layers))
+    found = config.words("layer_types") or ["full_attention" if at in attention else "conv" for at in range(layers)]
+    unknown = [each for each in found if each not in kinds]
+    if unknown:
+        raise config.error(f"has {unknown[0]!r}; known: {', '.join(kinds)}", "layer_types")
+    if config.flag("conv_bias", default=False):
+        raise config.error("is true; convolutions with a bias are not described", "conv_bias")
+    dense = config.whole("num_dense_layers", default=0) if config.has("num_experts") else layers
+    table: Table = {
+        "ffn_hidden": _width_of_lfm2(config),
+        "tied_embeddings": config.flag("tie_embedding", default=config.flag("tie_word_embeddings", default=True)),
+        "blocks": [[kinds[kind], "mlp" if layer < dense else "experts"] for layer, kind in enumerate(found)],
+        "settings": {"conv_kernel": config.whole("conv_L_cache", default=3)},
+    }
+    if dense == layers:
+        return table
+    experts = {
+        "experts": config.whole("num_experts"),
+        "topk": config.whole("num_experts_per_tok"),
+        "ffn_hidden": config.whole("moe_intermediate_size"),
+    }
+    return {**table, "experts": experts}
+
+
+def _width_of_lfm2(config: Config) -> int:
+    """Return the width of the MLP: two thirds of what dense models give, rounded up (Lfm2MLP)."""
+    width = config.whole("block_ff_dim", "intermediate_size")
+    if not config.flag("block_auto_adjust_ff_dim", default=not config.has("num_experts")):
+        return width
+    if config.values.get("block_ffn_dim_multiplier") not in (None, 1):
+        raise config.error("is not 1; widths that are scaled are not described", "block_ffn_dim_multiplier")
+    unit = config.whole("block_multiple_of", default=256)
+    if unit == 0:
+        raise config.error("is 0; it must be a whole number from 1", "block_multiple_of")
+    return -(-(2 * width // 3) // unit) * unit
