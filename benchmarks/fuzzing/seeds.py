@@ -609,15 +609,21 @@ def _options() -> list[Seed]:
         ("convert", "j.toml", "new.txt", "--to", "aicb"),
         ("convert", "j.toml", "new.tsv", "--to", "neusight"),
         ("measure", "j.toml", "--script", "measure.py"),
+        ("sweep", "s.toml", "--out", "found.csv", "--workers", "1", "--quiet"),
     )
     files = {
         "w.txt": AICB,
         "f.tsv": _example("neusight_gpt2_large_dp.tsv"),
         "j.toml": _text(_JOB),
         "m.csv": _text(MEASURED["collectives"]),
+        "s.toml": b'base = "j.toml"\n[grid]\n"parallel.tp" = [1, 2]\n',
         "result.json": _result_json(),
     }
-    return [Seed({name: files[name] for name in line if name in files}, (line,), ()) for line in lines]
+    beside = {"sweep": ("j.toml",)}
+    return [
+        Seed({name: files[name] for name in (*line, *beside.get(line[0], ())) if name in files}, (line,), ())
+        for line in lines
+    ]
 
 
 SEEDS: dict[str, Callable[[], list[Seed]]] = {

@@ -125,6 +125,7 @@ COMMANDS["measure"] = (
     - {"--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node", "--busbw", "--slow"}
     - {"--unfold", "--constants", "--allow-oom", "--report", "--json", "--analysis"}
 ) | {"--minutes", "--spread", "--script"}
+COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 
 
@@ -141,7 +142,7 @@ def test_the_commands_and_options_are_these():
 def test_help_names_every_option(call, words):
     code, out, err = call(*words, "--help")
     assert (code, err) == (0, "")
-    arguments = {"files", "names", "file", "a", "b", "op", "family", "words"}
+    arguments = {"spec", "files", "names", "file", "a", "b", "op", "family", "words"}
     wanted = COMMANDS[words[0]] - arguments if words else set(COMMANDS)
     assert all(each in out for each in wanted)
     assert call(*words, "-h")[1] == out

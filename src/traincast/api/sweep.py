@@ -1,0 +1,85 @@
+"""Many jobs in one run that can be stopped and gone on with."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from traincast import __version__
+from traincast.api import StrPath
+from traincast.errors import ConfigError
+from traincast.report.sweep_table import check_table, write_sweep
+from traincast.sweep.executors import EXECUTORS
+from traincast.sweep.journal import Heading, Journal
+from traincast.sweep.points import Forecasts
+from traincast.sweep.run import run_sweep
+from traincast.sweep.spec import read_spec
+
+CHUNK = 8
+"""Points of a chunk: about a second of work, and what is lost when a sweep is killed."""
+
+
+def sweep(
+    spec: StrPath,
+    out: StrPath,
+    *,
+    on: str = "local",
+    workers: int | None = None,
+    restart: bool = False,
+    tell: Callable[[int, int], None] | None = None,
+) -> dict[str, int]:
+    """Forecast every point of a sweep and write one table.
+
+    Finished chunks are in ``OUT.journal`` until the table is written. If the sweep is stopped, however hard, the same
+    call goes on with the rest; the table has the same bytes as that of one that never stopped.
+
+    Parameters
+    ----------
+    spec : path
+        The specification (`traincast.sweep.spec`).
+    out : path
+        Table to write: .csv, or .parquet with the extra ``frames``.
+    on : str
+        Where it runs: ``local``, ``ray``, or ``ray://HOST:PORT``.
+    workers : int, optional
+        Points at the same time; by default as many as there are cores.
+    restart : bool
+        Forget what a stopped sweep of that table has done.
+    tell : callable, optional
+        Told how many points are done, and of how many.
+
+    Returns
+    -------
+    dict
+        How many points have each status (`traincast.sweep.rows.COLUMNS`).
+
+    Raises
+    ------
+    ConfigError
+        If the specification, the table or the executor is not to be had, or the journal is of another sweep.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> traincast.api.sweep.sweep("sweep.toml", "found.csv")  # doctest: +SKIP
+    """
+    asked, table = read_spec(Path(spec)), Path(out)
+    check_table(table)
+    name, _, address = on.partition("://")
+    make = EXECUTORS.get(name)
+    if workers is not None and workers < 1:
+        raise ConfigError(f"is {workers}; at least one worker is needed", "workers")
+    record = table.with_name(f"{table.name}.journal")
+    if restart:
+        record.unlink(missing_ok=True)
+    heading = Heading(fingerprint=asked.fingerprint, version=__version__, points=len(asked), chunk=CHUNK)
+    journal = Journal(record, heading)
+    written = False
+    try:
+        executor = make(Forecasts(asked.path, tuple(asked.prices.items())), workers, address)
+        try:
+            counts = write_sweep(table, asked, run_sweep(asked, executor, journal, CHUNK, tell))
+            written = True
+        finally:
+            executor.close()
+    finally:
+        journal.close(remove=written)
+    return counts

@@ -1,0 +1,91 @@
+"""The rows of a sweep as one file: CSV, or Parquet (extra ``frames``)."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from traincast import __version__
+from traincast.errors import ConfigError
+from traincast.report.files import write_whole
+from traincast.report.plain import encodable, spreadsheet_cell
+from traincast.sweep.rows import COLUMNS, Row
+from traincast.sweep.spec import Point, Spec
+
+Cell = str | int | float | bool | None
+
+
+def write_sweep(path: Path, spec: Spec, found: Iterable[tuple[Point, Row]]) -> dict[str, int]:
+    """Write a row for every point, and what it was made from; return how many points have each status.
+
+    The same sweep gives the same bytes, however often it was stopped.
+
+    Raises
+    ------
+    ConfigError
+        If the file is of another kind, or cannot be written, or Parquet is asked for without polars.
+    """
+    names = ["point", *spec.keys, *COLUMNS, "traincast_version", "sweep_sha256"]
+    counts: dict[str, int] = {}
+    rows: list[list[Cell]] = []
+    for point, row in found:
+        status = str(row["status"])
+        counts[status] = counts.get(status, 0) + 1
+        said = dict(point.said)
+        varied = [_cell(said.get(key)) for key in spec.keys]
+        rows.append([point.index, *varied, *(row.get(name) for name in COLUMNS), __version__, spec.fingerprint])
+    write_whole(path, _parquet(names, rows) if path.suffix == ".parquet" else _csv(names, rows))
+    return counts
+
+
+def check_table(path: Path) -> None:
+    """Refuse a file that a sweep cannot be written to, before anything runs.
+
+    Raises
+    ------
+    ConfigError
+        If its ending is neither .csv nor .parquet, or polars is not there for the latter.
+    """
+    if path.suffix not in (".csv", ".parquet"):
+        raise ConfigError("must end in .csv or .parquet", str(path))
+    if path.suffix == ".parquet":
+        _polars()
+
+
+def _cell(value: object) -> Cell:
+    """Return a value of a key in one type, since another point may have one of another type."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return encodable(str(value))
+
+
+def _csv(names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(["" if cell is None else spreadsheet_cell(str(cell)) for cell in row] for row in rows)
+    return text.getvalue().encode()
+
+
+def _parquet(names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> bytes:
+    polars = _polars()
+    columns = {}
+    for at, name in enumerate(names):
+        cells = [row[at] for row in rows]
+        kinds = {type(cell) for cell in cells if cell is not None}
+        mixed = len(kinds) > 1 and not kinds <= {int, float}
+        columns[name] = [None if cell is None else str(cell) for cell in cells] if mixed else cells
+    content = io.BytesIO()
+    polars.DataFrame(columns, strict=False, infer_schema_length=None).write_parquet(content)
+    return content.getvalue()
+
+
+def _polars() -> Any:  # noqa: ANN401 polars need not be there
+    try:
+        import polars
+    except ImportError:
+        raise ConfigError("Parquet needs polars: pip install 'traincast[frames]'; or end the name in .csv") from None
+    return polars

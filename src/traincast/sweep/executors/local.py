@@ -1,0 +1,83 @@
+"""A pool of processes on this machine."""
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from threading import Thread
+
+from traincast.errors import ConfigError
+from traincast.sweep.executors import EXECUTORS, Work, WorkerLostError
+from traincast.sweep.rows import Row
+from traincast.sweep.spec import Point
+
+_METHOD = "spawn"
+"""A fork of a process that has threads, as those of numpy, may never run."""
+
+
+class LocalPool:
+    """Processes that take chunks; if one dies the pool is made anew, and every chunk in it is lost."""
+
+    def __init__(self, work: Work, workers: int | None) -> None:
+        self.workers = workers or _cores()
+        self._work = work
+        self._running: dict[Future[list[Row]], int] = {}
+        self._pool = self._made()
+
+    def start(self, key: int, points: Sequence[Point]) -> None:
+        """Begin a chunk."""
+        try:
+            self._running[self._pool.submit(self._work, points)] = key
+        except BrokenProcessPool:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = self._made()
+            self._running[self._pool.submit(self._work, points)] = key
+
+    def done(self) -> tuple[int, list[Row] | Exception]:
+        """Wait for a chunk."""
+        finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
+        first = min(finished, key=lambda future: self._running[future])
+        key = self._running.pop(first)
+        error = first.exception()
+        if isinstance(error, BrokenProcessPool):
+            return key, WorkerLostError("its process died")
+        if error is not None:
+            return key, error if isinstance(error, Exception) else WorkerLostError(repr(error))
+        return key, first.result()
+
+    def close(self) -> None:
+        """Stop the processes."""
+        for process in list((self._pool._processes or {}).values()):
+            process.kill()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _made(self) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context(_METHOD)
+        return ProcessPoolExecutor(self.workers, mp_context=context, initializer=_leave_with_parent)
+
+
+def _leave_with_parent() -> None:
+    """End this worker when the process that began it is gone, however it went: nobody else would tell it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@EXECUTORS.register("local")
+def local(work: Work, workers: int | None, address: str) -> LocalPool:
+    """Return a pool on this machine.
+
+    Raises
+    ------
+    ConfigError
+        If an address is given: there is none.
+    """
+    if address:
+        raise ConfigError("is this machine and has no address; name another executor", "on")
+    return LocalPool(work, workers)
