@@ -48,6 +48,7 @@ COMMANDS = {
             "--out",
             "--report",
             "--analysis",
+            "--what-if",
             "--json",
             "--quiet",
         ),
@@ -61,7 +62,7 @@ COMMANDS = {
         *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
         *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance", "--expert-loads", "--step"),
         *("--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node"),
-        *("--busbw", "--slow", "--unfold", "--constants"),
+        *("--busbw", "--slow", "--unfold", "--constants", "--what-if"),
     },
     "predict": {
         *(
@@ -102,7 +103,10 @@ COMMANDS = {
         *("--moe-a2a-overlap", "--overlap-moe-expert-parallel-comm", "--moe-shared-expert-overlap"),
         *("--fused-permute", "--moe-permute-fusion", "--fused-router", "--moe-router-fusion"),
         *("--te-op-fuser", "--use-transformer-engine-op-fuser"),
-        "--analysis",
+        *("--pipeline-layout", "--pipeline-model-parallel-layout", "--mtp-layers", "--mtp-num-layers"),
+        *("--embedding-as-layer", "--account-for-embedding-in-pipeline-split"),
+        *("--head-as-layer", "--account-for-loss-in-pipeline-split"),
+        *("--analysis", "--what-if"),
     },
     "init": {"file", "--force"},
     "compare": {"a", "b", "--cluster", "--html", "--json", "--ranks"},
@@ -114,7 +118,7 @@ COMMANDS = {
         *("--heads", "--kv-heads", "--qk-dim", "--head-dim", "--v-dim", "--width", "--tokens", "--state", "--elements"),
         *("--hidden", "--vocabulary", "--vocab", "--experts", "--topk", "--parameters", "--dtype", "--gpu"),
         *("--direction", "--causal", "--window", "--option", "--constants", "--json"),
-        *("--flops", "--bytes", "--key-dim", "--value-dim"),
+        *("--flops", "--bytes", "--key-dim", "--value-dim", "--dim"),
     },
     "report": {"file", "--html", "--out", "--report", "--analysis", "--json", "--quiet"},
     "models": {"names", "--seq-length", "--json"},
@@ -123,7 +127,7 @@ COMMANDS = {
 COMMANDS["measure"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node", "--busbw", "--slow"}
-    - {"--unfold", "--constants", "--allow-oom", "--report", "--json", "--analysis"}
+    - {"--unfold", "--constants", "--allow-oom", "--report", "--json", "--analysis", "--what-if"}
 ) | {"--minutes", "--spread", "--script"}
 COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
