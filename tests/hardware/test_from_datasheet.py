@@ -13,7 +13,7 @@ from traincast.estimate.collectives.links import rate_inside
 from traincast.hardware import gpu as gpu_module
 from traincast.hardware.cluster import Link
 from traincast.hardware.clusters import cluster_names, gpu_named, load_cluster, preset_of
-from traincast.hardware.from_datasheet import LIKE, NIC_SHARE, NODE_SHARE, cluster_from_datasheet
+from traincast.hardware.from_datasheet import LIKE, NIC_SHARE, NODE_SHARE, cluster_from_datasheet, with_domain
 from traincast.hardware.gpu import gpu_names, load_gpu
 from traincast.job.job import JobRequest
 from traincast.model.load import load_model
@@ -100,6 +100,18 @@ def test_bridged_cards_are_fast_in_pairs_and_slow_in_a_node():
     like = load_cluster("rtx-pro-6000").intra
     assert plain.intra.halves_bandwidth_bytes_per_s == pytest.approx(like.halves_bandwidth_bytes_per_s * slower)
     assert plain.intra.pair_bandwidth_bytes_per_s == pytest.approx(like.pair_bandwidth_bytes_per_s * slower)
+
+
+def test_what_larger_groups_lose_over_pcie_is_of_the_machine_that_was_measured():
+    measured, link = load_cluster("l40s"), load_cluster("l40s").intra
+    own = with_domain(measured, 4, 4, 384)
+    assert rate_inside(4, measured) < rate_inside(4, own) == pytest.approx(rate_inside(2, measured))
+    (said,) = own.assumed
+    assert said.startswith("nodes of 4 GPUs over PCIe have host bridges of their own")
+    assert with_domain(measured, 8, 8, 64).intra == link
+    # A switch is as fast in smaller nodes.
+    h100 = load_cluster("h100")
+    assert with_domain(h100, 4, 4, 64).intra == h100.intra
 
 
 def test_copies_take_the_share_of_the_memory_that_a_measured_gpu_shows():

@@ -127,8 +127,22 @@ def kept_in_eight_bits(found, copy):
 
 ALL_HEADS = attention(1, 8192, 8192, 64, 8, 128, 128)
 ONE_EIGHTH = attention(1, 8192, 8192, 8, 1, 128, 128)
-UNREAD = ("input of gate and up", "input of down")
+UNREAD = ("input of queries, keys, values", "input of gate and up", "input of down")
 FROZEN = tuple(row._replace(weight=0) for row in llama3_70b.kernels(ALL_HEADS))
+
+
+def adapter(what, inputs, outputs, rank):
+    """Return what a pair of matrices beside a frozen one adds: sums of outputs, and of gradients of the input."""
+    return (
+        gemm(f"{what}: down", 8192, rank, inputs),
+        gemm(f"{what}: up", 8192, outputs, rank),
+        pointwise(f"sum with {what}", "elementwise", 8192, outputs)._replace(backward=0),
+        pointwise(f"sum of both gradients of the input of {what}", "elementwise", 8192, inputs)._replace(forward=0),
+    )
+
+
+QKV_ADAPTER = adapter("queries, keys, values", 8192, 10240, 16)
+PROJ_ADAPTER = adapter("attention output", 8192, 8192, 16)
 
 LLAMA = (
     Case(
@@ -168,20 +182,67 @@ LLAMA = (
     Case(
         "adapters of rank 16",
         "llama3-70b",
-        llama3_70b.CORE | {"task": "lora", "lora_rank": 16},
-        (
-            *FROZEN,
-            gemm("queries, keys, values: down", 8192, 16, 8192),
-            gemm("queries, keys, values: up", 8192, 10240, 16),
-            pointwise("sum with queries, keys, values", "elementwise", 8192, 10240),
-            gemm("attention output: down", 8192, 16, 8192),
-            gemm("attention output: up", 8192, 8192, 16),
-            pointwise("sum with the attention output", "elementwise", 8192, 8192),
-        ),
+        llama3_70b.CORE | {"task": "lora", "lora_rank": 16, "lora_targets": ("linear_qkv", "linear_proj")},
+        (*FROZEN, *QKV_ADAPTER, *PROJ_ADAPTER),
         (),
         (
             *(row for row in tensors() if row.what not in UNREAD),
             # PyTorch and Transformer Engine keep the input of a GEMM for the gradient of its weight alone.
+            Tensor("input of the first matrix beside queries, keys, values", "adapter inputs", 2 * 8192 * 8192),
+            Tensor("inputs of both adapters' second matrices", "attention outputs", 2 * 2 * 8192 * 16),
+        ),
+    ),
+    Case(
+        "adapters of rank 32 beside all",
+        "llama3-70b",
+        llama3_70b.CORE | {"task": "lora"},
+        (
+            *FROZEN,
+            *adapter("queries, keys, values", 8192, 10240, 32),
+            *adapter("attention output", 8192, 8192, 32),
+            *adapter("gate and up", 8192, 57344, 32),
+            *adapter("down", 28672, 8192, 32),
+        ),
+        (),
+        (
+            *(row for row in tensors() if row.what not in UNREAD),
+            Tensor("input of the first matrix beside queries, keys, values", "adapter inputs", 2 * 8192 * 8192),
+            Tensor("input of that beside gate and up", "adapter inputs", 2 * 8192 * 8192),
+            Tensor("input of that beside down", "adapter inputs", 2 * 8192 * 28672),
+            Tensor("inputs of the second matrices of attention's", "attention outputs", 2 * 2 * 8192 * 32),
+            Tensor("inputs of the second matrices of the MLP's", "MLP activations", 2 * 2 * 8192 * 32),
+        ),
+    ),
+    Case(
+        "adapters of rank 16, tp 8 sp",
+        "llama3-70b",
+        llama3_70b.CORE
+        | {"task": "lora", "lora_rank": 16, "lora_targets": ("linear_qkv", "linear_proj")}
+        | {"gpus": 8, "tp": 8, "sequence_parallel": True},
+        (
+            *(row._replace(weight=0) for row in llama3_70b.kernels(ONE_EIGHTH, rows=1024, **EIGHTH)),
+            # Beside the columns that a rank has, 2 of the 16 and its own outputs of all of them.
+            gemm("queries, keys, values: down", 8192, 2, 8192),
+            gemm("queries, keys, values: up", 8192, 1280, 16),
+            pointwise("sum with queries, keys, values", "elementwise", 8192, 1280)._replace(backward=0),
+            pointwise("sum of both gradients of their input", "elementwise", 8192, 8192)._replace(forward=0),
+            # Beside the rows that a rank has, and then a part of the outputs.
+            gemm("attention output: down", 8192, 16, 1024),
+            gemm("attention output: up", 8192, 1024, 16),
+            pointwise("sum with the attention output", "elementwise", 1024, 8192)._replace(backward=0),
+            pointwise("sum of both gradients of its input", "elementwise", 8192, 1024)._replace(forward=0),
+        ),
+        (
+            # Frozen weights need no input once more in the backward pass.
+            *split()[:2],
+            Exchange("narrow vectors of queries, keys, values", "tp", "all_gather", 8192 * 16 * 2, 1, 1),
+            Exchange("narrow vectors of the attention output", "tp", "reduce_scatter", 8192 * 16 * 2, 1, 1),
+            Exchange("and to all ranks again", "tp", "all_gather", 8192 * 16 * 2, 1, 1),
+            Exchange("outputs to the ranks of their tokens", "tp", "all_to_all", 8192 * 1024 * 2, 1, 1),
+        ),
+        (
+            *(row for row in tensors(rows=1024, **EIGHTH) if row.what not in UNREAD),
+            Tensor("input of the first matrix beside queries, keys, values", "adapter inputs", 2 * 8192 * 8192),
             Tensor("inputs of both adapters' second matrices", "attention outputs", 2 * 2 * 8192 * 16),
         ),
     ),

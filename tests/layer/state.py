@@ -16,6 +16,7 @@ MATRICES = 855_638_016
 """Elements of the GEMMs of a layer of Llama 3 70B: 83,886,080 + 67,108,864 + 469,762,048 + 234,881,024."""
 LAYER = MATRICES + 16_384
 """With its two RMSNorms."""
+ATTENTION_ALONE = {"lora_targets": ("linear_qkv", "linear_proj")}
 ADAPTERS = 16 * (8192 + 10240) + 16 * (8192 + 8192)
 """Two matrices of rank 16 beside queries, keys and values together, and beside the attention output."""
 DENSE, EXPERTS = 41_984_000, 1_409_286_144
@@ -180,14 +181,14 @@ STATES = (
     ),
     llama(
         "adapters, ZeRO 1",
-        {"zero": 1, "task": "lora", "lora_rank": 16},
+        {"zero": 1, "task": "lora", "lora_rank": 16} | ATTENTION_ALONE,
         {SCATTER: 4 * ADAPTERS, GATHER: 2 * ADAPTERS},
         {},
         ADAPTERS // 8,
     ),
     llama(
         "adapters, ZeRO 3: frozen weights are gathered, too",
-        {"zero": 3, "task": "lora", "lora_rank": 16},
+        {"zero": 3, "task": "lora", "lora_rank": 16} | ATTENTION_ALONE,
         {SCATTER: 3 * 4 * ADAPTERS, GATHER: 3 * 2 * 2 * (LAYER + ADAPTERS)},
         {},
         ADAPTERS // 8,

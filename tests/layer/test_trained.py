@@ -4,7 +4,7 @@ import pytest
 
 from layer import product
 from layer.cases import case_of
-from layer.state import ADAPTERS, LAYER
+from layer.state import ADAPTERS, ATTENTION_ALONE, LAYER
 
 LLAMA = case_of("llama3-70b", "alone")
 
@@ -34,7 +34,7 @@ def test_adapters_of_whole_models(model, mlp, widths):
 @pytest.mark.parametrize(("zero", "ranks"), [(0, 1), (1, 8), (2, 8), (3, 8)])
 def test_adapters_alone_have_gradients_and_an_optimizer(zero, ranks):
     """Frozen weights are kept in 16 bits, sharded with stage 3 alone; the adapters' own are less than 0.1 % of them."""
-    found = product.states(LLAMA, gpus=8, zero=zero, task="lora", lora_rank=16, grad_reduce_bytes=4)
+    found = product.states(LLAMA, gpus=8, zero=zero, task="lora", lora_rank=16, grad_reduce_bytes=4, **ATTENTION_ALONE)
     assert found["parameters"] == pytest.approx(2 * LAYER / (8 if zero == 3 else 1), rel=2e-3)
     assert found["gradients"] == pytest.approx(4 * ADAPTERS / (8 if zero >= 2 else 1), rel=1e-6)
     assert found["optimizer"] == pytest.approx((8 if zero == 3 else 12) * ADAPTERS / ranks, rel=1e-6)
@@ -43,8 +43,12 @@ def test_adapters_alone_have_gradients_and_an_optimizer(zero, ranks):
 def test_full_training_has_no_adapters():
     for task in ("pretrain", "sft"):
         assert product.updated(LLAMA, task=task) == LAYER
-    assert product.updated(LLAMA, task="lora", lora_rank=16) == ADAPTERS
-    assert product.updated(LLAMA, task="lora", lora_rank=32) == 2 * ADAPTERS
+    assert product.updated(LLAMA, task="lora", lora_rank=16, **ATTENTION_ALONE) == ADAPTERS
+    assert product.updated(LLAMA, task="lora", lora_rank=32, **ATTENTION_ALONE) == 2 * ADAPTERS
+    assert product.updated(LLAMA, task="lora", lora_rank=16, lora_targets=("linear_proj",)) == 16 * (8192 + 8192)
+    # Queries, keys and values; the attention output; gate and up; down.
+    widths = (8192 + 10240) + (8192 + 8192) + (8192 + 57344) + (28672 + 8192)
+    assert product.updated(LLAMA, task="lora", lora_rank=16) == 16 * widths
 
 
 @pytest.mark.parametrize(

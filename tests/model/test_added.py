@@ -98,7 +98,8 @@ def test_it_runs_and_exchanges(recurrent):
 
 
 def test_adapters_stand_beside_its_projections(recurrent):
-    job = job_of(recurrent, global_batch=1, task="lora", lora_rank=16)
+    targets = ("linear_qkv", "linear_proj", "in_proj", "out_proj")
+    job = job_of(recurrent, global_batch=1, task="lora", lora_rank=16, lora_targets=targets)
     (update,) = (call for call in calls_of(job, "end") if call.family == "optimizer")
     of_attention = 16 * (HIDDEN + 48 * 128 + 2 * HIDDEN)
     assert update.shape == (20 * 16 * (HIDDEN + 2 * WIDTH + WIDTH + HIDDEN) + 10 * of_attention,)

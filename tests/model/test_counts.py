@@ -11,7 +11,6 @@ from traincast.model.blocks.part import mean_keys
 from traincast.model.blocks.share import Share
 from traincast.model.counts import (
     hardware_flops_per_token,
-    model_flops_per_step,
     model_flops_per_token,
     parameters,
     token_flops,
@@ -109,7 +108,7 @@ def test_flops_of_gpt_are_those_of_the_formula():
     model = load_model("gpt3-175b")
     s, layers, h, vocab = 2048, model.layers, model.hidden, model.vocab
     formula = 72 * s * layers * h**2 * (1 + s / (12 * h) + vocab / (12 * layers * h))
-    assert model_flops_per_step(model, s, 1) == pytest.approx(formula, rel=1e-12)
+    assert s * model_flops_per_token(model, s) == pytest.approx(formula, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.job import JobRequest
 from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
-from traincast.model.counts import model_flops_per_step, token_flops
+from traincast.model.counts import model_flops_per_token, token_flops
 from traincast.model.load import load_model
 from traincast.report.json import result_to_dict
 from traincast.simulation.forecast import Rates, above_peak
@@ -35,7 +35,7 @@ def test_rates_are_the_step_in_other_words(layout):
     job = job_of(**layout)
     result, world = forecast(job, H100), job.parallel.world_size
     step_s = result.iteration_time_s
-    flops = model_flops_per_step(job.model, job.seq_length, job.global_batch)
+    flops = model_flops_per_token(job.model, job.seq_length) * job.tokens_per_step
     assert result.tokens_per_s_per_gpu * step_s * world == pytest.approx(job.global_batch * job.seq_length)
     assert result.tflops_per_gpu * 1e12 * step_s * world == pytest.approx(flops)
     peak = H100.gpu.peak_flops_per_s("bf16")

@@ -13,7 +13,7 @@ from traincast.errors import InfeasibleError
 from traincast.estimate.factors import CostFactors
 from traincast.hardware.clusters import load_cluster
 from traincast.job.options import SimulateOptions
-from traincast.model.counts import model_flops_per_step
+from traincast.model.counts import model_flops_per_token
 from traincast.schedules.check import plan_of
 from traincast.simulation.job_step import estimated_work
 from traincast.simulation.step import Setting, run_step
@@ -117,7 +117,7 @@ def test_a_faster_gpu_is_never_slower(layout):
 def test_no_step_is_shorter_than_its_flops_at_the_peak(layout, cluster):
     job = job_of(BIG, **layout, seq_length=4096)
     peak = H100.gpu.peak_flops_per_s("bf16") * job.parallel.world_size
-    bound = model_flops_per_step(job.model, job.seq_length, job.global_batch) / peak
+    bound = model_flops_per_token(job.model, job.seq_length) * job.tokens_per_step / peak
     assert step_s(job, load_cluster(cluster)) > bound
 
 

@@ -32,7 +32,7 @@ ASSUMED_FRAMEWORK = "unknown-framework"
 
 _READ_APART = (
     *("model", "gpus", "seq_length", "framework", "task", "year", "stage_layers", "zero", "shard"),
-    *("lora_rank", "sharp", "gpus_used_per_node", "mtp_layers"),
+    *("sharp", "gpus_used_per_node", "mtp_layers"),
 )
 """Keys of a job that no column of their name says: others do, in other words or under a longer name."""
 _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")

@@ -3,12 +3,13 @@
 Each function returns what the request says, or the default of the framework with a note.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import check_kernel, kernel_instead
+from traincast.hardware.cluster import Cluster
 from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.hardware.gpu import Gpu
 from traincast.job.feasible import check_gpu, check_sharding
@@ -20,9 +21,6 @@ from traincast.model.recompute import modules_of
 from traincast.units import counted
 
 T = TypeVar("T")
-
-_DEFAULT_LORA_RANK = 16
-"""Rank of adapters where none is given. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
 
 
 @dataclass(slots=True)
@@ -123,8 +121,18 @@ def decide_param_gather(request: JobRequest, decided: Decisions, zero: int, prec
     return said
 
 
-def decide_overlaps(request: JobRequest, decided: Decisions, parallel: Parallel, zero: int) -> dict[str, bool]:
-    """Decide what is done beside computation; a note only where it can matter."""
+def decide_overlaps(
+    request: JobRequest, decided: Decisions, parallel: Parallel, zero: int, cluster: Cluster | None
+) -> dict[str, bool]:
+    """Decide what is done beside computation; a note only where it can matter.
+
+    Kernels that overlap tensor parallel transfers with GEMMs write to the memory of their peers, which frameworks do
+    over NVLink alone. Source: mlcommons/training_results_v4.0, NVIDIA, llama2_70b_lora, config_L40S_96x4x1xtp4pp1cp2.sh
+    (TP_COMM_OVERLAP=False over PCIe, True on DGX H100).
+    """
+    if parallel.tp > 1 and request.overlap_tp is None and cluster is not None and cluster.intra.kind == "pcie":
+        decided.note("assumed-overlap-tp", "overlap_tp is not given: off, as it needs NVLink, and GPUs are on PCIe")
+        request = replace(request, overlap_tp=False)
     matters = {
         "overlap_grad_reduce": parallel.dp * parallel.cp > 1,
         "overlap_param_gather": zero > 0,
@@ -266,16 +274,3 @@ def padded_vocab(request: JobRequest, decided: Decisions, tp: int) -> int:
             f"{decided.framework.vocab_multiple} x tp {tp}",
         )
     return padded
-
-
-def decide_lora_rank(request: JobRequest, decided: Decisions) -> int:
-    """Return the rank of the adapters; refuse one for another task."""
-    if request.task != "lora":
-        if request.lora_rank is not None:
-            raise ConfigError(
-                f"is {request.lora_rank}, but the task is {request.task}; it needs task lora", "lora_rank"
-            )
-        return _DEFAULT_LORA_RANK
-    if request.lora_rank is None:
-        decided.note("assumed-lora-rank", f"lora_rank is not given: {_DEFAULT_LORA_RANK}")
-    return request.lora_rank or _DEFAULT_LORA_RANK

@@ -15,6 +15,7 @@ from traincast.job.optimizer_types import TYPE_CHOICES, check_types
 from traincast.job.parallel import Parallel
 from traincast.job.pipeline_layout import check_layout, parse_layout
 from traincast.job.software import DISPATCHERS, FP8_RECIPES, GRAPH_IMPLS, GRAPH_SCOPES
+from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.counts import TASKS
 from traincast.model.model import Model
 from traincast.model.recompute import RECOMPUTE, spelled_modules
@@ -39,6 +40,7 @@ CHOICES: Mapping[str, tuple[str, Iterable[str]]] = {
 
 _COUNTS = (
     *("gpus", "seq_length", "global_batch", "micro_batch", "tp", "pp", "vpp", "cp", "ep", "etp", "shard", "lora_rank"),
+    *("packed_length",),
     *("recompute_layers", "vocab_multiple", "grad_reduce_bytes", "first_stage_layers", "last_stage_layers"),
 )
 
@@ -64,6 +66,9 @@ def check_choices(request: JobRequest) -> JobRequest:
     if request.cuda_graph_scope is not None:
         scope = (known_name("module of a CUDA graph", name, GRAPH_SCOPES) for name in request.cuda_graph_scope)
         spelled["cuda_graph_scope"] = tuple(dict.fromkeys(scope))
+    if request.lora_targets is not None:
+        targets = (known_name("target of adapters", name, LORA_TARGETS) for name in request.lora_targets)
+        spelled["lora_targets"] = tuple(dict.fromkeys(targets))
     check_given(request, _COUNTS, least=1)
     check_given(request, ("zero", "year", "stage_layers"))
     check_given(request, ("expert_imbalance",), least=1)

@@ -12,12 +12,12 @@ from traincast.files import shipped_rows
 from traincast.job.feasible import CHOICES
 from traincast.job.job import JobRequest
 from traincast.job.software import GRAPH_SCOPES
+from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.recompute import RECOMPUTE_MODULES
 
-_NAMES = {"recompute_modules": RECOMPUTE_MODULES, "cuda_graph_scope": GRAPH_SCOPES}
-"""Field of several names to all that there are."""
-
 _OTHER_NAMES = {"pp_message_bytes": "--pp-comm"}
+_NAMES = {"recompute_modules": RECOMPUTE_MODULES, "cuda_graph_scope": GRAPH_SCOPES, "lora_targets": LORA_TARGETS}
+"""Field of several names to all that there are."""
 
 
 class Flag(NamedTuple):

@@ -73,6 +73,8 @@ class MemoryPolicy:
     """Whether a pipeline stage keeps its output, which the next one holds as its input, until its backward pass."""
     weight_copies: bool = True
     """Whether 8-bit copies of the weights outlive a microbatch."""
+    frozen_eight_bits: bool = False
+    """Whether frozen weights that GEMMs read in 8 bits or less are kept in that type alone."""
     buffer_bytes: float = 0.0
     """Buckets that gradients and parameters pass through."""
 
@@ -143,6 +145,10 @@ class Framework:
     """Share of each layer's work that ``selective`` computes again, where it is more than the attention core."""
     recomputes_modules: bool = False
     """Whether it can recompute single modules of a layer, so that doing so is proposed where memory lacks."""
+    lora_rank: int = 16
+    """Rank of adapters where the job does not say. Source: MLPerf Training, LoRA fine-tuning of Llama 2 70B."""
+    lora_targets: tuple[str, ...] = ("linear_qkv", "linear_proj", "in_proj", "out_proj")
+    """Linear layers with adapters where the job does not say: projections of attention. Source: as above."""
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     """What it keeps in memory; the table ``[memory]`` of a file."""
     sources: tuple[tuple[str, str], ...] = ()

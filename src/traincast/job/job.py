@@ -15,7 +15,7 @@ from traincast.job.frameworks import Framework, MemoryPolicy
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
 from traincast.job.parallel import Parallel
 from traincast.job.pipeline_layout import PipelineLayout, layout_of
-from traincast.model.blocks.share import Execution, Share
+from traincast.model.blocks.share import LORA_TARGETS, Execution, Share
 from traincast.model.model import Model
 from traincast.model.recompute import DEFAULT_MODULES
 
@@ -138,6 +138,10 @@ class JobRequest:
     year: int | None = None
     task: str = "pretrain"
     lora_rank: int | None = None
+    lora_targets: tuple[str, ...] | None = None
+    """Linear layers that adapters stand beside (`traincast.model.blocks.share.LORA_TARGETS`)."""
+    packed_length: int | None = None
+    """Tokens of the sequences that are packed into one and do not attend to each other; None: a sequence is one."""
     expert_imbalance: float = 1.0
     """Tokens of the busiest expert rank over the mean."""
     vocab_multiple: int | None = None
@@ -206,6 +210,8 @@ class Job:
     optimizer_types: OptimizerTypes = PLAIN
     task: str = "pretrain"
     lora_rank: int = 16
+    lora_targets: tuple[str, ...] = LORA_TARGETS
+    packed_length: int | None = None
     expert_imbalance: float = 1.0
     sharp: str | None = None
     reshard_after_forward: bool = True
@@ -265,6 +271,11 @@ class Job:
         return self.recompute_modules if self.recompute == "selective" else ()
 
     @property
+    def attended_length(self) -> int:
+        """Tokens of what attention sees as one sequence."""
+        return self.packed_length or self.seq_length
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens that a step trains on."""
         return self.global_batch * self.seq_length
@@ -291,6 +302,8 @@ def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
             attention_kernel=job.attention_kernel,
             cp_kind=job.cp_kind,
             lora_rank=job.lora_rank if job.task == "lora" else 0,
+            lora_targets=job.lora_targets,
+            packed_length=job.packed_length or 0,
             expert_imbalance=job.expert_imbalance,
             ranks_per_node=ranks_per_node,
             fused_elementwise=framework.fused_elementwise,

@@ -14,7 +14,6 @@ from traincast.job.decide import (
     Decisions,
     decide_attention_kernel,
     decide_cp_kind,
-    decide_lora_rank,
     decide_optimizer,
     decide_overlaps,
     decide_param_gather,
@@ -33,6 +32,7 @@ from traincast.job.feasible import (
     near_batches,
     unused_fields,
 )
+from traincast.job.finetuning import decide_finetuning
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
 from traincast.job.job import SCHEDULES, Job, JobRequest
 from traincast.job.layers import Split, even_split, split_layers
@@ -73,12 +73,12 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     decided.notes += unused_fields(request, parallel, zero)
     decisions: dict[str, Any] = {
         "sequence_parallel": decide_sequence_parallel(request, decided, parallel.tp, parallel.cp),
-        **decide_overlaps(request, decided, parallel, zero),
+        **decide_overlaps(request, decided, parallel, zero, cluster),
         "optimizer_types": decide_optimizer(request, decided, parallel, zero),
         "attention_kernel": decide_attention_kernel(request, decided, gpu),
         "cp_kind": decide_cp_kind(request, decided, parallel.cp, parallel.tp),
         "padded_vocab": padded_vocab(request, decided, parallel.tp),
-        "lora_rank": decide_lora_rank(request, decided),
+        **decide_finetuning(request, decided),
         "param_gather_bytes": decide_param_gather(request, decided, zero, precision),
         **decide_software(request, decided.framework, precision),
     }

@@ -194,11 +194,6 @@ def model_flops_per_token(model: Model, seq_length: int, task: str = "pretrain")
     return (2 if task == "lora" else 3) * flops.matrices + 3 * flops.core
 
 
-def model_flops_per_step(model: Model, seq_length: int, global_batch: int, task: str = "pretrain") -> float:
-    """Return the FLOPs of a step of `global_batch` sequences; see `model_flops_per_token`."""
-    return global_batch * seq_length * model_flops_per_token(model, seq_length, task)
-
-
 def hardware_flops_per_token(
     model: Model,
     seq_length: int,

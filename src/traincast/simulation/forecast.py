@@ -20,7 +20,7 @@ from traincast.hardware.dtypes import PEAK_OF_DTYPE
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.job.pipeline_layout import PipelineLayout
-from traincast.model.counts import hardware_flops_per_token, model_flops_per_step
+from traincast.model.counts import hardware_flops_per_token, model_flops_per_token
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.confidence import interval
@@ -178,15 +178,15 @@ def rates_of(done: JobStep) -> Rates:
     ConfigError
         If the GPU has no known 16-bit peak.
     """
-    job, world = done.job, done.job.parallel.world_size
+    job, world, attended = done.job, done.job.parallel.world_size, done.job.attended_length
     recompute, share = _recomputed(job)
     tokens = job.tokens_per_step / done.step_s / world
     dtype, half = _peak_dtype(job.precision, done.gpu), _half(done.gpu)
     return Rates(
         tokens_per_s=tokens,
-        flops_per_s=model_flops_per_step(job.model, job.seq_length, job.global_batch, job.task) / done.step_s / world,
+        flops_per_s=tokens * model_flops_per_token(job.model, attended, job.task),
         hardware_flops_per_s=tokens
-        * hardware_flops_per_token(job.model, job.seq_length, recompute, job.task, share, job.recompute_modules),
+        * hardware_flops_per_token(job.model, attended, recompute, job.task, share, job.recompute_modules),
         precision=job.precision,
         peak_dtype=dtype,
         peak_flops_per_s=done.gpu.peak_flops_per_s(dtype),

@@ -125,10 +125,10 @@ def test_adapters_have_weight_gradients_and_frozen_matrices_none():
     assert weight
     assert all(16 in call.shape[1:3] for call in weight)
     trained = sum(call.shape[1] * call.shape[2] * count for call, count in weight.items()) / job.parallel.microbatches
-    assert trained == adapter_parameters(job.model, 16, mlp=False)
+    assert trained == adapter_parameters(job.model, 16)
     frozen = total_flops(job_of(), "forward", families=("gemm",))
     dgrad = total_flops(job, "backward", families=("gemm",), directions=("dgrad",))
-    assert dgrad == pytest.approx(frozen + 2 * adapter_parameters(job.model, 16, mlp=False) * job.tokens_per_step)
+    assert dgrad == pytest.approx(frozen + 2 * adapter_parameters(job.model, 16) * job.tokens_per_step)
 
 
 def test_layers_that_predict_further_tokens_are_like_the_last_one():

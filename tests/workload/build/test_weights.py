@@ -120,7 +120,7 @@ def test_tied_tables_stand_once_on_one_stage_and_are_summed_over_two():
 def test_adapters_alone_are_trained():
     job = job_of(task="lora", lora_rank=8, gpus=2)
     weights = stages_of(job, 8)[0].weights()
-    assert weights.trained_dense == adapter_parameters(job.model, 8, mlp=False)
+    assert weights.trained_dense == adapter_parameters(job.model, 8)
     assert weights.trained_experts == 0
     assert weights.dense - weights.trained_dense == held(job_of())[0]
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
-from traincast.hardware.dtypes import ELEMENT_TYPES
+from traincast.hardware.dtypes import EIGHT_BIT, ELEMENT_TYPES
 from traincast.job.job import Job
 from traincast.model.blocks.part import Elements
 from traincast.model.structure import Blocks, RankParts
@@ -136,6 +136,14 @@ def states(job: Job, held: RankParameters) -> States:
     gradients = policy.gradient_bytes * (shared_train if job.zero >= 2 and not job.reduces_once else total.trained)
     gradients += policy.passing_gradient_bytes * total.trained
     copies = ELEMENT_TYPES[job.precision].copies_bytes * (total.total - ends.total) if policy.weight_copies else 0.0
+    if job.task == "lora" and policy.frozen_eight_bits and job.precision in EIGHT_BIT:
+        # Those of the layers are in the type that GEMMs read, without a copy of it.
+        frozen = total.total - ends.total - total.trained
+        spared = frozen * (width - ELEMENT_TYPES[job.precision].bytes)
+        if job.zero < 3 or dense == expert == 1:
+            return States(width * total.total - spared, gradients, optimizer, 0.0, 0.0, copied)
+        shared -= spared / width / dense
+        copies = 0.0
     eight_bits = job.param_gather_bytes == 1
     if job.zero < 3 or dense == expert == 1:
         # 8-bit parameters are the copy that one of the two GEMMs reads.

@@ -50,7 +50,7 @@ class Attention:
             vectors=width if attention.qkv_bias else 0,
             kernels=cast(share, share.norm_tokens * model.hidden),
             saved={
-                "attention inputs": share.norm_tokens * model.hidden * execution.input_bytes,
+                "attention inputs": share.norm_tokens * model.hidden * share.input_bytes,
                 # Keys and values of one projection have norms and positions of their own, and are both kept.
                 "queries, keys, values": own * tokens * execution.element_bytes,
             },
@@ -181,23 +181,27 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
 
     With all-to-alls a rank has some of the heads and whole sequences (Jacobs et al. 2023, arXiv 2309.14509); else
     some of the queries meet all keys. Of a causal sequence ranks then hold a piece from each half, so that each meets
-    half of all keys.
+    half of all keys. Sequences that are packed into one meet none of the others, but where all scores are written.
     """
     execution, attention = share.execution, share.model.attention
     heads, kv_heads, causal = share.heads, share.kv_heads, attention.causal
+    unfused = execution.attention_kernel == "unfused"
     if attention.latent is not None:
         kv_heads = heads
-    queries, keys = share.sequence, share.sequence * share.cp
+    batch, queries = share.micro_batch, share.sequence
+    if execution.packed_length and not unfused:
+        length = smaller(execution.packed_length, share.seq_length)
+        batch, queries = ceil_div(share.micro_batch * share.seq_length, length), ceil_div(length, share.cp)
+    keys = queries * share.cp
     if execution.cp_kind == "all_to_all":
         queries = keys
         heads, kv_heads = ceil_div(heads, share.cp), larger(1, kv_heads // share.cp)
     elif causal:
         keys = choose(share.cp > 1, ceil_div(keys, 2), keys)
         causal = share.cp == 1
-    unfused = execution.attention_kernel == "unfused"
     return Kernel(
         family="unfused_attention" if unfused else "attention",
-        shape=(share.micro_batch, queries, keys, heads, choose(heads % kv_heads == 0, kv_heads, heads), query, value),
+        shape=(batch, queries, keys, heads, choose(heads % kv_heads == 0, kv_heads, heads), query, value),
         dtype=execution.core_dtype,
         causal=causal,
         window=window,

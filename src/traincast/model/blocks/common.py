@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
-from traincast.model.numbers import Number
+from traincast.model.numbers import Number, ceil_div
 
 MASK_BYTES = 1
 """Of an element of a dropout mask."""
@@ -21,6 +21,9 @@ _KINDS_OF_WEIGHTS = 3
 
 MLP_AND_ATTENTION = 2
 """Norms of a layer with one before each of its blocks."""
+
+_SPLIT_BY_INPUTS = ("linear_proj", "linear_fc2", "out_proj")
+"""Linear layers of `LORA_TARGETS` whose inputs tensor parallel ranks share; of the others they share the outputs."""
 
 
 def norm_elements(model: Model) -> int:
@@ -95,26 +98,83 @@ def cast(share: Share, elements: Number) -> tuple[Kernel, ...]:
 
 
 def adapters(share: Share, parts: tuple[Part, ...], saved: str) -> tuple[Part, ...]:
-    """Return the low-rank adapters beside the GEMMs of some parts, if a job has them.
+    """Return the low-rank adapters beside the GEMMs of some parts, if a job has them and they are among its targets.
 
-    Two GEMMs of rank r beside each frozen one, and the sum of both results; the matrices are fused as those of the
-    model are. The input of the second is kept under the name `saved`. Source: Hu et al. 2021, arXiv 2106.09685,
-    sections 4.1 and 4.2 (adapters on attention alone).
+    Two GEMMs of rank r beside each frozen one, in 16 bits, and the sum of both results; in the backward pass the sum of
+    both gradients of the input. The matrices are fused as those of the model are. What the second one reads is kept
+    under the name `saved`. Source: Hu et al. 2021, arXiv 2106.09685, sections 4.1 and 4.2.
     """
-    rank, dtype = share.execution.lora_rank, share.execution.core_dtype
-    if not rank:
+    execution = share.execution
+    if not execution.lora_rank:
         return ()
     return tuple(
-        Part(
-            name=f"{part.name}.adapter",
-            counts_as=part.counts_as,
-            gemms=(replace(gemm, n=rank, dtype=dtype), Gemm(m=gemm.m, n=gemm.n, k=rank, dtype=dtype)),
-            kernels=(Kernel(family="elementwise", shape=(gemm.m, gemm.n), dtype=dtype, backward_alike=True),),
-            saved={saved: gemm.m * rank * share.execution.element_bytes},
-            adapter=True,
-        )
+        _adapter(share, part, gemm, saved)
         for part in parts
         for gemm in part.gemms
+        if target_of(part) in execution.lora_targets
+    )
+
+
+def target_of(part: Part) -> str:
+    """Return which of `LORA_TARGETS` a part is; the projections of latent attention go with the fused one of others."""
+    name = part.name.rsplit(".", maxsplit=1)[-1]
+    return "linear_qkv" if name.startswith(("linear_q_", "linear_kv_")) else name
+
+
+def _adapter(share: Share, part: Part, gemm: Gemm, saved: str) -> Part:
+    """Return the adapter beside one GEMM, split over tp as that is."""
+    rank, dtype, width = share.execution.lora_rank, share.execution.core_dtype, share.execution.element_bytes
+    by_inputs = target_of(part) in _SPLIT_BY_INPUTS
+    if by_inputs:
+        outputs, rows = ceil_div(gemm.n, share.tp), share.norm_tokens
+        first, second = replace(gemm, n=rank, dtype=dtype), Gemm(m=gemm.m, n=outputs, k=rank, dtype=dtype)
+    else:
+        outputs, rows = gemm.n, gemm.m
+        first = replace(gemm, n=ceil_div(rank, share.tp), dtype=dtype)
+        second = Gemm(m=gemm.m, n=outputs, k=rank, dtype=dtype)
+    kept = {saved: gemm.m * rank * width}
+    if target_of(part) != "linear_proj":
+        # The base keeps no input, for its weight is frozen; attention keeps its output for itself.
+        kept["adapter inputs"] = gemm.m * gemm.k * width
+    exchanges = _of_adapter(share, gemm, by_inputs=by_inputs)
+    sums = Kernel(family="elementwise", shape=(rows, gemm.n), dtype=dtype)
+    return Part(
+        name=f"{part.name}.adapter",
+        counts_as=part.counts_as,
+        gemms=(first, second),
+        kernels=(
+            replace(sums, has_backward=False),
+            replace(sums, shape=(gemm.m, gemm.k), has_forward=False, backward_alike=True),
+        ),
+        saved=kept,
+        drops=dict.fromkeys(kept, part.modules) if part.modules else {},
+        modules=part.modules,
+        forward=exchanges,
+        backward=exchanges,
+        adapter=True,
+    )
+
+
+def _of_adapter(share: Share, gemm: Gemm, *, by_inputs: bool) -> tuple[Exchange, ...]:
+    """Return the exchanges of an adapter over tp, which are as many bytes in both passes.
+
+    Beside a GEMM that is split by its outputs both matrices are, and the narrow vectors are gathered between them.
+    Beside one that is split by its inputs the first matrix is; its sums are reduced, and outputs of the second go to
+    the ranks that hold their tokens: by an all-to-all where the sequence is split, by a gather where it is not. Source:
+    NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/peft/utils.py (ParallelLinearAdapter, a2a_experimental), as
+    MLPerf's submissions of Llama 2 70B have it.
+    """
+    split, whole = share.splits_sequence, share.copies_sequence
+    narrow = gemm.m * share.execution.lora_rank * share.execution.element_bytes
+    wide = gemm.m * gemm.n * share.execution.element_bytes
+    if not by_inputs:
+        return _tp("all_gather", narrow, split | whole)
+    return (
+        *_tp("reduce_scatter", narrow, split),
+        *_tp("all_gather", narrow, split),
+        *_tp("all_to_all", wide // share.tp, split),
+        *_tp("all_reduce", narrow, whole),
+        *_tp("all_gather", wide, whole),
     )
 
 
@@ -145,7 +205,11 @@ def around(share: Share, width: int | None = None) -> Around:
 
 def exchange(share: Share, operation: str, takes_place: Number, *, width: int | None = None) -> tuple[Exchange, ...]:
     """Return an exchange over tp of the hidden state, or of vectors of another width, where it takes place."""
+    return _tp(operation, share.tokens * (width or share.model.hidden) * share.execution.element_bytes, takes_place)
+
+
+def _tp(operation: str, size_bytes: Number, takes_place: Number) -> tuple[Exchange, ...]:
+    """Return an exchange over tp where it takes place."""
     if takes_place is False:
         return ()
-    size = share.tokens * (width or share.model.hidden) * share.execution.element_bytes
-    return (Exchange(group="tp", operation=operation, size_bytes=size * takes_place),)
+    return (Exchange(group="tp", operation=operation, size_bytes=size_bytes * takes_place),)

@@ -63,7 +63,7 @@ class LatentAttention:
             vectors=bias * (latent.kv_rank + latent.rope_head_dim),
             kernels=cast(share, rows * hidden),
             saved={
-                "attention inputs": rows * hidden * execution.input_bytes,
+                "attention inputs": rows * hidden * share.input_bytes,
                 "latent vectors": (latent.kv_rank + latent.rope_head_dim) * rows * execution.element_bytes,
             },
             drops={"attention inputs": ("layernorm",)},
@@ -112,7 +112,7 @@ class LatentAttention:
             part,
             vectors=rank,
             kernels=(norm_kernel(share, share.norm_tokens, rank), *cast(share, share.norm_tokens * rank)),
-            saved={"latent vectors": share.norm_tokens * rank * execution.input_bytes},
+            saved={"latent vectors": share.norm_tokens * rank * share.input_bytes},
             drops={"latent vectors": ("mla_up_proj",)},
         )
 

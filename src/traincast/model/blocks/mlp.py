@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import MLP_AND_ATTENTION, around, cast, norm, residual
+from traincast.model.blocks.common import MLP_AND_ATTENTION, adapters, around, cast, norm, residual
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
@@ -23,20 +23,31 @@ class Mlp:
         width, exchanged = ceil_div(model.ffn_hidden, share.tp), around(share)
         inner = activations(share, share.tokens * width)
         fc1, fc2 = gemms(share, width)
+        enter = Part(
+            name="mlp.linear_fc1",
+            counts_as="mlp",
+            gemms=(fc1,),
+            vectors=up_matrices(share) * width if model.linear_bias else 0,
+            kernels=cast(share, share.norm_tokens * model.hidden),
+            saved={"MLP inputs": share.norm_tokens * model.hidden * share.input_bytes},
+            drops={"MLP inputs": ("mlp",)},
+            forward=exchanged.enter_forward,
+            backward=exchanged.enter_backward,
+            modules=("mlp",),
+        )
+        leave = Part(
+            name="mlp.linear_fc2",
+            counts_as="mlp",
+            gemms=(fc2,),
+            vectors=model.hidden if model.linear_bias else 0,
+            kernels=cast(share, share.tokens * width),
+            forward=exchanged.leave_forward,
+            backward=exchanged.leave_backward,
+            modules=("mlp",),
+        )
         return (
             *mlp_norms(share, "mlp"),
-            Part(
-                name="mlp.linear_fc1",
-                counts_as="mlp",
-                gemms=(fc1,),
-                vectors=up_matrices(share) * width if model.linear_bias else 0,
-                kernels=cast(share, share.norm_tokens * model.hidden),
-                saved={"MLP inputs": share.norm_tokens * model.hidden * share.input_bytes},
-                drops={"MLP inputs": ("mlp",)},
-                forward=exchanged.enter_forward,
-                backward=exchanged.enter_backward,
-                modules=("mlp",),
-            ),
+            enter,
             Part(
                 name="mlp.activation_func",
                 counts_as="mlp",
@@ -46,17 +57,9 @@ class Mlp:
                 passing_backward=inner.passing,
                 modules=("mlp",),
             ),
-            Part(
-                name="mlp.linear_fc2",
-                counts_as="mlp",
-                gemms=(fc2,),
-                vectors=model.hidden if model.linear_bias else 0,
-                kernels=cast(share, share.tokens * width),
-                forward=exchanged.leave_forward,
-                backward=exchanged.leave_backward,
-                modules=("mlp",),
-            ),
+            leave,
             residual(share, "mlp_bda"),
+            *adapters(share, (enter, leave), "MLP activations"),
         )
 
 

@@ -64,6 +64,8 @@ class Kernel:
     """Whether the backward pass runs the same kernel again, as pointwise work does; else one of its own."""
     has_backward: bool = True
     """Whether it runs in the backward pass at all."""
+    has_forward: bool = True
+    """Whether it runs in the forward pass: a sum of gradients does not."""
     causal: Number = False
     window: int = 0
     """Tokens an attention query sees back; 0: all."""

@@ -9,6 +9,10 @@ from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div, choose, larger
 
+LORA_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj")
+"""Linear layers that low-rank adapters can stand beside, as Megatron Core names them: projections of attention, of the
+MLP, and of mixers with a state."""
+
 DELAYED_SCALING = "fp8"
 """The one of them whose scales are those of steps before; the others scale what they cast."""
 
@@ -25,6 +29,10 @@ class Execution:
     """How context parallel ranks exchange keys and values."""
     lora_rank: int = 0
     """Width of low-rank adapters, which alone are trained; 0: all weights are."""
+    lora_targets: tuple[str, ...] = LORA_TARGETS
+    """Those of `LORA_TARGETS` that have adapters."""
+    packed_length: int = 0
+    """Tokens of the sequences that are packed into one, which do not attend to each other; 0: a sequence is one."""
     expert_imbalance: float = 1.0
     """Tokens of the busiest expert rank over the mean."""
     ranks_per_node: int = 8

@@ -84,7 +84,8 @@ def _add(work: Work, part: Part, *, trained: bool) -> None:
         for call in gemms:
             found.run(call)
         for kernel, call in kernels:
-            found.run(call, kernel.count)
+            if kernel.has_forward:
+                found.run(call, kernel.count)
         found.exchange(part.forward)
     for call in gemms:
         work.passes[Phase.BACKWARD].run(replace(call, direction="dgrad"))
