@@ -87,7 +87,8 @@ COMMANDS = {
         *("--recompute-granularity", "--recompute-method", "--recompute-modules", "--precision-aware-optimizer"),
         *("--use-precision-aware-optimizer", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
         *("--exp-avg-sq-dtype",),
-        *("--framework", "--stack", "--year", "--task", "--lora-rank", "--expert-imbalance", "--vocab-multiple"),
+        *("--framework", "--stack", "--year", "--task", "--lora-rank", "--lora-targets", "--packed-length"),
+        *("--expert-imbalance", "--vocab-multiple"),
         *("--make-vocab-size-divisible-by", "--network", "--network-seeds", "--overlap-slowdown"),
         *(
             "--sharp",
