@@ -175,19 +175,9 @@ def test_a_value_is_neither_swallowed_nor_lost():
 @pytest.mark.parametrize(
     "line",
     [
-        "pretrain_mamba.py",
-        "python -u /w/pretrain_hybrid.py",
         "pretrain_t5.py",
-        "--is-hybrid-model",
-        "--hybrid-override-pattern M-M*-",
-        "--hybrid-layer-pattern M*",
-        "--hybrid-attention-ratio 0.08",
-        "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec",
-        "--experimental-attention-variant gated_delta_net --linear-attention-freq 4",
-        "--experimental-attention-variant dsa",
-        "--attention-output-gate",
-        "--enable-mhc-connections",
-        "--moe-latent-size 512",
+        "--spec megatron.core.models.T5.t5_spec encoder",
+        "--experimental-attention-variant gdn2",
         "--heterogeneous-layers-config-path x.json",
         "--decoder-num-layers 3",
     ],
@@ -199,7 +189,7 @@ def test_a_model_that_cannot_be_described_is_refused_and_not_forecast_as_another
 
 
 def test_values_that_leave_the_model_as_it_is_are_not_refused():
-    for flags in ("--hybrid-attention-ratio 0.0", "--spec local", "--mamba-num-heads 8"):
+    for flags in ("--hybrid-attention-ratio 0.0", "--spec local", "--experimental-attention-variant none"):
         assert not draft(flags).warnings
 
 

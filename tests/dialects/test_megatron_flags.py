@@ -5,7 +5,6 @@ import shlex
 import pytest
 
 from traincast.dialects import draft_like
-from traincast.dialects.megatron_model import moe_layers
 from traincast.errors import ConfigError, InfeasibleError, UnknownNameError
 from traincast.job.draft import Draft
 from traincast.job.resolve import resolve_job
@@ -268,15 +267,6 @@ def test_a_tokenizer_tells_its_vocabulary_or_it_is_assumed():
 def test_a_wrong_flag_is_named(words, message):
     with pytest.raises(ConfigError, match=message):
         draft_like("megatron", shlex.split(words)).request()
-
-
-def test_layers_with_experts_in_megatrons_notation():
-    assert moe_layers("2", 8) == (0, 2)
-    assert moe_layers("([0]*3+[1]*58)", 61) == (3, 1)
-    assert moe_layers("([0,1]*4)", 8) == (0, 2)
-    for wrong in ("([0]*3+[1]*5)", "[1,1,0]*", "x", "([1]*3+[0]*3+[1]*2)"):
-        with pytest.raises(ConfigError, match="--moe-layer-freq"):
-            moe_layers(wrong, 61 if "58" in wrong else 9)
 
 
 def test_only_known_frameworks_have_flags():

@@ -223,9 +223,9 @@ class Pasted:
         also = ", or -1 for what is left" if usual == -1 else ""
         return int(self._checked(flag, RANGES["degree"], "a whole number", least, also))
 
-    def number(self, flag: str) -> float:
-        """Return the value of a flag as a number."""
-        return self._checked(flag, RANGES["factor"], "a number", None)
+    def number(self, flag: str, kind: str = "factor") -> float:
+        """Return the value of a flag as a number of some kind (`traincast.units.RANGES`)."""
+        return self._checked(flag, RANGES[kind], "a number", None)
 
     def _checked(self, flag: str, known: Range, what: str, least: float | None, also: str = "") -> float:
         text = self.text(flag).replace("_", "")

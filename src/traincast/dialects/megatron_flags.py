@@ -6,6 +6,7 @@ Source: Megatron-LM, megatron/training/arguments.py (core 0.12 to 0.15).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from traincast.diagnostics import Note
@@ -18,6 +19,7 @@ from traincast.dialects.megatron_checks import (
     recompute_fields,
     sends_once_to_a_node,
 )
+from traincast.dialects.megatron_hybrid import Hybrid, hybrid_of
 from traincast.dialects.megatron_model import described_model
 from traincast.errors import InfeasibleError
 from traincast.job.draft import Draft
@@ -46,8 +48,13 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     judged = judge(pasted.given(), table, strict=strict)
     text = f"framework is not given: {table.usual['framework']}, for pasted Megatron-LM flags; give --framework"
     notes = [*judged.notes, *launch_notes(launch), Note("assumed-framework", text)]
-    model = described_model(pasted, notes)
-    fields = _fields(pasted, model)
+    hybrid = hybrid_of(pasted, launch.script, notes)
+    if hybrid is not None:
+        # Source: arguments.py, validate_args: the letters turn on what they need.
+        means = ("is-hybrid-model", *(["multi-latent-attention"] if hybrid.has_latent_attention else []))
+        pasted = replace(pasted, flags={**pasted.flags, **dict.fromkeys(means, ())})
+    model = described_model(pasted, hybrid, notes)
+    fields = _fields(pasted, model, hybrid)
     if launch.gpus is not None:
         fields.setdefault("gpus", launch.gpus)
     notes += check_combinations(pasted, fields, model is not None)
@@ -62,7 +69,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
     )
 
 
-def _fields(pasted: Pasted, model: Model | None) -> dict[str, Any]:
+def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[str, Any]:
     """Return the fields of the job that the flags say."""
     fields = pasted.fields(flag_table("megatron"))
     if "num-experts" in pasted:
@@ -71,6 +78,10 @@ def _fields(pasted: Pasted, model: Model | None) -> dict[str, Any]:
     if "num-experts" in pasted or ("num-layers" not in pasted and DISPATCHER in pasted):
         # The flags may leave the model to --model, and still say how its tokens travel.
         fields["deduplicated_dispatch"] = sends_once_to_a_node(pasted)
+    if model is None and "mtp-num-layers" in pasted:
+        fields["mtp_layers"] = pasted.count("mtp-num-layers")
+    if hybrid is not None and hybrid.stages is not None:
+        fields |= {"stage_layers": hybrid.stages, "vpp": max(1, len(hybrid.stages) // fields["pp"])}
     _pipeline(pasted, fields, model)
     fields |= {"precision": _precision(pasted, fields.get("precision", "fp8")), **recompute_fields(pasted)}
     _sharding(pasted, fields)

@@ -28,9 +28,12 @@ _ZERO_IS_ALLOWED = {
 _OF_THE_WHOLE = ("blocks", "mtp_blocks", "mtp_layers", "variants", "notes")
 """Fields of a model that no variant of some blocks has."""
 
-_PATTERN = {"M": "mamba2", "*": "attention", "-": "mlp", "E": "experts"}
+LAYER_LETTERS = {
+    **{"M": "mamba2", "*": "attention", "-": "mlp", "E": "experts"},
+    **{"G": "gated_delta", "+": "latent_attention", "D": "sparse_latent_attention"},
+}
 """Letters of a hybrid's pattern, one for each layer, which is one block: Megatron-LM,
-megatron/core/ssm/mamba_hybrid_layer_allocation.py (Symbols)."""
+megatron/core/models/hybrid/hybrid_layer_allocation.py (Symbols)."""
 
 
 def model_from_table(table: Mapping[str, Any], shown: str, notes: tuple[Note, ...] = ()) -> Model:
@@ -151,11 +154,11 @@ def _known_block(name: str) -> str:
 
 def _names_of(pattern: Any, key: str, shown: str) -> list[str]:  # noqa: ANN401
     """Return the names of the blocks that a pattern's letters stand for."""
-    unknown = sorted(set(pattern) - set(_PATTERN)) if isinstance(pattern, str) and pattern else [pattern]
+    unknown = sorted(set(pattern) - set(LAYER_LETTERS)) if isinstance(pattern, str) and pattern else [pattern]
     if unknown:
-        known = ", ".join(f"{letter} ({name})" for letter, name in _PATTERN.items())
+        known = ", ".join(f"{letter} ({name})" for letter, name in LAYER_LETTERS.items())
         raise ConfigError(f"has {quoted(unknown[0])}; a pattern is made of {known} (in {shown})", key)
-    return [_PATTERN[letter] for letter in pattern]
+    return [LAYER_LETTERS[letter] for letter in pattern]
 
 
 def _mtp_blocks(raw: Any, shown: str) -> tuple[str, ...]:  # noqa: ANN401
