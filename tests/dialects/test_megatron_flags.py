@@ -108,18 +108,27 @@ def test_groups_of_node_limited_routing():
 
 
 @pytest.mark.parametrize(
-    ("flags", "once"),
+    ("flags", "dispatcher"),
     [
-        ("--moe-token-dispatcher-type alltoall", False),
-        ("--moe-token-dispatcher-type allgather", False),
-        ("--moe-token-dispatcher-type flex", True),
-        ("--moe-token-dispatcher-type flex --moe-enable-deepep", True),
+        ("", "allgather"),
+        ("--moe-token-dispatcher-type alltoall", "alltoall"),
+        ("--moe-token-dispatcher-type allgather", "allgather"),
+        ("--moe-token-dispatcher-type flex", "deepep"),
+        ("--moe-token-dispatcher-type flex --moe-enable-deepep", "deepep"),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "hybridep"),
     ],
 )
-def test_only_the_flex_dispatcher_sends_a_token_to_a_node_once(flags, once):
-    assert job(DEEPSEEK, flags)[0].framework.deduplicated_dispatch is once
-    warned = draft_like("megatron", shlex.split(f"{DEEPSEEK} {flags}")).warnings
-    assert [note.code for note in warned] == (["flag-not-modelled"] if "allgather" in flags else [])
+def test_the_dispatcher_is_that_of_the_flags(flags, dispatcher):
+    assert job(DEEPSEEK, flags)[0].moe_dispatcher == dispatcher
+    assert not draft_like("megatron", shlex.split(f"{DEEPSEEK} {flags}")).warnings
+
+
+def test_exchanges_overlap_and_are_in_8_bits_where_flags_say_so():
+    plain = job(DEEPSEEK, "--expert-model-parallel-size 8")[0]
+    assert (plain.moe_a2a_overlap, plain.delay_wgrad, plain.moe_dispatch_dtype) == (False, False, "bf16")
+    flags = "--overlap-moe-expert-parallel-comm --delay-wgrad-compute --moe-dispatch-fwd-dtype fp8"
+    found = job(DEEPSEEK, f"--expert-model-parallel-size 8 {flags}")[0]
+    assert (found.moe_a2a_overlap, found.delay_wgrad, found.moe_dispatch_dtype) == (True, True, "fp8")
 
 
 def test_a_back_end_of_the_flex_dispatcher_needs_it():
@@ -129,8 +138,8 @@ def test_a_back_end_of_the_flex_dispatcher_needs_it():
 
 
 def test_the_dispatcher_counts_where_the_flags_leave_the_model_open():
-    assert draft_like("megatron", ["--moe-token-dispatcher-type", "flex"]).fields["deduplicated_dispatch"] is True
-    assert "deduplicated_dispatch" not in draft_like("megatron", ["--bf16"]).fields
+    assert draft_like("megatron", ["--moe-token-dispatcher-type", "flex"]).fields["moe_dispatcher"] == "deepep"
+    assert "moe_dispatcher" not in draft_like("megatron", ["--bf16"]).fields
 
 
 def test_flags_of_a_model_that_is_left_open_are_said_to_have_no_effect():
@@ -229,12 +238,12 @@ def test_layers_per_virtual_stage_become_virtual_stages():
 
 
 def test_what_has_no_effect_is_listed_once_and_what_is_not_modelled_by_name():
-    flags = "--lr 1e-4 --save /x --data-path a b --overlap-moe-expert-parallel-comm --no-rope-fusion"
+    flags = "--lr 1e-4 --save /x --data-path a b --defer-embedding-wgrad-compute --no-rope-fusion"
     draft = draft_like("megatron", shlex.split(f"{LLAMA3_8B} {flags}"))
     notes = {note.code: note.text for note in draft.notes}
     assert notes["flags-without-effect"].endswith("--lr, --save, --data-path")
     assert notes["flags-of-small-effect"].endswith(": --no-rope-fusion")
-    assert [(note.code, "all-to-alls" in note.text) for note in draft.warnings] == [("flag-not-modelled", True)]
+    assert [(note.code, "usual place" in note.text) for note in draft.warnings] == [("flag-not-modelled", True)]
 
 
 def test_the_default_batch_is_one_microbatch_on_every_replica():

@@ -155,7 +155,7 @@ def test_shares_that_cannot_be_hidden_stay_at_most_1():
     more = with_factors(job, CostFactors({"unhidden tp": 1.2, "unhidden cp": 1e9})).framework
     assert more.unhidden_tp == pytest.approx(min(1.0, 1.2 * job.framework.unhidden_tp))
     assert more.unhidden_cp == 1.0
-    assert more.unhidden_ep == job.framework.unhidden_ep
+    assert more.unhidden_fsdp == job.framework.unhidden_fsdp
 
 
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])

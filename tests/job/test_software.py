@@ -57,11 +57,12 @@ def test_names_that_are_none_are_refused():
 )
 def test_the_dispatcher_says_how_often_a_token_crosses_to_a_node(name, once):
     job = resolve_job(request(moe_dispatcher=name))
-    assert (job.moe_dispatcher, job.framework.deduplicated_dispatch) == (name, once)
-    assert (
-        resolve_job(request(moe_dispatcher=name, deduplicated_dispatch=not once)).framework.deduplicated_dispatch
-        != once
-    )
+    assert job.moe_dispatcher == name
+    assert resolve_job(request(moe_dispatcher=name, deduplicated_dispatch=once)).moe_dispatcher == name
+    with pytest.raises(ConfigError, match="give moe_dispatcher alone"):
+        resolve_job(request(moe_dispatcher=name, deduplicated_dispatch=not once))
+    old = resolve_job(request(deduplicated_dispatch=once))
+    assert old.moe_dispatcher == ("deepep" if once else "alltoall")
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,28 @@ def test_the_dispatcher_says_how_often_a_token_crosses_to_a_node(name, once):
 def test_a_precision_has_its_usual_recipe(precision, recipe):
     assert resolve_job(request(precision=precision)).fp8_recipe == recipe
     assert resolve_job(request(precision="fp8", fp8_recipe="current")).fp8_recipe == "current"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "more", "overlaps", "code"),
+    [
+        ("1f1b", {}, False, None),
+        ("1f1b", {"moe_a2a_overlap": True}, True, None),
+        ("gpipe", {"moe_a2a_overlap": True}, False, "moe-a2a-overlap-unused"),
+        ("zb_h1", {"moe_a2a_overlap": True}, False, "moe-a2a-overlap-unused"),
+        ("dualpipe", {}, True, "assumed-moe-a2a-overlap"),
+        ("dualpipe", {"moe_a2a_overlap": False}, False, None),
+    ],
+)
+def test_exchanges_overlap_where_they_are_asked_to_and_a_schedule_has_pairs(schedule, more, overlaps, code):
+    layout = {"gpus": 16, "pp": 2, "ep": 8, "global_batch": 64, "schedule": schedule}
+    job = resolve_job(request(**layout, **more))
+    assert job.moe_a2a_overlap is overlaps
+    assert [note.code for note in job.assumptions if "moe-a2a" in note.code] == ([code] if code else [])
+
+
+def test_delayed_weight_gradients_need_exchanges_that_overlap():
+    plain = resolve_job(request(delay_wgrad=True))
+    assert plain.delay_wgrad is False
+    assert "delay-wgrad-unused" in {note.code for note in plain.assumptions}
+    assert resolve_job(request(delay_wgrad=True, moe_a2a_overlap=True)).delay_wgrad is True

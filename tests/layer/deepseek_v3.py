@@ -10,6 +10,8 @@ queries and keys (``torch.cat`` of both parts). Node-limited routing: arXiv 2412
 are split as a dense MLP: moe/shared_experts.py. The rest: `layer.mixtral_8x7b`.
 """
 
+from math import comb
+
 from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, grouped, pointwise
 
 MODEL = "deepseek-v3"
@@ -169,6 +171,14 @@ NODES = 8 * (1 - MISSED) / 2
 """3.63 of 8 nodes that a token reaches with a group of 32 experts on each: half of the groups are chosen."""
 
 
+SHARE_OF_TWO = sum(
+    comb(2, own) * comb(6, 4 - own) / comb(8, 4) * comb(128 - 32 * own, 8) / comb(128, 8) for own in range(3)
+)
+"""Chance that none of a token's experts is on a rank that has two of the eight groups."""
+RANKS_OF_4 = 4 * (1 - SHARE_OF_TWO)
+"""Ranks of four that a token reaches inside a node, where it is sent to each of them once."""
+
+
 def dense(name, fields, core, *, exchanges=(), tokens=4096, rows=4096, heads=128, ffn=18432):
     """A dense layer under one layout."""
     tp = fields.get("tp", 1)
@@ -198,8 +208,9 @@ def moe(
     ffn=2048,
     shared=2048,
     exchanges=(),
+    sorts=False,
 ):
-    """A layer with experts under one layout."""
+    """A layer with experts under one layout; `sorts` where what arrives is put in the experts' order by itself."""
     tp, ep, etp = (fields.get(key, 1) for key in ("tp", "ep", "etp"))
     return Case(
         name,
@@ -208,6 +219,7 @@ def moe(
         (
             *latent_attention(core, tokens=tokens, rows=rows, heads=heads),
             *experts(own=own, count=count, routed=routed, tokens=tokens, ffn=ffn, shared=shared),
+            *((pointwise("rows of ranks into the order of experts", "permute", routed, 7168, 1, count=2),) * sorts),
         ),
         exchanges,
         (
@@ -266,7 +278,8 @@ CASES = (
         rows=2048,
     ),
     moe("alone", {}, ALL_HEADS),
-    moe("ep 8", {"gpus": 8, "ep": 8}, ALL_HEADS, exchanges=dispatch(4096), count=32),
+    # A rank of eight has one group of 32, as a node of eight has.
+    moe("ep 8", {"gpus": 8, "ep": 8}, ALL_HEADS, exchanges=dispatch(4096, NODES), count=32),
     # Eight nodes of eight ranks, and a token sent once to each node of its experts (DeepEP).
     moe("ep 64", {"gpus": 64, "ep": 64}, ALL_HEADS, exchanges=dispatch(4096, NODES), count=4),
     moe(
@@ -275,12 +288,13 @@ CASES = (
         ALL_HEADS,
         exchanges=dispatch(4096),
         count=4,
+        sorts=True,
     ),
     moe(
         "tp 2 sp, ep 8 etp 1",
         {"gpus": 8, **SPLIT_IN_TWO, "ep": 8, "etp": 1},
         HALF_OF_THE_HEADS,
-        exchanges=(*SPLIT_ATTENTION, *split_block(), *dispatch(2048)),
+        exchanges=(*SPLIT_ATTENTION, *split_block(), *dispatch(2048, NODES)),
         own=2048,
         count=32,
         routed=16384,
@@ -295,7 +309,7 @@ CASES = (
         exchanges=(
             *SPLIT_ATTENTION,
             *split_block(),
-            *dispatch(2048),
+            *dispatch(2048, RANKS_OF_4),
             Exchange("rows of both; gradients of outputs", "etp", "all_gather", 2 * 16384 * 7168 * 2, 1, 1),
             Exchange("sums of outputs; gradients of rows", "etp", "reduce_scatter", 2 * 16384 * 7168 * 2, 1, 1),
         ),

@@ -2,7 +2,7 @@
 token uses 2, sequences of 4,096 (Jiang et al., arXiv 2401.04088, table 1), in the layouts of Megatron Core.
 
 Sources: the token dispatcher and what it exchanges: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py
-(MoEAlltoAllTokenDispatcher: permute, all-to-all over ep, all-gather over etp; reduce-scatter over etp, all-to-all,
+(MoEFlexTokenDispatcher: to each rank of its experts once, all-gather over etp, permute; reduce-scatter over etp, back,
 unpermute); its experts: moe/experts.py (TEGroupedMLP); its router, which is on every rank and has logits and
 probabilities in fp32: moe/router.py. The rest as of a dense layer: `layer.llama3_70b`.
 """
@@ -69,9 +69,13 @@ HIDDEN_STATE = 4096 * 4096 * 2
 """33,554,432 bytes of a microbatch of one sequence."""
 
 
-def dispatch(own):
-    """Each of a rank's own tokens goes to its two experts and comes back; so do the gradients."""
-    return (Exchange("dispatch and combine", "ep", "all_to_all", own * 2 * 4096 * 2, 2, 2),)
+RANKS = {2: 2 * (1 - 6 / 28), 4: 4 * (1 - 15 / 28), 8: 2.0}
+"""Ranks that the two experts of a token are on: one of n misses it with a chance of C(8 - 8 / n, 2) / C(8, 2)."""
+
+
+def dispatch(own, ep):
+    """Each of a rank's own tokens goes once to each rank of its two experts and comes back; so do the gradients."""
+    return (Exchange("dispatch and combine", "ep", "all_to_all", round(own * RANKS[ep] * 4096 * 2), 2, 2),)
 
 
 SPLIT_ATTENTION = (
@@ -94,14 +98,14 @@ HALF_OF_THE_HEADS = attention(1, 4096, 4096, 16, 4, 128, 128)
 
 CASES = (
     case("alone", {}, ALL_HEADS),
-    case("ep 4", {"gpus": 4, "ep": 4}, ALL_HEADS, exchanges=dispatch(4096), experts=2),
+    case("ep 4", {"gpus": 4, "ep": 4}, ALL_HEADS, exchanges=dispatch(4096, 4), experts=2),
     # One expert on a rank is a plain GEMM.
-    case("ep 8", {"gpus": 8, "ep": 8}, ALL_HEADS, exchanges=dispatch(4096), experts=1),
+    case("ep 8", {"gpus": 8, "ep": 8}, ALL_HEADS, exchanges=dispatch(4096, 8), experts=1),
     case(
         "tp 2 sp, ep 4 etp 1",
         {"gpus": 4, "tp": 2, "ep": 4, "etp": 1, "sequence_parallel": True},
         HALF_OF_THE_HEADS,
-        exchanges=(*SPLIT_ATTENTION, *dispatch(2048)),
+        exchanges=(*SPLIT_ATTENTION, *dispatch(2048, 4)),
         rows=2048,
         own=2048,
         heads=16,
@@ -115,7 +119,7 @@ CASES = (
         HALF_OF_THE_HEADS,
         exchanges=(
             *SPLIT_ATTENTION,
-            *dispatch(2048),
+            *dispatch(2048, 2),
             # Both ranks of an expert need the 4,096 rows of each other.
             Exchange("rows of both; gradients of outputs", "etp", "all_gather", 2 * 4096 * 4096 * 2, 1, 1),
             Exchange("sums of outputs; gradients of rows", "etp", "reduce_scatter", 2 * 4096 * 4096 * 2, 1, 1),
@@ -135,7 +139,7 @@ CASES = (
         HALF_OF_THE_HEADS,
         exchanges=(
             Exchange("after attention, and before it in the backward pass", "tp", "all_reduce", HIDDEN_STATE),
-            *dispatch(2048),
+            *dispatch(2048, 2),
             Exchange("tokens of both ranks, and gradients", "tp", "all_gather", HIDDEN_STATE),
         ),
         own=2048,
@@ -151,7 +155,7 @@ CASES = (
         exchanges=(
             Exchange("keys and values of all ranks", "cp", "all_gather", 4096 * 2 * 8 * 128 * 2, 1, 1),
             Exchange("their gradients", "cp", "reduce_scatter", 4096 * 2 * 8 * 128 * 2, 0, 1),
-            *dispatch(2048),
+            *dispatch(2048, 2),
         ),
         tokens=2048,
         rows=2048,
@@ -165,7 +169,7 @@ CASES = (
         attention(1, 4096, 4096, 16, 4, 128, 128),
         exchanges=(
             Exchange("turns", "cp", "all_to_all", 2048 * (32 + 8 + 8 + 32) * 128 * 2, 1, 1),
-            *dispatch(2048),
+            *dispatch(2048, 2),
         ),
         tokens=2048,
         rows=2048,
@@ -178,7 +182,7 @@ CASES = (
         "ep 4, imbalance 1.5",
         {"gpus": 4, "ep": 4, "expert_imbalance": 1.5},
         ALL_HEADS,
-        exchanges=dispatch(4096),
+        exchanges=dispatch(4096, 4),
         experts=2,
         routed=12288,
     ),

@@ -9,9 +9,16 @@ weight gradient; norms, attention, router and head stay in 16 bits). Adapters: H
 4.2. nanotron: its models/llama.py.
 """
 
+from math import comb
+
 from layer import llama3_70b, mixtral_8x7b
 from layer.llama3_70b import EIGHTH, attention, split, tensors, weights
 from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, grouped, pointwise
+
+QWEN_RANKS = 8 * (1 - comb(112, 8) / comb(128, 8))
+"""Ranks of eight that the 8 of 128 experts of a token are on; it is sent to each of them once."""
+GPT_OSS_RANKS = 4 * (1 - comb(24, 4) / comb(32, 4))
+"""Ranks of four with its 4 of 32."""
 
 QWEN = Case(
     "ep 8",
@@ -32,7 +39,7 @@ QWEN = Case(
         grouped("down", 32768, 2048, 768, 16),
         pointwise("residual sums", "elementwise", 4096, 2048, count=2),
     ),
-    (Exchange("dispatch and combine", "ep", "all_to_all", 4096 * 8 * 2048 * 2, 2, 2),),
+    (Exchange("dispatch and combine", "ep", "all_to_all", round(4096 * QWEN_RANKS * 2048 * 2), 2, 2),),
     (
         Tensor("inputs of both RMSNorms", "layernorm inputs", 2 * 2 * 4096 * 2048),
         Tensor("input of queries, keys, values", "attention inputs", 2 * 4096 * 2048),
@@ -78,7 +85,7 @@ def gpt_oss(name, kind, **fields):
             grouped("down", 16384, 2880, 2880, 8),
             pointwise("residual sums", "elementwise", 4096, 2880, count=2),
         ),
-        (Exchange("dispatch and combine", "ep", "all_to_all", 4096 * 4 * 2880 * 2, 2, 2),),
+        (Exchange("dispatch and combine", "ep", "all_to_all", round(4096 * GPT_OSS_RANKS * 2880 * 2), 2, 2),),
         (
             Tensor("inputs of both RMSNorms", "layernorm inputs", 2 * 2 * 4096 * 2880),
             Tensor("input of queries, keys, values", "attention inputs", 2 * 4096 * 2880),
@@ -269,7 +276,8 @@ MIXTRAL_2024 = Case(
     "mixtral-8x7b",
     mixtral_8x7b.CORE | {"framework": "megatron-core-2024", "gpus": 8, "ep": 8},
     mixtral_8x7b.kernels(mixtral_8x7b.ALL_HEADS, experts=1),
-    mixtral_8x7b.dispatch(4096),
+    # By all-to-all a copy goes to each of its two experts, one on a rank: nothing is left to sort.
+    mixtral_8x7b.dispatch(4096, 8),
     (
         *mixtral_8x7b.tensors(),
         Tensor("experts' outputs, which router weights multiply", "expert outputs", 2 * 8192 * 4096),

@@ -9,6 +9,7 @@ import pytest
 
 from layer import product
 from layer.cases import CASES, case_of, name_of
+from layer.deepseek_v3 import NODES
 from layer.rows import exchange_counts, kernel_counts, tensor_sums
 
 LATENT_UP = (
@@ -25,7 +26,7 @@ ROUTED = ("expert inputs", "expert up outputs", "expert activations", "routing")
 
 DENSE, MOE = "dense tp 2 sp", "tp 2 sp, ep 8 etp 1"
 GATHER_AND_SCATTER = [("tp", "all_gather", 4096 * 7168 * 2), ("tp", "reduce_scatter", 4096 * 7168 * 2)]
-DISPATCH = ("ep", "all_to_all", 2048 * 8 * 7168 * 2)
+DISPATCH = ("ep", "all_to_all", round(2048 * NODES * 7168 * 2))
 
 COMPRESSED = {("tp", "all_gather", 4096 * 1536 * 2): 1, ("tp", "all_gather", 4096 * 512 * 2): 1}
 """The up-projections gather what they read again; keys' position is gathered before the module."""

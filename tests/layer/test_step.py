@@ -202,10 +202,9 @@ def test_tensor_parallel_transfers_are_hidden_but_for_a_share():
 
 
 def test_experts_are_waited_for_and_their_host_has_time_of_its_own():
-    """0.64 of four all-to-alls of two layers stay in sight."""
+    """Tokens go out and come back once in each of two layers, and nothing hides that."""
     (forward,) = product.program(MOE)["forward"][0]
-    assert [word for word in forward if "ep " in word] == ["launch ep all_to_all 1.44", "ep all_to_all 2.56"]
-    assert forward.index("wait ep") < forward.index("ep all_to_all 2.56")
+    assert [word for word in forward if "ep " in word] == ["ep all_to_all 2", "ep all_to_all 2"]
     assert [word for word in forward if "host" in word] == [
         *("launch host 600", "launch host for experts 4000", "wait host"),
     ]

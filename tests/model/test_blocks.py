@@ -38,7 +38,9 @@ KINDS = (
 
 EXECUTIONS = (
     Execution(),
-    Execution(precision="fp8", cp_kind="all_gather", deduplicated_dispatch=True, fused_expert_bias=True),
+    Execution(
+        precision="fp8", cp_kind="all_gather", moe_dispatcher="deepep", moe_dispatch_dtype="fp8", fused_expert_bias=True
+    ),
     Execution(
         precision="fp16",
         attention_kernel="unfused",

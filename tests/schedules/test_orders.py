@@ -6,10 +6,11 @@ import pytest
 
 from support import in_flight
 from traincast.errors import InfeasibleError
+from traincast.schedules.check import check_plan
 from traincast.schedules.gpipe import gpipe
 from traincast.schedules.interleaved import interleaved
 from traincast.schedules.one_f_one_b import one_f_one_b
-from traincast.schedules.plan import SchedulePlan, Slot, SlotKind
+from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, turns, with_pairs
 
 
 def _orders(plan: SchedulePlan) -> list[str]:
@@ -131,3 +132,33 @@ def test_in_flight_counts_until_the_whole_backward() -> None:
     assert in_flight(split) == [3]
     assert in_flight(one_f_one_b(4, 1, 8)) == [4, 3, 2, 1]
     assert in_flight(interleaved(4, 2, 8)) == [11, 9, 7, 5]
+
+
+@pytest.mark.parametrize(("stages", "virtual", "microbatches"), [(1, 1, 4), (4, 1, 9), (4, 1, 2), (4, 2, 8), (2, 3, 4)])
+def test_pairs_are_a_backward_pass_and_a_later_forward_pass_of_the_same_stage(stages, virtual, microbatches):
+    name = "1f1b" if virtual == 1 else "interleaved"
+    plan = SCHEDULES.get(name)(stages, virtual, microbatches)
+    found = with_pairs(plan)
+    check_plan(found, stages, virtual, microbatches)
+    assert with_pairs(found) == found
+    assert found.overlapped_p2p
+    for before, after in zip(plan.slots, found.slots, strict=True):
+        assert sorted(before) == sorted(slot._replace(paired=False) for slot in after)
+        each = list(turns(after))
+        assert max(map(len, each)) <= 2
+        for forward, backward in (pair for pair in each if len(pair) == 2):
+            assert (forward.kind, backward.kind) == (SlotKind.F, SlotKind.BW)
+            assert forward[1:3] != backward[1:3]
+        # No backward pass is left alone while a forward pass is still to come.
+        alone = [pair[0].kind for pair in each if len(pair) == 1]
+        assert SlotKind.F not in alone[alone.index(SlotKind.BW) :]
+
+
+def test_each_stage_of_pairs_is_two_forward_passes_ahead_of_the_next():
+    """With one, a pair would wait for the pair before it to come back from the next stage: half of the throughput."""
+    found = with_pairs(one_f_one_b(4, 1, 16))
+    ahead = [[len(pair) for pair in turns(order)].index(2) for order in found.slots]
+    assert ahead == [7, 5, 3, 1]
+    assert [note.code for note in found.warnings] == ["megatron-would-refuse"]
+    assert not with_pairs(one_f_one_b(1, 1, 16)).warnings
+    assert not with_pairs(interleaved(4, 2, 16)).warnings

@@ -10,6 +10,7 @@ from typing import Any
 from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted, flag_table
 from traincast.job.frameworks import RECOMPUTE_METHODS
+from traincast.model.dispatch import DISPATCHERS
 
 DISPATCHER = "moe-token-dispatcher-type"
 """Flag of how tokens travel to their experts."""
@@ -76,13 +77,23 @@ def _check_modules(pasted: Pasted, modules: list[str]) -> None:
             raise pasted.wrong("recompute-modules", f"{name} {rule}")
 
 
-def sends_once_to_a_node(pasted: Pasted) -> bool:
-    """Return whether a token is sent to a node once, whatever the number of its experts there.
+_KINDS = {"allgather": "allgather", "alltoall": "alltoall", "flex": "deepep"}
+_BACKEND, _BACKENDS = "moe-flex-dispatcher-backend", {"deepep": "deepep", "hybridep": "hybridep"}
 
-    Sources: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py (alltoall permutes a copy for each expert;
-    flex is DeepEP or HybridEP); DeepSeek-AI, DeepEP (forwards within a node what came over the network).
+
+def dispatcher(pasted: Pasted) -> str:
+    """Return how tokens get to their experts.
+
+    Source: Megatron-LM, megatron/training/arguments.py (--moe-token-dispatcher-type, by default allgather;
+    --moe-flex-dispatcher-backend, by default deepep).
     """
-    return DISPATCHER in pasted and pasted.text(DISPATCHER) == "flex"
+    found = pasted.choice(DISPATCHER, _KINDS) if DISPATCHER in pasted else "allgather"
+    return pasted.choice(_BACKEND, _BACKENDS) if found == "deepep" and _BACKEND in pasted else found
+
+
+def sends_once_to_a_node(pasted: Pasted) -> bool:
+    """Return whether the flexible dispatcher sends, whose back-ends send a token once to each node of its experts."""
+    return DISPATCHERS[dispatcher(pasted)].sends == "once"
 
 
 def _lacks(pasted: Pasted, need: Mapping[str, Any]) -> str | None:

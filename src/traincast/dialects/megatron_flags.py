@@ -15,9 +15,9 @@ from traincast.dialects.launch import launch_notes, read_launch
 from traincast.dialects.megatron_checks import (
     DISPATCHER,
     check_combinations,
+    dispatcher,
     gradient_bytes,
     recompute_fields,
-    sends_once_to_a_node,
 )
 from traincast.dialects.megatron_hybrid import Hybrid, hybrid_of
 from traincast.dialects.megatron_model import described_model
@@ -77,7 +77,7 @@ def _fields(pasted: Pasted, model: Model | None, hybrid: Hybrid | None) -> dict[
         fields.setdefault("etp", fields["tp"])
     if "num-experts" in pasted or ("num-layers" not in pasted and DISPATCHER in pasted):
         # The flags may leave the model to --model, and still say how its tokens travel.
-        fields["deduplicated_dispatch"] = sends_once_to_a_node(pasted)
+        fields["moe_dispatcher"] = dispatcher(pasted)
     if model is None and "mtp-num-layers" in pasted:
         fields["mtp_layers"] = pasted.count("mtp-num-layers")
     if hybrid is not None and hybrid.stages is not None:

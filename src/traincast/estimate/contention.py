@@ -249,6 +249,18 @@ def slowdowns(program: Program, in_situ: bool, overrides: Mapping[str, float] | 
     return slowdown_T
 
 
+def held_multiprocessors(program: Program, held: int, of_gpu: int | None) -> FloatArray:
+    """Return the slowdown of each template operation while a transfer holds multiprocessors of its GPU, [T].
+
+    What they bind runs at the rate of those that are left, n / (n - held) as long; what memory binds does not need all
+    of them. A GPU whose number is not known loses none.
+    """
+    if not held or not of_gpu or held >= of_gpu:
+        return np.zeros(len(program.ops))
+    bound_T = next(share_T for name, share_T in _shares(program, in_situ=False) if name == "compute")
+    return bound_T * (held / (of_gpu - held))
+
+
 def classes_present(program: Program, in_situ: bool) -> tuple[str, ...]:
     """Return the classes of `OVERLAP_SLOWDOWN` that have operations in a program; the parameters are as in `slowdowns`.
 

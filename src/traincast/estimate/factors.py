@@ -161,7 +161,7 @@ def with_factors(job: Job, factors: CostFactors) -> Job:
     framework = job.framework
     shares = {
         f"unhidden_{group}": min(1.0, getattr(framework, f"unhidden_{group}") * factors.of(f"unhidden {group}"))
-        for group in ("tp", "cp", "ep", "fsdp")
+        for group in ("tp", "cp", "fsdp")
     }
     return replace(job, framework=replace(framework, **shares))
 

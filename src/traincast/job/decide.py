@@ -17,10 +17,17 @@ from traincast.job.frameworks import Framework
 from traincast.job.job import JobRequest
 from traincast.job.optimizer_types import OptimizerTypes, optimizer_types
 from traincast.job.parallel import Parallel
+from traincast.model.dispatch import DISPATCHERS, dispatcher_of
 from traincast.model.recompute import modules_of
 from traincast.units import counted
 
 T = TypeVar("T")
+
+_PAIRED_SCHEDULES = ("dualpipe", "dualpipe_v")
+"""Schedules made for overlapping exchanges with experts (DeepSeek-AI, arXiv 2412.19437, section 3.2.1)."""
+
+_PAIRING_SCHEDULES = ("1f1b", "interleaved")
+"""Schedules whose forward and backward passes take turns, so that two of them can be run as one."""
 
 
 @dataclass(slots=True)
@@ -147,6 +154,49 @@ def decide_overlaps(
         )
         for name, able in matters.items()
     }
+
+
+def decide_exchange(request: JobRequest, decided: Decisions, parallel: Parallel, schedule: str) -> dict[str, Any]:
+    """Decide how tokens get to their experts and back, and whether another microbatch's work hides that."""
+    framework, matters = decided.framework, request.model.experts is not None and parallel.ep > 1
+    dispatcher = _dispatcher(request)
+    if matters:
+        dispatcher = decided.by_framework("moe_dispatcher", dispatcher, framework.moe_dispatcher)
+    overlaps = request.moe_a2a_overlap
+    if matters and overlaps is None and schedule in _PAIRED_SCHEDULES:
+        overlaps = True
+        text = f"moe_a2a_overlap is not given: on, as schedule {schedule} runs two passes at once for just that"
+        decided.note("assumed-moe-a2a-overlap", text)
+    elif overlaps is None:
+        overlaps = framework.moe_a2a_overlap
+    if matters and overlaps and schedule not in (*_PAIRED_SCHEDULES, *_PAIRING_SCHEDULES):
+        overlaps = False
+        text = (
+            f"moe_a2a_overlap has no effect: schedule {schedule} runs no forward pass next to a backward pass that "
+            f"could hide its exchanges; {', '.join((*_PAIRING_SCHEDULES, *_PAIRED_SCHEDULES))} do"
+        )
+        decided.note("moe-a2a-overlap-unused", text)
+    delays = framework.delay_wgrad if request.delay_wgrad is None else request.delay_wgrad
+    if request.delay_wgrad and not (matters and overlaps):
+        decided.note("delay-wgrad-unused", "delay_wgrad has no effect where no exchanges with experts are overlapped")
+    return {
+        "moe_dispatcher": dispatcher or framework.moe_dispatcher,
+        "moe_dispatch_dtype": request.moe_dispatch_dtype or framework.moe_dispatch_dtype,
+        "moe_a2a_overlap": matters and overlaps,
+        "delay_wgrad": matters and overlaps and delays,
+    }
+
+
+def _dispatcher(request: JobRequest) -> str | None:
+    """Return the dispatcher that a request names, or says by whether a token crosses to a node once."""
+    once, named = request.deduplicated_dispatch, request.moe_dispatcher
+    if once is None:
+        return named
+    if named is not None and (DISPATCHERS[named].sends == "once") != once:
+        shown = "on" if once else "off"
+        text = f"is {named}, and deduplicated_dispatch, which says the same, is {shown}; give moe_dispatcher alone"
+        raise ConfigError(text, "moe_dispatcher")
+    return named or dispatcher_of(once)
 
 
 def decide_recompute(request: JobRequest, decided: Decisions, most_layers: int) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from traincast.job.job import SCHEDULES, SHARP_GROUPS, JobRequest
 from traincast.job.optimizer_types import TYPE_CHOICES, check_types
 from traincast.job.parallel import Parallel
 from traincast.job.pipeline_layout import check_layout, parse_layout
-from traincast.job.software import DISPATCHERS, FP8_RECIPES, GRAPH_IMPLS, GRAPH_SCOPES
+from traincast.job.software import FP8_RECIPES, GRAPH_IMPLS, GRAPH_SCOPES
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.counts import TASKS
+from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS
 from traincast.model.model import Model
 from traincast.model.recompute import RECOMPUTE, spelled_modules
 from traincast.names import find_name
@@ -29,10 +30,11 @@ CHOICES: Mapping[str, tuple[str, Iterable[str]]] = {
     "recompute_method": ("method of recomputation", RECOMPUTE_METHODS),
     "attention_kernel": ("attention kernel", ATTENTION_KERNELS),
     "cp_kind": ("way of context parallelism", CP_KINDS),
+    "moe_dispatcher": ("dispatcher of tokens", DISPATCHERS),
+    "moe_dispatch_dtype": ("type of dispatched tokens", DISPATCH_DTYPES),
     "sharp": ("group that switches reduce for", SHARP_GROUPS),
     "task": ("task", TASKS),
     "cuda_graph_impl": ("way to capture CUDA graphs", GRAPH_IMPLS),
-    "moe_dispatcher": ("dispatcher of tokens", DISPATCHERS),
     "fp8_recipe": ("recipe of 8 bits", FP8_RECIPES),
     **{field: (f"type of {field.removesuffix('_dtype')}", known) for field, known in TYPE_CHOICES.items()},
 }
@@ -208,6 +210,13 @@ def _has_experts(request: JobRequest, *_: object) -> bool:
     return request.model.experts is not None
 
 
+def _exchanges_nothing(request: JobRequest, parallel: Parallel, _: int) -> bool:
+    return _has_experts(request) and parallel.ep == 1
+
+
+_OF_EXCHANGES = ("moe_dispatcher", "moe_dispatch_dtype", "deduplicated_dispatch", "moe_a2a_overlap")
+
+
 _NEEDS: tuple[tuple[str, Callable[[JobRequest, Parallel, int], bool], str], ...] = (
     ("overlap_tp", lambda _, parallel, __: parallel.tp > 1, "with tp 1"),
     ("overlap_p2p", lambda _, parallel, __: parallel.pp > 1, "with pp 1"),
@@ -220,12 +229,8 @@ _NEEDS: tuple[tuple[str, Callable[[JobRequest, Parallel, int], bool], str], ...]
     ),
     ("overlap_param_gather", lambda _, __, zero: zero > 0, "with zero {zero}: no parameters are gathered"),
     ("zero", lambda _, parallel, __: parallel.dp * parallel.cp > 1, "with dp 1 and cp 1: no ranks share state"),
-    ("deduplicated_dispatch", _has_experts, "on a model without experts"),
-    (
-        "deduplicated_dispatch",
-        lambda request, parallel, _: not _has_experts(request) or parallel.ep > 1,
-        "with ep 1: no tokens are sent",
-    ),
+    *((name, _has_experts, "on a model without experts") for name in _OF_EXCHANGES),
+    *((name, lambda *job: not _exchanges_nothing(*job), "with ep 1: no tokens are sent") for name in _OF_EXCHANGES),
 )
 """Field, what it needs to have an effect (by the request, the degrees and the stage of ZeRO), and why it has none."""
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from traincast.errors import UnknownNameError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
+from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS, dispatcher_of
 from traincast.model.recompute import RECOMPUTE
 from traincast.tables import Shelf, Value, built, read_table
 from traincast.units import check_given
@@ -110,7 +111,6 @@ class Framework:
     unhidden_tp: float
     """Share of a tensor parallel transfer that cannot be hidden behind its matrix product (1: not overlapped)."""
     unhidden_cp: float
-    unhidden_ep: float
     unhidden_fsdp: float
     p2p_handover_s: float
     """Host time per message between pipeline stages (blocking implementations that send shapes first)."""
@@ -135,8 +135,14 @@ class Framework:
     """Whether tensor parallelism also splits the experts where the job does not say (etp = tp, else 1)."""
     fused_expert_bias: bool = False
     """Whether experts with biases have them fused with their activation."""
-    deduplicated_dispatch: bool = False
-    """Whether a token that goes to several experts of one node crosses the network once (DeepEP, HybridEP)."""
+    moe_dispatcher: str = "alltoall"
+    """How tokens get to their experts (`traincast.model.dispatch.DISPATCHERS`)."""
+    moe_dispatch_dtype: str = "bf16"
+    """Type in which tokens are sent to their experts, one of `traincast.model.dispatch.DISPATCH_DTYPES`."""
+    moe_a2a_overlap: bool = False
+    """Whether exchanges with experts are overlapped with the work of another microbatch."""
+    delay_wgrad: bool = False
+    """Whether weight gradients of experts then hide the way of their inputs' gradients back."""
     cp_kind: str = "ring"
     """How context parallel ranks exchange keys and values where the job does not say."""
     vocab_multiple: int = 1
@@ -179,6 +185,8 @@ _CHOICES = {
     "recompute": RECOMPUTE,
     "uneven_split": UNEVEN_SPLITS,
     "cp_kind": CP_KINDS,
+    "moe_dispatcher": tuple(DISPATCHERS),
+    "moe_dispatch_dtype": DISPATCH_DTYPES,
 }
 
 DEFAULT_FRAMEWORK = "megatron-core-2025"
@@ -247,7 +255,20 @@ def _read(given: str | Path) -> dict[str, Value]:
     return ({} if base is None else _read(base)) | _values(table, str(given))
 
 
+def under_new_fields(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a framework's table with what its fields were once under those of today.
+
+    A share of expert exchanges that stays in sight has no successor: what hides them follows from the simulation.
+    """
+    found = {key: value for key, value in table.items() if key not in ("deduplicated_dispatch", "unhidden_ep")}
+    once = table.get("deduplicated_dispatch")
+    if once is not None and "moe_dispatcher" not in found:
+        found["moe_dispatcher"] = dispatcher_of(once["value"] if isinstance(once, Mapping) else once)
+    return found
+
+
 def _values(table: dict[str, Any], shown: str) -> dict[str, Value]:
+    table = under_new_fields(table)
     memory = read_table(MemoryPolicy, table.pop("memory", {}), shown, "memory.", without=_DECIDED, positive=False)
     own = read_table(
         Framework,

@@ -94,6 +94,8 @@ class JobRequest:
     overlap_param_gather: bool | None = None
     overlap_tp: bool | None = None
     overlap_p2p: bool | None = None
+    delay_wgrad: bool | None = None
+    """Whether weight gradients of experts hide the way of their inputs' gradients back, where exchanges overlap."""
     recompute: str | None = None
     recompute_layers: int | None = None
     """Layers per virtual stage that are computed again whole, with recompute ``full``; None: all."""
@@ -111,7 +113,7 @@ class JobRequest:
     cuda_graph_scope: tuple[str, ...] | None = None
     """Modules of a layer that CUDA graphs hold, of `traincast.job.software.GRAPH_SCOPES`; empty: whole layers."""
     moe_dispatcher: str | None = None
-    """What sends tokens to experts: one of `traincast.job.software.DISPATCHERS`; it replaces the framework's."""
+    """What sends tokens to experts: one of `traincast.model.dispatch.DISPATCHERS`; it replaces the framework's."""
     moe_a2a_overlap: bool | None = None
     """Whether exchanges of experts are overlapped with the computation of another microbatch."""
     moe_shared_expert_overlap: bool | None = None
@@ -148,8 +150,10 @@ class JobRequest:
     """The vocabulary is padded to a multiple of this times tp."""
     grad_reduce_bytes: int | None = None
     """Bytes of a gradient element as replicas reduce it; it replaces the framework's."""
+    moe_dispatch_dtype: str | None = None
+    """Type in which tokens are sent to their experts; they come back in 16 bits."""
     deduplicated_dispatch: bool | None = None
-    """Whether a token crosses to a node of its experts once (DeepEP, HybridEP); it replaces the framework's."""
+    """What `moe_dispatcher` was once: whether a token crosses to a node of its experts once (DeepEP), or not."""
     sharp: str | None = None
     """One of `SHARP_GROUPS`: its collectives are reduced in the switches of an InfiniBand network."""
     reshard_after_forward: bool | None = None
@@ -219,7 +223,9 @@ class Job:
     gpus_used_per_node: int | str | None = None
     cuda_graph_scope: tuple[str, ...] = ()
     moe_dispatcher: str = "alltoall"
+    moe_dispatch_dtype: str = "bf16"
     moe_a2a_overlap: bool = False
+    delay_wgrad: bool = False
     moe_shared_expert_overlap: bool = False
     moe_paged_stash: bool = False
     fused_router: bool = False
@@ -254,6 +260,11 @@ class Job:
     def reduces_once(self) -> bool:
         """Whether FSDP keeps whole gradients over the microbatches of a pipeline and reduces them after the last."""
         return self.zero == 3 and self.parallel.pp > 1 and self.framework.pipelined_fsdp
+
+    @property
+    def pairs_passes(self) -> bool:
+        """Whether a forward and a backward pass run as one, each hiding what the other exchanges with experts."""
+        return self.moe_a2a_overlap
 
     @property
     def keeps_parameters_whole(self) -> bool:
@@ -308,6 +319,7 @@ def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
             ranks_per_node=ranks_per_node,
             fused_elementwise=framework.fused_elementwise,
             fused_expert_bias=framework.fused_expert_bias,
-            deduplicated_dispatch=framework.deduplicated_dispatch,
+            moe_dispatcher=job.moe_dispatcher,
+            moe_dispatch_dtype=job.moe_dispatch_dtype,
         ),
     )

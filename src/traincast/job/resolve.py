@@ -14,6 +14,7 @@ from traincast.job.decide import (
     Decisions,
     decide_attention_kernel,
     decide_cp_kind,
+    decide_exchange,
     decide_optimizer,
     decide_overlaps,
     decide_param_gather,
@@ -39,7 +40,7 @@ from traincast.job.layers import Split, even_split, split_layers
 from traincast.job.optimizer_types import MAIN_GRADIENT_TYPES
 from traincast.job.parallel import Parallel
 from traincast.job.pipeline_layout import parse_layout
-from traincast.job.software import DEDUPLICATING, decide_software
+from traincast.job.software import decide_software
 from traincast.units import check_given, counted
 
 _AS_SAID = ("model", "seq_length", "global_batch", "task", "expert_imbalance", "sharp", "gpus_used_per_node")
@@ -74,6 +75,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
     decisions: dict[str, Any] = {
         "sequence_parallel": decide_sequence_parallel(request, decided, parallel.tp, parallel.cp),
         **decide_overlaps(request, decided, parallel, zero, cluster),
+        **decide_exchange(request, decided, parallel, laid["schedule"]),
         "optimizer_types": decide_optimizer(request, decided, parallel, zero),
         "attention_kernel": decide_attention_kernel(request, decided, gpu),
         "cp_kind": decide_cp_kind(request, decided, parallel.cp, parallel.tp),
@@ -131,11 +133,6 @@ def _start(request: JobRequest) -> Decisions:
         reduced = MAIN_GRADIENT_TYPES[request.main_grads_dtype]
     if reduced is not None:
         decided.framework = replace(decided.framework, grad_reduce_bytes=reduced)
-    once = request.deduplicated_dispatch
-    if once is None and request.moe_dispatcher is not None:
-        once = request.moe_dispatcher in DEDUPLICATING
-    if once is not None:
-        decided.framework = replace(decided.framework, deduplicated_dispatch=once)
     longest = request.model.max_positions
     if longest is not None and request.seq_length > longest:
         decided.note(

@@ -23,12 +23,6 @@ GRAPH_SCOPES = ("attn", "mlp", "mamba", "moe", "moe_router", "moe_preprocess", F
 ``moe_preprocess`` what the dispatcher does before it sends, ``moe`` the whole block of experts, ``full_iteration`` all
 of the step."""
 
-DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
-"""What sends tokens to experts: NCCL's collectives, or the kernels of DeepEP and HybridEP."""
-
-DEDUPLICATING = ("deepep", "hybridep")
-"""Those that send a token to a node of its experts once. Source: deepseek-ai/DeepEP, README."""
-
 FP8_RECIPES = ("none", "delayed", "current", "rowwise", "blockwise", "mxfp8", "nvfp4")
 """How types of 8 and 4 bits are scaled, as Transformer Engine's recipes (transformer_engine/common/recipe)."""
 
@@ -41,7 +35,7 @@ _RECIPES_OF: Mapping[str, tuple[str, ...]] = {
 """Type of GEMMs to the recipes that scale it, the usual one first."""
 
 _SWITCHES = (
-    *("moe_a2a_overlap", "moe_shared_expert_overlap", "moe_paged_stash", "fused_router", "fused_permute"),
+    *("moe_shared_expert_overlap", "moe_paged_stash", "fused_router", "fused_permute"),
     *("te_op_fuser", "fp8_attention", "bf16_first_last"),
 )
 
@@ -60,7 +54,6 @@ def decide_software(request: JobRequest, framework: Framework, precision: str) -
         **{name: getattr(framework, name, False) if value is None else value for name, value in said.items()},
         "cuda_graphs": graphs,
         "cuda_graph_scope": scope,
-        "moe_dispatcher": request.moe_dispatcher or ("deepep" if framework.deduplicated_dispatch else "alltoall"),
         "fp8_recipe": _recipe(request, precision),
     }
 

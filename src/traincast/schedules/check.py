@@ -8,7 +8,7 @@ from typing import Protocol
 from traincast.diagnostics import advanced, announce
 from traincast.errors import DeadlockError, ProgramError
 from traincast.job.parallel import Parallel
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, turns
+from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, turns, with_pairs
 
 Part = tuple[SlotKind, int, int]
 """F, B or W of one virtual stage and microbatch; a BW slot does two parts."""
@@ -32,6 +32,8 @@ class _Planned(Protocol):
     def schedule(self) -> str: ...
     @property
     def parallel(self) -> Parallel: ...
+    @property
+    def pairs_passes(self) -> bool: ...
 
 
 def plan_of(work: _Planned) -> SchedulePlan:
@@ -43,15 +45,16 @@ def plan_of(work: _Planned) -> SchedulePlan:
         If the schedule is not known, or cannot run so many stages, virtual stages and microbatches.
     """
     parallel = work.parallel
-    return _checked_plan(work.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
+    return _checked_plan(work.schedule, parallel.pp, parallel.vpp, parallel.microbatches, work.pairs_passes)
 
 
 @lru_cache(maxsize=64)
-def _checked_plan(schedule: str, stages: int, virtual: int, microbatches: int) -> SchedulePlan:
+def _checked_plan(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool) -> SchedulePlan:
     slots = stages * virtual * microbatches
     if slots > _LONG_SLOTS:
         announce(f"scheduling {slots:,} slots (pp x vpp x microbatches), each with its work: tens of seconds")
     plan = SCHEDULES.get(schedule)(stages, virtual, microbatches)
+    plan = with_pairs(plan) if pairs else plan
     check_plan(plan, stages, virtual, microbatches)
     advanced(0.1)
     return plan

@@ -5,8 +5,9 @@ M microbatches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 from traincast.diagnostics import Note
@@ -69,6 +70,48 @@ def turns(slots: Sequence[Slot]) -> Iterator[tuple[Slot, ...]]:
             together = ()
     if together:
         yield together
+
+
+def with_pairs(plan: SchedulePlan) -> SchedulePlan:
+    """Return a plan in which each backward pass runs as one with the forward pass that follows it.
+
+    That is one forward pass more before the first pair than without, as a pass cannot be paired with its own gradient.
+    Messages leave when both have ended and hold nobody back, so a stage warms up with two microbatches more than the
+    next one, as with interleaving: with one, each pair would wait for the pair before it to come back. A plan that has
+    pairs of its own stays as it is. Source: Megatron-LM, megatron/core/pipeline_parallel/combined_1f1b.py, and
+    schedules.py (get_pp_rank_microbatches: one more warmup microbatch with overlap_moe_expert_parallel_comm).
+    """
+    if any(slot.paired for order in plan.slots for slot in order):
+        return plan
+    stages, orders, warnings = len(plan.slots), plan.slots, plan.warnings
+    if 1 < stages == len(plan.placement[0]):
+        orders = tuple(_warmed_up(order, 2 * (stages - stage - 1)) for stage, order in enumerate(orders))
+        text = (
+            "exchanges with experts are overlapped with one virtual stage per stage: Megatron-LM refuses that; "
+            "run here with two more warmup microbatches on each earlier stage"
+        )
+        warnings = (*warnings, Note("megatron-would-refuse", text))
+    slots = tuple(tuple(_paired(order)) for order in orders)
+    return replace(plan, slots=slots, overlapped_p2p=True, warnings=warnings)
+
+
+def _warmed_up(order: Sequence[Slot], warmup: int) -> tuple[Slot, ...]:
+    """Return the order of one stage with so many forwards before the first pair."""
+    forwards = [slot for slot in order if slot.kind is SlotKind.F]
+    backwards = [slot for slot in order if slot.kind is not SlotKind.F]
+    return weave(forwards, backwards, min(warmup, len(forwards)))
+
+
+def _paired(order: Sequence[Slot]) -> Iterator[Slot]:
+    """Yield the slots of a stage, each forward pass before the backward pass that it runs as one with."""
+    slots = iter(pairwise([*order, None]))
+    for slot, following in slots:
+        if slot is None:
+            break
+        if slot.kind is not SlotKind.F and following is not None and following.kind is SlotKind.F:
+            yield following._replace(paired=True)
+            next(slots)
+        yield slot
 
 
 Schedule = Callable[[int, int, int], SchedulePlan]

@@ -48,7 +48,7 @@ UNSEEN_COMPUTE = 0.12
 """Deviation of computation on a GPU that no run was fitted to: GEMMs of unseen GPUs are off by 12 % in the mean,
 with kernels of its like (docs/operators.md)."""
 
-_UNHIDDEN = {Group.TP: "tp", Group.ETP: "tp", Group.CP: "cp", Group.EP: "ep"}
+_UNHIDDEN = {Group.TP: "tp", Group.ETP: "tp", Group.CP: "cp"}
 
 
 def sensitivities(done: JobStep) -> Mapping[str, float]:

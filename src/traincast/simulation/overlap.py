@@ -152,12 +152,17 @@ class ComputeAndTransfers:
     transfers: Selection
 
     @classmethod
-    def of(cls, program: Program) -> "ComputeAndTransfers":
-        """Find them in a program: two operations that both hold back what follows them are never overlapped."""
+    def of(cls, program: Program, group: Group | None = None) -> "ComputeAndTransfers":
+        """Find them in a program, perhaps the transfers of one kind of group alone.
+
+        Two operations that both hold back what follows them are never overlapped.
+        """
         ops = program.ops
         compute_T, transfer_T = ops.kind_T == Kind.COMPUTE, np.isin(ops.kind_T, _TRANSFERS)
         if ops.blocking_T[compute_T].all():
             transfer_T = transfer_T & ~ops.blocking_T
+        if group is not None:
+            transfer_T = transfer_T & (ops.group_T == group)
         if not transfer_T.any():
             compute_T = np.zeros_like(compute_T)
         return cls(Selection.of(program, compute_T), Selection.of(program, transfer_T))

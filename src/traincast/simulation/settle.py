@@ -68,6 +68,10 @@ class Loop:
     """None where overlap slows nothing down."""
     kinds: KindsOfTransfers | None
     """None where kinds share no links."""
+    exchanges: ComputeAndTransfers | None
+    """Exchanges with experts that hold multiprocessors; None where none are known of."""
+    held_N: Callable[[np.ndarray], FloatArray]
+    """Slowdown of the computations at some numbers while such an exchange runs."""
     network: SharedNetwork
     """What kinds that share links do to each other."""
     cost: Callable[[Mapping[Group, Cluster]], FloatArray]
@@ -115,6 +119,9 @@ class Loop:
                 overlapped = np.flatnonzero(share_I)
                 at = at_I[overlapped]
                 duration_N[at] *= 1.0 + self.slowdown_N(at) * share_I[overlapped]
+        if self.exchanges is not None:
+            at_I, share_I = next(self.exchanges.shares(start_N, end_N), (np.zeros(0, dtype=np.int64), np.zeros(0)))
+            duration_N[at_I] *= 1.0 + self.held_N(at_I) * share_I
         return duration_N, shared
 
     def _share_links(self, duration_N: FloatArray, start_N: FloatArray, end_N: FloatArray) -> tuple[SharedLinks, ...]:

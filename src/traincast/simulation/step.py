@@ -12,7 +12,7 @@ import numpy as np
 from traincast.diagnostics import Note, advanced, announce
 from traincast.engine.graph import Graph, build_graph
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
-from traincast.estimate.contention import Contention, SharedNetwork, slowdowns
+from traincast.estimate.contention import Contention, SharedNetwork, held_multiprocessors, slowdowns
 from traincast.estimate.program import ProgramCosts, estimate_program
 from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
@@ -187,10 +187,13 @@ def time_layout(layout: Layout, seed: int | None = None) -> Step:
     costs = cost({})
     slowdown_T = slowdowns(program, workload.compute_is_in_situ, setting.overlap_slowdown)
     slows = not setting.cluster.ideal and bool(slowdown_T.any())
+    held_T = held_multiprocessors(program, workload.exchange_sms, setting.cluster.gpu.sms)
     loop = Loop(
         alone_s_N=edited(program, costs.duration_s_N, setting.edits),
         slowdown_N=lambda at_I: slowdown_T[program.row_N[at_I]],
         compute=ComputeAndTransfers.of(program) if slows else None,
+        exchanges=ComputeAndTransfers.of(program, Group.EP) if held_T.any() and not setting.cluster.ideal else None,
+        held_N=lambda at_I: held_T[program.row_N[at_I]],
         kinds=KindsOfTransfers.of(program, layout.location_LW) if network.shared else None,
         network=network,
         cost=lambda contended: edited(program, cost(contended).duration_s_N, setting.edits),

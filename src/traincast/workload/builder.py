@@ -284,6 +284,8 @@ class WorkloadBuilder:
         expert_load_W: FloatArray | None = None,
         compute_is_in_situ: bool = False,
         table_stages: tuple[int, ...] = (),
+        exchange_sms: int = 0,
+        pairs_passes: bool = False,
     ) -> Workload:
         """Return the workload.
 
@@ -295,7 +297,7 @@ class WorkloadBuilder:
             Whether the backward pass does not run.
         template_W : int array [W], optional
             Template of each rank; by default the first one for all.
-        measured, expert_load_W, compute_is_in_situ, table_stages
+        measured, expert_load_W, compute_is_in_situ, table_stages, exchange_sms, pairs_passes
             As in `Workload`.
 
         Raises
@@ -323,6 +325,8 @@ class WorkloadBuilder:
             expert_load_W=expert_load_W,
             compute_is_in_situ=compute_is_in_situ,
             table_stages=table_stages,
+            exchange_sms=exchange_sms,
+            pairs_passes=pairs_passes,
         )
 
     def _check(self, template_W: IntArray | None) -> None:

@@ -12,8 +12,9 @@ Source: Megatron-LM, megatron/core/pipeline_parallel/schedules.py.
 """
 
 import math
+from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, pairwise, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -82,6 +83,14 @@ class Piece(NamedTuple):
     """Stage at the other end of a message."""
 
 
+class _Phrase(NamedTuple):
+    """What a pass does up to an exchange with experts: work, its launch (with what hides it of itself), the wait."""
+
+    before: list[Piece]
+    launch: list[Piece]
+    wait: list[Piece]
+
+
 @dataclass(frozen=True, slots=True)
 class Sequence:
     """Operations of one rank in program order, as columns."""
@@ -102,6 +111,7 @@ class SequenceBuilder:
         self._single: dict[tuple[object, ...], int] = {}
         self._split: dict[tuple[int, SlotKind], int] = {}
         self._messages: dict[tuple[object, ...], Message | None] = {}
+        self._cuts: dict[int, list[tuple[int, int, int]]] = {}
 
     def table(self) -> OpTable:
         """Return the workload's operations followed by those that were added."""
@@ -154,10 +164,70 @@ class SequenceBuilder:
             pieces += [self._wait(each.stream(Kind.RECV), slot) for slot, each in arriving if each]
             ahead = [(slot, self._message_of(slot, stage, sends=False)) for slot in following]
             pieces += self._posted(template, ahead, Kind.RECV)
-            pieces += [piece for slot in together for piece in self._work(template, stage, slot, slot == last)]
+            pieces += self._together(template, stage, together, last)
             sent = [(slot, self._message_of(slot, stage, sends=True)) for slot in together]
             pieces += self._posted(template, sent, Kind.SEND)
         return pieces
+
+    def _together(self, template: Template, stage: int, together: Ordered[Slot], last: Slot | None) -> list[Piece]:
+        """Return the work of slots that run as one: a forward and a backward pass take turns at their exchanges."""
+        works = [self._work(template, stage, slot, slot == last) for slot in together]
+        kinds = [slot.kind for slot in together]
+        if len(works) != 2 or SlotKind.F not in kinds or kinds[0] is kinds[1]:
+            return [piece for work in works for piece in work]
+        (forward, *after), (backward, *_) = works if kinds[0] is SlotKind.F else works[::-1]
+        return [*self._by_turns(forward, backward), *after]
+
+    def _by_turns(self, forward: Piece, backward: Piece) -> list[Piece]:
+        """Return two passes in which each launches an exchange, lets the other compute, and then waits for it.
+
+        The first to launch is the backward pass, whose gradients go out before anything of it is computed. Where one
+        has more exchanges than the other the rest of them follow, and nothing hides these.
+        """
+        one, two = self._phrases(backward), self._phrases(forward)
+        pieces: list[Piece] = []
+        for at, (mine, other) in enumerate(zip_longest(one, two)):
+            # What `mine` computes before its launch has hidden the last launch of the other, but for the first one.
+            pieces += [*(mine.before if mine and at == 0 else ()), *(mine.launch if mine else ())]
+            pieces += [*(other.before if other else ()), *(mine.wait if mine else ()), *(other.launch if other else ())]
+            following = one[at + 1].before if at + 1 < len(one) else []
+            pieces += [*following, *(other.wait if other else ())]
+        return pieces
+
+    def _phrases(self, piece: Piece) -> list["_Phrase"]:
+        """Return a pass cut at its exchanges with experts; the last phrase has none, and may have no work."""
+        if piece.segment < 0:
+            return [_Phrase([], [], [])]
+        if piece.segment not in self._cuts:
+            self._cuts[piece.segment] = self._cut(self.segments[piece.segment])
+        return [
+            _Phrase(*([piece._replace(segment=segment)] if segment >= 0 else [] for segment in cut))
+            for cut in self._cuts[piece.segment]
+        ]
+
+    def _cut(self, rows: IntArray) -> list[tuple[int, int, int]]:
+        """Return the segments of work, launch and wait of each exchange among some rows, and of what follows."""
+        ops, found = self.workload.ops, []
+        before: list[int] = []
+        launch: list[int] = []
+        for row in rows.tolist():
+            waits = ops.kind_T[row] == Kind.WAIT and ops.waits_for_T[row] == Stream.EP
+            launches = ops.stream_T[row] == Stream.EP and not ops.blocking_T[row]
+            if waits:
+                found.append((self._own(before), self._own(launch), self._own([row])))
+                before, launch = [], []
+            elif launches or launch:
+                launch.append(row)
+            else:
+                before.append(row)
+        return [*found, (self._own(before), self._own(launch), -1)]
+
+    def _own(self, rows: list[int]) -> int:
+        """Return the number of a new segment of some rows; of none it is -1."""
+        if not rows:
+            return -1
+        self.segments.append(np.array(rows, dtype=np.int32))
+        return len(self.segments) - 1
 
     def _posted(self, template: Template, messages: list[tuple[Slot, Message | None]], kind: Kind) -> list[Piece]:
         """Return messages that hold nobody back."""

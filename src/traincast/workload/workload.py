@@ -76,6 +76,10 @@ class Workload:
     compute_is_in_situ: bool = False
     """Whether the times that the input gives were measured inside a running step, so that they contain what
     overlap with communication costs (`traincast.estimate.contention`); False for kernels timed alone."""
+    exchange_sms: int = 0
+    """Multiprocessors that an exchange with experts takes from what is computed meanwhile."""
+    pairs_passes: bool = False
+    """Whether a forward and a backward pass run as one, so that each hides what the other exchanges with experts."""
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     """What its files were read with."""
     table_stages: tuple[int, ...] = ()

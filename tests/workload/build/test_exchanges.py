@@ -100,9 +100,7 @@ def test_tokens_go_to_their_experts_and_come_back(layout):
 
 
 def test_tokens_cross_the_network_once_for_each_node_of_their_experts():
-    once = replace(job_of(TINY_EXPERTS, gpus=8, ep=8).framework, deduplicated_dispatch=True)
-    job = replace(job_of(TINY_EXPERTS, gpus=8, ep=8), framework=once)
-    every = replace(job, framework=replace(once, deduplicated_dispatch=False))
+    job, every = (job_of(TINY_EXPERTS, gpus=8, ep=8, moe_dispatcher=name) for name in ("deepep", "alltoall"))
     key = (Group.EP, Operation.ALL_TO_ALL)
 
     def share(gpus_per_node):
@@ -114,15 +112,32 @@ def test_tokens_cross_the_network_once_for_each_node_of_their_experts():
     assert share(2) == pytest.approx((2 - 1 / 7) / 2, rel=1e-4)
 
 
+def test_dispatchers_send_copies_or_tokens_or_all_to_all_ranks():
+    """Bytes in closed form; 8 bits on the way out with 4 bytes of scale for 128 values, 16 bits on the way back."""
+    layers, topk, hidden = TINY_EXPERTS.layers, TINY_EXPERTS.experts.topk, TINY_EXPERTS.hidden
+    tokens = 1024
+
+    def sent(name, dtype="bf16"):
+        job = job_of(TINY_EXPERTS, gpus=8, ep=8, moe_dispatcher=name, moe_dispatch_dtype=dtype)
+        found = exchanged(job, "forward", 8)
+        return {operation: size for (group, operation), size in found.items() if group is Group.EP}
+
+    each = tokens * hidden * layers
+    assert sent("alltoall") == {Operation.ALL_TO_ALL: pytest.approx(2 * each * topk * 2)}
+    whole = pytest.approx(8 * each * 2)
+    assert sent("allgather") == {GATHER: whole, SCATTER: whole}
+    assert sent("alltoall", "fp8") == {Operation.ALL_TO_ALL: pytest.approx(each * topk * (1 + 4 / 128 + 2))}
+    # Inside a domain a token goes once to each rank of its experts, here one each.
+    assert sent("deepep") == sent("hybridep") == sent("alltoall")
+
+
 def test_node_limited_routing_bounds_what_crosses_where_a_token_is_sent_once():
     """Both experts of a token in one of four groups, a group on each of four nodes: one node each."""
     groups = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, groups=4, group_topk=1))
     key = (Group.EP, Operation.ALL_TO_ALL)
     for once, share in ((True, 1 / 2), (False, 1.0)):
         limited, free = (job_of(model, gpus=8, ep=8, deduplicated_dispatch=once) for model in (groups, TINY_EXPERTS))
-        every = exchanged(replace(free, framework=replace(free.framework, deduplicated_dispatch=False)), "forward", 2)[
-            key
-        ]
+        every = exchanged(job_of(TINY_EXPERTS, gpus=8, ep=8, moe_dispatcher="alltoall"), "forward", 2)[key]
         assert exchanged(limited, "forward", 2)[key] == pytest.approx(share * every)
         texts = [note.text for note in workload_of(limited, 2).assumptions if note.code == "node-limited-routing"]
         assert len(texts) == 1

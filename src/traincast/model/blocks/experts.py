@@ -18,6 +18,7 @@ from traincast.model.blocks.common import around, cast, exchange, residual
 from traincast.model.blocks.mlp import activation, activations, gemms, mlp_norms, up_matrices
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
+from traincast.model.dispatch import DISPATCHERS
 from traincast.model.model import Experts, Model
 from traincast.model.numbers import Number, ceil_div, rounded
 
@@ -112,32 +113,54 @@ class MoeMlp:
         )
 
     def _dispatch(self, share: Share) -> Part:
-        """Return the permutations of the tokens, and their way to the experts and back."""
+        """Return the permutations of the tokens, and their way to the experts and back.
+
+        In the backward pass the gradients of what came back go out, and those of what went out come back.
+        """
         experts, width, execution = self.experts, self.token_width(share), share.execution
-        own, copies = self.own_tokens(share), self.copies(share)
-        token_bytes = width * execution.element_bytes
-        size = copies * token_bytes
-        if execution.deduplicated_dispatch:
-            # A token crosses to each node of its experts once, not once for each of them.
-            size = rounded(size * _nodes_crossed(share, experts) / experts.topk)
-        gathered = copies * token_bytes * share.etp * (share.etp > 1)
+        own, copies, dispatcher = self.own_tokens(share), self.copies(share), DISPATCHERS[execution.moe_dispatcher]
+        gathered = copies * width * execution.element_bytes * share.etp * (share.etp > 1)
+        there_and_back = (
+            *self._over_ep(share, "out", execution.dispatch_bytes),
+            *self._over_ep(share, "back", execution.element_bytes),
+        )
         # Without sequence parallelism every rank needs the tokens of all again after the experts, and their gradients
         # before.
         exchanges = (
-            Exchange(group="ep", operation="all_to_all", size_bytes=size * (share.ep > 1), count=2),
+            *there_and_back,
             Exchange(group="etp", operation="all_gather", size_bytes=gathered),
             Exchange(group="etp", operation="reduce_scatter", size_bytes=gathered),
             *exchange(share, "all_gather", share.copies_sequence),
         )
-        permute = Kernel(family="permute", shape=(own, width, experts.topk), dtype=execution.core_dtype, count=2)
+        dtype = execution.core_dtype
+        kernels = [Kernel(family="permute", shape=(own, width, experts.topk), dtype=dtype, count=2)]
+        if dispatcher.sorts_chunks:
+            # What arrives for several experts of a rank is put into their order, and back.
+            several = (share.ep > 1) & (ceil_div(experts.experts, share.ep) > 1)
+            kernels.append(Kernel(family="permute", shape=(copies * several, width, 1), dtype=dtype, count=2))
         return Part(
             name="mlp.token_dispatcher",
             counts_as="experts",
-            kernels=(permute,),
+            kernels=tuple(kernels),
             forward=exchanges,
             backward=exchanges,
             modules=("moe",),
         )
+
+    def _over_ep(self, share: Share, goes: str, element_bytes: float) -> tuple[Exchange, ...]:
+        """Return the exchange of a rank's tokens over ep, out or back."""
+        experts, dispatcher = self.experts, DISPATCHERS[share.execution.moe_dispatcher]
+        token_bytes, there = self.token_width(share) * element_bytes, share.ep > 1
+        if dispatcher.sends == "all":
+            # The gathered tensor, and all of it summed up over the ranks.
+            size = rounded(self.own_tokens(share) * share.ep * token_bytes * there)
+            operation = "all_gather" if goes == "out" else "reduce_scatter"
+            return (Exchange(group="ep", operation=operation, size_bytes=size, goes=goes),)
+        size = rounded(self.copies(share) * token_bytes * there)
+        if dispatcher.sends == "once":
+            # A token crosses to each place of its experts once, not once for each of them.
+            size = rounded(size * _places_reached(share, experts) / experts.topk)
+        return (Exchange(group="ep", operation="all_to_all", size_bytes=size, goes=goes),)
 
     def _routed(self, share: Share) -> tuple[Part, ...]:
         """Return the experts of a rank, with the tokens of the busiest one; kept are those that it has room for."""
@@ -160,6 +183,7 @@ class MoeMlp:
             Part(
                 name="mlp.experts.linear_fc1",
                 counts_as="experts",
+                between_exchanges=True,
                 gemms=(Gemm(m=busiest, n=up * width, k=hidden, dtype=dtype, groups=groups),),
                 vectors=groups * up * width if model.linear_bias else 0,
                 kernels=cast(share, busiest * hidden),
@@ -171,6 +195,7 @@ class MoeMlp:
             Part(
                 name="mlp.experts.activation_func",
                 counts_as="experts",
+                between_exchanges=True,
                 kernels=(activation(share, busiest, width), *((bias,) if unfused else ())),
                 saved={"expert FC1 outputs": inner.before, "expert activations": inner.after},
                 drops={"expert FC1 outputs": ("moe",), "expert activations": ("moe", "moe_act")},
@@ -180,6 +205,7 @@ class MoeMlp:
             Part(
                 name="mlp.experts.linear_fc2",
                 counts_as="experts",
+                between_exchanges=True,
                 gemms=(Gemm(m=busiest, n=hidden, k=width, dtype=dtype, groups=groups),),
                 vectors=groups * hidden if model.linear_bias else 0,
                 kernels=cast(share, busiest * width),
@@ -256,6 +282,13 @@ def nodes_of_token(experts: Experts, ep: int, etp: int, ranks_per_node: int, *, 
     return expected_nodes(node_E, experts.topk, *((experts.groups, experts.group_topk) if limited else (1, 1)))
 
 
+def ranks_of_token(experts: Experts, ep: int) -> float:
+    """Return the expected expert ranks that a token's experts are on."""
+    each = experts.experts // ep
+    ranks_E = tuple(at // each for at in range(experts.experts))
+    return expected_nodes(ranks_E, experts.topk, experts.groups, experts.group_topk)
+
+
 @cache
 def expected_nodes(node_of_expert: tuple[int, ...], topk: int, groups: int = 1, group_topk: int = 1) -> float:
     """Return the expected number of distinct nodes that the experts of a token are on, from the node of each expert.
@@ -283,11 +316,13 @@ def _choices(held: Sequence[int], chosen: int) -> Counter[int]:
     return Counter({total: number for (count, total), number in ways.items() if count == chosen})
 
 
-def _nodes_crossed(share: Share, experts: Experts) -> Number:
-    """Return how often a token is sent: to each node of its experts once, unless one node holds all experts."""
+def _places_reached(share: Share, experts: Experts) -> Number:
+    """Return how often a token is sent: once to each node of its experts, or to each rank where a node holds all."""
     ep_L, etp_L = np.broadcast_arrays(share.ep, share.etp)
     # Layouts are many, pairs of both degrees few.
     pairs, pair_L = np.unique(np.stack([ep_L.ravel(), etp_L.ravel()]), axis=1, return_inverse=True)
     ranks = share.execution.ranks_per_node
-    nodes = [nodes_of_token(experts, int(ep), int(etp), ranks) or experts.topk for ep, etp in pairs.T]
-    return np.array(nodes, dtype=np.float64)[pair_L].reshape(ep_L.shape) if ep_L.ndim else nodes[0]
+    places = [
+        nodes_of_token(experts, int(ep), int(etp), ranks) or ranks_of_token(experts, int(ep)) for ep, etp in pairs.T
+    ]
+    return np.array(places, dtype=np.float64)[pair_L].reshape(ep_L.shape) if ep_L.ndim else places[0]

@@ -101,6 +101,8 @@ class Exchange:
     """``all_reduce``, ``all_gather``, ``reduce_scatter`` or ``all_to_all``."""
     size_bytes: Number
     count: Number = 1
+    goes: str = ""
+    """``out`` with tokens to their experts, ``back`` with what these made of them; empty for all else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,8 @@ class Part:
     passing_backward: Number = 0
     expert: bool = False
     """Whether its parameters are routed experts', split over ep and etp; others are copied on every dp and cp rank."""
+    between_exchanges: bool = False
+    """Whether it runs between the exchanges that bring tokens to their experts and back."""
     adapter: bool = False
     """Whether it is a low-rank adapter, trained beside frozen weights."""
 

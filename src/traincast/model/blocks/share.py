@@ -6,6 +6,7 @@ Degrees, micro batch and sequence are numbers, or arrays that broadcast: one `Sh
 from dataclasses import dataclass, field
 
 from traincast.hardware.dtypes import EIGHT_BIT
+from traincast.model.dispatch import SCALE_SHARE
 from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div, choose, larger
 
@@ -40,8 +41,10 @@ class Execution:
     fused_elementwise: bool = True
     """Whether bias and dropout are fused with their neighbours."""
     fused_expert_bias: bool = False
-    deduplicated_dispatch: bool = False
-    """Whether a token crosses to a node of its experts once."""
+    moe_dispatcher: str = "alltoall"
+    """How tokens get to their experts, one of `traincast.model.dispatch.DISPATCHERS`."""
+    moe_dispatch_dtype: str = "bf16"
+    """Type in which they are sent out; they come back in 16 bits."""
     dropout: bool = False
     """Whether dropout masks are kept."""
     activation_copy: bool = False
@@ -59,6 +62,11 @@ class Execution:
     def element_bytes(self) -> int:
         """Bytes of an activation, and of a parameter that GEMMs read: 16 bits in every precision but fp32 and tf32."""
         return 4 if self.precision in ("fp32", "tf32") else 2
+
+    @property
+    def dispatch_bytes(self) -> float:
+        """Bytes of an element of a token that is sent to its experts, scales included."""
+        return self.element_bytes if self.moe_dispatch_dtype == "bf16" else 1 + SCALE_SHARE
 
     @property
     def input_bytes(self) -> int:

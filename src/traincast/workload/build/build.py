@@ -13,6 +13,7 @@ from traincast.diagnostics import Note
 from traincast.job.job import Job, rank_share
 from traincast.model.blocks.experts import nodes_of_token
 from traincast.model.blocks.share import Share
+from traincast.model.dispatch import DISPATCHERS
 from traincast.model.numbers import ceil_div
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.build.emit import Emitter
@@ -42,7 +43,12 @@ def build_workload(job: Job, plan: SchedulePlan, ranks_per_node: int = 8) -> Wor
     state_bytes = share.activation_bytes * job.model.residual_streams
     state_bytes //= job.parallel.tp if share.splits_sequence else 1
     sent = [state_bytes * job.hidden_states_after(index) for index in range(len(job.layers_Q))]
-    return builder.workload(sent, table_stages=table_stages(job, plan))
+    return builder.workload(
+        sent,
+        table_stages=table_stages(job, plan),
+        exchange_sms=DISPATCHERS[job.moe_dispatcher].sms if job.moe_a2a_overlap else 0,
+        pairs_passes=job.pairs_passes,
+    )
 
 
 def _overlap_notes(emit: Emitter) -> tuple[Note, ...]:
@@ -60,7 +66,7 @@ def _overlap_notes(emit: Emitter) -> tuple[Note, ...]:
 
 def _routing_notes(job: Job, share: Share) -> tuple[Note, ...]:
     """Say what node-limited routing changes."""
-    experts, framework = job.model.experts, job.framework
+    experts = job.model.experts
     if experts is None or experts.group_topk == experts.groups:
         return ()
     limited, free = (
@@ -71,10 +77,10 @@ def _routing_notes(job: Job, share: Share) -> tuple[Note, ...]:
         return ()
     groups = f"{experts.group_topk} of {experts.groups} groups"
     text = f"node-limited routing: the top-{experts.topk} experts of a token are in {groups}"
-    if framework.deduplicated_dispatch:
+    if DISPATCHERS[job.moe_dispatcher].sends == "once":
         text += f", on {limited:.2f} nodes on average instead of {free:.2f}; it is sent to each of them once"
     else:
-        text += "; that changes nothing here, as the all-to-all sends a token once for each of its experts"
+        text += f"; that changes nothing here, as {job.moe_dispatcher} does not send a token once to each node"
     return (Note("node-limited-routing", text),)
 
 

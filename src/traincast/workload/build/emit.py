@@ -92,7 +92,9 @@ class Emitter:
             collective_op(
                 f"{part} (unhidden)" if unhidden else part,
                 phase,
-                *each,
+                each.group,
+                each.operation,
+                each.size_bytes,
                 blocking=blocking,
                 repeats=count,
                 cost_class=CostClass.UNHIDDEN if unhidden else CostClass.NONE,
@@ -118,7 +120,7 @@ class Emitter:
         if group is Group.CP:
             return framework.unhidden_cp
         if group is Group.EP:
-            return framework.unhidden_ep
+            return 1.0  # what hides them is another microbatch, or nothing
         # Other frameworks reduce and gather layer by layer: what stays in sight follows from the simulation.
         return framework.unhidden_fsdp if group in (Group.DP, Group.EDP, Group.SHARD) and job.zero == 3 else 1.0
 

@@ -121,6 +121,16 @@ class StageWork:
                     found.add(self.of_rank.work(each).passes[phase], count * share)
         return self.of_rank.totals[key]
 
+    def between(self, *phases: Phase) -> Pass:
+        """Return what its layers run between the exchanges of tokens with their experts in some passes."""
+        key = (tuple(self.kinds.items()), phases, "between")
+        if key not in self.of_rank.totals:
+            found = self.of_rank.totals[key] = Pass()
+            for each, count in self.kinds.items():
+                for phase in phases:
+                    found.add(self.of_rank.work(each).between[phase], count)
+        return self.of_rank.totals[key]
+
     def recomputed(self) -> tuple[str, Pass, Host]:
         """Return what the backward pass recomputes, whole layers or modules of each, and what the host launches."""
         job = self.job
@@ -187,8 +197,7 @@ def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather
         rows = rows + emit.compute("embedding forward", Phase.FORWARD, lookup.calls)
         rows += emit.all(lookup.exchanges, Phase.FORWARD)
     rows = rows + _mtp_projections(emit, stage, Phase.FORWARD)
-    layers = stage.total(stage.kinds, Phase.FORWARD)
-    passed = emit.beside(layers.exchanges, Phase.FORWARD, emit.compute("layers forward", Phase.FORWARD, layers.calls))
+    passed = _layers_forward(emit, stage)
     rows = rows + emit.hosted(stage.host(), Phase.FORWARD, emit.beside(beside, Phase.FORWARD, passed))
     rows += arrived if gather and gather.begins else []
     return rows + _ends(emit, stage, Phase.FORWARD)
@@ -208,12 +217,7 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
     # All layers but the one that is computed last have their gradients before the pass ends.
     early = 1 - 1 / max(1, stage.layers)
     passed += emit.all(reduced, Phase.WEIGHT_GRADIENT, share=early, blocking=False)
-    layers = stage.total(stage.kinds, Phase.BACKWARD)
-    compute = emit.compute("layers backward", Phase.BACKWARD, layers.calls)
-    weights = stage.total(stage.kinds, Phase.WEIGHT_GRADIENT)
-    compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.calls)
-    exchanged = emit.beside(layers.exchanges, Phase.BACKWARD, compute)
-    passed += emit.hosted(stage.host() * _BACKWARD_HOST, Phase.BACKWARD, exchanged)
+    passed += emit.hosted(stage.host() * _BACKWARD_HOST, Phase.BACKWARD, _layers_backward(emit, stage))
     rows += emit.beside(beside, Phase.BACKWARD, passed)
     rows += _mtp_projections(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
     if stage.first and stage.of_rank.parts.share.trains_weights:
@@ -230,6 +234,48 @@ def _mtp_projections(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:
     found = stage.total({MTP_PROJECTION: stage.held.mtp_layers}, *phases)
     rows = emit.compute(f"MTP projections {phases[0].name.lower()}", phases[0], found.calls)
     return rows + emit.all(found.exchanges, phases[0])
+
+
+def _layers_forward(emit: Emitter, stage: StageWork) -> Rows:
+    """Return the layers of a forward pass with their exchanges.
+
+    Where another pass may hide the exchanges with experts, these are launched, and only what needs them waits: what
+    precedes the experts, tokens out, experts, tokens back. All layers of a stage are alike enough to be added up.
+    """
+    layers = stage.total(stage.kinds, Phase.FORWARD)
+    out, back, others = layers.with_experts()
+    if not (emit.job.moe_a2a_overlap and out):
+        return emit.beside(layers.exchanges, Phase.FORWARD, emit.compute("layers forward", Phase.FORWARD, layers.calls))
+    experts = stage.between(Phase.FORWARD)
+    rows = emit.compute("layers forward", Phase.FORWARD, layers.without(experts))
+    rows += emit.builder.overlapped(emit.all(out, Phase.FORWARD, blocking=False), [])
+    rows += emit.compute("experts forward", Phase.FORWARD, experts.calls)
+    rows += emit.builder.overlapped(emit.all(back, Phase.FORWARD, blocking=False), [])
+    return emit.beside(others, Phase.FORWARD, rows)
+
+
+def _layers_backward(emit: Emitter, stage: StageWork) -> Rows:
+    """Return the layers of a backward pass with their exchanges, in the order of `_layers_forward` turned round.
+
+    Weight gradients of experts follow the gradients of their inputs at once, or, where they are delayed, hide the way
+    of these back. Source: Megatron-LM, megatron/core/models/common/model_chunk_schedule_plan.py.
+    """
+    layers, weights = (stage.total(stage.kinds, phase) for phase in (Phase.BACKWARD, Phase.WEIGHT_GRADIENT))
+    out, back, others = layers.with_experts()
+    if not (emit.job.moe_a2a_overlap and out):
+        compute = emit.compute("layers backward", Phase.BACKWARD, layers.calls)
+        compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.calls)
+        return emit.beside(layers.exchanges, Phase.BACKWARD, compute)
+    experts, own = stage.between(Phase.BACKWARD), stage.between(Phase.WEIGHT_GRADIENT)
+    weight = emit.compute("experts weight gradient", Phase.WEIGHT_GRADIENT, own.calls)
+    rows = emit.builder.overlapped(emit.all(out, Phase.BACKWARD, blocking=False), [])
+    rows += emit.compute("experts backward", Phase.BACKWARD, experts.calls)
+    rows += [] if emit.job.delay_wgrad else weight
+    returned = emit.all(back, Phase.BACKWARD, blocking=False)
+    rows += emit.builder.overlapped(returned, weight if emit.job.delay_wgrad else [])
+    rows += emit.compute("layers backward", Phase.BACKWARD, layers.without(experts))
+    rows += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.without(own))
+    return emit.beside(others, Phase.BACKWARD, rows)
 
 
 def _ends(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:

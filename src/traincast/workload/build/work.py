@@ -4,7 +4,7 @@ The backward pass of a GEMM is two GEMMs of its own: dgrad turns the gradient of
 wgrad into that of the weight, which it adds to the gradient buffer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -13,6 +13,9 @@ from traincast.model.blocks.part import Gemm, Kernel, Part
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group, Operation, Phase
 
+_ROUNDING = 1e-9
+"""Share of a number of calls that is none, but what adding up left."""
+
 
 class Exchange(NamedTuple):
     """A communication."""
@@ -20,6 +23,8 @@ class Exchange(NamedTuple):
     group: Group
     operation: Operation
     size_bytes: int
+    goes: str = ""
+    """``out`` with tokens to their experts, ``back`` with what these made of them; empty for all else."""
 
 
 @dataclass(slots=True)
@@ -46,8 +51,22 @@ class Pass:
     def exchange(self, exchanges: Iterable[PartExchange]) -> None:
         """Add the exchanges of a part; those of 0 bytes do not take place, and no operation is made of them."""
         for each in exchanges:
-            found = Exchange(Group[each.group.upper()], Operation[each.operation.upper()], each.size_bytes)
+            group, operation = Group[each.group.upper()], Operation[each.operation.upper()]
+            found = Exchange(group, operation, each.size_bytes, each.goes)
             self.exchanges[found] = self.exchanges.get(found, 0.0) + each.count
+
+    def without(self, some: "Pass") -> dict[OperatorCall, float]:
+        """Return its calls without some of them."""
+        left = {call: often - some.calls.get(call, 0.0) for call, often in self.calls.items()}
+        return {call: often for call, often in left.items() if often > _ROUNDING * self.calls[call]}
+
+    def with_experts(self) -> tuple[dict[Exchange, float], dict[Exchange, float], dict[Exchange, float]]:
+        """Return the exchanges that take tokens to their experts, those that bring them back, and all others."""
+        way: tuple[dict[Exchange, float], dict[Exchange, float], dict[Exchange, float]] = ({}, {}, {})
+        for each, often in self.exchanges.items():
+            if each.size_bytes > 0 or not each.goes:
+                way[("out", "back").index(each.goes) if each.goes else 2][each] = often
+        return way
 
     @property
     def launches(self) -> float:
@@ -62,6 +81,10 @@ class Work:
     passes: dict[Phase, Pass] = field(
         default_factory=lambda: {phase: Pass() for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)}
     )
+    between: dict[Phase, Pass] = field(
+        default_factory=lambda: {phase: Pass() for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)}
+    )
+    """What of them runs between the exchanges that bring tokens to their experts and back."""
     modules: dict[str, Pass] = field(default_factory=dict)
     """The share of the forward pass of each module that can be recomputed by itself; one may hold another."""
 
@@ -77,24 +100,35 @@ def work_of(parts: list[Part], *, trains_weights: bool) -> Work:
 
 
 def _add(work: Work, part: Part, *, trained: bool) -> None:
-    gemms = [_gemm(gemm) for gemm in part.gemms]
-    kernels = [(kernel, _kernel(kernel)) for kernel in part.kernels]
-    modules = [work.modules.setdefault(name, Pass()) for name in part.modules]
-    for found in (work.passes[Phase.FORWARD], *modules):
-        for call in gemms:
-            found.run(call)
-        for kernel, call in kernels:
-            if kernel.has_forward:
-                found.run(call, kernel.count)
+    _add_calls(work.passes, part, trained=trained)
+    if part.between_exchanges:
+        _add_calls(work.between, part, trained=trained)
+    for found in (work.passes[Phase.FORWARD], *(work.modules.setdefault(name, Pass()) for name in part.modules)):
         found.exchange(part.forward)
-    for call in gemms:
-        work.passes[Phase.BACKWARD].run(replace(call, direction="dgrad"))
+    for name in part.modules:
+        _add_forward(work.modules[name], part)
+
+
+def _add_forward(found: Pass, part: Part) -> None:
+    for gemm in part.gemms:
+        found.run(_gemm(gemm))
+    for kernel in part.kernels:
+        if kernel.has_forward:
+            found.run(_kernel(kernel), kernel.count)
+
+
+def _add_calls(passes: Mapping[Phase, Pass], part: Part, *, trained: bool) -> None:
+    _add_forward(passes[Phase.FORWARD], part)
+    for gemm in part.gemms:
+        call = _gemm(gemm)
+        passes[Phase.BACKWARD].run(replace(call, direction="dgrad"))
         if trained:
-            work.passes[Phase.WEIGHT_GRADIENT].run(replace(call, direction="wgrad"))
-    for kernel, call in kernels:
+            passes[Phase.WEIGHT_GRADIENT].run(replace(call, direction="wgrad"))
+    for kernel in part.kernels:
         if kernel.has_backward:
+            call = _kernel(kernel)
             again = call if kernel.backward_alike else replace(call, direction="backward")
-            work.passes[Phase.BACKWARD].run(again, kernel.count)
+            passes[Phase.BACKWARD].run(again, kernel.count)
 
 
 def _gemm(gemm: Gemm) -> OperatorCall:

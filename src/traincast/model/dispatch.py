@@ -1,0 +1,45 @@
+"""How tokens get to their experts and back: what each kind of dispatcher sends, and which part of a GPU that takes.
+
+Sources: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py (allgather, alltoall, flex) and
+megatron/core/transformer/transformer_config.py (moe_deepep_num_sms, moe_hybridep_num_sms); deepseek-ai/DeepEP,
+legacy documentation (a token crosses the network once for each node and is forwarded over NVLink, once to each rank).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DISPATCH_DTYPES = ("bf16", "fp8")
+"""Types that tokens can be sent out in; what experts made of them comes back in 16 bits."""
+
+SCALE_SHARE = 4 / 128
+"""Bytes of scales for each byte of tokens in 8 bits: one of fp32 for 128 values (arXiv 2412.19437, section 3.3.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher:
+    """A kind of dispatcher."""
+
+    sends: Literal["all", "copies", "once"]
+    """What leaves a rank: its tokens to ``all`` ranks, a copy for each expert, or each token ``once`` to each node of
+    its experts, and there to each of their ranks."""
+    sms: int
+    """Streaming multiprocessors that its kernels hold while they run."""
+    sorts_chunks: bool = False
+    """Whether what arrives lies rank by rank and is put in the order of the experts by kernels of its own."""
+
+
+DISPATCHERS: dict[str, Dispatcher] = {
+    # NCCL runs a block for each channel: 16 for collectives and 16 for messages on 8 H800 (NVIDIA/nccl issue 892).
+    "allgather": Dispatcher("all", sms=16),
+    "alltoall": Dispatcher("copies", sms=16, sorts_chunks=True),
+    # DeepSeek-V3 gives 20 to it (arXiv 2412.19437, section 3.2.2), as does moe_deepep_num_sms.
+    "deepep": Dispatcher("once", sms=20),
+    # moe_hybridep_num_sms.
+    "hybridep": Dispatcher("once", sms=24),
+}
+"""Kinds by name."""
+
+
+def dispatcher_of(deduplicated: bool) -> str:
+    """Return the kind of dispatcher that sends a token once to a node of its experts, or the one that does not."""
+    return "deepep" if deduplicated else "alltoall"
