@@ -33,7 +33,7 @@ def run(job, cluster=H100, *, rate=None, engine="auto", **more):
 
 def without_host(job):
     """Return a job whose host launches in no time, and whose exchanges take no multiprocessors from its GEMMs."""
-    bare = {"host_layer_s": 0.0, "host_expert_s": 0.0, "p2p_handover_s": 0.0, "step_fixed_s": 0.0}
+    bare = {"host_layer_s": 0.0, "p2p_handover_s": 0.0, "step_fixed_s": 0.0}
     return replace(job, framework=replace(job.framework, **bare))
 
 

@@ -29,7 +29,7 @@ JOBS = {
     "pipeline": ("llama3-8b", {"gpus": 32, "tp": 8, "pp": 4}, {}),
     "interleaved": ("llama3-8b", {"gpus": 32, "tp": 4, "pp": 4, "vpp": 4, "cp": 2}, {}),
     "sharded": ("llama3-8b", {"gpus": 16, "zero": 3, "framework": "torchtitan-2025"}, {"unhidden fsdp": 1.3}),
-    "experts": ("qwen3-30b-a3b", {"gpus": 32, "ep": 8, "pp": 2}, {"transfer ep": 1.4, "host experts": 0.5}),
+    "experts": ("qwen3-30b-a3b", {"gpus": 32, "ep": 8, "pp": 2}, {"transfer ep": 1.4, "host layers": 0.5}),
     "learnt": ("llama3-8b", {"gpus": 32, "tp": 8, "pp": 4},
                {"unhidden tp": 1.5, "gemm bf16": 1.2, "compute": 1.1, "transfer pp": 2.0, "handover": 3.0}),
 }  # fmt: skip

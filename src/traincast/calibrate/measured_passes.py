@@ -128,7 +128,7 @@ class Estimates:
                 kernels[measured_class(call)] += self.cost.of(call, count)
                 calls.add(call)
             cost = CostClass(int(ops.cost_class_T[row]))
-            if ops.kind_T[row] == Kind.GAP and cost in (CostClass.HOST_LAYERS, CostClass.HOST_EXPERTS):
+            if ops.kind_T[row] == Kind.GAP and cost is CostClass.HOST_LAYERS:
                 host[in_pass(host_class(cost), Phase(int(ops.phase_T[row])))] += float(ops.duration_s_T[row])
         return dict(kernels), dict(host), frozenset(calls)
 

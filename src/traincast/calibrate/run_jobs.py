@@ -253,7 +253,6 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     pattern: str
     framework: str = ""
     before_2025: str = ""
-    from_26_06: str = ""
     by_year: bool = False
     gpu: str = ""
     notes: str = ""
@@ -291,11 +290,8 @@ def framework_of(row: Row) -> _Told:
         return _of_year(row, shown)
     if known.by_year:
         return _of_year(row)
-    year, release = year_of(row), release_of(row)
-    if year is not None and year < 2025:
-        return _Told(known.before_2025 or known.framework)
-    newer = known.from_26_06 if release is not None and release >= (26, 6) else ""
-    return _Told(newer or known.framework)
+    year = year_of(row)
+    return _Told(known.before_2025 or known.framework if year is not None and year < 2025 else known.framework)
 
 
 def _of_year(row: Row, shown: str = "") -> _Told:

@@ -87,6 +87,11 @@ class Gpu:
     """Rate of its link to the host, per direction."""
     nic_bytes_per_s: float | None = None
     """Usual share of a network card."""
+    host_slowdown: float = 1.0
+    """Time of what its host launches over that of an x86 server: the speed of one core. Of Grace at most 1.45, as
+    Qwen3-30B runs 11.8 ms a layer on GB300 (Megatron-Bridge 25.11) whose launches take 8 ms on x86; 2.5 for PyTorch of
+    mid 2025, whose linear layer takes 37 and 33 us on the hosts of GB200 and GH200, 13.5 us on that of a DGX H100
+    (NVIDIA/TransformerEngine#2053)."""
     tdp_w: float | None = None
     """Power limit."""
     copy_bytes_per_s: float | None = None

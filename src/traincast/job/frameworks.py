@@ -103,9 +103,8 @@ class Framework:
     recompute: str
     """Default of `traincast.model.recompute.RECOMPUTE`."""
     host_layer_s: float
-    """Least time in which the host launches the kernels of one layer's forward pass (backward: 1.6 x)."""
-    host_expert_s: float
-    """Further host time per layer with experts, forward: routing, permutation, synchronisation."""
+    """Time in which an x86 server launches the forward pass of a dense layer in 16 bits; from that of one launch
+    follows the time of every layer (`traincast.workload.build.launches`)."""
     step_fixed_s: float
     """Per step: data loading, clip, logging, synchronisation."""
     unhidden_tp: float

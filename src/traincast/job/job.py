@@ -318,7 +318,7 @@ def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
             expert_imbalance=job.expert_imbalance,
             ranks_per_node=ranks_per_node,
             fused_elementwise=framework.fused_elementwise,
-            fused_expert_bias=framework.fused_expert_bias,
+            fused_expert_bias=framework.fused_expert_bias or job.te_op_fuser,
             moe_dispatcher=job.moe_dispatcher,
             moe_dispatch_dtype=job.moe_dispatch_dtype,
         ),

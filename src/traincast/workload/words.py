@@ -176,9 +176,7 @@ class CostClass(IntEnum):
     """Host time of launching P2P between pipeline stages."""
     HOST_LAYERS = 3
     """Launches of the kernels of layers."""
-    HOST_EXPERTS = 4
-    """Further launches of layers with experts."""
-    UNHIDDEN = 5
+    UNHIDDEN = 4
     """The share of an exchange that no framework overlaps with computation, where it overlaps the rest."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from traincast.job.job import Job
 from traincast.model.blocks.share import Share
-from traincast.model.numbers import Summed
+from traincast.workload.build.launches import Launches
 from traincast.workload.build.work import Exchange
 from traincast.workload.builder import Rows, WorkloadBuilder, collective_op, compute_op, host_op
 from traincast.workload.ops import OperatorCall
@@ -18,15 +18,6 @@ from traincast.workload.words import CostClass, Group, Phase
 
 Exchanges = Mapping[Exchange, float] | list[Exchange]
 """Exchanges, each once or as often as it is said."""
-
-
-@dataclass(frozen=True, slots=True)
-class Host(Summed):
-    """What the host needs to launch some layers."""
-
-    layers_s: float = 0.0
-    experts_s: float = 0.0
-    """Further time of layers with experts: routing, permutation, waiting for the tokens' counts."""
 
 
 @dataclass(slots=True)
@@ -43,23 +34,25 @@ class Emitter:
         """Add one operation for all calls that run one after the other; nothing for none."""
         return self.builder.add(compute_op(name, phase, calls=tuple(calls.items()), part=name)) if calls else []
 
-    def gap(self, name: str, duration_s: float, cost_class: CostClass) -> Rows:
+    def gap(self, name: str, duration_s: float, cost_class: CostClass, phase: Phase = Phase.STEP) -> Rows:
         """Add host time for which the GPU waits, if there is any."""
         if duration_s <= 0:
             return []
-        return self.builder.add(host_op(name, Phase.STEP, duration_s, cost_class=cost_class, part=name))
+        return self.builder.add(host_op(name, phase, duration_s, cost_class=cost_class, part=name))
 
-    def hosted(self, host: Host, phase: Phase, rows: Rows) -> Rows:
-        """Let the host launch some operations while they run: they last at least as long as that takes."""
-        launches = [
-            host_op(name, phase, seconds, launches=True, cost_class=cost_class, part="host launches")
-            for name, seconds, cost_class in (
-                ("launches of layers", host.layers_s, CostClass.HOST_LAYERS),
-                ("launches of experts", host.experts_s, CostClass.HOST_EXPERTS),
-            )
-            if seconds > 0
-        ]
-        return self.builder.overlapped(self.builder.add(*launches), rows) if rows else rows
+    def hosted(self, host: Launches, phase: Phase, rows: Rows) -> Rows:
+        """Let the host launch some operations while they run: they last at least as long as that takes.
+
+        Where it waits for what they compute, the GPU has nothing to do until it has launched more.
+        """
+        seconds = host.seconds(self.job.framework)
+        if not rows or seconds <= 0:
+            return rows
+        launched = self.builder.add(
+            host_op("launches", phase, seconds, launches=True, cost_class=CostClass.HOST_LAYERS, part="host launches")
+        )
+        waited = self.gap("waits of the host", host.idle_s(self.job.framework), CostClass.HOST_LAYERS, phase)
+        return self.builder.overlapped(launched, [*rows, *waited])
 
     def all(
         self,

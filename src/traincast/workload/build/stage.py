@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from traincast.job.job import Job, rank_share
-from traincast.job.software import FULL_ITERATION
 from traincast.model.blocks.part import Elements
 from traincast.model.structure import (
     FIRST_BLOCKS,
@@ -23,27 +22,12 @@ from traincast.model.structure import (
     mtp_blocks,
 )
 from traincast.schedules.check import plan_of
-from traincast.workload.build.emit import Emitter, Host
+from traincast.workload.build.emit import Emitter
 from traincast.workload.build.held import Held, held_by_stages
+from traincast.workload.build.launches import Launches, LayerLaunches, layer_launches
 from traincast.workload.build.work import Exchange, Pass, Work, work_of
 from traincast.workload.builder import Rows
 from traincast.workload.words import STREAM_OF_GROUP, Phase
-
-_BACKWARD_HOST = 1.6
-"""Host time of a layer's backward pass over its forward: two GEMMs for each one, and autograd's own
-bookkeeping (docs/measured.md)."""
-
-_GRAPH_HOST = 0.3
-"""Host time of a layer in a CUDA graph over that of launching its kernels one by one: 1.5 us each (1-2 us between the
-kernels of a replayed graph: NVIDIA blog, Constant-time launch for straight-line CUDA graphs, 2024) against 5 us
-(PyTorch eager: Python, dispatcher and driver)."""
-
-_UNSYNCHRONISED = 0.3
-"""Host time of a layer whose experts take a fixed number of tokens over that of one whose host waits for their
-counts: what is left is launching (Qwen3-30B at micro batch 1: 4.7 ms a layer with dropped tokens, 8.8 ms without)."""
-
-
-_BLOCKS_OF_A_LAYER = 2
 
 
 class StageParts:
@@ -52,6 +36,7 @@ class StageParts:
     def __init__(self, job: Job, ranks_per_node: int) -> None:
         self.job, self.parts = job, RankParts(rank_share(job, ranks_per_node))
         self._works: dict[Blocks, Work] = {}
+        self._launches: dict[Blocks, LayerLaunches] = {}
         self.totals: dict[tuple[object, ...], Pass] = {}
 
     def work(self, blocks: Blocks) -> Work:
@@ -60,6 +45,12 @@ class StageParts:
             share = self.parts.share
             self._works[blocks] = work_of(self.parts.of(blocks), trains_weights=share.trains_weights)
         return self._works[blocks]
+
+    def launches(self, blocks: Blocks) -> LayerLaunches:
+        """Return what the host does for a layer of some blocks."""
+        if blocks not in self._launches:
+            self._launches[blocks] = layer_launches(blocks, self.parts.share, self.job)
+        return self._launches[blocks]
 
 
 @dataclass(frozen=True)
@@ -99,17 +90,13 @@ class StageWork:
             total += self.of_rank.parts.elements(blocks) * count
         return total
 
-    def host(self) -> Host:
-        """Return what the host needs to launch a forward pass."""
-        framework, parts = self.job.framework, self.of_rank.parts
-        routed = sum(count for kind, count in self.kinds.items() if any(part.expert for part in parts.of(kind)))
-        waits = self.job.model.experts is not None and self.job.model.experts.capacity_factor is None
-        experts_s = framework.host_expert_s * routed * (1.0 if waits else _UNSYNCHRONISED)
-        # A layer is attention and an MLP; hybrids have layers of one block.
-        layers = sum(count * len(kind) for kind, count in self.kinds.items()) / _BLOCKS_OF_A_LAYER
-        seconds = Host(framework.host_layer_s * layers, experts_s)
-        whole = self.job.cuda_graphs and self.job.cuda_graph_scope in ((), (FULL_ITERATION,))
-        return seconds * _GRAPH_HOST if whole else seconds
+    def host(self, phase: Phase) -> Launches:
+        """Return what the host does in a forward pass of its layers, or in a backward pass without recomputation."""
+        total = Launches()
+        for kind, count in self.kinds.items():
+            found = self.of_rank.launches(kind)
+            total += (found.forward if phase is Phase.FORWARD else found.backward) * count
+        return total
 
     def total(self, blocks: Mapping[Blocks, int], *phases: Phase, share: float = 1.0) -> Pass:
         """Return what some blocks do in some passes: a share of as many as there are; equal stages do equal work."""
@@ -131,29 +118,26 @@ class StageWork:
                     found.add(self.of_rank.work(each).between[phase], count)
         return self.of_rank.totals[key]
 
-    def recomputed(self) -> tuple[str, Pass, Host]:
-        """Return what the backward pass recomputes, whole layers or modules of each, and what the host launches."""
+    def recomputed(self) -> tuple[str, Pass, Launches]:
+        """Return what the backward pass recomputes, whole layers or modules of each, and what the host does for it."""
         job = self.job
         if job.recompute == "full":
             again = self.layers if job.recompute_layers is None else min(job.recompute_layers, self.layers)
             share = again / max(1, self.layers)
-            return "layers recompute", self.total(self.kinds, Phase.FORWARD, share=share), self.host() * share
+            again_host = self.host(Phase.FORWARD) * share
+            return "layers recompute", self.total(self.kinds, Phase.FORWARD, share=share), again_host
         return "modules recompute", *self._modules_again()
 
-    def _modules_again(self) -> tuple[Pass, Host]:
-        """Return the recomputed modules, and what the host needs to launch them.
-
-        A layer's launches are taken as equally long; routing is relaunched with the experts alone.
-        """
-        found, launched, modules = Pass(), 0.0, self.job.recomputed_modules
+    def _modules_again(self) -> tuple[Pass, Launches]:
+        """Return the recomputed modules, and what the host does for them."""
+        found, launched = Pass(), Launches()
         for kind, count in self.kinds.items():
-            work = self.of_rank.work(kind)
-            for again in (work.modules[module] for module in modules if module in work.modules):
-                found.add(again, count)
-                launched += count * again.launches / work.passes[Phase.FORWARD].launches
-        whole = self.host()
-        routed = whole.experts_s if "moe" in modules else 0.0
-        return found, Host(whole.layers_s * launched / max(1, self.layers), routed)
+            work, host = self.of_rank.work(kind), self.of_rank.launches(kind)
+            for module in self.job.recomputed_modules:
+                if module in work.modules:
+                    found.add(work.modules[module], count)
+                    launched += host.modules.get(module, Launches()) * count
+        return found, launched
 
 
 def stages_of(job: Job, ranks_per_node: int) -> tuple[StageWork, ...]:
@@ -198,7 +182,7 @@ def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather
         rows += emit.all(lookup.exchanges, Phase.FORWARD)
     rows = rows + _mtp_projections(emit, stage, Phase.FORWARD)
     passed = _layers_forward(emit, stage)
-    rows = rows + emit.hosted(stage.host(), Phase.FORWARD, emit.beside(beside, Phase.FORWARD, passed))
+    rows = rows + emit.hosted(stage.host(Phase.FORWARD), Phase.FORWARD, emit.beside(beside, Phase.FORWARD, passed))
     rows += arrived if gather and gather.begins else []
     return rows + _ends(emit, stage, Phase.FORWARD)
 
@@ -217,7 +201,7 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
     # All layers but the one that is computed last have their gradients before the pass ends.
     early = 1 - 1 / max(1, stage.layers)
     passed += emit.all(reduced, Phase.WEIGHT_GRADIENT, share=early, blocking=False)
-    passed += emit.hosted(stage.host() * _BACKWARD_HOST, Phase.BACKWARD, _layers_backward(emit, stage))
+    passed += emit.hosted(stage.host(Phase.BACKWARD), Phase.BACKWARD, _layers_backward(emit, stage))
     rows += emit.beside(beside, Phase.BACKWARD, passed)
     rows += _mtp_projections(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
     if stage.first and stage.of_rank.parts.share.trains_weights:

@@ -1,0 +1,151 @@
+"""What the host does to launch the passes of a layer: the same rule for dense layers and those with experts.
+
+Every kernel, every collective and every CUDA graph that is replayed is a launch: a call of Python with what the
+framework keeps in its books, PyTorch's dispatcher, the driver. Grouped GEMMs launch one for each local expert, and so
+do their casts. How long one takes follows from what a framework needs for a dense layer (`Framework.host_layer_s`), and
+from the host's processor (`Gpu.host_slowdown`). A linear layer of Transformer Engine, one kernel, takes 100 us on the
+host of a GB200, where PyTorch's own takes 37 us, on an x86 server 13.5 us (NVIDIA/TransformerEngine#2053).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from traincast.job.frameworks import Framework
+from traincast.job.job import Job
+from traincast.job.software import FULL_ITERATION
+from traincast.model.blocks.part import Block, Kernel, Part
+from traincast.model.blocks.share import Share
+from traincast.model.numbers import Summed
+
+_DENSE_LAYER = 11
+"""Launches of a dense layer's forward pass in 16 bits: two norms, four GEMMs, positions, attention, activation and two
+residual sums (Megatron-LM, megatron/core/transformer/transformer_layer.py)."""
+
+_UNFUSED_SUMS = 2
+"""More of them where dropout and bias are kernels of their own."""
+
+_KERNELS = {"unfused_attention": 7, "state_space": 5, "delta_rule": 5}
+"""Kernels of one call of a family, where they are more than one: two batched GEMMs, scale, mask, softmax, dropout and
+its mask (Megatron-LM, megatron/core/transformer/dot_product_attention.py); the five of a chunked scan
+(state-spaces/mamba, ops/triton/ssd_combined.py; fla-org/flash-linear-attention, ops/gated_delta_rule)."""
+
+_ROUTE, _ROUTE_FUSED = 25, 8
+"""Kernels of the router: scores, top-k, map and probabilities of the tokens, the auxiliary losses (Megatron-LM,
+megatron/core/transformer/moe/router.py and moe_utils.py); fused: three of Transformer Engine, and sums."""
+
+_PERMUTE, _PERMUTE_FUSED = 6, 3
+"""Kernels of a permutation: sort or mask, index, gather, weights (moe_utils.py, permute and unpermute); fused:
+transformer_engine/pytorch/permutation.py."""
+
+_PREPARE = 15
+"""Kernels of a dispatcher before it sends: counts of tokens by expert, their sums over ranks, copies to the host
+(megatron/core/transformer/moe/token_dispatcher.py, preprocess)."""
+
+_AFTER_WAIT = 2
+"""Launches that nothing hides where the host has waited for the GPU: the copy that it reads, and the next kernel."""
+
+_SCOPE_OF_NAME = {"self_attention": "attn", "mixer": "mamba", "mlp": "mlp"}
+_ROUTED = ("mlp.router", "pre_mlp_layernorm", "mlp.shared_experts")
+_DISPATCHER = "mlp.token_dispatcher"
+
+
+@dataclass(frozen=True, slots=True)
+class Launches(Summed):
+    """What the host does in some passes."""
+
+    launches: float = 0.0
+    waits: float = 0.0
+    """Times that it waits for the GPU to tell it a number."""
+
+    def seconds(self, framework: Framework) -> float:
+        """Return the time of its launches on an x86 server."""
+        return self.launches * launch_s(framework)
+
+    def idle_s(self, framework: Framework) -> float:
+        """Return the time for which its waits leave the GPU without work, likewise."""
+        return self.waits * _AFTER_WAIT * launch_s(framework)
+
+
+def launch_s(framework: Framework) -> float:
+    """Return the time of a launch on an x86 server, from that of a dense layer's in 16 bits."""
+    attention = _KERNELS["unfused_attention"] - 1 if framework.attention_kernel == "unfused" else 0
+    return framework.host_layer_s / (_DENSE_LAYER + attention + (0 if framework.fused_elementwise else _UNFUSED_SUMS))
+
+
+_REPLAY = Launches(1)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerLaunches:
+    """What the host does in each pass of a layer, and to recompute a module of it."""
+
+    forward: Launches
+    backward: Launches
+    modules: dict[str, Launches]
+
+
+def layer_launches(blocks: Iterable[Block], share: Share, job: Job) -> LayerLaunches:
+    """Return what the host does for a layer of some blocks."""
+    held = job.cuda_graph_scope if job.cuda_graphs else ()
+    forward, backward, modules = Launches(), Launches(), dict[str, Launches]()
+    if FULL_ITERATION in held:
+        return LayerLaunches(forward, backward, modules)
+    if job.cuda_graphs and not held:
+        return LayerLaunches(_REPLAY, _REPLAY, modules)
+    graph = False
+    for part, scope in ((part, scope) for block in blocks for part, scope in _scopes(block.parts(share))):
+        inside = scope in held or ("moe" in held and scope.startswith("moe"))
+        if inside:
+            # Neighbours that are held are one graph.
+            own = back = Launches() if graph else _REPLAY
+        else:
+            own, back = Launches(_forward(part, job)), Launches(_backward(part, share, job))
+        if part.name == _DISPATCHER and not inside:
+            own += _preparation(job, held="moe_preprocess" in held)
+        graph = inside
+        forward, backward = forward + own, backward + back
+        for name in part.modules:
+            modules[name] = modules.get(name, Launches()) + own
+    return LayerLaunches(forward, backward, modules)
+
+
+def _scopes(parts: tuple[Part, ...]) -> list[tuple[Part, str]]:
+    """Return the parts of a block, each with the module that a graph's scope names for it.
+
+    Source: Megatron-LM, megatron/core/transformer/transformer_config.py (cuda_graph_scope).
+    """
+    if any(part.expert for part in parts):
+        return [(part, "moe_router" if part.name.startswith(_ROUTED) else "moe") for part in parts]
+    names = (_SCOPE_OF_NAME.get(part.name.partition(".")[0]) for part in parts)
+    scope = next((name for name in names if name), "")
+    return [(part, scope) for part in parts]
+
+
+def _preparation(job: Job, *, held: bool) -> Launches:
+    """Return what precedes the exchange of tokens; the host waits for how many come, unless that is fixed."""
+    fixed = job.moe_paged_stash or job.model.experts is None or job.model.experts.capacity_factor is not None
+    return Launches(0 if held else _PREPARE, waits=0 if fixed else 1)
+
+
+def _forward(part: Part, job: Job) -> float:
+    sent = sum(1 for each in part.forward if each.size_bytes > 0)
+    gemms = sum(gemm.groups for gemm in part.gemms)
+    return float(sent + gemms + sum(_kernels(each, part, job) for each in part.kernels))
+
+
+def _backward(part: Part, share: Share, job: Job) -> float:
+    """Return those of a backward pass: of a GEMM the gradients of its input and of its weight."""
+    sent = sum(1 for each in part.backward if each.size_bytes > 0)
+    gemms = (2 if share.trains_weights or part.adapter else 1) * sum(gemm.groups for gemm in part.gemms)
+    return float(sent + gemms + sum(_kernels(each, part, job) for each in part.kernels if each.has_backward))
+
+
+def _kernels(kernel: Kernel, part: Part, job: Job) -> float:
+    """Return the kernels of a part's work beside its GEMMs; each local expert's tokens are cast by themselves."""
+    if kernel.family == "route":
+        return _ROUTE_FUSED if job.fused_router else _ROUTE
+    if kernel.family == "permute":
+        return float(kernel.count * (_PERMUTE_FUSED if job.fused_permute else _PERMUTE))
+    if kernel.family == "cast" and part.expert and not job.te_op_fuser:
+        return float(kernel.count * max(gemm.groups for gemm in part.gemms))
+    return float(kernel.count * _KERNELS.get(kernel.family, 1))

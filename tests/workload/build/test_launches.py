@@ -1,0 +1,73 @@
+"""What the host launches for layers, counted by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from job_parts import job_of
+from traincast.job.frameworks import load_framework
+from traincast.job.job import rank_share
+from traincast.model.structure import layer_blocks
+from traincast.workload.build.launches import Launches, launch_s, layer_launches
+
+
+def of(job):
+    return layer_launches(layer_blocks(job.model, job.model.layers - 1), rank_share(job), job)
+
+
+def moe(**changes):
+    return job_of("qwen3-30b-a3b", gpus=8, ep=8, **changes)
+
+
+def test_a_dense_layer_takes_the_time_that_its_framework_says():
+    found = of(job_of("llama3-8b", gpus=1))
+    assert found.forward == Launches(11)
+    # Four GEMMs are eight.
+    assert found.backward == Launches(15)
+    framework = load_framework("megatron-core-2025")
+    assert found.forward.seconds(framework) == pytest.approx(framework.host_layer_s)
+
+
+def test_launches_grow_with_local_experts_and_their_casts():
+    few, many = of(moe()), of(job_of("qwen3-30b-a3b", gpus=8, ep=2))
+    # 64 instead of 16 experts on a rank: two GEMMs each, twice as many in the backward pass.
+    assert many.forward.launches - few.forward.launches == 2 * 48
+    assert many.backward.launches - few.backward.launches == 4 * 48
+    cast = of(moe(precision="fp8"))
+    assert cast.forward.launches - few.forward.launches >= 2 * 16
+    fused = of(moe(precision="fp8", te_op_fuser=True))
+    assert fused.forward.launches < cast.forward.launches - 2 * 15
+
+
+def test_the_host_waits_for_counts_of_tokens_that_are_not_fixed():
+    assert of(moe()).forward.waits == 1
+    assert of(moe()).backward.waits == 0
+    assert of(moe(moe_paged_stash=True)).forward.waits == 0
+    job = moe()
+    dropping = replace(job.model, experts=replace(job.model.experts, capacity_factor=1.0))
+    assert of(replace(job, model=dropping)).forward.waits == 0
+    assert of(job_of("llama3-8b", gpus=1)).forward.waits == 0
+
+
+def test_graphs_remove_the_launches_of_what_they_hold():
+    def forward(**graphs):
+        return of(moe(**graphs)).forward.launches
+
+    none = forward()
+    attention = forward(cuda_graph_scope=("attn",))
+    # Norm, two GEMMs, positions, norms of queries and keys, attention and the sum become one.
+    assert attention < none - 5
+    router = forward(cuda_graph_scope=("moe_router", "moe_preprocess"))
+    assert router < none - 20
+    both = forward(cuda_graph_scope=("attn", "moe_router", "moe_preprocess"))
+    # What is held side by side is one graph.
+    assert both == pytest.approx(attention + router - none - 1)
+    assert of(moe(cuda_graph_impl="full_iteration")).forward == Launches()
+    assert of(moe(cuda_graphs=True)).forward == of(moe(cuda_graphs=True)).backward == Launches(1)
+
+
+def test_the_age_of_a_framework_is_in_its_kernels_and_its_launches():
+    old, new = load_framework("megatron-2021"), load_framework("megatron-core-2025")
+    assert launch_s(old) > launch_s(new)
+    dense = of(job_of("llama3-8b", gpus=1, framework="megatron-2021"))
+    assert dense.forward.seconds(old) == pytest.approx(old.host_layer_s, rel=0.1)
