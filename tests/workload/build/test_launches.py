@@ -36,7 +36,7 @@ def test_launches_grow_with_local_experts_and_their_casts():
     cast = of(moe(precision="fp8"))
     assert cast.forward.launches - few.forward.launches >= 2 * 16
     fused = of(moe(precision="fp8", te_op_fuser=True))
-    assert fused.forward.launches < cast.forward.launches - 2 * 15
+    assert fused.forward.launches == cast.forward.launches - 2 * 15
 
 
 def test_the_host_waits_for_counts_of_tokens_that_are_not_fixed():
