@@ -7,6 +7,7 @@ parts of its blocks.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Protocol
 
 from traincast.model.blocks.share import Share
@@ -20,9 +21,12 @@ ATTENTION_FAMILIES = ("attention", "unfused_attention")
 INDEX_FAMILY = "index_scores"
 """Family of kernels that choose keys, of the shape (batch, queries, keys, heads, width, chosen keys)."""
 
-SCAN_FLOPS = {"state_space": 7.0, "delta_rule": 8.0}
+SCAN_FLOPS = {"state_space": 7.0, "delta_rule": 8.0, "selective_scan": 9.0}
 """FLOPs of a scan for each element of the state: Megatron-LM, megatron/training/training.py (mamba_layer_flops,
-gdn_layer_flops)."""
+gdn_layer_flops); of Mamba-1's MzeroMiko/VMamba, classification/models/csms6s.py (flops_selective_scan_fn)."""
+
+_SIZES_OF_STATE = 4
+"""A scan's shape begins with tokens and the sizes of a state, at most three."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +83,7 @@ class Kernel:
         whatever a kernel computes for it.
         """
         if self.family in SCAN_FLOPS:
-            tokens, heads, width, state, *_ = self.shape
-            return SCAN_FLOPS[self.family] * self.count * tokens * heads * width * state
+            return SCAN_FLOPS[self.family] * self.count * prod(self.shape[:_SIZES_OF_STATE])
         if self.family == INDEX_FAMILY:
             batch, queries, keys, heads, width, _ = self.shape
             return 2.0 * self.count * batch * queries * keys * heads * width

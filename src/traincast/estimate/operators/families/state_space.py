@@ -1,4 +1,4 @@
-"""Scans of layers that keep a state in place of all keys and values, in chunks of tokens as matrix products.
+"""Scans of layers that keep a state in place of all keys and values, most in chunks of tokens as matrix products.
 
 ``state_space``: (tokens, heads, head_dim, state, groups), Mamba-2's. With H heads of P channels and states of width N,
 G groups that share B and C, and chunks of L tokens, a token takes in FLOP: the scores of its chunk 2 L N G, these times
@@ -10,10 +10,16 @@ head takes for a token: the products of its chunk's keys 2 L N, of their inverse
 scores and these times the values 2 L (N + P), and three products with the state, each 2 N P (Yang et al. 2024, arXiv
 2412.06464, section 3.3).
 
-In bytes a token moves its inputs and outputs once, the fp32 scores of its chunk twice (written, read), and the fp32
-states of its chunk four times: written by one kernel, read and written by the one that passes them on, and read. The
-delta rule keeps the products of keys and values with the inverse, too. The backward pass has each product's two
-gradients, and the forward products again, as its kernels keep none of them (state-spaces/mamba,
+``selective_scan``: (tokens, channels, state), Mamba-1's, whose channels decay each by itself, so that no matrix product
+does it: one kernel of fp32 arithmetic scans pieces of the sequence, and keeps the states of their ends alone. An
+element of the state takes an exponential and four multiply-adds, and a channel reads its input, step and gate and
+writes its output; the backward pass does it again, with two gradients for each (Gu and Dao 2023, arXiv 2312.00752,
+section 3.3.2; state-spaces/mamba, csrc/selective_scan/selective_scan_fwd_kernel.cuh and selective_scan_bwd_kernel.cuh).
+
+In bytes a token of the first two moves its inputs and outputs once, the fp32 scores of its chunk twice (written, read),
+and the fp32 states of its chunk four times: written by one kernel, read and written by the one that passes them on, and
+read. The delta rule keeps the products of keys and values with the inverse, too. The backward pass has each product's
+two gradients, and the forward products again, as its kernels keep none of them (state-spaces/mamba,
 mamba_ssm/ops/triton/ssd_combined.py; fla-org/flash-linear-attention, fla/ops/gated_delta_rule/chunk.py).
 """
 
@@ -31,6 +37,11 @@ SUSTAINED = 0.6
 BACKWARD = 3.0
 """Work of the backward pass over that of the forward pass: two gradients, and the forward products again."""
 _PASSES_OF_STATES = 4
+_CHANNEL_TENSORS = {"forward": 4, "backward": 7}
+"""Tensors as wide as the channels that a pass of the selective scan reads or writes."""
+_SELECTIVE_FLOPS, _EXPONENTIAL_FLOPS = 9.0, 16.0
+"""FLOP of an element of the state, and what an exponential takes of the time of FLOP: multiprocessors of compute
+capability 9.0 do 16 in a clock, and 128 multiply-adds (CUDA C++ Programming Guide, arithmetic instructions)."""
 
 
 @family("state_space", "tokens", "heads", "head_dim", "state", Size("groups", 1), directions=BOTH_WAYS)
@@ -59,6 +70,22 @@ def delta_rule(call: OperatorCall) -> Work:
         elements=tokens * heads * (4 * key + 4 * value + 2),
         scores=tokens * chunk * heads,
         states=tokens * heads * key * value / chunk,
+    )
+
+
+@family("selective_scan", "tokens", "channels", "state", directions=BOTH_WAYS)
+def selective_scan(call: OperatorCall) -> Work:
+    """Return the work of Mamba-1's scan."""
+    tokens, channels, state = call.shape
+    passes = BACKWARD if call.direction == "backward" else 1.0
+    narrow = {"forward": result_bytes(call.dtype), "backward": result_bytes(call.dtype) + FP32_BYTES}[call.direction]
+    wide = _CHANNEL_TENSORS[call.direction] * channels * result_bytes(call.dtype)
+    return Work(
+        constants=(call.family, "elementwise"),
+        flops=passes * _SELECTIVE_FLOPS * tokens * channels * state,
+        bytes_moved=tokens * (wide + 2 * state * narrow),
+        compute_dtype="fp32",
+        efficiency=_SELECTIVE_FLOPS / (_SELECTIVE_FLOPS + _EXPONENTIAL_FLOPS),
     )
 
 
