@@ -108,6 +108,7 @@ CHECKPOINTS = {
     "lfm2-700m": hub("LiquidAI/LFM2-700M", 742_489_344),
     "lfm2-1.2b": hub("LiquidAI/LFM2-1.2B", 1_170_340_608),
     "lfm2-2.6b": hub("LiquidAI/LFM2-2.6B", 2_569_272_320),
+    "jamba-52b": hub("ai21labs/Jamba-v0.1", 51_570_323_328),
     "gemma-2b": tensors("google/gemma-2b", 2_506_172_416),
     "gemma-7b": tensors("google/gemma-7b", 8_537_680_896),
     "gemma2-2b": hub("google/gemma-2-2b-it", 2_614_341_888),
@@ -187,6 +188,7 @@ PRINTED = {
     "nemotron4-340b": paper("arXiv 2406.11704, table 1", 341.0),
     "minicpm-2b": paper("openbmb/MiniCPM-2B-sft-bf16", 2.72),
     "lfm2-8b-a1b": paper("LiquidAI/LFM2-8B-A1B", 8.3),
+    "jamba-1.5-large": paper("arXiv 2408.12570", 398),
     "gemma4-31b": paper("google/gemma-4-31B", 30.7),
     "gemma4-26b": paper("google/gemma-4-26B-A4B", 25.2),
 }  # fmt: skip

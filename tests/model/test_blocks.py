@@ -33,6 +33,7 @@ KINDS = (
     "deepseek-v4-flash",
     "kimi-linear-48b-a3b",
     "lfm2-8b-a1b",
+    "jamba-52b",
 )
 """Models that have every block and every part of it among them."""
 
