@@ -33,6 +33,8 @@ class Mamba:
     """Groups of heads that share B and C."""
     kernel: int
     """Tokens that the convolution sees."""
+    normed: bool = True
+    """Whether what the gate leaves is normed."""
 
     def parts(self, share: Share) -> tuple[Part, ...]:
         """Return the norm, both projections, convolution, scan, gate and residual sum."""
@@ -70,7 +72,8 @@ class Mamba:
             forward=swapped(share, tokens * inner * element),
             backward=swapped(share, tokens * inner * element),
         )
-        gate = Part(name="mixer.norm", counts_as="mamba", vectors=inner, kernels=(pointwise(share, inner, "swiglu"),))
+        scales = inner if self.normed else 0
+        gate = Part(name="mixer.norm", counts_as="mamba", vectors=scales, kernels=(pointwise(share, inner, "swiglu"),))
         leave = Part(
             name="mixer.out_proj",
             counts_as="mamba",
@@ -84,12 +87,13 @@ class Mamba:
         return norm(share, "input_layernorm"), entry, conv, scan, gate, leave, residual(share, "mamba_bda"), *adapted
 
 
-_NAMES = ("heads", "head_dim", "state", "groups", "kernel")
+MAMBA_NAMES = ("heads", "head_dim", "state", "groups", "kernel")
+"""Numbers of a mixer, behind ``mamba_`` in a model's settings."""
 
 
-@block("mamba2", settings=tuple(f"mamba_{name}" for name in _NAMES))
+@block("mamba2", settings=tuple(f"mamba_{name}" for name in MAMBA_NAMES))
 def _mamba2(model: Model, _layer: int) -> Mamba:
-    return Mamba(**model.sizes("mamba", _NAMES))
+    return Mamba(**model.sizes("mamba", MAMBA_NAMES))
 
 
 def pointwise(share: Share, width: Number, kind: str) -> Kernel:
