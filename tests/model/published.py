@@ -109,6 +109,7 @@ CHECKPOINTS = {
     "lfm2-1.2b": hub("LiquidAI/LFM2-1.2B", 1_170_340_608),
     "lfm2-2.6b": hub("LiquidAI/LFM2-2.6B", 2_569_272_320),
     "jamba-52b": hub("ai21labs/Jamba-v0.1", 51_570_323_328),
+    "falcon-h1-0.5b": hub("tiiuae/Falcon-H1-0.5B-Instruct", 521_411_104),
     "gemma-2b": tensors("google/gemma-2b", 2_506_172_416),
     "gemma-7b": tensors("google/gemma-7b", 8_537_680_896),
     "gemma2-2b": hub("google/gemma-2-2b-it", 2_614_341_888),
@@ -189,6 +190,9 @@ PRINTED = {
     "minicpm-2b": paper("openbmb/MiniCPM-2B-sft-bf16", 2.72),
     "lfm2-8b-a1b": paper("LiquidAI/LFM2-8B-A1B", 8.3),
     "jamba-1.5-large": paper("arXiv 2408.12570", 398),
+    "falcon-h1-3b": paper("arXiv 2507.22448", 3.15),
+    "falcon-h1-7b": paper("arXiv 2507.22448", 7.59),
+    "falcon-h1-34b": paper("arXiv 2507.22448", 33.6),
     "gemma4-31b": paper("google/gemma-4-31B", 30.7),
     "gemma4-26b": paper("google/gemma-4-26B-A4B", 25.2),
 }  # fmt: skip

@@ -34,6 +34,7 @@ KINDS = (
     "kimi-linear-48b-a3b",
     "lfm2-8b-a1b",
     "jamba-52b",
+    "falcon-h1-34b",
 )
 """Models that have every block and every part of it among them."""
 
