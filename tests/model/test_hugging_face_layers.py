@@ -53,6 +53,19 @@ CONFIGS = {
         **{"moe_intermediate_size": 1792, "num_dense_layers": 2, "num_experts": 32, "num_experts_per_tok": 4},
         "layer_types": ["full_attention" if at in (2, 6, 10, 14, 18, 21) else "conv" for at in range(24)],
     },
+    "jamba-52b": {
+        **{"model_type": "jamba", "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336},
+        **{"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 65536, "tie_word_embeddings": False},
+        **{"attn_layer_offset": 4, "attn_layer_period": 8, "expert_layer_offset": 1, "expert_layer_period": 2},
+        **{"num_experts": 16, "num_experts_per_tok": 2, "mamba_d_conv": 4, "mamba_d_state": 16, "mamba_expand": 2},
+        **{"mamba_dt_rank": 256, "mamba_conv_bias": True, "mamba_proj_bias": False},
+    },
+    "falcon-h1-0.5b": {
+        **{"model_type": "falcon_h1", "hidden_size": 1024, "num_hidden_layers": 36, "intermediate_size": 2048},
+        **{"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 32784},
+        **{"mamba_d_conv": 4, "mamba_d_head": 64, "mamba_d_ssm": 1536, "mamba_d_state": 128, "mamba_n_groups": 1},
+        **{"mamba_n_heads": 24, "mamba_rms_norm": False, "attn_layer_indices": None, "projectors_bias": False},
+    },
 }
 """Keys and values of the published files that count, under the built-in model that they are."""
 
@@ -67,11 +80,16 @@ def read(tmp_path):
     return read
 
 
+def spelled_out(builtin, model):
+    """Return the blocks of a built-in model as often repeated as those of a config."""
+    return tuple(builtin.names_of(layer) for layer in range(len(model.blocks)))
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_published_config_is_the_built_in_model(read, name):
     model, builtin = read(name), load_model(name)
     beside = {"name": name, "source": "", "notes": (), "max_positions": None}
-    assert replace(model, **beside) == replace(builtin, **beside)
+    assert replace(model, **beside) == replace(builtin, **beside, blocks=spelled_out(builtin, model))
     assert not model.notes
     assert parameters(model) == parameters(builtin)
 
@@ -113,3 +131,26 @@ def test_what_lfm2_has_not_is_refused(read, change, said):
     with pytest.raises(ConfigError, match=said):
         read("lfm2-1.2b", **change)
     assert read("lfm2-1.2b", block_auto_adjust_ff_dim=False).ffn_hidden == 12288
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("jamba-52b", {"mamba_conv_bias": False}, "mamba_conv_bias false"),
+        ("jamba-52b", {"attn_layer_period": 0}, "attn_layer_period: is 0"),
+        ("jamba-52b", {"mamba_dt_rank": "half"}, "mamba_dt_rank"),
+        ("falcon-h1-0.5b", {"mlp_bias": True}, "mlp_bias: is true"),
+        ("falcon-h1-0.5b", {"mamba_conv_bias": False}, "mamba_conv_bias: is false"),
+        ("falcon-h1-0.5b", {"mamba_n_heads": 0}, "mamba_n_heads: is 0"),
+    ],
+)
+def test_what_jamba_and_falcon_h1_have_not_is_refused(read, name, change, said):
+    with pytest.raises(ConfigError, match=said):
+        read(name, **change)
+
+
+def test_ranks_of_jamba_and_widths_of_falcon_h1_that_are_left_out(read):
+    """A 16th of the hidden size, and twice it: configuration_jamba.py, configuration_falcon_h1.py (Transformers)."""
+    assert read("jamba-52b", mamba_dt_rank="auto").setting("mamba1_rank") == 256
+    assert read("jamba-52b", num_experts=1).experts is None
+    assert read("falcon-h1-0.5b", mamba_d_ssm=None, mamba_n_heads=32).setting("mamba_head_dim") == 64

@@ -150,3 +150,67 @@ def _width_of_lfm2(config: Config) -> int:
     if unit == 0:
         raise config.error("is 0; it must be a whole number from 1", "block_multiple_of")
     return -(-(2 * width // 3) // unit) * unit
+
+
+@reader
+def _jamba(config: Config, _: Family) -> Table:
+    """Layers of Mamba-1 and of attention, of MLP and of experts, each by a period and the place in it."""
+    layers, hidden = config.whole("num_hidden_layers"), config.whole("hidden_size")
+    of_attention, at_attention = _period(config, "attn_layer", 8, 4)
+    of_experts, at_experts = _period(config, "expert_layer", 2, 1)
+    count = config.whole("num_experts", default=16)
+    if not config.flag("mamba_conv_bias", default=True) or config.flag("mamba_proj_bias", default=False):
+        raise config.error("is true, or mamba_conv_bias false; neither is described", "mamba_proj_bias")
+    rank = config.values.get("mamba_dt_rank", "auto")
+    table: Table = {
+        "blocks": [
+            [
+                "attention" if layer % of_attention == at_attention else "mamba1",
+                "experts" if count > 1 and layer % of_experts == at_experts else "mlp",
+            ]
+            for layer in range(layers)
+        ],
+        "settings": {
+            "mamba1_width": hidden * config.whole("mamba_expand", default=2),
+            "mamba1_state": config.whole("mamba_d_state", default=16),
+            "mamba1_rank": -(-hidden // 16) if rank == "auto" else config.whole("mamba_dt_rank"),
+            "mamba1_kernel": config.whole("mamba_d_conv", default=4),
+        },
+    }
+    if not any("experts" in names for names in table["blocks"]):
+        return table
+    topk, width = config.whole("num_experts_per_tok", default=2), config.whole("intermediate_size")
+    return {**table, "experts": {"experts": count, "topk": topk, "ffn_hidden": width}}
+
+
+def _period(config: Config, name: str, period: int, offset: int) -> tuple[int, int]:
+    """Return the period of some layers and the place of one in it, where a config says them or as the class does."""
+    found = config.whole(f"{name}_period", default=period)
+    if found == 0:
+        raise config.error("is 0; it must be a whole number from 1", f"{name}_period")
+    return found, config.whole(f"{name}_offset", default=offset)
+
+
+@reader
+def _falcon_h1(config: Config, _: Family) -> Table:
+    """Attention and Mamba-2 side by side in every layer; multipliers of its parameters change no shape."""
+    for key in ("mamba_proj_bias", "projectors_bias", "attention_bias", "mlp_bias"):
+        if config.flag(key, default=False):
+            raise config.error("is true; projections with a bias are not described", key)
+    if not config.flag("mamba_conv_bias", default=True):
+        raise config.error("is false; convolutions without a bias are not described", "mamba_conv_bias")
+    heads = config.whole("mamba_n_heads", default=128)
+    if heads == 0:
+        raise config.error("is 0; it must be a whole number from 1", "mamba_n_heads")
+    inner = config.whole("mamba_d_ssm", default=config.whole("mamba_expand", default=2) * config.whole("hidden_size"))
+    return {
+        "blocks": [["parallel_mamba", "mlp"]],
+        "settings": {
+            "mamba_heads": heads,
+            "mamba_head_dim": inner // heads,
+            "mamba_state": config.whole("mamba_d_state", default=256),
+            "mamba_groups": config.whole("mamba_n_groups", default=1),
+            "mamba_kernel": config.whole("mamba_d_conv", default=4),
+            "mamba_norm": int(config.flag("mamba_rms_norm", default=False)),
+        },
+    }
