@@ -33,8 +33,8 @@ class Mamba:
     """Groups of heads that share B and C."""
     kernel: int
     """Tokens that the convolution sees."""
-    normed: bool = True
-    """Whether what the gate leaves is normed."""
+    norms: int = 1
+    """Norms of what the gate leaves: 1, or none."""
 
     def parts(self, share: Share) -> tuple[Part, ...]:
         """Return the norm, both projections, convolution, scan, gate and residual sum."""
@@ -72,8 +72,12 @@ class Mamba:
             forward=swapped(share, tokens * inner * element),
             backward=swapped(share, tokens * inner * element),
         )
-        scales = inner if self.normed else 0
-        gate = Part(name="mixer.norm", counts_as="mamba", vectors=scales, kernels=(pointwise(share, inner, "swiglu"),))
+        gate = Part(
+            name="mixer.norm",
+            counts_as="mamba",
+            vectors=self.norms * inner,
+            kernels=(pointwise(share, inner, "swiglu"),),
+        )
         leave = Part(
             name="mixer.out_proj",
             counts_as="mamba",

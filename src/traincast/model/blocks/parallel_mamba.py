@@ -43,8 +43,8 @@ def _without_input(part: Part) -> Part:
 
 @block("parallel_mamba", settings=(*(f"mamba_{name}" for name in MAMBA_NAMES), "mamba_norm"))
 def _parallel_mamba(model: Model, layer: int) -> ParallelMamba:
-    normed = model.setting("mamba_norm")
-    if normed not in (0, 1):
-        raise ConfigError(f"is {normed:g}; it must be 1 where gated outputs are normed, else 0", "settings.mamba_norm")
+    norms = model.setting("mamba_norm")
+    if norms not in (0, 1):
+        raise ConfigError(f"is {norms:g}; it must be 1 where gated outputs are normed, else 0", "settings.mamba_norm")
     sizes = model.sizes("mamba", MAMBA_NAMES)
-    return ParallelMamba(Attention(model.window_of(layer)), Mamba(**sizes, normed=bool(normed)))
+    return ParallelMamba(Attention(model.window_of(layer)), Mamba(**sizes, norms=int(norms)))
