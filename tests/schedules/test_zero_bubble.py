@@ -9,6 +9,8 @@ from traincast.job.parallel import Parallel
 from traincast.schedules.check import check_plan
 from traincast.schedules.dualpipe import dualpipe
 from traincast.schedules.dualpipe_v import dualpipe_v
+from traincast.schedules.interleaved_zb import interleaved_zb
+from traincast.schedules.looped_bfs import looped_bfs
 from traincast.schedules.one_f_one_b import one_f_one_b
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, turns
 from traincast.schedules.zb_h1 import zb_h1
@@ -46,6 +48,38 @@ def test_zb_h1_idles_as_its_paper_says(stages, times_s):
         found_s = idle_s("zb_h1", stages, microbatches, times_s)
         assert found_s == pytest.approx((stages - 1) * (forward_s + input_s - weight_s))
         assert idle_s("1f1b", stages, microbatches, times_s) == pytest.approx((stages - 1) * sum(times_s))
+
+
+@pytest.mark.parametrize("times_s", [EQUAL, UNEQUAL])
+@pytest.mark.parametrize("virtual", [1, 2, 3])
+@pytest.mark.parametrize("stages", STAGES[:2])
+def test_virtual_stages_idle_for_their_part_of_the_bubble(stages, virtual, times_s):
+    """With f, b and w of a virtual stage: of ZB-H1 interleaved, and of the breadth-first schedule as of GPipe."""
+    forward_s, input_s, weight_s = times_s
+    for microbatches in (stages, 2 * stages, 2 * stages + 2):
+        found_s = idle_s("interleaved_zb", stages, microbatches, times_s, virtual)
+        assert found_s == pytest.approx((stages - 1) * (forward_s + input_s - weight_s))
+        found_s = idle_s("looped_bfs", stages, microbatches, times_s, virtual)
+        assert found_s == pytest.approx((stages - 1) * sum(times_s))
+
+
+def test_one_virtual_stage_is_the_plain_schedule():
+    """Interleaved ZB-H1 is then ZB-H1; breadth-first runs GPipe's forwards, and its backwards from the last one."""
+    for count in range(1, 12):
+        assert interleaved_zb(4, 1, count).slots == zb_h1(4, 1, count).slots
+        pairs = zip(looped_bfs(4, 1, count).slots, SCHEDULES.get("gpipe")(4, 1, count).slots, strict=True)
+        assert all(one[:count] == other[:count] and set(one) == set(other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("virtual", [1, 2, 4])
+@pytest.mark.parametrize("stages", STAGES)
+def test_virtual_stages_in_flight(stages, virtual):
+    """A group on each chunk but the last, and P on that, as ZB-H1 has; all microbatches of the breadth-first one."""
+    for microbatches in (2 * stages, 2 * stages + 2):
+        group = microbatches // 2
+        held = in_flight(interleaved_zb(stages, virtual, microbatches))
+        assert held == [(virtual - 1) * group + stages] * stages
+        assert in_flight(looped_bfs(stages, virtual, microbatches)) == [virtual * microbatches] * stages
 
 
 @pytest.mark.parametrize("stages", STAGES)

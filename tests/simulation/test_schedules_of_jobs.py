@@ -12,6 +12,8 @@ from traincast.workload.build.build import build_workload
 from traincast.workload.words import Group
 
 SCHEDULES = ("zb_h1", "zb_v", "dualpipe", "dualpipe_v")
+LOOPED = ("looped_bfs", "interleaved_zb")
+"""Schedules of any number of virtual stages, beside `interleaved`."""
 
 
 def draft(schedule, **changes):
@@ -20,9 +22,9 @@ def draft(schedule, **changes):
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", SCHEDULES + LOOPED)
 def test_ranks_that_are_alike_stand_for_each_other(schedule, zero):
-    one = draft(schedule, zero=zero, global_batch=20)
+    one = draft(schedule, zero=zero, global_batch=20, **({"vpp": 2} if schedule in LOOPED else {}))
     folded = traincast.predict(one, allow_oom=True)
     every = traincast.predict(one, allow_oom=True, options=traincast.StepOptions(unfold=True))
     assert folded.iteration_time_s == every.iteration_time_s

@@ -20,7 +20,7 @@ from traincast.model.model import Model
 from traincast.model.recompute import DEFAULT_MODULES
 
 SCHEDULES: dict[str, int | None] = {
-    **{"gpipe": 1, "1f1b": 1, "interleaved": None},
+    **{"gpipe": 1, "1f1b": 1, "interleaved": None, "looped_bfs": None, "interleaved_zb": None},
     **{"zb_h1": 1, "zb_v": 2, "dualpipe": 1, "dualpipe_v": 2},
 }
 """Pipeline schedules that are built in, beside those of plug-ins: the virtual stages per stage that each has; None for

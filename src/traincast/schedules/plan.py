@@ -4,7 +4,7 @@ Letters: P stages, V virtual stages per stage, Q = P*V virtual stages in model o
 M microbatches.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
@@ -158,6 +158,25 @@ def weave(forwards: Sequence[Slot], backwards: Sequence[Slot], warmup: int) -> t
     steady = len(forwards) - warmup
     pairs = zip(forwards[warmup:], backwards[:steady], strict=True)
     return (*forwards[:warmup], *(slot for pair in pairs for slot in pair), *backwards[steady:])
+
+
+def weave_split(orders: Mapping[SlotKind, Sequence[Slot]], warmup: int, delay: int) -> tuple[Slot, ...]:
+    """Order one stage as warmup forwards, then one forward, one input and one weight gradient in turn.
+
+    Parameters
+    ----------
+    orders : mapping of SlotKind to sequence of Slot
+        The stage's forwards, input gradients and weight gradients, equally many of each, each in its own order.
+    warmup : int
+        How many forwards come before the first input gradient's turn.
+    delay : int
+        How many turns a weight gradient comes after its input gradient.
+    """
+    count, found = len(orders[SlotKind.F]), [*orders[SlotKind.F][:warmup]]
+    for turn in range(count + delay):
+        for kind, index in ((SlotKind.F, turn + warmup), (SlotKind.B, turn), (SlotKind.W, turn - delay)):
+            found += orders[kind][index : index + 1] if index >= 0 else []
+    return tuple(found)
 
 
 def one_chunk_plan(name: str, virtual_per_stage: int, microbatches: int, warmups: Sequence[int]) -> SchedulePlan:

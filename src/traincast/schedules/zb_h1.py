@@ -1,7 +1,15 @@
 """ZB-H1: 1F1B whose weight gradients fill the bubbles, in the memory of 1F1B."""
 
 from traincast.errors import InfeasibleError
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, looped_placement, require_counts
+from traincast.schedules.plan import (
+    SCHEDULES,
+    SchedulePlan,
+    Slot,
+    SlotKind,
+    looped_placement,
+    require_counts,
+    weave_split,
+)
 
 
 @SCHEDULES.register("zb_h1")
@@ -31,13 +39,7 @@ def zb_h1(stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePla
 
 
 def _order(stage: int, warmup: int, microbatches: int) -> tuple[Slot, ...]:
-    """Return the order of a stage: `warmup` forwards, then a forward, an input and a weight gradient in turn."""
-    order = [Slot(SlotKind.F, stage, microbatch) for microbatch in range(min(warmup, microbatches))]
-    for turn in range(microbatches + stage):
-        if turn + warmup < microbatches:
-            order.append(Slot(SlotKind.F, stage, turn + warmup))
-        if turn < microbatches:
-            order.append(Slot(SlotKind.B, stage, turn))
-        if turn >= stage:
-            order.append(Slot(SlotKind.W, stage, turn - stage))
-    return tuple(order)
+    """Return the order of a stage; a weight gradient comes as many turns late as the stage has others before it."""
+    kinds = (SlotKind.F, SlotKind.B, SlotKind.W)
+    orders = {kind: [Slot(kind, stage, microbatch) for microbatch in range(microbatches)] for kind in kinds}
+    return weave_split(orders, warmup, delay=stage)
