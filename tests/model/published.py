@@ -110,6 +110,8 @@ CHECKPOINTS = {
     "lfm2-2.6b": hub("LiquidAI/LFM2-2.6B", 2_569_272_320),
     "jamba-52b": hub("ai21labs/Jamba-v0.1", 51_570_323_328),
     "falcon-h1-0.5b": hub("tiiuae/Falcon-H1-0.5B-Instruct", 521_411_104),
+    "minimax-m1": hub("MiniMaxAI/MiniMax-M1-80k", 456_089_655_296),
+    "minimax-m2": hub("MiniMaxAI/MiniMax-M2", 228_689_764_864, 62 * 256, CORRECTION),
     "gemma-2b": tensors("google/gemma-2b", 2_506_172_416),
     "gemma-7b": tensors("google/gemma-7b", 8_537_680_896),
     "gemma2-2b": hub("google/gemma-2-2b-it", 2_614_341_888),

@@ -35,6 +35,7 @@ KINDS = (
     "lfm2-8b-a1b",
     "jamba-52b",
     "falcon-h1-34b",
+    "minimax-m1",
 )
 """Models that have every block and every part of it among them."""
 

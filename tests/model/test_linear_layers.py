@@ -127,3 +127,44 @@ def test_a_layer_of_short_convolution_by_hand(tp, cp):
     # Two tokens of every rank before its own.
     handed = [("cp", "all_gather", 2 * 2 * width * cp)] if cp > 1 else []
     assert exchanged(parts["conv"].forward) == exchanged(parts["conv"].backward) == handed
+
+
+def test_parameters_of_minimax_m1_by_hand():
+    """80 layers, softmax attention in every eighth; 32 experts of which 2 are active: config.json; 45.9 B active.
+
+    Source: MiniMax-01, arXiv 2501.08313, section 2 (45.9 B of 456 B), which counts neither table.
+    """
+    hidden, inner, table = 6144, 64 * 128, 200064 * 6144
+    lightning = 5 * hidden * inner + inner
+    attention = hidden * (64 + 2 * 8) * 128 + inner * hidden
+    each = 3 * hidden * 9216
+    total = 70 * lightning + 10 * attention + 80 * (32 * each + 32 * hidden) + 161 * hidden + 2 * table
+    found = parameters(load_model("minimax-m1"))
+    assert found.total == total
+    assert found.active == total - 80 * 30 * each
+    assert (found.active - 2 * table) / 1e9 == pytest.approx(45.9, rel=0.005)
+
+
+@pytest.mark.parametrize("tokens", [8192, 131072])
+def test_flops_of_minimax_m1_by_hand(tokens):
+    """States of 128 x 128 in 70 layers, which cost what they cost at any length; half of the square in 10."""
+    found = token_flops(load_model("minimax-m1"), tokens)
+    assert found.scan == 70 * 7 * 64 * 128**2
+    assert found.others == 70 * 2 * 5 * 6144 * 8192
+    assert found.attention_core == 10 * 2 * 2 * 64 * 128 * tokens / 2
+
+
+@pytest.mark.parametrize(("tp", "cp"), [(1, 1), (8, 1), (1, 4), (4, 2)])
+def test_a_layer_of_lightning_attention_by_hand(tp, cp):
+    """Queries, keys, values and gates of 64 heads of 128; each head has a query and a key of its own."""
+    tokens, heads = TOKENS // cp, 64 // tp
+    inner = heads * 128
+    parts = parts_of("minimax-m1", 0, tp=tp, cp=cp, sequence_parallel=True)
+    assert shapes(parts) == {"in_proj": [(tokens, 4 * inner, 6144)], "out_proj": [(tokens, 6144, inner)]}
+    (scan,) = parts["lightning"].kernels
+    assert (scan.family, scan.shape) == ("state_space", (tokens, heads, 128, 128, heads))
+    assert [each.shape for each in parts["activation_func"].kernels] == [(tokens, 3 * inner)]
+    assert parts["out_norm"].vectors == inner
+    turned = [exchanged(parts[name].forward) for name in ("activation_func", "lightning")]
+    sizes = [2 * tokens * 4 * inner, 2 * tokens * inner]
+    assert turned == [[("cp", "all_to_all", size)] if cp > 1 else [] for size in sizes]
