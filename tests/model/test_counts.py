@@ -277,3 +277,13 @@ def test_a_vocabulary_has_one_entry_or_more():
     assert parameters(model, 1).embedding == parameters(model, 1).head == model.hidden
     with pytest.raises(ConfigError, match="at least 1"):
         parameters(model, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "experts"), [("glm-4.5", 358_337_791_296, 90), ("glm-4.5-air", 110_468_824_832, 46)]
+)
+def test_checkpoints_of_glm_4_5_have_both_tables_again_in_their_mtp_layer(name, published, experts):
+    """Counts of the hub (zai-org/GLM-4.5, GLM-4.5-Air), with a correction bias for each expert of each such layer."""
+    model = load_model(name)
+    tables, biases = 2 * model.vocab * model.hidden, experts * model.experts.experts
+    assert parameters(model).trained == published - tables - biases
