@@ -512,7 +512,7 @@ def test_the_language_model_of_a_known_family_is_read_as_that_family(tmp_path, k
         ("Zamba2", {"model_type": "zamba2", "hybrid_layer_ids": [6, 12]}),
         ("Granite 4", {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"]}),
         ("Ring-linear", {"model_type": "bailing_moe_linear", "layer_group_size": 5}),
-        ("MiniMax-01", {"model_type": "minimax_text_01", "attn_type_list": [0, 0, 0, 1]}),
+        ("like MiniMax-01", {"model_type": "unseen", "attn_type_list": [0, 0, 0, 1]}),
         ("unknown layers", {"model_type": "unseen", "layer_types": ["conv", "full_attention"]}),
         ("RecurrentGemma", {"model_type": "recurrent_gemma", "block_types": ["recurrent", "attention"]}),
         ("RWKV", {"model_type": "rwkv7"}),

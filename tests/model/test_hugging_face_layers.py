@@ -66,6 +66,18 @@ CONFIGS = {
         **{"mamba_d_conv": 4, "mamba_d_head": 64, "mamba_d_ssm": 1536, "mamba_d_state": 128, "mamba_n_groups": 1},
         **{"mamba_n_heads": 24, "mamba_rms_norm": False, "attn_layer_indices": None, "projectors_bias": False},
     },
+    "minimax-m1": {
+        **{"model_type": "minimax_m1", "hidden_size": 6144, "num_hidden_layers": 80, "intermediate_size": 9216},
+        **{"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 200064},
+        **{"num_local_experts": 32, "num_experts_per_tok": 2, "shared_intermediate_size": 0, "postnorm": True},
+        "attn_type_list": [0, 0, 0, 0, 0, 0, 0, 1] * 10,
+    },
+    "minimax-m2": {
+        **{"model_type": "minimax_m2", "hidden_size": 3072, "num_hidden_layers": 62, "intermediate_size": 1536},
+        **{"num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 200064},
+        **{"num_local_experts": 256, "num_experts_per_tok": 8, "use_qk_norm": True, "num_mtp_modules": 3},
+        "attn_type_list": [1] * 62,
+    },
 }
 """Keys and values of the published files that count, under the built-in model that they are."""
 
@@ -154,3 +166,20 @@ def test_ranks_of_jamba_and_widths_of_falcon_h1_that_are_left_out(read):
     assert read("jamba-52b", mamba_dt_rank="auto").setting("mamba1_rank") == 256
     assert read("jamba-52b", num_experts=1).experts is None
     assert read("falcon-h1-0.5b", mamba_d_ssm=None, mamba_n_heads=32).setting("mamba_head_dim") == 64
+
+
+def test_layers_of_minimax_by_number_name_or_class(read):
+    """Source: Transformers, configuration_minimax.py (MiniMaxConfig.__post_init__)."""
+    kinds = ["linear_attention", "full_attention", "linear_attention"]
+    short = {"num_hidden_layers": 3, "attn_type_list": None}
+    named, usual = read("minimax-m1", layer_types=kinds, **short), read("minimax-m1", **short)
+    assert [names[0] for names in named.blocks] == ["lightning_attention", "attention", "lightning_attention"]
+    assert [names[0] for names in usual.blocks] == ["attention", "lightning_attention", "attention"]
+    softmax = read("minimax-m1", attn_type_list=[1] * 80)
+    assert softmax.settings == ()
+    with pytest.raises(ConfigError, match=r"layer_types: has 'conv'; known: linear_attention"):
+        read("minimax-m1", layer_types=["conv"] * 80, attn_type_list=None)
+    with pytest.raises(ConfigError, match="attn_type_list: has 8 entries for 80 layers"):
+        read("minimax-m1", attn_type_list=[0] * 8)
+    with pytest.raises(ConfigError, match="shared_intermediate_size: is not 0"):
+        read("minimax-m1", shared_intermediate_size=512)

@@ -214,3 +214,30 @@ def _falcon_h1(config: Config, _: Family) -> Table:
             "mamba_norm": int(config.flag("mamba_rms_norm", default=False)),
         },
     }
+
+
+@reader
+def _lightning(config: Config, _: Family) -> Table:
+    """Layers of lightning attention and of softmax attention, as wide as each other, by a list; experts in all."""
+    layers = config.whole("num_hidden_layers")
+    if config.has("attn_type_list"):
+        key, softmax = "attn_type_list", [kind == 1 for kind in config.wholes("attn_type_list")]
+    else:
+        # Transformers, configuration_minimax.py.
+        key, listed = "layer_types", config.words("layer_types")
+        usual = ["linear_attention" if layer % 2 else "full_attention" for layer in range(layers)]
+        unknown = sorted(set(listed) - {"linear_attention", "full_attention"})
+        if unknown:
+            raise config.error(f"has {unknown[0]!r}; known: linear_attention, full_attention", key)
+        softmax = [kind == "full_attention" for kind in listed or usual]
+    if len(softmax) != layers:
+        raise config.error(f"has {len(softmax)} entries for {layers} layers", key)
+    heads, hidden = config.whole("num_attention_heads"), config.whole("hidden_size")
+    if config.whole("shared_intermediate_size", default=0):
+        raise config.error("is not 0; shared experts of such models are not described", "shared_intermediate_size")
+    sizes = {"lightning_heads": heads, "lightning_head_dim": config.whole("head_dim", default=hidden // max(1, heads))}
+    return {
+        "blocks": [["attention" if each else "lightning_attention", "experts"] for each in softmax],
+        # Settings that no block reads are refused.
+        **({} if all(softmax) else {"settings": sizes}),
+    }

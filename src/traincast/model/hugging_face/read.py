@@ -120,7 +120,7 @@ def _refuse_undescribed(config: Config) -> None:
     strange = [] if "layer_types" in read else sorted(set(config.words("layer_types")) - _LAYERS)
     if strange:
         raise _error(config, f"has {quoted(strange[0])}: {_HYBRID}", "layer_types")
-    kinds = config.values.get("attn_type_list")
+    kinds = None if "attn_type_list" in read else config.values.get("attn_type_list")
     if isinstance(kinds, list) and any(kind == 0 for kind in kinds):
         # MiniMax-01: 1 is softmax attention, 0 lightning attention.
         raise _error(config, _HYBRID, "attn_type_list")
