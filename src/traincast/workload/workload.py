@@ -3,7 +3,7 @@
 Letters: T template operations, P stages, Q virtual stages in model order, M microbatches, W ranks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from traincast.diagnostics import Note
@@ -93,3 +93,5 @@ class Workload:
     it is, without schedule and symmetry reduction, and there are no templates."""
     timeline: Timeline | None = None
     """When the operations of `program` ran, where that was measured."""
+    steps: "Iterable[tuple[int, Workload]] | None" = field(default=None, repr=False, compare=False)
+    """All steps of a trace of several, this one among them, by their number; they are read one after the other."""
