@@ -38,6 +38,8 @@ CONTRACT = [
     "memory_bytes",
     "collectives",
     "stragglers",
+    "slowdown",
+    "causes",
     "what_if",
     "measured_s",
     "parts",

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from traincast.analysis.slowdown import OWN, Replays
+from traincast.analysis.stragglers import WELL_ABOVE
+from traincast.analysis.summary import Cause
 from traincast.units import format_share
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.words import Kind, Phase
@@ -41,21 +43,6 @@ COMMUNICATION = "slow communication"
 PAUSES = "host pauses"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
-    """Something that made the steps slower."""
-
-    name: str
-    saving_s: float
-    """What a mean step would be shorter without it alone."""
-    share: float
-    """The same over all that is lost."""
-    evidence: str
-    ranks: tuple[int, ...] = ()
-    """Whom it is, where it is of some ranks."""
-    stages: tuple[int, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """Times of computations, taken apart, [C]."""
@@ -65,9 +52,11 @@ class _Parts:
     of_type_s_C: FloatArray
     """Mean over the stages."""
     of_stage_s_C: FloatArray
-    """Median over its workers."""
+    """Median over its workers, the lower one of two."""
     of_worker_s_C: FloatArray
     """Mean over microbatches and steps."""
+    balanced_s_C: FloatArray
+    """Mean over the workers of its stage."""
 
 
 def causes(replays: Replays, unequal_experts: str = "") -> tuple[Cause, ...]:
@@ -89,7 +78,7 @@ def causes(replays: Replays, unequal_experts: str = "") -> tuple[Cause, ...]:
         Cause(
             name=cause.name,
             saving_s=saving_s,
-            share=saving_s / lost_s,
+            share=saving_s / as_is_s,
             evidence=cause.evidence,
             ranks=cause.ranks,
             stages=cause.stages,
@@ -105,7 +94,7 @@ def _taken_apart(replays: Replays) -> _Parts:
     compute_N = np.isin(replays.kind_N, (Kind.COMPUTE,)) & (replays.duration_s_N > 0)
     at_C = np.flatnonzero(compute_N)
     time_s_C = replays.unpaused_s_N[at_C]
-    of_type, of_stage, of_worker = (np.zeros(len(at_C)) for _ in range(3))
+    of_type, of_stage, of_worker, balanced = (np.zeros(len(at_C)) for _ in range(4))
     name_C, stage_C, rank_C = replays.name_N[at_C], replays.stage_N[at_C], replays.rank_N[at_C]
     for name in np.unique(name_C).tolist():
         stage_means = []
@@ -115,10 +104,12 @@ def _taken_apart(replays: Replays) -> _Parts:
             ranks, which = np.unique(rank_C[here], return_inverse=True)
             mean_s = np.bincount(which, time_s_C[here]) / np.bincount(which, minlength=len(ranks))
             of_worker[here] = mean_s[which]
-            of_stage[here] = np.median(mean_s)
-            stage_means.append(float(np.median(mean_s)))
+            # The lower one of two: half of a stage is not slow because the other half is.
+            of_stage[here] = np.sort(mean_s)[(len(mean_s) - 1) // 2]
+            balanced[here] = mean_s.mean()
+            stage_means.append(float(of_stage[here[0]]))
         of_type[mine] = np.mean(stage_means)
-    return _Parts(at_C, time_s_C, of_type, of_stage, of_worker)
+    return _Parts(at_C, time_s_C, of_type, of_stage, of_worker, balanced)
 
 
 def _mended(replays: Replays, parts: _Parts, unequal_experts: str) -> Iterator[tuple[FloatArray, Cause]]:
@@ -133,7 +124,7 @@ def _mended(replays: Replays, parts: _Parts, unequal_experts: str) -> Iterator[t
     stages = _totals(stage_C, parts.of_stage_s_C, parts.of_type_s_C)
     if len(stages) > 1:
         longest = max(stages, key=lambda stage: stages[stage][0])
-        ratio = stages[longest][0] / _median([each for each, _ in stages.values()])
+        ratio = stages[longest][0] / _median([each for stage, (each, _) in stages.items() if stage != longest])
         last = max(stages)
         yield (
             scaled(parts.of_type_s_C / parts.of_stage_s_C),
@@ -141,12 +132,15 @@ def _mended(replays: Replays, parts: _Parts, unequal_experts: str) -> Iterator[t
                 name=LONG_LAST_STAGE if longest == last else LONG_STAGE,
                 saving_s=0.0,
                 share=0.0,
-                evidence=f"stage {longest} computes {ratio:.2f}x as long as the median stage",
+                evidence=f"stage {longest} computes {ratio:.2f}x as long as the median of the others",
                 stages=(longest,),
             ),
         )
     workers = _totals(rank_C, parts.of_worker_s_C, parts.of_stage_s_C)
-    slow = sorted((rank for rank in workers if workers[rank][0] > 1.1 * workers[rank][1]), key=lambda r: -_ratio(workers, r))
+    slow = sorted(
+        (rank for rank in workers if workers[rank][0] > WELL_ABOVE * workers[rank][1]),
+        key=lambda r: -_ratio(workers, r),
+    )
     if slow and not unequal_experts:
         shown = ", ".join(f"rank {rank} {_ratio(workers, rank):.2f}x" for rank in slow[:3])
         yield (
@@ -155,15 +149,15 @@ def _mended(replays: Replays, parts: _Parts, unequal_experts: str) -> Iterator[t
                 name=SLOW_WORKER,
                 saving_s=0.0,
                 share=0.0,
-                evidence=f"against the median worker of their stage: {shown}, in every step and microbatch",
+                evidence=f"against the median worker of their stage: {shown}",
                 ranks=tuple(slow[:16]),
                 stages=tuple(sorted({int(stage_C[rank_C == rank][0]) for rank in slow})),
             ),
         )
-    to_usual = parts.of_worker_s_C
-    if unequal_experts:
-        to_usual = parts.of_stage_s_C
-    yield scaled(to_usual / parts.time_s_C), _varying(replays, parts, unequal_experts)
+    yield (
+        scaled((parts.balanced_s_C if unequal_experts else parts.of_worker_s_C) / parts.time_s_C),
+        _varying(replays, parts, unequal_experts),
+    )
     talk_N = ~np.isin(replays.kind_N, OWN)
     yield (
         np.where(talk_N, np.minimum(replays.usual_s_N, replays.unpaused_s_N), replays.unpaused_s_N),
@@ -185,7 +179,7 @@ def _varying(replays: Replays, parts: _Parts, unequal_experts: str) -> Cause:
 
 
 def _correlation(replays: Replays, parts: _Parts) -> float | None:
-    """Return how the forward and the backward pass of the same microbatch vary together; None where that is not seen."""
+    """Return how both passes of the same microbatch vary together; None where that is not seen."""
     phase_C = replays.phase_N[parts.at_C]
     left_C = parts.time_s_C / parts.of_worker_s_C - 1.0
     keys = np.stack([replays.step_N[parts.at_C], replays.rank_N[parts.at_C], replays.microbatch_N[parts.at_C]], axis=1)
@@ -236,4 +230,4 @@ def _slowest_type(replays: Replays) -> str:
 def _pauses(replays: Replays, as_is_s: float, unpaused_s: float) -> str:
     per_step_s = float(replays.duration_s_N[replays.pause_N].sum()) / max(len(replays.steps), 1)
     share = (as_is_s - unpaused_s) / as_is_s if as_is_s else 0.0
-    return f"{per_step_s:.3g} s of pauses on all ranks in a step, of which {format_share(share)} of the step is not hidden"
+    return f"pauses of {per_step_s:.3g} s in a step over all ranks; they make it {format_share(share)} longer"

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traincast.analysis.summary import Slowdowns
 from traincast.engine.graph import Graph, build_graph
 from traincast.engine.many import steps_of
 from traincast.workload.ops import BoolArray, FloatArray, IntArray
@@ -31,6 +32,8 @@ from traincast.workload.words import Kind, Phase
 
 SLOWEST = 0.03
 """Share of the workers that `M_W` mends, at least one."""
+NOTHING = 1e-3
+"""Share of a step below which nothing is lost that could be shared out."""
 OWN = (Kind.COMPUTE, Kind.GAP, Kind.COPY)
 """Kinds of operations that take the mean of their type; the others, communications, the median."""
 PAUSE = "gap"
@@ -45,30 +48,6 @@ class StepOps:
     program: Program
     duration_s_N: FloatArray
     """Of a communication the transfer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slowdowns:
-    """What the replays of some steps say; times are means over the steps."""
-
-    steps: int
-    step_s: float
-    """As it was."""
-    without_pauses_s: float
-    """Without pauses between operations."""
-    usual_s: float
-    """With the time of its type for every operation besides."""
-    slowdown: float
-    """S."""
-    pauses: float
-    """Step as it was over the one without pauses."""
-    by_type: dict[str, float]
-    by_stage: dict[str, float]
-    by_dp_rank: dict[str, float]
-    by_rank: dict[str, float]
-    """S_w, of the workers whose is highest."""
-    m_w: float
-    m_s: float
 
 
 class Replays:
@@ -163,7 +142,8 @@ def slowdowns(replays: Replays) -> Slowdowns:
         for chosen_N in (np.isin(replays.rank_N, worst), replays.stage_N == last)
     ]
     lost_s = unpaused_s - usual_s
-    m_w, m_s = ((unpaused_s - each) / lost_s if lost_s else 0.0 for each in replays.mean_steps(mended).tolist())
+    is_slow = lost_s > NOTHING * unpaused_s
+    m_w, m_s = ((unpaused_s - each) / lost_s if is_slow else 0.0 for each in replays.mean_steps(mended).tolist())
     return Slowdowns(
         steps=len(replays.steps),
         step_s=step_s,

@@ -144,3 +144,42 @@ class Analysis:
     communication: tuple[CommunicationRow, ...]
     overlap: tuple[RankOverlap, ...]
     roofline: tuple[RooflineRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdowns:
+    """What the replays of some measured steps say (`traincast.analysis.slowdown`); times are means over the steps."""
+
+    steps: int
+    step_s: float
+    """As it was."""
+    without_pauses_s: float
+    """Without pauses between operations."""
+    usual_s: float
+    """With the time of its type for every operation besides."""
+    slowdown: float
+    """S."""
+    pauses: float
+    """Step as it was over the one without pauses."""
+    by_type: dict[str, float]
+    by_stage: dict[str, float]
+    by_dp_rank: dict[str, float]
+    by_rank: dict[str, float]
+    """S_w, of the workers whose is highest."""
+    m_w: float
+    m_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Something that made measured steps slower (`traincast.analysis.diagnosis`)."""
+
+    name: str
+    saving_s: float
+    """What a mean step would be shorter without it alone."""
+    share: float
+    """The same over a mean step."""
+    evidence: str
+    ranks: tuple[int, ...] = ()
+    """Whom it is, where it is of some ranks."""
+    stages: tuple[int, ...] = ()

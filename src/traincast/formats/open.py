@@ -23,8 +23,9 @@ _SURE_ENOUGH = 0.25
 def expand_inputs(paths: Sequence[Path]) -> list[Path]:
     """Replace folders by the files in them, and patterns by what they match, each sorted by path.
 
-    Hidden files and folders in a folder are left out. A pattern is one such as ``run/rank*.txt`` or ``runs/**/*.txt``
-    where no file has that very name. A file that is given and does not exist stays, so that its reader says so.
+    Hidden files and folders in a folder are left out, and all but the Parquet files where there are some. A pattern is
+    one such as ``run/rank*.txt`` or ``runs/**/*.txt`` where no file has that very name. A file that is given and does
+    not exist stays, so that its reader says so.
 
     Raises
     ------
@@ -53,7 +54,8 @@ def _files_in(folder: Path) -> list[Path]:
     files = sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith("."))
     if not files:
         raise FormatError("is a folder without files", str(folder))
-    return files
+    # A table of a whole run is a run in itself; what stands beside it describes it.
+    return [each for each in files if each.suffix == ".parquet"] or files
 
 
 def identify(path: Path, given: Sequence[Path] = ()) -> FileKind:

@@ -139,7 +139,8 @@ def peers_of(program: Program, index: int, *, of_stage: bool = False) -> IntArra
     others = np.flatnonzero(stage_R == stage)
     others = others[others != index]
     if len(others) and not of_stage:
-        return others
+        of_its_stage: IntArray = others
+        return of_its_stage
     last = int(stage_R.max())
     middle = np.flatnonzero((stage_R > 0) & (stage_R < last) & (stage_R != stage))
     peers: IntArray = middle if len(middle) else np.flatnonzero(stage_R != stage)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.gpu_time import GpuTime
-from traincast.analysis.summary import Analysis
+from traincast.analysis.summary import Analysis, Cause, Slowdowns
 from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
@@ -151,6 +151,10 @@ class Result:
     """Of each stage. Counts stay integers, so that a document read and written again has the same bytes."""
     collectives: tuple[CollectiveResult, ...]
     stragglers: tuple[dict[str, int | float], ...] = ()
+    slowdown: Slowdowns | None = None
+    """Of a measured run: how much longer its steps took than without stragglers, by type, worker and stage."""
+    causes: tuple[Cause, ...] = ()
+    """Of a measured run: what made it so, the most expensive first."""
     what_if: tuple[dict[str, object], ...] = ()
     measured_s: float | None = None
     parts: tuple[PartResult, ...] = ()

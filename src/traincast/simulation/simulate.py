@@ -6,8 +6,11 @@ import numpy as np
 
 from traincast import __version__
 from traincast.analysis.breakdown import rank_breakdown
+from traincast.analysis.diagnosis import causes as find_causes
 from traincast.analysis.gpu_intervals import gpu_times
-from traincast.analysis.stragglers import find_stragglers
+from traincast.analysis.slowdown import Replays, StepOps, slowdowns
+from traincast.analysis.stragglers import SAME_LOAD, find_stragglers
+from traincast.analysis.summary import Cause, Slowdowns
 from traincast.diagnostics import Note
 from traincast.engine import run
 from traincast.estimate.factors import CostFactors
@@ -15,7 +18,7 @@ from traincast.estimate.measured import constants_notes, measured_constants
 from traincast.estimate.program import estimate_compute
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
-from traincast.simulation.result import BREAKDOWN_KEYS, CollectiveResult, PartResult, RankResult, Result
+from traincast.simulation.result import BREAKDOWN_KEYS, MOST_EXPLAINED, CollectiveResult, PartResult, RankResult, Result
 from traincast.simulation.step import Setting, Step, run_step
 from traincast.simulation.warnings import assumed, check_time, suspicious
 from traincast.units import counted
@@ -72,6 +75,7 @@ def account(step: Step) -> Result:
     workload, parallel = step.workload, step.workload.parallel
     ranks, step_s = _ranks(step), step.timeline.step_s
     stragglers, unlisted = _stragglers(step)
+    slowdown, causes = _diagnosed(step)
     last = min((rank for rank in ranks if rank.end_s == step_s), key=lambda rank: rank.rank)
     degrees = {name: getattr(parallel, name) for name in ("world_size", "dp", "tp", "pp", "vpp", "cp", "ep")}
     return Result(
@@ -90,6 +94,8 @@ def account(step: Step) -> Result:
         assumptions=workload.assumptions + assumed(step),
         warnings=workload.warnings + suspicious(step) + unlisted,
         stragglers=stragglers,
+        slowdown=slowdown,
+        causes=causes,
         measured_s=workload.measured.step_s if workload.measured else None,
         parts=_parts(step, workload.measured),
         gpu_time=gpu_times(step.program, step.timeline) if workload.program is not None else (),
@@ -174,6 +180,26 @@ def _stragglers(step: Step) -> tuple[tuple[dict[str, int | float], ...], tuple[N
         )
     text = f"{len(all_of_them):,} ranks compute well longer than their like; the {len(found)} slowest are listed"
     return tuple(found), (Note("stragglers-unlisted", text),) if len(found) < len(all_of_them) else ()
+
+
+def _diagnosed(step: Step) -> tuple[Slowdowns | None, tuple[Cause, ...]]:
+    """Return what replays say of a measured run: of all steps of its trace where it holds several."""
+    workload = step.workload
+    if workload.measured is None or len(step.program) > MOST_EXPLAINED:
+        return None, ()
+    if workload.steps is None:
+        steps = [StepOps(0, step.program, step.costs.duration_s_N)]
+    else:
+        steps = [
+            StepOps(number, each.program, each.program.known_s_N)
+            for number, each in workload.steps
+            if each.program is not None
+        ]
+    loads_W, unequal = workload.expert_load_W, ""
+    if loads_W is not None and loads_W.max() > 1 + SAME_LOAD:
+        unequal = f"the busiest expert rank gets {loads_W.max():.2f}x the mean number of tokens"
+    replays = Replays(steps, workload.parallel.ranks_per_stage)
+    return slowdowns(replays), find_causes(replays, unequal)
 
 
 def _collectives(step: Step) -> tuple[CollectiveResult, ...]:

@@ -173,7 +173,7 @@ def _types(raw: Sequence[Any], shown: str, line_N: IntArray) -> IntArray:
 
 
 def meta_beside(path: Path) -> Path | None:
-    """Return the description of a trace's job: ``meta.yaml`` beside it, ``meta-ST.yaml`` beside ``trace-ST.parquet``."""
+    """Return the description of a job: ``meta.yaml`` beside its trace, ``meta-ST.yaml`` beside ``trace-ST.parquet``."""
     names = (f"{path.stem.replace('trace', 'meta', 1)}.yaml", f"{path.stem}.yaml", "meta.yaml")
     return next((path.with_name(name) for name in names if path.with_name(name).is_file()), None)
 

@@ -17,6 +17,7 @@ Letters: L operations of a rank in a step, E edges.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -198,7 +199,7 @@ class _Rank:
             waits[target] += 1
         for queue in np.unique(self.queue_L).tolist():
             of_queue = np.flatnonzero(self.queue_L == queue).tolist()
-            for source, target in zip(of_queue[:-1], of_queue[1:], strict=True):
+            for source, target in pairwise(of_queue):
                 followers[source].append(target)
                 waits[target] += 1
         free = [op for op in range(len(self.rows)) if not waits[op]]

@@ -4,7 +4,7 @@ Letters: N operations of all ranks and steps, L of one rank in a step.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -126,11 +126,14 @@ def layout_of(table: Table, meta: Path | None) -> tuple[Parallel, list[Note]]:
     return parallel, notes
 
 
+@dataclass(frozen=True, slots=True)
 class _Run:
     """All steps of a trace; iterating reads one after the other."""
 
-    def __init__(self, table: Table, parallel: Parallel, inputs: tuple[InputFile, ...], notes: list[Note]) -> None:
-        self.table, self.parallel, self.inputs, self.notes = table, parallel, inputs, notes
+    table: Table
+    parallel: Parallel
+    inputs: tuple[InputFile, ...]
+    notes: list[Note]
 
     def numbers(self) -> list[int]:
         """Return the numbers of the steps."""
@@ -231,5 +234,3 @@ class _Writer:
         stage = (rank // per_stage + change) % self.parallel.pp
         peer = stage * per_stage + rank % per_stage
         return self.recorder.pair(*((rank, peer) if way == "send" else (peer, rank)))
-
-

@@ -7,6 +7,7 @@ from traincast.analysis.gpu_time import GpuTime, StreamIdle
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.comparison import Differences, finish_times, parts, utilisation
 from traincast.report.terminal.explanation import analysis
+from traincast.report.terminal.slowdown import slowdown
 from traincast.simulation.result import (
     BREAKDOWN_KEYS,
     CollectiveResult,
@@ -36,6 +37,7 @@ def print_result(result: Result, *, analysed: bool = False) -> ui.View:
     yield from _measured_run(result)
     yield from _collectives(result)
     yield from ui.section("Stragglers", _STRAGGLERS, result.stragglers)
+    yield from slowdown(result.slowdown, result.causes)
     yield from ui.section("What if", _WHAT_IF, result.what_if)
     if analysed:
         yield from analysis(result)

@@ -1,0 +1,85 @@
+"""Made-up traces of the straggler study: pipelines of some steps, with whatever makes one slow."""
+
+import csv
+from itertools import product
+
+MESSAGE_S = 4e-4
+HEADER = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc")
+
+
+def trace(forward_s, *, dp=2, pp=2, microbatches=4, steps=(3, 5), pause_s=None, reduce_s=None, tp=1):
+    """Return the rows of a trace with all forward passes before all backward ones.
+
+    `forward_s` gives the forward time of (step, dp rank, stage, microbatch), a backward pass takes twice that;
+    `pause_s` gives what the host adds before a forward pass, `reduce_s` the gradient reduction of (step, stage).
+    """
+    rows = []
+    for step in steps:
+        begin = 100.0 * step
+        times = [_replica(forward_s, pause_s, step, rank, pp, microbatches, begin) for rank in range(dp)]
+        rows += [row for replica, _ in times for row in replica]
+        ends = {(rank, stage): times[rank][1][stage] for rank, stage in product(range(dp), range(pp))}
+        summed = dict(ends)
+        for rank in range(dp):
+            summed[rank, 0] = summed[rank, pp - 1] = max(ends[rank, 0], ends[rank, pp - 1]) + 6e-4
+        reduced = {}
+        for stage in range(pp):
+            took = 0.01 if reduce_s is None else reduce_s(step, stage)
+            reduced[stage] = max(summed[rank, stage] for rank in range(dp)) + took
+        normed = max(reduced.values()) + 1e-3
+        for rank, stage in product(range(dp), range(pp)):
+            end = ends[rank, stage]
+            after = [("gc", end, end), ("layernorm-grads-all-reduce", end, end + 1e-4)]
+            if stage in (0, pp - 1):
+                after.append(("embedding-grads-all-reduce", end + 1e-4, summed[rank, stage]))
+            after.append(("grads-reduce-scatter", max(end + 1e-4, summed[rank, stage]), reduced[stage]))
+            after.append(("optimizer-clip-main-grad", reduced[stage], normed))
+            after.append(("optimizer", normed, normed + 5e-3))
+            rows += [_row(rank, stage, step, *each) for each in after]
+    return [
+        {**row, "rank": row["stage"] * dp * tp + row["dp_rank"] * tp, "gmc": row["stage"] if row["mc"] == 0 else -1}
+        for row in rows
+    ]
+
+
+def _row(rank, stage, step, name, start, end, seq=0, chunk=-1, microbatch=-1):
+    values = (rank, stage, 0, step, name, start, end - start, seq, chunk, microbatch, -1)
+    return dict(zip(HEADER, values, strict=True))
+
+
+def _replica(forward_s, pause_s, step, rank, pp, microbatches, begin):
+    rows, free, done = [], [begin + 1e-3] * pp, {}
+    rows += [_row(rank, stage, step, "params-all-gather", begin, begin + 1e-3, 0, 0) for stage in range(pp)]
+    for word, order in (("forward", range(pp)), ("backward", range(pp - 1, -1, -1))):
+        launched = list(free)
+        for microbatch in range(microbatches):
+            before = None
+            for stage in order:
+                if before is not None:
+                    source, ready = before
+                    arrived = max(ready, launched[stage]) + MESSAGE_S
+                    rows.append(_row(rank, source, step, f"{word}-send", ready, arrived, microbatch))
+                    rows.append(_row(rank, stage, step, f"{word}-recv", launched[stage], arrived, microbatch))
+                    free[stage] = max(free[stage], arrived)
+                start = free[stage]
+                if word == "forward" and pause_s is not None:
+                    start += pause_s(step, rank, stage, microbatch)
+                took = forward_s(step, rank, stage, microbatch) * (1 if word == "forward" else 2)
+                rows.append(_row(rank, stage, step, f"{word}-compute", start, start + took, microbatch, 0, microbatch))
+                free[stage] = launched[stage] = start + took
+                before = stage, start + took
+        done = dict(enumerate(free))
+    return rows, done
+
+
+def write(path, rows, meta=None):
+    """Write a trace as CSV, and its meta.yaml beside it."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, HEADER)
+        writer.writeheader()
+        writer.writerows(
+            {**row, "start_ts": f"{row['start_ts']:.6f}", "duration": f"{row['duration']:.6f}"} for row in rows
+        )
+    if meta is not None:
+        path.with_name("meta.yaml").write_text("".join(f"{name}: {value}\n" for name, value in meta.items()))
+    return path
