@@ -294,7 +294,7 @@ WORDS = {
     "step overhead": "host",
     "P2P launch overhead": "host",
     "launches of layers": "host",
-    "launches of experts": "host for experts",
+    "waits of the host": "idle host",
 }
 
 

@@ -49,7 +49,7 @@ class Emitter:
         if not rows or seconds <= 0:
             return rows
         launched = self.builder.add(
-            host_op("launches", phase, seconds, launches=True, cost_class=CostClass.HOST_LAYERS, part="host launches")
+            host_op("launches of layers", phase, seconds, launches=True, cost_class=CostClass.HOST_LAYERS, part="host launches")
         )
         waited = self.gap("waits of the host", host.idle_s(self.job.framework), CostClass.HOST_LAYERS, phase)
         return self.builder.overlapped(launched, [*rows, *waited])
