@@ -48,10 +48,11 @@ class Emitter:
         seconds = host.seconds(self.job.framework)
         if not rows or seconds <= 0:
             return rows
+        name, cost_class = "launches of layers", CostClass.HOST_LAYERS
         launched = self.builder.add(
-            host_op("launches of layers", phase, seconds, launches=True, cost_class=CostClass.HOST_LAYERS, part="host launches")
+            host_op(name, phase, seconds, launches=True, cost_class=cost_class, part="host launches")
         )
-        waited = self.gap("waits of the host", host.idle_s(self.job.framework), CostClass.HOST_LAYERS, phase)
+        waited = self.gap("waits of the host", host.idle_s(self.job.framework), cost_class, phase)
         return self.builder.overlapped(launched, [*rows, *waited])
 
     def all(
