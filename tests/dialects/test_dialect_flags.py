@@ -103,7 +103,7 @@ def test_flags_of_users_are_known_with_their_values():
         ("megatron", "--optimizer muon"),
         ("torchtitan", "--activation_checkpoint.selective_ac_option 4"),
         ("torchtitan", "--debug.deterministic"),
-        ("torchtitan", "--parallelism.pipeline_parallel_expert_parallel_overlap"),
+        ("torchtitan", "--parallelism.pipeline_parallel_schedule_csv order.csv"),
         ("torchtitan", "--training.enable_cpu_offload=true"),
     ],
 )

@@ -147,7 +147,10 @@ def test_a_pipeline_cuts_the_local_batch_into_microbatches():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--parallelism.pipeline_parallel_schedule=LoopedBFS"], "is 'LoopedBFS'; schedules"),
+        (
+            ["--parallelism.pipeline_parallel_schedule=ZeroBubble"],
+            "is 'ZeroBubble'; schedules .* 1F1B, GPipe, LoopedBFS",
+        ),
         (["--training.seq_len=long"], "training.seq_len: 'long' is not a number of tokens"),
         (["--parallelism.context_parallel_rotate_method=no"], "rotate_method: is 'no'; known: allgather, alltoall"),
         (["--training.mixed_precision_reduce=int8"], "mixed_precision_reduce: is 'int8'; known: float32"),

@@ -63,7 +63,7 @@ def draft_of_megatron(words: Sequence[str], *, strict: bool = False) -> Draft:
         fields=fields,
         notes=tuple(notes),
         warnings=judged.warnings,
-        finish=lambda given: _finish(pasted, given),
+        finish=lambda given, _: _finish(pasted, given),
         launched=launch.gpus,
         whys={} if launch.says is None else {"gpus": launch.says},
     )

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from traincast.diagnostics import Note
 from traincast.dialects.flags import Pasted, flag_table, judge, split_flags
 from traincast.dialects.launch import Launch, launch_notes, read_launch
+from traincast.dialects.torchtitan_pipeline import pipeline_fields, stages_of, unused
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.files import InputFile, input_of, read_toml
 from traincast.job.draft import Draft
@@ -56,15 +57,15 @@ def draft_of_torchtitan(words: Sequence[str], *, strict: bool = False) -> Draft:
     if gpus is not None:
         fields["gpus"] = gpus
     _batch(settings, fields)
-    _pipeline(settings, fields)
+    fields |= pipeline_fields(settings, fields["pp"])
     more = _computing(settings, fields)
     model, why_none = _model(settings), _why_no_model(settings)
     return Draft(
         model=model,
         fields=fields,
-        notes=(*judged.notes, *launch_notes(launch), assumed, *more),
-        warnings=(*judged.warnings, *_python_config(settings)),
-        finish=lambda given: _finish(settings, given),
+        notes=(*judged.notes, *launch_notes(launch), assumed, *more, *unused(settings, fields)),
+        warnings=(*judged.warnings, *_python_config(settings), *_not_compiled(settings, fields)),
+        finish=lambda given, model: _finish(settings, given) | stages_of(settings, given, model),
         launched=gpus,
         whys={name: why for name, why in (("gpus", says), ("model", why_none)) if why is not None},
         inputs=inputs,
@@ -216,14 +217,16 @@ def _local_batch(settings: Pasted) -> int:
     return settings.count("training.local_batch_size", 1, 8)
 
 
-def _pipeline(settings: Pasted, fields: dict[str, Any]) -> None:
-    name, known = "parallelism.pipeline_parallel_schedule", flag_table("torchtitan").further["schedules"]
-    raw = settings.words(name) or "1F1B"
-    if raw.lower() not in known:
-        names = "1F1B, GPipe, Interleaved1F1B, ZBVZeroBubble, DualPipeV"
-        raise ConfigError(f"is {quoted(raw)}; schedules that can be simulated: {names}", name)
-    if fields["pp"] > 1:
-        fields |= known[raw.lower()]
+def _not_compiled(settings: Pasted, fields: Mapping[str, Any]) -> tuple[Note, ...]:
+    """Warn of schedules that split the backward pass, which PyTorch does not run with compiled layers.
+
+    Source: PyTorch, torch/distributed/pipelining/schedules.py (_check_torch_compile_compatibility).
+    """
+    if fields["framework"] != _COMPILED or fields.get("schedule") not in ("interleaved_zb", "zb_v", "dualpipe_v"):
+        return ()
+    name = settings.words("parallelism.pipeline_parallel_schedule")
+    text = f"PyTorch refuses schedule {name} with torch.compile, as it splits the backward pass; forecast anyway"
+    return (Note("pytorch-would-refuse", text),)
 
 
 def _computing(settings: Pasted, fields: dict[str, Any]) -> tuple[Note, ...]:

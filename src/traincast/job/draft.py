@@ -17,8 +17,8 @@ from traincast.model.model import Model
 
 _REQUIRED = ("gpus", "seq_length", "global_batch")
 
-Finish = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""From all fields that were given to further ones that follow from them."""
+Finish = Callable[[Mapping[str, Any], Model | None], Mapping[str, Any]]
+"""From all fields that were given, and the model where it is known, to further ones that follow from them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Draft:
     warnings: tuple[Note, ...] = ()
     """What of it is not modelled or looks wrong."""
     finish: Finish | None = None
-    """Defaults of a framework that need the number of GPUs, which may be given elsewhere."""
+    """Defaults of a framework that need the number of GPUs or the model, which may be given elsewhere."""
     launched: int | None = None
     """Ranks that a pasted launch line starts."""
     whys: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -88,11 +88,11 @@ class Draft:
         fields = self._finished()
         return next((name for name in _REQUIRED if fields.get(name) is None), None)
 
-    def _finished(self) -> dict[str, Any]:
-        """Return the fields with those that follow from the GPUs."""
+    def _finished(self, model: Model | None = None) -> dict[str, Any]:
+        """Return the fields with those that follow from the GPUs and the model."""
         fields = dict(self.fields)
         if self.finish is not None and fields.get("gpus") is not None:
-            fields = {**self.finish(fields), **fields}
+            fields = {**self.finish(fields, model), **fields}
         return fields
 
     def request(self) -> JobRequest:
@@ -113,4 +113,4 @@ class Draft:
         model = load_model(self.model) if isinstance(self.model, str) else self.model
         if model is None:
             raise ConfigError(self.hint("model"), "model")
-        return JobRequest(model=model, **self._finished())
+        return JobRequest(model=model, **self._finished(model))
