@@ -9,6 +9,16 @@ from traincast.errors import ConfigError
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
 
+
+def gemma4(layers, hidden, ffn, heads, kv_heads, window, **more):
+    """Return the keys of a text_config of Gemma 4."""
+    return {
+        **{"model_type": "gemma4_text", "num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": ffn},
+        **{"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": 256, "global_head_dim": 512},
+        **{"sliding_window": window, "vocab_size": 262144, "vocab_size_per_layer_input": 262144, **more},
+    }
+
+
 CONFIGS = {
     "kimi-linear-48b-a3b": {
         **{"model_type": "kimi_linear", "hidden_size": 2304, "num_hidden_layers": 27, "intermediate_size": 9216},
@@ -78,6 +88,23 @@ CONFIGS = {
         **{"num_local_experts": 256, "num_experts_per_tok": 8, "use_qk_norm": True, "num_mtp_modules": 3},
         "attn_type_list": [1] * 62,
     },
+    "gemma4-31b": gemma4(
+        *(60, 5376, 21504, 32, 16, 1024),
+        **{"hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 4},
+    ),
+    "gemma4-26b": gemma4(
+        *(30, 2816, 2112, 16, 8, 1024),
+        **{"hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 2},
+        **{"enable_moe_block": True, "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704},
+    ),
+    "gemma4-e2b": gemma4(
+        *(35, 1536, 6144, 8, 1, 512),
+        **{"hidden_size_per_layer_input": 256, "num_kv_shared_layers": 20, "use_double_wide_mlp": True},
+        layer_types=[*["sliding_attention"] * 4, "full_attention"] * 7,
+    ),
+    "gemma4-e4b": gemma4(
+        *(42, 2560, 10240, 8, 2, 512), hidden_size_per_layer_input=256, num_kv_shared_layers=18, layer_types=None
+    ),
 }
 """Keys and values of the published files that count, under the built-in model that they are."""
 
@@ -97,11 +124,16 @@ def spelled_out(builtin, model):
     return tuple(builtin.names_of(layer) for layer in range(len(model.blocks)))
 
 
+def shape_of(model, blocks=()):
+    """Return a model and its variants without what tells where they are from."""
+    variants = tuple((name, shape_of(variant)) for name, variant in model.variants)
+    return replace(model, name="", source="", notes=(), max_positions=None, blocks=blocks, variants=variants)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_published_config_is_the_built_in_model(read, name):
     model, builtin = read(name), load_model(name)
-    beside = {"name": name, "source": "", "notes": (), "max_positions": None}
-    assert replace(model, **beside) == replace(builtin, **beside, blocks=spelled_out(builtin, model))
+    assert shape_of(model, model.blocks) == shape_of(builtin, spelled_out(builtin, model))
     assert not model.notes
     assert parameters(model) == parameters(builtin)
 
@@ -183,3 +215,22 @@ def test_layers_of_minimax_by_number_name_or_class(read):
         read("minimax-m1", attn_type_list=[0] * 8)
     with pytest.raises(ConfigError, match="shared_intermediate_size: is not 0"):
         read("minimax-m1", shared_intermediate_size=512)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"layer_types": ["mamba"] * 42}, "layer_types: has 'mamba'; known: full_attention"),
+        ({"layer_types": ["full_attention"]}, "layer_types: has 1 entries for 42 layers"),
+        ({"vocab_size_per_layer_input": 1000}, "vocab_size_per_layer_input: is not vocab_size"),
+    ],
+)
+def test_what_gemma_4_has_not_is_refused(read, change, said):
+    with pytest.raises(ConfigError, match=said):
+        read("gemma4-e4b", **change)
+
+
+def test_the_last_layer_of_gemma_4_sees_all_tokens(read):
+    """Source: Transformers, configuration_gemma4.py (Gemma4TextConfig.__post_init__)."""
+    model = read("gemma4-31b", num_hidden_layers=4)
+    assert [names[0] for names in model.blocks] == ["attention"] * 3 + ["attention:global"]

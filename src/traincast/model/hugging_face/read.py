@@ -82,9 +82,7 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _family(config: Config) -> Family:
-    kind = config.word("model_type")
-    families = known().types()
-    family = families.get(kind.removesuffix("_text"))
+    kind, families, family = config.word("model_type"), known().types(), _known_family(config)
     if family is not None:
         return family
     if not config.has("num_hidden_layers"):
@@ -99,6 +97,11 @@ def _family(config: Config) -> Family:
     return unknown_family(config)
 
 
+def _known_family(config: Config) -> Family | None:
+    """Return the family of a ``model_type``, which has ``_text`` after it inside a model of text and images."""
+    return known().types().get(config.word("model_type").removesuffix("_text"))
+
+
 def _name(document: dict[str, Any], path: Path) -> str:
     name = document.get("_name_or_path")
     if isinstance(name, str) and name.strip("/. "):
@@ -108,7 +111,7 @@ def _name(document: dict[str, Any], path: Path) -> str:
 
 def _refuse_undescribed(config: Config) -> None:
     """Refuse models that would be forecast as others, with the key that says so."""
-    family = known().types().get(config.word("model_type"))
+    family = _known_family(config)
     read = family.takes if family is not None else ()
     for refused in known().refused:
         keys = (key for key in refused.keys if key not in read)
