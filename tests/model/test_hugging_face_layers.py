@@ -51,6 +51,14 @@ CONFIGS = {
         **{"n_routed_experts": 256, "num_experts_per_tok": 6, "num_nextn_predict_layers": 1, "num_hash_layers": 3},
         "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
     },
+    "deepseek-v4-pro": {
+        **{"model_type": "deepseek_v4", "hidden_size": 7168, "num_hidden_layers": 61, "moe_intermediate_size": 3072},
+        **{"num_attention_heads": 128, "num_key_value_heads": 1, "head_dim": 512, "vocab_size": 129280},
+        **{"q_lora_rank": 1536, "o_lora_rank": 1024, "o_groups": 16, "qk_rope_head_dim": 64, "sliding_window": 128},
+        **{"index_head_dim": 128, "index_n_heads": 64, "index_topk": 1024, "hc_mult": 4, "n_shared_experts": 1},
+        **{"n_routed_experts": 384, "num_experts_per_tok": 6, "num_nextn_predict_layers": 1, "num_hash_layers": 3},
+        "compress_ratios": [128, *[128, 4] * 30, 0],
+    },
     "lfm2-1.2b": {
         **{"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16, "block_ff_dim": 12288},
         **{"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 65536, "conv_L_cache": 3},

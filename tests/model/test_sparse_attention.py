@@ -110,6 +110,19 @@ def test_parameters_of_deepseek_v4_flash_by_hand():
     assert round(counts.computed / 1e9) == 13
 
 
+def test_parameters_of_deepseek_v4_pro_by_hand():
+    """1.6 T, 49 B of them for a token (its model card): 31 layers of heavy and 30 of sparse compression."""
+    hidden, inner = 7168, 128 * 512
+    window = hidden * 1536 + 1536 * inner + hidden * 512 + 1536 + 512 + inner * 1024 + 16 * 1024 * hidden + 128
+    heavy = 2 * hidden * 512 + 128 * 512 + 512
+    index = 64 * (1536 * 128 + hidden) + 4 * hidden * 128 + 4 * 2 * 128 + 128
+    sparse = 4 * hidden * 512 + 4 * 2 * 512 + 512 + index
+    counts = parameters(load_model("deepseek-v4-pro"))
+    assert counts.layers.attention == 61 * window + 31 * heavy + 30 * sparse
+    assert round(counts.total / 1e11) == 16
+    assert round(counts.computed / 1e9) == 49
+
+
 def test_layers_of_deepseek_v4_flash_are_of_three_kinds():
     model = load_model("deepseek-v4-flash")
     assert list(layer_kinds(model, range(43)).values()) == [2, SPARSE, HEAVY]
