@@ -287,3 +287,17 @@ def test_checkpoints_of_glm_4_5_have_both_tables_again_in_their_mtp_layer(name, 
     model = load_model(name)
     tables, biases = 2 * model.vocab * model.hidden, experts * model.experts.experts
     assert parameters(model).trained == published - tables - biases
+
+
+@pytest.mark.parametrize(("seq_length", "mean"), [(4096, 2048), (8192, 4096), (32768, 4096), (12288, 3072)])
+def test_chunks_of_llama_4_are_sequences_of_their_own(seq_length, mean):
+    """A query of 36 of 48 layers meets half of a chunk, of the others half of the sequence.
+
+    As AI-Hypercomputer/maxtext counts (maxtext_utils.py, calculate_llama4_attention_tflops), where chunks divide it.
+    """
+    model = load_model("llama4-scout")
+    each = 2 * 2 * 40 * 128
+    found = token_flops(model, seq_length).attention_core
+    assert found == pytest.approx(each * (36 * mean + 12 * seq_length / 2))
+    everywhere = replace(model, attention=replace(model.attention, chunked=False))
+    assert found <= token_flops(everywhere, seq_length).attention_core * (1 + 1e-12)

@@ -1,6 +1,6 @@
 """Attention with fused queries, keys and values (MHA, GQA, MQA), and what latent attention shares with it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traincast.model.blocks.common import (
     MASK_BYTES,
@@ -181,11 +181,16 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
 
     With all-to-alls a rank has some of the heads and whole sequences (Jacobs et al. 2023, arXiv 2309.14509); else
     some of the queries meet all keys. Of a causal sequence ranks then hold a piece from each half, so that each meets
-    half of all keys. Sequences that are packed into one meet none of the others, but where all scores are written.
+    half of all keys. Sequences that are packed into one meet none of the others, nor chunks of a sequence, taken as
+    equally long, but where all scores are written.
     """
     execution, attention = share.execution, share.model.attention
-    heads, kv_heads, causal = share.heads, share.kv_heads, attention.causal
     unfused = execution.attention_kernel == "unfused"
+    if window and attention.chunked and not unfused:
+        chunks = ceil_div(share.seq_length, window)
+        length = ceil_div(share.seq_length, chunks)
+        share, window = replace(share, seq_length=length, micro_batch=share.micro_batch * chunks), 0
+    heads, kv_heads, causal = share.heads, share.kv_heads, attention.causal
     if attention.latent is not None:
         kv_heads = heads
     batch, queries = share.micro_batch, share.sequence

@@ -163,6 +163,7 @@ def _windows(config: Config, family: Family) -> Table:
             few = every - 1
         return {"attention": {"window": config.whole("sliding_window"), "window_layers": few, "window_period": every}}
     window = config.whole("sliding_window", "attention_chunk_size", default=0)
+    size: Table = {"window": window, "chunked": not config.has("sliding_window")}
     layers = config.whole("num_hidden_layers")
     # Only the classes of Qwen have this key, and have it false.
     used = config.flag("use_sliding_window", default=not config.word("model_type").startswith("qwen"))
@@ -177,8 +178,8 @@ def _windows(config: Config, family: Family) -> Table:
         first = config.whole("max_window_layers")
         key, local = "max_window_layers", [layer >= first for layer in range(layers)]
     else:
-        return {"attention": {"window": window, "window_layers": 1, "window_period": 1}}
-    return {"attention": {"window": window, **_pattern(config, local, key)}} if any(local) else {}
+        return {"attention": {**size, "window_layers": 1, "window_period": 1}}
+    return {"attention": {**size, **_pattern(config, local, key)}} if any(local) else {}
 
 
 def _pattern(config: Config, local: list[bool], key: str) -> Table:
@@ -328,7 +329,7 @@ def _chatglm(config: Config, _: Family) -> Table:
 
 @reader
 def _llama4(config: Config, _: Family) -> Table:
-    """Chunks are taken as a window; a layer without rotary positions sees all tokens."""
+    """Layers with rotary positions see the tokens of a chunk, those without see all."""
     width, step = config.whole("intermediate_size"), config.whole("interleave_moe_layer_step", default=1)
     experts: Table = {
         "experts": config.whole("num_local_experts"),
@@ -342,4 +343,5 @@ def _llama4(config: Config, _: Family) -> Table:
         return {**table, **_windows(config, Family())}
     every = config.whole("no_rope_layer_interval", default=4)
     window = config.whole("attention_chunk_size")
-    return {**table, "attention": {"window": window, "window_layers": every - 1, "window_period": every}}
+    shape = {"window": window, "chunked": True, "window_layers": every - 1, "window_period": every}
+    return {**table, "attention": shape}
