@@ -132,6 +132,11 @@ COMMANDS["measure"] = (
     - {"--unfold", "--constants", "--allow-oom", "--report", "--json", "--analysis", "--what-if"}
 ) | {"--minutes", "--spread", "--script"}
 COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet"}
+COMMANDS["plan"] = (
+    COMMANDS["predict"]
+    - {"--network", "--network-seeds", "--overlap-slowdown", "--busbw", "--slow", "--unfold", "--constants"}
+    - {"--allow-oom", "--report", "--analysis", "--out", "--what-if"}
+) | {"--space", "--fix", "--max-tp", "--max-pp", "--max-cp", "--max-ep", "--max-micro-batch", "--headroom", "--top"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 
 

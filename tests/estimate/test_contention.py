@@ -6,7 +6,7 @@ import pytest
 
 from support import HandMade, collective
 from traincast.errors import ConfigError
-from traincast.estimate.contention import SharedNetwork
+from traincast.estimate.contention import SharedNetwork, all_to_all_kinds
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.fabric import FabricSpec
 from traincast.job.parallel import Parallel
@@ -23,7 +23,7 @@ def network(cluster, mode="auto", parallel=None, seed=None):
     parallel = parallel or Parallel(tp=2, dp=32, pp=2, ep=32, etp=1)
     hand = HandMade(parallel)
     hand.template([collective(None, Group.EP, operation=Operation.ALL_TO_ALL), collective(None, Group.DP)])
-    return SharedNetwork(cluster, rank_groups(parallel, KINDS), hand.workload().ops, mode, seed)
+    return SharedNetwork(cluster, rank_groups(parallel, KINDS), all_to_all_kinds(hand.workload().ops), mode, seed)
 
 
 def test_only_the_node_is_shared_without_a_fabric():

@@ -17,6 +17,7 @@ from traincast.analysis.explanation import Explanation
 from traincast.api.estimates import collective as collective
 from traincast.api.estimates import operator as operator
 from traincast.api.estimates import operator_sizes as operator_sizes
+from traincast.api.planning import plan as plan
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.estimate.simai.machine import simai_machine

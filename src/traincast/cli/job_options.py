@@ -1,6 +1,6 @@
 """The options that describe a job, for every command that takes one: a file, pasted flags, or options."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -52,12 +52,14 @@ def job_of(
     *,
     strict: bool = False,
     recorded: Draft | None = None,
+    decided: Collection[str] = (),
 ) -> Draft:
     """Return the job that file, pasted flags and options describe; options win over the others.
 
     `words` are the path of a job file, or with `like` the pasted flags of that framework; where they name a result, its
     job is `recorded`. `values` are those of all flags by field, None where not given. With `strict` pasted flags that
-    are unknown, and GPUs that are not what the launcher starts, are refused.
+    are unknown, and GPUs that are not what the launcher starts, are refused. Fields that the command decides may be
+    missing.
 
     Raises
     ------
@@ -73,7 +75,7 @@ def job_of(
         raise click.UsageError(f"{wrong[0]}; give one of them, or leave out --strict")
     with naming_unknown_flags(draft):
         missing = draft.missing()
-        if missing is not None:
+        if missing is not None and missing not in decided:
             raise click.UsageError(f"{missing}: {draft.hint(missing)}")
     return draft
 

@@ -24,6 +24,7 @@ _COMMANDS = {
     "inspect": "What is this file: format, version, contents, totals, problems.",
     "simulate": "Simulate a workload or trace file.",
     "predict": "Forecast from a model, a parallel layout and a cluster.",
+    "plan": "The best layouts for a model on a cluster.",
     "sweep": "Forecast many jobs, on this machine or on Ray; resumable.",
     "compare": "Two results, or a result and a measured trace, side by side.",
     "convert": "Write a job, workload, trace or result in another format.",

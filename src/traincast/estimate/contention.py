@@ -50,8 +50,8 @@ class SharedNetwork:
     """With its `fabric`, or without one: then only the NICs and nodes are limits."""
     tables: Mapping[Group, GroupTable]
     """All groups of every kind that communicates."""
-    ops: OpTable
-    """What they do."""
+    exchanging: frozenset[Group]
+    """Those of these kinds that do all-to-alls (`all_to_all_kinds`)."""
     network: str = "auto"
     """Whether flows are solved: where they can be shared (``auto``), never (``analytical``), or always (``flow``)."""
     seed: int | None = None
@@ -95,6 +95,10 @@ class SharedNetwork:
             self._fabric()
         return {kind: self._alone(kind) for kind in self.tables if self._leaves_nodes(kind)}
 
+    def of_kind(self, kind: Group) -> Contention:
+        """Return how the groups of one kind share links with each other; alone where none of them leaves its node."""
+        return self._alone(kind) if self.shared and self._leaves_nodes(kind) else Contention(self.alone, 1.0, None)
+
     def while_both_run(self, kind: Group, other: Group) -> Contention:
         """Return how the groups of a kind fare while those of another kind communicate too."""
         if (kind, other) not in self._pairs:
@@ -109,7 +113,7 @@ class SharedNetwork:
     def _alone(self, kind: Group) -> Contention:
         if kind not in self._own:
             if self._can_contend():
-                pattern, groups = _traffic(kind, self.tables[kind], self.ops, self.cluster)
+                pattern, groups = _traffic(kind, self.tables[kind], kind in self.exchanging, self.cluster)
                 worst = max(network_factor(pattern, groups, self._fabric(), self.seed), key=lambda each: each.factor)
                 self._own[kind] = Contention(_slowed(self.alone, worst.factor), worst.factor, worst.bottleneck)
             else:
@@ -118,7 +122,7 @@ class SharedNetwork:
 
     def _use_of(self, kind: Group) -> FloatArray:
         if kind not in self._use:
-            pattern, groups = _traffic(kind, self.tables[kind], self.ops, self.cluster)
+            pattern, groups = _traffic(kind, self.tables[kind], kind in self.exchanging, self.cluster)
             self._use[kind] = link_use(pattern, groups, self._fabric(), self._alone(kind).factor, self.seed)
         return self._use[kind]
 
@@ -146,12 +150,16 @@ class SharedNetwork:
         return bool((node_GK != node_GK[:, :1]).any())
 
 
-def _traffic(kind: Group, table: GroupTable, ops: OpTable, cluster: Cluster) -> tuple[str, list[IntArray]]:
+def all_to_all_kinds(ops: OpTable) -> frozenset[Group]:
+    """Return the kinds of groups that do all-to-alls."""
+    return frozenset(Group(int(kind)) for kind in np.unique(ops.group_T[ops.operation_T == Operation.ALL_TO_ALL]))
+
+
+def _traffic(kind: Group, table: GroupTable, exchanges: bool, cluster: Cluster) -> tuple[str, list[IntArray]]:
     """Return which GPU sends to which among all groups of a kind."""
     if kind is Group.PP:
         pairs = np.stack([table.members_GK[:, :-1], table.members_GK[:, 1:]], axis=-1).reshape(-1, 2)
         return "send", list(gpu_of(cluster, pairs))
-    exchanges = bool(np.any((ops.group_T == kind) & (ops.operation_T == Operation.ALL_TO_ALL)))
     groups = [gpu_of(cluster, members[members >= 0]) for members in table.members_GK]
     return "all-to-all" if exchanges else "ring", groups
 

@@ -1,5 +1,6 @@
 """Arithmetic that takes numbers and arrays alike: with numbers it stays in Python's own, with arrays it broadcasts."""
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, Self, TypeAlias
 
@@ -24,6 +25,11 @@ class Summed:
 
     def _names(self) -> list[str]:
         return [each.name for each in fields(self)]  # type: ignore[arg-type]
+
+
+def added(values: Iterable[Number]) -> Number:
+    """Return the sum of numbers or arrays."""
+    return sum(values)
 
 
 def ceil_div(value: Number, parts: Number) -> Number:

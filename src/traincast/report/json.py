@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypedDict, get_type_hints
 
 import msgspec
 
+from traincast import __version__
 from traincast.errors import FormatError
 from traincast.report.checks import check_numbers, check_whole
 from traincast.report.files import file_report
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from traincast.formats.writer import Conversion
     from traincast.hardware.cluster import Cluster
     from traincast.model.model import Model
+    from traincast.plan.answer import Choice, Plan
 
 
 class _Interval(TypedDict):
@@ -86,6 +88,20 @@ def result_to_dict(result: Result) -> dict[str, Plain]:
         If a number is NaN or infinite; the message names the key path.
     """
     return _document("result", {key: getattr(result, key) for key in RESULT_KEYS[1:]})
+
+
+def plan_to_dict(plan: "Plan") -> dict[str, Plain]:
+    """Return a plan as the document ``traincast.plan/1``: its layouts with their results."""
+    lists = {name: [_choice(each) for each in getattr(plan, name)] for name in ("best", "pareto")}
+    same = {each.name: getattr(plan, each.name) for each in fields(plan) if each.name not in lists}
+    return _document("plan", {**same, **lists, "version": __version__})
+
+
+def _choice(choice: "Choice") -> dict[str, object]:
+    same = {each.name: getattr(choice, each.name) for each in fields(choice) if each.name != "result"}
+    limits = [{"part": part, "share": share} for part, share in choice.limits]
+    more = {"text": choice.layout.text, "step_s": choice.step_s, "limits": limits}
+    return {**same, **more, "result": result_to_dict(choice.result)}
 
 
 def comparison_to_dict(comparison: "Comparison") -> dict[str, Plain]:

@@ -44,13 +44,20 @@ def forecast(job: Job, setting: Setting, *, allow_oom: bool = False, factors: Fa
     TraincastError
         If the job cannot run.
     """
+    return forecast_step(job, setting, allow_oom=allow_oom, factors=factors)[0]
+
+
+def forecast_step(
+    job: Job, setting: Setting, *, allow_oom: bool = False, factors: FactorTable | None = None
+) -> tuple[Result, JobStep]:
+    """Return the forecast of a job (`forecast`) with the step as it was simulated."""
     table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of(job)
     warnings = _warnings(job, plan, setting.cluster, allow_oom=allow_oom)
     done = run_job(job, setting, factors_of(job, setting, table))
     result = account(done.step)
     advanced(0.85)
     rates = rates_of(done)
-    return replace(
+    found = replace(
         result,
         interval=interval(done, table),
         memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes)) for each in stage_memory(job, plan)),
@@ -65,6 +72,7 @@ def forecast(job: Job, setting: Setting, *, allow_oom: bool = False, factors: Fa
         hfu_16_bit=rates.hfu_16_bit,
         job=_facts(job, plan),
     )
+    return found, done
 
 
 def _warnings(job: Job, plan: SchedulePlan, cluster: Cluster, *, allow_oom: bool) -> tuple[Note, ...]:

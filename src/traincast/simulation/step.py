@@ -12,7 +12,13 @@ import numpy as np
 from traincast.diagnostics import Note, advanced, announce
 from traincast.engine.graph import Graph, build_graph
 from traincast.errors import ConfigError, DeadlockError, InfeasibleError
-from traincast.estimate.contention import Contention, SharedNetwork, held_multiprocessors, slowdowns
+from traincast.estimate.contention import (
+    Contention,
+    SharedNetwork,
+    all_to_all_kinds,
+    held_multiprocessors,
+    slowdowns,
+)
 from traincast.estimate.program import ProgramCosts, estimate_program
 from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
@@ -173,7 +179,7 @@ def time_layout(layout: Layout, seed: int | None = None) -> Step:
         If operations wait for each other for ever.
     """
     workload, setting, program = layout.workload, layout.setting, layout.program
-    network = SharedNetwork(setting.cluster, layout.tables, program.ops, setting.network, seed)
+    network = SharedNetwork(setting.cluster, layout.tables, all_to_all_kinds(program.ops), setting.network, seed)
     contention = network.own_kind()
     own, alone = {kind: each.cluster for kind, each in contention.items()}, network.alone
 

@@ -14,6 +14,7 @@ import numpy as np
 from traincast.job.frameworks import MemoryPolicy
 from traincast.job.job import Job, rank_share
 from traincast.model.blocks.share import Share
+from traincast.model.numbers import choose, larger
 from traincast.model.structure import (
     MTP_HEAD,
     MTP_PROJECTION,
@@ -52,17 +53,28 @@ class LayerBytes:
     def saved(self) -> dict[str, float]:
         """What is saved by part, without what the recomputation of modules drops."""
         kept = {name: size - self.dropped.get(name, 0.0) for name, size in self.tensors.items()}
-        return {name: size for name, size in kept.items() if size}
+        return {name: size for name, size in kept.items() if np.any(size)}
 
 
 class LayerModel:
-    """Sizes of the activations of a job's layers; layers with equal blocks are alike."""
+    """Sizes of the activations of a job's layers; layers with equal blocks are alike.
 
-    def __init__(self, job: Job) -> None:
+    They are those of one rank's `share`, by default that of the job: numbers, or arrays where its degrees are arrays.
+    """
+
+    def __init__(self, job: Job, share: Share | None = None) -> None:
         self.job, self.policy = job, job.memory_policy
-        self.share = _kept_share(job, self.policy)
+        self.share = kept_share(rank_share(job) if share is None else share, self.policy)
         self.parts = RankParts(self.share)
         self.of_blocks = cache(self._of_blocks)
+
+    def of_job(self, job: Job) -> "LayerModel":
+        """Return the same of a job that recomputes something else; layers that it does not change are shared."""
+        found = LayerModel(job, self.share)
+        found.parts = self.parts
+        if job.recomputed_modules == self.job.recomputed_modules:
+            found.of_blocks = self.of_blocks
+        return found
 
     def layer(self, index: int) -> LayerBytes:
         """Return the activations of the layer at that index."""
@@ -82,7 +94,7 @@ class LayerModel:
         found = self._saved(last_blocks(model, with_embedding=False))
         for name, size in self._saved(MTP_HEAD).items() if model.mtp_layers else ():
             found[name] = found.get(name, 0.0) + model.mtp_layers * size
-        return {name: size for name, size in found.items() if size}
+        return {name: size for name, size in found.items() if np.any(size)}
 
     def _saved(self, blocks: Blocks) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -104,10 +116,10 @@ class LayerModel:
                     if modules & set(part.drops.get(name, ())):
                         dropped[name] = dropped.get(name, 0.0) + size
                         again += size
-            recomputed = max(recomputed, again)
+            recomputed = larger(recomputed, again)
             forward += sum(part.passing_forward for part in parts)
-            backward = max(backward, sum(part.passing_backward for part in parts))
-        gathered = share.activation_bytes * (2 if share.splits_sequence else 1)
+            backward = larger(backward, sum(part.passing_backward for part in parts))
+        gathered = share.activation_bytes * choose(share.splits_sequence, 2, 1)
         return LayerBytes(
             tensors=tensors,
             dropped=dropped,
@@ -118,9 +130,8 @@ class LayerModel:
         )
 
 
-def _kept_share(job: Job, policy: MemoryPolicy) -> Share:
-    """Return a rank's share of a job, with what its framework keeps."""
-    share = rank_share(job)
+def kept_share(share: Share, policy: MemoryPolicy) -> Share:
+    """Return a rank's share, with what its framework keeps."""
     return replace(
         share,
         execution=replace(

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
 
 from traincast.estimate.memory.activations import ChunkBytes, LayerBytes, LayerModel, peak_in_flight
 from traincast.estimate.memory.states import (
@@ -13,6 +16,7 @@ from traincast.estimate.memory.states import (
     states,
 )
 from traincast.job.job import Job
+from traincast.model.numbers import Number, larger
 from traincast.schedules.plan import SchedulePlan
 
 CONTEXT_BYTES = 0.5 * 2**30
@@ -66,7 +70,12 @@ def saved_activations(job: Job, plan: SchedulePlan) -> dict[int, ChunkBytes]:
     """Return what one microbatch keeps on each virtual stage."""
     model = LayerModel(job)
     held = {virtual for stage in range(len(plan.slots)) for _, virtual in held_by(plan, stage)}
-    return {each: _chunk(model, each, sum(_parts(model, each).values())) for each in sorted(held)}
+    return {each: chunk_bytes(model, each) for each in sorted(held)}
+
+
+def chunk_bytes(model: LayerModel, virtual_stage: int) -> ChunkBytes:
+    """Return what one microbatch keeps on a virtual stage, of numbers or arrays."""
+    return _chunk(model, virtual_stage, sum(_parts(model, virtual_stage).values()))
 
 
 def _stage(model: LayerModel, plan: SchedulePlan, stage: int) -> StageMemory:
@@ -114,7 +123,7 @@ def _sum_of(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in parts:
         for name, size in part.items():
-            if size:
+            if np.any(size):
                 found[name] = found.get(name, 0.0) + size
     return found
 
@@ -144,33 +153,33 @@ def _parts(model: LayerModel, virtual_stage: int) -> dict[str, float]:
     return _sum_of(found)
 
 
-def _chunk(model: LayerModel, virtual_stage: int, saved: float) -> ChunkBytes:
+def _chunk(model: LayerModel, virtual_stage: int, saved: Number) -> ChunkBytes:
     job, policy = model.job, model.policy
     layers = [model.layer(index) for index in layers_of(job)[virtual_stage]]
     again = _recomputed(job, len(layers))
     extra = [model.mtp_layer()] if job.model.mtp_layers and virtual_stage == job.mtp_stage_index else []
     # Recomputed whole, an MTP layer is a group of its own.
     alone, others = (extra, layers[again:]) if job.recompute == "full" else ([], layers[again:] + extra)
-    forward = max((layer.forward for layer in layers + extra), default=0.0)
+    forward = _most(layer.forward for layer in layers + extra)
     groups = (*_groups_again(layers[:again], job.recompute_group), *_groups_again(alone, 1))
     # The backward pass of other layers adds gradients, and what their modules recompute.
-    backward = max((0.0, *groups, *(layer.backward + layer.recomputed for layer in others)))
+    backward = _most((*groups, *(layer.backward + layer.recomputed for layer in others)))
     if virtual_stage == len(job.layers_Q) - 1:
-        logits = float(model.share.tokens * model.share.table_rows)
-        forward = max(forward, policy.logit_bytes * logits - policy.saved_logit_bytes * logits)
+        logits = 1.0 * model.share.tokens * model.share.table_rows
+        forward = larger(forward, policy.logit_bytes * logits - policy.saved_logit_bytes * logits)
         if policy.fused_loss:
             # The layers' backward passes begin when the logits are gone.
-            backward = max(backward - policy.saved_logit_bytes * logits, 0.0)
+            backward = larger(backward - policy.saved_logit_bytes * logits, 0.0)
         else:
             # The logits' gradient in the GEMMs' type, with the softmax that it is made from. Where the head's weight
             # gradient is not fused, it takes about the room that the logits leave to the layers.
-            backward = max(backward, parameter_bytes(job.precision) * logits)
+            backward = larger(backward, parameter_bytes(job.precision) * logits)
     # Weight gradients read the GEMMs' inputs; what only the inputs' gradients need (layernorm inputs, inputs of
     # activation functions, scores) is about half.
     return ChunkBytes(saved=saved, for_weights=saved / 2, forward=forward, backward=backward)
 
 
-def _groups_again(layers: list[LayerBytes], group: int) -> Iterator[float]:
+def _groups_again(layers: list[LayerBytes], group: int) -> Iterator[Number]:
     """Yield what the backward pass adds for each group of layers that are recomputed together from their first input.
 
     It has gradients of one layer, and all that the group saves.
@@ -178,18 +187,27 @@ def _groups_again(layers: list[LayerBytes], group: int) -> Iterator[float]:
     for first in range(0, len(layers), group):
         members = layers[first : first + group]
         saved = sum(layer.all_bytes for layer in members) - members[0].input_bytes
-        yield max(layer.backward for layer in members) + saved
+        yield _most(layer.backward for layer in members) + saved
+
+
+def _most(values: Iterable[Number]) -> Number:
+    return reduce(larger, values, 0.0)
 
 
 def _other(model: LayerModel, plan: SchedulePlan) -> dict[str, float]:
     parallel = model.job.parallel
-    degrees = (parallel.tp, parallel.cp, parallel.dp, parallel.pp, parallel.ep)
-    groups = sum(degree > 1 for degree in degrees)
-    # The norm of all gradients is summed in a group of its own.
-    groups += groups > 1
     return {
         "cuda context": CONTEXT_BYTES,
-        "nccl buffers": groups * COMMUNICATOR_BYTES,
-        "pipeline messages": 4 * model.share.residual_bytes if len(plan.slots) > 1 else 0.0,
+        "nccl buffers": communicator_bytes(parallel.tp, parallel.cp, parallel.dp, parallel.ep, parallel.pp),
+        "pipeline messages": 4 * model.share.norm_bytes if len(plan.slots) > 1 else 0.0,
         "communication buckets": model.policy.buffer_bytes,
     }
+
+
+def communicator_bytes(*degrees: Number) -> Number:
+    """Return the buffers of a communicator for every degree above one; numbers or arrays."""
+    groups: Number = 0
+    for degree in degrees:
+        groups = groups + (degree > 1)
+    # The norm of all gradients is summed in a group of its own.
+    return (groups + (groups > 1)) * COMMUNICATOR_BYTES

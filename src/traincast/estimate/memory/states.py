@@ -1,14 +1,17 @@
 """What lasts for a whole step on one rank: parameters, gradients and optimizer states, by how they are sharded."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import accumulate
 from typing import NamedTuple
+
+import numpy as np
 
 from traincast.hardware.dtypes import EIGHT_BIT, ELEMENT_TYPES
 from traincast.job.job import Job
 from traincast.model.blocks.part import Elements
+from traincast.model.numbers import Number, larger
 from traincast.model.structure import Blocks, RankParts
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.build.held import held_by_stages
@@ -27,9 +30,9 @@ class RankParameters:
     total: Elements
     ends: Elements
     """The part of them that is embedding and head."""
-    largest_layer: float
+    largest_layer: Number
     """Most elements of one layer, dense and experts together."""
-    largest_trained: float
+    largest_trained: Number
     """Most elements of one layer that are trained."""
 
 
@@ -78,9 +81,14 @@ def rank_parameters(job: Job, plan: SchedulePlan, stage: int, parts: RankParts) 
     A tied head on another stage than the embedding is a copy of it. Source: Shoeybi et al. 2019, arXiv 1909.08053,
     section 3.
     """
+    return parameters_of(_blocks_of(job, plan, stage), parts)
+
+
+def parameters_of(held: Iterable[tuple[Blocks, int, bool]], parts: RankParts) -> RankParameters:
+    """Return the elements on a rank that holds some blocks, each so often, perhaps as an end of the model."""
     total = ends = Elements()
     layers = []
-    for blocks, count, is_end in _blocks_of(job, plan, stage):
+    for blocks, count, is_end in held:
         found = parts.elements(blocks)
         total += found * count
         if is_end:
@@ -90,19 +98,36 @@ def rank_parameters(job: Job, plan: SchedulePlan, stage: int, parts: RankParts) 
     return RankParameters(
         total=total,
         ends=ends,
-        largest_layer=max((layer.total for layer in layers), default=0.0),
-        largest_trained=max((layer.trained for layer in layers), default=0.0),
+        largest_layer=_largest(layer.total for layer in layers),
+        largest_trained=_largest(layer.trained for layer in layers),
     )
 
 
-def one_of_each_matrix(job: Job, plan: SchedulePlan, stage: int, parts: RankParts) -> float:
+def one_of_each_matrix(job: Job, plan: SchedulePlan, stage: int, parts: RankParts) -> Number:
     """Return the elements on one rank of a stage's matrices, where those of one shape count once.
 
     Experts are matrices of their own. The embedding is a table, and a router's weights are not fused.
     """
-    kinds = dict.fromkeys(blocks for blocks, _, _ in _blocks_of(job, plan, stage))
+    return one_of_each(dict.fromkeys(blocks for blocks, _, _ in _blocks_of(job, plan, stage)), parts)
+
+
+def one_of_each(kinds: Iterable[Blocks], parts: RankParts) -> Number:
+    """Return the elements of the matrices of some blocks, those of one shape once (`one_of_each_matrix`)."""
     fused = [part for blocks in kinds for part in parts.of(blocks) if part.counts_as != "router"]
-    return float(sum(n * k for n, k in {(gemm.n, gemm.k) for part in fused for gemm in part.gemms}))
+    shapes = [(gemm.n, gemm.k) for part in fused for gemm in part.gemms]
+    if not any(isinstance(each, np.ndarray) for shape in shapes for each in shape):
+        return float(sum(n * k for n, k in set(shapes)))
+    total: Number = 0.0
+    for place, (n, k) in enumerate(shapes):
+        first: Number = True
+        for n_before, k_before in shapes[:place]:
+            first = first & ((n != n_before) | (k != k_before))
+        total = total + n * k * first
+    return total
+
+
+def _largest(values: Iterable[Number]) -> Number:
+    return reduce(larger, values, 0.0)
 
 
 def _blocks_of(job: Job, plan: SchedulePlan, stage: int) -> Iterator[tuple[Blocks, int, bool]]:
@@ -114,8 +139,11 @@ def _blocks_of(job: Job, plan: SchedulePlan, stage: int) -> Iterator[tuple[Block
         yield from ((blocks, count, True) for blocks, count in held.ends(job.model).items())
 
 
-def states(job: Job, held: RankParameters) -> States:
+def states(job: Job, held: RankParameters, shards: tuple[Number, Number] | None = None) -> States:
     """Return the bytes of all states of a rank that holds some parameters.
+
+    `shards` are the ranks that share one copy of the dense state and of the experts' state, by default as the job says:
+    numbers, or arrays, for which what is held is of arrays too.
 
     Notes
     -----
@@ -125,7 +153,7 @@ def states(job: Job, held: RankParameters) -> States:
     MixedPrecisionPolicy). Under PyTorch's pipeline schedules they and their gradients, in the type that is reduced
     (FSDPParam.to_accumulated_grad_if_needed), are whole from the first to the last pass of a step.
     """
-    policy, (dense, expert) = job.memory_policy, _shards(job)
+    policy, (dense, expert) = job.memory_policy, shards or _shards(job)
     total, ends, width = held.total, held.ends, parameter_bytes(job.precision)
     shared = total.dense / dense + total.experts / expert
     shared_train = total.trained_dense / dense + total.trained_experts / expert
@@ -145,17 +173,17 @@ def states(job: Job, held: RankParameters) -> States:
         shared -= spared / width / dense
         copies = 0.0
     eight_bits = job.param_gather_bytes == 1
-    if job.zero < 3 or dense == expert == 1:
+    if job.zero < 3 or (np.all(dense == 1) and np.all(expert == 1)):
         # 8-bit parameters are the copy that one of the two GEMMs reads.
         spared = total.total - ends.total if eight_bits else 0.0
         whole = width * total.total - (width - 1) * spared
-        return States(whole, gradients, optimizer, 0.0, max(0.0, copies - spared), copied)
+        return States(whole, gradients, optimizer, 0.0, larger(0.0, copies - spared), copied)
     parameters = _MASTER_BYTES * shared_train + width * (shared - shared_train)
     # The embedding and the head belong to the root, which stays whole between the passes.
     whole = width * (ends.total + held.largest_layer * _LAYERS_GATHERED)
     if job.keeps_parameters_whole:
         whole = width * total.total - ((width - 1) * (total.dense - ends.total) if eight_bits else 0.0)
-    passing = 0.0 if job.reduces_once else policy.gradient_bytes * max(held.largest_trained, ends.trained)
+    passing = 0.0 if job.reduces_once else policy.gradient_bytes * larger(held.largest_trained, ends.trained)
     return States(parameters, gradients, optimizer - master * shared_train, whole + passing, copies, copied)
 
 

@@ -26,7 +26,7 @@ from traincast.workload.ops import IntArray, OperatorCall
 from traincast.workload.words import STREAM_OF_GROUP, CostClass, Group, Operation, Phase
 from traincast.workload.workload import Workload
 
-_NORM_BYTES = 4
+NORM_BYTES = 4
 """The gradient norm is one 32-bit number, reduced over all ranks that hold a part of the model."""
 
 
@@ -222,9 +222,9 @@ class _StepWriter:
         rows += emit.all([each for index in late for each in reduced[index]])
         rows += emit.all([each for index in own for each in self._copied(index)]) + self._tied(stage)
         if job.parallel.world_size > 1:
-            rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, _NORM_BYTES))
+            rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, NORM_BYTES))
         updated = sum(self.states[index].updated() for index in own)
-        rows += emit.compute("optimizer", Phase.STEP, _optimizer(job, updated))
+        rows += emit.compute("optimizer", Phase.STEP, optimizer_calls(job, updated))
         if self._gathers_updated and not job.overlap_param_gather:
             rows += emit.all([each for index in own for each in self.states[index].gathered()])
         return rows
@@ -259,7 +259,7 @@ class _StepWriter:
         return np.full((2, len(self.stages), self.job.parallel.microbatches), self._segment(rows), dtype=np.int32)
 
 
-def _optimizer(job: Job, parameters: int) -> dict[OperatorCall, float]:
+def optimizer_calls(job: Job, parameters: int) -> dict[OperatorCall, float]:
     """Return the update of so many parameters; other types than fp32 move other bytes."""
     if not parameters:
         return {}

@@ -9,13 +9,14 @@ host of a GB200, where PyTorch's own takes 37 us, on an x86 server 13.5 us (NVID
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 from traincast.job.frameworks import Framework
 from traincast.job.job import Job
 from traincast.job.software import FULL_ITERATION
 from traincast.model.blocks.part import Block, Kernel, Part
 from traincast.model.blocks.share import Share
-from traincast.model.numbers import Summed
+from traincast.model.numbers import Number, Summed, added, larger
 
 _DENSE_LAYER = 11
 """Launches of a dense layer's forward pass in 16 bits: two norms, four GEMMs, positions, attention, activation and two
@@ -53,15 +54,15 @@ _DISPATCHER = "mlp.token_dispatcher"
 class Launches(Summed):
     """What the host does in some passes."""
 
-    launches: float = 0.0
-    waits: float = 0.0
+    launches: Number = 0.0
+    waits: Number = 0.0
     """Times that it waits for the GPU to tell it a number."""
 
-    def seconds(self, framework: Framework) -> float:
+    def seconds(self, framework: Framework) -> Number:
         """Return the time of its launches on an x86 server."""
         return self.launches * launch_s(framework)
 
-    def idle_s(self, framework: Framework) -> float:
+    def idle_s(self, framework: Framework) -> Number:
         """Return the time for which its waits leave the GPU without work, likewise."""
         return self.waits * _AFTER_WAIT * launch_s(framework)
 
@@ -127,25 +128,25 @@ def _preparation(job: Job, *, held: bool) -> Launches:
     return Launches(0 if held else _PREPARE, waits=0 if fixed else 1)
 
 
-def _forward(part: Part, job: Job) -> float:
-    sent = sum(1 for each in part.forward if each.size_bytes > 0)
-    gemms = sum(gemm.groups for gemm in part.gemms)
-    return float(sent + gemms + sum(_kernels(each, part, job) for each in part.kernels))
+def _forward(part: Part, job: Job) -> Number:
+    sent = added(1 * (each.size_bytes > 0) for each in part.forward)
+    gemms = added(gemm.groups for gemm in part.gemms)
+    return sent + gemms + added(_kernels(each, part, job) for each in part.kernels)
 
 
-def _backward(part: Part, share: Share, job: Job) -> float:
+def _backward(part: Part, share: Share, job: Job) -> Number:
     """Return those of a backward pass: of a GEMM the gradients of its input and of its weight."""
-    sent = sum(1 for each in part.backward if each.size_bytes > 0)
-    gemms = (2 if share.trains_weights or part.adapter else 1) * sum(gemm.groups for gemm in part.gemms)
-    return float(sent + gemms + sum(_kernels(each, part, job) for each in part.kernels if each.has_backward))
+    sent = added(1 * (each.size_bytes > 0) for each in part.backward)
+    gemms = (2 if share.trains_weights or part.adapter else 1) * added(gemm.groups for gemm in part.gemms)
+    return sent + gemms + added(_kernels(each, part, job) for each in part.kernels if each.has_backward)
 
 
-def _kernels(kernel: Kernel, part: Part, job: Job) -> float:
+def _kernels(kernel: Kernel, part: Part, job: Job) -> Number:
     """Return the kernels of a part's work beside its GEMMs; each local expert's tokens are cast by themselves."""
     if kernel.family == "route":
         return _ROUTE_FUSED if job.fused_router else _ROUTE
     if kernel.family == "permute":
-        return float(kernel.count * (_PERMUTE_FUSED if job.fused_permute else _PERMUTE))
+        return kernel.count * (_PERMUTE_FUSED if job.fused_permute else _PERMUTE)
     if kernel.family == "cast" and part.expert and not job.te_op_fuser:
-        return float(kernel.count * max(gemm.groups for gemm in part.gemms))
-    return float(kernel.count * _KERNELS.get(kernel.family, 1))
+        return kernel.count * reduce(larger, (gemm.groups for gemm in part.gemms))
+    return kernel.count * _KERNELS.get(kernel.family, 1)

@@ -33,8 +33,8 @@ from traincast.workload.words import STREAM_OF_GROUP, Phase
 class StageParts:
     """What a rank has of every block of a job, and what each does; the same for all stages."""
 
-    def __init__(self, job: Job, ranks_per_node: int) -> None:
-        self.job, self.parts = job, RankParts(rank_share(job, ranks_per_node))
+    def __init__(self, job: Job, ranks_per_node: int, parts: RankParts | None = None) -> None:
+        self.job, self.parts = job, parts or RankParts(rank_share(job, ranks_per_node))
         self._works: dict[Blocks, Work] = {}
         self._launches: dict[Blocks, LayerLaunches] = {}
         self.totals: dict[tuple[object, ...], Pass] = {}
@@ -140,9 +140,9 @@ class StageWork:
         return found, launched
 
 
-def stages_of(job: Job, ranks_per_node: int) -> tuple[StageWork, ...]:
-    """Return every virtual stage of a job, in model order, [Q]."""
-    of_rank, model, stages = StageParts(job, ranks_per_node), job.model, []
+def stages_of(job: Job, ranks_per_node: int, parts: RankParts | None = None) -> tuple[StageWork, ...]:
+    """Return every virtual stage of a job, in model order, [Q]; `parts` are those of its share, or of arrays."""
+    of_rank, model, stages = StageParts(job, ranks_per_node, parts), job.model, []
     for index, held in enumerate(held_by_stages(job, plan_of(job))):
         kinds = Counter(layer_kinds(model, held.layers))
         if held.mtp_layers:

@@ -4,12 +4,13 @@ The backward pass of a GEMM is two GEMMs of its own: dgrad turns the gradient of
 wgrad into that of the weight, which it adds to the gradient buffer.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from traincast.model.blocks.part import Exchange as PartExchange
 from traincast.model.blocks.part import Gemm, Kernel, Part
+from traincast.model.numbers import Number
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group, Operation, Phase
 
@@ -100,51 +101,45 @@ def work_of(parts: list[Part], *, trains_weights: bool) -> Work:
 
 
 def _add(work: Work, part: Part, *, trained: bool) -> None:
-    _add_calls(work.passes, part, trained=trained)
-    if part.between_exchanges:
-        _add_calls(work.between, part, trained=trained)
-    for found in (work.passes[Phase.FORWARD], *(work.modules.setdefault(name, Pass()) for name in part.modules)):
+    modules = [work.modules.setdefault(name, Pass()) for name in part.modules]
+    for phase, what, direction, count in runs_of(part, trained=trained):
+        call = call_of(what, direction)
+        among = [work.passes[phase], *(modules if phase is Phase.FORWARD else ())]
+        for found in (*among, work.between[phase]) if part.between_exchanges else among:
+            found.run(call, count)
+    for found in (work.passes[Phase.FORWARD], *modules):
         found.exchange(part.forward)
-    for name in part.modules:
-        _add_forward(work.modules[name], part)
 
 
-def _add_forward(found: Pass, part: Part) -> None:
+def runs_of(part: Part, *, trained: bool) -> Iterator[tuple[Phase, Gemm | Kernel, str, Number]]:
+    """Yield what a part runs: the pass, the GEMM or kernel, the direction of the call, and how often."""
     for gemm in part.gemms:
-        found.run(_gemm(gemm))
+        yield Phase.FORWARD, gemm, "forward", 1
     for kernel in part.kernels:
         if kernel.has_forward:
-            found.run(_kernel(kernel), kernel.count)
-
-
-def _add_calls(passes: Mapping[Phase, Pass], part: Part, *, trained: bool) -> None:
-    _add_forward(passes[Phase.FORWARD], part)
+            yield Phase.FORWARD, kernel, "forward", kernel.count
     for gemm in part.gemms:
-        call = _gemm(gemm)
-        passes[Phase.BACKWARD].run(replace(call, direction="dgrad"))
+        yield Phase.BACKWARD, gemm, "dgrad", 1
         if trained:
-            passes[Phase.WEIGHT_GRADIENT].run(replace(call, direction="wgrad"))
+            yield Phase.WEIGHT_GRADIENT, gemm, "wgrad", 1
     for kernel in part.kernels:
         if kernel.has_backward:
-            call = _kernel(kernel)
-            again = call if kernel.backward_alike else replace(call, direction="backward")
-            passes[Phase.BACKWARD].run(again, kernel.count)
+            yield Phase.BACKWARD, kernel, "forward" if kernel.backward_alike else "backward", kernel.count
 
 
-def _gemm(gemm: Gemm) -> OperatorCall:
-    """Return the forward call of a GEMM; one expert alone is a plain one."""
-    shape = (gemm.m, gemm.n, gemm.k)
-    if gemm.groups > 1:
-        return OperatorCall(family="grouped_gemm", shape=(*shape, gemm.groups), dtype=gemm.dtype)
-    return OperatorCall(family="gemm", shape=shape, dtype=gemm.dtype)
-
-
-def _kernel(kernel: Kernel) -> OperatorCall:
-    return OperatorCall(
-        family=kernel.family,
-        shape=kernel.shape,
-        dtype=kernel.dtype,
-        causal=kernel.causal,
-        window=kernel.window,
-        options=kernel.options,
-    )
+def call_of(what: Gemm | Kernel, direction: str = "forward") -> OperatorCall:
+    """Return the call of a GEMM or kernel of numbers; one expert alone is a plain GEMM."""
+    if isinstance(what, Kernel):
+        return OperatorCall(
+            family=what.family,
+            shape=what.shape,
+            dtype=what.dtype,
+            direction=direction,
+            causal=what.causal,
+            window=what.window,
+            options=what.options,
+        )
+    if what.groups > 1:
+        shape = (what.m, what.n, what.k, what.groups)
+        return OperatorCall(family="grouped_gemm", shape=shape, dtype=what.dtype, direction=direction)
+    return OperatorCall(family="gemm", shape=(what.m, what.n, what.k), dtype=what.dtype, direction=direction)

@@ -1,0 +1,72 @@
+"""The answer of a plan: the layouts to run, each with its forecast and what speaks for it."""
+
+from dataclasses import dataclass
+
+from traincast.diagnostics import Note
+from traincast.plan.layout import Layout
+from traincast.simulation.result import BREAKDOWN_KEYS, Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A layout that was simulated."""
+
+    layout: Layout
+    result: Result
+    """Its forecast."""
+    screened_s: float
+    """Its step by the closed forms of the screen."""
+    peak_bytes: float
+    """Memory of the GPU that needs most."""
+    usable_bytes: float
+    """Memory that programs can use."""
+    probability: float
+    """That it is the fastest of those simulated, given how far off forecasts are."""
+    regret: float
+    """How much longer its step is than the fastest one's on average, as a share."""
+    tied: bool
+    """Whether it cannot be told from the fastest."""
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of its step."""
+        return self.result.iteration_time_s
+
+    @property
+    def limits(self) -> tuple[tuple[str, float], ...]:
+        """What its step is spent on: parts with their shares, the largest first."""
+        parts = self.result.breakdown_s
+        shares = [(key, parts[key] / self.step_s) for key in BREAKDOWN_KEYS if parts[key] > 0]
+        return tuple(sorted(shares, key=lambda each: -each[1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The best layouts of a model on a cluster."""
+
+    model: str
+    cluster: str
+    framework: str
+    gpus: int
+    seq_length: int
+    global_batch: int
+    space: str
+    """How large the space was: ``default`` or ``full``."""
+    evaluated: int
+    """Layouts whose step and memory were worked out."""
+    feasible: int
+    """Those of them that fit into memory."""
+    screen_s: float
+    """Seconds that took."""
+    simulated: int
+    """Layouts that were simulated."""
+    screen_error: float
+    """Mean difference of screened and simulated steps, as a share."""
+    screen_error_most: float
+    """The largest one."""
+    best: tuple[Choice, ...]
+    """The layout to run, then the others by their simulated steps."""
+    pareto: tuple[Choice, ...]
+    """Of all that were simulated those that no other beats in both step and memory, the fastest first."""
+    assumptions: tuple[Note, ...]
+    warnings: tuple[Note, ...]

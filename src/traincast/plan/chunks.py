@@ -1,0 +1,213 @@
+"""Virtual stages on arrays: what a microbatch takes and keeps on each kind of them, for many shares and recomputations.
+
+A kind of virtual stage (`Chunk`) is told by its layers and by which end of the model it has. Its times are those that
+the rows of `traincast.workload.build.stage` take where nothing else runs on the rank: computation with what is
+overlapped with it, and what is not.
+
+Letters: K shares, R recomputations.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from traincast.estimate.memory.activations import LayerModel
+from traincast.estimate.memory.stage import chunk_bytes
+from traincast.job.job import Job
+from traincast.model.numbers import Number, added
+from traincast.model.structure import FIRST_BLOCKS, MTP_PROJECTION, Blocks, layer_blocks
+from traincast.plan.costs import CostTable, PassCosts, passes_together
+from traincast.plan.options import Recompute
+from traincast.plan.pricing import Pricer, Timed, overlapped
+from traincast.workload.build.launches import Launches
+from traincast.workload.build.stage import StageWork
+from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.words import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A kind of virtual stage; those are alike that hold the same."""
+
+    layers: tuple[Blocks, ...]
+    """Its layers in their order, MTP layers left out."""
+    holds: tuple[object, ...]
+    """What else it holds."""
+    stage: StageWork = field(compare=False)
+    """One of them."""
+
+    @classmethod
+    def of(cls, stage: StageWork) -> "Chunk":
+        """Return the kind of a virtual stage."""
+        held, job = stage.held, stage.job
+        layers = tuple(layer_blocks(job.model, layer) for layer in held.layers)
+        ends = (held.first, held.last, held.copies_table, held.shares_table)
+        return cls(layers, (held.mtp_layers, *ends, job.hidden_states_after(stage.index)), stage)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkArrays:
+    """One kind of virtual stage on shares [K] with recomputations [R]: seconds and bytes of one microbatch."""
+
+    forward_s: FloatArray
+    """Of the layers' forward pass, which gathers of sharded parameters can be overlapped with, [K, 1]."""
+    host_forward_s: FloatArray
+    """What the host needs to launch that at the least, [K, 1]."""
+    ends_forward_s: FloatArray
+    """Embedding, head and loss, [K, 1]."""
+    backward_s: FloatArray
+    """Of the layers' backward pass with its recomputation, both gradients together, [K, R]."""
+    input_s: FloatArray
+    """The same without the gradients of the weights, [K, R]."""
+    weight_s: FloatArray
+    """These, [K, 1]."""
+    ends_backward_s: FloatArray
+    """[K, 1]"""
+    last_layers_s: FloatArray
+    """Of the backward pass what follows the recomputation, [K, 1]."""
+    saved_bytes: FloatArray
+    """[K, R]"""
+    forward_bytes: FloatArray
+    backward_bytes: FloatArray
+    """What passes while each pass runs, [K, R]."""
+
+    @property
+    def whole_forward_s(self) -> FloatArray:
+        """All of the forward pass where no parameters are gathered, [K, 1]."""
+        return np.maximum(self.forward_s, self.host_forward_s) + self.ends_forward_s
+
+    def rows(self, rows: IntArray) -> "ChunkArrays":
+        """Return it on some of the shares."""
+        return ChunkArrays(*(getattr(self, name)[rows] for name in self.__slots__))
+
+
+@dataclass(slots=True)
+class ChunkTable:
+    """Virtual stages of one way of execution on shares [K]."""
+
+    job: Job
+    """A job of the model and framework; its degrees and its recomputation do not count."""
+    costs: CostTable
+    seconds: Pricer
+    overlap_tp: bool
+    host_factor: Mapping[Phase, float]
+    """Factor on the host's launches in each pass."""
+    _priced: dict[tuple[object, ...], Timed] = field(default_factory=dict)
+    _layers: dict[tuple[str, ...], LayerModel] = field(default_factory=dict)
+    _found: dict[tuple[Chunk, tuple[Recompute, ...]], ChunkArrays] = field(default_factory=dict)
+
+    def of(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> ChunkArrays:
+        """Return a kind of virtual stage with each of some recomputations."""
+        key = (chunk, recomputes)
+        if key not in self._found:
+            self._found[key] = self._made(chunk, recomputes)
+        return self._found[key]
+
+    def _made(self, chunk: Chunk, recomputes: tuple[Recompute, ...]) -> ChunkArrays:
+        times, sizes = self._times(chunk, recomputes), self._bytes(chunk, recomputes)
+        return ChunkArrays(**times, **sizes)
+
+    def _times(self, chunk: Chunk, recomputes: Sequence[Recompute]) -> dict[str, FloatArray]:
+        stage = chunk.stage
+        kinds, joined = stage.kinds, {MTP_PROJECTION: stage.held.mtp_layers}
+        forward, backward = self._timed(kinds, Phase.FORWARD), self._timed(kinds, Phase.BACKWARD)
+        weight = self._timed(kinds, Phase.WEIGHT_GRADIENT)
+        both = self._timed(kinds, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
+        lookup = {FIRST_BLOCKS: 1} if stage.first else {}
+        ends = [joined, stage.ends]
+        trained = self.costs.share.trains_weights
+        looked_up = self._timed(lookup if trained else {}, Phase.BACKWARD)
+        forward_ends = added(self._timed(each, Phase.FORWARD).alone_s for each in (lookup, *ends))
+        ends_back = added(self._timed(each, Phase.BACKWARD, Phase.WEIGHT_GRADIENT).alone_s for each in ends)
+        forward_host, backward_host = (stage.host(phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
+        gradients_s = self._hosted(self._beside(both), backward_host, Phase.BACKWARD)
+        inputs_s = self._hosted(self._beside(backward), backward_host, Phase.BACKWARD)
+        idle_s, launch_s = self._idle_s(forward_host, Phase.FORWARD), self._launch_s(forward_host, Phase.FORWARD)
+        again = np.stack([self._again(stage, each) for each in recomputes], axis=1)
+        return {
+            "forward_s": (self._beside(forward) + idle_s)[:, None],
+            "host_forward_s": np.broadcast_to(launch_s, forward_ends.shape)[:, None],
+            "ends_forward_s": forward_ends[:, None],
+            "backward_s": gradients_s[:, None] + again,
+            "input_s": inputs_s[:, None] + again,
+            "weight_s": (weight.compute_s + looked_up.compute_s)[:, None],
+            "ends_backward_s": (ends_back + looked_up.alone_s)[:, None],
+            "last_layers_s": gradients_s[:, None],
+        }
+
+    def _timed(self, kinds: Mapping[Blocks, float], *phases: Phase) -> Timed:
+        """Return some passes of blocks, each so many times."""
+        key = (tuple(kinds.items()), phases)
+        if key not in self._priced:
+            total = PassCosts.nothing(self.costs.shares)
+            for blocks, count in kinds.items():
+                if count:
+                    total.add(passes_together(self.costs.of(blocks).passes, *phases), count)
+            self._priced[key] = self.seconds.timed(total)
+        return self._priced[key]
+
+    def _again(self, stage: StageWork, recompute: Recompute) -> FloatArray:
+        """Return the seconds of what the backward pass recomputes, [K]."""
+        kinds = stage.kinds
+        if recompute.kind == "full":
+            # As predict: the share of the virtual stage's layers that run again, MTP layers among them.
+            ran = stage.layers
+            again = ran if recompute.layers is None or recompute.uniform else min(recompute.layers, ran)
+            share = again / max(1, ran)
+            passed = self._beside(self._timed(kinds, Phase.FORWARD).times(share))
+            return self._hosted(passed, stage.host(Phase.FORWARD) * share, Phase.RECOMPUTE)
+        if not recompute.recomputed_modules:
+            return np.zeros(self.costs.shares)
+        total, launched = PassCosts.nothing(self.costs.shares), Launches()
+        for blocks, count in kinds.items():
+            work, host = self.costs.of(blocks), stage.of_rank.launches(blocks)
+            for module in recompute.recomputed_modules:
+                if module in work.modules:
+                    total.add(work.modules[module], count)
+                    launched += host.modules.get(module, Launches()) * count
+        hosted_s = self._hosted(self._beside(self.seconds.timed(total)), launched, Phase.RECOMPUTE)
+        return np.where(total.compute_s_K > 0, hosted_s, 0.0)
+
+    def _hosted(self, passed_s: FloatArray, host: Launches, phase: Phase) -> FloatArray:
+        """Return the seconds of a pass that the host launches while it runs."""
+        found: FloatArray = np.maximum(passed_s + self._idle_s(host, phase), self._launch_s(host, phase))
+        return found
+
+    def _launch_s(self, host: Launches, phase: Phase) -> Number:
+        return host.seconds(self.job.framework) * self.host_factor[phase]
+
+    def _idle_s(self, host: Launches, phase: Phase) -> Number:
+        return host.idle_s(self.job.framework) * self.host_factor[phase]
+
+    def _beside(self, timed: Timed) -> FloatArray:
+        """Return the seconds of a computation with its transfers around it, as far as they can be overlapped."""
+        compute_s, alone_s = timed.compute_s, np.zeros_like(timed.compute_s)
+        hidden_s = np.zeros_like(compute_s)
+        for group, time_s in timed.transfer_s.items():
+            share = self.seconds.unhidden(group, overlap_tp=self.overlap_tp, overlap_ep=self.job.moe_a2a_overlap)
+            alone_s = alone_s + share * time_s
+            hidden_s = np.maximum(hidden_s, (1 - share) * time_s)
+        return overlapped(compute_s, timed.slowed_s, hidden_s) + alone_s
+
+    def _bytes(self, chunk: Chunk, recomputes: Sequence[Recompute]) -> dict[str, FloatArray]:
+        found = [chunk_bytes(self._model(chunk.stage.job, each), chunk.stage.index) for each in recomputes]
+        return {
+            f"{name}_bytes": np.stack(
+                [np.broadcast_to(getattr(each, name), self.costs.shares) for each in found], axis=1
+            )
+            for name in ("saved", "forward", "backward")
+        }
+
+    def _model(self, job: Job, recompute: Recompute) -> LayerModel:
+        modules = recompute.recomputed_modules
+        changed = replace(
+            job,
+            recompute=recompute.kind,
+            recompute_layers=None if recompute.uniform else recompute.layers,
+            recompute_group=recompute.group,
+            recompute_modules=modules or job.recompute_modules,
+        )
+        if modules not in self._layers:
+            self._layers[modules] = LayerModel(changed, self.costs.share)
+        return self._layers[modules].of_job(changed)

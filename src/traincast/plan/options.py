@@ -1,0 +1,118 @@
+"""How a plan is made, and what of a layout does not change which rank holds what: recomputation, kernels, exchanges."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from traincast.errors import ConfigError
+from traincast.model.recompute import DEFAULT_MODULES
+from traincast.names import known_names
+
+SPACES = ("default", "full")
+
+AXES = (
+    *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "schedule", "sequence_parallel", "zero", "shard"),
+    *("recompute", "recompute_layers", "recompute_modules", "overlap_grad_reduce", "overlap_param_gather"),
+    *("overlap_tp", "precision", "cp_kind", "moe_dispatcher"),
+)
+"""Fields of a job that a plan decides."""
+
+LIMITED = ("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "shard", "zero", "recompute_layers")
+"""Those that may have an upper limit."""
+
+MOST_FINALISTS = 32
+"""Most layouts that are simulated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """How a plan is made."""
+
+    full: bool = False
+    """Whether the space has all that can be run, not only what one would."""
+    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Values that single fields of layouts are held to."""
+    most: Mapping[str, int] = field(default_factory=dict)
+    """Upper limits of single fields."""
+    headroom: float | None = None
+    """Share of the memory that is left free; None: so much that running out of it is very unlikely."""
+    top: int = 10
+    """Layouts that are returned."""
+    finalists: int = MOST_FINALISTS
+    """Most layouts that are simulated."""
+
+
+def plan_options(
+    *,
+    space: str = "default",
+    fix: Mapping[str, Any],
+    most: Mapping[str, int],
+    headroom: float | None = None,
+    top: int = 10,
+) -> PlanOptions:
+    """Return options of a plan, checked.
+
+    Raises
+    ------
+    ConfigError
+        If the space or a field is not known, or a limit is out of range.
+    """
+    if space not in SPACES:
+        raise ConfigError(f"is {space!r}; {known_names(space, SPACES)}", "space")
+    for name, known in (*((each, AXES) for each in fix), *((each, LIMITED) for each in most)):
+        if name not in known:
+            raise ConfigError(f"{name!r} is no field that a plan decides; {known_names(name, known)}", "fix")
+    if headroom is not None and not 0 <= headroom < 1:
+        raise ConfigError(f"is {headroom:g}; it must be from 0 to below 1", "headroom")
+    if top < 1:
+        raise ConfigError(f"is {top}; it must be at least 1", "top")
+    fixed = {name: _several(name, value) for name, value in fix.items()}
+    return PlanOptions(full=space == "full", fixed=fixed, most=dict(most), headroom=headroom, top=top)
+
+
+def _several(name: str, value: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    """Return one value or several as several; of modules a single value is a sequence itself."""
+    if name == "recompute_modules":
+        many = value if value and not isinstance(value[0], str) else (value,)
+        return tuple(tuple(each) for each in many)
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What the backward pass recomputes, as a job says it."""
+
+    kind: str = "none"
+    """One of `traincast.model.recompute.RECOMPUTE`."""
+    layers: int | None = None
+    """Layers of each virtual stage, with ``full``; of each group where `uniform`. None: all."""
+    uniform: bool = False
+    modules: tuple[str, ...] | None = None
+    """With ``selective``; None: the attention core."""
+
+    @property
+    def group(self) -> int:
+        """Layers that are recomputed together."""
+        return self.layers or 1 if self.uniform else 1
+
+    @property
+    def recomputed_modules(self) -> tuple[str, ...]:
+        """Modules that every layer recomputes by themselves."""
+        return (self.modules or DEFAULT_MODULES) if self.kind == "selective" else ()
+
+    def again(self, layers: int) -> int:
+        """Return how many of the layers of a virtual stage are recomputed whole."""
+        if self.kind != "full":
+            return 0
+        return layers if self.layers is None or self.uniform else min(self.layers, layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """How a layout is executed: the same code for all its degrees."""
+
+    precision: str
+    cp_kind: str
+    moe_dispatcher: str | None
+    """None where the model has no experts."""
+    overlap_tp: bool

@@ -1,0 +1,159 @@
+"""Plan a run: screen the space of layouts, simulate the best ones, and choose."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from traincast.diagnostics import Note
+from traincast.errors import InfeasibleError
+from traincast.estimate.memory import chance_of_oom, usable_bytes
+from traincast.estimate.memory.fits import WARNED_ABOVE
+from traincast.job.frameworks import Framework, framework_of_year, load_framework
+from traincast.job.job import JobRequest
+from traincast.job.resolve import resolve_job
+from traincast.plan.answer import Choice, Plan
+from traincast.plan.doubt import drawn_steps, probabilities, regrets, tied
+from traincast.plan.finalists import Finalist, disagreement, simulated
+from traincast.plan.layout import Layout
+from traincast.plan.options import PlanOptions
+from traincast.plan.screen import Screen, Screened
+from traincast.plan.space import Space
+from traincast.simulation.forecast import forecast_step
+from traincast.simulation.job_step import JobStep
+from traincast.simulation.result import Result
+from traincast.simulation.step import Setting
+from traincast.units import counted, format_share, format_size
+
+
+def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = None) -> Plan:
+    """Return the best layouts for what a request leaves open; what it says is fixed.
+
+    Raises
+    ------
+    InfeasibleError
+        If no layout divides the GPUs and the batch, or none fits into memory.
+    TraincastError
+        If the request cannot be run at all.
+    """
+    options = options or PlanOptions()
+    usable = usable_bytes(setting.cluster.gpu.memory_bytes)
+    limit = usable * (1 - options.headroom) if options.headroom is not None else safe_bytes(usable)
+    space = Space(
+        request=request,
+        framework=framework_of(request),
+        cluster=setting.cluster,
+        full=options.full,
+        fixed=options.fixed,
+        most=options.most,
+    )
+    screened = Screen(space, setting, limit).run()
+    if not screened.layouts:
+        raise InfeasibleError(_nothing_fits(request, screened, limit))
+
+    def simulate(layout: Layout) -> tuple[Result, JobStep]:
+        job = resolve_job(replace(request, **layout.request()), setting.cluster)
+        return forecast_step(job, setting, allow_oom=True)
+
+    finalists = simulated(screened, simulate, options.finalists)
+    if not finalists:
+        raise InfeasibleError("none of the best layouts of the screen can be run; give --space full, or fix less")
+    choices = _choices(finalists, usable)
+    mean, largest = disagreement(finalists)
+    return Plan(
+        model=request.model.name,
+        cluster=setting.cluster.name,
+        framework=space.framework.name,
+        gpus=request.gpus,
+        seq_length=request.seq_length,
+        global_batch=request.global_batch,
+        space="full" if options.full else "default",
+        evaluated=screened.evaluated,
+        feasible=screened.feasible,
+        screen_s=screened.seconds,
+        simulated=len(finalists),
+        screen_error=mean,
+        screen_error_most=largest,
+        best=chosen_first(choices)[: options.top],
+        pareto=pareto(choices),
+        assumptions=tuple(_assumptions(request, space, usable, limit)),
+        warnings=(),
+    )
+
+
+def framework_of(request: JobRequest) -> Framework:
+    """Return the framework of a request, as its job would have it."""
+    named = framework_of_year(request.year) if request.framework is None else request.framework
+    return named if isinstance(named, Framework) else load_framework(named)
+
+
+def safe_bytes(usable: float) -> float:
+    """Return the memory that a layout may need for running out of it to be very unlikely."""
+    low, high = 0.0, usable
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance_of_oom(middle, usable) <= WARNED_ABOVE else (low, middle)
+    return low
+
+
+def chosen_first(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """Return the layout to run before the others: of those that cannot be told apart the one that hangs on least.
+
+    That is fewer groups that cross nodes, then more memory that stays free.
+    """
+    ties = [each for each in choices if each.tied]
+    chosen = min(ties, key=lambda each: (each.regret > 2 * ties[0].regret + 0.005, _crossing(each), each.peak_bytes))
+    return (chosen, *(each for each in choices if each is not chosen))
+
+
+def _crossing(choice: Choice) -> int:
+    """Return the kinds of groups that communicate between nodes."""
+    return len({each.group for each in choice.result.collectives if each.nodes > 1})
+
+
+def pareto(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """Return the layouts that no other one beats in both step and memory, the fastest first."""
+    found, least = [], float("inf")
+    for each in sorted(choices, key=lambda each: (each.step_s, each.peak_bytes)):
+        if each.peak_bytes < least:
+            found.append(each)
+            least = each.peak_bytes
+    return tuple(found)
+
+
+def _choices(finalists: Sequence[Finalist], usable: float) -> tuple[Choice, ...]:
+    steps_ND = drawn_steps(finalists)
+    ties = tied(steps_ND, [each.step_s for each in finalists])
+    return tuple(
+        Choice(
+            layout=each.layout,
+            result=each.result,
+            screened_s=each.screened_s,
+            peak_bytes=each.peak_bytes,
+            usable_bytes=usable,
+            probability=probability,
+            regret=regret,
+            tied=tie,
+        )
+        for each, probability, regret, tie in zip(
+            finalists, probabilities(steps_ND), regrets(steps_ND), ties, strict=True
+        )
+    )
+
+
+def _assumptions(request: JobRequest, space: Space, usable: float, limit: float) -> list[Note]:
+    found = [
+        Note(
+            "memory-headroom",
+            f"layouts may need {format_size(limit)} of the {format_size(usable)} usable "
+            f"({format_share(1 - limit / usable)} free)",
+        )
+    ]
+    if request.framework is None:
+        found.append(Note("assumed-framework", f"no framework is named: {space.framework.name}"))
+    return found
+
+
+def _nothing_fits(request: JobRequest, screened: Screened, limit: float) -> str:
+    return (
+        f"none of {counted(screened.evaluated, 'layout')} of {request.model.name} on {counted(request.gpus, 'GPU')} "
+        f"needs less than {format_size(limit)}; use more GPUs, a smaller global batch, or --space full"
+    )

@@ -1,0 +1,100 @@
+"""Seconds of the transfers of a pass on many shares, and what an overlap with its computation leaves of them.
+
+Letters: K shares.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from traincast.estimate.contention import OVERLAP_SLOWDOWN
+from traincast.job.frameworks import Framework
+from traincast.job.parallel import Parallel
+from traincast.model.numbers import Number
+from traincast.plan.costs import PassCosts, Transfer
+from traincast.plan.transfers import Links
+from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.words import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A pass with the seconds of its transfers by kind of group, [K]."""
+
+    compute_s: FloatArray
+    slowed_s: FloatArray
+    """What the computation takes longer where all of it is overlapped."""
+    transfer_s: Mapping[Group, FloatArray]
+
+    @property
+    def alone_s(self) -> FloatArray:
+        """Everything one after the other."""
+        total_s = self.compute_s
+        for each in self.transfer_s.values():
+            total_s = total_s + each
+        return total_s
+
+    def times(self, share: float) -> "Timed":
+        """Return a share of it."""
+        transfers = {kind: each * share for kind, each in self.transfer_s.items()}
+        return Timed(self.compute_s * share, self.slowed_s * share, transfers)
+
+
+@dataclass(slots=True)
+class Pricer:
+    """What the groups of the innermost degrees take, which sit alike in all layouts of a world with these degrees."""
+
+    framework: Framework
+    links_J: tuple[Links, ...]
+    """Communications of each distinct set of degrees."""
+    which_K: IntArray
+    """The set of each share."""
+    _known: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
+
+    def timed(self, costs: PassCosts) -> Timed:
+        """Return a pass with the seconds of its transfers."""
+        found: dict[Group, FloatArray] = {}
+        for each in costs.transfers:
+            time_s_K = self._one(each) * each.count
+            found[each.group] = found[each.group] + time_s_K if each.group in found else time_s_K
+        return Timed(costs.compute_s_K, costs.slowed_s_K, found)
+
+    def _one(self, transfer: Transfer) -> FloatArray:
+        key = (transfer.group, transfer.operation, transfer.size_bytes_K.tobytes())
+        if key not in self._known:
+            time_s_K = np.zeros(len(self.which_K))
+            for place, links in enumerate(self.links_J):
+                at = np.flatnonzero((self.which_K == place) & (transfer.size_bytes_K > 0))
+                if len(at):
+                    time_s_K[at] = links.seconds(transfer.group, transfer.operation, transfer.size_bytes_K[at])
+            self._known[key] = time_s_K
+        return self._known[key]
+
+    def unhidden(self, group: Group, *, overlap_tp: bool, overlap_ep: bool) -> Number:
+        """Return the share of a group's transfers that cannot be hidden (`traincast.workload.build.emit`)."""
+        if group is Group.CP:
+            return self.framework.unhidden_cp
+        if group is Group.EP:
+            # Another microbatch's work hides them, or nothing does.
+            return 0.0 if overlap_ep else 1.0
+        if not overlap_tp:
+            return 1.0
+        able_J = [_inside(links.parallel, group, links.cluster.ranks_per_node) for links in self.links_J]
+        return np.where(np.array(able_J)[self.which_K], self.framework.unhidden_tp, 1.0)
+
+
+def _inside(parallel: Parallel, group: Group, ranks_per_node: int) -> bool:
+    """Return whether transfers of a tensor parallel group can be pipelined with its GEMMs: inside a node alone."""
+    span = parallel.tp if group is Group.TP else parallel.expert_tp
+    return parallel.world_size <= ranks_per_node or ranks_per_node % span == 0
+
+
+def overlapped(compute_s: FloatArray, slowed_s: FloatArray, transfer_s: FloatArray) -> FloatArray:
+    """Return the seconds of a computation and of transfers that run at the same time and slow each other down."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_compute = np.nan_to_num(np.minimum(1.0, transfer_s / compute_s), nan=0.0)
+        of_transfer = np.nan_to_num(np.minimum(1.0, compute_s / transfer_s), nan=0.0)
+    longer_s = transfer_s * (1.0 + OVERLAP_SLOWDOWN["communication"] * of_transfer)
+    found: FloatArray = np.maximum(compute_s + slowed_s * of_compute, longer_s)
+    return found

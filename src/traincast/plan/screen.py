@@ -1,0 +1,316 @@
+"""The whole space of layouts on arrays: a step time and a memory peak for every one, of which the best are kept.
+
+Layouts of one pipeline, one tensor parallel degree and one way of execution are a block: an array over the shares of
+the work, what is recomputed, how state is sharded, and what is overlapped. Nothing is left out of it and nothing is
+sampled. The blocks of a model, the operators, the communications and the memory are those of a forecast
+(`traincast.plan.chunks`); the length of the pipeline is a closed form (`traincast.plan.length`).
+
+Letters: K shares, R recomputations, Z ways to shard, P stages, S kinds of stages.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from traincast.errors import ConfigError, InfeasibleError
+from traincast.estimate.factors import CostFactors, host_class, with_factors
+from traincast.estimate.measured import in_pass
+from traincast.fabric.placement import place_job
+from traincast.hardware.cluster import Cluster
+from traincast.job.job import Job, rank_share
+from traincast.job.parallel import MAX_SLOTS, Parallel
+from traincast.job.resolve import resolve_job
+from traincast.model.blocks.part import Elements
+from traincast.model.numbers import ceil_div
+from traincast.plan.block import Block, Frontier
+from traincast.plan.chunks import Chunk, ChunkTable
+from traincast.plan.costs import CostTable, Operators
+from traincast.plan.layout import Layout
+from traincast.plan.options import Variant
+from traincast.plan.pricing import Pricer
+from traincast.plan.shape import Shape, few_microbatches, shape_of
+from traincast.plan.space import Degrees, Space
+from traincast.plan.state_times import Sharding, StateSeconds, StateTable
+from traincast.plan.transfers import Links, Places
+from traincast.simulation.job_step import TRANSFER_CLASS, factors_of, operator_seconds
+from traincast.simulation.step import Setting
+from traincast.workload.build.build import NORM_BYTES
+from traincast.workload.build.held import table_stages
+from traincast.workload.build.stage import stages_of
+from traincast.workload.ops import FloatArray
+from traincast.workload.words import CostClass, Group, Operation, Phase
+
+
+class ShareKey(NamedTuple):
+    """A rank's share of the work, whatever the pipeline."""
+
+    tp: int
+    cp: int
+    ep: int
+    etp: int
+    sequence_parallel: bool
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A share with the degrees of a layout."""
+
+    share: int
+    degrees: Degrees
+
+
+@dataclass(slots=True)
+class Family:
+    """All layouts of one way of execution with so many ranks on a node."""
+
+    variant: Variant
+    cluster: Cluster
+    shares: dict[ShareKey, int] = field(default_factory=dict)
+    members: dict[tuple[int, int], list[Member]] = field(default_factory=dict)
+    """By pipeline stages and tensor parallel degree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """What a screen found."""
+
+    evaluated: int
+    """Layouts whose step and memory were worked out."""
+    feasible: int
+    """Those of them that fit into memory."""
+    seconds: float
+    layouts: tuple[Layout, ...]
+    """The best, and the best for less memory, the fastest first."""
+    step_s: tuple[float, ...]
+    peak_bytes: tuple[float, ...]
+
+
+@dataclass(slots=True)
+class Screen:
+    """One space on one cluster."""
+
+    space: Space
+    setting: Setting
+    limit_bytes: float
+    """Memory of a GPU that a layout may need."""
+    factors: CostFactors = field(init=False)
+    places: Places = field(init=False)
+    _cache: dict[tuple[str, str], StateTable] = field(default_factory=dict)
+
+    def run(self, keep: int = 400) -> Screened:
+        """Work out every layout, and keep the best ones.
+
+        Raises
+        ------
+        InfeasibleError
+            If no layout divides the GPUs, the batch and the model.
+        """
+        begin = time.perf_counter()
+        frontier = Frontier(self.limit_bytes, keep)
+        for block in self.blocks():
+            frontier.add(block)
+        if not frontier.evaluated:
+            raise InfeasibleError(self._empty())
+        step_s, peak_bytes, layouts = frontier.best()
+        seconds = time.perf_counter() - begin
+        return Screened(frontier.evaluated, frontier.feasible, seconds, layouts, step_s, peak_bytes)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the space block by block."""
+        self.places = Places(self.setting.network)
+        for family in self._families():
+            yield from Filled(self, family).blocks()
+
+    def _empty(self) -> str:
+        request = self.space.request
+        return (
+            f"no layout of {request.model.name} divides {request.gpus} GPUs and a global batch of "
+            f"{request.global_batch}; fix less, or change the GPUs or the batch"
+        )
+
+    def _families(self) -> list[Family]:
+        """Return the layouts by way of execution and ranks on a node."""
+        space, found = self.space, dict[tuple[Variant, int | None], Family]()
+        for degrees in space.degrees():
+            parallel = parallel_of(degrees)
+            cluster = self._placed(parallel)
+            micro_batches = space.micro_batches(degrees.dp)
+            for variant in space.variants(degrees):
+                key = (variant, cluster.ranks_per_node)
+                family = found.setdefault(key, Family(variant, cluster))
+                members = family.members.setdefault((degrees.pp, degrees.tp), [])
+                for split in space.sequence_parallel(degrees.tp, degrees.cp):
+                    for micro_batch in micro_batches:
+                        share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch)
+                        number = family.shares.setdefault(share, len(family.shares))
+                        members.append(Member(number, degrees))
+        return list(found.values())
+
+    def _placed(self, parallel: Parallel) -> Cluster:
+        asked = self.space.request.gpus_used_per_node
+        if self.setting.gpus_used_per_node is not None:
+            asked = self.setting.gpus_used_per_node
+        return place_job(self.setting.cluster, parallel, asked)[0]
+
+
+def parallel_of(degrees: Degrees) -> Parallel:
+    """Return degrees as a layout of one microbatch."""
+    each = degrees
+    return Parallel(tp=each.tp, cp=each.cp, dp=each.dp, pp=each.pp, ep=each.ep, etp=each.etp)
+
+
+class Filled:
+    """A family with its tables."""
+
+    def __init__(self, screen: Screen, family: Family) -> None:
+        self.screen, self.family, self.space = screen, family, screen.space
+        self.job = self._job(next(iter(family.members.values()))[0].degrees, "1f1b", 1)
+        factors = factors_of(self.job, screen.setting)
+        self.job = with_factors(self.job, factors)
+        self.factors = factors
+        self.seconds = operator_seconds(self.job, screen.setting.cluster.gpu, factors)
+        self.costs = self._costs()
+        self.chunks = ChunkTable(
+            self.job,
+            self.costs,
+            self._pricer(),
+            family.variant.overlap_tp,
+            _host_factors(factors, screen.setting.cluster.gpu.host_slowdown),
+        )
+        self.states = StateTable(self.links, self.seconds.of)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks of the family."""
+        stages = sorted({pp for pp, _ in self.family.members})
+        for pp in stages:
+            shapes = list(self._shapes(pp))
+            for (stage, _), members in self.family.members.items():
+                for shape in shapes if stage == pp else ():
+                    yield from self._block(shape, members)
+
+    def links(self, parallel: Parallel) -> Links:
+        """Return the communications of a layout."""
+        exchanging = set() if self.job.moe_dispatcher == "allgather" else {Group.EP}
+        if self.family.variant.cp_kind == "all_to_all":
+            exchanging.add(Group.CP)
+        factor = {group: self.factors.of(name) for group, name in TRANSFER_CLASS.items()}
+        return Links(self.screen.places, parallel, self.family.cluster, frozenset(exchanging), factor)
+
+    def host_s(self, cost_class: CostClass, time_s: float) -> float:
+        """Return the seconds of what the host does once in a while."""
+        name = host_class(cost_class)
+        return time_s * self.factors.of(name) * self.factors.of(in_pass(name, Phase.STEP))
+
+    def links_of(self, degrees: Degrees) -> Links:
+        """Return the communications of a layout with some degrees."""
+        return self.links(parallel_of(degrees))
+
+    def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
+        """Return what the state of a virtual stage takes."""
+        return self.states.of(job, parallel_of(degrees), weights, shardings)
+
+    @cached_property
+    def handover_s(self) -> float:
+        """What the host adds to a message that holds its stage back."""
+        return self.host_s(CostClass.HANDOVER, self.job.framework.p2p_handover_s)
+
+    def fixed_s(self, members: Sequence[Member], shape: Shape) -> FloatArray:
+        """Return the seconds of what every step has once, whatever it does, [K]."""
+        fixed_s = self.host_s(CostClass.FIXED, self.job.framework.step_fixed_s)
+        tables = table_stages(shape.job, shape.plan) if self.job.task != "lora" else ()
+        found = []
+        for member in members:
+            links, time_s = self.links_of(member.degrees), fixed_s
+            if links.parallel.world_size > 1:
+                time_s += float(links.seconds(Group.WORLD, Operation.ALL_REDUCE, [NORM_BYTES])[0])
+            if tables:
+                size = ceil_div(self.costs.share.vocab[member.share], member.degrees.tp) * self.job.model.hidden
+                size_bytes = int(size) * self.job.framework.grad_reduce_bytes
+                time_s += float(links.seconds(Group.EMB, Operation.ALL_REDUCE, [size_bytes])[0])
+            found.append(time_s)
+        return np.array(found)
+
+    def _block(self, shape: Shape, members: Sequence[Member]) -> Iterator[Block]:
+        """Yield the layouts of some shares on a pipeline, those together that have equally many replicas."""
+        pp, vpp, space = shape.job.parallel.pp, shape.job.parallel.vpp, self.space
+        runs: dict[int, list[Member]] = {}
+        shares = list(self.family.shares)
+        for member in members:
+            microbatches = space.request.global_batch // (member.degrees.dp * shares[member.share].micro_batch)
+            if pp * vpp * microbatches <= MAX_SLOTS and space.runs(shape.job.schedule, pp, vpp, microbatches):
+                runs.setdefault(member.degrees.dp * member.degrees.cp, []).append(member)
+        for replicas, some in runs.items():
+            recomputes = space.recomputes(max(shape.job.layers_Q))
+            shardings = space.shardings(replicas)
+            if recomputes and shardings:
+                yield Block(self, shape, tuple(some), recomputes, tuple(shardings), shares)
+
+    def _shapes(self, pp: int) -> Iterator[Shape]:
+        """Yield every pipeline of that many stages."""
+        degrees = next(each for (stages, _), each in self.family.members.items() if stages == pp)[0].degrees
+        for schedule, vpp, _ in self.space.pipelines(pp):
+            try:
+                job = few_microbatches(self._job(degrees, schedule, vpp))
+                stages = stages_of(job, self.family.cluster.ranks_per_node, self.costs.parts)
+                yield shape_of(with_factors(job, self.factors), tuple(Chunk.of(each) for each in stages))
+            except (InfeasibleError, ConfigError):
+                continue
+
+    def _job(self, degrees: Degrees, schedule: str, vpp: int) -> Job:
+        """Return a job of the family with one sequence in a microbatch and nothing recomputed."""
+        variant, each = self.family.variant, degrees
+        request = self.space.request
+        experts = request.model.experts is not None
+        request = replace(
+            request,
+            tp=each.tp,
+            pp=each.pp,
+            cp=each.cp,
+            ep=each.ep if experts else None,
+            etp=each.etp if experts else None,
+            vpp=vpp,
+            schedule=schedule if each.pp > 1 else None,
+            micro_batch=1,
+            precision=variant.precision,
+            cp_kind=variant.cp_kind if each.cp > 1 else None,
+            moe_dispatcher=variant.moe_dispatcher if experts else None,
+            deduplicated_dispatch=None,
+            overlap_tp=variant.overlap_tp if each.tp > 1 else None,
+            recompute="none",
+            recompute_layers=None,
+            recompute_modules=None,
+            recompute_method=None,
+            zero=None,
+            shard=None,
+            sequence_parallel=None,
+        )
+        return resolve_job(request, self.screen.setting.cluster)
+
+    def _costs(self) -> CostTable:
+        keys = list(self.family.shares)
+        columns: dict[str, Any] = {name: np.array([getattr(key, name) for key in keys]) for name in ShareKey._fields}
+        multiple = self.space.request.vocab_multiple or self.job.framework.vocab_multiple
+        vocab = -(-self.job.model.vocab // (multiple * columns["tp"])) * multiple * columns["tp"]
+        share = replace(rank_share(self.job, self.family.cluster.ranks_per_node), vocab=vocab, **columns)
+        return CostTable(share, len(keys), Operators(self.seconds))
+
+    def _pricer(self) -> Pricer:
+        shares = list(self.family.shares)
+        degrees = {shares[found.share][:4]: found.degrees for found in chain(*self.family.members.values())}
+        sets = {each: number for number, each in enumerate(degrees)}
+        which_K = [sets[key[:4]] for key in shares]
+        links = tuple(self.links(parallel_of(each)) for each in degrees.values())
+        return Pricer(self.job.framework, links, np.array(which_K))
+
+
+def _host_factors(factors: CostFactors, slowdown: float) -> dict[Phase, float]:
+    """Return the factor on the host's launches in each pass, with that of its processor."""
+    name = host_class(CostClass.HOST_LAYERS)
+    phases = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
+    return {phase: slowdown * factors.of(name) * factors.of(in_pass(name, phase)) for phase in phases}

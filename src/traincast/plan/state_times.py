@@ -1,0 +1,79 @@
+"""What the exchange and the update of a stage's state take: for every way to shard it, on the groups of some degrees.
+
+Letters: Z ways to shard.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from traincast.job.job import Job
+from traincast.job.parallel import Parallel
+from traincast.model.blocks.part import Elements
+from traincast.plan.transfers import Links
+from traincast.workload.build.build import optimizer_calls
+from traincast.workload.build.state import StateExchange
+from traincast.workload.build.work import Exchange
+from traincast.workload.ops import FloatArray, OperatorCall
+
+Sharding = tuple[int, int]
+"""Stage of ZeRO, and the ranks that share one copy of the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateSeconds:
+    """Of one virtual stage, by way to shard, [Z]."""
+
+    reduced_s: FloatArray
+    """Reduction of its gradients."""
+    summed_s: FloatArray
+    """Their sum over copies of the shares (HSDP)."""
+    gathered_s: FloatArray
+    """Gather of its parameters."""
+    copied_s: FloatArray
+    """Sum over the copies of the model that bidirectional schedules have."""
+    updated: FloatArray
+    """Parameters that the optimizer of a rank updates."""
+
+
+@dataclass(slots=True)
+class StateTable:
+    """Remembers them by degrees."""
+
+    links: Callable[[Parallel], Links]
+    """The communications of a layout."""
+    seconds: Callable[[OperatorCall], float]
+    _found: dict[tuple[object, ...], StateSeconds] = field(default_factory=dict)
+    _updates: dict[int, float] = field(default_factory=dict)
+
+    def of(self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
+        """Return what a virtual stage with some weights takes."""
+        key = (parallel, tuple(shardings), weights.dense, weights.experts, weights.trained, weights.matrices)
+        if key not in self._found:
+            self._found[key] = self._made(job, parallel, weights, shardings)
+        return self._found[key]
+
+    def update_s(self, job: Job, updated: float) -> float:
+        """Return the seconds of the update of so many parameters."""
+        count = int(updated)
+        if count not in self._updates:
+            self._updates[count] = sum(
+                self.seconds(call) * often for call, often in optimizer_calls(job, count).items()
+            )
+        return self._updates[count]
+
+    def _made(self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
+        replicas = parallel.dp * parallel.cp
+        rows = []
+        for zero, shard in shardings:
+            split = replace(parallel, shard=shard) if zero and shard < replicas else parallel
+            state = StateExchange(replace(job, parallel=split, zero=zero, shard=shard), weights)
+            links = self.links(split)
+            groups = (state.reduced(), state.summed(), state.gathered() if zero else [], state.over_copies())
+            rows.append([*(_total(links, each) for each in groups), float(state.updated())])
+        return StateSeconds(*np.array(rows).T)
+
+
+def _total(links: Links, exchanges: Sequence[Exchange]) -> float:
+    return float(sum(links.seconds(each.group, each.operation, [each.size_bytes])[0] for each in exchanges))

@@ -1,0 +1,106 @@
+"""What communications of a layout take, on arrays of sizes: its groups where they sit, on links that they share.
+
+Letters: K sizes, G groups of a kind, N nodes of a group.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from traincast.estimate.collectives.cost import estimate_collectives
+from traincast.estimate.contention import SharedNetwork
+from traincast.fabric.placement import Placement
+from traincast.hardware.cluster import Cluster
+from traincast.job.parallel import Parallel
+from traincast.workload.groups import GroupTable, rank_groups
+from traincast.workload.ops import FloatArray
+from traincast.workload.words import Group, Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the groups of a kind sit: their distinct placements, and the cluster as they see it."""
+
+    placements: tuple[Placement, ...]
+    cluster: Cluster
+
+
+@dataclass(slots=True)
+class Places:
+    """Places of groups of many layouts of one world; layouts that place a kind alike share it."""
+
+    network: str = "auto"
+    sharp: Group | None = None
+    """Kind whose collectives the switches reduce."""
+    _known: dict[tuple[object, ...], Place] = field(default_factory=dict)
+
+    def of(self, kind: Group, parallel: Parallel, cluster: Cluster, *, exchanges: bool) -> Place:
+        """Return where the groups of a kind sit; `exchanges` says whether they do all-to-alls."""
+        key = (kind, *_span(kind, parallel), parallel.world_size, cluster.name, cluster.ranks_per_node, exchanges)
+        if key not in self._known:
+            self._known[key] = self._place(kind, parallel, cluster, exchanges)
+        return self._known[key]
+
+    def _place(self, kind: Group, parallel: Parallel, cluster: Cluster, exchanges: bool) -> Place:
+        tables = rank_groups(parallel, {kind})
+        exchanging = frozenset({kind} if exchanges else ())
+        seen = SharedNetwork(cluster, tables, exchanging, self.network).of_kind(kind).cluster
+        if kind is self.sharp and cluster.inter.kind == "infiniband":
+            seen = replace(seen, in_network_reduction=True)
+        return Place(_placements(tables[kind], cluster.ranks_per_node), seen)
+
+
+def _span(kind: Group, parallel: Parallel) -> tuple[int, ...]:
+    """Return the degrees that decide which ranks the groups of a kind have, in a world of one size."""
+    tp, replicas = parallel.tp, parallel.dp * parallel.cp
+    spans: Mapping[Group, tuple[int, ...]] = {
+        Group.TP: (tp,),
+        Group.CP: (tp, parallel.cp),
+        Group.DP: (tp, replicas),
+        Group.ETP: (parallel.expert_tp,),
+        Group.EP: (parallel.expert_tp, parallel.ep),
+        Group.EDP: (parallel.expert_tp * parallel.ep, parallel.edp),
+        Group.SHARD: (tp, replicas, parallel.sharing),
+        Group.REPLICA: (tp, replicas, parallel.sharing),
+        Group.WORLD: (),
+    }
+    return spans.get(kind, (parallel.ranks_per_stage, parallel.pp, tp))
+
+
+def _placements(table: GroupTable, ranks_per_node: int) -> tuple[Placement, ...]:
+    """Return the distinct placements of the groups of a kind; a pipeline's are those of its messages."""
+    node_GK = table.members_GK.astype(np.int64) // ranks_per_node
+    if table.kind is Group.PP:
+        crosses = node_GK[:, 1:] != node_GK[:, :-1]
+        return tuple(Placement(each) for each, found in (((2,), ~crosses), ((1, 1), crosses)) if found.any())
+    sorted_GK = np.sort(node_GK, axis=1)
+    starts_GK = np.ones(sorted_GK.shape, dtype=np.bool_)
+    starts_GK[:, 1:] = sorted_GK[:, 1:] != sorted_GK[:, :-1]
+    counts_GN = np.zeros(sorted_GK.shape, dtype=np.int64)
+    np.add.at(counts_GN, (np.arange(len(node_GK))[:, None], np.cumsum(starts_GK, axis=1) - 1), 1)
+    distinct = np.unique(-np.sort(-counts_GN, axis=1), axis=0)
+    return tuple(Placement(tuple(int(count) for count in row if count)) for row in distinct)
+
+
+@dataclass(slots=True)
+class Links:
+    """The communications of one layout."""
+
+    places: Places
+    parallel: Parallel
+    cluster: Cluster
+    """With the GPUs of each node that the layout uses."""
+    exchanging: frozenset[Group]
+    """Kinds of groups that do all-to-alls."""
+    factor: Mapping[Group, float]
+    """What runs taught of the times of each kind."""
+
+    def seconds(self, kind: Group, operation: Operation, size_bytes_K: npt.ArrayLike) -> FloatArray:
+        """Return the seconds of communications over the groups of a kind, the slowest of them where they differ."""
+        size_K = np.asarray(size_bytes_K, dtype=np.float64)
+        place = self.places.of(kind, self.parallel, self.cluster, exchanges=kind in self.exchanging)
+        each = [estimate_collectives(operation, size_K, (one,), place.cluster) for one in place.placements]
+        slowest: FloatArray = np.maximum.reduce(each) if each else np.zeros(size_K.shape)
+        return slowest * self.factor.get(kind, 1.0)

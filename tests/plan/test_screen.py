@@ -1,0 +1,183 @@
+"""The screen: its arrays are the numbers of single forecasts, for every layout of small spaces."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from traincast.estimate.memory import stage_memory, usable_bytes
+from traincast.estimate.memory.states import rank_parameters
+from traincast.hardware.clusters import load_cluster
+from traincast.job.frameworks import load_framework
+from traincast.job.job import JobRequest, rank_share
+from traincast.job.resolve import resolve_job
+from traincast.model.load import load_model
+from traincast.model.structure import RankParts, layer_kinds
+from traincast.plan.screen import Screen
+from traincast.plan.space import Space
+from traincast.schedules.check import plan_of
+from traincast.simulation.forecast import forecast
+from traincast.simulation.job_step import factors_of, operator_seconds
+from traincast.simulation.step import Setting
+from traincast.workload.build.work import work_of
+from traincast.workload.words import Phase
+
+H100 = load_cluster("h100")
+SETTING = Setting(cluster=H100)
+
+
+def screen_of(model, gpus, batch, *, seq_length=4096, full=False, framework="megatron-core-2025", **fixed):
+    request = JobRequest(model=load_model(model), gpus=gpus, global_batch=batch, seq_length=seq_length)
+    request = replace(request, framework=framework)
+    fixed = {name: value if isinstance(value, tuple) else (value,) for name, value in fixed.items()}
+    space = Space(request=request, framework=load_framework(framework), cluster=H100, full=full, fixed=fixed)
+    return Screen(space, SETTING, usable_bytes(H100.gpu.memory_bytes))
+
+
+def rows(screen, every=1):
+    """Yield layout, step and peak of every (n-th) layout of a space."""
+    count = 0
+    for block in screen.blocks():
+        for part in block.parts():
+            steps, peaks = part.step_s.reshape(-1), part.peak_bytes.reshape(-1)
+            for place in range(steps.size):
+                if count % every == 0:
+                    yield block.layout(part, place), steps[place], peaks[place % peaks.size]
+                count += 1
+
+
+def job_of(screen, layout):
+    return resolve_job(replace(screen.space.request, **layout.request()), H100)
+
+
+SPACES = {
+    "dense": {"model": "llama3-8b", "gpus": 16, "batch": 32},
+    "all recomputation": {
+        "model": "llama3-8b",
+        "gpus": 8,
+        "batch": 8,
+        "full": True,
+        "schedule": "1f1b",
+        "zero": (0, 1),
+        "precision": "bf16",
+        "tp": 2,
+        "cp": (1, 2),
+    },
+    "sharded": {
+        "model": "llama3-8b",
+        "gpus": 16,
+        "batch": 32,
+        "full": True,
+        "tp": 1,
+        "pp": 1,
+        "precision": "bf16",
+        "cp": 1,
+    },
+    "schedules": {
+        "model": "llama3-8b",
+        "gpus": 8,
+        "batch": 16,
+        "full": True,
+        "tp": 2,
+        "pp": 4,
+        "precision": "bf16",
+        "zero": 0,
+        "recompute": ("none", "full"),
+    },
+    "FSDP under a pipeline": {
+        "model": "llama3-8b",
+        "gpus": 16,
+        "batch": 32,
+        "framework": "torchtitan-2025",
+        "pp": (1, 2, 4),
+    },
+    "experts": {"model": "mixtral-8x7b", "gpus": 32, "batch": 64, "tp": (1, 4), "pp": (1, 4)},
+    "latent attention and MTP": {"model": "deepseek-v3", "gpus": 256, "batch": 512, "pp": (8, 16), "tp": (1, 2)},
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_memory_is_that_of_a_forecast(name):
+    screen = screen_of(**SPACES[name])
+    found = list(rows(screen))
+    for layout, _, peak in found[:: max(1, len(found) // 20)]:
+        job = job_of(screen, layout)
+        wanted = max(each.peak for each in stage_memory(job, plan_of(job)))
+        assert peak == pytest.approx(wanted, rel=1e-9), layout.text
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_layout_alone_is_as_in_the_whole_space(name):
+    given = SPACES[name]
+    screen = screen_of(**given)
+    found = list(rows(screen))
+    for layout, step, peak in found[:: max(1, len(found) // 6)]:
+        alone = replace(screen, space=replace(screen.space, fixed=fixed_to(layout), full=given.get("full", False)))
+        same = [(one, two) for other, one, two in rows(alone) if other == layout]
+        assert same == [(pytest.approx(step, rel=1e-9), pytest.approx(peak, rel=1e-9))], layout.text
+
+
+def fixed_to(layout):
+    names = ("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "schedule", "zero", "precision", "recompute")
+    return {name: (getattr(layout, name),) for name in names if name != "schedule" or layout.pp > 1}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_best_of_a_space_is_its_smallest_step_that_fits(name):
+    screen = screen_of(**SPACES[name])
+    found = screen.run(keep=5)
+    fitting = [(step, peak) for _, step, peak in rows(screen) if peak < screen.limit_bytes]
+    assert found.evaluated == sum(1 for _ in rows(screen))
+    assert found.feasible == len(fitting)
+    assert sorted(found.step_s[:5]) == sorted(step for step, _ in fitting)[:5]
+    # Of every memory there is a layout that is as fast as any that needs no more.
+    for step, peak in fitting:
+        assert any(one <= step and two <= peak for one, two in zip(found.step_s, found.peak_bytes, strict=True))
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b", "deepseek-v3"])
+def test_every_operator_costs_what_it_costs_in_a_forecast(model):
+    screen = screen_of(model, 64, 64, pp=1, recompute="none")
+    checked = 0
+    for block in screen.blocks():
+        for part in block.parts():
+            layout = block.layout(part, part.step_s.size // 2)
+            job, costs = job_of(screen, layout), block.filled.costs
+            row = int(block.rows_K[np.unravel_index(part.step_s.size // 2, part.step_s.shape)[1]])
+            seconds = operator_seconds(job, H100.gpu, factors_of(job, SETTING))
+            parts = RankParts(rank_share(job, H100.ranks_per_node))
+            for blocks in layer_kinds(job.model, range(job.model.layers)):
+                work = work_of(parts.of(blocks), trains_weights=True)
+                for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT):
+                    wanted = sum(seconds.of(call, count) for call, count in work.passes[phase].calls.items())
+                    assert costs.of(blocks).passes[phase].compute_s_K[row] == pytest.approx(wanted, rel=1e-9)
+                    moved = {}
+                    for each, count in work.passes[phase].exchanges.items():
+                        if each.size_bytes:
+                            key = (each.group, each.operation, each.size_bytes)
+                            moved[key] = moved.get(key, 0) + count
+                    mine = {}
+                    for each in costs.of(blocks).passes[phase].transfers:
+                        if each.size_bytes_K[row]:
+                            key = (each.group, each.operation, int(each.size_bytes_K[row]))
+                            mine[key] = mine.get(key, 0) + each.count
+                    assert mine == pytest.approx(moved)
+                    checked += 1
+            plan = plan_of(job)
+            one, all_of = (rank_parameters(job, plan, 0, each) for each in (parts, costs.parts))
+            assert np.broadcast_to(all_of.total.total, costs.shares)[row] == one.total.total
+    assert checked
+
+
+@pytest.mark.parametrize(
+    ("name", "off"),
+    [("dense", 0.08), ("sharded", 0.12), ("FSDP under a pipeline", 0.15), ("experts", 0.12), ("schedules", 0.2)],
+)
+def test_the_closed_form_is_near_the_simulation(name, off):
+    screen = screen_of(**SPACES[name])
+    found = list(rows(screen))
+    far = []
+    for layout, step, _ in found[:: max(1, len(found) // 12)]:
+        simulated = forecast(job_of(screen, layout), SETTING, allow_oom=True).iteration_time_s
+        far.append((abs(step / simulated - 1), layout.text, step, simulated))
+    assert max(far)[0] < off, sorted(far)[-4:]
