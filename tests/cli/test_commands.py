@@ -135,7 +135,7 @@ COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet
 COMMANDS["plan"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--busbw", "--slow", "--unfold", "--constants"}
-    - {"--allow-oom", "--report", "--analysis", "--out", "--what-if"}
+    - {"--allow-oom", "--report", "--analysis", "--out", "--what-if", "--gpus-used-per-node"}
 ) | {"--space", "--fix", "--max-tp", "--max-pp", "--max-cp", "--max-ep", "--max-micro-batch", "--headroom", "--top"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 
