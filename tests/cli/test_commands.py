@@ -49,6 +49,9 @@ COMMANDS = {
             "--report",
             "--analysis",
             "--what-if",
+            "--jitter",
+            "--seeds",
+            "--goodput",
             "--json",
             "--quiet",
         ),
@@ -62,7 +65,7 @@ COMMANDS = {
         *("--dp", "--data-parallel-size", "--stage-roles", "--overlap-grad-reduce", "--pp-comm"),
         *("--layer-block", "--dtype", "--forward-only", "--comm", "--expert-imbalance", "--expert-loads", "--step"),
         *("--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node"),
-        *("--busbw", "--slow", "--unfold", "--constants", "--what-if"),
+        *("--busbw", "--slow", "--unfold", "--constants"),
     },
     "predict": {
         *(
@@ -108,7 +111,7 @@ COMMANDS = {
         *("--pipeline-layout", "--pipeline-model-parallel-layout", "--mtp-layers", "--mtp-num-layers"),
         *("--embedding-as-layer", "--account-for-embedding-in-pipeline-split"),
         *("--head-as-layer", "--account-for-loss-in-pipeline-split"),
-        *("--analysis", "--what-if"),
+        *("--analysis", "--what-if", "--jitter", "--seeds", "--goodput"),
     },
     "init": {"file", "--force"},
     "compare": {"a", "b", "--cluster", "--html", "--json", "--ranks"},
@@ -130,6 +133,7 @@ COMMANDS["measure"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node", "--busbw", "--slow"}
     - {"--unfold", "--constants", "--allow-oom", "--report", "--json", "--analysis", "--what-if"}
+    - {"--jitter", "--seeds", "--goodput"}
 ) | {"--minutes", "--spread", "--script"}
 COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet"}
 COMMANDS["plan"] = (

@@ -41,6 +41,8 @@ CONTRACT = [
     "slowdown",
     "causes",
     "what_if",
+    "variability",
+    "goodput",
     "measured_s",
     "parts",
     "gpu_time",

@@ -183,3 +183,43 @@ class Cause:
     ranks: tuple[int, ...] = ()
     """Whom it is, where it is of some ranks."""
     stages: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variability:
+    """The step over some seeds, in seconds (`traincast.simulation.variability`)."""
+
+    jitter: float
+    """Standard deviation of the time of a computation, over its mean."""
+    seeds: int
+    mean_s: float
+    deviation_s: float
+    """Standard deviation; 0 of one seed."""
+    min_s: float
+    p05_s: float
+    median_s: float
+    p95_s: float
+    max_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """Useful training over all the time that a long run takes (`traincast.analysis.goodput`)."""
+
+    goodput: float
+    """Share of the time."""
+    mtbf_s: float
+    """Mean time between failures of the job."""
+    detection_s: float
+    restart_s: float
+    checkpoint_s: float
+    interval_s: float
+    """Training between two checkpoints."""
+    optimal_interval_s: float
+    """That of the highest goodput."""
+    in_checkpoints: float
+    """Share of the time that checkpoints take."""
+    in_failures: float
+    """Share of the time that is lost to failures: downtime, and training that is done again."""
+    useful_step_s: float
+    """Step over the goodput: the time from a step to the next one in the mean of the run."""

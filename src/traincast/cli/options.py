@@ -16,9 +16,11 @@ from click.core import ParameterSource
 
 from traincast.errors import ConfigError
 from traincast.hardware.dtypes import DTYPE_BYTES
+from traincast.job.failures import Failures, parse_failures
 from traincast.job.flags import LAYOUT_FLAGS
 from traincast.job.options import (
     COMM_SOURCES,
+    DEFAULT_SEEDS,
     NETWORKS,
     OVERLAP_CLASSES,
     SimaiOverlap,
@@ -224,6 +226,12 @@ def _by_class(given: Sequence[Sequence[tuple[str, float]]], name: str) -> dict[s
 
 
 @_usage
+def failures(text: str) -> Failures:
+    """Read ``mtbf=50000h,checkpoint=30s``."""
+    return parse_failures(text)
+
+
+@_usage
 def _gpus_used(text: str) -> str | int:
     """Read ``64``, ``all`` or ``auto``."""
     value = count_of(text) or text
@@ -314,6 +322,9 @@ _STEP_OPTIONS = (
         metavar="FILE.csv",
         help="Constants of operators that go before the shipped ones, of traincast calibrate --gpu.",
     ),
+    click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike."),
+)
+_TRY_OPTIONS = (
     click.option(
         "--what-if",
         "what_if",
@@ -322,8 +333,28 @@ _STEP_OPTIONS = (
         help="Try a change, such as tp_comm*0.5, rank7.compute=peers, nic_bandwidth=800Gb/s, "
         "overlap_grad_reduce=true; several are tried each alone and all together.",
     ),
-    click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike."),
+    click.option(
+        "--jitter",
+        type=in_range("jitter"),
+        default=0.0,
+        metavar="X",
+        help="Let computations vary, 0.05 for a standard deviation of 5 %; the spread of the step is told.",
+    ),
+    click.option(
+        "--seeds", type=in_range("seeds"), default=DEFAULT_SEEDS, show_default=True, help="Simulations with --jitter."
+    ),
+    click.option(
+        "--goodput",
+        "failures",
+        type=failures,
+        is_flag=False,
+        flag_value="default",
+        metavar="[NAME=TIME,...]",
+        help="Useful share of a long run with failures: mtbf (of a GPU), detection, restart, checkpoint, interval, "
+        "such as mtbf=50000h,checkpoint=30s; without values published ones.",
+    ),
 )
+"""What is tried beside a step."""
 _READ_OPTIONS = (
     click.option(
         "--stage-roles",
@@ -408,8 +439,13 @@ def with_options(options: Iterable[Callable[[F], F]], function: F) -> F:
 
 
 def step_options(function: F) -> F:
-    """Add an option for every field of `StepOptions`."""
+    """Add an option for every field of `StepOptions` that says how a step is simulated."""
     return with_options(_STEP_OPTIONS, function)
+
+
+def try_options(function: F) -> F:
+    """Add ``--what-if``, ``--jitter``, ``--seeds`` and ``--goodput``: the fields of `StepOptions` beside a step."""
+    return with_options(_TRY_OPTIONS, function)
 
 
 def output_options(function: F) -> F:
@@ -448,7 +484,7 @@ def wrong_usage() -> Iterator[None]:
 
 def step_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `StepOptions` among the values of a command."""
-    return {each.name: values[each.name] for each in fields(StepOptions)}
+    return {each.name: values[each.name] for each in fields(StepOptions) if each.name in values}
 
 
 def on_command_line(values: Mapping[str, Any]) -> dict[str, Any]:

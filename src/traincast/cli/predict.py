@@ -13,6 +13,7 @@ from traincast.cli.options import (
     recorded_run,
     step_fields,
     step_options,
+    try_options,
     wrong_usage,
 )
 from traincast.cli.terminal import announced, progress, show_result
@@ -22,6 +23,7 @@ from traincast.job.options import StepOptions, changed_options
 @click.command(name="predict", context_settings={"ignore_unknown_options": False})
 @job_options
 @step_options
+@try_options
 @click.option("--allow-oom", is_flag=True, help="Simulate a job that is refused because it does not fit into memory.")
 @output_options
 def command(

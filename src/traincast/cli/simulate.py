@@ -15,6 +15,7 @@ from traincast.cli.options import (
     recorded_run,
     simai_overlap,
     step_options,
+    try_options,
     wrong_usage,
 )
 from traincast.cli.terminal import announced, console, print_json, progress, show_result
@@ -40,6 +41,7 @@ from traincast.job.options import SimaiOverlap, SimulateOptions, changed_options
     help="Shares of communication that SimAI takes as overlapped, such as tp=0.5,dp=1,pp=0.5.",
 )
 @step_options
+@try_options
 @output_options
 def command(
     files: tuple[Path, ...],

@@ -12,6 +12,7 @@ from traincast.files import read_text
 from traincast.hardware.cluster import OPERATIONS, Cluster
 from traincast.hardware.dtypes import bytes_per_element
 from traincast.job.changes import parse_change
+from traincast.job.failures import Failures, parse_failures
 from traincast.names import find_name, known_names
 from traincast.units import RANGES, check_given, checked_field, counted, quoted
 
@@ -29,6 +30,9 @@ NODE_USES = ("auto", "all")
 
 OVERLAP_CLASSES = ("compute", "memory", "small", "unknown", "communication")
 """What an operation that overlaps may be bound by, as the user names it."""
+
+DEFAULT_SEEDS = 32
+"""Simulations with jitter where nobody says how many."""
 
 _LEAST_PP = 1e-6
 
@@ -151,6 +155,12 @@ class StepOptions:
     constants: ConstantsFile | None = None
     """Constants of operators that go before the shipped ones; a path is that of a file of ``traincast calibrate
     --gpu``."""
+    jitter: float = 0.0
+    """Standard deviation of the time of every computation over its mean; the spread of the step is told beside it."""
+    seeds: int = DEFAULT_SEEDS
+    """Simulations with jitter."""
+    failures: Failures | None = None
+    """What interrupts a long run; the goodput is told. A text is read by `parse_failures`, True takes the defaults."""
     what_if: tuple[str, ...] = ()
     """Changes to try, each alone and all together (`traincast.job.changes`)."""
 
@@ -164,6 +174,11 @@ class StepOptions:
         object.__setattr__(self, "what_if", tuple([self.what_if] if isinstance(self.what_if, str) else self.what_if))
         for change in self.what_if:
             parse_change(change)
+        for name in ("jitter", "seeds"):
+            checked_field(name, getattr(self, name), name)
+        if isinstance(self.failures, (str, bool)):
+            text = self.failures if isinstance(self.failures, str) else ""
+            object.__setattr__(self, "failures", None if self.failures is False else parse_failures(text))
         self._check_overlap()
         check_gpus_used(self.gpus_used_per_node)
         for rank, factor in self.compute_slowdown.items():

@@ -6,6 +6,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from traincast.analysis.explanation import Explanation, explain, short_form
+from traincast.analysis.goodput import goodput
 from traincast.analysis.memory_curve import Saved
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
@@ -23,7 +24,7 @@ from traincast.names import known_names
 from traincast.schedules.check import plan_of
 from traincast.simulation.result import MEASURED, MOST_EXPLAINED, Result
 from traincast.simulation.simulate import simulate, timed
-from traincast.simulation.step import Setting
+from traincast.simulation.step import Setting, Step
 from traincast.simulation.what_if import Changed, Rerun, check_what_ifs, what_ifs
 from traincast.workload.workload import Workload
 
@@ -107,6 +108,7 @@ def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgai
         return timed(read_again(replace(workload.layout, **change.fields)), change.setting).timeline.step_s
 
     result = _with_what_ifs(result, chosen.setting, rerun)
+    result = _in_the_long_run(result, chosen.setting, lambda setting: timed(workload, setting))
     record = RunRecord(
         command="simulate",
         cluster=chosen.setting.cluster,
@@ -127,6 +129,7 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
     """
     # What forecasts need is not loaded to simulate a file.
     from traincast.simulation.forecast import forecast
+    from traincast.simulation.job_step import run_job
 
     check_what_ifs(chosen.setting)
     cluster = chosen.setting.cluster
@@ -150,7 +153,21 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
         return forecast(decide(again, other)[2], change.setting, allow_oom=allow_oom).iteration_time_s
 
     result = _with_what_ifs(result, chosen.setting, rerun)
+    result = _in_the_long_run(result, chosen.setting, lambda setting: run_job(decided, setting).step)
     return _recorded(replace(result, warnings=(*draft.warnings, *result.warnings)), record)
+
+
+def _in_the_long_run(result: Result, setting: Setting, time: Callable[[Setting], Step]) -> Result:
+    """Return a result with the spread of its step and the goodput of a long run, where its options ask for them."""
+    if setting.jitter > 0:
+        from traincast.simulation.variability import variability
+
+        step = time(replace(setting, unfold=True, what_if=(), jitter=0.0))
+        result = replace(result, variability=variability(step, setting.jitter, setting.seeds))
+    if setting.failures is not None:
+        gpus = int(result.parallel["world_size"])
+        result = replace(result, goodput=goodput(setting.failures, gpus, result.iteration_time_s))
+    return result
 
 
 def _with_what_ifs(result: Result, setting: Setting, rerun: Rerun) -> Result:

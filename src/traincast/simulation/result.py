@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.gpu_time import GpuTime
-from traincast.analysis.summary import Analysis, Cause, Slowdowns
+from traincast.analysis.summary import Analysis, Cause, Goodput, Slowdowns, Variability
 from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
@@ -156,6 +156,10 @@ class Result:
     causes: tuple[Cause, ...] = ()
     """Of a measured run: what made it so, the most expensive first."""
     what_if: tuple[dict[str, object], ...] = ()
+    variability: Variability | None = None
+    """How the step spreads with jitter; None where none was asked for."""
+    goodput: Goodput | None = None
+    """Of a long run; None where none was asked for."""
     measured_s: float | None = None
     parts: tuple[PartResult, ...] = ()
     gpu_time: tuple[GpuTime, ...] = ()

@@ -28,9 +28,9 @@ _SHOWN_COLLECTIVES = 8
 def print_result(result: Result, *, analysed: bool = False) -> ui.View:
     """Print a simulated step: its time, where the time goes, what to know about it; and its analysis where asked."""
     yield ui.text(f"Step {format_time(result.iteration_time_s)}", "bold")
-    for line in (_job(result), _layout(result), _measured(result), _interval(result), _efficiency(result)):
-        if line:
-            yield ui.text(line)
+    lines = (_job, _layout, _measured, _interval, _efficiency, _spread, _goodput)
+    for line in filter(None, (tell(result) for tell in lines)):
+        yield ui.text(line)
     yield from _breakdown(result)
     yield from _stages(result)
     yield from gpu_time(result.gpu_time)
@@ -99,6 +99,36 @@ def _efficiency(result: Result) -> str:
     dtype = result.mfu_peak.dtype if result.mfu_peak else None
     known.append(utilisation(result.mfu, result.hfu, dtype, result.mfu_16_bit, result.hfu_16_bit))
     return ", ".join(filter(None, known))
+
+
+def _spread(result: Result) -> str:
+    """Return how the step spreads with jitter."""
+    told = result.variability
+    if told is None:
+        return ""
+    low, mean, high = (format_time(each) for each in (told.p05_s, told.mean_s, told.p95_s))
+    return f"With jitter of {format_share(told.jitter)}: mean {mean}, 90 % from {low} to {high} ({told.seeds} seeds)"
+
+
+def _goodput(result: Result) -> str:
+    """Return how much of a long run is useful, and what that assumes."""
+    told = result.goodput
+    if told is None:
+        return ""
+    best = " (optimal)" if told.interval_s == told.optimal_interval_s else ""
+    return (
+        f"Goodput {format_share(told.goodput)}: a failure every {_long(told.mtbf_s)}, {_long(told.detection_s)} to "
+        f"detect it and {_long(told.restart_s)} to restart; checkpoints of {_long(told.checkpoint_s)} every "
+        f"{_long(told.interval_s)}{best}; {format_time(told.useful_step_s)} for each step in the end"
+    )
+
+
+def _long(time_s: float) -> str:
+    """Write a long time for people."""
+    for unit, scale in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if time_s >= 2 * scale:
+            return f"{time_s / scale:.3g} {unit}"
+    return format_time(time_s)
 
 
 def _breakdown(result: Result) -> ui.View:

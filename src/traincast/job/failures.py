@@ -1,0 +1,60 @@
+"""What interrupts a long run and what it costs to go on: failures, restarts, checkpoints."""
+
+from dataclasses import dataclass, fields
+
+from traincast.errors import ConfigError
+from traincast.names import find_name, known_names
+from traincast.units import checked_field, parse_time, quoted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """How often a GPU interrupts a run, and what is lost each time."""
+
+    mtbf_s: float = 50_700 * 3600.0
+    """Mean time between interruptions of one GPU. Llama 3 405B: 419 unexpected ones in 54 days of 16,384 GPUs
+    (arXiv 2407.21783, section 3.3.4)."""
+    detection_s: float = 300.0
+    """From the failure until the job is stopped. MegaScale detects and diagnoses in less than 10 minutes on average
+    (arXiv 2402.15627, section 4); half of that is assumed."""
+    restart_s: float = 300.0
+    """From then until it trains again: other nodes, initialisation, loading the checkpoint; assumed."""
+    checkpoint_s: float = 5.0
+    """How long a checkpoint holds the training up. Copying to host memory takes seconds (MegaScale, section 4); a
+    checkpoint written while all wait takes longer: 40 s for 2.3 TB of BLOOM (stas00/ml-engineering)."""
+    interval_s: float | None = None
+    """Training between two checkpoints; None takes the optimal one."""
+
+    def __post_init__(self) -> None:
+        """Refuse times out of range."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is None and each.name == "interval_s":
+                continue
+            checked_field(each.name, value, f"failures.{each.name}")
+            if value <= 0 and each.name in ("mtbf_s", "interval_s"):
+                raise ConfigError(f"is {value:g} s; it must be above 0", f"failures.{each.name}")
+
+
+def parse_failures(text: str) -> Failures:
+    """Read ``mtbf=50000h,restart=10min,checkpoint=30s,interval=1h``; ``default`` or nothing takes all defaults.
+
+    Raises
+    ------
+    ConfigError
+        If it is not of that form, or a time is not allowed.
+    """
+    known = {each.name.removesuffix("_s"): each.name for each in fields(Failures)}
+    given: dict[str, float | None] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        if part.lower() == "default":
+            continue
+        name, equals, value = (word.strip() for word in part.partition("="))
+        found = find_name(name, known)
+        if not equals or found is None:
+            raise ConfigError(f"{quoted(part)} is not NAME=TIME; {known_names(name, sorted(known))}", "goodput")
+        if known[found] in given:
+            raise ConfigError(f"{found} is given twice", "goodput")
+        optimal = found == "interval" and value.lower() == "optimal"
+        given[known[found]] = None if optimal else parse_time(value)
+    return Failures(**given)  # type: ignore[arg-type]
