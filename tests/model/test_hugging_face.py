@@ -125,6 +125,15 @@ CONFIGS = {
         first_k_dense_replace=1,
         moe_layer_freq=1,
     ),
+    "glm-4.5": size(
+        *(92, 5120, 12288, 96, 8, 151552),
+        model_type="glm4_moe",
+        head_dim=128,
+        attention_bias=True,
+        use_qk_norm=True,
+        **{"n_routed_experts": 160, "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 1536},
+        **{"first_k_dense_replace": 3, "num_nextn_predict_layers": 1, "n_group": 1, "topk_group": 1},
+    ),
     "glm-4.5-air": size(
         *(46, 4096, 10944, 96, 8, 151552),
         model_type="glm4_moe",
