@@ -67,7 +67,8 @@ def test_it_is_counted(recurrent):
 def test_it_is_among_what_is_printed_of_a_model(recurrent, tmp_path):
     printed = CliRunner().invoke(cli, ["models", str(tmp_path / "recurrent-8b.toml")], catch_exceptions=False).stdout
     counted = f"{20 * (sum(PROJECTIONS) + WIDTH) / 1e9:.3g} B"
-    assert next(line.split()[2:4] for line in printed.splitlines() if "other blocks" in line) == counted.split()
+    (line, *_) = [line for line in printed.splitlines() if line.startswith("  recurrence")]
+    assert line.split()[1:3] == counted.split()
     assert recurrent.name == "recurrent-8b"
 
 

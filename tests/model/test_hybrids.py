@@ -10,7 +10,7 @@ from traincast.errors import ConfigError
 from traincast.model.blocks.gated_delta import GatedDelta
 from traincast.model.blocks.mamba import Mamba
 from traincast.model.blocks.share import Execution, Share
-from traincast.model.counts import model_flops_per_token, parameters, token_flops
+from traincast.model.counts import further_blocks, model_flops_per_token, parameters, token_flops
 from traincast.model.load import load_model
 from traincast.model.structure import layer_blocks
 
@@ -62,6 +62,20 @@ def test_flops_of_linear_attention_are_counted_as_megatron_does():
     found, layers = token_flops(load_model("qwen3-next-80b-a3b"), 4096), 36
     assert found.scan == layers * 2 * 32 * 128**2 * 4
     assert found.others == layers * 2 * 2048 * (2 * 16 * 128 + 2 * 32 * 128 + 2 * 32 + 32 * 128)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "qwen3-next-80b-a3b", "nemotron-3-super", "deepseek-v4-flash"])
+def test_blocks_of_further_kinds_are_told_apart(name):
+    model = load_model(name)
+    found = further_blocks(model, 2048)
+    assert sum(each.parameters for each in found) == parameters(model).layers.others
+    assert sum(each.forward_flops for each in found) == pytest.approx(token_flops(model, 2048).others)
+    assert len({each.kind for each in found}) == len(found)
+    assert [each.kind for each in found if each.kind in ("linear_attention", "mamba", "hyper_connections")] == {
+        "qwen3-next-80b-a3b": ["linear_attention"],
+        "nemotron-3-super": ["mamba"],
+        "deepseek-v4-flash": ["hyper_connections"],
+    }.get(name, [])
 
 
 def test_flops_of_a_mamba_layer_are_counted_as_megatron_does():

@@ -45,6 +45,7 @@ CONTRACT = [
     "goodput",
     "measured_s",
     "parts",
+    "blocks",
     "gpu_time",
     "analysis",
     "inputs",

@@ -7,7 +7,7 @@ al. 2022, arXiv 2203.15556, appendix F.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
@@ -175,6 +175,40 @@ def token_flops(model: Model, seq_length: int, vocab: int | None = None) -> Toke
     for parts, count in _computing(model, seq_length, vocab):
         total += _flops_of(parts, seq_length, count)
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherBlocks:
+    """What blocks of a further kind have in a model: state-space mixers, linear attention and so on."""
+
+    kind: str
+    """What their parts count as."""
+    parameters: int
+    """Of all layers, without MTP layers."""
+    forward_flops: float
+    """For one token, with MTP layers."""
+
+
+def further_blocks(model: Model, seq_length: int) -> tuple[FurtherBlocks, ...]:
+    """Return the blocks that are `others` in the counts, by kind, in the order in which they come first."""
+    entries, flops = Counter[str](), Counter[str]()
+    own = _further(LayerParameters)
+    for blocks, count in layer_kinds(model, range(model.layers)).items():
+        for part in _parts(model, blocks):
+            entries[part.counts_as] += count * int(part.elements) if own(part) else 0
+    own = _further(TokenFlops)
+    for parts, count in _computing(model, seq_length):
+        for part in parts:
+            flops[part.counts_as] += count * part.flops / seq_length if own(part) else 0
+    kinds = dict.fromkeys(kind for found in (entries, flops) for kind, amount in found.items() if amount)
+    return tuple(FurtherBlocks(kind, entries[kind], flops[kind]) for kind in kinds)
+
+
+def _further(counted: type[LayerParameters] | type[TokenFlops]) -> Callable[[Part], bool]:
+    """Return what tells the parts that are `others` in a count."""
+    elsewhere = (*_ENDS, "attention_core") if counted is LayerParameters else ("attention",)
+    known = {*elsewhere, *(each.name for each in fields(counted))}
+    return lambda part: part.counts_as not in known
 
 
 def model_flops_per_token(model: Model, seq_length: int, task: str = "pretrain") -> float:

@@ -78,7 +78,7 @@ def write_trace(result: Result, stream: BinaryIO) -> None:
     # An empty name: GzipFile would otherwise write the name of the stream.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=stream, mtime=0) as packed:
         threads = {index: Threads.of(program, timeline, index) for index in choice.indices}
-        packed.write(b'{"traceEvents":[' + encode(_names(program, choice, threads))[1:-1])
+        packed.write(b'{"traceEvents":[' + encode(_names(result, program, choice, threads))[1:-1])
         for index in choice.indices:
             for slices in _slices(program, timeline, index, described_T, threads[index]):
                 packed.write(b"," + encode(slices)[1:-1])
@@ -189,9 +189,10 @@ def _words(stream: int) -> str:
     return Stream(stream).name.lower().replace("_", " ")
 
 
-def _names(program: "Program", choice: Choice, threads: dict[int, Threads]) -> list[Plain]:
+def _names(result: Result, program: "Program", choice: Choice, threads: dict[int, Threads]) -> list[Plain]:
     """Return the metadata events that name and sort the processes and threads."""
     events: list[Plain] = []
+    held = () if result.job is None else result.job.stages
 
     def name(what: str, key: str, value: Plain, **owner: Plain) -> None:
         events.append({"name": what, "ph": "M", **owner, "args": {key: value}})
@@ -199,7 +200,8 @@ def _names(program: "Program", choice: Choice, threads: dict[int, Threads]) -> l
     for index in choice.indices:
         rank, stage, represents = (int(of_R[index]) for of_R in (program.rank_R, program.stage_R, program.represents_R))
         stands = f", stands for {represents}" if represents > 1 else ""
-        name("process_name", "name", f"rank {rank} (stage {stage}{stands})", pid=rank)
+        holds = f": {held[stage]}" if len(held) > stage else ""
+        name("process_name", "name", f"rank {rank} (stage {stage}{holds}{stands})", pid=rank)
         name("process_sort_index", "sort_index", rank, pid=rank)
         for thread, words in threads[index].names.items():
             name("thread_name", "name", words, pid=rank, tid=thread)

@@ -23,6 +23,7 @@ from traincast.job.pipeline_layout import PipelineLayout
 from traincast.model.counts import hardware_flops_per_token, model_flops_per_token
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
+from traincast.simulation.block_times import block_times
 from traincast.simulation.confidence import interval
 from traincast.simulation.job_step import JobStep, factors_of, run_job
 from traincast.simulation.result import JobFacts, Peak, Result
@@ -71,6 +72,7 @@ def forecast_step(
         mfu_16_bit=rates.mfu_16_bit,
         hfu_16_bit=rates.hfu_16_bit,
         job=_facts(job, plan),
+        blocks=block_times(done),
     )
     return found, done
 

@@ -75,6 +75,21 @@ class PartResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockResult:
+    """A kind of block on one stage of a forecast (`traincast.simulation.block_times`)."""
+
+    stage: int
+    block: str
+    """Its name in `traincast.model.blocks`, or an end of the model, or an MTP layer with all of its blocks."""
+    count: int
+    """Such blocks on the stage, in all of its virtual stages."""
+    forward_s: float
+    """Time of the operators of one of them for one microbatch, without what the host and exchanges add."""
+    backward_s: float
+    """The same of both gradients, without recomputation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
     """A dense peak of the GPU: its type as in the datasheets (``"bf16"``, ``"fp8"``, ``"fp4"``), and its rate."""
 
@@ -162,6 +177,8 @@ class Result:
     """Of a long run; None where none was asked for."""
     measured_s: float | None = None
     parts: tuple[PartResult, ...] = ()
+    blocks: tuple[BlockResult, ...] = ()
+    """Of a forecast: the blocks of each stage, and what they take."""
     gpu_time: tuple[GpuTime, ...] = ()
     """Of a step whose operations were recorded: where the time of each GPU went, as profilers' tools define it."""
     analysis: Analysis | None = None

@@ -1,5 +1,6 @@
 """The known clusters and models, for people."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 
@@ -8,7 +9,7 @@ from rich.console import RenderableType
 from traincast.hardware.cluster import Cluster, Link
 from traincast.hardware.fabric import FabricSpec
 from traincast.hardware.gpu import Gpu, gpu_names
-from traincast.model.counts import model_flops_per_token, parameters, token_flops
+from traincast.model.counts import further_blocks, model_flops_per_token, parameters, token_flops
 from traincast.model.model import Attention, Model
 from traincast.report.terminal import layout as ui
 from traincast.units import GIGA, counted, format_decimal_size, format_rate, format_size, format_time
@@ -180,23 +181,34 @@ def print_model_counts(models: Sequence[Model], seq_length: int) -> ui.View:
 
 def _shape(model: Model) -> Iterator[str]:
     attention, experts = model.attention, model.experts
+    layers = Counter(model.names_of(layer) for layer in range(model.layers))
+    has = {name.partition(":")[0] for names in layers for name in names}
     yield f"{counted(model.layers, 'layer')}, hidden {model.hidden}, {model.vocab} tokens" + (
         ", LM head tied to the embedding" if model.tied_embeddings else ""
     )
+    if model.residual_streams > 1:
+        yield f"{model.residual_streams} residual streams"
+    if len(layers) > 1 or not has <= {"attention", "latent_attention", "mlp", "experts"}:
+        yield "layers: " + ", ".join(f"{count} {' + '.join(names)}" for names, count in layers.items())
+    if model.mtp_layers:
+        names = model.mtp_blocks or model.names_of(model.layers - 1)
+        yield f"MTP layers: {model.mtp_layers} {' + '.join(names)}"
     heads = f"attention: {_heads(attention)} heads of {attention.head_dim}"
     if attention.latent is not None:
         heads += f", latent (kv rank {attention.latent.kv_rank})"
     if attention.window and attention.window_layers:
         which = "" if attention.window_period == 1 else f" in {attention.window_layers} of {attention.window_period}"
         heads += f", window {attention.window}{which}"
-    yield heads + ("" if attention.causal else ", not causal")
+    if any("attention" in name and name != "linear_attention" for name in has):
+        yield heads + ("" if attention.causal else ", not causal")
     kind = "gated as with SwiGLU" if model.gated else "not gated, as with GELU"
     if experts is None:
-        yield f"MLP: {model.ffn_hidden}, {kind}"
+        if "mlp" in has:
+            yield f"MLP: {model.ffn_hidden}, {kind}"
         return
     shared = f", shared {experts.shared_ffn_hidden}" if experts.shared_ffn_hidden else ""
     yield f"experts: {experts.experts} of {experts.ffn_hidden}, top-{experts.topk}{shared}, {kind}"
-    dense = sum(not model.has_experts(layer) for layer in range(model.layers))
+    dense = sum(count for names, count in layers.items() if any(name.partition(":")[0] == "mlp" for name in names))
     if dense:
         yield f"MLP of {counted(dense, 'dense layer')}: {model.ffn_hidden}"
 
@@ -213,7 +225,7 @@ def _parameter_lines(model: Model) -> list[_Part]:
         "experts": layers.experts,
         "shared experts": layers.shared_experts,
         "tables of layers": layers.tables,
-        "other blocks": layers.others,
+        **{_spaced(each.kind): each.parameters for each in further_blocks(model, 1)},
         "norms": layers.norms + counts.final_norm,
         "LM head": counts.head,
         "other": counts.other,
@@ -238,12 +250,16 @@ def _flop_lines(model: Model, seq_length: int) -> list[_Part]:
         "router": flops.router,
         "experts": flops.experts,
         "shared experts": flops.shared_experts,
-        "other blocks": flops.others,
+        **{_spaced(each.kind): each.forward_flops for each in further_blocks(model, seq_length) if each.forward_flops},
         "LM head": flops.head,
         "MTP projections": flops.mtp_projections,
     }
     lines = [(name, f"{part / GIGA:,.4g} G", f"{part / flops.forward:.1%}") for name, part in parts.items() if part]
     return [*lines, ("total", f"{flops.forward / GIGA:,.4g} G", "")]
+
+
+def _spaced(kind: str) -> str:
+    return kind.replace("_", " ")
 
 
 def _heads(attention: Attention) -> str:

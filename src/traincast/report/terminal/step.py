@@ -10,6 +10,7 @@ from traincast.report.terminal.explanation import analysis
 from traincast.report.terminal.slowdown import slowdown
 from traincast.simulation.result import (
     BREAKDOWN_KEYS,
+    BlockResult,
     CollectiveResult,
     JobFacts,
     RankResult,
@@ -33,6 +34,7 @@ def print_result(result: Result, *, analysed: bool = False) -> ui.View:
         yield ui.text(line)
     yield from _breakdown(result)
     yield from _stages(result)
+    yield from _blocks(result)
     yield from gpu_time(result.gpu_time)
     yield from _measured_run(result)
     yield from _collectives(result)
@@ -194,6 +196,30 @@ def _peak(result: Result, stage: int) -> str:
         return ""
     peak = result.memory_bytes[stage].get("peak")
     return "" if peak is None else format_size(peak)
+
+
+_ENDS, _USUAL_KINDS = ("embedding", "LM head"), 2
+"""Blocks in no layer, and the kinds of blocks of a usual model: attention, and MLP or experts."""
+
+
+def _blocks(result: Result) -> ui.View:
+    """Yield a table of the blocks of the stage that they take longest on, where layers are of further kinds."""
+    if len({each.block for each in result.blocks if each.block not in _ENDS}) <= _USUAL_KINDS:
+        return
+    taken_s = [0.0] * (1 + max(each.stage for each in result.blocks))
+    for each in result.blocks:
+        taken_s[each.stage] += each.count * (each.forward_s + each.backward_s)
+    stage = max(range(len(taken_s)), key=lambda index: (taken_s[index], -index))
+    shown = [each for each in result.blocks if each.stage == stage]
+    unit = ui.TimeUnit.of(max(each.backward_s for each in shown))
+    columns: tuple[ui.Column[BlockResult], ...] = (
+        ui.Column("block", lambda each: each.block, words=True),
+        ui.Column("count", lambda each: str(each.count)),
+        ui.Column("forward", lambda each: unit.text(each.forward_s)),
+        ui.Column("backward", lambda each: unit.text(each.backward_s)),
+        ui.Column("share", lambda each: ui.share(each.count * (each.forward_s + each.backward_s), taken_s[stage])),
+    )
+    yield from ui.section(f"Blocks of stage {stage}, {unit.name} (of one, for a microbatch)", columns, shown)
 
 
 def gpu_time(times: Sequence[GpuTime]) -> ui.View:
