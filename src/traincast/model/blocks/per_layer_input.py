@@ -8,7 +8,7 @@ the one norm that all share is among a model's ``other_params``.
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, cast, exchange, norm, norm_kernel, residual
+from traincast.model.blocks.common import around, cast, exchange, norm, norm_kernel, residual
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
@@ -70,9 +70,8 @@ class PerLayerInput:
             forward=exchanged.leave_forward,
             backward=exchanged.leave_backward,
         )
-        adapted = adapters(share, (gate, back), "per-layer inputs")
         after = norm(share, "post_per_layer_input_norm")
-        return table, projected, gate, back, after, residual(share, "per_layer_input_bda"), *adapted
+        return table, projected, gate, back, after, residual(share, "per_layer_input_bda")
 
 
 def _pointwise(share: Share, width: int) -> Kernel:
