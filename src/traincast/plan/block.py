@@ -344,7 +344,7 @@ class Block:
             unused = one_of_each_matrix(job, self.shape.plan, kind.stage, parts)
             other = other + parameter_bytes(job.precision) * self._column(unused)
         if job.parallel.pp > 1:
-            other = other + 4 * self._column(share.norm_bytes)
+            other = other + 4 * self._column(share.residual_bytes)
         shape = (len(self.members), len(shard_Z))
         lasting = found.parameters + found.gradients + found.optimizer + found.copies + found.gathered + other
         return np.broadcast_to(lasting, shape), np.broadcast_to(np.asarray(found.step_gradients, np.float64), shape)

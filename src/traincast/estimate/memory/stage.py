@@ -199,7 +199,7 @@ def _other(model: LayerModel, plan: SchedulePlan) -> dict[str, float]:
     return {
         "cuda context": CONTEXT_BYTES,
         "nccl buffers": communicator_bytes(parallel.tp, parallel.cp, parallel.dp, parallel.ep, parallel.pp),
-        "pipeline messages": 4 * model.share.norm_bytes if len(plan.slots) > 1 else 0.0,
+        "pipeline messages": 4 * model.share.residual_bytes if len(plan.slots) > 1 else 0.0,
         "communication buckets": model.policy.buffer_bytes,
     }
 
