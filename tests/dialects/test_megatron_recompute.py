@@ -7,6 +7,7 @@ import pytest
 from datafiles import table_path
 from traincast.dialects import draft_like
 from traincast.errors import ConfigError
+from traincast.estimate.memory.activations import LayerModel
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.model.recompute import RECOMPUTE_MODULES, modules_of
@@ -18,6 +19,32 @@ EXPERTS = """
 --global-batch-size 16 --world-size 8 --expert-model-parallel-size 4 --bf16 --use-distributed-optimizer
 """
 SELECTIVE = "--recompute-granularity selective --recompute-modules"
+
+
+LINEAR = """
+--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --swiglu --position-embedding-type rope --vocab-size 32000
+--seq-length 1024 --micro-batch-size 1 --global-batch-size 16 --world-size 8 --bf16 --linear-attention-freq 4
+"""
+
+
+def test_the_norm_of_linear_attention_is_recomputed_by_itself():
+    """It frees the 2-byte inputs of out_proj in 6 of 8 layers, 32 heads of 128 each, and costs its kernel once more."""
+    gdn = f"{LINEAR} --experimental-attention-variant gdn"
+    jobs = [
+        resolve_job(draft_like("megatron", shlex.split(text)).request())
+        for text in (gdn, f"{gdn} {SELECTIVE} gdn_norm_out")
+    ]
+    assert jobs[1].recomputed_modules == ("gdn_norm_out",)
+    plain, again = ([layer_bytes(each, index) for index in range(8)] for each in jobs)
+    assert [one - other for one, other in zip(plain, again, strict=True)] == ([1024 * 32 * 128 * 2] * 3 + [0]) * 2
+    sparse = "--experimental-attention-variant dsa --multi-latent-attention --q-lora-rank 64 --dsa-indexer-topk 8"
+    for text in (LINEAR, f"{LINEAR} {sparse} --dsa-indexer-n-heads 2 --dsa-indexer-head-dim 16"):
+        with pytest.raises(ConfigError, match="gdn_norm_out needs --experimental-attention-variant gdn"):
+            draft_like("megatron", shlex.split(f"{text} {SELECTIVE} gdn_norm_out"))
+
+
+def layer_bytes(one, index):
+    return sum(LayerModel(one).layer(index).saved.values())
 
 
 def job(more, less=""):

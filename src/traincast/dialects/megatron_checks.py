@@ -53,12 +53,22 @@ def _delayed(pasted: Pasted) -> bool:
     return eight_bit and ("fp8-recipe" not in pasted or pasted.text("fp8-recipe") == "delayed")
 
 
+def _has_gated_delta(pasted: Pasted) -> bool:
+    said = {pasted.words(flag) for flag in ("experimental-attention-variant", "linear-attention-type")}
+    return bool(said & {"gdn", "gated_delta_net"}) or "G" in pasted.words("hybrid-layer-pattern")
+
+
 _REFUSED: tuple[tuple[tuple[str, ...], Callable[[Pasted], bool], str], ...] = (
     (("moe_act",), lambda pasted: not pasted.is_on("moe-grouped-gemm"), "needs --moe-grouped-gemm"),
     (
         ("mla_up_proj",),
         lambda pasted: "num-layers" in pasted and not pasted.is_on("multi-latent-attention"),
         "needs --multi-latent-attention",
+    ),
+    (
+        ("gdn_norm_out",),
+        lambda pasted: "num-layers" in pasted and not _has_gated_delta(pasted),
+        "needs --experimental-attention-variant gdn",
     ),
     (
         ("shared_experts",),

@@ -17,6 +17,11 @@ _PER_HEAD = 2
 """Parameters of a value head that no product reads: its decay, and the bias of its step (A, dt)."""
 
 
+_MODULES = ("gdn_norm_out",)
+"""Its gated norm can be recomputed by itself from the scan's outputs, which are kept anyway: megatron/core/ssm/
+gated_delta_net/common.py (recompute_norm_out)."""
+
+
 @dataclass(frozen=True, slots=True)
 class GatedDelta:
     """The mixer block of a layer.
@@ -75,6 +80,7 @@ class GatedDelta:
             counts_as="linear_attention",
             vectors=self.value_dim,
             kernels=(pointwise(share, inner, "swiglu"),),
+            modules=_MODULES,
         )
         leave = Part(
             name="self_attention.out_proj",
@@ -82,6 +88,7 @@ class GatedDelta:
             gemms=(Gemm(m=tokens, n=model.hidden, k=inner, dtype=execution.precision),),
             kernels=cast(share, tokens * inner),
             saved={"mixer outputs": tokens * inner * share.input_bytes},
+            drops={"mixer outputs": _MODULES},
             forward=exchanged.leave_forward,
             backward=exchanged.leave_backward,
         )
@@ -92,6 +99,6 @@ class GatedDelta:
 _NAMES = ("key_heads", "value_heads", "key_dim", "value_dim", "kernel")
 
 
-@block("gated_delta", settings=tuple(f"linear_{name}" for name in _NAMES))
+@block("gated_delta", settings=tuple(f"linear_{name}" for name in _NAMES), modules=_MODULES)
 def _gated_delta(model: Model, _layer: int) -> GatedDelta:
     return GatedDelta(**model.sizes("linear", _NAMES))
