@@ -67,6 +67,18 @@ ESTIMATES = (
 """What no table here measures: kernel generations, from the papers that brought them."""
 
 
+_CUDNN = "cudnn-frontend, benchmark/sdpa_benchmark_training/results"
+EIGHT_BIT_ATTENTION = (
+    *((gpu, dtype, forward, backward, f"{_CUDNN}: x {forward} and {backward} of bf16, 4 causal shapes of GB200")
+      for gpu in ("B200-SXM-180GB", "GB200-186GB", "GB300-279GB")
+      for dtype, forward, backward in (("fp8", 1.39, 1.34), ("mxfp8", 1.30, 1.11))),
+    *((gpu, "fp8", 1.47, 0.9, f"{_CUDNN}: x 1.47 and 0.9 of bf16, 2 causal shapes of H200")
+      for gpu in ("H100-SXM-80GB", "H200-SXM-141GB")),
+)  # fmt: skip
+"""Rates of cuDNN's attention in 8 bits over those in bf16, forward and backward, at 4,096 and 8,192 tokens of Llama 3.1
+and DeepSeek-V3; the tables of inference have forward passes alone."""
+
+
 def held_out(sample: Timings) -> np.ndarray:
     """Return which measurements of a sample are held out: a fifth, by a hash of their size and work."""
     first = np.unique(sample.owner_C, return_index=True)[1]
@@ -191,6 +203,17 @@ def derived(rows: list[FamilyConstants]) -> Iterator[FamilyConstants]:
     )
 
 
+def eight_bit_attention(rows: list[FamilyConstants]) -> Iterator[FamilyConstants]:
+    """Yield constants of training's attention in 8 bits; half of each gain, as their peak is twice that of 16 bits."""
+    by_key = {(row.gpu, row.family, row.dtype): row for row in rows}
+    for gpu, dtype, forward, backward, source in EIGHT_BIT_ATTENTION:
+        chip = "H100-SXM-80GB" if gpu.startswith("H") else "B200-SXM-180GB"
+        of_bf16 = ((gpu, "attention", forward), (chip, "attention_backward", backward))
+        for row, gain in ((by_key[name, family, "bf16"], gain) for name, family, gain in of_bf16):
+            yield replace(row, gpu=gpu, family=f"{row.family}_cudnn", dtype=dtype, compute=row.compute * gain / 2,
+                          rows=0, median_error=None, p90_error=None, source=source, confidence="medium")  # fmt: skip
+
+
 def _part_of_500_watt(by_key: dict[Key, FamilyConstants]) -> Iterator[FamilyConstants]:
     for family in ("gemm", "attention", "grouped_gemm"):
         row = by_key.get(("H100-SXM-80GB", family, "bf16"))
@@ -243,7 +266,7 @@ def main() -> int:
     rows += list(derived(rows))
     lent = [grid for grid in corrections if grid.gpu == "H100-SXM-80GB" and grid.dtype == "bf16"]
     corrections += [replace(grid, gpu=PART_OF_500_WATT) for grid in lent]
-    rows += list(defaults(rows))
+    rows += [*defaults(rows), *eight_bit_attention(rows)]
     if given.write:
         folder = Path(traincast.__file__).parent / "data" / "operators"
         (folder / "constants.csv").write_text(write_constants(rows), encoding="utf-8")

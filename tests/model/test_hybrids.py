@@ -187,11 +187,11 @@ def test_a_gate_for_every_channel_of_every_head_by_hand(tp):
 
 
 @pytest.mark.parametrize(("parts", "inner", "hidden"), [(parts_of, 128 * 64, 4096), (delta_parts_of, 32 * 128, 2048)])
-def test_both_projections_of_a_mixer_cast_what_they_read(parts, inner, hidden):
+def test_projections_of_a_mixer_say_what_ranks_have_a_part_of(parts, inner, hidden):
     found = parts(precision="fp8", tp=2, sequence_parallel=True)
-    for name, elements in (("in_proj", 2048 * hidden), ("out_proj", 4096 * inner // 2)):
-        (part,) = (part for key, part in found.items() if key.endswith(name))
-        assert [(each.family, each.shape) for each in part.kernels] == [("cast", (elements,))]
+    for name, split, inputs in (("in_proj", "outputs", hidden), ("out_proj", "inputs", inner // 2)):
+        (gemm,) = (part.gemms[0] for key, part in found.items() if key.endswith(name))
+        assert (gemm.dtype, gemm.split, gemm.m, gemm.k) == ("fp8", split, 4096, inputs)
 
 
 def test_arrays_of_layouts_are_priced_with_the_same_lines():

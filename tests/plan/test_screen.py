@@ -135,9 +135,18 @@ def test_the_best_of_a_space_is_its_smallest_step_that_fits(name):
         assert any(one <= step and two <= peak for one, two in zip(found.step_s, found.peak_bytes, strict=True))
 
 
-@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b", "deepseek-v3"])
-def test_every_operator_costs_what_it_costs_in_a_forecast(model):
-    screen = screen_of(model, 64, 64, pp=1, recompute="none")
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    [
+        ("llama3-8b", "bf16"),
+        ("llama3-8b", "fp8"),
+        ("mixtral-8x7b", "bf16"),
+        ("mixtral-8x7b", "fp8_block"),
+        ("deepseek-v3", "bf16"),
+    ],
+)
+def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
+    screen = screen_of(model, 64, 64, pp=1, recompute="none", precision=precision)
     checked = 0
     for block in screen.blocks():
         for part in block.parts():
@@ -147,7 +156,7 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model):
             seconds = operator_seconds(job, H100.gpu, factors_of(job, SETTING))
             parts = RankParts(rank_share(job, H100.ranks_per_node))
             for blocks in layer_kinds(job.model, range(job.model.layers)):
-                work = work_of(parts.of(blocks), trains_weights=True)
+                work = work_of(parts.of(blocks), parts.share)
                 for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT):
                     wanted = sum(seconds.of(call, count) for call, count in work.passes[phase].calls.items())
                     assert costs.of(blocks).passes[phase].compute_s_K[row] == pytest.approx(wanted, rel=1e-9)

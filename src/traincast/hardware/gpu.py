@@ -38,6 +38,9 @@ class Generation:
     """Those of them that frameworks pass over for flash attention."""
     bf16: bool = True
     """Whether its matrix units take bf16."""
+    fp8_transposes: bool = False
+    """Whether its matrix units read matrices of 8 bits along the reduction alone, so that GEMMs of a backward pass need
+    transposed copies."""
     scaled_blocks: tuple[str, ...] = ()
     """Precisions with a scale for each small block that its matrix units take: ``mxfp8``, ``nvfp4``, ``mxfp4``."""
     source: str = ""

@@ -24,6 +24,7 @@ from typing import Any
 from traincast.errors import UnknownNameError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS, dispatcher_of
+from traincast.model.recipes import RECIPES
 from traincast.model.recompute import RECOMPUTE
 from traincast.tables import Shelf, Value, built, read_table
 from traincast.units import check_given
@@ -142,6 +143,8 @@ class Framework:
     """Whether exchanges with experts are overlapped with the work of another microbatch."""
     delay_wgrad: bool = False
     """Whether weight gradients of experts then hide the way of their inputs' gradients back."""
+    fp8_recipe: str = "delayed"
+    """How 8 bits with a scale for each tensor are scaled where the job does not say (`traincast.model.recipes`)."""
     cp_kind: str = "ring"
     """How context parallel ranks exchange keys and values where the job does not say."""
     vocab_multiple: int = 1
@@ -186,6 +189,7 @@ _CHOICES = {
     "cp_kind": CP_KINDS,
     "moe_dispatcher": tuple(DISPATCHERS),
     "moe_dispatch_dtype": DISPATCH_DTYPES,
+    "fp8_recipe": tuple(RECIPES),
 }
 
 DEFAULT_FRAMEWORK = "megatron-core-2025"

@@ -11,6 +11,7 @@ from typing import Any
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
+from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.job.frameworks import Framework, MemoryPolicy
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
 from traincast.job.parallel import Parallel
@@ -18,6 +19,7 @@ from traincast.job.pipeline_layout import PipelineLayout, layout_of
 from traincast.model.blocks.share import LORA_TARGETS, Execution, Share
 from traincast.model.model import Model
 from traincast.model.recompute import DEFAULT_MODULES
+from traincast.model.structure import Blocks, in_sixteen_bits, layer_blocks
 
 SCHEDULES: dict[str, int | None] = {
     **{"gpipe": 1, "1f1b": 1, "interleaved": None, "looped_bfs": None, "interleaved_zb": None},
@@ -232,6 +234,8 @@ class Job:
     fused_permute: bool = False
     te_op_fuser: bool = False
     fp8_recipe: str = "none"
+    fp8_transposes: bool = False
+    """Whether the matrix units of the GPU read 8 bits along the reduction alone (`Generation.fp8_transposes`)."""
     fp8_attention: bool = False
     bf16_first_last: bool = False
     mtp_stage: int | None = None
@@ -292,6 +296,17 @@ class Job:
         return self.global_batch * self.seq_length
 
 
+def blocks_of_layer(job: Job, layer: int) -> Blocks:
+    """Return the blocks of the layer of a job at that index, from 0: in 16 bits where the job keeps the ends there.
+
+    Source: Megatron-LM, megatron/core/transformer/transformer_config.py (first_last_layers_bf16: by default one layer
+    at the start and one at the end).
+    """
+    blocks = layer_blocks(job.model, layer)
+    kept = job.bf16_first_last and layer in (0, job.model.layers - 1) and job.precision in EIGHT_BIT
+    return in_sixteen_bits(blocks) if kept else blocks
+
+
 def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
     """Return what one rank works on in a microbatch.
 
@@ -310,6 +325,11 @@ def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
         vocab=job.padded_vocab,
         execution=Execution(
             precision=job.precision,
+            recipe="" if job.fp8_recipe == "none" else job.fp8_recipe,
+            eight_bit_attention=job.fp8_attention,
+            fused_expert_casts=job.te_op_fuser,
+            transposes=job.fp8_transposes,
+            gathered_weight_bytes=job.param_gather_bytes if job.zero == 3 else 0,
             attention_kernel=job.attention_kernel,
             cp_kind=job.cp_kind,
             lora_rank=job.lora_rank if job.task == "lora" else 0,

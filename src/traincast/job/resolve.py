@@ -83,6 +83,7 @@ def resolve_job(request: JobRequest, cluster: Cluster | None = None) -> Job:
         **decide_finetuning(request, decided),
         "param_gather_bytes": decide_param_gather(request, decided, zero, precision),
         **decide_software(request, decided.framework, precision),
+        "fp8_transposes": gpu is not None and gpu.generation.fp8_transposes,
     }
     return Job(
         **{name: getattr(request, name) for name in _AS_SAID},

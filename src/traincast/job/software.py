@@ -5,13 +5,13 @@ transformer_config.py: cuda_graph_impl, cuda_graph_scope, moe_token_dispatcher_t
 fp8_recipe), where ``flex`` with its backend is one choice here.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from traincast.errors import ConfigError
 from traincast.hardware.dtypes import ELEMENT_TYPES
 from traincast.job.frameworks import Framework
 from traincast.job.job import JobRequest
+from traincast.model.recipes import RECIPES, recipes_of
 
 GRAPH_IMPLS = ("none", "local", "transformer_engine", "full_iteration")
 """What captures CUDA graphs: nothing, Megatron-LM or Transformer Engine module by module, or the whole step at once."""
@@ -23,16 +23,8 @@ GRAPH_SCOPES = ("attn", "mlp", "mamba", "moe", "moe_router", "moe_preprocess", F
 ``moe_preprocess`` what the dispatcher does before it sends, ``moe`` the whole block of experts, ``full_iteration`` all
 of the step."""
 
-FP8_RECIPES = ("none", "delayed", "current", "rowwise", "blockwise", "mxfp8", "nvfp4")
-"""How types of 8 and 4 bits are scaled, as Transformer Engine's recipes (transformer_engine/common/recipe)."""
-
-_RECIPES_OF: Mapping[str, tuple[str, ...]] = {
-    "fp8": ("delayed", "current", "rowwise"),
-    "fp8_block": ("blockwise",),
-    "mxfp8": ("mxfp8",),
-    "nvfp4": ("nvfp4",),
-}
-"""Type of GEMMs to the recipes that scale it, the usual one first."""
+FP8_RECIPES = ("none", *RECIPES)
+"""How types of 8 and 4 bits are scaled (`traincast.model.recipes`)."""
 
 _SWITCHES = (
     *("moe_shared_expert_overlap", "moe_paged_stash", "fused_router", "fused_permute"),
@@ -54,7 +46,7 @@ def decide_software(request: JobRequest, framework: Framework, precision: str) -
         **{name: getattr(framework, name, False) if value is None else value for name, value in said.items()},
         "cuda_graphs": graphs,
         "cuda_graph_scope": scope,
-        "fp8_recipe": _recipe(request, precision),
+        "fp8_recipe": _recipe(request, framework, precision),
     }
 
 
@@ -73,11 +65,10 @@ def _graphs(request: JobRequest, framework: Framework) -> tuple[bool, tuple[str,
     return graphs, (FULL_ITERATION,) if impl == FULL_ITERATION else scope
 
 
-def _recipe(request: JobRequest, precision: str) -> str:
-    known = _RECIPES_OF.get(precision, ("none",))
+def _recipe(request: JobRequest, framework: Framework, precision: str) -> str:
+    known = recipes_of(precision) or ("none",)
     said = request.fp8_recipe
     if said is not None and said not in known and precision in ELEMENT_TYPES:
-        others = [dtype for dtype, recipes in _RECIPES_OF.items() if said in recipes]
-        remedy = f"; precision {others[0]} is scaled so" if others else ""
+        remedy = f"; precision {RECIPES[said].dtype} is scaled so" if said in RECIPES else ""
         raise ConfigError(f"is {said}, but GEMMs run in {precision} ({', '.join(known)}){remedy}", "fp8_recipe")
-    return said or known[0]
+    return said or (framework.fp8_recipe if framework.fp8_recipe in known else known[0])

@@ -382,9 +382,10 @@ def _accumulate(make: Maker, call: Call) -> Launch:
 
 
 def _cast(make: Maker, call: Call) -> Launch:
-    if float(call.options.get("copies", 1)) != 1:
-        raise CannotTimeError("PyTorch has no cast that writes several copies")
-    x, kind = make.normal(*call.shape, dtype="bf16"), make.dtype(call.dtype)
+    for what, name in (("writes several copies", "copies"), ("reads several times", "reads")):
+        if float(call.options.get(name, 1)) != 1:
+            raise CannotTimeError(f"PyTorch has no cast that {what}")
+    x, kind = make.normal(call.shape[-1], dtype="bf16"), make.dtype(call.dtype)
     return lambda: x.to(kind, copy=True)
 
 

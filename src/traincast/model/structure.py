@@ -39,6 +39,22 @@ class Shaped:
         return self.block.parts(replace(share, model=share.model.shaped(self.variant)))
 
 
+@dataclass(frozen=True, slots=True)
+class InSixteenBits:
+    """A block whose GEMMs stay in 16 bits where those of others read fewer."""
+
+    block: Block
+
+    def parts(self, share: Share) -> tuple[Part, ...]:
+        """Return the parts that the block has in 16 bits."""
+        return self.block.parts(replace(share, execution=share.execution.in_sixteen_bits()))
+
+
+def in_sixteen_bits(blocks: Blocks) -> Blocks:
+    """Return blocks that stay in 16 bits, whatever the type of other layers' GEMMs."""
+    return tuple(InSixteenBits(block) for block in blocks)
+
+
 def layer_blocks(model: Model, layer: int) -> Blocks:
     """Return the blocks of the layer at that index, from 0."""
     return _made(model, layer, model.names_of(layer))

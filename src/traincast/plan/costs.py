@@ -153,7 +153,7 @@ class CostTable:
         trains = self.share.trains_weights
         for part in parts:
             modules = [found.modules.setdefault(name, PassCosts.nothing(self.shares)) for name in part.modules]
-            for phase, what, direction, count in runs_of(part, trained=trains or part.adapter):
+            for phase, what, direction, count in runs_of(part, self.share, trained=trains or part.adapter):
                 time_s_K, slowed_s_K, runs_K = self.operators.of(what, direction, self.shares)
                 one = PassCosts(time_s_K, slowed_s_K, runs_K)
                 for each in (found.passes[phase], *(modules if phase is Phase.FORWARD else ())):

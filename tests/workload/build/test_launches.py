@@ -33,10 +33,18 @@ def test_launches_grow_with_local_experts_and_their_casts():
     # 64 instead of 16 experts on a rank: two GEMMs each, twice as many in the backward pass.
     assert many.forward.launches - few.forward.launches == 2 * 48
     assert many.backward.launches - few.backward.launches == 4 * 48
-    cast = of(moe(precision="fp8"))
+    cast = of(moe(precision="fp8_block"))
     assert cast.forward.launches - few.forward.launches >= 2 * 16
-    fused = of(moe(precision="fp8", te_op_fuser=True))
+    fused = of(moe(precision="fp8_block", te_op_fuser=True))
     assert fused.forward.launches == cast.forward.launches - 2 * 15
+
+
+@pytest.mark.parametrize(("precision", "recipe", "kernels"), [("fp8", "delayed", 1), ("fp8", "current", 3)])
+def test_a_dense_layer_launches_the_casts_of_its_recipe(precision, recipe, kernels):
+    """Four GEMMs cast an input each in the forward pass and a gradient in the backward pass."""
+    found = of(job_of("llama3-8b", gpus=1, precision=precision, fp8_recipe=recipe))
+    assert found.forward == Launches(11 + 4 * kernels)
+    assert found.backward == Launches(15 + 4 * kernels)
 
 
 def test_the_host_waits_for_counts_of_tokens_that_are_not_fixed():

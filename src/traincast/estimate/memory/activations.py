@@ -12,18 +12,10 @@ from functools import cache
 import numpy as np
 
 from traincast.job.frameworks import MemoryPolicy
-from traincast.job.job import Job, rank_share
+from traincast.job.job import Job, blocks_of_layer, rank_share
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import choose, larger
-from traincast.model.structure import (
-    MTP_HEAD,
-    MTP_PROJECTION,
-    Blocks,
-    RankParts,
-    last_blocks,
-    layer_blocks,
-    mtp_blocks,
-)
+from traincast.model.structure import MTP_HEAD, MTP_PROJECTION, Blocks, RankParts, last_blocks, mtp_blocks
 from traincast.schedules.plan import SchedulePlan, SlotKind
 
 
@@ -78,7 +70,7 @@ class LayerModel:
 
     def layer(self, index: int) -> LayerBytes:
         """Return the activations of the layer at that index."""
-        return self.of_blocks(layer_blocks(self.job.model, index))
+        return self.of_blocks(blocks_of_layer(self.job, index))
 
     def mtp_layer(self) -> LayerBytes:
         """Return the activations of one MTP layer, without its projection and its head."""

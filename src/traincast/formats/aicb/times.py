@@ -28,6 +28,7 @@ from traincast.formats.aicb.conventions import Conventions, row_of
 from traincast.formats.values import number, shown
 from traincast.job.job import rank_share
 from traincast.model.blocks.part import Part
+from traincast.model.blocks.share import Share
 from traincast.model.structure import FIRST_BLOCKS, Blocks, parts_of
 from traincast.schedules.check import plan_of
 from traincast.units import GIGA
@@ -222,11 +223,15 @@ class EstimatedTimes:
         return 1.0 if job.recompute_layers is None else min(1.0, job.recompute_layers / layers)
 
     def _parts(self, blocks: Blocks) -> list[Part]:
-        return parts_of(blocks, rank_share(self.conventions.job, self.ranks_per_node))
+        return parts_of(blocks, self._share)
+
+    @property
+    def _share(self) -> Share:
+        return rank_share(self.conventions.job, self.ranks_per_node)
 
     def _times(self, parts: list[Part], again: float = 0.0) -> Times:
         job = self.conventions.job
-        work = work_of(parts, trains_weights=True)
+        work = work_of(parts, self._share)
         passes = [self.seconds(work.passes[phase].calls) for phase in _PASSES]
         modules = [work.modules[name].calls for name in job.recomputed_modules if name in work.modules]
         passes[1] += again * passes[0] + sum(self.seconds(calls) for calls in modules)

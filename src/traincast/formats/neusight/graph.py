@@ -82,7 +82,7 @@ def _nodes(share: Share, blocks: Blocks, prefix: str) -> Iterator[Node]:
 def _of_part(share: Share, part: Part, name: str) -> Iterator[Node]:
     """Yield the nodes of a part: what it communicates before, itself, and what it communicates after."""
     trained = share.trains_weights or part.adapter
-    passes = work_of([part], trains_weights=share.trains_weights).passes
+    passes = work_of([part], share).passes
     backward = Counter(passes[Phase.BACKWARD].calls)
     backward.update(passes[Phase.WEIGHT_GRADIENT].calls)
     # Ranks gather their inputs before a product and sum up or scatter after it; backward it is the other way round.

@@ -7,7 +7,6 @@ from traincast.model.blocks.common import (
     MLP_AND_ATTENTION,
     adapters,
     around,
-    cast,
     norm,
     norm_kernel,
     residual,
@@ -46,9 +45,8 @@ class Attention:
         qkv = Part(
             name="self_attention.linear_qkv",
             counts_as="attention",
-            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision),),
+            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision, split="outputs"),),
             vectors=width if attention.qkv_bias else 0,
-            kernels=cast(share, share.norm_tokens * model.hidden),
             saved={
                 "attention inputs": share.norm_tokens * model.hidden * share.input_bytes,
                 # Keys and values of one projection have norms and positions of their own, and are both kept.
@@ -103,9 +101,8 @@ def output_projection(share: Share, inputs: Number) -> Part:
     return Part(
         name="self_attention.linear_proj",
         counts_as="attention",
-        gemms=(Gemm(m=share.tokens, n=model.hidden, k=inputs, dtype=execution.precision),),
+        gemms=(Gemm(m=share.tokens, n=model.hidden, k=inputs, dtype=execution.precision, split="inputs"),),
         vectors=model.hidden if model.linear_bias else 0,
-        kernels=cast(share, share.tokens * inputs),
         saved={"attention outputs": share.tokens * inputs * execution.input_bytes} if copied else {},
         forward=exchanged.leave_forward,
         backward=exchanged.leave_backward,
@@ -165,7 +162,7 @@ def core_attention(
         name="self_attention.core_attention",
         counts_as="attention_core",
         vectors=heads if share.model.attention.sinks else 0,
-        kernels=(sparse or _core_kernel(share, window, query, value),),
+        kernels=(sparse,) if sparse else _core_kernels(share, window, query, value, kv_width),
         forward=forward,
         backward=backward,
         saved={"attention outputs": heads * value * share.tokens * width * copies, name: size},
@@ -173,6 +170,23 @@ def core_attention(
         modules=("core_attn",),
         passing_forward=others,
         passing_backward=2 * others,
+    )
+
+
+def _core_kernels(share: Share, window: int, query: int, value: int, kv_width: Number) -> tuple[Kernel, ...]:
+    """Return attention's kernel; in 8 bits with casts of queries, keys and values, and of the output's gradient.
+
+    Source: Transformer Engine, transformer_engine/pytorch/attention/dot_product_attention/utils.py
+    (combine_and_quantize).
+    """
+    core, dtype, tokens = _core_kernel(share, window, query, value), share.execution.attention_dtype, share.tokens
+    if core.dtype == share.execution.core_dtype:
+        return (core,)
+    read, gradient = tokens * (share.heads * query + kv_width), tokens * share.heads * value
+    return (
+        Kernel(family="cast", shape=(read,), dtype=dtype, has_backward=False),
+        core,
+        Kernel(family="cast", shape=(gradient,), dtype=dtype, has_forward=False, backward_alike=True),
     )
 
 
@@ -207,7 +221,7 @@ def _core_kernel(share: Share, window: int, query: int, value: int) -> Kernel:
     return Kernel(
         family="unfused_attention" if unfused else "attention",
         shape=(batch, queries, keys, heads, choose(heads % kv_heads == 0, kv_heads, heads), query, value),
-        dtype=execution.core_dtype,
+        dtype=execution.core_dtype if unfused else execution.attention_dtype,
         causal=causal,
         window=window,
         options=() if unfused else (("kernel", execution.attention_kernel),),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
-from traincast.model.numbers import Number, ceil_div
+from traincast.model.numbers import Number, ceil_div, rounded
 
 MASK_BYTES = 1
 """Of an element of a dropout mask."""
@@ -88,13 +88,6 @@ def hyper_connection(share: Share, name: str, weights: int, *, counts_as: str = 
         kernels=tuple(norm_kernel(share, rows, wide) for _ in range(2 if mixes else 1)),
         saved={"residual streams": share.residual_bytes + (share.norm_bytes if mixes else 0)},
     )
-
-
-def cast(share: Share, elements: Number) -> tuple[Kernel, ...]:
-    """Return the cast of GEMMs' inputs to 8 bits or less, if they are."""
-    if not share.execution.in_eight_bits:
-        return ()
-    return (Kernel(family="cast", shape=(elements,), dtype=share.execution.precision, backward_alike=True),)
 
 
 def adapters(share: Share, parts: tuple[Part, ...], saved: str) -> tuple[Part, ...]:
@@ -189,9 +182,17 @@ class Around:
 
 
 def around(share: Share, width: int | None = None) -> Around:
-    """Return the exchanges around a block of a rank's share, or around a part that reads vectors of a width."""
-    split, whole = share.splits_sequence, share.copies_sequence
-    gather = exchange(share, "all_gather", split, width=width)
+    """Return the exchanges around a block of a rank's share, or around a part that reads vectors of a width.
+
+    What GEMMs read in 8 bits is cast before it is gathered: inputs along rows, in the backward pass along columns, and
+    gradients both ways where these are two copies. Source: Transformer Engine, docs/features/low_precision_training
+    (quantized all-gather) and transformer_engine/pytorch/module/base.py (grad_output_preprocess).
+    """
+    split, whole, cast = share.splits_sequence, share.copies_sequence, share.execution.scaling
+    cast = cast if cast is not None and cast.gathered else None
+    one = None if cast is None else cast.element_bytes
+    both = one if cast is None or one is None or cast.copies != "both" or not share.trains_weights else 2 * one
+    gather = exchange(share, "all_gather", split, width=width, element_bytes=one)
     scatter = exchange(share, "reduce_scatter", split, width=width)
     reduce = exchange(share, "all_reduce", whole, width=width)
     again = gather if share.trains_weights else ()
@@ -199,13 +200,20 @@ def around(share: Share, width: int | None = None) -> Around:
         enter_forward=gather,
         enter_backward=(*scatter, *again, *reduce),
         leave_forward=(*scatter, *reduce),
-        leave_backward=gather,
+        leave_backward=exchange(share, "all_gather", split, width=width, element_bytes=both),
     )
 
 
-def exchange(share: Share, operation: str, takes_place: Number, *, width: int | None = None) -> tuple[Exchange, ...]:
-    """Return an exchange over tp of the hidden state, or of vectors of another width, where it takes place."""
-    return _tp(operation, share.tokens * (width or share.model.hidden) * share.execution.element_bytes, takes_place)
+def exchange(
+    share: Share, operation: str, takes_place: Number, *, width: int | None = None, element_bytes: float | None = None
+) -> tuple[Exchange, ...]:
+    """Return an exchange over tp of the hidden state, or of vectors of another width, where it takes place.
+
+    `element_bytes` are those of an element where that is no activation in 16 bits.
+    """
+    elements = share.tokens * (width or share.model.hidden)
+    size = elements * share.execution.element_bytes if element_bytes is None else rounded(elements * element_bytes)
+    return _tp(operation, size, takes_place)
 
 
 def _tp(operation: str, size_bytes: Number, takes_place: Number) -> tuple[Exchange, ...]:

@@ -10,7 +10,7 @@ src/megatron/bridge/training/utils/flop_utils.py (dsv4_hybrid): every query meet
 from dataclasses import dataclass, replace
 
 from traincast.model.blocks.attention import attention_norms, core_attention, rotary, sparse_kernel
-from traincast.model.blocks.common import adapters, around, cast, exchange, norm_kernel, residual
+from traincast.model.blocks.common import adapters, around, exchange, norm_kernel, residual
 from traincast.model.blocks.part import Gemm, Part, block, mean_keys
 from traincast.model.blocks.share import Share
 from traincast.model.blocks.sparse_latent_attention import INDEX_NAMES, Indexer
@@ -112,7 +112,6 @@ class CompressedAttention:
             gemms=tuple(Gemm(m=rows, n=n, k=model.hidden, dtype=execution.precision) for n in (rank, dim)),
             vectors=rank + dim,
             kernels=(
-                *cast(share, rows * model.hidden),
                 norm_kernel(share, rows, rank),
                 norm_kernel(share, rows, dim),
             ),
@@ -128,8 +127,8 @@ class CompressedAttention:
         wide = Part(
             name="self_attention.linear_q_up_proj",
             counts_as="attention",
-            gemms=(Gemm(m=share.tokens, n=heads, k=rank, dtype=execution.precision),),
-            kernels=(*cast(share, rows * rank), norm_kernel(share, share.tokens * share.heads, dim)),
+            gemms=(Gemm(m=share.tokens, n=heads, k=rank, dtype=execution.precision, split="outputs"),),
+            kernels=(norm_kernel(share, share.tokens * share.heads, dim),),
             saved={"queries, keys, values": 2 * share.tokens * heads * element},
             drops={"queries, keys, values": ("mla_up_proj",)},
             forward=read.enter_forward,
@@ -171,13 +170,11 @@ class CompressedAttention:
             gemms=(
                 Gemm(m=tokens * groups, n=self.widths.output_rank, k=each, dtype=execution.precision, groups=groups),
             ),
-            kernels=cast(share, tokens * groups * each),
         )
         last = Part(
             name="self_attention.linear_proj",
             counts_as="attention",
-            gemms=(Gemm(m=tokens, n=model.hidden, k=narrow, dtype=execution.precision),),
-            kernels=cast(share, tokens * narrow),
+            gemms=(Gemm(m=tokens, n=model.hidden, k=narrow, dtype=execution.precision, split="inputs"),),
             saved={"attention outputs": tokens * narrow * share.input_bytes},
             forward=exchanged.leave_forward,
             backward=exchanged.leave_backward,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from traincast.model.blocks.common import around, cast, exchange, hyper_connection, norm, norm_elements, norm_kernel
+from traincast.model.blocks.common import around, exchange, hyper_connection, norm, norm_elements, norm_kernel
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import ceil_div
@@ -133,7 +133,9 @@ class MtpProjection:
     def parts(self, share: Share) -> tuple[Part, ...]:
         """Return the lookup of the next token, the norms and the projection."""
         hidden, execution, read = share.model.hidden, share.execution, around(share, 2 * share.model.hidden)
-        gemm = Gemm(m=share.tokens, n=ceil_div(hidden, share.tp), k=2 * hidden, dtype=execution.precision)
+        gemm = Gemm(
+            m=share.tokens, n=ceil_div(hidden, share.tp), k=2 * hidden, dtype=execution.precision, split="outputs"
+        )
         norms = (norm_kernel(share, share.norm_tokens, hidden),)
         return (
             _lookup(share),
@@ -151,7 +153,6 @@ class MtpProjection:
                 name="eh_proj",
                 counts_as="mtp_projections",
                 gemms=(gemm,),
-                kernels=cast(share, share.norm_tokens * 2 * hidden),
                 saved={"MTP inputs": share.norm_tokens * 2 * hidden * share.input_bytes},
                 forward=(*read.enter_forward, *exchange(share, "all_gather", share.tp > 1)),
                 backward=(*exchange(share, "all_gather", share.splits_sequence), *read.enter_backward),

@@ -14,7 +14,7 @@ from math import comb
 import numpy as np
 
 from traincast.errors import ConfigError
-from traincast.model.blocks.common import around, cast, exchange, residual
+from traincast.model.blocks.common import around, exchange, residual
 from traincast.model.blocks.mlp import activation, activations, gemms, mlp_norms, up_matrices
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
@@ -105,7 +105,6 @@ class MoeMlp:
                 name=f"mlp.{name}",
                 counts_as="latent_projections",
                 gemms=(gemm,),
-                kernels=cast(share, own * inputs),
                 saved=saved,
                 drops=dict.fromkeys(saved, ("moe",)),
                 modules=("moe",),
@@ -186,7 +185,6 @@ class MoeMlp:
                 between_exchanges=True,
                 gemms=(Gemm(m=busiest, n=up * width, k=hidden, dtype=dtype, groups=groups),),
                 vectors=groups * up * width if model.linear_bias else 0,
-                kernels=cast(share, busiest * hidden),
                 saved={"expert inputs": share.input_bytes * kept * hidden},
                 drops={"expert inputs": ("moe",)},
                 modules=("moe",),
@@ -208,7 +206,6 @@ class MoeMlp:
                 between_exchanges=True,
                 gemms=(Gemm(m=busiest, n=hidden, k=width, dtype=dtype, groups=groups),),
                 vectors=groups * hidden if model.linear_bias else 0,
-                kernels=cast(share, busiest * width),
                 saved=outputs,
                 drops={"expert outputs": ("moe",)},
                 modules=("moe",),
@@ -236,7 +233,6 @@ class MoeMlp:
                 counts_as="shared_experts",
                 gemms=(fc1,),
                 vectors=up_matrices(share) * width if model.linear_bias else 0,
-                kernels=cast(share, share.norm_tokens * model.hidden),
                 forward=exchanged.enter_forward,
                 backward=exchanged.enter_backward,
                 modules=("moe", "shared_experts"),
@@ -253,7 +249,6 @@ class MoeMlp:
                 name="mlp.shared_experts.linear_fc2",
                 counts_as="shared_experts",
                 gemms=(fc2,),
-                kernels=cast(share, share.tokens * width),
                 vectors=(model.hidden if model.linear_bias else 0) + (model.hidden if self.experts.shared_gate else 0),
                 forward=exchanged.leave_forward,
                 backward=exchanged.leave_backward,

@@ -6,7 +6,7 @@ megatron/core/ssm/gated_delta_net.py.
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, cast, norm, residual
+from traincast.model.blocks.common import adapters, around, norm, residual
 from traincast.model.blocks.mamba import pointwise, swapped
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
@@ -47,8 +47,7 @@ class GatedDelta:
         entry = Part(
             name="self_attention.in_proj",
             counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision),),
-            kernels=cast(share, share.norm_tokens * model.hidden),
+            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision, split="outputs"),),
             saved={
                 "mixer inputs": share.norm_tokens * model.hidden * share.input_bytes,
                 "mixer projections": tokens * width * element,
@@ -85,8 +84,7 @@ class GatedDelta:
         leave = Part(
             name="self_attention.out_proj",
             counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=model.hidden, k=inner, dtype=execution.precision),),
-            kernels=cast(share, tokens * inner),
+            gemms=(Gemm(m=tokens, n=model.hidden, k=inner, dtype=execution.precision, split="inputs"),),
             saved={"mixer outputs": tokens * inner * share.input_bytes},
             drops={"mixer outputs": _MODULES},
             forward=exchanged.leave_forward,

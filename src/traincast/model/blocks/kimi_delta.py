@@ -7,7 +7,7 @@ every rank for its own tokens, as is the rate of correction).
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, cast, norm, residual
+from traincast.model.blocks.common import adapters, around, norm, residual
 from traincast.model.blocks.mamba import pointwise, swapped
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
@@ -57,8 +57,7 @@ class KimiDelta:
         entry = Part(
             name="self_attention.in_proj",
             counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=_PROJECTED * inner, k=hidden, dtype=execution.precision),),
-            kernels=cast(share, rows * hidden),
+            gemms=(Gemm(m=tokens, n=_PROJECTED * inner, k=hidden, dtype=execution.precision, split="outputs"),),
             saved={
                 "mixer inputs": rows * hidden * share.input_bytes,
                 "mixer projections": tokens * _PROJECTED * inner * element,
@@ -77,8 +76,7 @@ class KimiDelta:
         wide = Part(
             name="self_attention.gate_proj",
             counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=inner, k=self.rank, dtype=execution.precision),) * 2,
-            kernels=cast(share, 2 * rows * self.rank),
+            gemms=(Gemm(m=tokens, n=inner, k=self.rank, dtype=execution.precision, split="outputs"),) * 2,
             saved={"mixer projections": 2 * tokens * inner * element},
             forward=read.enter_forward,
             backward=read.enter_backward,
@@ -127,8 +125,7 @@ class KimiDelta:
         return Part(
             name="self_attention.out_proj",
             counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=share.model.hidden, k=inner, dtype=share.execution.precision),),
-            kernels=cast(share, tokens * inner),
+            gemms=(Gemm(m=tokens, n=share.model.hidden, k=inner, dtype=share.execution.precision, split="inputs"),),
             saved={"mixer outputs": tokens * inner * share.input_bytes},
             forward=exchanged.leave_forward,
             backward=exchanged.leave_backward,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from traincast.errors import ConfigError
 from traincast.model.blocks.attention import attention_norms, core_attention, head_norms, output_projection, rotary
-from traincast.model.blocks.common import adapters, around, cast, exchange, norm_kernel, residual
+from traincast.model.blocks.common import adapters, around, exchange, norm_kernel, residual
 from traincast.model.blocks.part import Gemm, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Latent, Model
@@ -61,7 +61,6 @@ class LatentAttention:
             counts_as="attention",
             gemms=(Gemm(m=rows, n=latent.kv_rank + latent.rope_head_dim, k=hidden, dtype=dtype),),
             vectors=bias * (latent.kv_rank + latent.rope_head_dim),
-            kernels=cast(share, rows * hidden),
             saved={
                 "attention inputs": rows * hidden * share.input_bytes,
                 "latent vectors": (latent.kv_rank + latent.rope_head_dim) * rows * execution.element_bytes,
@@ -101,7 +100,7 @@ class LatentAttention:
         part = Part(
             name=f"self_attention.{name if rank else 'linear_q_proj'}",
             counts_as="attention",
-            gemms=(Gemm(m=share.tokens, n=outputs, k=inputs, dtype=execution.precision),),
+            gemms=(Gemm(m=share.tokens, n=outputs, k=inputs, dtype=execution.precision, split="outputs"),),
             forward=exchanged.enter_forward,
             backward=exchanged.enter_backward,
             modules=("mla_up_proj",),
@@ -111,7 +110,7 @@ class LatentAttention:
         return replace(
             part,
             vectors=rank,
-            kernels=(norm_kernel(share, share.norm_tokens, rank), *cast(share, share.norm_tokens * rank)),
+            kernels=(norm_kernel(share, share.norm_tokens, rank),),
             saved={"latent vectors": share.norm_tokens * rank * share.input_bytes},
             drops={"latent vectors": ("mla_up_proj",)},
         )

@@ -6,7 +6,7 @@ src/transformers/models/minimax/modular_minimax.py (MiniMaxLightningAttention).
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, cast, norm, residual
+from traincast.model.blocks.common import adapters, around, norm, residual
 from traincast.model.blocks.mamba import pointwise, swapped
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
@@ -37,8 +37,7 @@ class LightningAttention:
         entry = Part(
             name="self_attention.in_proj",
             counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision),),
-            kernels=cast(share, share.norm_tokens * model.hidden),
+            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision, split="outputs"),),
             saved={
                 "mixer inputs": share.norm_tokens * model.hidden * share.input_bytes,
                 "mixer projections": tokens * width * element,
@@ -74,8 +73,7 @@ class LightningAttention:
         leave = Part(
             name="self_attention.out_proj",
             counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=model.hidden, k=inner, dtype=execution.precision),),
-            kernels=cast(share, tokens * inner),
+            gemms=(Gemm(m=tokens, n=model.hidden, k=inner, dtype=execution.precision, split="inputs"),),
             saved={"mixer outputs": tokens * inner * share.input_bytes},
             forward=exchanged.leave_forward,
             backward=exchanged.leave_backward,

@@ -5,7 +5,7 @@ Source: Dao and Gu 2024, arXiv 2405.21060, sections 6 and 7; Megatron-LM, megatr
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, cast, norm, residual
+from traincast.model.blocks.common import adapters, around, norm, residual
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
@@ -45,8 +45,7 @@ class Mamba:
         entry = Part(
             name="mixer.in_proj",
             counts_as="mamba",
-            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision),),
-            kernels=cast(share, share.norm_tokens * model.hidden),
+            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision, split="outputs"),),
             saved={
                 "mixer inputs": share.norm_tokens * model.hidden * share.input_bytes,
                 "mixer projections": tokens * width * element,
@@ -81,8 +80,7 @@ class Mamba:
         leave = Part(
             name="mixer.out_proj",
             counts_as="mamba",
-            gemms=(Gemm(m=tokens, n=model.hidden, k=inner, dtype=execution.precision),),
-            kernels=cast(share, tokens * inner),
+            gemms=(Gemm(m=tokens, n=model.hidden, k=inner, dtype=execution.precision, split="inputs"),),
             saved={"mixer outputs": tokens * inner * share.input_bytes},
             forward=exchanged.leave_forward,
             backward=exchanged.leave_backward,

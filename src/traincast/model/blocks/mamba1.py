@@ -6,7 +6,7 @@ the scan reads of a token); huggingface/transformers, src/transformers/models/ja
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, cast, norm, norm_kernel, residual
+from traincast.model.blocks.common import adapters, around, norm, norm_kernel, residual
 from traincast.model.blocks.mamba import pointwise, swapped
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
@@ -76,8 +76,7 @@ class Mamba1:
         entry = Part(
             name="mixer.in_proj",
             counts_as="mamba",
-            gemms=(Gemm(m=tokens, n=2 * width, k=hidden, dtype=execution.precision),),
-            kernels=cast(share, share.norm_tokens * hidden),
+            gemms=(Gemm(m=tokens, n=2 * width, k=hidden, dtype=execution.precision, split="outputs"),),
             saved={
                 "mixer inputs": share.norm_tokens * hidden * share.input_bytes,
                 "mixer projections": 2 * tokens * width * execution.element_bytes,
@@ -88,8 +87,7 @@ class Mamba1:
         leave = Part(
             name="mixer.out_proj",
             counts_as="mamba",
-            gemms=(Gemm(m=tokens, n=hidden, k=width, dtype=execution.precision),),
-            kernels=cast(share, tokens * width),
+            gemms=(Gemm(m=tokens, n=hidden, k=width, dtype=execution.precision, split="inputs"),),
             saved={"mixer outputs": tokens * width * share.input_bytes},
             forward=exchanged.leave_forward,
             backward=exchanged.leave_backward,
@@ -110,7 +108,7 @@ class Mamba1:
             counts_as="mamba",
             gemms=(Gemm(m=tokens, n=thin, k=width, dtype=execution.precision),),
             vectors=thin,
-            kernels=(*cast(share, tokens * width), norm_kernel(share, tokens, thin)),
+            kernels=(norm_kernel(share, tokens, thin),),
             saved={"mixer projections": 2 * size},
             forward=summed,
             backward=summed,
@@ -120,7 +118,6 @@ class Mamba1:
             counts_as="mamba",
             gemms=(Gemm(m=tokens, n=width, k=self.rank, dtype=execution.precision),),
             vectors=width,
-            kernels=cast(share, tokens * self.rank),
             saved={"mixer projections": tokens * width * element},
         )
         return narrow, step

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import MLP_AND_ATTENTION, adapters, around, cast, norm, residual
+from traincast.model.blocks.common import MLP_AND_ATTENTION, adapters, around, norm, residual
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
@@ -28,7 +28,6 @@ class Mlp:
             counts_as="mlp",
             gemms=(fc1,),
             vectors=up_matrices(share) * width if model.linear_bias else 0,
-            kernels=cast(share, share.norm_tokens * model.hidden),
             saved={"MLP inputs": share.norm_tokens * model.hidden * share.input_bytes},
             drops={"MLP inputs": ("mlp",)},
             forward=exchanged.enter_forward,
@@ -40,7 +39,6 @@ class Mlp:
             counts_as="mlp",
             gemms=(fc2,),
             vectors=model.hidden if model.linear_bias else 0,
-            kernels=cast(share, share.tokens * width),
             forward=exchanged.leave_forward,
             backward=exchanged.leave_backward,
             modules=("mlp",),
@@ -91,8 +89,8 @@ def gemms(share: Share, width: Number) -> tuple[Gemm, Gemm]:
     """Return the two GEMMs of an MLP with that inner width on a rank."""
     hidden, dtype = share.model.hidden, share.execution.precision
     return (
-        Gemm(m=share.tokens, n=up_matrices(share) * width, k=hidden, dtype=dtype),
-        Gemm(m=share.tokens, n=hidden, k=width, dtype=dtype),
+        Gemm(m=share.tokens, n=up_matrices(share) * width, k=hidden, dtype=dtype, split="outputs"),
+        Gemm(m=share.tokens, n=hidden, k=width, dtype=dtype, split="inputs"),
     )
 
 

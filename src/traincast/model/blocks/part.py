@@ -41,6 +41,9 @@ class Gemm:
     """Type of the inputs."""
     groups: Number = 1
     """Weights of that shape, each for a part of the tokens: experts."""
+    split: str = ""
+    """What tensor parallel ranks have a part of, and gather the tokens of all for: ``outputs``, whose inputs are split
+    along the sequence before they are gathered, or ``inputs``, with the gradients of its outputs; empty: neither."""
     elements_of_another: bool = False
     """Whether the weight belongs to another part, as that of a tied LM head does."""
 

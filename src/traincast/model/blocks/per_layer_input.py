@@ -8,7 +8,7 @@ the one norm that all share is among a model's ``other_params``.
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import around, cast, exchange, norm, norm_kernel, residual
+from traincast.model.blocks.common import around, exchange, norm, norm_kernel, residual
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
@@ -50,11 +50,8 @@ class PerLayerInput:
         gate = Part(
             name="per_layer_input.gate",
             counts_as="per_layer_inputs",
-            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision),),
-            kernels=(
-                *cast(share, share.norm_tokens * model.hidden),
-                Kernel(family="activation", shape=(tokens, width), dtype=dtype, options=(("kind", "geglu"),)),
-            ),
+            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision, split="outputs"),),
+            kernels=(Kernel(family="activation", shape=(tokens, width), dtype=dtype, options=(("kind", "geglu"),)),),
             saved={
                 "per-layer gate inputs": share.norm_tokens * model.hidden * share.input_bytes,
                 "per-layer inputs": 2 * tokens * width * element,
@@ -65,8 +62,7 @@ class PerLayerInput:
         back = Part(
             name="per_layer_input.projection",
             counts_as="per_layer_inputs",
-            gemms=(Gemm(m=tokens, n=model.hidden, k=width, dtype=execution.precision),),
-            kernels=cast(share, tokens * width),
+            gemms=(Gemm(m=tokens, n=model.hidden, k=width, dtype=execution.precision, split="inputs"),),
             forward=exchanged.leave_forward,
             backward=exchanged.leave_backward,
         )

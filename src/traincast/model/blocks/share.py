@@ -3,12 +3,13 @@
 Degrees, micro batch and sequence are numbers, or arrays that broadcast: one `Share` then stands for many layouts.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.model.dispatch import SCALE_SHARE
 from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div, choose, larger
+from traincast.model.recipes import RECIPES, Recipe, recipes_of
 
 LORA_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "in_proj", "out_proj")
 """Linear layers that low-rank adapters can stand beside, as Megatron Core names them: projections of attention, of the
@@ -23,7 +24,17 @@ class Execution:
     """How the work is done, whatever the layout: the same for all layouts of a `Share`."""
 
     precision: str = "bf16"
-    """Type of the inputs of the layers' GEMMs; attention and the LM head stay in 16 bits below that."""
+    """Type of the inputs of the layers' GEMMs; the LM head stays in 16 bits below that."""
+    eight_bit_attention: bool = False
+    """Whether the core of attention runs in 8 bits, too, where GEMMs do."""
+    recipe: str = ""
+    """How tensors come to a type of 8 bits or less (`traincast.model.recipes`); empty: as is usual for `precision`."""
+    fused_expert_casts: bool = False
+    """Whether one kernel casts the tokens of all local experts, whatever the recipe."""
+    transposes: bool = False
+    """Whether matrix units read 8 bits along the reduction alone, so that the backward pass needs transposed copies."""
+    gathered_weight_bytes: int = 0
+    """Bytes of an element of a GEMM's weight as it is gathered for every pass; 0: ranks have them whole."""
     attention_kernel: str = "fa2"
     """Generation of the attention kernel; ``unfused`` writes the scores to memory."""
     cp_kind: str = "ring"
@@ -79,9 +90,25 @@ class Execution:
         return self.precision in EIGHT_BIT
 
     @property
+    def scaling(self) -> Recipe | None:
+        """How the inputs of the layers' GEMMs are scaled and cast; None where they stay in 16 bits or more."""
+        return RECIPES[self.recipe or recipes_of(self.precision)[0]] if self.in_eight_bits else None
+
+    @property
     def core_dtype(self) -> str:
-        """Type of attention, LM head and all that stays in 16 bits under fp8 and fp4."""
+        """Type of the LM head and all that stays in 16 bits under fp8 and fp4, mostly attention, too."""
         return "bf16" if self.in_eight_bits else self.precision
+
+    @property
+    def attention_dtype(self) -> str:
+        """Type of the core of attention: in 8 bits that of GEMMs in MXFP8, else with a scale for each tensor."""
+        if not (self.in_eight_bits and self.eight_bit_attention):
+            return self.core_dtype
+        return self.precision if self.precision == "mxfp8" else "fp8"
+
+    def in_sixteen_bits(self) -> "Execution":
+        """Return how layers work that stay in 16 bits."""
+        return replace(self, precision=self.core_dtype, recipe="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ src/transformers/models/lfm2/modular_lfm2.py (Lfm2ShortConv).
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, cast, norm, residual
+from traincast.model.blocks.common import adapters, around, norm, residual
 from traincast.model.blocks.mamba import pointwise
 from traincast.model.blocks.part import Exchange, Gemm, Part, block
 from traincast.model.blocks.share import Share
@@ -35,8 +35,7 @@ class ShortConv:
         entry = Part(
             name="conv.in_proj",
             counts_as="convolution",
-            gemms=(Gemm(m=tokens, n=_PROJECTED * width, k=hidden, dtype=execution.precision),),
-            kernels=cast(share, share.norm_tokens * hidden),
+            gemms=(Gemm(m=tokens, n=_PROJECTED * width, k=hidden, dtype=execution.precision, split="outputs"),),
             saved={
                 "mixer inputs": share.norm_tokens * hidden * share.input_bytes,
                 "mixer projections": _PROJECTED * inner,
@@ -60,8 +59,7 @@ class ShortConv:
         leave = Part(
             name="conv.out_proj",
             counts_as="convolution",
-            gemms=(Gemm(m=tokens, n=hidden, k=width, dtype=execution.precision),),
-            kernels=cast(share, tokens * width),
+            gemms=(Gemm(m=tokens, n=hidden, k=width, dtype=execution.precision, split="inputs"),),
             saved={"mixer outputs": tokens * width * share.input_bytes},
             forward=exchanged.leave_forward,
             backward=exchanged.leave_backward,

@@ -16,11 +16,12 @@ from traincast.model.blocks.share import Share
 from traincast.model.dispatch import DISPATCHERS
 from traincast.model.numbers import ceil_div
 from traincast.schedules.plan import SchedulePlan
+from traincast.workload.build.casts import weight_casts
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.held import table_stages
 from traincast.workload.build.stage import Gather, StageWork, backward_rows, forward_rows, stages_of
 from traincast.workload.build.state import Residency, StateExchange, residency
-from traincast.workload.build.work import Exchange
+from traincast.workload.build.work import Exchange, call_of
 from traincast.workload.builder import Rows, WorkloadBuilder
 from traincast.workload.ops import IntArray, OperatorCall
 from traincast.workload.words import STREAM_OF_GROUP, CostClass, Group, Operation, Phase
@@ -225,9 +226,23 @@ class _StepWriter:
             rows += emit.exchange(Exchange(Group.WORLD, Operation.ALL_REDUCE, NORM_BYTES))
         updated = sum(self.states[index].updated() for index in own)
         rows += emit.compute("optimizer", Phase.STEP, optimizer_calls(job, updated))
+        rows += emit.compute("weight casts", Phase.STEP, self._weight_casts(own))
         if self._gathers_updated and not job.overlap_param_gather:
             rows += emit.all([each for index in own for each in self.states[index].gathered()])
         return rows
+
+    def _weight_casts(self, own: list[int]) -> dict[OperatorCall, float]:
+        """Return what brings trained weights to the type of 8-bit GEMMs, once a step where each rank has them whole.
+
+        Source: Megatron-LM, megatron/core/extensions/transformer_engine.py (is_first_microbatch).
+        """
+        job, share = self.job, self.emit.share
+        if job.zero == 3 or not share.trains_weights:
+            return {}
+        weights = [self.states[index].weights for index in own]
+        elements = round(sum(each.matrices + each.experts for each in weights))
+        found = weight_casts(share, elements, gathered_cast=job.param_gather_bytes == 1)
+        return {call_of(each): 1.0 for each in found if min(each.shape) > 0}
 
     def _copied(self, index: int) -> list[Exchange]:
         """Return the sum of a virtual stage's gradients over the copies of the model, as far as its rank updates it.

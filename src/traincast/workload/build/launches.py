@@ -9,14 +9,14 @@ host of a GB200, where PyTorch's own takes 37 us, on an x86 server 13.5 us (NVID
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
 
 from traincast.job.frameworks import Framework
 from traincast.job.job import Job
 from traincast.job.software import FULL_ITERATION
 from traincast.model.blocks.part import Block, Kernel, Part
 from traincast.model.blocks.share import Share
-from traincast.model.numbers import Number, Summed, added, larger
+from traincast.model.numbers import Number, Summed, added
+from traincast.workload.build.casts import casts_of, launches_of
 
 _DENSE_LAYER = 11
 """Launches of a dense layer's forward pass in 16 bits: two norms, four GEMMs, positions, attention, activation and two
@@ -100,7 +100,7 @@ def layer_launches(blocks: Iterable[Block], share: Share, job: Job) -> LayerLaun
             # Neighbours that are held are one graph.
             own = back = Launches() if graph else _REPLAY
         else:
-            own, back = Launches(_forward(part, job)), Launches(_backward(part, share, job))
+            own, back = Launches(_forward(part, share, job)), Launches(_backward(part, share, job))
         if part.name == _DISPATCHER and not inside:
             own += _preparation(job, held="moe_preprocess" in held)
         graph = inside
@@ -128,25 +128,30 @@ def _preparation(job: Job, *, held: bool) -> Launches:
     return Launches(0 if held else _PREPARE, waits=0 if fixed else 1)
 
 
-def _forward(part: Part, job: Job) -> Number:
+def _forward(part: Part, share: Share, job: Job) -> Number:
     sent = added(1 * (each.size_bytes > 0) for each in part.forward)
-    gemms = added(gemm.groups for gemm in part.gemms)
-    return sent + gemms + added(_kernels(each, part, job) for each in part.kernels)
+    casts = added(launches_of(casts_of(gemm, share, trained=_trained(part, share)).forward) for gemm in part.gemms)
+    kernels = added(_kernels(each, job) for each in part.kernels if each.has_forward)
+    return sent + casts + added(gemm.groups for gemm in part.gemms) + kernels
 
 
 def _backward(part: Part, share: Share, job: Job) -> Number:
     """Return those of a backward pass: of a GEMM the gradients of its input and of its weight."""
     sent = added(1 * (each.size_bytes > 0) for each in part.backward)
-    gemms = (2 if share.trains_weights or part.adapter else 1) * added(gemm.groups for gemm in part.gemms)
-    return sent + gemms + added(_kernels(each, part, job) for each in part.kernels if each.has_backward)
+    trained = _trained(part, share)
+    casts = added(launches_of(casts_of(gemm, share, trained=trained).backward) for gemm in part.gemms)
+    gemms = (2 if trained else 1) * added(gemm.groups for gemm in part.gemms)
+    return sent + casts + gemms + added(_kernels(each, job) for each in part.kernels if each.has_backward)
 
 
-def _kernels(kernel: Kernel, part: Part, job: Job) -> Number:
-    """Return the kernels of a part's work beside its GEMMs; each local expert's tokens are cast by themselves."""
+def _trained(part: Part, share: Share) -> bool:
+    return share.trains_weights or part.adapter
+
+
+def _kernels(kernel: Kernel, job: Job) -> Number:
+    """Return the kernels of a part's work beside its GEMMs and their casts."""
     if kernel.family == "route":
         return _ROUTE_FUSED if job.fused_router else _ROUTE
     if kernel.family == "permute":
         return kernel.count * (_PERMUTE_FUSED if job.fused_permute else _PERMUTE)
-    if kernel.family == "cast" and part.expert and not job.te_op_fuser:
-        return kernel.count * reduce(larger, (gemm.groups for gemm in part.gemms))
     return kernel.count * _KERNELS.get(kernel.family, 1)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from traincast.job.job import Job, rank_share
+from traincast.job.job import Job, blocks_of_layer, rank_share
 from traincast.model.blocks.part import Elements
 from traincast.model.structure import (
     FIRST_BLOCKS,
@@ -17,8 +17,6 @@ from traincast.model.structure import (
     Blocks,
     RankParts,
     last_blocks,
-    layer_blocks,
-    layer_kinds,
     mtp_blocks,
 )
 from traincast.schedules.check import plan_of
@@ -42,8 +40,7 @@ class StageParts:
     def work(self, blocks: Blocks) -> Work:
         """Return what some blocks do."""
         if blocks not in self._works:
-            share = self.parts.share
-            self._works[blocks] = work_of(self.parts.of(blocks), trains_weights=share.trains_weights)
+            self._works[blocks] = work_of(self.parts.of(blocks), self.parts.share)
         return self._works[blocks]
 
     def launches(self, blocks: Blocks) -> LayerLaunches:
@@ -144,7 +141,7 @@ def stages_of(job: Job, ranks_per_node: int, parts: RankParts | None = None) -> 
     """Return every virtual stage of a job, in model order, [Q]; `parts` are those of its share, or of arrays."""
     of_rank, model, stages = StageParts(job, ranks_per_node, parts), job.model, []
     for index, held in enumerate(held_by_stages(job, plan_of(job))):
-        kinds = Counter(layer_kinds(model, held.layers))
+        kinds = Counter(blocks_of_layer(job, layer) for layer in held.layers)
         if held.mtp_layers:
             # MTP layers follow the others.
             kinds[mtp_blocks(model)] += held.mtp_layers
@@ -274,6 +271,6 @@ def stage_layers(job: Job) -> list[tuple[Blocks, ...]]:
     stages: list[tuple[Blocks, ...]] = [()] * job.parallel.pp
     begin = 0
     for stage, layers in zip(plan_of(job).placement[0], job.layers_Q, strict=True):
-        stages[stage] += tuple(layer_blocks(job.model, layer) for layer in range(begin, begin + layers))
+        stages[stage] += tuple(blocks_of_layer(job, layer) for layer in range(begin, begin + layers))
         begin += layers
     return stages

@@ -5,12 +5,14 @@ wgrad into that of the weight, which it adds to the gradient buffer.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from traincast.model.blocks.part import Exchange as PartExchange
 from traincast.model.blocks.part import Gemm, Kernel, Part
+from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number
+from traincast.workload.build.casts import casts_of
 from traincast.workload.ops import OperatorCall
 from traincast.workload.words import Group, Operation, Phase
 
@@ -90,19 +92,19 @@ class Work:
     """The share of the forward pass of each module that can be recomputed by itself; one may hold another."""
 
 
-def work_of(parts: list[Part], *, trains_weights: bool) -> Work:
-    """Return the work of some parts, of numbers; `trains_weights` says whether all weights are trained, or adapters."""
+def work_of(parts: list[Part], share: Share) -> Work:
+    """Return the work of some parts for a rank's share, of numbers."""
     work = Work()
     for part in parts:
-        _add(work, part, trained=trains_weights or part.adapter)
+        _add(work, part, share, trained=share.trains_weights or part.adapter)
     for part in reversed(parts):
         work.passes[Phase.BACKWARD].exchange(part.backward)
     return work
 
 
-def _add(work: Work, part: Part, *, trained: bool) -> None:
+def _add(work: Work, part: Part, share: Share, *, trained: bool) -> None:
     modules = [work.modules.setdefault(name, Pass()) for name in part.modules]
-    for phase, what, direction, count in runs_of(part, trained=trained):
+    for phase, what, direction, count in runs_of(part, share, trained=trained):
         call = call_of(what, direction)
         among = [work.passes[phase], *(modules if phase is Phase.FORWARD else ())]
         for found in (*among, work.between[phase]) if part.between_exchanges else among:
@@ -111,17 +113,20 @@ def _add(work: Work, part: Part, *, trained: bool) -> None:
         found.exchange(part.forward)
 
 
-def runs_of(part: Part, *, trained: bool) -> Iterator[tuple[Phase, Gemm | Kernel, str, Number]]:
+def runs_of(part: Part, share: Share, *, trained: bool) -> Iterator[tuple[Phase, Gemm | Kernel, str, Number]]:
     """Yield what a part runs: the pass, the GEMM or kernel, the direction of the call, and how often."""
-    for gemm in part.gemms:
+    casts = [casts_of(gemm, share, trained=trained) for gemm in part.gemms]
+    for gemm, cast in zip(part.gemms, casts, strict=True):
+        yield from ((Phase.FORWARD, each, "forward", 1) for each in cast.forward)
         yield Phase.FORWARD, gemm, "forward", 1
     for kernel in part.kernels:
         if kernel.has_forward:
             yield Phase.FORWARD, kernel, "forward", kernel.count
-    for gemm in part.gemms:
+    for gemm, cast in zip(part.gemms, casts, strict=True):
+        yield from ((Phase.BACKWARD, each, "forward", 1) for each in cast.backward)
         yield Phase.BACKWARD, gemm, "dgrad", 1
         if trained:
-            yield Phase.WEIGHT_GRADIENT, gemm, "wgrad", 1
+            yield Phase.WEIGHT_GRADIENT, replace(gemm, dtype=cast.weight_gradients or gemm.dtype), "wgrad", 1
     for kernel in part.kernels:
         if kernel.has_backward:
             yield Phase.BACKWARD, kernel, "forward" if kernel.backward_alike else "backward", kernel.count

@@ -7,7 +7,8 @@ family                  shape                                 bytes per element 
 ``activation``          (tokens, width of output)             gelu: b 2, backward b 3; gated: b 3, backward b 5
 ``rotary``              (tokens, heads, head_dim)             b 2, and the table once
 ``accumulate``          (elements)                            b + 8: reads a gradient, adds it to one in fp32
-``cast``                (elements)                            2 + b: from bf16 to the type; option ``copies`` of it
+``cast``                (elements), (tensors, elements)       2 r + b c: from bf16 to the type; options ``reads`` r and
+                                                              ``copies`` c, 1 each, and ``kernels``
 ``copy``                (elements)                            b 2
 ``norm``, ``softmax``   (rows, width)                         b 2; backward b 3: gradient and a saved tensor in
 ``optimizer``           (parameters)                          30: Adam on 16-bit weights, or ``bytes_per_parameter``
@@ -26,6 +27,7 @@ fp32 gradient (4) and writes the weight in 16 bits (2): 30 bytes per parameter; 
 from traincast.estimate.operators.families import (
     BOTH_WAYS,
     FP32_BYTES,
+    Size,
     Work,
     element_bytes,
     family,
@@ -82,11 +84,20 @@ def accumulate(call: OperatorCall) -> Work:
     return _on_elements("accumulate", "elementwise", elements=call.shape[0], bytes_each=bytes_each)
 
 
-@family("cast", "elements", options={"copies": 1.0})
-def cast(call: OperatorCall, *, copies: float) -> Work:
+@family(
+    "cast",
+    Size("tensors", 1),
+    "elements",
+    drops_batch=True,
+    options={"copies": 1.0, "reads": 1.0, "kernels": 1.0},
+    cost_class=lambda _: "cast",
+)
+def cast(call: OperatorCall, *, copies: float, reads: float, kernels: float) -> Work:
     """Return the work of a cast from bf16 to the type of the call, with its scales."""
-    bytes_each = element_bytes("bf16") + copies * element_bytes(call.dtype)
-    return _on_elements("cast", "elementwise", elements=call.shape[0], bytes_each=bytes_each, flops=2.0)
+    *tensors, elements = call.shape
+    moved = elements * (reads * element_bytes("bf16") + copies * element_bytes(call.dtype))
+    launches = max(1, round(kernels * (tensors[0] if tensors else 1)))
+    return memory_bound("cast", "elementwise", flops=2.0 * elements, bytes_moved=moved, kernels=launches)
 
 
 @family("copy", "elements")

@@ -1,0 +1,106 @@
+"""Casts of what GEMMs in 8 bits or less read, as the recipe of a job scales and casts it (`traincast.model.recipes`).
+
+The input of a GEMM is cast in the forward pass and the gradient of its output in the backward pass, each along the
+reductions of both GEMMs that read it. Weights are cast once a step (`weight_casts`), or in every pass where they are
+gathered for it. Source: Transformer Engine, transformer_engine/pytorch/module/linear.py and layernorm_linear.py.
+"""
+
+from dataclasses import dataclass
+
+from traincast.model.blocks.part import Gemm, Kernel
+from traincast.model.blocks.share import Share
+from traincast.model.numbers import Number, added, ceil_div, choose
+from traincast.model.recipes import Recipe
+
+Kernels = tuple[Kernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Casts:
+    """What a GEMM needs beside its products in each pass; a kernel of 0 elements does not run."""
+
+    forward: Kernels = ()
+    backward: Kernels = ()
+    weight_gradients: str = ""
+    """Type of the GEMM of the weight's gradient, where it is another one."""
+
+
+def casts_of(gemm: Gemm, share: Share, *, trained: bool) -> Casts:
+    """Return the casts of a GEMM's input and of its output's gradient; none where it reads 16 bits or more."""
+    recipe = share.execution.scaling
+    if recipe is None or gemm.dtype != recipe.dtype:
+        return Casts()
+    tensors = 1 if recipe.grouped or share.execution.fused_expert_casts else gemm.groups
+    both = trained and recipe.copies != "weights"
+    weights = _weights_in_pass(recipe, share, gemm, tensors)
+    inputs = _cast(recipe, share, gemm.m * gemm.k, tensors, gathered=gemm.split == "outputs", both=both)
+    gradients = _cast(recipe, share, gemm.m * gemm.n, tensors, gathered=gemm.split == "inputs", both=both)
+    return Casts(inputs + weights.forward, gradients + weights.backward, recipe.weight_gradients if trained else "")
+
+
+def launches_of(kernels: Kernels) -> Number:
+    """Return how many kernels some of them are for the host."""
+    return added((each.shape[-1] > 0) * _launches(each) for each in kernels)
+
+
+def _launches(kernel: Kernel) -> Number:
+    return kernel.shape[0] * int(dict(kernel.options)["kernels"]) if kernel.family == "cast" else 1
+
+
+def weight_casts(share: Share, elements: int, *, gathered_cast: bool) -> Kernels:
+    """Return what brings the weights of a rank to their type once a step, for both GEMMs that read them.
+
+    `gathered_cast` says that they come in 8 bits with a scale for each tensor: then at most a transpose is left.
+    """
+    recipe = share.execution.scaling
+    if recipe is None:
+        return ()
+    if gathered_cast:
+        return _transpose(recipe, elements) if _transposes(recipe, share) else ()
+    return _cast(recipe, share, elements, 1, gathered=False, both=True)
+
+
+def _weights_in_pass(recipe: Recipe, share: Share, gemm: Gemm, tensors: Number) -> Casts:
+    """Return the casts of a weight that sharded ranks gather for every pass, along rows and then along columns."""
+    gathered_bytes = share.execution.gathered_weight_bytes
+    if not gathered_bytes:
+        return Casts()
+    if gathered_bytes == 1:
+        return Casts(backward=_transpose(recipe, gemm.elements) if _transposes(recipe, share) else ())
+    cast = (_kernel(recipe, gemm.elements, tensors, recipe.reads, 1),)
+    return Casts(forward=cast, backward=cast)
+
+
+def _cast(recipe: Recipe, share: Share, elements: Number, tensors: Number, *, gathered: bool, both: bool) -> Kernels:
+    """Return the casts of some tensors, along one or both directions.
+
+    What tensor parallel ranks gather is cast before, each one's part; a copy that is a mere transpose is made after.
+    """
+    parts = share.splits_sequence if gathered and recipe.gathered else False
+    own = choose(parts, ceil_div(elements, share.tp), elements)
+    if both and recipe.copies == "both":
+        return (_kernel(recipe, own, tensors, recipe.reads, 2),)
+    if both and recipe.copies == "again":
+        along_columns = _kernel(recipe, own, tensors, recipe.column_reads, 1)
+        return (_kernel(recipe, own, tensors, recipe.reads, 1), along_columns)
+    if not (both and _transposes(recipe, share)):
+        return (_kernel(recipe, own, tensors, recipe.reads, 1),)
+    return (
+        _kernel(recipe, choose(parts, 0 * elements, elements), tensors, recipe.reads, 2),
+        _kernel(recipe, choose(parts, own, 0 * elements), tensors, recipe.reads, 1),
+        *_transpose(recipe, choose(parts, elements, 0 * elements)),
+    )
+
+
+def _transposes(recipe: Recipe, share: Share) -> bool:
+    return recipe.copies == "transposed" and share.execution.transposes
+
+
+def _kernel(recipe: Recipe, elements: Number, tensors: Number, reads: float, copies: int) -> Kernel:
+    options = (("copies", str(copies)), ("kernels", str(recipe.kernels)), ("reads", str(reads)))
+    return Kernel(family="cast", shape=(tensors, elements), dtype=recipe.dtype, options=options)
+
+
+def _transpose(recipe: Recipe, elements: Number) -> Kernels:
+    """Return the copy of a tensor in its type that has its columns as rows."""
+    return (Kernel(family="copy", shape=(elements,), dtype=recipe.dtype),)
