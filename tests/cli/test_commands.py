@@ -105,7 +105,7 @@ COMMANDS = {
         *("--fp8-recipe", "--fp8-attention", "--bf16-first-last", "--first-last-layers-bf16"),
         *("--cuda-graph-impl", "--cuda-graph-scope", "--moe-dispatcher", "--moe-paged-stash"),
         *("--moe-a2a-overlap", "--overlap-moe-expert-parallel-comm", "--moe-shared-expert-overlap"),
-        *("--moe-dispatch-dtype", "--delay-wgrad", "--delay-wgrad-compute"),
+        *("--moe-dispatch-dtype", "--delay-wgrad", "--delay-wgrad-compute", "--moe-routing"),
         *("--fused-permute", "--moe-permute-fusion", "--fused-router", "--moe-router-fusion"),
         *("--te-op-fuser", "--use-transformer-engine-op-fuser"),
         *("--pipeline-layout", "--pipeline-model-parallel-layout", "--mtp-layers", "--mtp-num-layers"),

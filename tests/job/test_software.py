@@ -8,6 +8,7 @@ from traincast.errors import ConfigError, UnknownNameError
 from traincast.job.job import JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
+from traincast.model.routing import busiest_rank
 
 
 def request(**fields):
@@ -96,3 +97,15 @@ def test_delayed_weight_gradients_need_exchanges_that_overlap():
     assert plain.delay_wgrad is False
     assert "delay-wgrad-unused" in {note.code for note in plain.assumptions}
     assert resolve_job(request(delay_wgrad=True, moe_a2a_overlap=True)).delay_wgrad is True
+
+
+def test_natural_routing_gives_the_busiest_rank_more_and_says_so():
+    even, natural = (resolve_job(request(moe_routing=name)) for name in ("balanced", "natural"))
+    assert even.expert_imbalance == 1
+    assert natural.expert_imbalance == busiest_rank(128, 8, 8) > 1.3
+    assert [note.code for note in natural.assumptions if "routing" in note.code] == ["natural-routing"]
+    assert "natural-routing" not in {note.code for note in even.assumptions}
+    assert "assumed-moe-routing" in {note.code for note in resolve_job(request()).assumptions}
+    with pytest.raises(ConfigError, match="moe_routing is natural; give one of the two"):
+        resolve_job(request(moe_routing="natural", expert_imbalance=1.5))
+    assert resolve_job(request(ep=1, moe_routing="natural")).expert_imbalance == 1

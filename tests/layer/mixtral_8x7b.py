@@ -73,9 +73,9 @@ RANKS = {2: 2 * (1 - 6 / 28), 4: 4 * (1 - 15 / 28), 8: 2.0}
 """Ranks that the two experts of a token are on: one of n misses it with a chance of C(8 - 8 / n, 2) / C(8, 2)."""
 
 
-def dispatch(own, ep):
+def dispatch(own, ep, busiest=1):
     """Each of a rank's own tokens goes once to each rank of its two experts and comes back; so do the gradients."""
-    return (Exchange("dispatch and combine", "ep", "all_to_all", round(own * RANKS[ep] * 4096 * 2), 2, 2),)
+    return (Exchange("dispatch and combine", "ep", "all_to_all", round(own * RANKS[ep] * 4096 * 2 * busiest), 2, 2),)
 
 
 SPLIT_ATTENTION = (
@@ -182,7 +182,7 @@ CASES = (
         "ep 4, imbalance 1.5",
         {"gpus": 4, "ep": 4, "expert_imbalance": 1.5},
         ALL_HEADS,
-        exchanges=dispatch(4096, 4),
+        exchanges=dispatch(4096, 4, 1.5),
         experts=2,
         routed=12288,
     ),

@@ -19,6 +19,7 @@ from traincast.job.optimizer_types import OptimizerTypes, optimizer_types
 from traincast.job.parallel import Parallel
 from traincast.model.dispatch import DISPATCHERS, dispatcher_of
 from traincast.model.recompute import modules_of
+from traincast.model.routing import POPULARITY_DEVIATION, busiest_rank
 from traincast.units import counted
 
 T = TypeVar("T")
@@ -184,7 +185,39 @@ def decide_exchange(request: JobRequest, decided: Decisions, parallel: Parallel,
         "moe_dispatch_dtype": request.moe_dispatch_dtype or framework.moe_dispatch_dtype,
         "moe_a2a_overlap": matters and overlaps,
         "delay_wgrad": matters and overlaps and delays,
+        "expert_imbalance": decide_imbalance(request, decided, parallel.ep),
     }
+
+
+def decide_imbalance(request: JobRequest, decided: Decisions, ep: int) -> float:
+    """Decide what the busiest expert rank gets of the tokens over the mean.
+
+    Raises
+    ------
+    ConfigError
+        If both a factor and natural routing are asked for.
+    """
+    given, experts = request.expert_imbalance, request.model.experts
+    if experts is None or ep == 1:
+        return given
+    natural = busiest_rank(experts.experts, experts.topk, ep)
+    if request.moe_routing == "natural":
+        if given != 1:
+            raise ConfigError(f"is {given:g}, and moe_routing is natural; give one of the two", "expert_imbalance")
+        text = (
+            f"moe_routing natural: the busiest of ep {ep} expert ranks gets {natural:.2f} x the mean tokens, another "
+            f"one in each layer, as {experts.experts} experts at initialisation have log-normal popularities "
+            f"(deviation {POPULARITY_DEVIATION:g})"
+        )
+        decided.note("natural-routing", text)
+        return natural
+    if given == 1 and request.moe_routing is None:
+        text = (
+            "moe_routing is not given: balanced, each expert gets as many tokens, as benchmarks force it; were it "
+            f"natural, as at initialisation, the busiest of ep {ep} expert ranks would get {natural:.2f} x the mean"
+        )
+        decided.note("assumed-moe-routing", text)
+    return given
 
 
 def _dispatcher(request: JobRequest) -> str | None:

@@ -20,6 +20,7 @@ from traincast.model.counts import TASKS
 from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS
 from traincast.model.model import Model
 from traincast.model.recompute import RECOMPUTE, spelled_modules
+from traincast.model.routing import ROUTINGS
 from traincast.names import find_name
 from traincast.registry import known_name
 from traincast.units import check_given
@@ -31,6 +32,7 @@ CHOICES: Mapping[str, tuple[str, Iterable[str]]] = {
     "attention_kernel": ("attention kernel", ATTENTION_KERNELS),
     "cp_kind": ("way of context parallelism", CP_KINDS),
     "moe_dispatcher": ("dispatcher of tokens", DISPATCHERS),
+    "moe_routing": ("routing of tokens", ROUTINGS),
     "moe_dispatch_dtype": ("type of dispatched tokens", DISPATCH_DTYPES),
     "sharp": ("group that switches reduce for", SHARP_GROUPS),
     "task": ("task", TASKS),
@@ -214,7 +216,7 @@ def _exchanges_nothing(request: JobRequest, parallel: Parallel, _: int) -> bool:
     return _has_experts(request) and parallel.ep == 1
 
 
-_OF_EXCHANGES = ("moe_dispatcher", "moe_dispatch_dtype", "deduplicated_dispatch", "moe_a2a_overlap")
+_OF_EXCHANGES = ("moe_dispatcher", "moe_dispatch_dtype", "deduplicated_dispatch", "moe_a2a_overlap", "moe_routing")
 
 
 _NEEDS: tuple[tuple[str, Callable[[JobRequest, Parallel, int], bool], str], ...] = (

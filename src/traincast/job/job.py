@@ -147,7 +147,9 @@ class JobRequest:
     packed_length: int | None = None
     """Tokens of the sequences that are packed into one and do not attend to each other; None: a sequence is one."""
     expert_imbalance: float = 1.0
-    """Tokens of the busiest expert rank over the mean."""
+    """Tokens of the busiest expert rank over the mean, in every exchange; 1 leaves it to `moe_routing`."""
+    moe_routing: str | None = None
+    """How tokens are spread over experts, of `traincast.model.routing.ROUTINGS`; None: balanced."""
     vocab_multiple: int | None = None
     """The vocabulary is padded to a multiple of this times tp."""
     grad_reduce_bytes: int | None = None

@@ -43,7 +43,7 @@ from traincast.job.pipeline_layout import parse_layout
 from traincast.job.software import decide_software
 from traincast.units import check_given, counted
 
-_AS_SAID = ("model", "seq_length", "global_batch", "task", "expert_imbalance", "sharp", "gpus_used_per_node")
+_AS_SAID = ("model", "seq_length", "global_batch", "task", "sharp", "gpus_used_per_node")
 """Fields of a request that a job has as they are."""
 
 

@@ -131,6 +131,31 @@ def test_dispatchers_send_copies_or_tokens_or_all_to_all_ranks():
     assert sent("deepep") == sent("hybridep") == sent("alltoall")
 
 
+@pytest.mark.parametrize("name", ["alltoall", "deepep", "allgather"])
+def test_the_busiest_rank_decides_what_an_exchange_takes(name):
+    """It sends or receives so much more; gathered tokens go to all ranks whatever their experts are."""
+    even, uneven = (
+        exchanged(job_of(TINY_EXPERTS, gpus=8, ep=8, moe_dispatcher=name, expert_imbalance=factor), "forward")
+        for factor in (1.0, 1.5)
+    )
+    for key, size in even.items():
+        grows = key[0] is Group.EP and name != "allgather"
+        assert uneven[key] == pytest.approx(size * (1.5 if grows else 1.0), rel=1e-6)
+
+
+def test_no_rank_takes_more_tokens_than_its_capacity():
+    key = (Group.EP, Operation.ALL_TO_ALL)
+
+    def sent(capacity, factor):
+        model = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, capacity_factor=capacity))
+        return exchanged(job_of(model, gpus=8, ep=8, expert_imbalance=factor), "forward")[key]
+
+    assert sent(1.0, 3.0) == sent(1.0, 1.0) == sent(None, 1.0)
+    assert sent(1.25, 3.0) == pytest.approx(1.25 * sent(None, 1.0), rel=1e-6)
+    assert sent(1.25, 1.1) == pytest.approx(1.1 * sent(None, 1.0), rel=1e-6)
+    assert sent(0.5, 3.0) == pytest.approx(0.5 * sent(None, 1.0), rel=1e-6)
+
+
 def test_node_limited_routing_bounds_what_crosses_where_a_token_is_sent_once():
     """Both experts of a token in one of four groups, a group on each of four nodes: one node each."""
     groups = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, groups=4, group_topk=1))

@@ -63,6 +63,11 @@ class MoeMlp:
         capacity = self.experts.capacity_factor
         return rounded(self.own_tokens(share) * (self.experts.topk * (min(capacity, 1.0) if capacity else 1.0)))
 
+    def spread(self, share: Share) -> float:
+        """Return the tokens that the busiest expert rank takes over the mean: no more than its capacity."""
+        spread, capacity = share.execution.expert_imbalance, self.experts.capacity_factor
+        return spread if capacity is None else min(spread, max(capacity, 1.0))
+
     def _router(self, share: Share) -> Part:
         """Return the router, which every rank has whole."""
         experts, hidden, dtype = self.experts, share.model.hidden, share.execution.core_dtype
@@ -118,7 +123,7 @@ class MoeMlp:
         """
         experts, width, execution = self.experts, self.token_width(share), share.execution
         own, copies, dispatcher = self.own_tokens(share), self.copies(share), DISPATCHERS[execution.moe_dispatcher]
-        gathered = copies * width * execution.element_bytes * share.etp * (share.etp > 1)
+        gathered = rounded(copies * self.spread(share)) * width * execution.element_bytes * share.etp * (share.etp > 1)
         there_and_back = (
             *self._over_ep(share, "out", execution.dispatch_bytes),
             *self._over_ep(share, "back", execution.element_bytes),
@@ -136,7 +141,8 @@ class MoeMlp:
         if dispatcher.sorts_chunks:
             # What arrives for several experts of a rank is put into their order, and back.
             several = (share.ep > 1) & (ceil_div(experts.experts, share.ep) > 1)
-            kernels.append(Kernel(family="permute", shape=(copies * several, width, 1), dtype=dtype, count=2))
+            arrived = rounded(copies * self.spread(share)) * several
+            kernels.append(Kernel(family="permute", shape=(arrived, width, 1), dtype=dtype, count=2))
         return Part(
             name="mlp.token_dispatcher",
             counts_as="experts",
@@ -147,7 +153,7 @@ class MoeMlp:
         )
 
     def _over_ep(self, share: Share, goes: str, element_bytes: float) -> tuple[Exchange, ...]:
-        """Return the exchange of a rank's tokens over ep, out or back."""
+        """Return the exchange of a rank's tokens over ep, out or back: it takes as long as the busiest rank."""
         experts, dispatcher = self.experts, DISPATCHERS[share.execution.moe_dispatcher]
         token_bytes, there = self.token_width(share) * element_bytes, share.ep > 1
         if dispatcher.sends == "all":
@@ -155,7 +161,7 @@ class MoeMlp:
             size = rounded(self.own_tokens(share) * share.ep * token_bytes * there)
             operation = "all_gather" if goes == "out" else "reduce_scatter"
             return (Exchange(group="ep", operation=operation, size_bytes=size, goes=goes),)
-        size = rounded(self.copies(share) * token_bytes * there)
+        size = rounded(self.copies(share) * token_bytes * self.spread(share) * there)
         if dispatcher.sends == "once":
             # A token crosses to each place of its experts once, not once for each of them.
             size = rounded(size * _places_reached(share, experts) / experts.topk)
@@ -165,7 +171,7 @@ class MoeMlp:
         """Return the experts of a rank, with the tokens of the busiest one; kept are those that it has room for."""
         experts, model, execution = self.experts, share.model, share.execution
         up, hidden, dtype = up_matrices(share), self.token_width(share), execution.precision
-        busiest = rounded(self.copies(share) * share.etp * execution.expert_imbalance)
+        busiest = rounded(self.copies(share) * share.etp * self.spread(share))
         width, groups = ceil_div(experts.ffn_hidden, share.etp), ceil_div(experts.experts, share.ep)
         kept = self.own_tokens(share) * share.etp * experts.topk * self._room(share)
         inner = activations(share, kept * width)
