@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import traincast
 from traincast.dialects import draft_like
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, InfeasibleError
 from traincast.job.resolve import resolve_job
 from traincast.model.counts import parameters
 from traincast.model.load import load_model
@@ -220,6 +220,18 @@ def test_residual_streams_gates_and_sinks_have_parameters():
         parameters(model(f"{experts} --moe-router-enable-expert-bias")).total
         == parameters(model(experts)).total + 4 * 8
     )
+
+
+def test_an_embedding_alone_on_its_stage():
+    flags = f"{SMALL} --num-layers 6 --pipeline-model-parallel-size 4 --standalone-embedding-stage"
+    assert str(resolve_job(draft(flags).request()).layout) == "E|tt|tt|ttL"
+    assert resolve_job(draft(f"{flags} --mtp-num-layers 1").request()).layout.stages[-1] == "ttmL"
+    assert draft(flags.replace("-size 4", "-size 1")).fields.get("pipeline_layout") is None
+    with pytest.raises(InfeasibleError, match="8 layers do not divide into the 3 stages that --standalone"):
+        draft(flags.replace("-layers 6", "-layers 8"))
+    for more in ("--num-virtual-stages-per-pipeline-rank 2", "--decoder-first-pipeline-num-layers 2"):
+        with pytest.raises(ConfigError, match="--standalone-embedding-stage: cannot be combined"):
+            draft(f"{flags} {more}")
 
 
 def test_mtp_layers_of_a_model_that_is_named_elsewhere():

@@ -24,11 +24,12 @@ from traincast.dialects.megatron_model import described_model
 from traincast.errors import InfeasibleError
 from traincast.job.draft import Draft
 from traincast.job.job import SHARP_GROUPS
-from traincast.job.pipeline_layout import parse_layout
+from traincast.job.pipeline_layout import layout_of, parse_layout
 from traincast.model.model import Model
 
 _SHOWN = "megatron flags"
 _LAYOUT = "pipeline-model-parallel-layout"
+_ALONE = "standalone-embedding-stage"
 _LAYERS_EACH = "num-layers-per-virtual-pipeline-stage"
 
 
@@ -112,6 +113,28 @@ def _pipeline(pasted: Pasted, fields: dict[str, Any], model: Model | None) -> No
             )
         fields["vpp"] = total // (pp * each)
     fields.setdefault("vpp", 1)
+    if pasted.is_on(_ALONE) and pp > 1:
+        fields["pipeline_layout"] = _embedding_alone(pasted, fields, model)
+
+
+def _embedding_alone(pasted: Pasted, fields: Mapping[str, Any], model: Model | None) -> str:
+    """Return the layout of older versions with the embedding alone on the first stage, the layers evenly on the others.
+
+    Source: Megatron-LM of 2022 to 2024, megatron/training/arguments.py (transformer_pipeline_model_parallel_size).
+    """
+    if model is None:
+        raise pasted.wrong(_ALONE, "needs --num-layers")
+    said = [
+        name
+        for name in ("pipeline_layout", "stage_layers", "first_stage_layers", "last_stage_layers")
+        if name in fields
+    ]
+    if said or fields["vpp"] > 1:
+        raise pasted.wrong(_ALONE, "cannot be combined with virtual stages or another layout; give the layout alone")
+    others = fields["pp"] - 1
+    if model.layers % others:
+        raise InfeasibleError(f"{model.layers} layers do not divide into the {others} stages that --{_ALONE} leaves")
+    return str(layout_of((0, *[model.layers // others] * others), model.mtp_layers))
 
 
 def _finish(pasted: Pasted, given: Mapping[str, Any]) -> dict[str, Any]:
