@@ -123,7 +123,7 @@ COMMANDS = {
         *("--heads", "--kv-heads", "--qk-dim", "--head-dim", "--v-dim", "--width", "--tokens", "--state", "--elements"),
         *("--hidden", "--vocabulary", "--vocab", "--experts", "--topk", "--parameters", "--dtype", "--gpu"),
         *("--direction", "--causal", "--window", "--option", "--constants", "--json"),
-        *("--flops", "--bytes", "--key-dim", "--value-dim", "--dim"),
+        *("--flops", "--bytes", "--key-dim", "--value-dim", "--dim", "--channels"),
     },
     "report": {"file", "--html", "--out", "--report", "--analysis", "--json", "--quiet"},
     "models": {"names", "--seq-length", "--json"},
@@ -135,6 +135,7 @@ COMMANDS["measure"] = (
     - {"--unfold", "--constants", "--allow-oom", "--report", "--json", "--analysis", "--what-if"}
     - {"--jitter", "--seeds", "--goodput"}
 ) | {"--minutes", "--spread", "--script"}
+COMMANDS["validate"] |= {"--ranking", "--leave-out"}
 COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet"}
 COMMANDS["plan"] = (
     COMMANDS["predict"]

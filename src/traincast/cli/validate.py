@@ -29,6 +29,16 @@ from traincast.cli.terminal import announced, console, counted, print_json, prin
     metavar="FILE.csv",
     help="Of training runs: settings of their recipes, by the column id; what a row says itself wins.",
 )
+@click.option(
+    "--ranking", is_flag=True, help="Of training runs: the regret of choosing a layout by its forecast, by group."
+)
+@click.option(
+    "--leave-out",
+    "spoilt",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --ranking: ids of rows that say nothing about layouts, one a line.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.csv", help="Write every prediction there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the statistics as JSON and nothing else.")
 def command(
@@ -39,6 +49,8 @@ def command(
     kind: str | None,
     job: Path | None,
     recipes: Path | None,
+    ranking: bool,
+    spoilt: Path | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -47,6 +59,12 @@ def command(
     FILE is a CSV file, whose columns say what was measured, a log of nccl-tests, or with --job a
     training log of Megatron-LM, torchtitan or NeMo. Several files are of one kind.
     """
+    if ranking:
+        given = {"--by": by, "--cv": leave_out, "--kind": kind, "--job": job, "--out": out}
+        _rank(files, cluster, recipes, spoilt, as_json, [name for name, value in given.items() if value is not None])
+        return
+    if spoilt is not None:
+        raise click.UsageError("--leave-out goes with --ranking")
     from traincast import api
     from traincast.report.csv import predictions_csv
     from traincast.report.files import write_whole
@@ -65,3 +83,29 @@ def command(
     print_validation(console(), validation)
     if out is not None:
         print_line(f"wrote {out}")
+
+
+def _rank(
+    files: tuple[Path, ...],
+    cluster: str | None,
+    recipes: Path | None,
+    spoilt: Path | None,
+    as_json: bool,
+    unused: list[str],
+) -> None:
+    """Print how well forecasts choose among the layouts of a table."""
+    from traincast.api.ranking import rank
+    from traincast.report.json import ranking_to_dict
+
+    if unused:
+        raise click.UsageError(f"--ranking takes no {unused[0]}")
+    if len(files) > 1:
+        raise click.UsageError(f"--ranking takes one file, and {len(files)} are given")
+    with announced(quiet=False), counted("forecasting", quiet=as_json) as tell:
+        found = rank(files[0], cluster, leave_out=spoilt, recipes=recipes, progress=tell)
+    if as_json:
+        print_json(ranking_to_dict(found))
+        return
+    from traincast.report.terminal.ranking import print_ranking
+
+    print_ranking(console(), found)

@@ -118,6 +118,8 @@ class Framework:
     """Time of all computation over that of the operator models; 1 where nothing is known."""
     grad_reduce_bytes: int = 4
     """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
+    state_by_tensor: bool = False
+    """Whether gradients and parameters are exchanged over the replicas tensor by tensor, and not in large buffers."""
     gradient_placeholders: bool = False
     """Whether GEMMs that add to the main gradients themselves leave an unused 16-bit tensor of each shape of weight."""
     fsdp: bool = False

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from traincast.calibrate.cluster_calibration import Calibration
     from traincast.calibrate.collective_comparison import CollectiveComparison
     from traincast.calibrate.operator_calibration import OperatorCalibration
+    from traincast.calibrate.ranking import Ranking
     from traincast.calibrate.run_calibration import RunCalibration
     from traincast.calibrate.validate import HeldOut, Validation
     from traincast.estimate.collective_table import CollectiveTable
@@ -231,6 +232,20 @@ def validation_to_dict(validation: "Validation") -> dict[str, Plain]:
 def _figures(of: "Validation | HeldOut") -> dict[str, object]:
     groups = [{"by": group.by, "name": group.name, **asdict(group.figures)} for group in of.groups]
     return {**asdict(of.total), "skipped": [row._asdict() for row in of.skipped], "groups": groups}
+
+
+def ranking_to_dict(ranking: "Ranking") -> dict[str, Plain]:
+    """Return how well forecasts choose a layout as the document ``traincast.ranking/1``."""
+    groups = [{**asdict(each), "regret": each.regret} for each in ranking.groups]
+    document = {
+        "file": ranking.path,
+        "total": asdict(ranking.total),
+        "sources": [asdict(each) for each in ranking.sources],
+        "groups": groups,
+        "skipped": [row._asdict() for row in ranking.skipped],
+        "left_out": ranking.left_out,
+    }
+    return _document("ranking", document)
 
 
 def calibration_to_dict(calibration: "Calibration") -> dict[str, Plain]:

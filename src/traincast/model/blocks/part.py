@@ -199,16 +199,19 @@ class Elements(Summed):
     trained_experts: Number = 0
     matrices: Number = 0
     """Of the dense ones, those that the layers' GEMMs read: without embedding, LM head and norms."""
+    tensors: Number = 0
+    """Dense weights of GEMMs, and tables: those that are not small."""
 
     @classmethod
     def of(cls, parts: Iterable[Part], *, trains_weights: bool = True) -> "Elements":
         """Return the parameters of some parts, of which adapters alone are trained where weights are not."""
-        dense = experts = adapters = matrices = 0
+        dense = experts = adapters = matrices = tensors = 0
         for part in parts:
             if part.expert:
                 experts = experts + part.elements
                 continue
             dense = dense + part.elements
+            tensors = tensors + len(part.gemms) + (part.counts_as == "embedding")
             adapters = adapters + (part.elements if part.adapter else 0)
             matrices = matrices + (0 if part.counts_as == "head" else sum(gemm.elements for gemm in part.gemms))
         return cls(
@@ -217,6 +220,7 @@ class Elements(Summed):
             trained_dense=dense if trains_weights else adapters,
             trained_experts=experts if trains_weights else 0,
             matrices=matrices,
+            tensors=tensors,
         )
 
     @property

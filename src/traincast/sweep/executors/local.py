@@ -59,9 +59,14 @@ class LocalPool:
 
 def _leave_with_parent() -> None:
     """End this worker when the process that began it is gone, however it went: nobody else would tell it."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _cores() -> int:

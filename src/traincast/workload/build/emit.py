@@ -88,9 +88,9 @@ class Emitter:
                 phase,
                 each.group,
                 each.operation,
-                each.size_bytes,
+                -(-each.size_bytes // each.messages),
                 blocking=blocking,
-                repeats=count,
+                repeats=count * each.messages,
                 cost_class=CostClass.UNHIDDEN if unhidden else CostClass.NONE,
                 part=part,
             )

@@ -71,7 +71,9 @@ class StateExchange:
         ranks = self.job.shard if self._hybrid else parallel.dp * parallel.cp
         found = []
         if ranks > 1 and dense_bytes:
-            found.append(Exchange(Group.SHARD if self._hybrid else Group.DP, operation, dense_bytes))
+            messages = max(1, int(self.weights.tensors)) if self.job.framework.state_by_tensor else 1
+            group = Group.SHARD if self._hybrid else Group.DP
+            found.append(Exchange(group, operation, dense_bytes, messages=messages))
         # Of each expert a rank holds, edp ranks hold a copy.
         if parallel.edp > 1 and expert_bytes:
             found.append(Exchange(Group.EDP, operation, expert_bytes))

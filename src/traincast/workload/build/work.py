@@ -28,6 +28,8 @@ class Exchange(NamedTuple):
     size_bytes: int
     goes: str = ""
     """``out`` with tokens to their experts, ``back`` with what these made of them; empty for all else."""
+    messages: int = 1
+    """In how many collectives, one after another, the bytes go."""
 
 
 @dataclass(slots=True)

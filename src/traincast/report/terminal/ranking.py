@@ -1,0 +1,55 @@
+"""Whether forecasts choose the right layout, for people."""
+
+from traincast.calibrate.ranking import MANY, RankedGroup, RankedLayout, Ranking, RankingFigures
+from traincast.report.terminal import layout as ui
+from traincast.units import format_time
+
+_SHOWN = 8
+
+_SOURCES: tuple[ui.Column[RankingFigures], ...] = (
+    ui.Column("", lambda each: each.source, words=True),
+    ui.Column("groups", lambda each: f"{each.groups:,}"),
+    ui.Column("mean", lambda each: ui.error(each.mean_regret)),
+    ui.Column("p90", lambda each: ui.error(each.p90_regret)),
+    ui.Column("worst", lambda each: ui.error(each.worst_regret)),
+    ui.Column("rank corr.", lambda each: "-" if each.spearman is None else f"{each.spearman:.3f}"),
+    ui.Column("of at most", lambda each: "-" if each.ceiling is None else f"{each.ceiling:.3f}"),
+    ui.Column("crashed", lambda each: f"{each.crashed_choices:,}", spare=1),
+)
+
+
+def _step(layout: RankedLayout) -> str:
+    return "-" if layout.measured_s is None else format_time(layout.measured_s)
+
+
+_GROUPS: tuple[ui.Column[RankedGroup], ...] = (
+    ui.Column("regret", lambda each: ui.error(each.regret)),
+    ui.Column("group", lambda each: f"{each.name} ({len(each.layouts)} layouts)", words=True),
+    ui.Column("choice", lambda each: each.chosen.name, words=True),
+    ui.Column("measured", lambda each: _step(each.chosen)),
+    ui.Column("best", lambda each: each.best.name, words=True),
+    ui.Column("measured", lambda each: _step(each.best)),
+)
+
+
+@ui.printed
+def print_ranking(ranking: Ranking) -> ui.View:
+    """Print the regret of choosing by forecast, by source, and the groups where it is the largest."""
+    total = ranking.total
+    yield ui.text(f"Regret of the choice by forecast: mean {ui.error(total.mean_regret)}", "bold")
+    left = f"; {ui.number(ranking.left_out, 'row')} left out as asked" if ranking.left_out else ""
+    yield ui.text(
+        f"{ranking.path}: {ui.number(total.groups, 'group')} of layouts that differ in nothing else{left}; "
+        "regret is how much longer the choice was measured than the best"
+    )
+    yield ui.heading("Regret")
+    yield ui.table(_SOURCES, [total, *ranking.sources])
+    yield ui.indented(
+        f"rank correlation of groups with at least {MANY} layouts that ran, and what the noise of repeats allows; "
+        "crashed: groups whose first choice did not run, so that the next one counts"
+    )
+    yield from ui.section("Largest regrets", _GROUPS, [each for each in ranking.groups[:_SHOWN] if each.regret > 0])
+    if ranking.skipped:
+        first = ranking.skipped[0]
+        yield ui.heading("Skipped")
+        yield ui.indented(f"{ui.number(len(ranking.skipped), 'row')} without a forecast; {first.id}: {first.reason}")
