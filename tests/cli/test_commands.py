@@ -123,7 +123,7 @@ COMMANDS = {
         *("--heads", "--kv-heads", "--qk-dim", "--head-dim", "--v-dim", "--width", "--tokens", "--state", "--elements"),
         *("--hidden", "--vocabulary", "--vocab", "--experts", "--topk", "--parameters", "--dtype", "--gpu"),
         *("--direction", "--causal", "--window", "--option", "--constants", "--json"),
-        *("--flops", "--bytes", "--key-dim", "--value-dim", "--dim", "--channels"),
+        *("--flops", "--bytes", "--key-dim", "--value-dim", "--dim", "--channels", "--tensors"),
     },
     "report": {"file", "--html", "--out", "--report", "--analysis", "--json", "--quiet"},
     "models": {"names", "--seq-length", "--json"},
@@ -141,6 +141,7 @@ COMMANDS["plan"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--busbw", "--slow", "--unfold", "--constants"}
     - {"--allow-oom", "--report", "--analysis", "--out", "--what-if", "--gpus-used-per-node"}
+    - {"--jitter", "--seeds", "--goodput"}
 ) | {"--space", "--fix", "--max-tp", "--max-pp", "--max-cp", "--max-ep", "--max-micro-batch", "--headroom", "--top"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 
