@@ -48,6 +48,7 @@ COMMANDS = {
             "--out",
             "--report",
             "--analysis",
+            "--verbose",
             "--what-if",
             "--jitter",
             "--seeds",
@@ -111,7 +112,7 @@ COMMANDS = {
         *("--pipeline-layout", "--pipeline-model-parallel-layout", "--mtp-layers", "--mtp-num-layers"),
         *("--embedding-as-layer", "--account-for-embedding-in-pipeline-split"),
         *("--head-as-layer", "--account-for-loss-in-pipeline-split"),
-        *("--analysis", "--what-if", "--jitter", "--seeds", "--goodput"),
+        *("--analysis", "--verbose", "--what-if", "--jitter", "--seeds", "--goodput"),
     },
     "init": {"file", "--force"},
     "compare": {"a", "b", "--cluster", "--html", "--json", "--ranks"},
@@ -125,7 +126,7 @@ COMMANDS = {
         *("--direction", "--causal", "--window", "--option", "--constants", "--json"),
         *("--flops", "--bytes", "--key-dim", "--value-dim", "--dim", "--channels", "--tensors"),
     },
-    "report": {"file", "--html", "--out", "--report", "--analysis", "--json", "--quiet"},
+    "report": {"file", "--html", "--out", "--report", "--analysis", "--json", "--verbose", "--quiet"},
     "models": {"names", "--seq-length", "--json"},
     "clusters": {"names", "--json"},
 }
@@ -133,7 +134,7 @@ COMMANDS["measure"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node", "--busbw", "--slow"}
     - {"--unfold", "--constants", "--allow-oom", "--report", "--json", "--analysis", "--what-if"}
-    - {"--jitter", "--seeds", "--goodput"}
+    - {"--jitter", "--seeds", "--goodput", "--verbose"}
 ) | {"--minutes", "--spread", "--script"}
 COMMANDS["validate"] |= {"--ranking", "--leave-out"}
 COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet"}
@@ -141,7 +142,7 @@ COMMANDS["plan"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--busbw", "--slow", "--unfold", "--constants"}
     - {"--allow-oom", "--report", "--analysis", "--out", "--what-if", "--gpus-used-per-node"}
-    - {"--jitter", "--seeds", "--goodput"}
+    - {"--jitter", "--seeds", "--goodput", "--verbose"}
 ) | {"--space", "--fix", "--max-tp", "--max-pp", "--max-cp", "--max-ep", "--max-micro-batch", "--headroom", "--top"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 

@@ -40,6 +40,7 @@ CONTRACT = [
     "stragglers",
     "slowdown",
     "causes",
+    "suggestions",
     "what_if",
     "variability",
     "goodput",

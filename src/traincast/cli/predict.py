@@ -36,6 +36,7 @@ def command(
     further: tuple[str, ...],
     as_json: bool,
     analysed: bool,
+    verbose: bool,
     quiet: bool,
     **values: Any,  # noqa: ANN401
 ) -> None:
@@ -63,4 +64,4 @@ def command(
     with naming_unknown_flags(draft), announced(quiet=quiet), progress("predicting", quiet=quiet or as_json):
         result = api.predict(draft, options=options, allow_oom=allow_oom)
         written = write_directory(result, out, further=further) if out else []
-    show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed)
+    show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)

@@ -19,6 +19,7 @@ def command(
     further: tuple[str, ...],
     as_json: bool,
     analysed: bool,
+    verbose: bool,
     quiet: bool,
 ) -> None:
     """Show a result.json again; FILE may be the folder that it was written to.
@@ -46,4 +47,4 @@ def command(
         if why is not None:
             complain(f"files of single operations are left out: {why}")
         written += write_directory(result, out, further=further)
-    show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed)
+    show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)

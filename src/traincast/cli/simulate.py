@@ -49,6 +49,7 @@ def command(
     further: tuple[str, ...],
     as_json: bool,
     analysed: bool,
+    verbose: bool,
     quiet: bool,
     pricing: str,
     overlap: SimaiOverlap | None,
@@ -79,7 +80,7 @@ def command(
         else:
             result = api.simulate_record(record, changed_options(record.options, **on_command_line(changes)))
         written = write_directory(result, out, further=further) if out else []
-    show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed)
+    show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)
 
 
 def _simai(

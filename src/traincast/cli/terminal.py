@@ -151,7 +151,13 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def show_result(
-    result: "Result", written: Sequence[Path], *, as_json: bool, quiet: bool, analysed: bool = False
+    result: "Result",
+    written: Sequence[Path],
+    *,
+    as_json: bool,
+    quiet: bool,
+    analysed: bool = False,
+    verbose: bool = False,
 ) -> None:
     """Print a simulated step, as JSON or for people, perhaps with its analysis, and which files were written."""
     if as_json:
@@ -161,7 +167,7 @@ def show_result(
     elif not quiet:
         from traincast.report.terminal.step import print_result
 
-        print_result(console(), result, analysed=analysed)
+        print_result(console(), result, analysed=analysed, verbose=verbose)
         for path in written:
             print_line(f"wrote {path}")
 

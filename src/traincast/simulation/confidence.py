@@ -11,7 +11,7 @@ Letters: T template operations, H operations of the path.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -123,6 +123,28 @@ def deviation(done: JobStep, table: FactorTable, slopes: Mapping[str, float] | N
             known = table.factors.get(key)
             variance += (slope * (known.deviation if known else prior_deviation(key))) ** 2
     return math.sqrt(variance)
+
+
+def deviation_of(name: str, done: JobStep, table: FactorTable) -> float:
+    """Return the standard deviation of the logarithm of the time of one class of work, as far as it is known."""
+    framework = done.job.framework.name
+    own = table.factors.get(own_key(framework, name))
+    if own is not None:
+        return own.deviation
+    seen = any(key[0] == "chip" and key[1] == chip_of(done.gpu) for key in table.factors)
+    variance = TRANSFERS["seen" if seen else "unseen"] ** 2 if name in TRANSFER_CLASS.values() else 0.0
+    variance += UNSEEN_COMPUTE**2 if name == "compute" and not seen else 0.0
+    for key in keys_of(name, done.gpu, framework):
+        known = table.factors.get(key)
+        variance += (known.deviation if known else prior_deviation(key)) ** 2
+    return math.sqrt(variance)
+
+
+def spread_of_job(done: JobStep, table: FactorTable) -> Callable[[str], float]:
+    """Return how sure the time of a kind of work is: of a kind of group (``tp``), ``compute`` or ``host``."""
+    classes = {group.name.lower(): name for group, name in TRANSFER_CLASS.items()}
+    classes |= {"compute": "compute", "host": host_class(CostClass.HOST_LAYERS)}
+    return lambda what: deviation_of(classes[what], done, table) if what in classes else 0.0
 
 
 def interval(done: JobStep, table: FactorTable) -> dict[str, float]:

@@ -25,7 +25,8 @@ from traincast.schedules.check import plan_of
 from traincast.simulation.result import MEASURED, MOST_EXPLAINED, Result
 from traincast.simulation.simulate import simulate, timed
 from traincast.simulation.step import Setting, Step
-from traincast.simulation.what_if import Changed, Rerun, check_what_ifs, what_ifs
+from traincast.simulation.suggestions import Option, Spread, options_of_files, options_of_job, spread_of_files, suggestions
+from traincast.simulation.what_if import Changed, Rerun, changed, check_what_ifs, what_ifs
 from traincast.workload.workload import Workload
 
 DEFAULT_CLUSTER = "h100"
@@ -107,6 +108,7 @@ def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgai
             raise ConfigError(f"{unknown} is of a job, and this is a file; {known_names(unknown, of_layout)}")
         return timed(read_again(replace(workload.layout, **change.fields)), change.setting).timeline.step_s
 
+    result = _advised(result, chosen.setting, options_of_files(result, workload.layout), rerun)
     result = _with_what_ifs(result, chosen.setting, rerun)
     result = _in_the_long_run(result, chosen.setting, lambda setting: timed(workload, setting))
     record = RunRecord(
@@ -128,13 +130,15 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
         If the job cannot be described or cannot run.
     """
     # What forecasts need is not loaded to simulate a file.
-    from traincast.simulation.forecast import forecast
+    from traincast.estimate.factors import factors_on
+    from traincast.simulation.confidence import spread_of_job
+    from traincast.simulation.forecast import forecast, forecast_step
     from traincast.simulation.job_step import run_job
 
     check_what_ifs(chosen.setting)
     cluster = chosen.setting.cluster
     draft, request, decided, files = decide(job, cluster)
-    result = forecast(decided, chosen.setting, allow_oom=allow_oom)
+    result, done = forecast_step(decided, chosen.setting, allow_oom=allow_oom)
     record = RunRecord(
         command="predict",
         cluster=cluster,
@@ -152,9 +156,26 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
         other, again = change.setting.cluster, _changed_job(job, change)
         return forecast(decide(again, other)[2], change.setting, allow_oom=allow_oom).iteration_time_s
 
+    options = () if isinstance(job, Job) else options_of_job(decided)
+    result = _advised(result, chosen.setting, options, rerun, spread_of_job(done, factors_on(cluster)))
     result = _with_what_ifs(result, chosen.setting, rerun)
     result = _in_the_long_run(result, chosen.setting, lambda setting: run_job(decided, setting).step)
     return _recorded(replace(result, warnings=(*draft.warnings, *result.warnings)), record)
+
+
+def _advised(
+    result: Result, setting: Setting, options: Sequence[Option], rerun: Rerun, spread: Spread | None = None
+) -> Result:
+    """Return a result with the changes that would help most."""
+    plain = replace(setting, what_if=(), jitter=0.0, failures=None)
+    found = suggestions(
+        result,
+        spread or spread_of_files(result, setting.cluster),
+        options,
+        lambda text: rerun(changed(plain, [text])),
+        setting.engine,
+    )
+    return replace(result, suggestions=found)
 
 
 def _in_the_long_run(result: Result, setting: Setting, time: Callable[[Setting], Step]) -> Result:

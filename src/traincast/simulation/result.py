@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.gpu_time import GpuTime
-from traincast.analysis.summary import Analysis, Cause, Goodput, Slowdowns, Variability
+from traincast.analysis.summary import Analysis, Cause, Goodput, Slowdowns, Suggestion, Variability
 from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
@@ -170,6 +170,8 @@ class Result:
     """Of a measured run: how much longer its steps took than without stragglers, by type, worker and stage."""
     causes: tuple[Cause, ...] = ()
     """Of a measured run: what made it so, the most expensive first."""
+    suggestions: tuple[Suggestion, ...] = ()
+    """The few changes that would save most."""
     what_if: tuple[dict[str, object], ...] = ()
     variability: Variability | None = None
     """How the step spreads with jitter; None where none was asked for."""

@@ -109,6 +109,11 @@ class TimeUnit:
         """Return a time as a number of this unit with three decimals."""
         return f"{time_s / parse_time(f'1{self.name}'):,.3f}"
 
+    def brief(self, time_s: float) -> str:
+        """Return a time in it with three digits, or whole where it has more."""
+        value = time_s / parse_time(f"1{self.name}")
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}" if abs(value) >= 1e-3 else "0"
+
 
 def number(count: int, one: str, many: str | None = None) -> str:
     """Return ``"1 rank"``, ``"1,024 ranks"``."""

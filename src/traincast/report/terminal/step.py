@@ -1,10 +1,13 @@
 """A simulated step for people: the step time first, then where it goes, then why."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from traincast.analysis.comparison import compare
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
+from traincast.analysis.summary import Suggestion
 from traincast.report.terminal import layout as ui
+from traincast.report.terminal.assumptions import parted
 from traincast.report.terminal.comparison import Differences, finish_times, parts, utilisation
 from traincast.report.terminal.explanation import analysis
 from traincast.report.terminal.slowdown import slowdown
@@ -23,16 +26,24 @@ from traincast.units import format_share, format_size, format_time
 _BAR_WIDTH = 36
 _DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp")
 _SHOWN_COLLECTIVES = 8
+_ALIKE_STAGES = 0.005
+"""Share of the step by which the computation and the exposed communication of like stages may differ."""
+_SHORTEST_RUN = 3
+"""Like stages that are one line."""
 
 
 @ui.printed
-def print_result(result: Result, *, analysed: bool = False) -> ui.View:
-    """Print a simulated step: its time, where the time goes, what to know about it; and its analysis where asked."""
+def print_result(result: Result, *, analysed: bool = False, verbose: bool = False) -> ui.View:
+    """Print a simulated step: its time, where the time goes, what would help, what to know about it.
+
+    Its analysis is printed where asked (`analysed`), assumptions that hardly move it with `verbose`.
+    """
     yield ui.text(f"Step {format_time(result.iteration_time_s)}", "bold")
     lines = (_job, _layout, _measured, _interval, _efficiency, _spread, _goodput)
     for line in filter(None, (tell(result) for tell in lines)):
         yield ui.text(line)
     yield from _breakdown(result)
+    yield from _suggestions(result)
     yield from _stages(result)
     yield from _blocks(result)
     yield from gpu_time(result.gpu_time)
@@ -44,7 +55,11 @@ def print_result(result: Result, *, analysed: bool = False) -> ui.View:
     if analysed:
         yield from analysis(result)
     files = [each.path for each in result.inputs]
-    yield from ui.diagnostics("Assumptions", result.assumptions, files=files)
+    assumptions, minor = parted(result)
+    yield from ui.diagnostics("Assumptions", result.assumptions if verbose else assumptions, files=files)
+    if minor and not verbose:
+        count = ui.number(len(minor), "assumption moves", "assumptions move")
+        yield ui.indented(f"{count} the step by less than 1 %: --verbose shows them", "dim")
     yield from ui.diagnostics("Warnings", result.warnings, "yellow", files)
 
 
@@ -149,34 +164,88 @@ def _breakdown(result: Result) -> ui.View:
         yield ui.indented(f"none: {', '.join(empty)}", "dim")
 
 
+def _suggestions(result: Result) -> ui.View:
+    """Yield the changes that would help most, with what each saves and between what that lies."""
+    unit = ui.TimeUnit.of(result.iteration_time_s)
+
+    def sure(each: Suggestion) -> str:
+        if each.low_s == each.high_s:
+            return "as measured"
+        return f"{unit.text(each.low_s)} to {unit.text(each.high_s)}"
+
+    columns: tuple[ui.Column[Suggestion], ...] = (
+        ui.Column("change", lambda each: each.change, words=True),
+        ui.Column("means", lambda each: meaning(each.change), words=True, spare=1),
+        ui.Column(f"saves, {unit.name}", lambda each: unit.text(each.saving_s)),
+        ui.Column("share", lambda each: ui.share(each.saving_s, result.iteration_time_s)),
+        ui.Column("90 % sure", sure),
+    )
+    yield from ui.section("What would help most (each alone; try them with --what-if)", columns, result.suggestions)
+
+
+def meaning(change: str) -> str:
+    """Return a change of a suggestion in words."""
+    name, star, factor = change.rpartition("*")
+    if star and name.endswith("_comm"):
+        return f"{name.removesuffix('_comm')} communication half as long"
+    if star:
+        return f"{name} takes {1 - float(factor):.0%} less"
+    if change.endswith("=peers"):
+        return "as long as its like"
+    return _spaced(change.replace("=true", " on").replace("=", " "))
+
+
 def _stages(result: Result) -> ui.View:
-    """Yield a table with a line per stage, long runs of like stages elided; its last rank speaks for a stage."""
+    """Yield a table with a line per stage; neighbours that compute and communicate alike are one, with their ranges."""
     last = _last_of_stages(result.ranks)
     if not last:
         return
-    hidden = ui.alike_runs([(rank.compute_s, *_rest(rank)) for rank in last], result.iteration_time_s)
+    lines = _alike([(rank.compute_s, _rest(rank)[0]) for rank in last], _ALIKE_STAGES * result.iteration_time_s)
     unit = ui.TimeUnit.of(result.iteration_time_s)
-    columns: list[ui.Column[RankResult]] = [
-        ui.Column("stage", lambda rank: str(rank.stage)),
-        ui.Column("rank", lambda rank: str(rank.rank)),
-        ui.Column("compute", lambda rank: unit.text(rank.compute_s)),
-        ui.Column("exposed comm", lambda rank: unit.text(_rest(rank)[0])),
-        ui.Column("bubble", lambda rank: unit.text(_rest(rank)[1])),
-        ui.Column("other", lambda rank: unit.text(_rest(rank)[2])),
-        ui.Column("finish", lambda rank: unit.text(rank.end_s)),
+
+    def times(of: Callable[[RankResult], float]) -> Callable[[range], str]:
+        return lambda run: _span([of(last[at]) for at in run], unit.text, unit.brief)
+
+    columns: list[ui.Column[range]] = [
+        ui.Column("stage", lambda run: _span([last[at].stage for at in run], str)),
+        ui.Column("rank", lambda run: _span([last[at].rank for at in run], str), spare=1),
+        ui.Column("compute", times(lambda rank: rank.compute_s)),
+        ui.Column("exposed comm", times(lambda rank: _rest(rank)[0])),
+        ui.Column("bubble", times(lambda rank: _rest(rank)[1])),
+        ui.Column("other", times(lambda rank: _rest(rank)[2]), spare=2),
+        ui.Column("finish", times(lambda rank: rank.end_s)),
     ]
-    holds = result.job.stages if result.job is not None and _is_uneven(result.job) else ()
-    if holds:
-        columns.insert(2, ui.Column("holds", lambda rank: holds[rank.stage], words=True))
-    if any(_peak(result, rank.stage) for rank in last):
-        columns.append(ui.Column("peak memory", lambda rank: _peak(result, rank.stage)))
-    yield from ui.section(f"Stages, {unit.name} (of each the rank that finishes last)", columns, last, hidden)
-    yield from ui.legend("stage", [rank.stage for rank in last], hidden)
+    if any(_peak(result, rank.stage) is not None for rank in last):
+        columns.append(ui.Column("peak memory", lambda run: _peaks(result, [last[at].stage for at in run])))
+    yield from ui.section(f"Stages, {unit.name} (of each the rank that finishes last)", columns, lines)
 
 
-def _is_uneven(job: JobFacts) -> bool:
-    """Say whether stages differ by more than embedding and loss: by their layers, or by MTP layers."""
-    return len(job.stages) > 1 and (len(set(job.stage_layers)) > 1 or "m" in job.pipeline_layout)
+def _alike(times: Sequence[tuple[float, ...]], within_s: float) -> list[range]:
+    """Return runs of neighbouring lines whose times are those of the first one; short runs are single lines."""
+    runs: list[range] = []
+    start = 0
+    for at in range(1, len(times) + 1):
+        if at < len(times) and all(abs(a - b) <= within_s for a, b in zip(times[start], times[at], strict=True)):
+            continue
+        whole = at - start >= _SHORTEST_RUN
+        runs.extend([range(start, at)] if whole else [range(each, each + 1) for each in range(start, at)])
+        start = at
+    return runs
+
+
+def _span(values: Sequence[float], whole: Callable[[Any], str], brief: Callable[[Any], str] = str) -> str:
+    """Return the lowest and the highest of some values, in brief; one of them in whole where they look alike."""
+    low, high = brief(min(values)), brief(max(values))
+    return whole(max(values)) if low == high else f"{low}-{high}"
+
+
+def _peaks(result: Result, stages: Sequence[int]) -> str:
+    known = [peak for peak in (_peak(result, stage) for stage in stages) if peak is not None]
+    if not known:
+        return ""
+    low, high = format_size(min(known)), format_size(max(known))
+    same_unit = low.split()[-1] == high.split()[-1]
+    return high if low == high else f"{low.split()[0] if same_unit else low}-{high}"
 
 
 def _last_of_stages(ranks: Sequence[RankResult]) -> list[RankResult]:
@@ -191,11 +260,10 @@ def _rest(rank: RankResult) -> tuple[float, float, float]:
     return exposed_s, rank.breakdown_s["bubble"], rank.breakdown_s["other"]
 
 
-def _peak(result: Result, stage: int) -> str:
+def _peak(result: Result, stage: int) -> float | None:
     if result.memory_bytes is None or stage >= len(result.memory_bytes):
-        return ""
-    peak = result.memory_bytes[stage].get("peak")
-    return "" if peak is None else format_size(peak)
+        return None
+    return result.memory_bytes[stage].get("peak")
 
 
 _ENDS, _USUAL_KINDS = ("embedding", "LM head"), 2

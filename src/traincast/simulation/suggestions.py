@@ -1,0 +1,191 @@
+"""The few changes that would shorten a step most, each with what it saves and how sure that is.
+
+What the critical path spends on a kind of work is how the step answers to it (`traincast.simulation.confidence`), and so
+how much a change of it can save at most. The likeliest changes by that are tried: the step runs again with them, for
+another chain may be nearly as long. A change is written as ``--what-if`` takes it.
+
+Half of a communication is what twice the bandwidth would give, a tenth of the computation what better kernels might;
+a rank or stage that takes longer than its like is brought to them; options that are off are turned on.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from traincast.analysis.summary import Suggestion
+from traincast.engine import run
+from traincast.engine.graph import build_graph
+from traincast.errors import TraincastError
+from traincast.estimate.factors import chip_of, factors_on
+from traincast.hardware.cluster import Cluster
+from traincast.job.changes import WorkEdit, parse_change
+from traincast.job.job import Job
+from traincast.job.options import LayoutOptions
+from traincast.simulation.confidence import TRANSFERS, Z
+from traincast.simulation.edits import edited
+from traincast.simulation.result import Result
+from traincast.workload.words import Group, Kind, Provenance
+
+MOST_OPS = 300_000
+"""Operations of a step up to which changes are tried."""
+SHOWN = 3
+_TRIED = 4
+_TURNED = 2
+"""Options that are tried at most: each builds and simulates another step."""
+_WORTH_TURNING = 0.02
+"""Share of the step that an option must be about to be tried."""
+_LEAST = 0.001
+"""Share of the step that a kind of work must take of the path for a change of it to be tried."""
+_LEAST_SAVED = 0.0002
+_COMPUTE = ("forward", "backward", "weight_gradient", "recompute", "step")
+_NO_COMMUNICATION = (*_COMPUTE, "host", "copy")
+_LONG_STAGE = 1.1
+"""Computation of a stage over the median of the others from which it is long."""
+
+Spread = Callable[[str], float]
+"""Standard deviation of the logarithm of what is known of a kind of work: of a kind of group, ``compute``, ``host``."""
+
+
+class Option(NamedTuple):
+    """Something that is off and might be on."""
+
+    change: str
+    what: str
+    """Kind of work that it shortens; ``bubble`` of the pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    change: str
+    what: str
+    at_most_s: float
+
+
+def suggestions(
+    result: Result, spread: Spread, options: Sequence[Option], rerun: Callable[[str], float], engine: str = "auto"
+) -> tuple[Suggestion, ...]:
+    """Return the changes that save most, the best first; nothing of a step that is too long to try them."""
+    program, timeline = result.program, result.timeline
+    if program is None or timeline is None or result.analysis is None or len(program) > MOST_OPS:
+        return ()
+    step_s, on_path = result.iteration_time_s, _on_path(result)
+    found = []
+    likely = sorted(_candidates(result, on_path), key=lambda each: -each.at_most_s)
+    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
+    for candidate in [each for each in likely if each.at_most_s >= _LEAST_SAVED * step_s][:_TRIED]:
+        edit = parse_change(candidate.change)
+        if not isinstance(edit, WorkEdit):
+            continue
+        try:
+            duration_s_N = edited(program, timeline.duration_s_N, [edit])
+        except TraincastError:
+            continue  # there is nothing to compare with
+        ends_N = run(graph, duration_s_N, engine)[2]
+        found.append((candidate, step_s - float(ends_N.max(initial=0.0))))
+    turned = sorted(options, key=lambda each: -_share(result, on_path, each.what))
+    for option in [each for each in turned if _share(result, on_path, each.what) >= _WORTH_TURNING][:_TURNED]:
+        try:
+            found.append((_Candidate(option.change, option.what, step_s), step_s - rerun(option.change)))
+        except TraincastError:
+            continue  # it cannot run that way
+    best = sorted(found, key=lambda each: -each[1])[:SHOWN]
+    return tuple(
+        _suggestion(candidate, saving_s, spread)
+        for candidate, saving_s in best
+        if saving_s >= _LEAST_SAVED * step_s
+    )
+
+
+def _suggestion(candidate: _Candidate, saving_s: float, spread: Spread) -> Suggestion:
+    factor = float(np.exp(Z * spread(candidate.what)))
+    return Suggestion(
+        change=candidate.change,
+        saving_s=saving_s,
+        low_s=saving_s / factor,
+        high_s=saving_s * factor,
+    )
+
+
+def _on_path(result: Result) -> Mapping[str, float]:
+    """Return the seconds of the critical path by kind of work."""
+    sums: dict[str, float] = {}
+    for each in result.analysis.critical_path if result.analysis else ():
+        sums[each.what] = sums.get(each.what, 0.0) + each.time_s
+    return sums
+
+
+def _share(result: Result, on_path: Mapping[str, float], what: str) -> float:
+    if not result.iteration_time_s:
+        return 0.0
+    time_s = result.breakdown_s["bubble"] if what == "bubble" else on_path.get(what, 0.0)
+    return time_s / result.iteration_time_s
+
+
+def _candidates(result: Result, on_path: Mapping[str, float]) -> Iterator[_Candidate]:
+    """Yield changes of how long work takes, with what each can save at most."""
+    least_s = _LEAST * result.iteration_time_s
+    for what, time_s in on_path.items():
+        if what not in _NO_COMMUNICATION and time_s >= least_s:
+            yield _Candidate(f"{what}_comm*0.5", what, 0.5 * time_s)
+    if on_path.get("host", 0.0) >= least_s:
+        yield _Candidate("host*0.5", "host", 0.5 * on_path["host"])
+    compute_s = sum(on_path.get(each, 0.0) for each in _COMPUTE)
+    yield _Candidate("compute*0.9", "compute", 0.1 * compute_s)
+    slow = max(result.stragglers, key=lambda each: each["cost_s"], default=None)
+    if slow is not None:
+        yield _Candidate(f"rank{int(slow['rank'])}.own=peers", "compute", compute_s * (1 - 1 / float(slow["slowdown"])))
+    yield from _long_stage(result)
+
+
+def _long_stage(result: Result) -> Iterator[_Candidate]:
+    """Yield the change of the stage that computes longest to what the others compute."""
+    of_stage: dict[int, float] = {}
+    for rank in result.ranks:
+        of_stage[rank.stage] = min(rank.compute_s, of_stage.get(rank.stage, rank.compute_s))
+    if len(of_stage) < 2:
+        return
+    longest = max(of_stage, key=lambda stage: of_stage[stage])
+    usual_s = float(np.median([time_s for stage, time_s in of_stage.items() if stage != longest]))
+    if usual_s > 0 and of_stage[longest] > _LONG_STAGE * usual_s:
+        yield _Candidate(f"stage{longest}.own=peers", "compute", of_stage[longest] - usual_s)
+
+
+def spread_of_files(result: Result, cluster: Cluster) -> Spread:
+    """Return how sure the times of a file's step are: what it measured is, what was estimated as well as links are."""
+    seen = any(key[0] == "chip" and key[1] == chip_of(cluster.gpu) for key in factors_on(cluster).factors)
+    deviation = TRANSFERS["seen" if seen else "unseen"]
+    program = result.program
+    estimated: set[str] = set()
+    if program is not None:
+        ops = program.ops
+        for row in np.flatnonzero(ops.provenance_T == Provenance.PRICED).tolist():
+            kind = Kind(int(ops.kind_T[row]))
+            estimated.add("compute" if kind is Kind.COMPUTE else Group(int(ops.group_T[row])).name.lower())
+    return lambda what: deviation if what in estimated else 0.0
+
+
+def options_of_files(result: Result, layout: LayoutOptions) -> list[Option]:
+    """Return what is off in a step of files and might be on; what means nothing to them cannot be tried."""
+    found = []
+    if not layout.overlap_grad_reduce and result.measured_s is None:
+        found.append(Option("overlap_grad_reduce=true", "dp"))
+    one_chunk = result.parallel.get("vpp") == 1 and result.parallel.get("schedule") == "1f1b"
+    if one_chunk and int(result.parallel.get("pp", 1)) > 1 and result.measured_s is None:
+        found.append(Option("vpp=2", "bubble"))
+    return found
+
+
+def options_of_job(job: Job) -> list[Option]:
+    """Return what is off in a job and might be on."""
+    off = (
+        ("overlap_grad_reduce", "dp", job.parallel.dp > 1),
+        ("overlap_param_gather", "dp", job.parallel.dp > 1 and job.zero > 0),
+        ("overlap_tp", "tp", job.parallel.tp > 1),
+        ("cuda_graphs", "host", True),
+    )
+    found = [Option(f"{name}=true", what) for name, what, means in off if means and not getattr(job, name)]
+    if job.recompute == "full":
+        found.append(Option("recompute=selective", "recompute"))
+    return found
