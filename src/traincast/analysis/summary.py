@@ -234,4 +234,4 @@ class Suggestion:
     saving_s: float
     low_s: float
     high_s: float
-    """Between these the saving lies in 90 of 100 cases, as far as that is known; both are `saving_s` of measured work."""
+    """Between these it lies in 90 of 100 cases, as far as that is known; both are `saving_s` of measured work."""

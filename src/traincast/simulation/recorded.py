@@ -25,7 +25,14 @@ from traincast.schedules.check import plan_of
 from traincast.simulation.result import MEASURED, MOST_EXPLAINED, Result
 from traincast.simulation.simulate import simulate, timed
 from traincast.simulation.step import Setting, Step
-from traincast.simulation.suggestions import Option, Spread, options_of_files, options_of_job, spread_of_files, suggestions
+from traincast.simulation.suggestions import (
+    Option,
+    Spread,
+    options_of_files,
+    options_of_job,
+    spread_of_files,
+    suggestions,
+)
 from traincast.simulation.what_if import Changed, Rerun, changed, check_what_ifs, what_ifs
 from traincast.workload.workload import Workload
 

@@ -1,8 +1,8 @@
 """The few changes that would shorten a step most, each with what it saves and how sure that is.
 
-What the critical path spends on a kind of work is how the step answers to it (`traincast.simulation.confidence`), and so
-how much a change of it can save at most. The likeliest changes by that are tried: the step runs again with them, for
-another chain may be nearly as long. A change is written as ``--what-if`` takes it.
+What the critical path spends on a kind of work is how the step answers to it (`traincast.simulation.confidence`), and
+so how much a change of it can save at most. The likeliest changes by that are tried: the step runs again with them,
+for another chain may be nearly as long. A change is written as ``--what-if`` takes it.
 
 Half of a communication is what twice the bandwidth would give, a tenth of the computation what better kernels might;
 a rank or stage that takes longer than its like is brought to them; options that are off are turned on.
@@ -92,9 +92,7 @@ def suggestions(
             continue  # it cannot run that way
     best = sorted(found, key=lambda each: -each[1])[:SHOWN]
     return tuple(
-        _suggestion(candidate, saving_s, spread)
-        for candidate, saving_s in best
-        if saving_s >= _LEAST_SAVED * step_s
+        _suggestion(candidate, saving_s, spread) for candidate, saving_s in best if saving_s >= _LEAST_SAVED * step_s
     )
 
 

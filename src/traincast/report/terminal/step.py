@@ -170,7 +170,7 @@ def _suggestions(result: Result) -> ui.View:
 
     def sure(each: Suggestion) -> str:
         if each.low_s == each.high_s:
-            return "as measured"
+            return "as given"
         return f"{unit.text(each.low_s)} to {unit.text(each.high_s)}"
 
     columns: tuple[ui.Column[Suggestion], ...] = (
@@ -200,7 +200,10 @@ def _stages(result: Result) -> ui.View:
     last = _last_of_stages(result.ranks)
     if not last:
         return
-    lines = _alike([(rank.compute_s, _rest(rank)[0]) for rank in last], _ALIKE_STAGES * result.iteration_time_s)
+    holds = result.job.stages if result.job is not None and _is_uneven(result.job) else ()
+    kinds = [holds[rank.stage] for rank in last] if holds else [""] * len(last)
+    times_s = [(rank.compute_s, _rest(rank)[0]) for rank in last]
+    lines = _alike(times_s, kinds, _ALIKE_STAGES * result.iteration_time_s)
     unit = ui.TimeUnit.of(result.iteration_time_s)
 
     def times(of: Callable[[RankResult], float]) -> Callable[[range], str]:
@@ -215,17 +218,25 @@ def _stages(result: Result) -> ui.View:
         ui.Column("other", times(lambda rank: _rest(rank)[2]), spare=2),
         ui.Column("finish", times(lambda rank: rank.end_s)),
     ]
+    if holds:
+        columns.insert(2, ui.Column("holds", lambda run: kinds[run.start], words=True))
     if any(_peak(result, rank.stage) is not None for rank in last):
         columns.append(ui.Column("peak memory", lambda run: _peaks(result, [last[at].stage for at in run])))
     yield from ui.section(f"Stages, {unit.name} (of each the rank that finishes last)", columns, lines)
 
 
-def _alike(times: Sequence[tuple[float, ...]], within_s: float) -> list[range]:
-    """Return runs of neighbouring lines whose times are those of the first one; short runs are single lines."""
+def _is_uneven(job: JobFacts) -> bool:
+    """Say whether stages differ by more than embedding and loss: by their layers, or by MTP layers."""
+    return len(job.stages) > 1 and (len(set(job.stage_layers)) > 1 or "m" in job.pipeline_layout)
+
+
+def _alike(times: Sequence[tuple[float, ...]], kinds: Sequence[str], within_s: float) -> list[range]:
+    """Return runs of neighbouring lines of one kind with the times of the first one; short runs are single lines."""
     runs: list[range] = []
     start = 0
     for at in range(1, len(times) + 1):
-        if at < len(times) and all(abs(a - b) <= within_s for a, b in zip(times[start], times[at], strict=True)):
+        same = at < len(times) and kinds[at] == kinds[start]
+        if same and all(abs(a - b) <= within_s for a, b in zip(times[start], times[at], strict=True)):
             continue
         whole = at - start >= _SHORTEST_RUN
         runs.extend([range(start, at)] if whole else [range(each, each + 1) for each in range(start, at)])

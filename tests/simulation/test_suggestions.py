@@ -1,0 +1,63 @@
+"""The changes that would help most are what trying them shows."""
+
+from pathlib import Path
+
+import pytest
+
+import traincast
+from traincast.job.draft import Draft
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FIELDS = {"gpus": 32, "tp": 4, "pp": 2, "seq_length": 4096, "global_batch": 64}
+
+
+def found(result):
+    return {each.change: each for each in result.suggestions}
+
+
+@pytest.mark.parametrize("path", ["aicb_gpt_405b_1024gpu.txt", "megatron_pp4_tp2"])
+def test_what_is_suggested_of_files_is_what_trying_it_saves(path):
+    result = traincast.simulate(EXAMPLES / path, cluster="h100")
+    assert 2 <= len(result.suggestions) <= 3
+    savings = [each.saving_s for each in result.suggestions]
+    assert savings == sorted(savings, reverse=True)
+    tried = traincast.simulate(EXAMPLES / path, cluster="h100", what_if=tuple(found(result)))
+    for each in tried.what_if[:-1]:
+        suggestion = found(result)[each["change"]]
+        # What overlaps is found anew when it is tried, so that a little may differ.
+        assert suggestion.saving_s == pytest.approx(each["saving_s"], rel=0.1)
+        assert 0 < suggestion.low_s <= suggestion.saving_s <= suggestion.high_s
+
+
+def test_a_slow_rank_is_suggested_and_measured_times_are_sure():
+    result = traincast.simulate(EXAMPLES / "megatron_pp4_tp2")
+    suggestion = found(result)["rank7.own=peers"]
+    assert suggestion.saving_s > 0.2 * result.iteration_time_s
+    assert suggestion.low_s == suggestion.high_s == suggestion.saving_s
+
+
+def test_forecasts_say_how_sure_and_are_less_so_on_links_that_nobody_measured():
+    result = traincast.predict(Draft(model="llama3-8b", cluster="h100", fields=FIELDS))
+    for each in result.suggestions:
+        assert each.low_s < each.saving_s < each.high_s
+
+    def doubt(cluster):
+        told = found(traincast.predict(Draft(model="llama3-8b", cluster=cluster, fields=FIELDS)))["tp_comm*0.5"]
+        return told.high_s / told.low_s
+
+    assert doubt("l40s") > doubt("h100")
+
+
+def test_an_option_that_is_off_is_suggested_where_turning_it_on_helps():
+    said = {**FIELDS, "pp": 1, "global_batch": 8, "overlap_grad_reduce": False, "overlap_param_gather": False}
+    job = Draft(model="llama3-8b", cluster="h100", fields=said)
+    result = traincast.predict(job, allow_oom=True)
+    suggestion = found(result)["overlap_grad_reduce=true"]
+    on = Draft(model="llama3-8b", cluster="h100", fields={**said, "overlap_grad_reduce": True})
+    saved_s = result.iteration_time_s - traincast.predict(on, allow_oom=True).iteration_time_s
+    assert suggestion.saving_s == pytest.approx(saved_s)
+
+
+def test_suggestions_run_again_to_the_same():
+    result = traincast.simulate(EXAMPLES / "megatron_pp4_tp2")
+    assert traincast.run_again(result).suggestions == result.suggestions
