@@ -1,11 +1,11 @@
 """Fit the factors of end-to-end runs (`traincast.estimate.factors`) to published training runs.
 
-    python studies/fit_runs.py [--data DIR] [--rounds 4] [--warm] [--write]
+    python studies/fit_runs.py [--data DIR] [--rounds 3] [--most 2] [--warm] [--write]
 
 DIR holds ``measured_training_runs.csv`` and ``recipe_settings.csv``; `studies/data` by default. Only pretraining
 runs whose whole layout was published are fitted to. With ``--write`` the factors go to
 `src/traincast/data/training/factors.csv`; without it, the errors of each round are printed and nothing is changed. Each
-round simulates every run: some minutes on two cores.
+round simulates two runs of every configuration, of the fewest and the most GPUs: about two minutes on two idle cores.
 """
 
 import argparse
@@ -19,14 +19,23 @@ import numpy as np
 from datafiles import DATA, table_path
 from traincast.calibrate.kinds.runs import BOARD, labels_of
 from traincast.calibrate.published import read_measurements
-from traincast.calibrate.run_factors import Forecast, Sample, factors_of, forecast_runs, sample_of
+from traincast.calibrate.run_factors import (
+    Forecast,
+    Sample,
+    factors_of,
+    forecast_runs,
+    representatives,
+    sample_of,
+)
 from traincast.calibrate.runs import MeasuredRun, is_fitted, read_runs
 from traincast.calibrate.tables import read_table
 from traincast.estimate.factors import FactorTable, shipped_factors
 from written import write_factors
 
-ROUNDS = 4
-"""Simulations of all runs; the fourth changes forecasts by less than 1 %."""
+ROUNDS = 3
+"""Simulations of all runs; a fourth changes forecasts by less than 1 %. From the shipped factors two are enough."""
+MOST = 2
+"""Runs of one configuration that are simulated; they count as all of it."""
 FILE = Path(__file__).parents[1] / "src" / "traincast" / "data" / "training" / "factors.csv"
 
 
@@ -35,12 +44,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA, help="folder with measured_training_runs.csv")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="simulations of all runs")
+    parser.add_argument("--most", type=int, default=MOST, help="runs of each configuration that are simulated")
     parser.add_argument("--warm", action="store_true", help="start from the shipped factors: fewer rounds, same end")
     parser.add_argument("--write", action="store_true", help="replace the shipped factors")
     given = parser.parse_args()
     recipes = read_table(table_path("recipe_settings.csv", given.data))
     runs = read_runs(read_measurements(table_path("measured_training_runs.csv", given.data), recipes))
-    rows = [row for row in runs.rows if row.measured_s is not None and is_fitted(row)]
+    fitted = [row for row in runs.rows if row.measured_s is not None and is_fitted(row)]
+    rows, weight_I = representatives(fitted, given.most)
+    print(f"{len(rows)} of {len(fitted)} runs, {given.rounds} rounds")
     begin = time.perf_counter()
 
     def tell(forecasts: Sequence[Forecast]) -> None:
@@ -48,7 +60,8 @@ def main() -> None:
         print_errors(rows, np.array([np.nan if each.step_s is None else each.step_s for each in forecasts]))
 
     start = shipped_factors() if given.warm else None
-    table, _ = fit_factors(rows, given.rounds, start=start, after_round=tell)
+    table, _ = fit_factors(rows, given.rounds, start=start, after_round=tell, weight_I=weight_I)
+    print(f"{len(table.factors)} factors")
     if given.write:
         FILE.parent.mkdir(exist_ok=True)
         FILE.write_text(write_factors(table.factors.values()), encoding="utf-8")
@@ -62,6 +75,7 @@ def fit_factors(
     *,
     start: FactorTable | None = None,
     after_round: Callable[[Sequence[Forecast]], None] | None = None,
+    weight_I: "np.typing.NDArray[np.float64] | None" = None,
 ) -> tuple[FactorTable, Sample]:
     """Return the factors that bring forecasts nearest to measured steps.
 
@@ -77,6 +91,8 @@ def fit_factors(
         Factors of the first simulation; 1 by default. They change how many rounds are needed, not the end.
     after_round : callable, optional
         Told the forecasts of every round.
+    weight_I : float array [I], optional
+        How much each row counts; by default rows of one configuration share one weight.
 
     Returns
     -------
@@ -94,7 +110,7 @@ def fit_factors(
         forecasts = forecast_runs(rows, [table] * len(rows), progress)
         if after_round is not None:
             after_round(forecasts)
-        sample = sample_of(rows, forecasts, table)
+        sample = sample_of(rows, forecasts, table, weight_I)
         table = factors_of(sample)
     if sample is None:
         raise ValueError("a fit needs at least one round")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fit_runs import fit_factors
-from traincast.calibrate.run_factors import factors_of, forecast_run, forecast_runs, sample_of
+from traincast.calibrate.run_factors import factors_of, forecast_run, forecast_runs, representatives, sample_of
 from traincast.calibrate.runs import MeasuredRun
 from traincast.estimate.factors import Factor, FactorTable
 from traincast.hardware.clusters import load_cluster
@@ -107,3 +107,15 @@ def test_forecasts_do_not_hang_on_how_many_there_are(measured):
     rows = measured[:4] * 5
     many = forecast_runs(rows, [FactorTable()] * len(rows))
     assert many == [forecast_run(each, FactorTable(), engine="reference") for each in rows]
+
+
+def test_representatives_count_as_all_of_their_configuration():
+    alike = [run(1, gpus=gpus, tp=8) for gpus in (64, 8, 16, 32, 128)]
+    other = run(2, gpus=8, tp=4)
+    chosen, weight_I = representatives([*alike, other], 2)
+    assert [row.request.gpus for row in chosen] == [8, 128, 8]
+    # Five rows of a configuration count as the root of five.
+    assert weight_I == pytest.approx([5**0.5 / 2, 5**0.5 / 2, 1])
+    every, weight_I = representatives(alike, 9)
+    assert len(every) == len(alike)
+    assert weight_I == pytest.approx([5**-0.5] * 5)

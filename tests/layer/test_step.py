@@ -205,9 +205,11 @@ def test_experts_are_waited_for_and_the_host_waits_for_their_tokens():
     """Tokens go out and come back once in each of two layers, and nothing hides that."""
     (forward,) = product.program(MOE)["forward"][0]
     assert [word for word in forward if "ep " in word] == ["ep all_to_all 2", "ep all_to_all 2"]
+    # 136 launches of a layer and 6 exchanges over tp; 14 of the dispatcher and 65 of the experts follow the wait.
     assert [word for word in forward if "host" in word] == [
-        *("launch host 1.136e+04", "idle host 160", "wait host"),
+        *("launch host 5040", "wait host", "launch host 6320", "idle host 160", "wait host"),
     ]
+    assert forward.index("experts forward") > forward.index("launch host 6320") > forward.index("layers")
     (backward,) = product.program(MOE)["backward"][0]
     assert not [word for word in backward if "idle" in word]
 
@@ -233,7 +235,7 @@ def test_context_parallel_transfers_are_hidden_but_for_a_share():
 )
 def test_time_of_the_host(fields, host):
     (forward,) = product.program(case_of("deepseek-v3", "ep 8"), **fields)["forward"][0]
-    assert [float(word.split()[-1]) for word in forward if word.startswith("launch host")] == [host]
+    assert sum(float(word.split()[-1]) for word in forward if word.startswith("launch host")) == host
 
 
 @pytest.mark.parametrize(

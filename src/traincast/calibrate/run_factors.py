@@ -120,8 +120,16 @@ class Sample(NamedTuple):
         return Sample(self.keys, self.slope_IK[keep], self.residual_I[keep], self.weight_I[keep], self.current_K)
 
 
-def sample_of(rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], table: FactorTable) -> Sample:
-    """Return what the fit needs of forecasts that were made with some factors; runs without a forecast count 0."""
+def sample_of(
+    rows: Sequence[MeasuredRun],
+    forecasts: Sequence[Forecast],
+    table: FactorTable,
+    weight_I: FloatArray | None = None,
+) -> Sample:
+    """Return what the fit needs of forecasts that were made with some factors; runs without a forecast count 0.
+
+    `weight_I` are the weights of `representatives`; None: these are all runs.
+    """
     slopes = [_by_key(each) for each in forecasts]
     keys = tuple(sorted({key for row in slopes for key, slope in row.items() if slope >= _LEAST_SLOPE}))
     slope_IK = np.array([[row.get(key, 0.0) for key in keys] for row in slopes]).reshape(len(rows), len(keys))
@@ -131,7 +139,7 @@ def sample_of(rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], table:
         [np.log(measured_s / step_s) if measured_s and step_s else 0.0 for measured_s, step_s in pairs]
     )
     current_K = np.array([np.log(table.factors[key].factor) if key in table.factors else 0.0 for key in keys])
-    return Sample(keys, slope_IK, residual_I, _weights(rows) * known_I, current_K)
+    return Sample(keys, slope_IK, residual_I, (_weights(rows) if weight_I is None else weight_I) * known_I, current_K)
 
 
 def factors_of(sample: Sample) -> FactorTable:
@@ -182,10 +190,33 @@ def _weights(rows: Iterable[MeasuredRun]) -> FloatArray:
     Rows of a configuration share their errors, so that twice as many do not say twice as much
     (docs/measured.md, noise).
     """
-    alike = ("tp", "pp", "cp", "ep", "seq_length", "micro_batch")
-    names = [(row.groups["family"], *(getattr(row.request, name) for name in alike)) for row in rows]
+    names = [_configuration(row) for row in rows]
     count = Counter(names)
     return np.array([count[name] ** -0.5 for name in names])
+
+
+def _configuration(row: MeasuredRun) -> tuple[object, ...]:
+    layout = ("tp", "pp", "cp", "ep", "seq_length", "micro_batch")
+    software = ("cuda_graph_impl", "cuda_graph_scope", "moe_dispatcher", "moe_a2a_overlap")
+    return row.groups["family"], *(getattr(row.request, name) for name in (*layout, *software))
+
+
+def representatives(rows: Sequence[MeasuredRun], most: int) -> tuple[list[MeasuredRun], FloatArray]:
+    """Return at most so many runs of each configuration, and the weights of all of it on them, [I].
+
+    They are spread over its scales, from the fewest to the most GPUs.
+    """
+    alike: dict[tuple[object, ...], list[MeasuredRun]] = {}
+    for row in rows:
+        alike.setdefault(_configuration(row), []).append(row)
+    chosen: list[MeasuredRun] = []
+    weights: list[float] = []
+    for group in alike.values():
+        ordered = sorted(group, key=lambda row: row.request.gpus)
+        places = sorted(set(np.linspace(0, len(ordered) - 1, min(most, len(ordered))).round().astype(int).tolist()))
+        chosen += [ordered[place] for place in places]
+        weights += [len(ordered) ** 0.5 / len(places)] * len(places)
+    return chosen, np.array(weights)
 
 
 class Solution(NamedTuple):

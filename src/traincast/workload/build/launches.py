@@ -8,7 +8,7 @@ host of a GB200, where PyTorch's own takes 37 us, on an x86 server 13.5 us (NVID
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traincast.job.frameworks import Framework
 from traincast.job.job import Job
@@ -55,8 +55,15 @@ class Launches(Summed):
     """What the host does in some passes."""
 
     launches: Number = 0.0
+    after_wait: Number = 0.0
+    """Those of them that follow a wait at once: exchanges with experts and what is between."""
     waits: Number = 0.0
     """Times that it waits for the GPU to tell it a number."""
+
+    @property
+    def parts(self) -> tuple["Launches", "Launches"]:
+        """Return what precedes the waits, and what follows each of them at once."""
+        return Launches(self.launches - self.after_wait), Launches(self.after_wait, waits=self.waits)
 
     def seconds(self, framework: Framework) -> Number:
         """Return the time of its launches on an x86 server."""
@@ -101,8 +108,12 @@ def layer_launches(blocks: Iterable[Block], share: Share, job: Job) -> LayerLaun
             own = back = Launches() if graph else _REPLAY
         else:
             own, back = Launches(_forward(part, share, job)), Launches(_backward(part, share, job))
+        waits = _waits(job) and not inside
+        if waits and (part.name == _DISPATCHER or part.between_exchanges):
+            own = replace(own, after_wait=own.launches)
         if part.name == _DISPATCHER and not inside:
-            own += _preparation(job, held="moe_preprocess" in held)
+            # Counts of tokens, which the host waits for before it sends them.
+            own += Launches(0 if "moe_preprocess" in held else _PREPARE, waits=float(waits))
         graph = inside
         forward, backward = forward + own, backward + back
         for name in part.modules:
@@ -122,10 +133,9 @@ def _scopes(parts: tuple[Part, ...]) -> list[tuple[Part, str]]:
     return [(part, scope) for part in parts]
 
 
-def _preparation(job: Job, *, held: bool) -> Launches:
-    """Return what precedes the exchange of tokens; the host waits for how many come, unless that is fixed."""
-    fixed = job.moe_paged_stash or job.model.experts is None or job.model.experts.capacity_factor is not None
-    return Launches(0 if held else _PREPARE, waits=0 if fixed else 1)
+def _waits(job: Job) -> bool:
+    """Say whether the host waits for how many tokens come to its experts, for that is not fixed."""
+    return not job.moe_paged_stash and job.model.experts is not None and job.model.experts.capacity_factor is None
 
 
 def _forward(part: Part, share: Share, job: Job) -> Number:

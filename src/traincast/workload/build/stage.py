@@ -178,8 +178,7 @@ def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather
         rows = rows + emit.compute("embedding forward", Phase.FORWARD, lookup.calls)
         rows += emit.all(lookup.exchanges, Phase.FORWARD)
     rows = rows + _mtp_projections(emit, stage, Phase.FORWARD)
-    passed = _layers_forward(emit, stage)
-    rows = rows + emit.hosted(stage.host(Phase.FORWARD), Phase.FORWARD, emit.beside(beside, Phase.FORWARD, passed))
+    rows += _layers_forward(emit, stage, beside)
     rows += arrived if gather and gather.begins else []
     return rows + _ends(emit, stage, Phase.FORWARD)
 
@@ -217,22 +216,32 @@ def _mtp_projections(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:
     return rows + emit.all(found.exchanges, phases[0])
 
 
-def _layers_forward(emit: Emitter, stage: StageWork) -> Rows:
-    """Return the layers of a forward pass with their exchanges.
+def _layers_forward(emit: Emitter, stage: StageWork, beside: list[Exchange]) -> Rows:
+    """Return the layers of a forward pass with what the host does and their exchanges, and those beside the pass.
 
-    Where another pass may hide the exchanges with experts, these are launched, and only what needs them waits: what
-    precedes the experts, tokens out, experts, tokens back. All layers of a stage are alike enough to be added up.
+    What precedes the experts, tokens out, experts, tokens back; all layers of a stage are alike enough to be added up.
+    Where another pass may hide the exchanges with experts, these are launched, and only what needs them waits. Where
+    the host waits for the counts of tokens, it has nothing launched ahead when they go out: it must launch what follows
+    while that runs, as it must what precedes while this runs.
     """
-    layers = stage.total(stage.kinds, Phase.FORWARD)
+    phase, host = Phase.FORWARD, stage.host(Phase.FORWARD)
+    layers = stage.total(stage.kinds, phase)
     out, back, others = layers.with_experts()
-    if not (emit.job.moe_a2a_overlap and out):
-        return emit.beside(layers.exchanges, Phase.FORWARD, emit.compute("layers forward", Phase.FORWARD, layers.calls))
-    experts = stage.between(Phase.FORWARD)
-    rows = emit.compute("layers forward", Phase.FORWARD, layers.without(experts))
-    rows += emit.builder.overlapped(emit.all(out, Phase.FORWARD, blocking=False), [])
-    rows += emit.compute("experts forward", Phase.FORWARD, experts.calls)
-    rows += emit.builder.overlapped(emit.all(back, Phase.FORWARD, blocking=False), [])
-    return emit.beside(others, Phase.FORWARD, rows)
+    overlapped = bool(emit.job.moe_a2a_overlap and out)
+    if not (overlapped or host.waits):
+        passed = emit.beside(layers.exchanges, phase, emit.compute("layers forward", phase, layers.calls))
+        return emit.hosted(host, phase, emit.beside(beside, phase, passed))
+    experts = stage.between(phase)
+    before = emit.compute("layers forward", phase, layers.without(experts))
+    between = emit.compute("experts forward", phase, experts.calls)
+    if overlapped:
+        rows = before + emit.builder.overlapped(emit.all(out, phase, blocking=False), [])
+        rows += between + emit.builder.overlapped(emit.all(back, phase, blocking=False), [])
+        return emit.hosted(host, phase, emit.beside(beside, phase, emit.beside(others, phase, rows)))
+    ahead, after = host.parts
+    rows = emit.hosted(ahead, phase, emit.beside(others, phase, before))
+    rows += emit.hosted(after, phase, emit.all(out, phase) + between + emit.all(back, phase))
+    return emit.beside(beside, phase, rows)
 
 
 def _layers_backward(emit: Emitter, stage: StageWork) -> Rows:
