@@ -1,6 +1,6 @@
 """Fit the factors of end-to-end runs (`traincast.estimate.factors`) to published training runs.
 
-    python studies/fit_runs.py [--data DIR] [--rounds 3] [--most 2] [--warm] [--write]
+    python studies/fit_runs.py [--data DIR] [--rounds 4] [--most 2] [--warm] [--write]
 
 DIR holds ``measured_training_runs.csv`` and ``recipe_settings.csv``; `studies/data` by default. Only pretraining
 runs whose whole layout was published are fitted to. With ``--write`` the factors go to
@@ -32,7 +32,7 @@ from traincast.calibrate.tables import read_table
 from traincast.estimate.factors import FactorTable, shipped_factors
 from written import write_factors
 
-ROUNDS = 3
+ROUNDS = 4
 """Simulations of all runs; a fourth changes forecasts by less than 1 %. From the shipped factors two are enough."""
 MOST = 2
 """Runs of one configuration that are simulated; they count as all of it."""
