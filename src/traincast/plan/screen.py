@@ -224,8 +224,10 @@ class Filled:
         """Return the seconds of what every step has once, whatever it does, [K]."""
         fixed_s = self.host_s(CostClass.FIXED, self.job.framework.step_fixed_s)
         tables = table_stages(shape.job, shape.plan) if self.job.task != "lora" else ()
-        found = []
+        found: dict[Degrees, float] = {}
         for member in members:
+            if member.degrees in found:
+                continue
             links, time_s = self.links_of(member.degrees), fixed_s
             if links.parallel.world_size > 1:
                 time_s += float(links.seconds(Group.WORLD, Operation.ALL_REDUCE, [NORM_BYTES])[0])
@@ -233,8 +235,8 @@ class Filled:
                 size = ceil_div(self.costs.share.vocab[member.share], member.degrees.tp) * self.job.model.hidden
                 size_bytes = int(size) * self.job.framework.grad_reduce_bytes
                 time_s += float(links.seconds(Group.EMB, Operation.ALL_REDUCE, [size_bytes])[0])
-            found.append(time_s)
-        return np.array(found)
+            found[member.degrees] = time_s
+        return np.array([found[member.degrees] for member in members])
 
     def _block(self, shape: Shape, members: Sequence[Member]) -> Iterator[Block]:
         """Yield the layouts of some shares on a pipeline, those together that have equally many replicas."""

@@ -3,7 +3,7 @@
 Letters: K sizes, G groups of a kind, N nodes of a group.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,6 +25,18 @@ class Place:
 
     placements: tuple[Placement, ...]
     cluster: Cluster
+    known: dict[Operation, dict[float, float]] = field(default_factory=dict, compare=False)
+    """Seconds of sizes that were asked for before."""
+
+    def seconds(self, operation: Operation, size_bytes: Sequence[float]) -> list[float]:
+        """Return the seconds of communications of some sizes, of the slowest placement where they differ."""
+        known = self.known.setdefault(operation, {})
+        new = [size for size in dict.fromkeys(size_bytes) if size not in known]
+        if new:
+            each = [estimate_collectives(operation, new, (one,), self.cluster) for one in self.placements]
+            slowest = np.maximum.reduce(each) if each else np.zeros(len(new))
+            known.update(zip(new, slowest.tolist(), strict=True))
+        return [known[size] for size in size_bytes]
 
 
 @dataclass(slots=True)
@@ -99,8 +111,6 @@ class Links:
 
     def seconds(self, kind: Group, operation: Operation, size_bytes_K: npt.ArrayLike) -> FloatArray:
         """Return the seconds of communications over the groups of a kind, the slowest of them where they differ."""
-        size_K = np.asarray(size_bytes_K, dtype=np.float64)
+        sizes = np.asarray(size_bytes_K, dtype=np.float64).tolist()
         place = self.places.of(kind, self.parallel, self.cluster, exchanges=kind in self.exchanging)
-        each = [estimate_collectives(operation, size_K, (one,), place.cluster) for one in place.placements]
-        slowest: FloatArray = np.maximum.reduce(each) if each else np.zeros(size_K.shape)
-        return slowest * self.factor.get(kind, 1.0)
+        return np.array(place.seconds(operation, sizes)) * self.factor.get(kind, 1.0)
