@@ -40,7 +40,7 @@ def rows(screen, every=1):
     for block in screen.blocks():
         for part in block.parts():
             steps, peaks = part.step_s.reshape(-1), part.peak_bytes.reshape(-1)
-            for place in range(steps.size):
+            for place in np.flatnonzero(np.isfinite(steps)).tolist():
                 if count % every == 0:
                     yield block.layout(part, place), steps[place], peaks[place % peaks.size]
                 count += 1

@@ -3,7 +3,7 @@
 Letters: K shares, R recomputations, Z ways to shard, C kinds of virtual stages, L levels of memory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traincast.estimate.memory.stage import CONTEXT_BYTES, SLACK, communicator_bytes
-from traincast.estimate.memory.states import one_of_each_matrix, parameter_bytes, rank_parameters, states
+from traincast.estimate.memory.states import (
+    RankParameters,
+    one_of_each_matrix,
+    parameter_bytes,
+    rank_parameters,
+    states,
+)
 from traincast.job.job import Job
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, added
@@ -24,11 +30,12 @@ from traincast.plan.options import Recompute
 from traincast.plan.pricing import overlapped
 from traincast.plan.shape import Shape, StageKind
 from traincast.plan.state_times import Sharding, StateSeconds
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.ops import BoolArray, FloatArray, IntArray
 from traincast.workload.words import Group, Operation
 
 if TYPE_CHECKING:
     from traincast.plan.screen import Filled, Member, ShareKey
+    from traincast.plan.space import Degrees
 
 _IN_ORDER = ("1f1b", "gpipe", "interleaved")
 """Schedules whose first stage has the last backward pass; with others all stages end together."""
@@ -39,7 +46,10 @@ class Part:
     """The layouts of a block with one stage of ZeRO."""
 
     zero: int
-    shards: tuple[int, ...]
+    shard_KZ: IntArray
+    """Ranks that share one copy of the state; a share with fewer ways than others repeats its last one."""
+    counts: BoolArray
+    """Whether a layout is one of its own, [O, K, 1, Z]: repetitions have an infinite step."""
     overlaps: tuple[tuple[bool, bool], ...]
     """Whether gradients are reduced and parameters gathered while the rank computes."""
     step_s: FloatArray
@@ -52,13 +62,14 @@ class Part:
 
 @dataclass
 class Block:
-    """Layouts of one pipeline, and equally many replicas of the parameters."""
+    """Layouts of one pipeline."""
 
     filled: "Filled"
     shape: Shape
     members: tuple["Member", ...]
     recomputes: tuple[Recompute, ...]
-    shardings: tuple[Sharding, ...]
+    shardings: Mapping[int, Sequence[Sharding]]
+    """Ways to shard the state, by replicas of the parameters."""
     shares: Sequence["ShareKey"]
 
     @property
@@ -77,9 +88,26 @@ class Block:
         batch = self.job.global_batch
         return np.array([batch // (each.degrees.dp * self.shares[each.share].micro_batch) for each in self.members])
 
+    @cached_property
+    def _row_of(self) -> dict["Degrees", tuple[int, int]]:
+        """Return a share of each set of degrees, and its place."""
+        return {member.degrees: (member.share, place) for place, member in enumerate(self.members)}
+
+    @cached_property
+    def degrees(self) -> tuple["Degrees", ...]:
+        """The degrees of every share."""
+        return tuple(member.degrees for member in self.members)
+
+    @cached_property
+    def _degrees(self) -> dict[str, IntArray]:
+        names = ("tp", "cp", "dp", "ep", "etp")
+        return dict(
+            zip(names, np.array([[getattr(each, name) for name in names] for each in self.degrees]).T, strict=True)
+        )
+
     def of_degrees(self, name: str) -> IntArray:
         """Return a degree of every share, [K]."""
-        return np.array([getattr(each.degrees, name) for each in self.members])
+        return self._degrees[name]
 
     @cached_property
     def chunks_C(self) -> list[ChunkArrays]:
@@ -96,8 +124,10 @@ class Block:
         split = np.where(share.splits_sequence, share.tp, 1)
         state_bytes = share.activation_bytes * self.job.model.residual_streams // split
         size_K = np.broadcast_to(state_bytes, self.filled.costs.shares)[self.rows_K]
-        for degrees in dict.fromkeys(each.degrees for each in self.members):
-            at_K = np.array([each.degrees == degrees for each in self.members])
+        places: dict[Degrees, list[int]] = {}
+        for place, member in enumerate(self.members):
+            places.setdefault(member.degrees, []).append(place)
+        for degrees, at_K in places.items():
             links = self.filled.links_of(degrees)
             found[at_K] = links.seconds(Group.PP, Operation.SEND_RECV, size_K[at_K])
         return found[:, None]
@@ -105,21 +135,33 @@ class Block:
     def parts(self) -> Iterator[Part]:
         """Work the block out, one stage of ZeRO after the other."""
         space = self.filled.space
-        for zero in dict.fromkeys(zero for zero, _ in self.shardings):
-            shards = tuple(shard for each, shard in self.shardings if each == zero)
+        for zero in sorted({zero for found in self.shardings.values() for zero, _ in found}):
             reduced: tuple[bool, ...] = (self.job.framework.overlap_grad_reduce,)
             if zero < 2:
-                reduced = space.overlaps("overlap_grad_reduce", able=self.replicas > 1)
+                reduced = space.overlaps("overlap_grad_reduce", able=bool((self.replicas_K > 1).any()))
             gathered = space.overlaps("overlap_param_gather", able=zero in (1, 2))
             overlaps = tuple((one, other) for one in reduced for other in gathered)
-            steps = self._step(zero, shards, overlaps)
-            yield Part(zero, shards, overlaps, steps, self._peak(zero, shards), steps.shape)
+            shard_KZ, own_KZ = self._shards(zero)
+            # Without replicas nothing is reduced, and one of both is enough.
+            once_OK = np.array([(self.replicas_K > 1) | (one == reduced[-1]) for one, _ in overlaps])
+            counts = once_OK[:, :, None, None] & own_KZ[None, :, None, :]
+            steps = self._step(zero, shard_KZ, overlaps)
+            steps = steps if counts.all() else np.where(counts, steps, np.inf)
+            yield Part(zero, shard_KZ, counts, overlaps, steps, self._peak(zero, shard_KZ), steps.shape)
 
-    @property
-    def replicas(self) -> int:
+    @cached_property
+    def replicas_K(self) -> IntArray:
         """Ranks with equal dense parameters."""
-        degrees = self.members[0].degrees
-        return degrees.dp * degrees.cp
+        return self.of_degrees("dp") * self.of_degrees("cp")
+
+    def _shards(self, zero: int) -> tuple[IntArray, BoolArray]:
+        """Return the ranks that share state with a stage of ZeRO, and which of them are no repetitions, [K, Z]."""
+        of = {count: [shard for each, shard in found if each == zero] for count, found in self.shardings.items()}
+        most = max(map(len, of.values()))
+        padded = {count: [*found, *[found[-1] if found else 1] * (most - len(found))] for count, found in of.items()}
+        own = {count: [place < len(found) for place in range(most)] for count, found in of.items()}
+        replicas = self.replicas_K.tolist()
+        return np.array([padded[each] for each in replicas]), np.array([own[each] for each in replicas])
 
     def layout(self, part: Part, place: int) -> Layout:
         """Return the layout at a place of the flat array of steps of a part."""
@@ -142,12 +184,12 @@ class Block:
             schedule=job.schedule,
             sequence_parallel=share.sequence_parallel,
             zero=part.zero,
-            shard=part.shards[int(z)],
+            shard=int(part.shard_KZ[int(k), int(z)]),
             recompute=recompute.kind,
             recompute_layers=recompute.layers if full else None,
             recompute_method="uniform" if recompute.uniform else None,
             recompute_modules=recompute.modules,
-            overlap_grad_reduce=reduced,
+            overlap_grad_reduce=reduced and degrees.dp * degrees.cp > 1,
             overlap_param_gather=gathered,
             overlap_tp=variant.overlap_tp,
             precision=variant.precision,
@@ -157,40 +199,47 @@ class Block:
 
     # Time
 
-    def _states(self, shardings: tuple[Sharding, ...]) -> list[StateSeconds]:
+    @cached_property
+    def _fixed_s(self) -> FloatArray:
+        return self.filled.fixed_s(self.members, self.shape)
+
+    def _states(self, zero: int, shard_KZ: IntArray) -> list[StateSeconds]:
         """Return what the state of each kind of virtual stage takes, [C] of [K, Z]."""
-        found = []
+        found, known = [], self.filled.screen.known_states
         for chunk in self.shape.chunks:
+            key = (chunk, zero, self.degrees, self.filled.family.cluster.ranks_per_node)
+            if key in known:
+                found.append(known[key])
+                continue
             weights = chunk.stage.weights()
             of = {}
-            for each in dict.fromkeys(each.degrees for each in self.members):
-                row = next(member.share for member in self.members if member.degrees == each)
+            for each, (row, place) in self._row_of.items():
+                shardings = tuple((zero, shard) for shard in shard_KZ[place].tolist())
                 own = _at(weights, row, self.filled.costs.shares)
                 of[each] = self.filled.state_of(self.job, each, own, shardings)
             columns = [of[member.degrees] for member in self.members]
-            found.append(
-                StateSeconds(*(np.stack([getattr(one, name) for one in columns]) for name in StateSeconds.__slots__))
+            known[key] = StateSeconds(
+                *(np.stack([getattr(one, name) for one in columns]) for name in StateSeconds.__slots__)
             )
+            found.append(known[key])
         return found
 
-    def _step(self, zero: int, shards: tuple[int, ...], overlaps: Sequence[tuple[bool, bool]]) -> FloatArray:
-        state_C = self._states(tuple((zero, shard) for shard in shards))
+    def _step(self, zero: int, shard_KZ: IntArray, overlaps: Sequence[tuple[bool, bool]]) -> FloatArray:
+        state_C = self._states(zero, shard_KZ)
         line = self._line(zero, state_C)
         pipeline_s = step_s(line, self.job.schedule)
         if pipeline_s.ndim == 2:
             pipeline_s = pipeline_s[:, :, None]
         update_s, gather_s = self._update(state_C)
-        fixed_s = self.filled.fixed_s(self.members, self.shape)[:, None, None]
+        fixed_s = self._fixed_s[:, None, None]
         steps = []
         reduced_at = {each: self._reduced(line, state_C, pipeline_s, zero, overlap=each) for each, _ in overlaps}
         for reduced, gathered in overlaps:
             ends_s = update_s + (gather_s if zero in (1, 2) and not gathered else 0.0)
             begins_s = self._begins(state_C) if zero in (1, 2) and gathered else 0.0
             steps.append(reduced_at[reduced] + (ends_s[:, None, :] + begins_s + fixed_s))
-        return np.stack([np.broadcast_to(each, self._shape(shards)) for each in steps])
-
-    def _shape(self, shards: Sequence[int]) -> tuple[int, int, int]:
-        return len(self.members), len(self.recomputes), len(shards)
+        shape = (len(self.members), len(self.recomputes), shard_KZ.shape[1])
+        return np.stack([np.broadcast_to(each, shape) for each in steps])
 
     def _line(self, zero: int, state_C: Sequence[StateSeconds]) -> Pipeline:
         """Return the pipeline, of arrays [K, R], or [K, R, Z] where the state is exchanged in every microbatch."""
@@ -309,34 +358,27 @@ class Block:
 
     # Memory
 
-    def _peak(self, zero: int, shards: tuple[int, ...]) -> FloatArray:
+    def _peak(self, zero: int, shard_KZ: IntArray) -> FloatArray:
         """Return the memory of the stage that needs most, [K, R, Z]."""
         degrees = [self.of_degrees(each) for each in ("tp", "cp", "dp", "ep")]
         outside_K = CONTEXT_BYTES + communicator_bytes(*degrees, self.job.parallel.pp)
         peak: Number = 0.0
         for number, kind in enumerate(self.shape.stages):
-            lasting, of_step = self._lasting(zero, np.array(shards), kind)
+            lasting, of_step = self._lasting(zero, shard_KZ, kind)
             passing = self.activations_S[number]
             whole = np.maximum(passing[:, :, None], of_step[:, None, :]) if of_step.any() else passing[:, :, None]
             peak = np.maximum(peak, whole + lasting[:, None, :])
         found: FloatArray = peak * (1.0 + SLACK) + outside_K[:, None, None]
         return found
 
-    def _lasting(self, zero: int, shard_Z: IntArray, kind: StageKind) -> tuple[FloatArray, FloatArray]:
+    def _lasting(self, zero: int, shard_KZ: IntArray, kind: StageKind) -> tuple[FloatArray, FloatArray]:
         """Return what a stage keeps for the whole step, and what its end adds, [K, Z]."""
         job, parts = replace(self.job, zero=zero), self.filled.costs.parts
-        held = rank_parameters(job, self.shape.plan, kind.stage, parts)
-        columns = replace(
-            held,
-            total=_columns(held.total, self.rows_K, self.filled.costs.shares),
-            ends=_columns(held.ends, self.rows_K, self.filled.costs.shares),
-            largest_layer=self._column(held.largest_layer),
-            largest_trained=self._column(held.largest_trained),
-        )
+        columns = self._held[kind.stage]
         ranks = (self.of_degrees("etp") * self.of_degrees("ep"))[:, None]
         edp = (self.of_degrees("tp") * self.of_degrees("cp") * self.of_degrees("dp"))[:, None] // ranks
-        expert = np.maximum(1, edp * shard_Z[None, :] // self.replicas) if zero else np.ones_like(edp)
-        dense = shard_Z[None, :] if zero else np.ones((1, 1), dtype=np.int64)
+        expert = np.maximum(1, edp * shard_KZ // self.replicas_K[:, None]) if zero else np.ones_like(edp)
+        dense = shard_KZ if zero else np.ones((1, 1), dtype=np.int64)
         found = states(job, columns, (dense, expert))
         policy, share = job.memory_policy, self.filled.costs.share
         other: Number = policy.buffer_bytes
@@ -345,9 +387,24 @@ class Block:
             other = other + parameter_bytes(job.precision) * self._column(unused)
         if job.parallel.pp > 1:
             other = other + 4 * self._column(share.residual_bytes)
-        shape = (len(self.members), len(shard_Z))
+        shape = shard_KZ.shape
         lasting = found.parameters + found.gradients + found.optimizer + found.copies + found.gathered + other
         return np.broadcast_to(lasting, shape), np.broadcast_to(np.asarray(found.step_gradients, np.float64), shape)
+
+    @cached_property
+    def _held(self) -> dict[int, RankParameters]:
+        """The parameters of each kind of stage, by the first of them, of arrays [K, 1]."""
+        shares, found = self.filled.costs.shares, {}
+        for kind in self.shape.stages:
+            held = rank_parameters(self.job, self.shape.plan, kind.stage, self.filled.costs.parts)
+            found[kind.stage] = replace(
+                held,
+                total=_columns(held.total, self.rows_K, shares),
+                ends=_columns(held.ends, self.rows_K, shares),
+                largest_layer=self._column(held.largest_layer),
+                largest_trained=self._column(held.largest_trained),
+            )
+        return found
 
     def _column(self, value: Number) -> FloatArray:
         return at(value, self.rows_K, self.filled.costs.shares)[:, None]
@@ -415,9 +472,13 @@ class Frontier:
         self._tidy()
 
     def _add(self, block: Block, part: Part) -> None:
-        self.evaluated += part.step_s.size
+        own = int(np.count_nonzero(part.counts)) * part.shape[2]
+        self.evaluated += own
         level = np.minimum(part.peak_bytes * (self.levels / self.limit_bytes), self.levels).astype(np.int16)
-        self.feasible += len(part.overlaps) * int(np.count_nonzero(level < self.levels))
+        if own == part.step_s.size:
+            self.feasible += len(part.overlaps) * int(np.count_nonzero(level < self.levels))
+        else:
+            self.feasible += int(np.count_nonzero((level < self.levels) & part.counts))
         better = np.flatnonzero((part.step_s < self._cut_L[level]).reshape(-1))
         if not len(better):
             return

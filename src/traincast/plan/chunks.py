@@ -16,7 +16,7 @@ from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.stage import chunk_bytes
 from traincast.job.job import Job
 from traincast.model.numbers import Number, added
-from traincast.model.structure import FIRST_BLOCKS, MTP_PROJECTION, Blocks, layer_blocks
+from traincast.model.structure import FIRST_BLOCKS, MTP_PROJECTION, Blocks
 from traincast.plan.costs import CostTable, PassCosts, passes_together
 from traincast.plan.options import Recompute
 from traincast.plan.pricing import Pricer, Timed, overlapped
@@ -38,12 +38,15 @@ class Chunk:
     """One of them."""
 
     @classmethod
-    def of(cls, stage: StageWork) -> "Chunk":
-        """Return the kind of a virtual stage."""
+    def of(cls, stage: StageWork, layers: tuple[Blocks, ...]) -> "Chunk":
+        """Return the kind of a virtual stage of a model with some layers."""
         held, job = stage.held, stage.job
-        layers = tuple(layer_blocks(job.model, layer) for layer in held.layers)
         ends = (held.first, held.last, held.copies_table, held.shares_table)
-        return cls(layers, (held.mtp_layers, *ends, job.hidden_states_after(stage.index)), stage)
+        return cls(
+            layers[held.layers.start : held.layers.stop],
+            (held.mtp_layers, *ends, job.hidden_states_after(stage.index)),
+            stage,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,11 @@ from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import ceil_div
+from traincast.model.structure import layer_blocks
 from traincast.plan.block import Block, Frontier
 from traincast.plan.chunks import Chunk, ChunkTable
 from traincast.plan.costs import CostTable, Operators
+from traincast.plan.flights import plan_for_memory
 from traincast.plan.layout import Layout
 from traincast.plan.options import Variant
 from traincast.plan.pricing import Pricer
@@ -101,7 +103,10 @@ class Screen:
     """Memory of a GPU that a layout may need."""
     factors: CostFactors = field(init=False)
     places: Places = field(init=False)
-    _cache: dict[tuple[str, str], StateTable] = field(default_factory=dict)
+    states: dict[int, StateTable] = field(default_factory=dict)
+    """What exchanging the state takes, by ranks on a node; the same for all ways of execution."""
+    known_states: dict[tuple[object, ...], StateSeconds] = field(default_factory=dict)
+    """The same of all shares of a block, by kind of virtual stage and stage of ZeRO."""
 
     def run(self, keep: int = 400) -> Screened:
         """Work out every layout, and keep the best ones.
@@ -183,16 +188,17 @@ class Filled:
             family.variant.overlap_tp,
             _host_factors(factors, screen.setting.cluster.gpu.host_slowdown),
         )
-        self.states = StateTable(self.links, self.seconds.of)
+        ranks_per_node = family.cluster.ranks_per_node
+        self.states = screen.states.setdefault(ranks_per_node, StateTable(self.links, self.seconds.of))
+        self.layers = tuple(layer_blocks(self.job.model, layer) for layer in range(self.job.model.layers))
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks of the family."""
         stages = sorted({pp for pp, _ in self.family.members})
         for pp in stages:
-            shapes = list(self._shapes(pp))
-            for (stage, _), members in self.family.members.items():
-                for shape in shapes if stage == pp else ():
-                    yield from self._block(shape, members)
+            members = [each for (count, _), found in self.family.members.items() if count == pp for each in found]
+            for shape in self._shapes(pp):
+                yield from self._block(shape, members)
 
     def links(self, parallel: Parallel) -> Links:
         """Return the communications of a layout."""
@@ -213,7 +219,9 @@ class Filled:
 
     def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         """Return what the state of a virtual stage takes."""
-        return self.states.of(job, parallel_of(degrees), weights, shardings)
+        # Which ranks of a stage share parameters does not hang on how these split sequences.
+        alike = replace(parallel_of(degrees), cp=1, dp=degrees.dp * degrees.cp)
+        return self.states.of(job, alike, weights, shardings)
 
     @cached_property
     def handover_s(self) -> float:
@@ -239,19 +247,19 @@ class Filled:
         return np.array([found[member.degrees] for member in members])
 
     def _block(self, shape: Shape, members: Sequence[Member]) -> Iterator[Block]:
-        """Yield the layouts of some shares on a pipeline, those together that have equally many replicas."""
+        """Yield the layouts of some shares on a pipeline, if there are any."""
         pp, vpp, space = shape.job.parallel.pp, shape.job.parallel.vpp, self.space
-        runs: dict[int, list[Member]] = {}
+        runs: list[Member] = []
         shares = list(self.family.shares)
         for member in members:
             microbatches = space.request.global_batch // (member.degrees.dp * shares[member.share].micro_batch)
             if pp * vpp * microbatches <= MAX_SLOTS and space.runs(shape.job.schedule, pp, vpp, microbatches):
-                runs.setdefault(member.degrees.dp * member.degrees.cp, []).append(member)
-        for replicas, some in runs.items():
-            recomputes = space.recomputes(max(shape.job.layers_Q))
-            shardings = space.shardings(replicas)
-            if recomputes and shardings:
-                yield Block(self, shape, tuple(some), recomputes, tuple(shardings), shares)
+                runs.append(member)
+        shardings = {each: space.shardings(each) for each in {m.degrees.dp * m.degrees.cp for m in runs}}
+        runs = [member for member in runs if shardings[member.degrees.dp * member.degrees.cp]]
+        recomputes = space.recomputes(max(shape.job.layers_Q))
+        if recomputes and runs:
+            yield Block(self, shape, tuple(runs), recomputes, shardings, shares)
 
     def _shapes(self, pp: int) -> Iterator[Shape]:
         """Yield every pipeline of that many stages."""
@@ -259,8 +267,12 @@ class Filled:
         for schedule, vpp, _ in self.space.pipelines(pp):
             try:
                 job = few_microbatches(self._job(degrees, schedule, vpp))
-                stages = stages_of(job, self.family.cluster.ranks_per_node, self.costs.parts)
-                yield shape_of(with_factors(job, self.factors), tuple(Chunk.of(each) for each in stages))
+                parallel = job.parallel
+                plan = plan_for_memory(job.schedule, pp, parallel.vpp, parallel.microbatches)
+                stages = stages_of(job, self.family.cluster.ranks_per_node, self.costs.parts, plan)
+                yield shape_of(
+                    with_factors(job, self.factors), plan, tuple(Chunk.of(each, self.layers) for each in stages)
+                )
             except (InfeasibleError, ConfigError):
                 continue
 

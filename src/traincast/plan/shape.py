@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from traincast.job.job import Job
 from traincast.plan.chunks import Chunk
-from traincast.plan.flights import plan_for_memory
 from traincast.schedules.plan import SchedulePlan
 
 
@@ -47,13 +46,11 @@ def few_microbatches(job: Job) -> Job:
     return replace(job, parallel=replace(job.parallel, microbatches=2 * job.parallel.pp))
 
 
-def shape_of(job: Job, chunk_Q: tuple[Chunk, ...]) -> Shape:
-    """Return the pipeline of a job with few microbatches, from the kind of each virtual stage."""
-    parallel = job.parallel
-    plan = plan_for_memory(job.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
+def shape_of(job: Job, plan: SchedulePlan, chunk_Q: tuple[Chunk, ...]) -> Shape:
+    """Return the pipeline of a job with few microbatches, from its plan and the kind of each virtual stage."""
     numbers: dict[Chunk, int] = {}
     kind_Q = tuple(numbers.setdefault(chunk, len(numbers)) for chunk in chunk_Q)
-    held: list[tuple[int, ...]] = [()] * parallel.pp
+    held: list[tuple[int, ...]] = [()] * job.parallel.pp
     for placement_Q in plan.placement:
         for index, stage in enumerate(placement_Q):
             held[stage] += (kind_Q[index],)

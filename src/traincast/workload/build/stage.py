@@ -20,6 +20,7 @@ from traincast.model.structure import (
     mtp_blocks,
 )
 from traincast.schedules.check import plan_of
+from traincast.schedules.plan import SchedulePlan
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.held import Held, held_by_stages
 from traincast.workload.build.launches import Launches, LayerLaunches, layer_launches
@@ -137,10 +138,15 @@ class StageWork:
         return found, launched
 
 
-def stages_of(job: Job, ranks_per_node: int, parts: RankParts | None = None) -> tuple[StageWork, ...]:
-    """Return every virtual stage of a job, in model order, [Q]; `parts` are those of its share, or of arrays."""
+def stages_of(
+    job: Job, ranks_per_node: int, parts: RankParts | None = None, plan: SchedulePlan | None = None
+) -> tuple[StageWork, ...]:
+    """Return every virtual stage of a job, in model order, [Q].
+
+    `parts` are those of its share, or of arrays; `plan` is its pipeline plan where that is known.
+    """
     of_rank, model, stages = StageParts(job, ranks_per_node, parts), job.model, []
-    for index, held in enumerate(held_by_stages(job, plan_of(job))):
+    for index, held in enumerate(held_by_stages(job, plan or plan_of(job))):
         kinds = Counter(blocks_of_layer(job, layer) for layer in held.layers)
         if held.mtp_layers:
             # MTP layers follow the others.
