@@ -27,7 +27,6 @@ from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import ceil_div
-from traincast.model.structure import layer_blocks
 from traincast.plan.block import Block, Frontier
 from traincast.plan.chunks import Chunk, ChunkTable
 from traincast.plan.costs import CostTable, Operators
@@ -190,7 +189,7 @@ class Filled:
         )
         ranks_per_node = family.cluster.ranks_per_node
         self.states = screen.states.setdefault(ranks_per_node, StateTable(self.links, self.seconds.of))
-        self.layers = tuple(layer_blocks(self.job.model, layer) for layer in range(self.job.model.layers))
+        self.layers = tuple(blocks_of_layer(self.job, layer) for layer in range(self.job.model.layers))
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks of the family."""
