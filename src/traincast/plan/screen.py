@@ -22,7 +22,7 @@ from traincast.estimate.factors import CostFactors, host_class, with_factors
 from traincast.estimate.measured import in_pass
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
-from traincast.job.job import Job, JobRequest, blocks_of_layer, rank_share
+from traincast.job.job import Job, blocks_of_layer, rank_share
 from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
 from traincast.model.blocks.part import Elements
