@@ -109,3 +109,20 @@ def test_natural_routing_gives_the_busiest_rank_more_and_says_so():
     with pytest.raises(ConfigError, match="moe_routing is natural; give one of the two"):
         resolve_job(request(moe_routing="natural", expert_imbalance=1.5))
     assert resolve_job(request(ep=1, moe_routing="natural")).expert_imbalance == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "overlaps", "code"),
+    [
+        ("deepseek-v3", {"moe_shared_expert_overlap": True}, True, None),
+        ("deepseek-v3", {"moe_shared_expert_overlap": True, "moe_a2a_overlap": True}, False, "overlap-unused"),
+        ("qwen3-30b-a3b", {"moe_shared_expert_overlap": True}, False, "overlap-unused"),
+        ("deepseek-v3", {}, False, None),
+    ],
+)
+def test_shared_experts_overlap_where_there_are_some_and_nothing_else_does(model, more, overlaps, code):
+    job = resolve_job(request(model=load_model(model), **more))
+    assert job.moe_shared_expert_overlap is overlaps
+    assert [note.code for note in job.assumptions if "overlap-unused" in note.code] == (
+        [f"moe-shared-expert-{code}"] if code else []
+    )

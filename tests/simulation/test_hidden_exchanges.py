@@ -192,6 +192,32 @@ def test_pairs_of_stages_keep_the_pipeline_full(pp):
     assert steps[1] - steps[0] == pytest.approx((turns[1] - turns[0]).max(), rel=0.02)
 
 
+@pytest.mark.parametrize(
+    "layout", [{"gpus": 8, "ep": 8}, {"gpus": 16, "pp": 2, "ep": 8}, {"gpus": 8, "tp": 2, "ep": 8}]
+)
+def test_shared_experts_hide_exchanges_of_their_layer(layout):
+    """The same bytes and work; what shows is less, by no more than the shared experts take, which hide it."""
+    shared = replace(WIDE, experts=replace(WIDE.experts, shared_ffn_hidden=8192))
+    found = {}
+    for on in (True, False):
+        job = without_host(job_of(shared, **layout, global_batch=32, moe_shared_expert_overlap=on))
+        found[on] = run(job, rate=1e11)
+    for group in (Group.EP, Group.TP):
+        moved = [
+            (done.step.program.ops.size_bytes_T * done.step.program.ops.repeats_T)[
+                done.step.program.row_N[rows(done, group=group)]
+            ].sum()
+            for done in found.values()
+        ]
+        assert moved[0] == pytest.approx(moved[1], rel=1e-12)
+    assert exposed_s(found[True]) < exposed_s(found[False])
+    program = found[True].step.program
+    shared_N = np.array(["shared experts" in name for name in program.ops.name_T])[program.row_N]
+    hides_s = spans(found[True], shared_N & (program.rank_N == 0)).sum()
+    assert exposed_s(found[False]) - exposed_s(found[True]) <= hides_s * (1 + 1e-9)
+    assert found[True].step_s < found[False].step_s
+
+
 def test_multiprocessors_that_exchanges_hold_slow_gemms_down_and_nothing_else():
     done = run(job_of(WIDE, gpus=4, ep=4, global_batch=16, moe_a2a_overlap=True))
     program = done.step.program

@@ -185,8 +185,23 @@ def decide_exchange(request: JobRequest, decided: Decisions, parallel: Parallel,
         "moe_dispatch_dtype": request.moe_dispatch_dtype or framework.moe_dispatch_dtype,
         "moe_a2a_overlap": matters and overlaps,
         "delay_wgrad": matters and overlaps and delays,
+        "moe_shared_expert_overlap": matters and _shared_experts_overlap(request, decided, others=bool(overlaps)),
         "expert_imbalance": decide_imbalance(request, decided, parallel.ep),
     }
+
+
+def _shared_experts_overlap(request: JobRequest, decided: Decisions, *, others: bool) -> bool:
+    """Return whether shared experts are computed while tokens are on their way; Megatron-LM refuses both overlaps."""
+    asked, experts = request.moe_shared_expert_overlap, request.model.experts
+    why = None
+    if asked and (experts is None or not experts.shared_ffn_hidden):
+        why = f"{request.model.name} has no shared experts"
+    elif asked and others:
+        why = "another microbatch hides the exchanges with experts already (moe_a2a_overlap)"
+    if why is not None:
+        decided.note("moe-shared-expert-overlap-unused", f"moe_shared_expert_overlap has no effect: {why}")
+    overlaps = decided.framework.moe_shared_expert_overlap if asked is None else asked
+    return bool(overlaps and experts is not None and experts.shared_ffn_hidden and not others)
 
 
 def decide_imbalance(request: JobRequest, decided: Decisions, ep: int) -> float:

@@ -216,7 +216,14 @@ def _exchanges_nothing(request: JobRequest, parallel: Parallel, _: int) -> bool:
     return _has_experts(request) and parallel.ep == 1
 
 
-_OF_EXCHANGES = ("moe_dispatcher", "moe_dispatch_dtype", "deduplicated_dispatch", "moe_a2a_overlap", "moe_routing")
+_OF_EXCHANGES = (
+    "moe_dispatcher",
+    "moe_dispatch_dtype",
+    "deduplicated_dispatch",
+    "moe_a2a_overlap",
+    "moe_shared_expert_overlap",
+    "moe_routing",
+)
 
 
 _NEEDS: tuple[tuple[str, Callable[[JobRequest, Parallel, int], bool], str], ...] = (

@@ -143,6 +143,8 @@ class Framework:
     """Type in which tokens are sent to their experts, one of `traincast.model.dispatch.DISPATCH_DTYPES`."""
     moe_a2a_overlap: bool = False
     """Whether exchanges with experts are overlapped with the work of another microbatch."""
+    moe_shared_expert_overlap: bool = False
+    """Whether shared experts are computed while tokens are on their way to the others and back."""
     delay_wgrad: bool = False
     """Whether weight gradients of experts then hide the way of their inputs' gradients back."""
     fp8_recipe: str = "delayed"

@@ -268,6 +268,11 @@ class Job:
         return self.zero == 3 and self.parallel.pp > 1 and self.framework.pipelined_fsdp
 
     @property
+    def hides_exchanges(self) -> bool:
+        """Whether something else is computed while tokens are on their way to experts and back."""
+        return self.moe_a2a_overlap or self.moe_shared_expert_overlap
+
+    @property
     def pairs_passes(self) -> bool:
         """Whether a forward and a backward pass run as one, each hiding what the other exchanges with experts."""
         return self.moe_a2a_overlap

@@ -27,7 +27,7 @@ FP8_RECIPES = ("none", *RECIPES)
 """How types of 8 and 4 bits are scaled (`traincast.model.recipes`)."""
 
 _SWITCHES = (
-    *("moe_shared_expert_overlap", "moe_paged_stash", "fused_router", "fused_permute"),
+    *("moe_paged_stash", "fused_router", "fused_permute"),
     *("te_op_fuser", "fp8_attention", "bf16_first_last"),
 )
 

@@ -188,7 +188,7 @@ class MoeMlp:
             Part(
                 name="mlp.experts.linear_fc1",
                 counts_as="experts",
-                between_exchanges=True,
+                place="experts",
                 gemms=(Gemm(m=busiest, n=up * width, k=hidden, dtype=dtype, groups=groups),),
                 vectors=groups * up * width if model.linear_bias else 0,
                 saved={"expert inputs": share.input_bytes * kept * hidden},
@@ -199,7 +199,7 @@ class MoeMlp:
             Part(
                 name="mlp.experts.activation_func",
                 counts_as="experts",
-                between_exchanges=True,
+                place="experts",
                 kernels=(activation(share, busiest, width), *((bias,) if unfused else ())),
                 saved={"expert FC1 outputs": inner.before, "expert activations": inner.after},
                 drops={"expert FC1 outputs": ("moe",), "expert activations": ("moe", "moe_act")},
@@ -209,7 +209,7 @@ class MoeMlp:
             Part(
                 name="mlp.experts.linear_fc2",
                 counts_as="experts",
-                between_exchanges=True,
+                place="experts",
                 gemms=(Gemm(m=busiest, n=hidden, k=width, dtype=dtype, groups=groups),),
                 vectors=groups * hidden if model.linear_bias else 0,
                 saved=outputs,
@@ -237,6 +237,7 @@ class MoeMlp:
             Part(
                 name="mlp.shared_experts.linear_fc1",
                 counts_as="shared_experts",
+                place="with dispatch",
                 gemms=(fc1,),
                 vectors=up_matrices(share) * width if model.linear_bias else 0,
                 forward=exchanged.enter_forward,
@@ -246,6 +247,7 @@ class MoeMlp:
             Part(
                 name="mlp.shared_experts.activation_func",
                 counts_as="shared_experts",
+                place="with dispatch",
                 kernels=(activation(share, share.tokens, width),),
                 saved={"shared experts": inner.before + inner.after},
                 drops={"shared experts": ("moe", "shared_experts")},
@@ -254,6 +256,7 @@ class MoeMlp:
             Part(
                 name="mlp.shared_experts.linear_fc2",
                 counts_as="shared_experts",
+                place="with combine",
                 gemms=(fc2,),
                 vectors=(model.hidden if model.linear_bias else 0) + (model.hidden if self.experts.shared_gate else 0),
                 forward=exchanged.leave_forward,

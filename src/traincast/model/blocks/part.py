@@ -136,8 +136,9 @@ class Part:
     passing_backward: Number = 0
     expert: bool = False
     """Whether its parameters are routed experts', split over ep and etp; others are copied on every dp and cp rank."""
-    between_exchanges: bool = False
-    """Whether it runs between the exchanges that bring tokens to their experts and back."""
+    place: str = ""
+    """``experts``: it runs between the exchanges that bring tokens to their experts and back; ``with dispatch`` and
+    ``with combine``: it needs neither, so that it can run while these are on their way; empty for all else."""
     adapter: bool = False
     """Whether it is a low-rank adapter, trained beside frozen weights."""
 

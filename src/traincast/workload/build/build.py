@@ -47,7 +47,7 @@ def build_workload(job: Job, plan: SchedulePlan, ranks_per_node: int = 8) -> Wor
     return builder.workload(
         sent,
         table_stages=table_stages(job, plan),
-        exchange_sms=DISPATCHERS[job.moe_dispatcher].sms if job.moe_a2a_overlap else 0,
+        exchange_sms=DISPATCHERS[job.moe_dispatcher].sms if job.hides_exchanges else 0,
         pairs_passes=job.pairs_passes,
     )
 

@@ -109,7 +109,7 @@ def layer_launches(blocks: Iterable[Block], share: Share, job: Job) -> LayerLaun
         else:
             own, back = Launches(_forward(part, share, job)), Launches(_backward(part, share, job))
         waits = _waits(job) and not inside
-        if waits and (part.name == _DISPATCHER or part.between_exchanges):
+        if waits and (part.name == _DISPATCHER or part.place == "experts"):
             own = replace(own, after_wait=own.launches)
         if part.name == _DISPATCHER and not inside:
             # Counts of tokens, which the host waits for before it sends them.

@@ -24,6 +24,7 @@ from traincast.schedules.plan import SchedulePlan
 from traincast.workload.build.emit import Emitter
 from traincast.workload.build.held import Held, held_by_stages
 from traincast.workload.build.launches import Launches, LayerLaunches, layer_launches
+from traincast.workload.build.layers import layers_backward, layers_forward
 from traincast.workload.build.work import Exchange, Pass, Work, work_of
 from traincast.workload.builder import Rows
 from traincast.workload.words import STREAM_OF_GROUP, Phase
@@ -106,14 +107,17 @@ class StageWork:
                     found.add(self.of_rank.work(each).passes[phase], count * share)
         return self.of_rank.totals[key]
 
-    def between(self, *phases: Phase) -> Pass:
-        """Return what its layers run between the exchanges of tokens with their experts in some passes."""
-        key = (tuple(self.kinds.items()), phases, "between")
+    def in_pass(self, phase: Phase) -> Pass:
+        """Return what its layers do in a pass."""
+        return self.total(self.kinds, phase)
+
+    def at(self, place: str, phase: Phase) -> Pass:
+        """Return what its layers run in a pass at a place beside the exchanges of tokens with their experts."""
+        key = (tuple(self.kinds.items()), place, phase)
         if key not in self.of_rank.totals:
             found = self.of_rank.totals[key] = Pass()
             for each, count in self.kinds.items():
-                for phase in phases:
-                    found.add(self.of_rank.work(each).between[phase], count)
+                found.add(self.of_rank.work(each).places.get((place, phase), Pass()), count)
         return self.of_rank.totals[key]
 
     def recomputed(self) -> tuple[str, Pass, Launches]:
@@ -184,7 +188,7 @@ def forward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], gather
         rows = rows + emit.compute("embedding forward", Phase.FORWARD, lookup.calls)
         rows += emit.all(lookup.exchanges, Phase.FORWARD)
     rows = rows + _mtp_projections(emit, stage, Phase.FORWARD)
-    rows += _layers_forward(emit, stage, beside)
+    rows += layers_forward(emit, stage, beside)
     rows += arrived if gather and gather.begins else []
     return rows + _ends(emit, stage, Phase.FORWARD)
 
@@ -203,7 +207,7 @@ def backward_rows(emit: Emitter, stage: StageWork, beside: list[Exchange], reduc
     # All layers but the one that is computed last have their gradients before the pass ends.
     early = 1 - 1 / max(1, stage.layers)
     passed += emit.all(reduced, Phase.WEIGHT_GRADIENT, share=early, blocking=False)
-    passed += emit.hosted(stage.host(Phase.BACKWARD), Phase.BACKWARD, _layers_backward(emit, stage))
+    passed += emit.hosted(stage.host(Phase.BACKWARD), Phase.BACKWARD, layers_backward(emit, stage))
     rows += emit.beside(beside, Phase.BACKWARD, passed)
     rows += _mtp_projections(emit, stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
     if stage.first and stage.of_rank.parts.share.trains_weights:
@@ -220,58 +224,6 @@ def _mtp_projections(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:
     found = stage.total({MTP_PROJECTION: stage.held.mtp_layers}, *phases)
     rows = emit.compute(f"MTP projections {phases[0].name.lower()}", phases[0], found.calls)
     return rows + emit.all(found.exchanges, phases[0])
-
-
-def _layers_forward(emit: Emitter, stage: StageWork, beside: list[Exchange]) -> Rows:
-    """Return the layers of a forward pass with what the host does and their exchanges, and those beside the pass.
-
-    What precedes the experts, tokens out, experts, tokens back; all layers of a stage are alike enough to be added up.
-    Where another pass may hide the exchanges with experts, these are launched, and only what needs them waits. Where
-    the host waits for the counts of tokens, it has nothing launched ahead when they go out: it must launch what follows
-    while that runs, as it must what precedes while this runs.
-    """
-    phase, host = Phase.FORWARD, stage.host(Phase.FORWARD)
-    layers = stage.total(stage.kinds, phase)
-    out, back, others = layers.with_experts()
-    overlapped = bool(emit.job.moe_a2a_overlap and out)
-    if not (overlapped or host.waits):
-        passed = emit.beside(layers.exchanges, phase, emit.compute("layers forward", phase, layers.calls))
-        return emit.hosted(host, phase, emit.beside(beside, phase, passed))
-    experts = stage.between(phase)
-    before = emit.compute("layers forward", phase, layers.without(experts))
-    between = emit.compute("experts forward", phase, experts.calls)
-    if overlapped:
-        rows = before + emit.builder.overlapped(emit.all(out, phase, blocking=False), [])
-        rows += between + emit.builder.overlapped(emit.all(back, phase, blocking=False), [])
-        return emit.hosted(host, phase, emit.beside(beside, phase, emit.beside(others, phase, rows)))
-    ahead, after = host.parts
-    rows = emit.hosted(ahead, phase, emit.beside(others, phase, before))
-    rows += emit.hosted(after, phase, emit.all(out, phase) + between + emit.all(back, phase))
-    return emit.beside(beside, phase, rows)
-
-
-def _layers_backward(emit: Emitter, stage: StageWork) -> Rows:
-    """Return the layers of a backward pass with their exchanges, in the order of `_layers_forward` turned round.
-
-    Weight gradients of experts follow the gradients of their inputs at once, or, where they are delayed, hide the way
-    of these back. Source: Megatron-LM, megatron/core/models/common/model_chunk_schedule_plan.py.
-    """
-    layers, weights = (stage.total(stage.kinds, phase) for phase in (Phase.BACKWARD, Phase.WEIGHT_GRADIENT))
-    out, back, others = layers.with_experts()
-    if not (emit.job.moe_a2a_overlap and out):
-        compute = emit.compute("layers backward", Phase.BACKWARD, layers.calls)
-        compute += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.calls)
-        return emit.beside(layers.exchanges, Phase.BACKWARD, compute)
-    experts, own = stage.between(Phase.BACKWARD), stage.between(Phase.WEIGHT_GRADIENT)
-    weight = emit.compute("experts weight gradient", Phase.WEIGHT_GRADIENT, own.calls)
-    rows = emit.builder.overlapped(emit.all(out, Phase.BACKWARD, blocking=False), [])
-    rows += emit.compute("experts backward", Phase.BACKWARD, experts.calls)
-    rows += [] if emit.job.delay_wgrad else weight
-    returned = emit.all(back, Phase.BACKWARD, blocking=False)
-    rows += emit.builder.overlapped(returned, weight if emit.job.delay_wgrad else [])
-    rows += emit.compute("layers backward", Phase.BACKWARD, layers.without(experts))
-    rows += emit.compute("layers weight gradient", Phase.WEIGHT_GRADIENT, weights.without(own))
-    return emit.beside(others, Phase.BACKWARD, rows)
 
 
 def _ends(emit: Emitter, stage: StageWork, *phases: Phase) -> Rows:

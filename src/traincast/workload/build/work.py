@@ -60,9 +60,9 @@ class Pass:
             found = Exchange(group, operation, each.size_bytes, each.goes)
             self.exchanges[found] = self.exchanges.get(found, 0.0) + each.count
 
-    def without(self, some: "Pass") -> dict[OperatorCall, float]:
-        """Return its calls without some of them."""
-        left = {call: often - some.calls.get(call, 0.0) for call, often in self.calls.items()}
+    def without(self, *some: "Pass") -> dict[OperatorCall, float]:
+        """Return its calls without those of some others."""
+        left = {call: often - sum(each.calls.get(call, 0.0) for each in some) for call, often in self.calls.items()}
         return {call: often for call, often in left.items() if often > _ROUNDING * self.calls[call]}
 
     def with_experts(self) -> tuple[dict[Exchange, float], dict[Exchange, float], dict[Exchange, float]]:
@@ -86,10 +86,9 @@ class Work:
     passes: dict[Phase, Pass] = field(
         default_factory=lambda: {phase: Pass() for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)}
     )
-    between: dict[Phase, Pass] = field(
-        default_factory=lambda: {phase: Pass() for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)}
-    )
-    """What of them runs between the exchanges that bring tokens to their experts and back."""
+    places: dict[tuple[str, Phase], Pass] = field(default_factory=dict)
+    """What of them runs at each place beside the exchanges of tokens with their experts
+    (`traincast.model.blocks.part.Part`)."""
     modules: dict[str, Pass] = field(default_factory=dict)
     """The share of the forward pass of each module that can be recomputed by itself; one may hold another."""
 
@@ -109,7 +108,9 @@ def _add(work: Work, part: Part, share: Share, *, trained: bool) -> None:
     for phase, what, direction, count in runs_of(part, share, trained=trained):
         call = call_of(what, direction)
         among = [work.passes[phase], *(modules if phase is Phase.FORWARD else ())]
-        for found in (*among, work.between[phase]) if part.between_exchanges else among:
+        if part.place:
+            among.append(work.places.setdefault((part.place, phase), Pass()))
+        for found in among:
             found.run(call, count)
     for found in (work.passes[Phase.FORWARD], *modules):
         found.exchange(part.forward)
