@@ -53,6 +53,7 @@ COMMANDS = {
             "--jitter",
             "--seeds",
             "--goodput",
+            "--suggest",
             "--json",
             "--quiet",
         ),
@@ -112,7 +113,7 @@ COMMANDS = {
         *("--pipeline-layout", "--pipeline-model-parallel-layout", "--mtp-layers", "--mtp-num-layers"),
         *("--embedding-as-layer", "--account-for-embedding-in-pipeline-split"),
         *("--head-as-layer", "--account-for-loss-in-pipeline-split"),
-        *("--analysis", "--verbose", "--what-if", "--jitter", "--seeds", "--goodput"),
+        *("--analysis", "--verbose", "--what-if", "--jitter", "--seeds", "--goodput", "--suggest"),
     },
     "init": {"file", "--force"},
     "compare": {"a", "b", "--cluster", "--html", "--json", "--ranks"},
@@ -134,7 +135,7 @@ COMMANDS["measure"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--gpus-used-per-node", "--busbw", "--slow"}
     - {"--unfold", "--constants", "--allow-oom", "--report", "--json", "--analysis", "--what-if"}
-    - {"--jitter", "--seeds", "--goodput", "--verbose"}
+    - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose"}
 ) | {"--minutes", "--spread", "--script"}
 COMMANDS["validate"] |= {"--ranking", "--leave-out"}
 COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet"}
@@ -142,7 +143,7 @@ COMMANDS["plan"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--busbw", "--slow", "--unfold", "--constants"}
     - {"--allow-oom", "--report", "--analysis", "--out", "--what-if", "--gpus-used-per-node"}
-    - {"--jitter", "--seeds", "--goodput", "--verbose"}
+    - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose"}
 ) | {"--space", "--fix", "--max-tp", "--max-pp", "--max-cp", "--max-ep", "--max-micro-batch", "--headroom", "--top"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 

@@ -8,6 +8,7 @@ import traincast
 from traincast.job.draft import Draft
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SUGGEST = traincast.StepOptions(suggest=True)
 FIELDS = {"gpus": 32, "tp": 4, "pp": 2, "seq_length": 4096, "global_batch": 64}
 
 
@@ -17,7 +18,7 @@ def found(result):
 
 @pytest.mark.parametrize("path", ["aicb_gpt_405b_1024gpu.txt", "megatron_pp4_tp2"])
 def test_what_is_suggested_of_files_is_what_trying_it_saves(path):
-    result = traincast.simulate(EXAMPLES / path, cluster="h100")
+    result = traincast.simulate(EXAMPLES / path, cluster="h100", suggest=True)
     assert 2 <= len(result.suggestions) <= 3
     savings = [each.saving_s for each in result.suggestions]
     assert savings == sorted(savings, reverse=True)
@@ -30,19 +31,20 @@ def test_what_is_suggested_of_files_is_what_trying_it_saves(path):
 
 
 def test_a_slow_rank_is_suggested_and_measured_times_are_sure():
-    result = traincast.simulate(EXAMPLES / "megatron_pp4_tp2")
+    result = traincast.simulate(EXAMPLES / "megatron_pp4_tp2", suggest=True)
     suggestion = found(result)["rank7.own=peers"]
     assert suggestion.saving_s > 0.2 * result.iteration_time_s
     assert suggestion.low_s == suggestion.high_s == suggestion.saving_s
 
 
 def test_forecasts_say_how_sure_and_are_less_so_on_links_that_nobody_measured():
-    result = traincast.predict(Draft(model="llama3-8b", cluster="h100", fields=FIELDS))
+    result = traincast.predict(Draft(model="llama3-8b", cluster="h100", fields=FIELDS), options=SUGGEST)
     for each in result.suggestions:
         assert each.low_s < each.saving_s < each.high_s
 
     def doubt(cluster):
-        told = found(traincast.predict(Draft(model="llama3-8b", cluster=cluster, fields=FIELDS)))["tp_comm*0.5"]
+        job = Draft(model="llama3-8b", cluster=cluster, fields=FIELDS)
+        told = found(traincast.predict(job, options=SUGGEST))["tp_comm*0.5"]
         return told.high_s / told.low_s
 
     assert doubt("l40s") > doubt("h100")
@@ -51,7 +53,7 @@ def test_forecasts_say_how_sure_and_are_less_so_on_links_that_nobody_measured():
 def test_an_option_that_is_off_is_suggested_where_turning_it_on_helps():
     said = {**FIELDS, "pp": 1, "global_batch": 8, "overlap_grad_reduce": False, "overlap_param_gather": False}
     job = Draft(model="llama3-8b", cluster="h100", fields=said)
-    result = traincast.predict(job, allow_oom=True)
+    result = traincast.predict(job, options=SUGGEST, allow_oom=True)
     suggestion = found(result)["overlap_grad_reduce=true"]
     on = Draft(model="llama3-8b", cluster="h100", fields={**said, "overlap_grad_reduce": True})
     saved_s = result.iteration_time_s - traincast.predict(on, allow_oom=True).iteration_time_s
@@ -59,5 +61,5 @@ def test_an_option_that_is_off_is_suggested_where_turning_it_on_helps():
 
 
 def test_suggestions_run_again_to_the_same():
-    result = traincast.simulate(EXAMPLES / "megatron_pp4_tp2")
+    result = traincast.simulate(EXAMPLES / "megatron_pp4_tp2", suggest=True)
     assert traincast.run_again(result).suggestions == result.suggestions

@@ -334,6 +334,12 @@ _TRY_OPTIONS = (
         "overlap_grad_reduce=true; several are tried each alone and all together.",
     ),
     click.option(
+        "--suggest/--no-suggest",
+        default=True,
+        show_default=True,
+        help="Look for the changes that would help most, which simulates the step a few times more.",
+    ),
+    click.option(
         "--jitter",
         type=in_range("jitter"),
         default=0.0,

@@ -161,6 +161,8 @@ class StepOptions:
     """Simulations with jitter."""
     failures: Failures | None = None
     """What interrupts a long run; the goodput is told. A text is read by `parse_failures`, True takes the defaults."""
+    suggest: bool = False
+    """Whether the changes that would help most are looked for, which simulates the step a few times more."""
     what_if: tuple[str, ...] = ()
     """Changes to try, each alone and all together (`traincast.job.changes`)."""
 

@@ -173,7 +173,9 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
 def _advised(
     result: Result, setting: Setting, options: Sequence[Option], rerun: Rerun, spread: Spread | None = None
 ) -> Result:
-    """Return a result with the changes that would help most."""
+    """Return a result with the changes that would help most, where its options ask for them."""
+    if not setting.suggest:
+        return result
     plain = replace(setting, what_if=(), jitter=0.0, failures=None)
     found = suggestions(
         result,
