@@ -16,6 +16,7 @@ from traincast.estimate.factors import (
     prior_mean,
     read_factors,
     shipped_factors,
+    whole_deviation,
     with_factors,
 )
 from traincast.estimate.operators.cost import estimate_operator
@@ -100,7 +101,7 @@ def test_order_of_writing_is_that_of_the_keys():
 
 
 def test_shipped_factors_can_be_explained():
-    """Each has a level that its class knows, a prior, and is within three prior deviations of its mean."""
+    """Each has a level that its class knows, a prior, and is near its mean: within three deviations of its class."""
     gpus = {load_gpu(name).name for name in gpu_names()}
     architectures = {load_gpu(name).architecture for name in gpus}
     for key, each in shipped_factors().factors.items():
@@ -109,7 +110,7 @@ def test_shipped_factors_can_be_explained():
         assert level in levels
         assert {"chip": name in gpus, "architecture": name in architectures, "all": name == "*"}.get(level, True)
         prior = prior_deviation(key)
-        assert abs(math.log(each.factor / prior_mean(key))) <= 3 * prior, key
+        assert abs(math.log(each.factor / prior_mean(key))) <= 3 * whole_deviation(cost_class), key
         assert 0 < each.deviation <= prior * 1.0001, key
 
 

@@ -60,7 +60,11 @@ def forecast_run(run: MeasuredRun, factors: FactorTable, engine: str = "auto") -
     try:
         job = job_of_run(run)
         gpu = run.cluster.gpu
-        done = run_job(job, Setting(cluster=run.cluster, engine=engine), factors.for_job(gpu, job.framework.name))
+        done = run_job(
+            job,
+            Setting(cluster=run.cluster, engine=engine),
+            factors.for_job(gpu, job.framework.name, job.framework.fitted_as),
+        )
     except TraincastError as error:
         return Forecast(step_s=None, reason=str(error))
     slopes = sensitivities(done)
@@ -69,7 +73,7 @@ def forecast_run(run: MeasuredRun, factors: FactorTable, engine: str = "auto") -
         deviation=deviation(done, factors, slopes),
         slopes=slopes,
         gpu=gpu.name,
-        framework=job.framework.name,
+        framework=job.framework.fitted_as or job.framework.name,
     )
 
 

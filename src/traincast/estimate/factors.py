@@ -144,11 +144,11 @@ class FactorTable:
         """Return a table; a later factor of a key counts."""
         return cls({each.key: each for each in factors})
 
-    def for_job(self, gpu: Gpu, framework: str) -> CostFactors:
-        """Return the factors of one GPU and one framework."""
+    def for_job(self, gpu: Gpu, framework: str, fitted_as: str = "") -> CostFactors:
+        """Return the factors of one GPU and one framework, whose published runs may be those of another."""
         chosen: dict[str, float] = {}
         for cost_class in {key[2] for key in self.factors}:
-            keys = (*keys_of(cost_class, gpu, framework), own_key(framework, cost_class))
+            keys = (*keys_of(cost_class, gpu, fitted_as or framework), own_key(framework, cost_class))
             chosen[cost_class] = math.prod(self.factors[key].factor for key in keys if key in self.factors)
         return CostFactors(chosen)
 

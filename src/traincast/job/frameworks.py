@@ -116,6 +116,8 @@ class Framework:
     """Host time per message between pipeline stages (blocking implementations that send shapes first)."""
     compute_factor: float
     """Time of all computation over that of the operator models; 1 where nothing is known."""
+    fitted_as: str = ""
+    """Framework whose published runs its factors are fitted to, where that is another one."""
     grad_reduce_bytes: int = 4
     """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
     state_by_tensor: bool = False

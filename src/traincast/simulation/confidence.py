@@ -119,7 +119,7 @@ def deviation(done: JobStep, table: FactorTable, slopes: Mapping[str, float] | N
             continue
         if part_of(name) in own:
             continue
-        for key in keys_of(name, done.gpu, framework):
+        for key in keys_of(name, done.gpu, done.job.framework.fitted_as or framework):
             known = table.factors.get(key)
             variance += (slope * (known.deviation if known else prior_deviation(key))) ** 2
     return math.sqrt(variance)
@@ -134,7 +134,7 @@ def deviation_of(name: str, done: JobStep, table: FactorTable) -> float:
     seen = any(key[0] == "chip" and key[1] == chip_of(done.gpu) for key in table.factors)
     variance = TRANSFERS["seen" if seen else "unseen"] ** 2 if name in TRANSFER_CLASS.values() else 0.0
     variance += UNSEEN_COMPUTE**2 if name == "compute" and not seen else 0.0
-    for key in keys_of(name, done.gpu, framework):
+    for key in keys_of(name, done.gpu, done.job.framework.fitted_as or framework):
         known = table.factors.get(key)
         variance += (known.deviation if known else prior_deviation(key)) ** 2
     return math.sqrt(variance)

@@ -74,7 +74,7 @@ def run_job(job: Job, setting: Setting, factors: CostFactors | None = None) -> J
 def factors_of(job: Job, setting: Setting, table: FactorTable | None = None) -> CostFactors:
     """Return what the estimates of a job are made with: the factors of its cluster, or others, and its constants."""
     known = table or factors_on(setting.cluster)
-    found = known.for_job(setting.cluster.gpu, job.framework.name)
+    found = known.for_job(setting.cluster.gpu, job.framework.name, job.framework.fitted_as)
     return replace(found, constants=measured_constants(setting.constants))
 
 
