@@ -1,8 +1,9 @@
 """``trace.json.gz``: the timeline for Perfetto and chrome://tracing.
 
 A process is a rank, a thread one of its streams, a slice an operation; waiting for the other
-members of a communication is a slice of its own before the transfer. Times are rounded to
-nanoseconds at the edges of slices, not in their lengths, so that neighbours never overlap.
+members of a communication is a slice of its own before the transfer; arrows and counters are those of
+`traincast.report.trace_links`. Times are rounded to nanoseconds at the edges of slices, not in their lengths, so that
+neighbours never overlap.
 
 Source: Trace Event Format (Google, "Duration" and "Metadata" events);
 https://perfetto.dev/docs/getting-started/other-formats (slices of one thread must nest).
@@ -10,15 +11,17 @@ Letters: N operations, R simulated ranks, T template operations, G groups.
 """
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heappush, heapreplace
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
 from traincast.report.files import file_report
 from traincast.report.operations import Choice, Described, choose_ranks, described, pieces, simulated
 from traincast.report.plain import Plain, encodable, plain
+from traincast.report.trace_links import counters, flows
 from traincast.simulation.result import Result
 from traincast.units import GIGA
 from traincast.workload.words import Stream
@@ -27,9 +30,12 @@ if TYPE_CHECKING:
     from traincast.workload.ops import FloatArray, IntArray
     from traincast.workload.program import Program, Timeline
 
+T = TypeVar("T")
+
 MAX_SLICES = 1_000_000
 """Most slices of a trace: above about 256 MB of JSON the viewers give up."""
 
+_COUNTERS_AT_ONCE = 10_000
 _LEVEL = 3
 _NS_PER_US = 1000
 
@@ -82,7 +88,18 @@ def write_trace(result: Result, stream: BinaryIO) -> None:
         for index in choice.indices:
             for slices in _slices(program, timeline, index, described_T, threads[index]):
                 packed.write(b"," + encode(slices)[1:-1])
+        for arrows in flows(program, timeline, threads):
+            packed.write(b"," + encode(arrows)[1:-1])
+        for values in batched(counters(result, program, timeline, choice.indices), _COUNTERS_AT_ONCE):
+            packed.write(b"," + encode(values)[1:-1])
         packed.write(b'],"displayTimeUnit":"ms","otherData":' + encode(_other_data(result, program, choice)) + b"}\n")
+
+
+def batched(each: Iterable[T], most: int) -> Iterator[list[T]]:
+    """Yield what there is in lists of at most so many; it is in Python from 3.12 on."""
+    rest = iter(each)
+    while batch := list(islice(rest, most)):
+        yield batch
 
 
 class _Spans(NamedTuple):
@@ -214,6 +231,10 @@ def _other_data(result: Result, program: "Program", choice: Choice) -> Plain:
         "producer": "traincast",
         "version": result.version,
         "iteration_time_s": result.iteration_time_s,
+        "measured_s": result.measured_s,
+        "model": None if result.job is None else result.job.model,
+        "cluster": result.cluster.get("name"),
+        "parallel": result.parallel,
         "ranks_shown": [int(program.rank_R[index]) for index in choice.indices],
         "ranks_simulated": len(program.rank_R),
         "reason": choice.reason,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from traincast.analysis.explanation import Explanation, explain, short_form
 from traincast.analysis.goodput import goodput
-from traincast.analysis.memory_curve import Saved
+from traincast.analysis.memory_curve import Saved, StageCurve, memory_curves
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.files import CONSTANTS, DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
@@ -243,16 +243,34 @@ def explained_in_full(result: Result, engine: str = "auto") -> Explanation:
     program, timeline = result.program, result.timeline
     if program is None or timeline is None:
         raise ConfigError("this result holds no single operations; run it again to get them")
-    saved_Q = peak_bytes_P = None
-    if result.job is not None and result.memory_bytes is not None and result.run is not None:
-        from traincast.estimate.memory import saved_activations
-
-        record = record_of(result)
-        _, _, job, _ = decide(record.draft(), record.cluster)
-        kept = saved_activations(job, plan_of(job))
-        saved_Q = {at: Saved(all_bytes=each.saved, for_weights_bytes=each.for_weights) for at, each in kept.items()}
-        peak_bytes_P = {stage: float(each["peak"]) for stage, each in enumerate(result.memory_bytes)}
+    saved_Q, peak_bytes_P = _held(result)
     return explain(program, timeline, saved_Q=saved_Q, peak_bytes_P=peak_bytes_P, engine=engine)
+
+
+def memory_of(result: Result) -> tuple[StageCurve, ...]:
+    """Return what each stage of a result that holds its operations holds over the step; of a forecast in bytes.
+
+    Raises
+    ------
+    ConfigError
+        As `explained_in_full`.
+    """
+    if result.program is None or result.timeline is None:
+        raise ConfigError("this result holds no single operations; run it again to get them")
+    return memory_curves(result.program, result.timeline, *_held(result))
+
+
+def _held(result: Result) -> tuple[dict[int, Saved] | None, dict[int, float] | None]:
+    """Return what a microbatch leaves on each virtual stage of a forecast, and the peak of each stage, in bytes."""
+    if result.job is None or result.memory_bytes is None or result.run is None:
+        return None, None
+    from traincast.estimate.memory import saved_activations
+
+    record = record_of(result)
+    _, _, job, _ = decide(record.draft(), record.cluster)
+    kept = saved_activations(job, plan_of(job))
+    saved_Q = {at: Saved(all_bytes=each.saved, for_weights_bytes=each.for_weights) for at, each in kept.items()}
+    return saved_Q, {stage: float(each["peak"]) for stage, each in enumerate(result.memory_bytes)}
 
 
 def decide(
