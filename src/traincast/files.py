@@ -305,6 +305,7 @@ DESCRIPTIONS = (
     "job",
     "training-log",
     "torchtitan",
+    "deepspeed",
     "model",
     "hugging-face",
     "cluster",

@@ -16,10 +16,19 @@ from traincast.job.draft import Draft
 SOURCE = Path(traincast.dialects.__file__).parent
 SMALL = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 128 --world-size 8"
 TITAN = "--model.name llama3 --model.flavor 8B --training.seq_len 8192"
+TRAINER = "train.py --model_name_or_path llama3-8b --max_seq_length 4096 --per_device_train_batch_size 1"
+OTHERS = {"deepspeed": ("settings",)}
+"""Modules that read a dialect beside those that are named after it."""
+
+
+def modules(like):
+    named = [*SOURCE.glob(f"{like}_*.py"), *(SOURCE / f"{name}.py" for name in OTHERS.get(like, ()))]
+    assert named
+    return named
 
 
 def draft(flags, like="megatron", **more):
-    text = {"megatron": SMALL, "torchtitan": TITAN}[like]
+    text = {"megatron": SMALL, "torchtitan": TITAN, "deepspeed": TRAINER}[like]
     return draft_like(like, shlex.split(f"{text} {flags}"), **more)
 
 
@@ -41,7 +50,7 @@ def test_a_table_is_whole(like):
 
 @pytest.mark.parametrize("like", LIKES)
 def test_every_flag_that_is_said_to_be_read_is_read_by_the_code(like):
-    code = "\n".join(path.read_text() for path in SOURCE.glob(f"{like}_*.py"))
+    code = "\n".join(path.read_text() for path in modules(like))
     code += " ".join([*flag_table(like).fields, *(name for each in launch._BY_NAME.values() for name in each.per_node)])
     code += " ".join(name for each in launch._BY_NAME.values() for name in each.nodes)
     read = [flag.name for flag in flag_table(like).flags.values() if flag.effect == READ]
@@ -53,7 +62,7 @@ def test_every_flag_that_is_said_to_be_read_is_read_by_the_code(like):
 
 @pytest.mark.parametrize("like", LIKES)
 def test_what_the_code_reads_is_not_called_without_effect_or_not_modelled(like):
-    trees = [ast.parse(path.read_text()) for path in SOURCE.glob(f"{like}_*.py")]
+    trees = [ast.parse(path.read_text()) for path in modules(like)]
     docs = {ast.get_docstring(each, clean=False) for tree in trees for each in ast.walk(tree) if _has_docstring(each)}
     strings = [each.value for tree in trees for each in ast.walk(tree) if isinstance(each, ast.Constant)]
     read = {word for text in strings if isinstance(text, str) and text not in docs for word in text.split()}
@@ -71,7 +80,8 @@ def _has_docstring(node):
 
 def test_no_flag_is_in_two_classes():
     for like in LIKES:
-        text = (SOURCE.parent / "data" / "dialects" / f"{like}.toml").read_text()
+        also = flag_table(like).further.get("also", ())
+        text = "".join((SOURCE.parent / "data" / "dialects" / f"{name}.toml").read_text() for name in (like, *also))
         words = re.findall(r'(?:switches|one|many) = (?:"""([^"]*)"""|"([^"]*)")', text)
         names = [name for pair in words for name in " ".join(pair).split()]
         assert len(names) == len(set(names))

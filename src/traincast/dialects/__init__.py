@@ -1,7 +1,8 @@
-"""What people paste: the launch commands and flags of other frameworks, read as a job."""
+"""What people paste: launch commands, flags and configuration files of other frameworks, read as a job."""
 
 from collections.abc import Callable, Sequence
 
+from traincast.dialects.deepspeed_settings import draft_of_deepspeed
 from traincast.dialects.flags import flag_table
 from traincast.dialects.megatron_flags import draft_of_megatron
 from traincast.dialects.torchtitan_flags import draft_of_torchtitan
@@ -11,8 +12,9 @@ from traincast.registry import known_name
 LIKES: dict[str, Callable[..., Draft]] = {
     "megatron": draft_of_megatron,
     "torchtitan": draft_of_torchtitan,
+    "deepspeed": draft_of_deepspeed,
 }
-"""Name to the reader of its command line."""
+"""Name to the reader of its command line and files."""
 
 
 def likely_framework(words: Sequence[str]) -> str:

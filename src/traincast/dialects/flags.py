@@ -1,8 +1,9 @@
 """Flags of a framework on a pasted line: what is known of each, their values, and what becomes of those not read.
 
-The tables are ``data/dialects/*.toml``. A flag sets a field of a job as it stands (``[fields]``), is read one by one by
-the code of its dialect, or has no effect, or a small one, or changes the step but is not modelled, or makes a job that
-cannot be described; one that is in no table is unknown. Whatever it is, it is said.
+The tables are ``data/dialects/*.toml``; one may build on others (``also``). A flag sets a field of a job as it stands
+(``[fields]``), is read one by one by the code of its dialect, or has no effect, or a small one, or changes the step but
+is not modelled, or makes a job that cannot be described; one that is in no table is unknown. Whatever it is, it is
+said.
 """
 
 import re
@@ -45,6 +46,8 @@ class KnownFlag:
     """What is forecast instead, or why it is refused."""
     when: str | None = None
     """Pattern of the values with which it has the effect; with others it says what is forecast anyway."""
+    matters: str = ""
+    """How much it may matter that it is not modelled, and by what."""
 
     def effect_of(self, values: str) -> str:
         """Return the effect that it has with these values."""
@@ -111,13 +114,17 @@ class Judgement:
 @cache
 def flag_table(dialect: str) -> FlagTable:
     """Return the flags of a framework by the name of its file in ``data/dialects``."""
-    own, launcher = (shipped_toml(f"dialects/{name}.toml", dict[str, Any]) for name in (dialect, "launchers"))
-    flags = {_plain(flag.name): flag for table in (launcher, own) for flag in _flags(table)}
-    spellings = {_plain(name): tuple(means.split()) for name, means in own.get("spellings", {}).items()}
+    own = shipped_toml(f"dialects/{dialect}.toml", dict[str, Any])
+    tables = [shipped_toml(f"dialects/{name}.toml", dict[str, Any]) for name in ("launchers", *own.get("also", ()))]
+    tables.append(own)
+    flags = {_plain(flag.name): flag for table in tables for flag in _flags(table)}
+    said = [pair for table in tables for pair in table.get("spellings", {}).items()]
+    spellings = {_plain(name): tuple(means.split()) for name, means in said}
     to_plain = {name: (_plain(to), *more) for name, (to, *more) in spellings.items()}
     fields = {
         name: (sets, None) if isinstance(sets, str) else (sets["field"], sets["means"])
-        for name, sets in own["fields"].items()
+        for table in tables
+        for name, sets in table.get("fields", {}).items()
     }
     return FlagTable(own["prefix"], own["says"], flags, to_plain, own.get("scripts", {}), fields, own["usual"], own)
 
@@ -133,7 +140,7 @@ def _flags(table: Mapping[str, Any]) -> Iterator[KnownFlag]:
             text = group.get("instead", group.get("why", ""))
             for arity, values in _ARITIES.items():
                 for name in group.get(arity, "").split():
-                    yield KnownFlag(name, values, effect, text, group.get("when"))
+                    yield KnownFlag(name, values, effect, text, group.get("when"), group.get("matters", ""))
 
 
 def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -> Judgement:
@@ -158,7 +165,8 @@ def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -
             text = f"{known.text}, and the job would be forecast as another one (in {table.says} flags)"
             raise ConfigError(text, written)
         if known is not None and effect == NOT_MODELLED:
-            warnings.append(Note("flag-not-modelled", f"{written} is not modelled: {known.text}"))
+            matters = f"; it may matter {known.matters}" if known.matters else ""
+            warnings.append(Note("flag-not-modelled", f"{written} is not modelled: {known.text}{matters}"))
         elif effect == UNKNOWN:
             text = f"is not a known {'flag' if table.prefix else 'setting'} of {table.says}"
             near = nearest(name, [each for each in table.flags if not each.endswith("*")])
@@ -352,7 +360,7 @@ def _most(known: KnownFlag | None, preset: Sequence[str]) -> int:
 
 
 def _takes(word: str, has: int, most: int) -> bool:
-    return has < most or (most == 0 and has == 0 and word in _TRUTH)
+    return has < most or (most == 0 and has == 0 and word.lower() in _TRUTH)
 
 
 def _matters(known: KnownFlag | None) -> bool:

@@ -58,6 +58,8 @@ class Launch:
     """The options that say so, or why they do not."""
     conditions: bool = False
     """Whether the script has conditions, all branches of which were read."""
+    before: tuple[str, ...] = ()
+    """The words before the script: launchers and their options."""
 
 
 def launch_notes(launch: Launch) -> tuple[Note, ...]:
@@ -101,7 +103,9 @@ def read_launch(words: Sequence[str], shown: str) -> Launch:
     variables = {name: replaced(value, variables) for name, value in variables.items()}
     gpus, says = _world(list(expanded(before, variables)))
     rest = list(expanded(rest, variables))
-    return Launch(tuple(rest), None if script is None else command[script], variables, gpus, says, said.conditions)
+    return Launch(
+        tuple(rest), None if script is None else command[script], variables, gpus, says, said.conditions, tuple(before)
+    )
 
 
 def _of_slurm(words: Sequence[str]) -> dict[str, str]:
