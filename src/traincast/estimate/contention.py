@@ -15,11 +15,13 @@ rank. Letters: N operations, T template operations.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from traincast.diagnostics import Note
-from traincast.fabric.contention import link_use, network_factor, pair_slowdown
+from traincast.fabric.contention import Slowdown, link_use, network_factor, pair_slowdown
 from traincast.fabric.graph import FabricGraph, build_fabric, through_fabric
 from traincast.fabric.placement import Placement, gpu_of
 from traincast.hardware.cluster import Cluster
@@ -56,7 +58,7 @@ class SharedNetwork:
     """Whether flows are solved: where they can be shared (``auto``), never (``analytical``), or always (``flow``)."""
     seed: int | None = None
     """Of the fabric's hash, instead of its own."""
-    _graph: FabricGraph | None = None
+    _token: object = field(default_factory=object)
     _own: dict[Group, Contention] = field(default_factory=dict)
     _use: dict[Group, FloatArray] = field(default_factory=dict)
     _pairs: dict[tuple[Group, Group], Contention] = field(default_factory=dict)
@@ -113,8 +115,7 @@ class SharedNetwork:
     def _alone(self, kind: Group) -> Contention:
         if kind not in self._own:
             if self._can_contend():
-                pattern, groups = _traffic(kind, self.tables[kind], kind in self.exchanging, self.cluster)
-                worst = max(network_factor(pattern, groups, self._fabric(), self.seed), key=lambda each: each.factor)
+                worst = _worst(self._groups(kind), self.cluster, self._gpus(), self.seed, self._of)
                 self._own[kind] = Contention(_slowed(self.alone, worst.factor), worst.factor, worst.bottleneck)
             else:
                 self._own[kind] = Contention(self.alone, 1.0, None)
@@ -122,15 +123,26 @@ class SharedNetwork:
 
     def _use_of(self, kind: Group) -> FloatArray:
         if kind not in self._use:
-            pattern, groups = _traffic(kind, self.tables[kind], kind in self.exchanging, self.cluster)
-            self._use[kind] = link_use(pattern, groups, self._fabric(), self._alone(kind).factor, self.seed)
+            factor = self._alone(kind).factor
+            self._use[kind] = _link_use(self._groups(kind), self.cluster, self._gpus(), factor, self.seed, self._of)
         return self._use[kind]
 
     def _fabric(self) -> FabricGraph:
-        if self._graph is None:
-            world = max(len(table.group_of_rank_W) for table in self.tables.values())
-            self._graph = build_fabric(self.cluster, gpu_of(self.cluster, world - 1) + 1, node_limits=True)
-        return self._graph
+        return _fabric_of(self.cluster, self._gpus(), self._of)
+
+    @property
+    def _of(self) -> object:
+        """What answers are remembered for: all networks alike, but of a file, which may change, this one alone."""
+        return self._token if self.cluster.fabric is not None and self.cluster.fabric.file is not None else None
+
+    def _gpus(self) -> int:
+        """Return the GPUs that the ranks reach."""
+        world = max(len(table.group_of_rank_W) for table in self.tables.values())
+        return int(gpu_of(self.cluster, world - 1)) + 1
+
+    def _groups(self, kind: Group) -> "_Groups":
+        members_GK = np.ascontiguousarray(self.tables[kind].members_GK)
+        return _Groups(kind, kind in self.exchanging, members_GK.shape, members_GK.tobytes())
 
     def _can_contend(self) -> bool:
         """Tell whether groups of one kind can be in each other's way.
@@ -155,13 +167,44 @@ def all_to_all_kinds(ops: OpTable) -> frozenset[Group]:
     return frozenset(Group(int(kind)) for kind in np.unique(ops.group_T[ops.operation_T == Operation.ALL_TO_ALL]))
 
 
-def _traffic(kind: Group, table: GroupTable, exchanges: bool, cluster: Cluster) -> tuple[str, list[IntArray]]:
+class _Groups(NamedTuple):
+    """The groups of a kind, by value."""
+
+    kind: Group
+    exchanges: bool
+    """Whether they do all-to-alls."""
+    shape: tuple[int, ...]
+    members: bytes
+
+
+@lru_cache(maxsize=64)
+def _fabric_of(cluster: Cluster, gpus: int, of: object) -> FabricGraph:
+    return build_fabric(cluster, gpus, node_limits=True)
+
+
+@lru_cache(maxsize=512)
+def _worst(groups: _Groups, cluster: Cluster, gpus: int, seed: int | None, of: object) -> Slowdown:
+    """Return the worst slowdown among groups of a kind; layouts that place them alike share it."""
+    pattern, members = _traffic(groups, cluster)
+    return max(network_factor(pattern, members, _fabric_of(cluster, gpus, of), seed), key=lambda each: each.factor)
+
+
+@lru_cache(maxsize=64)
+def _link_use(groups: _Groups, cluster: Cluster, gpus: int, factor: float, seed: int | None, of: object) -> FloatArray:
+    pattern, members = _traffic(groups, cluster)
+    return link_use(pattern, members, _fabric_of(cluster, gpus, of), factor, seed)
+
+
+def _traffic(groups: _Groups, cluster: Cluster) -> tuple[str, list[IntArray]]:
     """Return which GPU sends to which among all groups of a kind."""
-    if kind is Group.PP:
-        pairs = np.stack([table.members_GK[:, :-1], table.members_GK[:, 1:]], axis=-1).reshape(-1, 2)
+    members_GK = np.frombuffer(groups.members, dtype=np.int32).reshape(groups.shape)
+    if groups.kind is Group.PP:
+        pairs = np.stack([members_GK[:, :-1], members_GK[:, 1:]], axis=-1).reshape(-1, 2)
         return "send", list(gpu_of(cluster, pairs))
-    groups = [gpu_of(cluster, members[members >= 0]) for members in table.members_GK]
-    return "all-to-all" if exchanges else "ring", groups
+    if members_GK.min(initial=0) >= 0:
+        return "all-to-all" if groups.exchanges else "ring", list(gpu_of(cluster, members_GK))
+    found = [gpu_of(cluster, members[members >= 0]) for members in members_GK]
+    return "all-to-all" if groups.exchanges else "ring", found
 
 
 def one_group(operation: Operation, placement: Placement, cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:

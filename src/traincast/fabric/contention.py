@@ -12,7 +12,7 @@ import numpy.typing as npt
 from traincast.errors import InfeasibleError, ProgramError
 from traincast.fabric.flows import bottleneck, rates
 from traincast.fabric.graph import FabricGraph, FloatArray, IntArray
-from traincast.fabric.patterns import Flows, flow_count, flows_of
+from traincast.fabric.patterns import Flows, flow_count, flows_of, flows_of_all
 
 MOST_HOPS = 2**25
 """Links on the routes of all flows that are solved together, a flow over several queue pairs counted by its parts:
@@ -117,14 +117,24 @@ def _phases(
     # The groups of a kind are alike, but each may have another size.
     asked = sum(flow_count(name, len(np.asarray(each))) for name, each in zip(patterns, groups, strict=True))
     _check_hops(asked, graph, sorted(set(patterns)))
-    per_group = [flows_of(name, members, graph.gpus_per_node) for name, members in zip(patterns, groups, strict=True)]
-    group_F = np.repeat(np.arange(len(groups)), [len(each.source_F) for each in per_group])
+    flows, group_F = _flows(patterns, groups, graph)
     if not len(group_F):
         return
-    flows = Flows(*(np.concatenate(each) for each in zip(*per_group, strict=True)))
     for phase in np.unique(flows.phase_F).tolist():
         at = np.flatnonzero(flows.phase_F == phase)
         yield Flows(*(each[at] for each in flows)), at, group_F[at]
+
+
+def _flows(patterns: Sequence[str], groups: Sequence[npt.ArrayLike], graph: FabricGraph) -> tuple[Flows, IntArray]:
+    """Return the flows of all groups, and the group of each."""
+    members = [np.asarray(each, dtype=np.int64) for each in groups]
+    if len(set(patterns)) == 1 and len({each.shape for each in members}) == 1:
+        return flows_of_all(patterns[0], np.stack(members), graph.gpus_per_node)
+    per_group = [flows_of(name, each, graph.gpus_per_node) for name, each in zip(patterns, members, strict=True)]
+    group_F = np.repeat(np.arange(len(groups)), [len(each.source_F) for each in per_group])
+    if not per_group:
+        return Flows(group_F, group_F, group_F), group_F
+    return Flows(*(np.concatenate(each) for each in zip(*per_group, strict=True))), group_F
 
 
 def _check_hops(flows: int, graph: FabricGraph, patterns: Sequence[str]) -> None:

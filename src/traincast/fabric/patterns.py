@@ -43,6 +43,52 @@ def flows_of(pattern: str, members_K: npt.ArrayLike, gpus_per_node: int) -> Flow
     return Flows(*(each[leaves_F] for each in flows))
 
 
+def flows_of_all(pattern: str, members_GK: IntArray, gpus_per_node: int) -> tuple[Flows, IntArray]:
+    """Return the flows of groups of equal size, group by group as `flows_of` has them, and the group of each flow.
+
+    Groups that lie alike on their nodes are taken together.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such pattern.
+    """
+    count, size = members_GK.shape
+    together = _TOGETHER.get(pattern)
+    ends = None if together is None or not size else together(members_GK, gpus_per_node)
+    if ends is None:
+        each = [flows_of(pattern, members_K, gpus_per_node) for members_K in members_GK]
+        flows = Flows(*(np.concatenate(parts) for parts in zip(*each, strict=True)))
+        return flows, np.repeat(np.arange(count), [len(one.source_F) for one in each])
+    source, target = (each.reshape(count, -1) for each in ends)
+    leaves = source // gpus_per_node != target // gpus_per_node
+    group_F = np.nonzero(leaves)[0]
+    return Flows(source[leaves], target[leaves], np.zeros(len(group_F), dtype=np.int64)), group_F
+
+
+def _rings(members_GK: IntArray, gpus_per_node: int) -> tuple[IntArray, IntArray] | None:
+    """Return source and target of rings of groups that have as many members on each of their nodes, node by node."""
+    node_GK = members_GK // gpus_per_node
+    here = int(np.argmin(node_GK[0] == node_GK[0, 0])) or members_GK.shape[1]
+    if members_GK.shape[1] % here:
+        return None
+    shape = (len(members_GK), -1, here)
+    node_GNC, place_GNC = node_GK.reshape(shape), members_GK.reshape(shape)
+    alike = (node_GNC == node_GNC[:, :, :1]).all() and (np.diff(node_GNC[:, :, 0], axis=1) > 0).all()
+    if not alike or not (np.diff(place_GNC, axis=2) > 0).all():
+        return None
+    return place_GNC, np.roll(place_GNC, -1, axis=1)
+
+
+def _sends(members_GK: IntArray, gpus_per_node: int) -> tuple[IntArray, IntArray]:  # noqa: ARG001
+    """Return source and target of the messages of each member to the next."""
+    return members_GK[:, :-1], members_GK[:, 1:]
+
+
+_TOGETHER: dict[str, Callable[[IntArray, int], tuple[IntArray, IntArray] | None]] = {"ring": _rings, "send": _sends}
+"""Patterns whose flows of many groups are made at once; None where the groups do not lie alike."""
+
+
 def _ring(members_K: IntArray, gpus_per_node: int) -> Flows:
     """Each node to the next, on every channel."""
     place_NC = _channels(members_K, gpus_per_node)

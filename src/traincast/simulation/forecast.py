@@ -6,7 +6,7 @@ MFU counts the model's FLOPs, causal attention half, and nothing twice; HFU adds
 16-bit one, which most published figures are of.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -53,7 +53,8 @@ def forecast_step(
 ) -> tuple[Result, JobStep]:
     """Return the forecast of a job (`forecast`) with the step as it was simulated."""
     table, gpu, plan = factors or factors_on(setting.cluster), setting.cluster.gpu, plan_of(job)
-    warnings = _warnings(job, plan, setting.cluster, allow_oom=allow_oom)
+    memory = stage_memory(job, plan)
+    warnings = _warnings(job, plan, setting.cluster, memory, allow_oom=allow_oom)
     done = run_job(job, setting, factors_of(job, setting, table))
     result = account(done.step)
     advanced(0.85)
@@ -61,7 +62,7 @@ def forecast_step(
     found = replace(
         result,
         interval=interval(done, table),
-        memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes)) for each in stage_memory(job, plan)),
+        memory_bytes=tuple(_memory(each, usable_bytes(gpu.memory_bytes)) for each in memory),
         assumptions=(*result.assumptions, *_own_factors(job, setting.cluster)),
         warnings=result.warnings + warnings + above_peak(rates),
         tokens_per_s_per_gpu=rates.tokens_per_s,
@@ -77,10 +78,12 @@ def forecast_step(
     return found, done
 
 
-def _warnings(job: Job, plan: SchedulePlan, cluster: Cluster, *, allow_oom: bool) -> tuple[Note, ...]:
+def _warnings(
+    job: Job, plan: SchedulePlan, cluster: Cluster, memory: Sequence[StageMemory], *, allow_oom: bool
+) -> tuple[Note, ...]:
     """Return what looks wrong with a job before it runs; refuse one that is very unlikely to fit into memory."""
     found = []
-    verdict = fits(job, plan, cluster.gpu.memory_bytes, cluster.gpus_per_node)
+    verdict = fits(job, plan, cluster.gpu.memory_bytes, cluster.gpus_per_node, memory)
     if verdict.refused and not allow_oom:
         raise InfeasibleError(
             f"{verdict.text}; --allow-oom simulates all the same",

@@ -5,7 +5,9 @@ Letters: R simulated ranks, W ranks, L levels of location.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
 from traincast.job.changes import WorkEdit
 from traincast.job.options import StepOptions
+from traincast.job.parallel import Parallel
 from traincast.schedules.check import plan_of
 from traincast.schedules.plan import SchedulePlan
 from traincast.simulation.edits import edited, ranks_apart
@@ -31,7 +34,7 @@ from traincast.simulation.overlap import ComputeAndTransfers, KindsOfTransfers
 from traincast.simulation.settle import Loop, Settled
 from traincast.units import counted, format_size
 from traincast.workload.expand import expand
-from traincast.workload.groups import GroupTable, fold, rank_groups, unfolded
+from traincast.workload.groups import Fold, GroupTable, fold, rank_groups, unfolded
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.program import Program, Timeline
 from traincast.workload.recorded_program import recorded_tables
@@ -234,12 +237,35 @@ def _program(
             if rank < world:
                 start_W[rank] = start_W.max() + 1
         measured = sorted(workload.measured.end_s) if workload.measured else []
-        chosen = fold(start_W, tables, location_LW, np.isin(np.arange(world), measured))
+        asked = _Asked(
+            start_W.astype(np.int64).tobytes(), location_LW.tobytes(), location_LW.dtype.str, tuple(measured)
+        )
+        alike = replace(workload.parallel, vpp=1, microbatches=1)
+        chosen = _folded(alike, frozenset(tables), workload.table_stages, asked)
     ranks = len(chosen.rank_C)
     ops = max(_estimated_ops(workload, ranks), float(len(workload.ops)))
     _check_size(ops, ranks, "use fewer microbatches, or drop --unfold")
     advanced(0.15)
     return expand(workload, plan, chosen, tables, factor_W if setting.compute_slowdown else None)
+
+
+class _Asked(NamedTuple):
+    """What decides which ranks are alike, beside their groups."""
+
+    start_W: bytes
+    location_LW: bytes
+    dtype: str
+    measured: tuple[int, ...]
+
+
+@lru_cache(maxsize=64)
+def _folded(parallel: Parallel, kinds: frozenset[Group], table_stages: tuple[int, ...], asked: _Asked) -> Fold:
+    """Return which ranks of a layout are simulated (`traincast.workload.groups.fold`), worked out once."""
+    world = parallel.world_size
+    start_W = np.frombuffer(asked.start_W, dtype=np.int64)
+    location_LW = np.frombuffer(asked.location_LW, dtype=asked.dtype).reshape(-1, world)
+    preferred_W = np.isin(np.arange(world), asked.measured)
+    return fold(start_W, rank_groups(parallel, kinds, table_stages), location_LW, preferred_W)
 
 
 def _as_recorded(workload: Workload, program: Program, setting: Setting) -> tuple[Program, dict[Group, GroupTable]]:

@@ -9,7 +9,8 @@ Letters: W ranks, C classes, G groups of one kind, K members of a group, L level
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -51,6 +52,14 @@ def rank_groups(
     embedding group is the first and last stage, or the `table_stages`. Copies of the same layers are on stages
     as far from either end.
     """
+    alike = replace(parallel, vpp=1, microbatches=1)
+    return dict(_rank_groups(alike, frozenset(kinds) - {Group.NONE}, table_stages))
+
+
+@lru_cache(maxsize=64)
+def _rank_groups(
+    parallel: Parallel, kinds: frozenset[Group], table_stages: tuple[int, ...]
+) -> tuple[tuple[Group, GroupTable], ...]:
     world = parallel.world_size
     tp, cp, dp, pp = parallel.tp, parallel.cp, parallel.dp, parallel.pp
     dense = np.arange(world, dtype=np.int32).reshape(pp, dp, cp, tp)
@@ -74,8 +83,7 @@ def rank_groups(
         Group.SHARD: shards.reshape(-1, parallel.sharing),
         Group.REPLICA: shards.transpose(0, 2, 1).reshape(-1, dp * cp // parallel.sharing),
     }
-    wanted = sorted(set(kinds) - {Group.NONE})
-    return {kind: GroupTable.of(kind, members[kind], world, ordered=kind is Group.PP) for kind in wanted}
+    return tuple((kind, GroupTable.of(kind, members[kind], world, ordered=kind is Group.PP)) for kind in sorted(kinds))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ show (`data/memory/error.toml`). All stages of a job share the model's error, so
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from traincast.estimate.memory.remedies import remedies
-from traincast.estimate.memory.stage import stage_memory
+from traincast.estimate.memory.stage import StageMemory, stage_memory
 from traincast.files import shipped_toml
 from traincast.job.job import Job
 from traincast.schedules.plan import SchedulePlan
@@ -110,13 +111,20 @@ def chance_of_oom(peak_bytes: float, usable_bytes: float) -> float:
     return 0.5 * math.erfc(-deviations / math.sqrt(2))
 
 
-def fits(job: Job, plan: SchedulePlan, hbm_bytes: float, gpus_per_node: int = 8) -> Verdict:
+def fits(
+    job: Job,
+    plan: SchedulePlan,
+    hbm_bytes: float,
+    gpus_per_node: int = 8,
+    stages: Sequence[StageMemory] | None = None,
+) -> Verdict:
     """Say whether a job fits and how sure that is, and if it may not, what would free memory.
 
     `hbm_bytes` is the memory of a GPU as its datasheet gives it. Remedies are found by computing the memory of the
-    changed job, on as many GPUs; they keep tensor parallelism inside a node.
+    changed job, on as many GPUs; they keep tensor parallelism inside a node. `stages` is the memory of each stage where
+    that is known.
     """
-    stages = stage_memory(job, plan)
+    stages = stages or stage_memory(job, plan)
     worst = max(range(len(stages)), key=lambda stage: stages[stage].peak)
     peak, usable = stages[worst].peak, usable_bytes(hbm_bytes)
     chance = chance_of_oom(peak, usable)
