@@ -178,7 +178,7 @@ class _Groups(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _fabric_of(cluster: Cluster, gpus: int, of: object) -> FabricGraph:
+def _fabric_of(cluster: Cluster, gpus: int, of: object) -> FabricGraph:  # noqa: ARG001 - part of the key
     return build_fabric(cluster, gpus, node_limits=True)
 
 
