@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.gpu_time import GpuTime
@@ -12,6 +12,8 @@ from traincast.files import InputFile
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from traincast.workload.program import Program, Timeline
 
 BREAKDOWN_KEYS = ("compute", *(f"exposed_{group}" for group in ("tp", "cp", "ep", "pp", "dp")), "bubble", "other")
@@ -195,6 +197,30 @@ class Result:
     program: "Program | None" = field(default=None, repr=False, compare=False)
     """The simulated operations, for timelines; not part of the JSON."""
     timeline: "Timeline | None" = field(default=None, repr=False, compare=False)
+
+    def columns(self, of: str = "operations") -> "dict[str, npt.NDArray[Any]]":
+        """Return one of its tables as numpy columns: operations, ranks, collectives, parts, ... (`TABLES`).
+
+        Raises
+        ------
+        UnknownNameError, ConfigError
+            If there is no such table, or the result holds no single operations.
+        """
+        from traincast.simulation.columns import columns_of
+
+        return columns_of(self, of)
+
+    def frame(self, of: str = "operations") -> Any:  # noqa: ANN401 polars need not be there
+        """Return one of its tables as a data frame of polars (extra ``frames``); see `columns`."""
+        from traincast.simulation.columns import frame_of
+
+        return frame_of(self, of)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of it."""
+        from traincast.simulation.notebook import html_of
+
+        return html_of(self)
 
 
 def simulated_side(result: Result, name: str) -> Side:
