@@ -7,12 +7,16 @@ import pytest
 
 from job_parts import TINY_EXPERTS, job_of
 from support import ALONE, run_job, write_cluster
+from traincast.diagnostics import Note
 from traincast.estimate.factors import CostFactors, Factor, FactorTable, keys_of, prior_deviation, shipped_factors
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import load_gpu
 from traincast.job.options import SimulateOptions
 from traincast.simulation.confidence import (
+    ASSUMED,
     LEVEL,
+    LOOSE,
+    TOGETHER,
     TRANSFERS,
     UNEXPLAINED,
     UNSEEN_COMPUTE,
@@ -116,12 +120,39 @@ def test_deviation_is_the_root_of_the_weighted_variances():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN, CostFactors())
     slopes = sensitivities(done)
-    transfers = sum(slope for name, slope in slopes.items() if name.startswith("transfer"))
-    variance = UNEXPLAINED["dense"] ** 2 + (TRANSFERS["unseen"] * transfers) ** 2
+    transfers = {name: slope for name, slope in slopes.items() if name.startswith("transfer")}
+    loose = (sum(transfers.values()), slopes["memory"])
+    variance = UNEXPLAINED**2 + sum((LOOSE * share) ** 2 for share in loose)
+    variance += sum((TRANSFERS["unseen"] * slope) ** 2 for slope in transfers.values())
     variance += (UNSEEN_COMPUTE * slopes["compute"]) ** 2
     for name, slope in slopes.items():
         variance += sum((slope * prior_deviation(key)) ** 2 for key in keys_of(name, done.gpu, job.framework.name))
     assert deviation(done, FactorTable()) == pytest.approx(math.sqrt(variance))
+
+
+def test_fitted_factors_are_known_better_together_than_each():
+    job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
+    done = run_job(job, H100, PLAIN, CostFactors())
+    assert deviation(done, _learnt(job, done.gpu, ["compute"], 0.1), {"compute": 1.0}) == pytest.approx(
+        math.sqrt(UNEXPLAINED**2 + UNSEEN_COMPUTE**2 + 2 * (TOGETHER * 0.1) ** 2)
+    )
+
+
+def test_interval_widens_where_a_choice_was_assumed():
+    """Each kind of choice counts once, however many notes say so."""
+    job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
+    done = run_job(job, H100, PLAIN, CostFactors())
+    known = deviation(done, FactorTable(), {}) ** 2
+    for codes, kinds in (
+        (("unknown-framework",), 1),
+        (("annotation-axes", "one-microbatch"), 1),
+        (("assumed-framework", "assumed-moe-dispatcher"), 2),
+        (("padded-vocab",), 0),
+    ):
+        found = deviation(done, FactorTable(), {}, [Note(code, "") for code in codes]) ** 2
+        assert found - known == pytest.approx(kinds * ASSUMED**2)
+    unnamed = job_of("llama3-8b", gpus=8, tp=8, **{**MANY, "framework": None})
+    assert deviation(replace(done, job=unnamed), FactorTable(), {}) ** 2 - known == pytest.approx(ASSUMED**2)
 
 
 def on_gpu(done, name):
@@ -157,8 +188,9 @@ def test_interval_surrounds_the_step_by_one_ratio():
     assert math.erf(Z / math.sqrt(2)) == pytest.approx(LEVEL, abs=1e-4)
 
 
-def test_models_with_experts_are_less_sure():
-    assert UNEXPLAINED["experts"] > UNEXPLAINED["dense"]
-    job = job_of(TINY_EXPERTS, gpus=8, ep=8)
-    done = run_job(job, H100, PLAIN, CostFactors())
-    assert deviation(done, FactorTable(), {"fixed": 0.0}) == pytest.approx(UNEXPLAINED["experts"])
+def test_what_depends_on_more_than_a_factor_is_less_sure():
+    done = run_job(job_of(TINY_EXPERTS, gpus=8, ep=8, moe_dispatcher="alltoall"), H100, PLAIN, CostFactors())
+    assert deviation(done, FactorTable(), {}) == pytest.approx(UNEXPLAINED)
+    table = _learnt(done.job, done.gpu, ["gemm bf16", "grouped_gemm bf16", "transfer ep"])
+    sure, *others = (deviation(done, table, {name: 0.5}) for name in ("gemm bf16", "grouped_gemm bf16", "transfer ep"))
+    assert min(others) ** 2 - sure**2 >= 0.9 * (0.5 * LOOSE) ** 2

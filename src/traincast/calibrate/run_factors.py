@@ -70,7 +70,7 @@ def forecast_run(run: MeasuredRun, factors: FactorTable, engine: str = "auto") -
     slopes = sensitivities(done)
     return Forecast(
         step_s=done.step_s,
-        deviation=deviation(done, factors, slopes),
+        deviation=deviation(done, factors, slopes, run.notes),
         slopes=slopes,
         gpu=gpu.name,
         framework=job.framework.fitted_as or job.framework.name,

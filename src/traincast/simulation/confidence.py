@@ -11,12 +11,14 @@ Letters: T template operations, H operations of the path.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from traincast.analysis.critical_path import critical_path
+from traincast.diagnostics import Note
 from traincast.estimate.factors import (
+    Factor,
     FactorTable,
     chip_of,
     host_class,
@@ -35,14 +37,37 @@ LEVEL = 0.9
 Z = 1.6449
 """Standard deviations to either side that contain `LEVEL` of a normal distribution."""
 
-UNEXPLAINED = {"dense": 0.03, "experts": 0.16}
-"""Deviation of the logarithm of a step that no factor explains, chosen so that 90 % of the steps of families left
-out of the fit lie inside (``traincast validate --cv family``, docs/ACCURACY.md)."""
+UNEXPLAINED = 0.03
+"""Deviation of the logarithm of a step that no factor explains: repeats of equal runs differ by 1 % in the median and
+by 7 to 10 % at the 90th percentile (docs/measured.md, noise)."""
 
+TOGETHER = 0.4
+"""Deviation of what fitted factors make of a step, over that of each apart: a fit knows their product better than each,
+as what one gains the other loses (all GPUs, an architecture, a chip)."""
+
+LOOSE = 0.45
+"""Deviation of the time of one class of work in one job beyond the factors that all jobs share, for what depends on
+more than a factor says: transfers (placement, congestion), grouped GEMMs (how tokens fall to experts), kernels bound by
+memory (fusion). These constants are such that 90 % of the steps of families left out of the fit lie inside, of dense
+models, of those with experts, and of runs that are not fitted to (docs/ACCURACY.md)."""
+
+_LOOSE_CLASSES = ("transfer", "grouped_gemm", "memory")
 
 TRANSFERS = {"seen": 0.10, "unseen": 0.30}
-"""Deviation of transfers beyond the factors, which all links share: collectives on links that were measured are off by
-5 to 17 % (90th percentile), those on links known from a datasheet by 7 to 50 % (docs/ACCURACY.md)."""
+"""Deviation of collectives alone: on links that were measured they are off by 5 to 17 % (90th percentile), on those
+known from a datasheet by 7 to 50 % (docs/ACCURACY.md)."""
+
+ASSUMED = 0.10
+"""Deviation of a step for each choice that was assumed where it decides what runs: how ranks share the work, the
+framework, the dispatcher of tokens. Runs whose layout is not printed whole are off by 8 to 10 % in the median
+(docs/ACCURACY.md)."""
+
+_CHOICES: Mapping[str, frozenset[str]] = {
+    "layout": frozenset({"annotation-axes", "one-microbatch", "ep-missing"}),
+    "framework": frozenset({"assumed-framework", "unknown-framework"}),
+    "dispatcher": frozenset({"assumed-moe-dispatcher"}),
+}
+"""Choices to the codes of the notes that say that one was assumed."""
 
 UNSEEN_COMPUTE = 0.12
 """Deviation of computation on a GPU that no run was fitted to: GEMMs of unseen GPUs are off by 12 % in the mean,
@@ -99,45 +124,59 @@ def _unhidden(done: JobStep, group: Group, cost_class: CostClass, *, blocking: b
     return {f"unhidden {kind}": 1.0 if blocking else -share / (1 - share)}
 
 
-def deviation(done: JobStep, table: FactorTable, slopes: Mapping[str, float] | None = None) -> float:
+def deviation(
+    done: JobStep, table: FactorTable, slopes: Mapping[str, float] | None = None, notes: Iterable[Note] = ()
+) -> float:
     """Return the standard deviation of the logarithm of a forecast.
 
-    The table has the deviations that the fit left; a factor that is not in it has its prior's. `slopes` are the
-    sensitivities of the forecast, where they are known already.
+    The table has the deviations that the fit left; a factor that no run speaks for has its prior's. `slopes` are the
+    sensitivities of the forecast, where they are known already; `notes` say what else than by the job was assumed.
     """
-    framework, slopes = done.job.framework.name, sensitivities(done) if slopes is None else slopes
-    seen = any(key[0] == "chip" and key[1] == chip_of(done.gpu) for key in table.factors)
-    variance = UNEXPLAINED["experts" if done.job.model.experts else "dense"] ** 2
-    own = {name: table.factors[key] for name in slopes if (key := own_key(framework, name)) in table.factors}
-    transfers = sum(slope for name, slope in slopes.items() if name in TRANSFER_CLASS.values() and name not in own)
-    variance += (TRANSFERS["seen" if seen else "unseen"] * transfers) ** 2
-    variance += 0.0 if seen or "compute" in own else (UNSEEN_COMPUTE * slopes.get("compute", 0.0)) ** 2
+    slopes = sensitivities(done) if slopes is None else slopes
+    own = {name for name in slopes if _own(name, done, table)}
+    variance, loose = UNEXPLAINED**2 + _assumed(done, notes), dict[str, float]()
     for name, slope in slopes.items():
-        if name in own:
-            # What the cluster's own runs left open of all that scales this class.
-            variance += (slope * own[name].deviation) ** 2
+        if name not in own and part_of(name) in own:
             continue
-        if part_of(name) in own:
-            continue
-        for key in keys_of(name, done.gpu, done.job.framework.fitted_as or framework):
-            known = table.factors.get(key)
-            variance += (slope * (known.deviation if known else prior_deviation(key))) ** 2
-    return math.sqrt(variance)
+        variance += slope**2 * _of_factors(name, done, table)
+        kind = name if name == TRANSFER_CLASS[Group.EP] else name.partition(" ")[0]
+        if name not in own and name.startswith(_LOOSE_CLASSES):
+            loose[kind] = loose.get(kind, 0.0) + slope
+    return math.sqrt(variance + sum((share * LOOSE) ** 2 for share in loose.values()))
 
 
 def deviation_of(name: str, done: JobStep, table: FactorTable) -> float:
     """Return the standard deviation of the logarithm of the time of one class of work, as far as it is known."""
-    framework = done.job.framework.name
-    own = table.factors.get(own_key(framework, name))
+    loose = name.startswith(_LOOSE_CLASSES) and not _own(name, done, table)
+    return math.sqrt(_of_factors(name, done, table) + (LOOSE**2 if loose else 0.0))
+
+
+def _own(name: str, done: JobStep, table: FactorTable) -> Factor | None:
+    """Return what the cluster's own runs say of a class of work."""
+    return table.factors.get(own_key(done.job.framework.name, name))
+
+
+def _of_factors(name: str, done: JobStep, table: FactorTable) -> float:
+    """Return the variance of the logarithm of a class's time that its factors leave."""
+    own = _own(name, done, table)
     if own is not None:
-        return own.deviation
+        # What the cluster's own runs left open of all that scales this class.
+        return own.deviation**2
+    framework = done.job.framework
     seen = any(key[0] == "chip" and key[1] == chip_of(done.gpu) for key in table.factors)
-    variance = TRANSFERS["seen" if seen else "unseen"] ** 2 if name in TRANSFER_CLASS.values() else 0.0
+    variance = TRANSFERS["unseen"] ** 2 if name in TRANSFER_CLASS.values() and not seen else 0.0
     variance += UNSEEN_COMPUTE**2 if name == "compute" and not seen else 0.0
-    for key in keys_of(name, done.gpu, done.job.framework.fitted_as or framework):
+    for key in keys_of(name, done.gpu, framework.fitted_as or framework.name):
         known = table.factors.get(key)
-        variance += (known.deviation if known else prior_deviation(key)) ** 2
-    return math.sqrt(variance)
+        fitted = known is not None and known.rows > 0
+        variance += (TOGETHER * known.deviation) ** 2 if known is not None and fitted else prior_deviation(key) ** 2
+    return variance
+
+
+def _assumed(done: JobStep, notes: Iterable[Note]) -> float:
+    """Return the variance of a step for choices that were assumed."""
+    codes = {note.code for note in (*done.job.assumptions, *notes)}
+    return sum(ASSUMED**2 for known in _CHOICES.values() if known & codes)
 
 
 def spread_of_job(done: JobStep, table: FactorTable) -> Callable[[str], float]:
