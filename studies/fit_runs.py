@@ -59,7 +59,7 @@ def main() -> None:
         print(f"{time.perf_counter() - begin:.0f} s")
         print_errors(rows, np.array([np.nan if each.step_s is None else each.step_s for each in forecasts]))
 
-    start = shipped_factors() if given.warm else None
+    start = shipped_factors().found() if given.warm else None
     table, _ = fit_factors(rows, given.rounds, start=start, after_round=tell, weight_I=weight_I)
     print(f"{len(table.factors)} factors")
     if given.write:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from traincast.calibrate.kind import FloatArray
 from traincast.calibrate.runs import MeasuredRun, is_fitted, job_of_run
 from traincast.errors import TraincastError
-from traincast.estimate.factors import Factor, FactorTable, Key, keys_of, prior_deviation, prior_mean
+from traincast.estimate.factors import Factor, FactorTable, Key, is_found, keys_of, prior_deviation, prior_mean
 from traincast.hardware.gpu import load_gpu
 from traincast.simulation.confidence import deviation, sensitivities
 from traincast.simulation.job_step import run_job
@@ -176,7 +176,11 @@ def without_each(
     sample = sample_of(rows, forecasts, shipped)
     seen_I = np.array([is_fitted(row) for row in rows])
     names = np.array([row.groups[leave_out] for row in rows])
-    found = {name: factors_of(sample.without(~seen_I | (names == name))) for name in sorted(set(names[seen_I]))}
+    older = {key: each for key, each in shipped.factors.items() if not is_found(key)}
+    found = {
+        name: FactorTable(older | dict(factors_of(sample.without(~seen_I | (names == name))).factors))
+        for name in sorted(set(names[seen_I]))
+    }
     return [found[row.groups[leave_out]] if is_fitted(row) else shipped for row in rows]
 
 

@@ -96,9 +96,18 @@ def chip_of(gpu: Gpu) -> str:
 
 
 def keys_of(cost_class: str, gpu: Gpu, framework: str) -> tuple[Key, ...]:
-    """Return the keys of all factors that scale a class of work on a GPU under a framework."""
+    """Return the keys of all factors that a fit finds for a class of work on a GPU under a framework."""
+    return tuple(key for key in _keys_of(cost_class, gpu, framework) if is_found(key))
+
+
+def is_found(key: Key) -> bool:
+    """Say whether a fit finds a factor of that level for its class of work; an older table may have more."""
+    return key[0] in _class_of(key[2]).deviation
+
+
+def _keys_of(cost_class: str, gpu: Gpu, framework: str) -> tuple[Key, ...]:
     names = {"all": "*", "architecture": gpu.architecture or "*", "chip": chip_of(gpu), "framework": framework}
-    return tuple((level, names[level], cost_class) for level in _class_of(cost_class).deviation)
+    return tuple((level, name, cost_class) for level, name in names.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +153,15 @@ class FactorTable:
         """Return a table; a later factor of a key counts."""
         return cls({each.key: each for each in factors})
 
+    def found(self) -> "FactorTable":
+        """Return those of its factors that a fit finds again (`is_found`)."""
+        return FactorTable({key: each for key, each in self.factors.items() if is_found(key)})
+
     def for_job(self, gpu: Gpu, framework: str, fitted_as: str = "") -> CostFactors:
         """Return the factors of one GPU and one framework, whose published runs may be those of another."""
         chosen: dict[str, float] = {}
         for cost_class in {key[2] for key in self.factors}:
-            keys = (*keys_of(cost_class, gpu, fitted_as or framework), own_key(framework, cost_class))
+            keys = (*_keys_of(cost_class, gpu, fitted_as or framework), own_key(framework, cost_class))
             chosen[cost_class] = math.prod(self.factors[key].factor for key in keys if key in self.factors)
         return CostFactors(chosen)
 
