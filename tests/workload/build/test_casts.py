@@ -170,3 +170,28 @@ def test_every_type_has_a_recipe_and_each_recipe_one_type():
         assert name in recipes_of(recipe.dtype)
         assert recipe.source
         assert recipe.copies in ("both", "transposed", "again", "weights")
+
+
+def test_fused_experts_compute_their_activation_and_cast_what_they_write():
+    """In MXFP8, gated and without biases: half of the experts' casts are left, those of what others wrote."""
+    routed = replace(TINY_EXPERTS, experts=replace(TINY_EXPERTS.experts, shared_ffn_hidden=0))
+
+    def ran(model, precision, *, fused):
+        job = job_of(model, "gb200", precision=precision, te_op_fuser=fused)
+        found = Counter()
+        for which in ("forward", "backward"):
+            for call, often in calls_of(job, which).items():
+                found[call.family] += often * (call.shape[-1] if call.family == "cast" else 1)
+        return found
+
+    plain, fused = (ran(routed, "mxfp8", fused=each) for each in (False, True))
+    assert plain["activation"] > fused["activation"] == 0
+    assert plain["grouped_gemm"] == fused["grouped_gemm"]
+    assert plain["permute"] == fused["permute"]
+    job = job_of(routed, "gb200", precision="mxfp8")
+    experts, rows = job.model.experts, job.micro_batch * job.seq_length * job.model.experts.topk
+    # Inputs of FC2, as wide as an expert, and gradients of FC1's outputs, of both halves.
+    spared = 3 * rows * experts.ffn_hidden * job.model.layers * job.parallel.microbatches
+    assert plain["cast"] - fused["cast"] == spared
+    for model, precision in ((routed, "fp8_block"), (routed, "bf16"), (replace(routed, linear_bias=True), "mxfp8")):
+        assert ran(model, precision, fused=True)["activation"] == ran(model, precision, fused=False)["activation"] > 0

@@ -183,13 +183,17 @@ class MoeMlp:
             count=_UNFUSED_PASSES,
             backward_alike=True,
         )
+        # Of what is fused the FC1 outputs alone are written in 16 bits, for the backward pass.
+        fused = execution.fused_experts and model.gated and not model.linear_bias
+        kernels = () if fused else (activation(share, busiest, width), *((bias,) if unfused else ()))
+        casts = ("gradients", "inputs") if fused else ("", "")
         outputs = {"expert outputs": execution.element_bytes * kept * hidden} if execution.expert_output_copy else {}
         return (
             Part(
                 name="mlp.experts.linear_fc1",
                 counts_as="experts",
                 place="experts",
-                gemms=(Gemm(m=busiest, n=up * width, k=hidden, dtype=dtype, groups=groups),),
+                gemms=(Gemm(m=busiest, n=up * width, k=hidden, dtype=dtype, groups=groups, fused_casts=casts[0]),),
                 vectors=groups * up * width if model.linear_bias else 0,
                 saved={"expert inputs": share.input_bytes * kept * hidden},
                 drops={"expert inputs": ("moe",)},
@@ -200,7 +204,7 @@ class MoeMlp:
                 name="mlp.experts.activation_func",
                 counts_as="experts",
                 place="experts",
-                kernels=(activation(share, busiest, width), *((bias,) if unfused else ())),
+                kernels=kernels,
                 saved={"expert FC1 outputs": inner.before, "expert activations": inner.after},
                 drops={"expert FC1 outputs": ("moe",), "expert activations": ("moe", "moe_act")},
                 modules=("moe", "moe_act"),
@@ -210,7 +214,7 @@ class MoeMlp:
                 name="mlp.experts.linear_fc2",
                 counts_as="experts",
                 place="experts",
-                gemms=(Gemm(m=busiest, n=hidden, k=width, dtype=dtype, groups=groups),),
+                gemms=(Gemm(m=busiest, n=hidden, k=width, dtype=dtype, groups=groups, fused_casts=casts[1]),),
                 vectors=groups * hidden if model.linear_bias else 0,
                 saved=outputs,
                 drops={"expert outputs": ("moe",)},

@@ -44,6 +44,9 @@ class Gemm:
     split: str = ""
     """What tensor parallel ranks have a part of, and gather the tokens of all for: ``outputs``, whose inputs are split
     along the sequence before they are gathered, or ``inputs``, with the gradients of its outputs; empty: neither."""
+    fused_casts: str = ""
+    """What a kernel beside it casts as it writes it, so that nothing casts it again: ``inputs``, or the ``gradients``
+    of its outputs; empty: neither."""
     elements_of_another: bool = False
     """Whether the weight belongs to another part, as that of a tied LM head does."""
 

@@ -31,6 +31,8 @@ class Execution:
     """How tensors come to a type of 8 bits or less (`traincast.model.recipes`); empty: as is usual for `precision`."""
     fused_expert_casts: bool = False
     """Whether one kernel casts the tokens of all local experts, whatever the recipe."""
+    fused_experts: bool = False
+    """Whether the GEMMs of experts compute their gated activation and its gradient and cast both as they write them."""
     transposes: bool = False
     """Whether matrix units read 8 bits along the reduction alone, so that the backward pass needs transposed copies."""
     gathered_weight_bytes: int = 0

@@ -35,6 +35,8 @@ def casts_of(gemm: Gemm, share: Share, *, trained: bool) -> Casts:
     weights = _weights_in_pass(recipe, share, gemm, tensors)
     inputs = _cast(recipe, share, gemm.m * gemm.k, tensors, gathered=gemm.split == "outputs", both=both)
     gradients = _cast(recipe, share, gemm.m * gemm.n, tensors, gathered=gemm.split == "inputs", both=both)
+    inputs = () if gemm.fused_casts == "inputs" else inputs
+    gradients = () if gemm.fused_casts == "gradients" else gradients
     return Casts(inputs + weights.forward, gradients + weights.backward, recipe.weight_gradients if trained else "")
 
 
