@@ -411,7 +411,8 @@ _OUTPUT_OPTIONS = (
         "further",
         multiple=True,
         metavar="NAME",
-        help="Write a further file into --out: endtoend (EndToEnd.csv in the layout of SimAI); repeat.",
+        help="Write a further file into --out: picture (step.svg), endtoend (EndToEnd.csv in the layout of SimAI); "
+        "repeat.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else."),
     click.option(

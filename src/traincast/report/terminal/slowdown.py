@@ -15,7 +15,8 @@ def slowdown(told: Slowdowns | None, causes: Sequence[Cause]) -> ui.View:
     """Yield the causes with their evidence, and the slowdowns of types, stages and workers."""
     if told is None or (not causes and told.slowdown < 1 + _LEAST):
         return
-    yield ui.heading(f"Against the same {counted(told.steps, 'step')} without stragglers")
+    steps = "step" if told.steps == 1 else counted(told.steps, "step")
+    yield ui.heading(f"Against the same {steps} without stragglers")
     times = f"mean step {format_time(told.step_s)}"
     if told.pauses > 1:
         times += f", without pauses of the host {format_time(told.without_pauses_s)}"

@@ -1,0 +1,118 @@
+"""``step.svg``: a step as a picture, a row for each rank; with ``--report picture`` alone.
+
+Each instant of a rank has the colour of its owner in the breakdown (`traincast.analysis.breakdown`): computation by its
+pass, exposed transfers, waiting for messages (bubble) or members of a collective, and what else there is. What is
+narrower than a quarter of a unit is drawn with its neighbours of one colour, or left out.
+"""
+
+from collections.abc import Iterator
+from html import escape
+from typing import TYPE_CHECKING, BinaryIO
+
+from traincast.report.files import file_report
+from traincast.report.operations import choose_ranks, simulated
+from traincast.simulation.result import Result
+from traincast.units import format_time
+
+if TYPE_CHECKING:
+    from traincast.workload.program import Program, Timeline
+
+MOST_RANKS = 64
+"""Rows of a picture; of more ranks those that matter are shown."""
+_WIDTH, _LEFT, _ROW, _GAP, _TOP = 900, 90, 14, 4, 54
+_NARROWEST = 0.25
+_COLOURS = {
+    "forward": "#4477aa",
+    "backward": "#66aadd",
+    "weight gradient": "#99ccee",
+    "recompute": "#7766bb",
+    "optimizer and other work": "#228833",
+    "exposed communication": "#ee7733",
+    "waiting for messages (bubble)": "#dddddd",
+    "waiting for members": "#eeccaa",
+    "other": "#ffffff",
+}
+"""What a colour stands for."""
+_NAMES = tuple(_COLOURS)
+_FIRST_WAIT, _BUBBLE, _NOBODY = 7, 6, 12
+
+
+@file_report("picture", "step.svg", needs_timeline=True, on_request=True)
+def write_picture(result: Result, stream: BinaryIO) -> None:
+    """Write the step of a result as an SVG picture.
+
+    Raises
+    ------
+    ConfigError
+        If the result holds no single operations.
+    """
+    program, timeline = simulated(result)
+    choice = choose_ranks(result, [1] * len(program.rank_R), MOST_RANKS, "rows")
+    height = _TOP + len(choice.indices) * (_ROW + _GAP) + 34
+    said = f"Step {format_time(result.iteration_time_s)}: where the time of {len(choice.indices)} ranks goes"
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 10} {height}" role="img" '
+        f'font-family="sans-serif" font-size="11"><title>{escape(said)}</title>'
+        f'<rect width="100%" height="100%" fill="#fff"/><text x="4" y="14" font-size="13">{escape(said)}</text>'
+    )
+    stream.write(head.encode())
+    stream.write("".join(_legend()).encode())
+    for row, index in enumerate(choice.indices):
+        stream.write("".join(_row(program, timeline, index, _TOP + row * (_ROW + _GAP))).encode())
+    stream.write("".join(_axis(result.iteration_time_s, height - 18)).encode() + b"</svg>\n")
+
+
+def _legend() -> Iterator[str]:
+    x, y = 4.0, 24
+    for name, colour in _COLOURS.items():
+        if name == "other":
+            continue
+        wide = 22 + 6.4 * len(name)
+        if x + wide > _LEFT + _WIDTH:
+            x, y = 4.0, y + 14
+        yield f'<rect x="{x:.0f}" y="{y}" width="10" height="10" fill="{colour}"/>'
+        yield f'<text x="{x + 14:.0f}" y="{y + 9}">{escape(name)}</text>'
+        x += wide
+
+
+def _row(program: "Program", timeline: "Timeline", index: int, y: int) -> Iterator[str]:
+    rank, stage = int(program.rank_R[index]), int(program.stage_R[index])
+    yield f'<text x="4" y="{y + _ROW - 3}">rank {rank}, stage {stage}</text>'
+    scale = _WIDTH / timeline.step_s if timeline.step_s > 0 else 0.0
+    for name, begin_s, end_s in _spans(program, timeline, index):
+        x, wide = _LEFT + begin_s * scale, (end_s - begin_s) * scale
+        if name != "other" and wide >= _NARROWEST:
+            yield f'<rect x="{x:.2f}" y="{y}" width="{wide:.2f}" height="{_ROW}" fill="{_COLOURS[name]}"/>'
+
+
+def _spans(program: "Program", timeline: "Timeline", index: int) -> Iterator[tuple[str, float, float]]:
+    """Yield what a rank did from when to when; neighbours that are alike are one."""
+    import numpy as np
+
+    from traincast.analysis.breakdown import owned_instants
+    from traincast.workload.words import Kind
+
+    border_B, owner_B = owned_instants(program, timeline, index, timeline.step_s)
+    mine = program.rank_slice(index)
+    row_N = program.row_N[mine]
+    at = np.flatnonzero((program.ops.kind_T[row_N] == Kind.COMPUTE) & (timeline.duration_s_N[mine] > 0))
+    at = at[np.argsort(timeline.start_s_N[mine][at], kind="stable")]
+    what_B = np.full(len(owner_B), _NAMES.index("other"))
+    what_B[(owner_B > 0) & (owner_B < _BUBBLE)] = _NAMES.index("exposed communication")
+    what_B[owner_B == _BUBBLE] = _NAMES.index("waiting for messages (bubble)")
+    what_B[(owner_B >= _FIRST_WAIT) & (owner_B < _NOBODY)] = _NAMES.index("waiting for members")
+    if len(at):
+        running = np.searchsorted(timeline.start_s_N[mine][at], border_B[:-1], side="right") - 1
+        phase_B = program.ops.phase_T[row_N[at[np.maximum(running, 0)]]]
+        what_B = np.where(owner_B == 0, phase_B, what_B)
+    bounds = np.flatnonzero(np.diff(what_B, prepend=-1, append=-1))
+    for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        yield _NAMES[int(what_B[begin])], float(border_B[begin]), float(border_B[end])
+
+
+def _axis(step_s: float, y: int) -> Iterator[str]:
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        x = _LEFT + share * _WIDTH
+        anchor = "end" if share == 1 else "start" if share == 0 else "middle"
+        yield f'<path d="M{x:.0f} {_TOP}V{y}" stroke="#999" stroke-width="0.5"/>'
+        yield f'<text x="{x:.0f}" y="{y + 12}" text-anchor="{anchor}">{escape(format_time(share * step_s))}</text>'
