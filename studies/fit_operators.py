@@ -69,14 +69,14 @@ ESTIMATES = (
 
 _CUDNN = "cudnn-frontend, benchmark/sdpa_benchmark_training/results"
 EIGHT_BIT_ATTENTION = (
-    *((gpu, dtype, forward, backward, f"{_CUDNN}: x {forward} and {backward} of bf16, 4 causal shapes of GB200")
+    *((gpu, dtype, forward, backward, f"{_CUDNN}: x {forward} and {backward} of bf16, causal, heads of 128, GB200")
       for gpu in ("B200-SXM-180GB", "GB200-186GB", "GB300-279GB")
-      for dtype, forward, backward in (("fp8", 1.39, 1.34), ("mxfp8", 1.30, 1.11))),
-    *((gpu, "fp8", 1.47, 0.9, f"{_CUDNN}: x 1.47 and 0.9 of bf16, 2 causal shapes of H200")
+      for dtype, forward, backward in (("fp8", 1.29, 1.06), ("mxfp8", 1.20, 0.94))),
+    *((gpu, "fp8", 1.47, 0.9, f"{_CUDNN}: x 1.47 and 0.9 of bf16, causal, heads of 128, H200")
       for gpu in ("H100-SXM-80GB", "H200-SXM-141GB")),
 )  # fmt: skip
-"""Rates of cuDNN's attention in 8 bits over those in bf16, forward and backward, at 4,096 and 8,192 tokens of Llama 3.1
-and DeepSeek-V3; the tables of inference have forward passes alone."""
+"""Rates of cuDNN's attention in 8 bits over those in bf16, forward and backward, at 4,096 and 8,192 tokens of Llama
+3.1; the tables of inference have forward passes alone."""
 
 
 def held_out(sample: Timings) -> np.ndarray:

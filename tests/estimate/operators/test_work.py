@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.estimate.operators import OperatorCall, work_of
+from traincast.estimate.operators.cost import estimate_operator
 from traincast.estimate.operators.families import FAMILIES, operator_shape
 from traincast.estimate.operators.families.attention import keys_per_query
+from traincast.hardware.gpu import load_gpu
 
 DIRECTIONS = {"gemm": "wgrad", "grouped_gemm": "wgrad"}
 size = st.integers(1, 4096)
@@ -192,3 +194,28 @@ def test_ends_of_the_model():
 def test_an_option_that_is_no_number_is_refused(text):
     with pytest.raises(ConfigError, match="must be a number, not negative"):
         work_of(call("elementwise", 2, 2, options=(("inputs", text),)))
+
+
+def test_attention_in_8_bits_gains_with_wide_heads_and_loses_with_windows():
+    """In 16 bits time follows the width of heads and the keys that are seen; in 8 bits less so."""
+
+    def seconds(dtype, dim, direction, window=0):
+        options = (("kernel", "cudnn"),)
+        shape = (2, 8192, 8192, 64, 8, dim, dim)
+        call = OperatorCall(
+            family="attention",
+            shape=shape,
+            dtype=dtype,
+            direction=direction,
+            causal=True,
+            window=window,
+            options=options,
+        )
+        return estimate_operator(call, load_gpu("gb200")).time_s
+
+    for direction in ("forward", "backward"):
+        gain = {dim: seconds("bf16", dim, direction) / seconds("mxfp8", dim, direction) for dim in (64, 128, 192)}
+        assert gain[64] < gain[128] < gain[192]
+    assert seconds("mxfp8", 64, "backward", 128) == pytest.approx(seconds("mxfp8", 64, "backward"), rel=0.05)
+    assert seconds("bf16", 64, "backward", 128) < seconds("bf16", 64, "backward") / 4
+    assert seconds("mxfp8", 64, "forward", 128) < seconds("mxfp8", 64, "forward") / 4

@@ -41,12 +41,12 @@ def casts_of(gemm: Gemm, share: Share, *, trained: bool) -> Casts:
 
 
 def launches_of(kernels: Kernels) -> Number:
-    """Return how many kernels some of them are for the host."""
-    return added((each.shape[-1] > 0) * _launches(each) for each in kernels)
+    """Return how many calls some of them are for the host: one for each tensor, whatever kernels it launches at once.
 
-
-def _launches(kernel: Kernel) -> Number:
-    return kernel.shape[0] * int(dict(kernel.options)["kernels"]) if kernel.family == "cast" else 1
+    Source: Transformer Engine, transformer_engine/pytorch/csrc/quantizer.cpp (quantize_impl launches the largest value,
+    the scale and the cast).
+    """
+    return added((each.shape[-1] > 0) * (each.shape[0] if each.family == "cast" else 1) for each in kernels)
 
 
 def weight_casts(share: Share, elements: int, *, gathered_cast: bool) -> Kernels:

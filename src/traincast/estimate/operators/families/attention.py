@@ -19,6 +19,7 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.estimate.operators.families import BOTH_WAYS, Size, Tiling, Work, element_bytes, family
 from traincast.hardware import attention_kernels
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
+from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.hardware.gpu import Gpu
 from traincast.workload.ops import OperatorCall
 
@@ -31,6 +32,13 @@ ALIGNED = 8
 MISALIGNED_SHARE = 1 / 3.4
 """Rate of a misaligned head size: order of magnitude, from 6 training runs (docs/measured.md)."""
 
+
+_SOFTMAX_WIDTH = {"forward": 412.0, "backward": 1800.0}
+"""What the softmax of a score takes in 8 bits, in widths of the GEMMs that a score takes part in: heads of 64, of 128,
+and of 192 with values of 128 take .40 ms + .97 us a unit of width forward and 1.8 ms + 1 us backward, for 256 heads of
+4,096 tokens (cudnn-frontend, benchmark/sdpa_benchmark_training/results: MXFP8 on a GB200)."""
+_WIDTH_OF_128 = {"forward": 256.0, "backward": 640.0}
+"""That of heads of 128, for which the constants of kernels hold."""
 
 _SIZES = (
     Size("batch", 1),
@@ -67,6 +75,12 @@ def keys_per_query(queries: float, keys: float, causal: bool, window: int) -> fl
     return float((rising * (2 * first + rising - 1) / 2 + (queries - rising) * seen) / queries)
 
 
+def _in_eight_bits(width: float, direction: str) -> float:
+    """Return the rate of attention in 8 bits over that of heads of 128: the softmax is no faster than in 16 bits."""
+    fixed, of_128 = _SOFTMAX_WIDTH[direction], _WIDTH_OF_128[direction]
+    return (width / (width + fixed)) / (of_128 / (of_128 + fixed))
+
+
 @family(
     "attention",
     *_SIZES,
@@ -83,6 +97,12 @@ def attention(call: OperatorCall, *, kernel: str) -> Work:
     seen = keys_per_query(queries, keys, call.causal, call.window)
     masked = call.causal or 0 < call.window < keys
     width = 3 * qk_dim + 2 * v_dim if backward else qk_dim + v_dim
+    efficiency, computed = MISALIGNED_SHARE if qk_dim % ALIGNED or v_dim % ALIGNED else 1.0, seen
+    if kernel == "cudnn" and call.dtype in EIGHT_BIT:
+        # Its backward pass computes scores beyond a window, too: with one of 128 it takes 2.1 and 7.4 ms for 4,096 and
+        # 8,192 tokens, in bf16 .5 and .9 (cudnn-frontend, as above, gpt_oss).
+        computed = keys_per_query(queries, keys, call.causal, 0) if backward else seen
+        efficiency *= _in_eight_bits(width, call.direction)
     base = "attention_backward" if backward else "attention"
     q_o, k_v = heads * queries * (qk_dim + v_dim), kv_heads * keys * (qk_dim + v_dim)
     elements = 2 * (q_o + k_v) + heads * queries * v_dim if backward else q_o + k_v
@@ -90,8 +110,8 @@ def attention(call: OperatorCall, *, kernel: str) -> Work:
         constants=(base,) if kernel == "auto" else (f"{base}_{kernel}", base),
         flops=2.0 * batch * heads * queries * width * seen,
         bytes_moved=batch * elements * max(element_bytes(call.dtype), 1.0),
-        tiling=Tiling(batch=batch * heads, m=queries, n=width, k=seen + (DIAGONAL if masked else 0), whole_n=True),
-        efficiency=MISALIGNED_SHARE if qk_dim % ALIGNED or v_dim % ALIGNED else 1.0,
+        tiling=Tiling(batch=batch * heads, m=queries, n=width, k=computed + (DIAGONAL if masked else 0), whole_n=True),
+        efficiency=efficiency,
         coordinates=(queries, batch * heads, qk_dim),
         terms=(("keys per query", seen),),
     )
