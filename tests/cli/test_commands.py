@@ -142,9 +142,12 @@ COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet
 COMMANDS["plan"] = (
     COMMANDS["predict"]
     - {"--network", "--network-seeds", "--overlap-slowdown", "--busbw", "--slow", "--unfold", "--constants"}
-    - {"--allow-oom", "--report", "--analysis", "--out", "--what-if", "--gpus-used-per-node"}
+    - {"--allow-oom", "--report", "--analysis", "--what-if", "--gpus-used-per-node"}
     - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose"}
-) | {"--space", "--fix", "--max-tp", "--max-pp", "--max-cp", "--max-ep", "--max-micro-batch", "--headroom", "--top"}
+) | {
+    *("--space", "--fix", "--max-tp", "--max-pp", "--max-cp", "--max-ep", "--max-micro-batch", "--headroom", "--top"),
+    *("--explain", "--from", "--tokens", "--gpu-hour-price"),
+}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 
 

@@ -1,6 +1,6 @@
 """Plans: the best layouts for a job that leaves its layout open."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from traincast.job.draft import Draft
 from traincast.job.job import JobRequest
 from traincast.job.job_file import read_job_file
 from traincast.job.options import StepOptions
+from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
 from traincast.simulation.recorded import DEFAULT_CLUSTER, choose
 
@@ -35,6 +36,10 @@ def plan(
     most: Mapping[str, int] | None = None,
     headroom: float | None = None,
     top: int = 10,
+    explain: Sequence[Mapping[str, Any]] = (),
+    tokens: float | None = None,
+    gpu_hour_price: float | None = None,
+    start: bool = False,
     engine: str = "auto",
 ) -> "Plan":
     """Return the best layouts for what a job leaves open; what it says is fixed.
@@ -55,6 +60,13 @@ def plan(
         Share of the memory that stays free; by default so much that running out of it is very unlikely.
     top : int
         Layouts that are returned.
+    explain : sequence of mappings
+        Layouts of which is asked why they are not the best: ``({"tp": 4, "pp": 8},)``.
+    tokens, gpu_hour_price : float, optional
+        Tokens of the whole run, and what an hour of a GPU costs: then days, GPU-hours and cost are said.
+    start : bool
+        Whether the layout of the job is what one has, not what is fixed: all of it is planned anew, and the plan says
+        what single changes of it save.
 
     Examples
     --------
@@ -64,6 +76,7 @@ def plan(
     >>> api.plan(job, "h100", top=1).best[0].layout.text
     'TP8 DP1, micro batch 1'
     """
+    from traincast.plan.changes import open_request
     from traincast.plan.options import plan_options
     from traincast.plan.plan import plan as best_layouts
 
@@ -72,8 +85,18 @@ def plan(
     chosen = choose(StepOptions(), cluster or named, engine)
     if chosen.cluster_assumed:
         notes = (Note("cluster-default", f"no cluster was given; taken as {DEFAULT_CLUSTER}"), *notes)
-    options = plan_options(space=space, fix=fix or {}, most=most or {}, headroom=headroom, top=top)
-    found = best_layouts(request, chosen.setting, options)
+    options = plan_options(
+        space=space,
+        fix=fix or {},
+        most=most or {},
+        headroom=headroom,
+        top=top,
+        explain=explain,
+        tokens=tokens,
+        gpu_hour_price=gpu_hour_price,
+    )
+    had = resolve_job(request, chosen.setting.cluster) if start else None
+    found = best_layouts(request if had is None else open_request(had, request), chosen.setting, options, had)
     warnings = draft.warnings if isinstance(draft, Draft) else ()
     return replace(found, assumptions=(*notes, *found.assumptions), warnings=(*warnings, *found.warnings))
 

@@ -1,16 +1,18 @@
 """``traincast plan``."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from traincast.cli.job_options import job_of, job_options, naming_unknown_flags
 from traincast.cli.options import in_range, with_options, wrong_usage
-from traincast.cli.terminal import announced, console, print_json, progress
+from traincast.cli.terminal import announced, console, print_json, print_line, progress
 from traincast.errors import ConfigError
 
 _LIMITED = ("tp", "pp", "cp", "ep", "micro_batch")
+_SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
 
@@ -42,6 +44,13 @@ def _limits(function: Any) -> Any:  # noqa: ANN401
 @click.option(
     "--top", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N", help="Layouts to show."
 )
+@click.option(
+    "--explain", multiple=True, metavar="FIELD=A,FIELD=B", help="Say why such a layout is not the best; repeatable."
+)
+@click.option("--from", "start", metavar="JOB", help="Plan this job's layout anew, and say what single changes save.")
+@click.option("--tokens", metavar="N", help="Tokens of the whole run, such as 15T: says days, GPU-hours and cost.")
+@click.option("--gpu-hour-price", type=click.FloatRange(0, min_open=True), metavar="X", help="What a GPU-hour costs.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the plan and its layouts there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON and nothing else.")
 @click.option("--quiet", is_flag=True, help="Print no progress.")
 def command(
@@ -53,6 +62,11 @@ def command(
     fix: Sequence[str],
     headroom: float | None,
     top: int,
+    explain: Sequence[str],
+    start: str | None,
+    tokens: str | None,
+    gpu_hour_price: float | None,
+    out: Path | None,
     as_json: bool,
     quiet: bool,
     **values: Any,  # noqa: ANN401
@@ -61,16 +75,21 @@ def command(
 
     Every layout that divides the GPUs, the batch and the model is worked out; the best are simulated in full. What the
     job says of its layout is fixed, what it leaves open is planned: --model llama3-70b --cluster h100 --gpus 1024
-    --global-batch 1024.
+    --global-batch 1024. A job whose layout is given already, with --from or as pasted flags (--like), is planned anew.
     """
     from traincast import api
     from traincast.report.json import plan_to_dict
+    from traincast.report.plan_files import write_plan
     from traincast.report.terminal.plan import print_plan
 
     most = {name: values.pop(f"max_{name}") for name in _LIMITED}
+    if start is not None and words:
+        raise click.UsageError(f"--from {start} is the job; leave out {' '.join(words[:2])!r}")
+    words = words if start is None else (start,)
     draft = job_of(words, like, cluster, values, strict=strict, decided=("seq_length",))
     with wrong_usage():
-        fixed = _fixed(fix)
+        fixed, asked = _fixed(fix), [_asked(each) for each in explain]
+        count = None if tokens is None else _tokens(tokens)
     with naming_unknown_flags(draft), announced(quiet=quiet), progress("planning", quiet=quiet or as_json):
         found = api.plan(
             draft,
@@ -79,11 +98,18 @@ def command(
             most={name: value for name, value in most.items() if value is not None},
             headroom=headroom,
             top=top,
+            explain=asked,
+            tokens=count,
+            gpu_hour_price=gpu_hour_price,
+            start=start is not None or like is not None,
         )
+        written = write_plan(found, out) if out else []
     if as_json:
         print_json(plan_to_dict(found))
     elif not quiet:
         print_plan(console(), found)
+        for path in written:
+            print_line(f"wrote {path}")
 
 
 def _fixed(said: Sequence[str]) -> Mapping[str, tuple[Any, ...]]:
@@ -95,6 +121,26 @@ def _fixed(said: Sequence[str]) -> Mapping[str, tuple[Any, ...]]:
             raise ConfigError(f"{each!r} is no FIELD=VALUE, such as tp=8 or micro_batch=1,2", "fix")
         found[name.strip().replace("-", "_")] = tuple(_value(value.strip()) for value in values.split(","))
     return found
+
+
+def _asked(text: str) -> Mapping[str, Any]:
+    """Return the fields of one layout."""
+    found = {}
+    for each in text.split(","):
+        name, equals, value = each.partition("=")
+        if not equals or not value:
+            raise ConfigError(f"{each!r} is no FIELD=VALUE, such as tp=4,pp=8", "explain")
+        found[name.strip().replace("-", "_")] = _value(value.strip())
+    return found
+
+
+def _tokens(text: str) -> float:
+    """Return a number of tokens, such as 300B or 15T."""
+    scale = _SCALES.get(text[-1:].upper(), 1.0)
+    digits = text[:-1] if scale > 1 else text
+    if not digits.replace(".", "", 1).isdigit():
+        raise ConfigError(f"is {text!r}; give a number of tokens, such as 300B or 15T", "tokens")
+    return float(digits) * scale
 
 
 def _value(text: str) -> Any:  # noqa: ANN401

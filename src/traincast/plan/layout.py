@@ -67,7 +67,9 @@ class Layout:
         more = [" ".join(degrees), f"micro batch {self.micro_batch}"]
         more += [self.schedule] if self.pp > 1 else []
         more += [self.recomputed] if self.recompute != "none" else []
-        more += [f"ZeRO-{self.zero}" + (f" over {self.shard}" if self.shard < self.dp * self.cp else "")]
+        more += [
+            f"ZeRO-{self.zero}" + (f" over {self.shard}" if self.zero > 0 and self.shard < self.dp * self.cp else "")
+        ]
         return ", ".join(more)
 
     @property

@@ -1,6 +1,7 @@
 """How a plan is made, and what of a layout does not change which rank holds what: recomputation, kernels, exchanges."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,12 @@ class PlanOptions:
     """Layouts that are returned."""
     finalists: int = MOST_FINALISTS
     """Most layouts that are simulated."""
+    explain: tuple[Mapping[str, Any], ...] = ()
+    """Fields of layouts of which is asked why they are not the best."""
+    tokens: float | None = None
+    """Tokens of the whole run."""
+    gpu_hour_price: float | None = None
+    """What an hour of a GPU costs, in any currency."""
 
 
 def plan_options(
@@ -49,6 +56,9 @@ def plan_options(
     most: Mapping[str, int],
     headroom: float | None = None,
     top: int = 10,
+    explain: Sequence[Mapping[str, Any]] = (),
+    tokens: float | None = None,
+    gpu_hour_price: float | None = None,
 ) -> PlanOptions:
     """Return options of a plan, checked.
 
@@ -59,15 +69,29 @@ def plan_options(
     """
     if space not in SPACES:
         raise ConfigError(f"is {space!r}; {known_names(space, SPACES)}", "space")
-    for name, known in (*((each, AXES) for each in fix), *((each, LIMITED) for each in most)):
+    asked = [(each, AXES, "explain") for one in explain for each in one]
+    fields = [*((each, AXES, "fix") for each in fix), *((each, LIMITED, "most") for each in most), *asked]
+    for name, known, where in fields:
         if name not in known:
-            raise ConfigError(f"{name!r} is no field that a plan decides; {known_names(name, known)}", "fix")
+            raise ConfigError(f"{name!r} is no field that a plan decides; {known_names(name, known)}", where)
+    for name, value in (("tokens", tokens), ("gpu_hour_price", gpu_hour_price)):
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise ConfigError(f"is {value:g}; it must be above 0", name)
     if headroom is not None and not 0 <= headroom < 1:
         raise ConfigError(f"is {headroom:g}; it must be from 0 to below 1", "headroom")
     if top < 1:
         raise ConfigError(f"is {top}; it must be at least 1", "top")
     fixed = {name: _several(name, value) for name, value in fix.items()}
-    return PlanOptions(full=space == "full", fixed=fixed, most=dict(most), headroom=headroom, top=top)
+    return PlanOptions(
+        full=space == "full",
+        fixed=fixed,
+        most=dict(most),
+        headroom=headroom,
+        top=top,
+        explain=tuple(explain),
+        tokens=tokens,
+        gpu_hour_price=gpu_hour_price,
+    )
 
 
 def _several(name: str, value: Any) -> tuple[Any, ...]:  # noqa: ANN401

@@ -8,10 +8,12 @@ from traincast.errors import InfeasibleError
 from traincast.estimate.memory import chance_of_oom, usable_bytes
 from traincast.estimate.memory.fits import WARNED_ABOVE
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
-from traincast.job.job import JobRequest
+from traincast.job.job import Job, JobRequest
 from traincast.job.resolve import resolve_job
-from traincast.plan.answer import Choice, Plan
+from traincast.plan.answer import Choice, Plan, TrainingRun, training_run
+from traincast.plan.changes import sensitivities, single_changes
 from traincast.plan.doubt import drawn_steps, probabilities, regrets, tied
+from traincast.plan.explain import explain
 from traincast.plan.finalists import Finalist, disagreement, simulated
 from traincast.plan.layout import Layout
 from traincast.plan.options import PlanOptions
@@ -24,8 +26,10 @@ from traincast.simulation.step import Setting
 from traincast.units import counted, format_share, format_size
 
 
-def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = None) -> Plan:
+def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = None, had: Job | None = None) -> Plan:
     """Return the best layouts for what a request leaves open; what it says is fixed.
+
+    `had` is a job that one has: the plan then says what single changes of its layout save.
 
     Raises
     ------
@@ -45,7 +49,8 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         fixed=options.fixed,
         most=options.most,
     )
-    screened = Screen(space, setting, limit).run()
+    screen = Screen(space, setting, limit)
+    screened = screen.run()
     if not screened.layouts:
         raise InfeasibleError(_nothing_fits(request, screened, limit))
 
@@ -56,7 +61,9 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     finalists = simulated(screened, simulate, options.finalists)
     if not finalists:
         raise InfeasibleError("none of the best layouts of the screen can be run; give --space full, or fix less")
-    choices = _choices(finalists, usable)
+    choices = chosen_first(_choices(finalists, usable, options, setting))
+    best = choices[0]
+    before_s = None if had is None else forecast_step(had, setting, allow_oom=True)[0].iteration_time_s
     mean, largest = disagreement(finalists)
     return Plan(
         model=request.model.name,
@@ -72,8 +79,12 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         simulated=len(finalists),
         screen_error=mean,
         screen_error_most=largest,
-        best=chosen_first(choices)[: options.top],
+        best=choices[: options.top],
         pareto=pareto(choices),
+        explained=tuple(explain(screen, each, best, simulate) for each in options.explain),
+        had_step_s=before_s,
+        changes=() if had is None or before_s is None else single_changes(screen, had, before_s, simulate),
+        sensitivities=sensitivities(request, best.layout, setting, best.step_s),
         assumptions=tuple(_assumptions(request, space, usable, limit)),
         warnings=(),
     )
@@ -119,7 +130,16 @@ def pareto(choices: Sequence[Choice]) -> tuple[Choice, ...]:
     return tuple(found)
 
 
-def _choices(finalists: Sequence[Finalist], usable: float) -> tuple[Choice, ...]:
+def _choices(
+    finalists: Sequence[Finalist], usable: float, options: PlanOptions, setting: Setting
+) -> tuple[Choice, ...]:
+    def training(each: Finalist) -> TrainingRun | None:
+        if options.tokens is None:
+            return None
+        job, gpu = each.done.job, setting.cluster.gpu
+        gpus, price = job.parallel.world_size, options.gpu_hour_price
+        return training_run(each.result, job.tokens_per_step, gpus, options.tokens, price, gpu.tdp_w)
+
     steps_ND = drawn_steps(finalists)
     ties = tied(steps_ND, [each.step_s for each in finalists])
     return tuple(
@@ -132,6 +152,7 @@ def _choices(finalists: Sequence[Finalist], usable: float) -> tuple[Choice, ...]
             probability=probability,
             regret=regret,
             tied=tie,
+            training=training(each),
         )
         for each, probability, regret, tie in zip(
             finalists, probabilities(steps_ND), regrets(steps_ND), ties, strict=True

@@ -1,6 +1,7 @@
 """A plan for people: the layout to run first, then the others, and what they trade for each other."""
 
 from traincast.plan.answer import Choice, Plan
+from traincast.plan.changes import Change, Sensitivity
 from traincast.report.terminal import layout as ui
 from traincast.units import format_share, format_size, format_time
 
@@ -12,7 +13,20 @@ _COLUMNS: tuple[ui.Column[Choice], ...] = (
     ui.Column("regret", lambda each: format_share(each.regret), spare=1),
     ui.Column("layout", lambda each: each.layout.text, words=True),
 )
+_CHANGES: tuple[ui.Column[Change], ...] = (
+    ui.Column("saves", lambda each: format_time(each.saving_s)),
+    ui.Column("step", lambda each: format_time(each.step_s)),
+    ui.Column("memory", lambda each: format_size(each.peak_bytes)),
+    ui.Column("one change", lambda each: each.change, words=True),
+)
+_SENSITIVITIES: tuple[ui.Column[Sensitivity], ...] = (
+    ui.Column("saves", lambda each: format_time(each.saving_s) if each.saving_s > 0 else "nothing"),
+    ui.Column("step", lambda each: format_time(each.step_s)),
+    ui.Column("with", lambda each: each.better, words=True),
+)
 _SHOWN_LIMITS = 3
+_WIDTH, _HEIGHT, _FEWEST_SHOWN = 60, 10, 3
+_TERA = 1e12
 
 
 @ui.printed
@@ -40,8 +54,70 @@ def print_plan(plan: Plan) -> ui.View:
     yield from ui.section("Layouts", _COLUMNS, plan.best)
     if len(plan.pareto) > 1:
         yield from ui.section("Less memory for a longer step", _COLUMNS, plan.pareto)
+    yield from _picture(plan)
+    yield from _run(chosen)
+    yield from _changes(plan)
+    if plan.explained:
+        yield ui.heading("Why not")
+        for each in plan.explained:
+            yield ui.hanging("-", each.text + (f"; {each.change}" if each.change else ""))
+    yield from ui.section("With better hardware", _SENSITIVITIES, plan.sensitivities)
     yield from ui.diagnostics("Assumptions", plan.assumptions)
     yield from ui.diagnostics("Warnings", plan.warnings, "yellow")
+
+
+def _picture(plan: Plan) -> ui.View:
+    """Yield the layouts as marks: step upwards, memory to the right; those of the Pareto set are stars."""
+    shown = {each.layout: each for each in (*plan.best, *plan.pareto)}.values()
+    if len(shown) < _FEWEST_SHOWN:
+        return
+    stars = {each.layout for each in plan.pareto}
+    memory, steps = [each.peak_bytes for each in shown], [each.step_s for each in shown]
+    rows = [[" "] * _WIDTH for _ in range(_HEIGHT)]
+    for each in sorted(shown, key=lambda each: each.layout in stars):
+        across = round((_WIDTH - 1) * _share(each.peak_bytes, memory))
+        down = round((_HEIGHT - 1) * (1 - _share(each.step_s, steps)))
+        rows[down][across] = "*" if each.layout in stars else "o"
+    yield ui.heading("Step against memory (* none is better in both)")
+    label = len(format_time(max(steps)))
+    for place, row in enumerate(rows):
+        text = format_time(max(steps)) if place == 0 else format_time(min(steps)) if place == _HEIGHT - 1 else ""
+        yield ui.indented(f"{text:>{label}} |{''.join(row)}".rstrip())
+    ends = f"{format_size(min(memory))}{format_size(max(memory)):>{_WIDTH - len(format_size(min(memory)))}}"
+    yield ui.indented(f"{'':>{label}}  {ends}")
+
+
+def _share(value: float, of: list[float]) -> float:
+    spread = max(of) - min(of)
+    return (value - min(of)) / spread if spread else 0.0
+
+
+def _run(choice: Choice) -> ui.View:
+    run = choice.training
+    if run is None:
+        return
+    yield ui.heading(f"A run of {run.tokens / _TERA:,.4g} T tokens")
+    cost = ""
+    if run.cost is not None:
+        cost = f", cost {run.cost:,.0f} ({run.cost_low:,.0f} to {run.cost_high:,.0f})"
+    energy = "" if run.energy_mwh is None else f", at most {run.energy_mwh:,.0f} MWh (all GPUs at their design power)"
+    days = f"{run.days:,.1f} days ({run.days_low:,.1f} to {run.days_high:,.1f})"
+    yield ui.indented(f"{days}, {run.gpu_hours:,.0f} GPU-hours{cost}{energy}")
+
+
+def _changes(plan: Plan) -> ui.View:
+    """Yield what single changes of the job that one has save, and all together."""
+    if plan.had_step_s is None:
+        return
+    yield ui.heading("From what you have")
+    best = plan.best[0]
+    saved = 1 - best.step_s / plan.had_step_s
+    yield ui.indented(
+        f"step {format_time(plan.had_step_s)}; with the layout to run {format_time(best.step_s)}, "
+        f"{format_share(abs(saved))} {'shorter' if saved >= 0 else 'longer'}"
+    )
+    if plan.changes:
+        yield ui.table(_CHANGES, plan.changes)
 
 
 def _step(choice: Choice) -> str:

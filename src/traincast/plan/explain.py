@@ -1,0 +1,125 @@
+"""Why not another layout: what forbids it, what it lacks in memory, or the terms in which it loses to the best one."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from traincast.errors import TraincastError
+from traincast.estimate.memory.fits import fits
+from traincast.job.resolve import resolve_job
+from traincast.plan.finalists import Finalist, simulated
+from traincast.plan.layout import Layout
+from traincast.plan.screen import Screen, Screened
+from traincast.schedules.check import plan_of
+from traincast.simulation.job_step import JobStep
+from traincast.simulation.result import BREAKDOWN_KEYS, Result
+from traincast.units import format_size, format_time
+
+if TYPE_CHECKING:
+    from traincast.plan.answer import Choice
+
+Simulate = Callable[[Layout], tuple[Result, JobStep]]
+
+_SHOWN = 3
+_FEW = 3
+"""Layouts that are simulated for a question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a layout that a user names is not the best."""
+
+    asked: str
+    """What was asked for."""
+    verdict: str
+    """``impossible``, ``too large``, ``slower``, or ``best``."""
+    text: str
+    layout: Layout | None = None
+    """The best that has what was asked for."""
+    step_s: float | None = None
+    """Its simulated step, where it fits."""
+    change: str | None = None
+    """The single change of what was asked for that helps most."""
+
+
+def explain(screen: Screen, asked: Mapping[str, Any], chosen: "Choice", simulate: Simulate) -> Explanation:
+    """Return why the best layouts have not what was asked for."""
+    shown = ", ".join(f"{name} {value}" for name, value in asked.items())
+    fixed = {**screen.space.fixed, **{name: (value,) for name, value in asked.items()}}
+    of = replace(screen, space=replace(screen.space, fixed=fixed))
+    try:
+        found = of.run(keep=50)
+    except TraincastError:
+        return Explanation(asked=shown, verdict="impossible", text=f"{shown}: {_forbidden(of, asked)}")
+    if not found.layouts:
+        return _too_large(of, shown)
+    best, *_ = simulated(found, simulate, _FEW)
+    text, verdict = _slower(shown, best, chosen)
+    change = _change(of, asked, best, simulate)
+    return Explanation(asked=shown, verdict=verdict, text=text, layout=best.layout, step_s=best.step_s, change=change)
+
+
+def _forbidden(screen: Screen, asked: Mapping[str, Any]) -> str:
+    """Return what forbids a layout, in the words of a forecast of it."""
+    try:
+        resolve_job(replace(screen.space.request, **asked), screen.setting.cluster)
+    except TraincastError as error:
+        return str(error)
+    return "outside the space of this plan; try --space full"
+
+
+def _too_large(screen: Screen, shown: str) -> Explanation:
+    """Return by how much the smallest layout is too large, and what would free memory."""
+    found = replace(screen, limit_bytes=float("inf")).run(keep=1)
+    place = min(range(len(found.layouts)), key=lambda each: found.peak_bytes[each])
+    layout, peak = found.layouts[place], found.peak_bytes[place]
+    job = resolve_job(replace(screen.space.request, **layout.request()), screen.setting.cluster)
+    gpu = screen.setting.cluster.gpu
+    remedies = fits(job, plan_of(job), gpu.memory_bytes, screen.setting.cluster.gpus_per_node).remedies
+    helps = [f"{name} frees {format_size(size)}" for name, size in remedies[:_SHOWN]]
+    text = (
+        f"{shown}: the smallest such layout, {layout.text}, needs {format_size(peak)}, "
+        f"{format_size(peak - screen.limit_bytes)} above the limit of {format_size(screen.limit_bytes)}"
+    )
+    change = ", ".join(helps) or None
+    return Explanation(asked=shown, verdict="too large", text=text, layout=layout, change=change)
+
+
+def _slower(shown: str, best: Finalist, chosen: "Choice") -> tuple[str, str]:
+    """Return the terms in which a layout loses."""
+    behind = best.step_s / chosen.step_s - 1
+    if best.layout == chosen.layout or behind <= 0:
+        return f"{shown}: {best.layout.text} takes {format_time(best.step_s)}, as long as the best", "best"
+    parts = [
+        (best.result.breakdown_s[key] - chosen.result.breakdown_s[key], key.replace("_", " ")) for key in BREAKDOWN_KEYS
+    ]
+    lost = [f"{name} +{format_time(size)}" for size, name in sorted(parts, reverse=True)[:_SHOWN] if size > 0]
+    won = [f"{name} -{format_time(-size)}" for size, name in sorted(parts)[:_SHOWN] if size < 0]
+    text = (
+        f"{shown}: the best such layout, {best.layout.text}, takes {format_time(best.step_s)}, {100 * behind:.1f} % "
+        f"longer ({', '.join([*lost, *won])})"
+    )
+    return text, "slower"
+
+
+def _change(screen: Screen, asked: Mapping[str, Any], best: Finalist, simulate: Simulate) -> str | None:
+    """Return the single field of what was asked for whose change helps most, and what it gives."""
+    found = [(each.step_s, name, each) for name, each in _freed(screen, asked, simulate)]
+    if not found:
+        return None
+    step_s, name, other = min(found, key=lambda each: each[:2])
+    if step_s >= best.step_s:
+        return None
+    value = getattr(other.layout, name)
+    return f"{name} {value} instead of {asked[name]} takes {format_time(step_s)}: {other.layout.text}"
+
+
+def _freed(screen: Screen, asked: Mapping[str, Any], simulate: Simulate) -> Iterator[tuple[str, Finalist]]:
+    for name in asked:
+        fixed = {field: values for field, values in screen.space.fixed.items() if field != name}
+        try:
+            found: Screened = replace(screen, space=replace(screen.space, fixed=fixed)).run(keep=20)
+        except TraincastError:
+            continue
+        if found.layouts:
+            yield name, simulated(found, simulate, 1)[0]

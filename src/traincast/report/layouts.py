@@ -1,0 +1,221 @@
+"""A planned layout in the words of what runs it: flags of Megatron-LM, overrides of Megatron-Bridge, torchtitan, a job.
+
+What a framework cannot be told is a comment. Sources: NVIDIA/Megatron-LM, megatron/training/arguments.py;
+NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/training/config.py and models/gpt_provider.py; pytorch/torchtitan,
+torchtitan/config/job_config.py.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from traincast.plan.answer import Choice, Plan
+from traincast.plan.layout import Layout
+
+_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+_CP = {"ring": "p2p", "all_gather": "all_gather", "all_to_all": "a2a"}
+_FLEX = ("deepep", "hybridep")
+_FP8_RECIPE = {"fp8": "delayed", "fp8_block": "blockwise", "mxfp8": "mxfp8"}
+_MIXED = {"fp8": "bf16_with_fp8_delayed_scaling_mixed", "fp8_block": "bf16_with_fp8_subchannel_scaling_mixed"}
+_TITAN_SCHEDULE = {
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved": "Interleaved1F1B",
+    "looped_bfs": "LoopedBFS",
+    "interleaved_zb": "InterleavedZeroBubble",
+    "zb_v": "ZBVZeroBubble",
+    "dualpipe_v": "DualPipeV",
+}
+_MEGATRON_SCHEDULES = ("1f1b", "interleaved")
+
+
+def megatron_flags(plan: Plan, choice: Choice) -> str:
+    """Return the flags of Megatron-LM, one a line."""
+    layout = choice.layout
+    lines = [f"--{name} {value}" if value != "" else f"--{name}" for name, value in _megatron(plan, layout)]
+    return "".join(f"{line}\n" for line in (*lines, *_lost(layout, _MEGATRON_SCHEDULES, "Megatron-LM")))
+
+
+def _megatron(plan: Plan, layout: Layout) -> Iterator[tuple[str, object]]:
+    yield "tensor-model-parallel-size", layout.tp
+    yield "pipeline-model-parallel-size", layout.pp
+    if layout.vpp > 1:
+        yield "num-virtual-stages-per-pipeline-rank", layout.vpp
+    yield "context-parallel-size", layout.cp
+    if layout.cp > 1:
+        yield "cp-comm-type", _CP[layout.cp_kind]
+    yield "micro-batch-size", layout.micro_batch
+    yield "global-batch-size", plan.global_batch
+    yield "seq-length", plan.seq_length
+    yield from ((name, "") for name, on in _switches(layout) if on)
+    if layout.zero > 1:
+        yield "data-parallel-sharding-strategy", _SHARDING[layout.zero]
+    if 0 < layout.shard < layout.dp * layout.cp and layout.zero:
+        yield "num-distributed-optimizer-instances", layout.dp * layout.cp // layout.shard
+    for name, value in _recompute(layout).items():
+        yield name.replace("_", "-"), " ".join(value) if isinstance(value, list) else value
+    if layout.moe_dispatcher is not None:
+        yield "expert-model-parallel-size", layout.ep
+        yield "expert-tensor-parallel-size", layout.etp
+        yield from ((name.replace("_", "-"), value) for name, value in _dispatcher(layout).items())
+    if layout.precision in _FP8_RECIPE:
+        yield "fp8-format", "hybrid"
+        yield "fp8-recipe", _FP8_RECIPE[layout.precision]
+
+
+def _switches(layout: Layout) -> Iterator[tuple[str, bool]]:
+    yield "bf16", layout.precision != "fp16"
+    yield "fp16", layout.precision == "fp16"
+    yield "sequence-parallel", layout.sequence_parallel and layout.tp > 1
+    yield "use-distributed-optimizer", layout.zero > 0
+    yield "use-megatron-fsdp", layout.zero > 1
+    yield "overlap-grad-reduce", layout.overlap_grad_reduce and layout.dp * layout.cp > 1
+    yield "overlap-param-gather", layout.overlap_param_gather and layout.zero > 0
+    yield "tp-comm-overlap", layout.overlap_tp and layout.tp > 1
+
+
+def _recompute(layout: Layout) -> dict[str, Any]:
+    if layout.recompute == "none":
+        return {}
+    found: dict[str, Any] = {"recompute_granularity": layout.recompute}
+    if layout.recompute == "selective":
+        return found | {"recompute_modules": list(layout.recompute_modules or ("core_attn",))}
+    if layout.recompute_layers is None:
+        return found | {"recompute_method": "uniform", "recompute_num_layers": 1}
+    return found | {
+        "recompute_method": layout.recompute_method or "block",
+        "recompute_num_layers": layout.recompute_layers,
+    }
+
+
+def _dispatcher(layout: Layout) -> dict[str, str]:
+    if layout.moe_dispatcher in _FLEX:
+        return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": str(layout.moe_dispatcher)}
+    return {"moe_token_dispatcher_type": str(layout.moe_dispatcher)}
+
+
+def _lost(layout: Layout, schedules: tuple[str, ...], framework: str) -> Iterator[str]:
+    if layout.pp > 1 and layout.schedule not in schedules:
+        yield f"# schedule {layout.schedule}: {framework} has none of that kind"
+
+
+def bridge_overrides(plan: Plan, choice: Choice) -> str:
+    """Return the overrides of a recipe of Megatron-Bridge, one a line."""
+    layout = choice.layout
+    model: dict[str, Any] = {
+        "tensor_model_parallel_size": layout.tp,
+        "pipeline_model_parallel_size": layout.pp,
+        "virtual_pipeline_model_parallel_size": layout.vpp if layout.vpp > 1 else None,
+        "context_parallel_size": layout.cp,
+        "sequence_parallel": layout.sequence_parallel and layout.tp > 1,
+        "seq_length": plan.seq_length,
+        **({"cp_comm_type": _CP[layout.cp_kind]} if layout.cp > 1 else {}),
+        **({"recompute_granularity": None} | _recompute(layout)),
+    }
+    if layout.moe_dispatcher is not None:
+        model |= {"expert_model_parallel_size": layout.ep, "expert_tensor_parallel_size": layout.etp}
+        model |= _dispatcher(layout)
+    tables: Mapping[str, Mapping[str, Any]] = {
+        "model": model,
+        "train": {"micro_batch_size": layout.micro_batch, "global_batch_size": plan.global_batch},
+        "ddp": {
+            "use_distributed_optimizer": layout.zero > 0,
+            "overlap_grad_reduce": layout.overlap_grad_reduce and layout.dp * layout.cp > 1,
+            "overlap_param_gather": layout.overlap_param_gather and layout.zero > 0,
+            **({"data_parallel_sharding_strategy": _SHARDING[layout.zero]} if layout.zero > 1 else {}),
+        },
+        "comm_overlap": {"tp_comm_overlap": layout.overlap_tp and layout.tp > 1},
+    }
+    lines = [f"{table}.{name}={_plain(value)}" for table, found in tables.items() for name, value in found.items()]
+    lines.append(f"mixed_precision={_MIXED.get(layout.precision, f'{layout.precision}_mixed')}")
+    return "".join(f"{line}\n" for line in (*lines, *_lost(layout, _MEGATRON_SCHEDULES, "Megatron-Bridge")))
+
+
+def _plain(value: object) -> str:
+    """Write a value as Hydra reads it."""
+    if value is None:
+        return "null"
+    return json.dumps(value).replace(" ", "").replace('"', "") if isinstance(value, (bool, list)) else str(value)
+
+
+def torchtitan_toml(plan: Plan, choice: Choice) -> str:
+    """Return the tables of a configuration file of torchtitan that say the layout."""
+    layout = choice.layout
+    shard = layout.shard if layout.zero == 3 else 1
+    replicas = layout.dp * layout.cp
+    mode = {"none": "none", "full": "full"}.get(layout.recompute, "selective")
+    tables: dict[str, dict[str, Any]] = {
+        "parallelism": {
+            "data_parallel_replicate_degree": replicas // shard if shard > 1 else layout.dp,
+            "data_parallel_shard_degree": max(1, shard // layout.cp),
+            "tensor_parallel_degree": layout.tp,
+            "context_parallel_degree": layout.cp,
+            "pipeline_parallel_degree": layout.pp,
+        },
+        "training": {
+            "local_batch_size": plan.global_batch // layout.dp if layout.pp > 1 else layout.micro_batch,
+            "global_batch_size": plan.global_batch,
+            "seq_len": plan.seq_length,
+        },
+        "activation_checkpoint": {"mode": mode},
+    }
+    lost = []
+    if layout.pp > 1:
+        known = _TITAN_SCHEDULE.get(layout.schedule)
+        if known:
+            tables["parallelism"]["pipeline_parallel_schedule"] = known
+        tables["parallelism"]["pipeline_parallel_microbatch_size"] = layout.micro_batch
+        lost += list(_lost(layout, tuple(_TITAN_SCHEDULE), "torchtitan"))
+    if layout.moe_dispatcher is not None:
+        tables["parallelism"] |= {"expert_parallel_degree": layout.ep, "expert_tensor_parallel_degree": layout.etp}
+    if layout.zero in (1, 2):
+        lost.append(f"# ZeRO-{layout.zero}: torchtitan shards parameters or nothing; this replicates them")
+    if layout.recompute == "selective":
+        lost.append("# recomputed modules: torchtitan chooses what selective recomputes by itself")
+    return "".join(f"{line}\n" for line in lost) + _toml(tables)
+
+
+def job_toml(plan: Plan, choice: Choice) -> str:
+    """Return a job file of the layout, for ``traincast predict``."""
+    request = choice.layout.request()
+    batch = {
+        "seq_length": plan.seq_length,
+        "micro_batch": request.pop("micro_batch"),
+        "global_batch": plan.global_batch,
+    }
+    cluster = {"name": plan.cluster, "gpus": request.pop("gpus")}
+    software = {"framework": plan.framework}
+    for name in (
+        "precision",
+        "recompute",
+        "recompute_layers",
+        "recompute_method",
+        "recompute_modules",
+        "moe_dispatcher",
+    ):
+        software[name] = request.pop(name)
+    tables = {
+        "model": {"name": plan.model},
+        "parallel": request,
+        "batch": batch,
+        "cluster": cluster,
+        "software": software,
+    }
+    return _toml(tables)
+
+
+def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    written = []
+    for name, table in tables.items():
+        lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
+        written.append("\n".join([f"[{name}]", *lines]))
+    return "\n\n".join(written) + "\n"
+
+
+LAYOUT_FILES: Mapping[str, Callable[[Plan, Choice], str]] = {
+    "best.megatron.txt": megatron_flags,
+    "best.bridge.txt": bridge_overrides,
+    "best.torchtitan.toml": torchtitan_toml,
+    "best.job.toml": job_toml,
+}
+"""File of the best layout to what writes it."""

@@ -1,0 +1,118 @@
+"""What a plan says beyond its layouts: files that others read, why not, changes of a job, and what a run costs."""
+
+import csv
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+
+from traincast import api
+from traincast.dialects import draft_like
+from traincast.hardware.clusters import load_cluster
+from traincast.job.draft import Draft
+from traincast.job.job_file import read_job_file
+from traincast.job.resolve import resolve_job
+from traincast.plan.layout import Layout
+from traincast.report.layouts import bridge_overrides, megatron_flags, torchtitan_toml
+from traincast.report.plan_files import write_plan
+
+H100 = load_cluster("h100")
+FIELDS = {"gpus": 16, "global_batch": 32, "seq_length": 4096, "pp": 2, "tp": 2, "micro_batch": 1}
+ASKED = ({"tp": 8}, {"tp": 3}, {"zero": 0, "tp": 1, "pp": 1})
+
+
+@pytest.fixture(scope="module")
+def plan():
+    job = Draft(model="llama3-8b", fields={"gpus": 16, "global_batch": 32, "seq_length": 4096})
+    fix = {"pp": (1, 2), "tp": (1, 2, 4, 8), "micro_batch": (1, 2)}
+    return api.plan(job, H100, fix=fix, explain=ASKED, tokens=1e12, gpu_hour_price=2.0)
+
+
+def test_the_files_are_read_again(plan, tmp_path):
+    files = write_plan(plan, tmp_path)
+    assert {path.name for path in files} >= {"plan.json", "plan.csv", "plan.svg", "best.job.toml"}
+    document = json.loads((tmp_path / "plan.json").read_text())
+    assert document["best"][0]["step_s"] == plan.best[0].step_s
+    lines = list(csv.DictReader((tmp_path / "plan.csv").read_text().splitlines()))
+    assert [float(line["step_s"]) for line in lines] == [each.step_s for each in plan.best]
+    picture = ET.fromstring((tmp_path / "plan.svg").read_text())  # noqa: S314 - our own
+    marks = [each for each in picture.iter() if each.tag.endswith("circle")]
+    assert len(marks) >= len(plan.best)
+    again = api.predict(read_job_file(str(tmp_path / "best.job.toml")))
+    assert again.iteration_time_s == pytest.approx(plan.best[0].step_s, rel=1e-12)
+
+
+LAYOUTS = [
+    {"tp": 2, "pp": 2, "vpp": 2, "dp": 4, "schedule": "interleaved", "recompute": "full", "recompute_layers": 3},
+    {"tp": 4, "pp": 1, "vpp": 1, "dp": 4, "recompute": "selective", "recompute_modules": ("core_attn", "mlp")},
+    {"tp": 1, "pp": 1, "vpp": 1, "cp": 2, "dp": 8, "cp_kind": "all_gather", "zero": 0, "shard": 1},
+    {"tp": 2, "pp": 1, "vpp": 1, "dp": 8, "recompute": "full"},
+]
+
+
+@pytest.mark.parametrize("given", LAYOUTS)
+def test_flags_of_megatron_say_the_layout(plan, given):
+    usual = {"cp": 1, "ep": 1, "etp": given["tp"], "micro_batch": 1, "microbatches": 8, "schedule": "1f1b", "zero": 1}
+    usual |= {"shard": given["dp"], "recompute": "none", "sequence_parallel": given["tp"] > 1, "gpus": 16}
+    layout = Layout(**(usual | given))
+    words = megatron_flags(plan, replace(plan.best[0], layout=layout)).split()
+    pasted = draft_like("megatron", words)
+    job = resolve_job(pasted.under(Draft(model="llama3-8b", fields={"gpus": 16})).request(), H100)
+    parallel = job.parallel
+    assert (parallel.tp, parallel.pp, parallel.vpp, parallel.cp, parallel.dp) == (
+        *(layout.tp, layout.pp, layout.vpp, layout.cp, layout.dp),
+    )
+    assert (job.micro_batch, job.global_batch, job.seq_length) == (1, 32, 4096)
+    assert (job.zero, job.sequence_parallel, job.recompute) == (layout.zero, layout.tp > 1, layout.recompute)
+    if layout.recompute_layers:
+        assert job.recompute_layers == layout.recompute_layers
+    if layout.recompute_modules:
+        assert job.recomputed_modules == layout.recompute_modules
+    if layout.cp > 1:
+        assert job.cp_kind == layout.cp_kind
+
+
+def test_what_a_framework_cannot_be_told_is_a_comment(plan):
+    layout = replace(plan.best[0].layout, tp=2, pp=2, vpp=2, dp=4, schedule="dualpipe_v", zero=1)
+    choice = replace(plan.best[0], layout=layout)
+    for write in (megatron_flags, bridge_overrides):
+        assert "# schedule dualpipe_v" in write(plan, choice)
+    assert "DualPipeV" in torchtitan_toml(plan, choice)
+    assert "# ZeRO-1" in torchtitan_toml(plan, choice)
+    assert "model.virtual_pipeline_model_parallel_size=2" in bridge_overrides(plan, choice).splitlines()
+
+
+def test_a_run_costs_its_steps(plan):
+    for choice in plan.best:
+        run, steps = choice.training, 1e12 / (32 * 4096)
+        assert run.days == pytest.approx(steps * choice.step_s / 86400)
+        assert run.gpu_hours == pytest.approx(24 * 16 * run.days)
+        assert run.cost == pytest.approx(2 * run.gpu_hours)
+        assert run.days_low < run.days < run.days_high
+        assert run.energy_mwh == pytest.approx(run.gpu_hours * H100.gpu.tdp_w / 1e6)
+
+
+def test_why_not_names_what_binds(plan):
+    slower, impossible, large = plan.explained
+    assert (slower.verdict, impossible.verdict, large.verdict) == ("slower", "impossible", "too large")
+    assert slower.layout.tp == 8 and slower.step_s > plan.best[0].step_s
+    assert "tp 3" in impossible.text
+    assert "above the limit" in large.text and large.change is not None
+
+
+def test_better_hardware_is_no_slower(plan):
+    assert len(plan.sensitivities) == 4
+    assert all(each.saving_s >= -1e-9 * plan.best[0].step_s for each in plan.sensitivities)
+    assert all(each.saving_s < plan.best[0].step_s / 10 for each in plan.sensitivities)
+
+
+def test_a_job_is_planned_anew():
+    job = Draft(model="llama3-8b", fields={**FIELDS, "recompute": "full"})
+    found = api.plan(job, H100, start=True, fix={"pp": (1, 2), "cp": 1, "micro_batch": 1}, top=3)
+    assert found.had_step_s == api.predict(job, H100).iteration_time_s
+    assert found.best[0].step_s < found.had_step_s
+    assert "recompute full -> none" in " ".join(each.change for each in found.changes)
+    assert [each.saving_s for each in found.changes] == sorted((each.saving_s for each in found.changes), reverse=True)
+    for each in found.changes:
+        assert each.saving_s == pytest.approx(found.had_step_s - each.step_s)
