@@ -126,3 +126,10 @@ def test_shared_experts_overlap_where_there_are_some_and_nothing_else_does(model
     assert [note.code for note in job.assumptions if "overlap-unused" in note.code] == (
         [f"moe-shared-expert-{code}"] if code else []
     )
+
+
+def test_megatron_bridge_delays_weight_gradients_where_it_overlaps_exchanges():
+    for overlaps in (True, False):
+        job = resolve_job(request(framework="megatron-bridge-2025", moe_a2a_overlap=overlaps))
+        assert job.delay_wgrad is overlaps
+        assert "delay-wgrad-unused" not in {note.code for note in job.assumptions}
