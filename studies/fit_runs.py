@@ -2,8 +2,8 @@
 
     python studies/fit_runs.py [--data DIR] [--rounds 4] [--most 2] [--warm] [--write]
 
-DIR holds ``measured_training_runs.csv`` and ``recipe_settings.csv``; `studies/data` by default. Runs of
-pretraining and of fine-tuning whose whole layout was published are fitted to. With ``--write`` the factors go to
+DIR holds ``measured_training_runs.csv`` and ``recipe_settings.csv``; `studies/data` by default. Only pretraining
+runs whose whole layout was published are fitted to. With ``--write`` the factors go to
 `src/traincast/data/training/factors.csv`; without it, the errors of each round are printed and nothing is changed. Each
 round simulates two runs of every configuration, of the fewest and the most GPUs: about two minutes on two idle cores.
 """

@@ -206,9 +206,8 @@ def precision_class(precision: str | None) -> str:
 
 
 def is_fitted(run: MeasuredRun) -> bool:
-    """Say whether the shipped factors were fitted to runs like this one: with a full layout, and not of a sweep."""
-    tuned = run.groups["task"] != "pretrain" and run.cells.keys() >= LAYOUT_COLUMNS
-    return (run.full_layout or tuned) and "sweep" not in run.cells
+    """Say whether the shipped factors were fitted to runs like this one: pretraining, with a full layout."""
+    return run.full_layout and "sweep" not in run.cells
 
 
 def assumed_framework(run: MeasuredRun) -> Note | None:
