@@ -306,6 +306,7 @@ DESCRIPTIONS = (
     "training-log",
     "torchtitan",
     "deepspeed",
+    "maxtext",
     "model",
     "hugging-face",
     "cluster",

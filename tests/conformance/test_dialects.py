@@ -16,12 +16,21 @@ DEEPSPEED = json.dumps(
      "train_micro_batch_size_per_gpu": 2, "steps_per_print": 10, "frobnicate": 3}
 )  # fmt: skip
 
+MAXTEXT = """base_config: "base.yml"
+per_device_batch_size: 2  # sequences
+max_target_length: 128
+steps: 10
+optimizer_memory_host_offload: true
+frobnicate: [1, 2]
+"""
+
 SAMPLES = {
     "megatron": (None, "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 128 --vocab-size 1000 "
                  "--micro-batch-size 2 --lr 1e-4 --optimizer-cpu-offload --frobnicate 3"),
     "torchtitan": (None, "--model.name llama3 --model.flavor 8B --training.seq_len 128 --training.local_batch_size 2 "
                    "--training.steps 9 --training.enable_cpu_offload --frobnicate 3"),
     "deepspeed": (("ds.json", DEEPSPEED), "--model_name_or_path llama3-8b --max_seq_length 128"),
+    "maxtext": (("train.yml", MAXTEXT), "model_name=llama3-8b"),
 }  # fmt: skip
 """Of each dialect a file, and the words over it. They say a micro batch of 2, a setting without effect, one that is not
 modelled and one that is unknown; the GPUs are given elsewhere."""

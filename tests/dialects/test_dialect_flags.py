@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import traincast.dialects
-from traincast.dialects import LIKES, draft_like, launch, likely_framework
+from traincast.dialects import LIKES, draft_like, launch, likely_framework, maxtext_settings
 from traincast.dialects.flags import NOT_MODELLED, READ, REFUSED, flag_table, judge
 from traincast.errors import ConfigError, UnknownNameError
 from traincast.job.draft import Draft
@@ -17,6 +17,7 @@ SOURCE = Path(traincast.dialects.__file__).parent
 SMALL = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 128 --world-size 8"
 TITAN = "--model.name llama3 --model.flavor 8B --training.seq_len 8192"
 TRAINER = "train.py --model_name_or_path llama3-8b --max_seq_length 4096 --per_device_train_batch_size 1"
+MAXTEXT = "model_name=llama3-8b per_device_batch_size=1"
 OTHERS = {"deepspeed": ("settings",)}
 """Modules that read a dialect beside those that are named after it."""
 
@@ -28,7 +29,7 @@ def modules(like):
 
 
 def draft(flags, like="megatron", **more):
-    text = {"megatron": SMALL, "torchtitan": TITAN, "deepspeed": TRAINER}[like]
+    text = {"megatron": SMALL, "torchtitan": TITAN, "deepspeed": TRAINER, "maxtext": MAXTEXT}[like]
     return draft_like(like, shlex.split(f"{text} {flags}"), **more)
 
 
@@ -53,11 +54,19 @@ def test_every_flag_that_is_said_to_be_read_is_read_by_the_code(like):
     code = "\n".join(path.read_text() for path in modules(like))
     code += " ".join([*flag_table(like).fields, *(name for each in launch._BY_NAME.values() for name in each.per_node)])
     code += " ".join(name for each in launch._BY_NAME.values() for name in each.nodes)
+    code += " ".join(f"{where}_{axis}_parallelism" for where in ("ici", "dcn") for axis in maxtext_settings._AXES)
+    code += " ".join(flag_table(like).further.get("defaults", ()))
     read = [flag.name for flag in flag_table(like).flags.values() if flag.effect == READ]
     assert len(read) > 20
     unread = [name for name in read if name.rpartition(".")[2] not in code]
     # They say what is so anyway, or what another flag decides.
-    assert set(unread) <= {"use-flash-attn", "fp4-recipe", "overlap-p2p-communication", "module"}
+    assert set(unread) <= {
+        "use-flash-attn",
+        "fp4-recipe",
+        "overlap-p2p-communication",
+        "module",
+        "override_model_config",
+    }
 
 
 @pytest.mark.parametrize("like", LIKES)

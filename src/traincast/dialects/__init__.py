@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from traincast.dialects.deepspeed_settings import draft_of_deepspeed
 from traincast.dialects.flags import flag_table
+from traincast.dialects.maxtext_settings import draft_of_maxtext
 from traincast.dialects.megatron_flags import draft_of_megatron
 from traincast.dialects.torchtitan_flags import draft_of_torchtitan
 from traincast.job.draft import Draft
@@ -13,6 +14,7 @@ LIKES: dict[str, Callable[..., Draft]] = {
     "megatron": draft_of_megatron,
     "torchtitan": draft_of_torchtitan,
     "deepspeed": draft_of_deepspeed,
+    "maxtext": draft_of_maxtext,
 }
 """Name to the reader of its command line and files."""
 

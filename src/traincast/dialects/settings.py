@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from traincast.dialects.flags import FlagTable, Judgement, Pasted, judge, split_flags
+from traincast.dialects.launch import Launch
 from traincast.dialects.yaml import read_yaml
 from traincast.errors import FormatError
 from traincast.files import InputFile, input_of, read_json, read_toml
@@ -59,6 +60,12 @@ def words_of(value: object) -> tuple[str, ...]:
     if isinstance(value, bool):
         return () if value else ("false",)
     return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+
+
+def words_of_launch(launch: Launch) -> list[str]:
+    """Return the words that are settings; without a script ``name=value`` at the front are settings, too."""
+    front = [] if launch.script else [f"{name}={value}" for name, value in launch.variables.items() if name.islower()]
+    return [*front, *launch.words]
 
 
 def split_files(words: Sequence[str], endings: Sequence[str] = ENDINGS) -> tuple[list[str], list[str]]:
