@@ -23,7 +23,7 @@ from traincast.analysis.slowdown import OWN, Replays
 from traincast.analysis.stragglers import WELL_ABOVE
 from traincast.analysis.summary import Cause
 from traincast.units import format_share
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.ops import BoolArray, FloatArray, IntArray
 from traincast.workload.words import Kind, Phase
 
 MATTERS = 0.02
@@ -158,11 +158,17 @@ def _mended(replays: Replays, parts: _Parts, unequal_experts: str) -> Iterator[t
         scaled((parts.balanced_s_C if unequal_experts else parts.of_worker_s_C) / parts.time_s_C),
         _varying(replays, parts, unequal_experts),
     )
-    talk_N = ~np.isin(replays.kind_N, OWN)
+    talk_N = _communications(replays)
     yield (
         np.where(talk_N, np.minimum(replays.usual_s_N, replays.unpaused_s_N), replays.unpaused_s_N),
         Cause(name=COMMUNICATION, saving_s=0.0, share=0.0, evidence=_slowest_type(replays)),
     )
+
+
+def _communications(replays: Replays) -> BoolArray:
+    """Return which operations are transfers; where no other member was recorded, waiting for it may be in its time."""
+    talk_N: BoolArray = ~np.isin(replays.kind_N, OWN) & replays.met_N
+    return talk_N
 
 
 def _varying(replays: Replays, parts: _Parts, unequal_experts: str) -> Cause:
@@ -218,7 +224,7 @@ def _median(values: list[float]) -> float:
 def _slowest_type(replays: Replays) -> str:
     """Say which communication takes well longer than usual the most."""
     labels, worst, most_s = replays.types(), "communication", 0.0
-    talk_N = ~np.isin(replays.kind_N, OWN)
+    talk_N = _communications(replays)
     for number in np.unique(replays.name_N[talk_N]).tolist():
         at = talk_N & (replays.name_N == number)
         over_s = float(np.maximum(replays.unpaused_s_N[at] - replays.usual_s_N[at], 0.0).sum())

@@ -68,6 +68,7 @@ class Replays:
         self.stage_N = np.concatenate([program.stage_N for program in programs])
         self.rank_N = np.concatenate([program.rank_N for program in programs])
         self.microbatch_N = np.concatenate([program.microbatch_N for program in programs])
+        self.met_N = np.concatenate([program.rendezvous_N >= 0 for program in programs])
         self.place_N = self.rank_N % ranks_per_stage
         self.names, self.name_N = _names(programs)
         pauses = [number for number, name in enumerate(self.names) if name in (PAUSE, "host")]
@@ -96,13 +97,18 @@ class Replays:
         return labels
 
     def mean_steps(self, durations_s: Sequence[FloatArray]) -> FloatArray:
-        """Return the mean over the steps of each of some replays, in seconds; each has durations of all operations."""
-        sums_K, begin = np.zeros(len(durations_s)), 0
+        """Return the mean over the steps of each of some replays, in seconds, [K]; see `all_steps`."""
+        mean_s_K: FloatArray = self.all_steps(durations_s).mean(axis=0)
+        return mean_s_K
+
+    def all_steps(self, durations_s: Sequence[FloatArray]) -> FloatArray:
+        """Return each step of some replays, in seconds, [steps, K]; a replay has durations of all operations."""
+        found, begin = [], 0
         for each, graph in zip(self.steps, self.graphs, strict=True):
             end = begin + len(each.program)
-            sums_K += steps_of(graph, np.stack([duration[begin:end] for duration in durations_s], axis=1))
+            found.append(steps_of(graph, np.stack([duration[begin:end] for duration in durations_s], axis=1)))
             begin = end
-        return sums_K / len(self.steps)
+        return np.stack(found)
 
 
 def _names(programs: Sequence[Program]) -> tuple[list[str], IntArray]:
@@ -123,7 +129,9 @@ def slowdowns(replays: Replays) -> Slowdowns:
     labels = replays.types()
     label_N = np.array([sorted(set(labels)).index(label) for label in labels])[replays.name_N]
     kept = _kept(replays, label_N) + _kept(replays, replays.stage_N) + _kept(replays, replays.place_N)
-    step_s_K = replays.mean_steps([replays.duration_s_N, replays.unpaused_s_N, replays.usual_s_N, *kept])
+    steps_s = replays.all_steps([replays.duration_s_N, replays.unpaused_s_N, replays.usual_s_N, *kept])
+    step_s_K = steps_s.mean(axis=0)
+    numbers = [str(each.number) for each in replays.steps]
     step_s, unpaused_s, usual_s = step_s_K[:3].tolist()
     found = iter((step_s_K[3:] / usual_s).tolist() if usual_s > 0 else [1.0] * len(kept))
     by_type = {name: next(found) for name in sorted(set(labels))}
@@ -157,6 +165,8 @@ def slowdowns(replays: Replays) -> Slowdowns:
         by_rank={str(rank): by_rank[rank] for rank in slowest[:64]},
         m_w=m_w,
         m_s=m_s,
+        steps_s=dict(zip(numbers, steps_s[:, 0].tolist(), strict=True)),
+        steps_without_pauses_s=dict(zip(numbers, steps_s[:, 1].tolist(), strict=True)),
     )
 
 

@@ -168,6 +168,9 @@ class Slowdowns:
     """S_w, of the workers whose is highest."""
     m_w: float
     m_s: float
+    steps_s: dict[str, float]
+    """Each step as it was, replayed, by its number."""
+    steps_without_pauses_s: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,11 @@ def test_only_one_rank_of_each_tensor_parallel_group_is_recorded(tmp_path):
     assert traincast.simulate(path, cluster="h100").parallel == result.parallel
 
 
+def test_waiting_for_ranks_that_were_not_recorded_is_no_slow_communication(tmp_path):
+    rows = [row for row in trace(flat, dp=2, pp=3) if row["rank"] == 0]
+    assert names(simulated(tmp_path, rows)) == []
+
+
 def test_a_step_can_be_chosen_and_one_that_is_not_there_is_refused(tmp_path):
     path = write(tmp_path / "trace.csv", trace(lambda step, *_: 0.01 * step))
     assert traincast.simulate(path, cluster="h100", step=5).measured_s > traincast.simulate(path, step=3).measured_s
@@ -144,6 +149,8 @@ def test_the_published_trace_gives_the_published_slowdowns():
     result = traincast.simulate(workload, cluster="h100")
     told = result.slowdown
     assert told.steps == 32
+    for key, ours in (("step_t_base", told.steps_s), ("step_t_nodelay", told.steps_without_pauses_s)):
+        assert ours == pytest.approx(published[key], rel=5e-3)
     assert told.step_s == pytest.approx(np.mean(list(published["step_t_base"].values())), rel=5e-3)
     assert told.without_pauses_s == pytest.approx(np.mean(list(published["step_t_nodelay"].values())), rel=5e-3)
     assert told.slowdown == pytest.approx(published["blocking_slowdown"], abs=0.01)
