@@ -205,11 +205,12 @@ def test_experts_are_waited_for_and_the_host_waits_for_their_tokens():
     """Tokens go out and come back once in each of two layers, and nothing hides that."""
     (forward,) = product.program(MOE)["forward"][0]
     assert [word for word in forward if "ep " in word] == ["ep all_to_all 2", "ep all_to_all 2"]
-    # 136 launches of a layer and 6 exchanges over tp; 14 of the dispatcher and 65 of the experts follow the wait.
+    # 136 launches of a layer and 6 exchanges over tp; 14 of the dispatcher and 65 of the experts follow the wait. Of the
+    # 32 experts of a grouped GEMM all but one take 0.6 of a launch.
     assert [word for word in forward if "host" in word] == [
-        *("launch host 5040", "wait host", "launch host 6320", "idle host 160", "wait host"),
+        *("launch host 5040", "wait host", "launch host 4336", "idle host 160", "wait host"),
     ]
-    assert forward.index("experts forward") > forward.index("launch host 6320") > forward.index("layers")
+    assert forward.index("experts forward") > forward.index("launch host 4336") > forward.index("layers")
     (backward,) = product.program(MOE)["backward"][0]
     assert not [word for word in backward if "idle" in word]
 
@@ -226,16 +227,16 @@ def test_context_parallel_transfers_are_hidden_but_for_a_share():
     [
         # Of a layer: 11 launches of latent attention, 26 of the router, 15 to prepare, 2 exchanges, 12 to permute, two
         # GEMMs of 32 experts, activation, 3 of shared experts, norm and sum.
-        ({}, 2 * 136 * 40.0),
+        ({}, 2 * (136 - 2 * 0.4 * 31) * 40.0),
         # One graph of a layer.
         ({"cuda_graphs": True}, 2 * 40.0),
         # One layer of two is dense.
-        ({"mixed": True, "layers": 1}, (136 + 16) * 40.0),
+        ({"mixed": True, "layers": 1}, (136 - 2 * 0.4 * 31 + 16) * 40.0),
     ],
 )
 def test_time_of_the_host(fields, host):
     (forward,) = product.program(case_of("deepseek-v3", "ep 8"), **fields)["forward"][0]
-    assert sum(float(word.split()[-1]) for word in forward if word.startswith("launch host")) == host
+    assert sum(float(word.split()[-1]) for word in forward if word.startswith("launch host")) == pytest.approx(host)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_time_of_the_host(fields, host):
         (("core_attn",), 1),
         (("moe_act",), 1),
         (("mla_up_proj", "layernorm"), 7),
-        (("moe",), 136 - 11 - 2),
+        (("moe",), 136 - 2 * 0.4 * 31 - 11 - 2),
     ],
 )
 def test_time_of_the_host_for_modules_that_run_again(modules, again):
@@ -253,7 +254,7 @@ def test_time_of_the_host_for_modules_that_run_again(modules, again):
     (backward,) = product.program(case, recompute="selective", recompute_modules=modules)["backward"][0]
     before = backward[: backward.index("recompute")]
     found = [float(word.split()[-1]) for word in before if word.startswith("launch host")]
-    assert found == [2 * 40.0 * again]
+    assert found == pytest.approx([2 * 40.0 * again])
 
 
 def test_stages_of_nanotron_hand_over():

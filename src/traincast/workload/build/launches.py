@@ -2,9 +2,10 @@
 
 Every kernel, every collective and every CUDA graph that is replayed is a launch: a call of Python with what the
 framework keeps in its books, PyTorch's dispatcher, the driver. Grouped GEMMs launch one for each local expert, and so
-do their casts, in a loop. How long one takes follows from what a framework needs for a dense layer (`Framework.host_layer_s`), and
-from the host's processor (`Gpu.host_slowdown`). A linear layer of Transformer Engine, one kernel, takes 100 us on the
-host of a GB200, where PyTorch's own takes 37 us, on an x86 server 13.5 us (NVIDIA/TransformerEngine#2053).
+do their casts, in a loop. How long one takes follows from what a framework needs for a dense layer
+(`Framework.host_layer_s`), and from the host's processor (`Gpu.host_slowdown`). A linear layer of Transformer Engine,
+one kernel, takes 100 us on the host of a GB200, where PyTorch's own takes 37 us, on an x86 server 13.5 us
+(NVIDIA/TransformerEngine#2053).
 """
 
 from collections.abc import Iterable
@@ -48,8 +49,8 @@ _AFTER_WAIT = 2
 _IN_GROUP = 0.6
 """Time of a launch for one more expert of a grouped GEMM over that of a single one: a loop in C++ makes it, but its
 tensors are made in Python. Of what has no such tensors it is 0.1: 128 GEMMs in 1.2 ms where a linear layer takes 0.1
-(NVIDIA/TransformerEngine#2897, #2053). Of 0.4, 0.6 and 1 sources of MoE runs that are left out are forecast best with it:
-13 % off in the median and 26 % at the 90th percentile, 14 and 31 % with 1."""
+(NVIDIA/TransformerEngine#2897, #2053). Sources of MoE runs that are left out of the fit are 13 % off in the median and
+26 % at the 90th percentile with 0.6, 14 and 31 % with 1."""
 
 _SCOPE_OF_NAME = {"self_attention": "attn", "mixer": "mamba", "mlp": "mlp"}
 _ROUTED = ("mlp.router", "pre_mlp_layernorm", "mlp.shared_experts")
