@@ -205,8 +205,8 @@ def test_experts_are_waited_for_and_the_host_waits_for_their_tokens():
     """Tokens go out and come back once in each of two layers, and nothing hides that."""
     (forward,) = product.program(MOE)["forward"][0]
     assert [word for word in forward if "ep " in word] == ["ep all_to_all 2", "ep all_to_all 2"]
-    # 136 launches of a layer and 6 exchanges over tp; 14 of the dispatcher and 65 of the experts follow the wait. Of the
-    # 32 experts of a grouped GEMM all but one take 0.6 of a launch.
+    # 136 launches of a layer and 6 exchanges over tp; 14 of the dispatcher and 65 of the experts follow the wait.
+    # Of the 32 experts of a grouped GEMM all but one take 0.6 of a launch.
     assert [word for word in forward if "host" in word] == [
         *("launch host 5040", "wait host", "launch host 4336", "idle host 160", "wait host"),
     ]

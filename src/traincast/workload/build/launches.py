@@ -50,7 +50,7 @@ _IN_GROUP = 0.6
 """Time of a launch for one more expert of a grouped GEMM over that of a single one: a loop in C++ makes it, but its
 tensors are made in Python. Of what has no such tensors it is 0.1: 128 GEMMs in 1.2 ms where a linear layer takes 0.1
 (NVIDIA/TransformerEngine#2897, #2053). Sources of MoE runs that are left out of the fit are 13 % off in the median and
-26 % at the 90th percentile with 0.6, 14 and 31 % with 1."""
+26 % at the 90th percentile with 0.6, 14 and 31 % with 1, 14 and 30 % with 0.4."""
 
 _SCOPE_OF_NAME = {"self_attention": "attn", "mixer": "mamba", "mlp": "mlp"}
 _ROUTED = ("mlp.router", "pre_mlp_layernorm", "mlp.shared_experts")
