@@ -5,6 +5,8 @@ import pytest
 from traincast.estimate.collectives import estimate_collective
 from traincast.fabric.placement import Placement
 from traincast.hardware.clusters import load_cluster
+from traincast.model.blocks.experts import nodes_of_token, ranks_of_token
+from traincast.model.load import load_model
 from traincast.workload.words import Operation
 
 
@@ -44,3 +46,20 @@ def test_large_gradients_over_one_nic_per_node():
     scatter = estimate_collective(Operation.REDUCE_SCATTER, 12_800_000_000, spread, h100).time_s
     gather = estimate_collective(Operation.ALL_GATHER, 6_400_000_000, spread, h100).time_s
     assert 0.30 < scatter + gather < 0.45
+
+
+@pytest.mark.parametrize(
+    ("ep", "out_bytes_per_s", "back_bytes_per_s", "within"),
+    [(8, 153e9, 158e9, 0.05), (32, 44e9, 47e9, 0.25), (64, 46e9, 45e9, 0.10)],
+)
+def test_exchanges_of_deepep(ep, out_bytes_per_s, back_bytes_per_s, within):
+    """deepseek-ai/DeepEP, README: H800, 4,096 tokens of 7,168, top-8 experts in 4 of 8 groups, FP8 out and bf16 back.
+
+    Rates are of what a rank's tokens are, once for each node of their experts, or for each rank where one node has all.
+    """
+    experts, h800 = load_model("deepseek-v3").experts, load_cluster("h800")
+    copies = nodes_of_token(experts, ep, 1, 8) or ranks_of_token(experts, ep)
+    for element_bytes, rate in ((1 + 4 / 128, out_bytes_per_s), (2, back_bytes_per_s)):
+        size = int(4096 * 7168 * element_bytes * copies)
+        price = estimate_collective(Operation.ALL_TO_ALL, size, Placement((8,) * (ep // 8)), h800)
+        assert price.time_s == pytest.approx(size / rate, rel=within)
