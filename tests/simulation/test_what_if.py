@@ -13,6 +13,7 @@ from traincast.report.json import encode, result_to_dict
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GPT = EXAMPLES / "aicb_gpt_405b_1024gpu.txt"
+SMALL = {"cluster": "h100", "pp": 4, "microbatches": 4}
 SLOW_RANK = EXAMPLES / "megatron_pp4_tp2"
 JOB = Draft(
     model="llama3-8b",
@@ -26,41 +27,39 @@ def steps(result):
 
 
 def test_communication_that_takes_no_time_is_the_ideal_cluster():
-    whole = traincast.simulate(GPT, cluster="h100", what_if=("comm*0",))
-    assert steps(whole)["comm*0"] == traincast.simulate(GPT, cluster="ideal").iteration_time_s
+    whole = traincast.simulate(GPT, **SMALL, what_if=("comm*0",))
+    assert steps(whole)["comm*0"] == traincast.simulate(GPT, **{**SMALL, "cluster": "ideal"}).iteration_time_s
     forecast = traincast.predict(JOB, options=traincast.StepOptions(what_if=("comm*0",)))
     assert steps(forecast)["comm*0"] == pytest.approx(traincast.predict(JOB, "ideal").iteration_time_s, rel=1e-12)
 
 
 def test_an_empty_what_if_changes_no_byte_and_one_changes_nothing_else():
-    plain = traincast.simulate(GPT, cluster="h100")
-    assert encode(result_to_dict(traincast.simulate(GPT, cluster="h100", what_if=()))) == encode(result_to_dict(plain))
-    tried = traincast.simulate(GPT, cluster="h100", what_if=("tp_comm*0.5",))
+    plain = traincast.simulate(GPT, **SMALL)
+    assert encode(result_to_dict(traincast.simulate(GPT, **SMALL, what_if=()))) == encode(result_to_dict(plain))
+    tried = traincast.simulate(GPT, **SMALL, what_if=("tp_comm*0.5",))
     assert replace(tried, what_if=(), run=plain.run) == plain
 
 
 def test_a_slow_rank_that_computes_as_its_peers():
     found = traincast.simulate(SLOW_RANK, what_if=("rank7.compute=peers",))
     assert 2.75 < steps(found)["rank7.compute=peers"] < 2.90
-    healthy = traincast.simulate(GPT, cluster="h100", what_if=("rank9.compute=peers",))
+    healthy = traincast.simulate(GPT, **SMALL, what_if=("rank9.compute=peers",))
     assert steps(healthy)["rank9.compute=peers"] == healthy.iteration_time_s
 
 
 def test_a_rank_that_is_made_slower_and_then_as_its_peers_is_as_before():
-    before = traincast.simulate(GPT, cluster="h100", unfold=False).iteration_time_s
-    slowed = traincast.simulate(GPT, cluster="h100", compute_slowdown={70: 1.5}, what_if=("rank70.own=peers",))
+    before = traincast.simulate(GPT, **SMALL).iteration_time_s
+    slowed = traincast.simulate(GPT, **SMALL, compute_slowdown={70: 1.5}, what_if=("rank70.own=peers",))
     assert slowed.iteration_time_s > before
     assert steps(slowed)["rank70.own=peers"] == pytest.approx(before, rel=1e-12)
 
 
 def test_changes_of_fields_are_those_of_the_options_that_say_them():
     changes = ("overlap_grad_reduce=true", "vpp=4", "nic_bandwidth=800Gb/s", "busbw.tp=400GB/s")
-    found = traincast.simulate(GPT, cluster="h100", what_if=changes)
-    assert (
-        steps(found)[changes[0]] == traincast.simulate(GPT, cluster="h100", overlap_grad_reduce=True).iteration_time_s
-    )
-    assert steps(found)[changes[1]] == traincast.simulate(GPT, cluster="h100", vpp=4).iteration_time_s
-    rates = traincast.simulate(GPT, cluster="h100", busbw_bytes_per_s={"tp": 400e9}).iteration_time_s
+    found = traincast.simulate(GPT, **SMALL, what_if=changes)
+    assert steps(found)[changes[0]] == traincast.simulate(GPT, **SMALL, overlap_grad_reduce=True).iteration_time_s
+    assert steps(found)[changes[1]] == traincast.simulate(GPT, **SMALL, vpp=4).iteration_time_s
+    rates = traincast.simulate(GPT, **SMALL, busbw_bytes_per_s={"tp": 400e9}).iteration_time_s
     assert steps(found)[changes[3]] == rates
     assert steps(found)[changes[2]] < found.iteration_time_s
     assert steps(found)["all together"] < min(steps(found)[change] for change in changes)
@@ -77,7 +76,7 @@ def test_changes_of_a_job():
 
 
 def test_a_result_with_what_ifs_runs_again_to_the_same_bytes():
-    found = traincast.simulate(GPT, cluster="h100", what_if=("tp_comm*0.5", "vpp=2"))
+    found = traincast.simulate(GPT, **SMALL, what_if=("tp_comm*0.5", "vpp=2"))
     assert encode(result_to_dict(traincast.run_again(found))) == encode(result_to_dict(found))
 
 
@@ -85,6 +84,12 @@ def test_work_of_all_stages_together_scales_a_step_without_communication():
     changes = tuple(f"stage{stage}.compute*2" for stage in range(4))
     small = traincast.simulate(GPT, cluster="ideal", pp=4, microbatches=4, what_if=changes)
     assert steps(small)["all together"] == pytest.approx(2 * small.iteration_time_s, rel=1e-9)
+
+
+def test_a_change_that_changes_nothing_is_said():
+    result = traincast.simulate(SLOW_RANK, what_if=("nic_bandwidth=800Gb/s", "host*0"))
+    told = [note.text for note in result.warnings if note.code == "what-if-unused"]
+    assert len(told) == 1 and told[0].startswith("nic_bandwidth=800Gb/s: ") and "recorded times" in told[0]
 
 
 def test_forms():
@@ -103,7 +108,7 @@ def test_forms():
         ("communication*2", "is no work"),
         ("compute=peers", "one rank or stage"),
         ("rank9999.compute=peers", "no rank 9999"),
-        ("stage16.compute*2", "no stage 16"),
+        ("stage4.compute*2", "no stage 4"),
         ("cp_comm*0.5", "nothing to change"),
         ("op:nothing*2", "no operation is called"),
         ("colour=red", "unknown field"),
@@ -115,7 +120,7 @@ def test_forms():
 )
 def test_what_cannot_be_changed_is_refused_with_a_reason(change, says):
     with pytest.raises(TraincastError) as caught:
-        traincast.simulate(GPT, cluster="h100", what_if=(change,))
+        traincast.simulate(GPT, **SMALL, what_if=(change,))
     assert says in " ".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
 
 

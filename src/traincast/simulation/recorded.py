@@ -33,7 +33,7 @@ from traincast.simulation.suggestions import (
     spread_of_files,
     suggestions,
 )
-from traincast.simulation.what_if import Changed, Rerun, changed, check_what_ifs, what_ifs
+from traincast.simulation.what_if import TOGETHER, Changed, Rerun, changed, check_what_ifs, what_ifs
 from traincast.workload.workload import Workload
 
 DEFAULT_CLUSTER = "h100"
@@ -204,7 +204,14 @@ def _with_what_ifs(result: Result, setting: Setting, rerun: Rerun) -> Result:
     """Return a result with the steps of what its options ask to try; itself where they ask nothing."""
     if not setting.what_if:
         return result
-    return replace(result, what_if=what_ifs(setting.what_if, setting, result.iteration_time_s, rerun))
+    found = what_ifs(setting.what_if, setting, result.iteration_time_s, rerun)
+    idle = [str(each["change"]) for each in found if each["saving_s"] == 0 and each["change"] != TOGETHER]
+    why = ""
+    if any(each.algorithm == MEASURED for each in result.collectives):
+        why = "; recorded times of communication stay whatever the cluster (--comm model estimates them)"
+    text = f"{', '.join(idle)}: this changes nothing of the step{why}"
+    warnings = (*result.warnings, Note("what-if-unused", text)) if idle else result.warnings
+    return replace(result, what_if=found, warnings=warnings)
 
 
 def _changed_job(job: Draft | JobRequest | Job, change: Changed) -> Draft | JobRequest | Job:
