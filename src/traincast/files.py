@@ -307,6 +307,7 @@ DESCRIPTIONS = (
     "torchtitan",
     "deepspeed",
     "maxtext",
+    "accelerate",
     "model",
     "hugging-face",
     "cluster",

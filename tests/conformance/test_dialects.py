@@ -24,6 +24,17 @@ optimizer_memory_host_offload: true
 frobnicate: [1, 2]
 """
 
+ACCELERATE = """distributed_type: FSDP
+mixed_precision: bf16
+debug: false
+main_training_function: main
+fsdp_config:
+  fsdp_offload_params: true
+  fsdp_sharding_strategy: FULL_SHARD
+  frobnicate: 1
+num_processes: 8
+"""
+
 SAMPLES = {
     "megatron": (None, "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 128 --vocab-size 1000 "
                  "--micro-batch-size 2 --lr 1e-4 --optimizer-cpu-offload --frobnicate 3"),
@@ -31,6 +42,8 @@ SAMPLES = {
                    "--training.steps 9 --training.enable_cpu_offload --frobnicate 3"),
     "deepspeed": (("ds.json", DEEPSPEED), "--model_name_or_path llama3-8b --max_seq_length 128"),
     "maxtext": (("train.yml", MAXTEXT), "model_name=llama3-8b"),
+    "accelerate": (("fsdp.yaml", ACCELERATE), "--model_name_or_path llama3-8b --max_seq_length 128 "
+                   "--per_device_train_batch_size 2"),
 }  # fmt: skip
 """Of each dialect a file, and the words over it. They say a micro batch of 2, a setting without effect, one that is not
 modelled and one that is unknown; the GPUs are given elsewhere."""

@@ -18,7 +18,7 @@ SMALL = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 1
 TITAN = "--model.name llama3 --model.flavor 8B --training.seq_len 8192"
 TRAINER = "train.py --model_name_or_path llama3-8b --max_seq_length 4096 --per_device_train_batch_size 1"
 MAXTEXT = "model_name=llama3-8b per_device_batch_size=1"
-OTHERS = {"deepspeed": ("settings",)}
+OTHERS = {"deepspeed": ("settings",), "accelerate": ("settings", "deepspeed_settings")}
 """Modules that read a dialect beside those that are named after it."""
 
 
@@ -29,7 +29,9 @@ def modules(like):
 
 
 def draft(flags, like="megatron", **more):
-    text = {"megatron": SMALL, "torchtitan": TITAN, "deepspeed": TRAINER, "maxtext": MAXTEXT}[like]
+    text = {"megatron": SMALL, "torchtitan": TITAN, "deepspeed": TRAINER, "maxtext": MAXTEXT, "accelerate": TRAINER}[
+        like
+    ]
     return draft_like(like, shlex.split(f"{text} {flags}"), **more)
 
 

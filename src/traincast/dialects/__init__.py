@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from traincast.dialects.accelerate_settings import draft_of_accelerate
 from traincast.dialects.deepspeed_settings import draft_of_deepspeed
 from traincast.dialects.flags import flag_table
 from traincast.dialects.maxtext_settings import draft_of_maxtext
@@ -15,6 +16,7 @@ LIKES: dict[str, Callable[..., Draft]] = {
     "torchtitan": draft_of_torchtitan,
     "deepspeed": draft_of_deepspeed,
     "maxtext": draft_of_maxtext,
+    "accelerate": draft_of_accelerate,
 }
 """Name to the reader of its command line and files."""
 
