@@ -91,7 +91,7 @@ class Gpu:
     nic_bytes_per_s: float | None = None
     """Usual share of a network card."""
     host_slowdown: float = 1.0
-    """Time of what its host launches over that of an x86 server: the speed of one core. Of Grace at most 1.45, as
+    """Time of what its host launches over that of an x86 server: the speed of one core. Of Grace at most 1.5, as
     Qwen3-30B runs 11.8 ms a layer on GB300 (Megatron-Bridge 25.11) whose launches take 8 ms on x86; 2.5 for PyTorch of
     mid 2025, whose linear layer takes 37 and 33 us on the hosts of GB200 and GH200, 13.5 us on that of a DGX H100
     (NVIDIA/TransformerEngine#2053)."""
