@@ -85,7 +85,7 @@ def refuse_beside_simai(options: SimulateOptions) -> None:
     """Refuse, with a `ConfigError`, the first option that the user set and SimAI has no word for."""
     layout = [each.name for each in fields(LayoutOptions) if each.name not in SIMAI_OPTIONS]
     given = [name for name in layout if getattr(options.layout, name) != getattr(LayoutOptions(), name)]
-    pricing = [each.name for each in fields(SimulateOptions) if each.name not in ("layout", "cluster")]
+    pricing = [each.name for each in fields(SimulateOptions) if each.name not in ("layout", "cluster", "suggest")]
     given += [_FLAGS.get(name, name) for name in pricing if getattr(options, name) != getattr(SimulateOptions(), name)]
     if given:
         raise ConfigError(f"{flag_of(given[0])} has no meaning for SimAI's sum")
