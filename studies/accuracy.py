@@ -51,7 +51,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as unpacked:
         folder = Path(unpacked)
         words = {word for found in BLOCK.finditer(page) for word in found[2].split()}
-        unpack(sorted(word for word in words if word.endswith(".csv")), folder, given.data)
+        unpack(sorted(word for word in words if word.endswith((".csv", ".txt"))), folder, given.data)
         page = BLOCK.sub(
             lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}" if given.only in found[2] else found[0],
             page,

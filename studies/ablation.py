@@ -1,0 +1,180 @@
+"""Switch mechanisms off one by one, fit again, and say what that costs on each board of published runs.
+
+    python studies/ablation.py [--data DIR] [--most 1] [--write]
+
+Each mechanism is taken out of the forecasts of all fitted runs; the factors are then fitted again without the family of
+each run in turn, to the first order in their logarithms, so that a figure is of runs that the fit has not seen. With
+``--write`` the table goes between the two markers of `docs/ACCURACY.md`; without it, it is printed. Every mechanism
+takes one simulation of the runs: a minute or two on two idle cores.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datafiles import DATA, table_path
+from traincast.calibrate.kinds.runs import BOARD, labels_of
+from traincast.calibrate.published import read_measurements
+from traincast.calibrate.run_factors import Forecast, factors_of, forecast_runs, representatives, sample_of
+from traincast.calibrate.runs import MeasuredRun, is_fitted, read_runs
+from traincast.calibrate.tables import Table, read_table
+from traincast.estimate.factors import shipped_factors
+
+PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
+BEGIN, END = "<!-- ablation -->\n", "<!-- end of ablation -->\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """A mechanism, and how it is switched off."""
+
+    name: str
+    instead: tuple[tuple[str, Callable[..., Any]], ...] = ()
+    """Functions, by module and name, and what stands in for them."""
+    request: tuple[tuple[str, Any], ...] = ()
+    """Fields of the job, and what they are then."""
+    recipes: bool = True
+    """Whether the settings of recipes are read."""
+
+
+def _as_they_are(self: object, host: object, phase: object, rows: list[Any]) -> list[Any]:  # noqa: ARG001
+    return rows
+
+
+def _no_casts(*_: object, **__: object) -> Any:  # noqa: ANN401 of the module that is patched
+    return import_module("traincast.workload.build.casts").Casts()
+
+
+def _nothing_held(program: Any, held: int, of_gpu: int | None) -> Any:  # noqa: ANN401, ARG001 as the function it replaces
+    return np.zeros(len(program.ops))
+
+
+BUILD = "traincast.workload.build"
+MECHANISMS = (
+    Mechanism("as it is"),
+    Mechanism("launches of the host", ((f"{BUILD}.emit:Emitter.hosted", _as_they_are),)),
+    Mechanism(
+        "casts to 8 and 4 bits",
+        (
+            (f"{BUILD}.work:casts_of", _no_casts),
+            (f"{BUILD}.launches:casts_of", _no_casts),
+            (f"{BUILD}.build:weight_casts", lambda *_, **__: ()),
+        ),
+    ),
+    Mechanism(
+        "overlap of exchanges with experts",
+        request=(("moe_a2a_overlap", False), ("moe_shared_expert_overlap", False)),
+    ),
+    Mechanism("kinds of dispatchers", request=(("moe_dispatcher", "alltoall"),)),
+    Mechanism(
+        "multiprocessors that exchanges hold",
+        (("traincast.simulation.step:held_multiprocessors", _nothing_held),),
+    ),
+    Mechanism("routing that nothing balances", request=(("moe_routing", None),)),
+    Mechanism("settings of recipes", recipes=False),
+)
+
+
+@contextmanager
+def switched_off(mechanism: Mechanism) -> Iterator[None]:
+    """Put what stands in for a mechanism's functions in their place, and take it out again."""
+    undone: list[tuple[Any, str, Any]] = []
+    for path, function in mechanism.instead:
+        module, _, name = path.partition(":")
+        owner: Any = import_module(module)
+        *outer, last = name.split(".")
+        for each in outer:
+            owner = getattr(owner, each)
+        undone.append((owner, last, getattr(owner, last)))
+        setattr(owner, last, function)
+    try:
+        yield
+    finally:
+        for owner, last, was in undone:
+            setattr(owner, last, was)
+
+
+def runs_of(table: Table, mechanism: Mechanism, most: int) -> tuple[list[MeasuredRun], "np.typing.NDArray[np.float64]"]:
+    """Return the runs that are fitted to, with their weights, and with what a mechanism says of their jobs."""
+    fitted = [run for run in read_runs(table).rows if run.measured_s is not None and is_fitted(run)]
+    rows, weight_I = representatives(fitted, most)
+    said = dict(mechanism.request)
+    return [replace(run, request=replace(run.request, **_meant(run, said))) for run in rows], weight_I
+
+
+def _meant(run: MeasuredRun, said: dict[str, Any]) -> dict[str, Any]:
+    """Return what is said of a job, where it has experts."""
+    return said if run.request.model.experts is not None else {}
+
+
+def held_out_errors(
+    rows: Sequence[MeasuredRun], forecasts: Sequence[Forecast], weight_I: "np.typing.NDArray[np.float64]"
+) -> "np.typing.NDArray[np.float64]":
+    """Return the error of each run with factors that have not seen its family, to the first order; NaN without one."""
+    sample = sample_of(rows, forecasts, shipped_factors(), weight_I)
+    families = np.array([row.groups["family"] for row in rows])
+    found = np.full(len(rows), np.nan)
+    for family in sorted(set(families)):
+        mine_I = families == family
+        table = factors_of(sample.without(mine_I))
+        moved_K = np.array([np.log(table.factors[key].factor) if key in table.factors else 0.0 for key in sample.keys])
+        found[mine_I] = sample.slope_IK[mine_I] @ (moved_K - sample.current_K) - sample.residual_I[mine_I]
+    known = np.array([each.step_s is not None for each in forecasts])
+    return np.where(known, np.expm1(found), np.nan)
+
+
+def figures_of(error_I: "np.typing.NDArray[np.float64]") -> tuple[int, float, float]:
+    """Return how many runs there are, with the median and the 90th percentile of their errors."""
+    median, p90 = (float(np.nanquantile(error_I, share)) for share in (0.5, 0.9))
+    return len(error_I), median, p90
+
+
+def table_of(figures: dict[str, dict[str, tuple[int, float, float]]]) -> str:
+    """Return the figures as a table: a line for each mechanism, a column for each board."""
+    boards = sorted({board for of_board in figures.values() for board in of_board})
+    lines = [
+        "| without | " + " | ".join(boards) + " |",
+        "|---|" + "---|" * len(boards),
+    ]
+    for name, of_board in figures.items():
+        cells = [f"{of_board[each][1]:.1%}, {of_board[each][2]:.1%}".replace("%", " %") for each in boards]
+        lines.append(f"| {'(nothing)' if name == MECHANISMS[0].name else name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Switch off, fit, print, and write where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with measured_training_runs.csv")
+    parser.add_argument("--most", type=int, default=1, help="runs of each configuration that are simulated")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/ACCURACY.md")
+    given = parser.parse_args()
+    path, recipes = (table_path(name, given.data) for name in ("measured_training_runs.csv", "recipe_settings.csv"))
+    tables = {True: read_measurements(path, read_table(recipes)), False: read_measurements(path)}
+    figures: dict[str, dict[str, tuple[int, float, float]]] = {}
+    for mechanism in MECHANISMS:
+        rows, weight_I = runs_of(tables[mechanism.recipes], mechanism, given.most)
+        with switched_off(mechanism):
+            forecasts = forecast_runs(rows, [shipped_factors()] * len(rows))
+        error_I = np.abs(held_out_errors(rows, forecasts, weight_I))
+        labels = np.array(labels_of(rows)[BOARD])
+        figures[mechanism.name] = {board: figures_of(error_I[labels == board]) for board in sorted(set(labels))}
+        print(mechanism.name, figures[mechanism.name])
+        sys.stdout.flush()
+    text = table_of(figures)
+    print(text)
+    if given.write:
+        page = PAGE.read_text(encoding="utf-8")
+        before, _, rest = page.partition(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
