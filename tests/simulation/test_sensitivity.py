@@ -28,7 +28,7 @@ from traincast.simulation.confidence import (
 
 H100 = load_cluster("h100")
 PLAIN = SimulateOptions(**ALONE)
-MANY = {"seq_length": 4096, "global_batch": 32}
+MANY = {"seq_length": 4096, "global_batch": 32, "micro_batch": 1}
 JOBS = {
     "pipeline": ("llama3-8b", {"gpus": 32, "tp": 8, "pp": 4}, {}),
     "interleaved": ("llama3-8b", {"gpus": 32, "tp": 4, "pp": 4, "vpp": 4, "cp": 2}, {}),
@@ -133,8 +133,13 @@ def test_deviation_is_the_root_of_the_weighted_variances():
 def test_fitted_factors_are_known_better_together_than_each():
     job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
     done = run_job(job, H100, PLAIN, CostFactors())
-    assert deviation(done, _learnt(job, done.gpu, ["compute"], 0.1), {"compute": 1.0}) == pytest.approx(
-        math.sqrt(UNEXPLAINED**2 + UNSEEN_COMPUTE**2 + 2 * (TOGETHER * 0.1) ** 2)
+    known = deviation(done, FactorTable(), {}) ** 2
+    nothing = deviation(done, FactorTable(), {"compute": 1.0}) ** 2
+    assert nothing == pytest.approx(known + UNSEEN_COMPUTE**2 + 0.2**2 + 0.08**2)
+    learnt = [(0.02 * (TOGETHER**2 + (1 - TOGETHER**2) * (0.02 / prior) ** 4) ** 0.5) for prior in (0.2, 0.08)]
+    wanted = known + UNSEEN_COMPUTE**2 + sum(each**2 for each in learnt)
+    assert deviation(done, _learnt(job, done.gpu, ["compute"], 0.02), {"compute": 1.0}) == pytest.approx(
+        math.sqrt(wanted)
     )
 
 
@@ -189,7 +194,8 @@ def test_interval_surrounds_the_step_by_one_ratio():
 
 
 def test_what_depends_on_more_than_a_factor_is_less_sure():
-    done = run_job(job_of(TINY_EXPERTS, gpus=8, ep=8, moe_dispatcher="alltoall"), H100, PLAIN, CostFactors())
+    job = job_of(TINY_EXPERTS, gpus=8, ep=8, micro_batch=1, moe_dispatcher="alltoall")
+    done = run_job(job, H100, PLAIN, CostFactors())
     assert deviation(done, FactorTable(), {}) == pytest.approx(UNEXPLAINED)
     table = _learnt(done.job, done.gpu, ["gemm bf16", "grouped_gemm bf16", "transfer ep"])
     sure, *others = (deviation(done, table, {name: 0.5}) for name in ("gemm bf16", "grouped_gemm bf16", "transfer ep"))

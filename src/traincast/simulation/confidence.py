@@ -41,15 +41,18 @@ UNEXPLAINED = 0.03
 """Deviation of the logarithm of a step that no factor explains: repeats of equal runs differ by 1 % in the median and
 by 7 to 10 % at the 90th percentile (docs/measured.md, noise)."""
 
-TOGETHER = 0.4
-"""Deviation of what fitted factors make of a step, over that of each apart: a fit knows their product better than each,
-as what one gains the other loses (all GPUs, an architecture, a chip)."""
+TOGETHER = 0.2
+"""Deviation of what well-known factors make of a step, over that of each apart: a fit knows their product better than
+each, as what one gains the other loses (all GPUs, an architecture, a chip)."""
 
-LOOSE = 0.45
+LOOSE = 0.42
 """Deviation of the time of one class of work in one job beyond the factors that all jobs share, for what depends on
 more than a factor says: transfers (placement, congestion), grouped GEMMs (how tokens fall to experts), kernels bound by
 memory (fusion). These constants are such that 90 % of the steps of families left out of the fit lie inside, of dense
 models, of those with experts, and of runs that are not fitted to (docs/ACCURACY.md)."""
+
+UNFITTED_TASK = 0.06
+"""Deviation of a step of fine-tuning, of which no run is fitted to: the median error is 6 to 7 % (docs/ACCURACY.md)."""
 
 _LOOSE_CLASSES = ("transfer", "grouped_gemm", "memory")
 
@@ -59,11 +62,12 @@ known from a datasheet by 7 to 50 % (docs/ACCURACY.md)."""
 
 ASSUMED = 0.10
 """Deviation of a step for each choice that was assumed where it decides what runs: how ranks share the work, the
-framework, the dispatcher of tokens. Runs whose layout is not printed whole are off by 8 to 10 % in the median
+framework, adapters, the dispatcher of tokens. Runs whose layout is not printed whole are off by 8 to 10 % in the median
 (docs/ACCURACY.md)."""
 
 _CHOICES: Mapping[str, frozenset[str]] = {
-    "layout": frozenset({"annotation-axes", "one-microbatch", "ep-missing"}),
+    "layout": frozenset({"annotation-axes", "one-microbatch", "assumed-micro-batch", "ep-missing", "assumed-ep"}),
+    "adapters": frozenset({"assumed-lora-targets", "assumed-lora-rank"}),
     "framework": frozenset({"assumed-framework", "unknown-framework"}),
     "dispatcher": frozenset({"assumed-moe-dispatcher"}),
 }
@@ -167,16 +171,18 @@ def _of_factors(name: str, done: JobStep, table: FactorTable) -> float:
     variance = TRANSFERS["unseen"] ** 2 if name in TRANSFER_CLASS.values() and not seen else 0.0
     variance += UNSEEN_COMPUTE**2 if name == "compute" and not seen else 0.0
     for key in keys_of(name, done.gpu, framework.fitted_as or framework.name):
-        known = table.factors.get(key)
-        fitted = known is not None and known.rows > 0
-        variance += (TOGETHER * known.deviation) ** 2 if known is not None and fitted else prior_deviation(key) ** 2
+        prior, known = prior_deviation(key), table.factors.get(key)
+        left = prior if known is None else min(known.deviation, prior)
+        # Where nothing was learnt, the factors of a class are as independent as their priors.
+        variance += left**2 * (TOGETHER**2 + (1 - TOGETHER**2) * (left / prior) ** 4)
     return variance
 
 
 def _assumed(done: JobStep, notes: Iterable[Note]) -> float:
-    """Return the variance of a step for choices that were assumed."""
+    """Return the variance of a step for choices that were assumed, and for a task that no fitted run had."""
     codes = {note.code for note in (*done.job.assumptions, *notes)}
-    return sum(ASSUMED**2 for known in _CHOICES.values() if known & codes)
+    other = UNFITTED_TASK**2 if done.job.task != "pretrain" else 0.0
+    return other + sum(ASSUMED**2 for known in _CHOICES.values() if known & codes)
 
 
 def spread_of_job(done: JobStep, table: FactorTable) -> Callable[[str], float]:
