@@ -12,7 +12,7 @@ are split as a dense MLP: moe/shared_experts.py. The rest: `layer.mixtral_8x7b`.
 
 from math import comb
 
-from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, grouped, pointwise
+from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, grouped, on_a_ring, pointwise
 
 MODEL = "deepseek-v3"
 CORE = {"seq_length": 4096, "framework": "megatron-core-2025", "zero": 0}
@@ -256,17 +256,24 @@ CASES = (
         heads=64,
         ffn=9216,
     ),
-    dense(
-        "dense cp 2 ring",
-        {"gpus": 2, "cp": 2, "cp_kind": "ring"},
-        attention(1, 2048, 2048, 128, 128, 192, 128, kind="attention"),
-        # Keys of 192 and values of 128 of every head, as they leave the up-projections.
-        exchanges=(
-            Exchange("keys and values of all ranks", "cp", "all_gather", 4096 * 128 * (192 + 128) * 2, 1, 1),
-            Exchange("their gradients", "cp", "reduce_scatter", 4096 * 128 * (192 + 128) * 2, 0, 1),
+    on_a_ring(
+        dense(
+            "dense cp 2 ring",
+            {"gpus": 2, "cp": 2, "cp_kind": "ring"},
+            attention(1, 2048, 2048, 128, 128, 192, 128, kind="attention"),
+            # Keys of 192 and values of 128 of every head, as they leave the up-projections.
+            exchanges=(
+                Exchange("keys and values of all ranks", "cp", "all_gather", 4096 * 128 * (192 + 128) * 2, 1, 1),
+                Exchange("their gradients", "cp", "reduce_scatter", 4096 * 128 * (192 + 128) * 2, 0, 1),
+            ),
+            tokens=2048,
+            rows=2048,
         ),
-        tokens=2048,
-        rows=2048,
+        2,
+        2048,
+        outputs=128 * 128,
+        queries=128 * 192,
+        keys_values=128 * (192 + 128),
     ),
     dense(
         "dense cp 2 Ulysses",

@@ -8,7 +8,7 @@ is kept and gathered again in the backward pass). Biases: Megatron-LM, megatron/
 row-parallel bias is on every rank). Ring: Liu et al., arXiv 2310.01889. Ulysses: Jacobs et al., arXiv 2309.14509.
 """
 
-from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, pointwise
+from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, on_a_ring, pointwise
 
 MODEL = "gpt3-175b"
 ALONE = {"seq_length": 2048, "framework": "megatron-2021", "zero": 0}
@@ -149,15 +149,22 @@ CASES = (
         tensors(2048, 8, 8),
         weights(8),
     ),
-    Case(
-        "cp 4 ring",
-        MODEL,
-        CORE | {"gpus": 4, "cp": 4, "cp_kind": "ring"},
-        # A rank holds a piece of each half of the sequence: its 512 queries meet 1,024 keys on average.
-        kernels(attention("attention", 1, 512, 1024, 96, 96, 128, 128), tokens=512),
-        RING,
-        fused_tensors(512),
-        weights(),
+    on_a_ring(
+        Case(
+            "cp 4 ring",
+            MODEL,
+            CORE | {"gpus": 4, "cp": 4, "cp_kind": "ring"},
+            # A rank holds a piece of each half of the sequence: its 512 queries meet 1,024 keys on average.
+            kernels(attention("attention", 1, 512, 1024, 96, 96, 128, 128), tokens=512),
+            RING,
+            fused_tensors(512),
+            weights(),
+        ),
+        4,
+        512,
+        outputs=96 * 128,
+        queries=96 * 128,
+        keys_values=2 * 96 * 128,
     ),
     Case(
         "cp 4 all-gather",

@@ -9,7 +9,7 @@ all-gather of keys and values: arXiv 2407.21783, section 3.3.2; Ulysses: Jacobs 
 Rajbhandari et al., arXiv 1910.02054, figure 1; Zhao et al., arXiv 2304.11277, section 3.
 """
 
-from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, pointwise
+from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, on_a_ring, pointwise
 
 MODEL = "llama3-70b"
 CORE = {"seq_length": 8192, "framework": "megatron-core-2025", "zero": 0}
@@ -146,14 +146,21 @@ CASES = (
         ffn=1792,
         kv_copies=2,
     ),
-    case(
-        "cp 4 ring",
-        {"gpus": 4, "cp": 4, "cp_kind": "ring"},
-        # A rank holds a piece of each half of the sequence: its 2,048 queries meet 4,096 keys on average.
-        attention(1, 2048, 4096, 64, 8, 128, 128, kind="attention"),
-        exchanges=ring(),
-        tokens=2048,
-        rows=2048,
+    on_a_ring(
+        case(
+            "cp 4 ring",
+            {"gpus": 4, "cp": 4, "cp_kind": "ring"},
+            # A rank holds a piece of each half of the sequence: its 2,048 queries meet 4,096 keys on average.
+            attention(1, 2048, 4096, 64, 8, 128, 128, kind="attention"),
+            exchanges=ring(),
+            tokens=2048,
+            rows=2048,
+        ),
+        4,
+        2048,
+        outputs=64 * 128,
+        queries=64 * 128,
+        keys_values=2 * 8 * 128,
     ),
     case(
         "cp 4 all-gather",
@@ -172,16 +179,23 @@ CASES = (
         tokens=2048,
         rows=2048,
     ),
-    case(
-        "tp 4 sp, cp 2 ring",
-        {"gpus": 8, "tp": 4, "cp": 2, "cp_kind": "ring", "sequence_parallel": True},
-        attention(1, 4096, 4096, 16, 2, 128, 128, kind="attention"),
-        exchanges=(*split(HIDDEN_STATE // 2), *ring(2)),
-        tokens=4096,
-        rows=1024,
-        heads=16,
-        kv_heads=2,
-        ffn=7168,
+    on_a_ring(
+        case(
+            "tp 4 sp, cp 2 ring",
+            {"gpus": 8, "tp": 4, "cp": 2, "cp_kind": "ring", "sequence_parallel": True},
+            attention(1, 4096, 4096, 16, 2, 128, 128, kind="attention"),
+            exchanges=(*split(HIDDEN_STATE // 2), *ring(2)),
+            tokens=4096,
+            rows=1024,
+            heads=16,
+            kv_heads=2,
+            ffn=7168,
+        ),
+        2,
+        4096,
+        outputs=16 * 128,
+        queries=16 * 128,
+        keys_values=2 * 2 * 128,
     ),
     case(
         "tp 2 sp, cp 4 Ulysses",

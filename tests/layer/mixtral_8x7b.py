@@ -7,7 +7,7 @@ unpermute); its experts: moe/experts.py (TEGroupedMLP); its router, which is on 
 probabilities in fp32: moe/router.py. The rest as of a dense layer: `layer.llama3_70b`.
 """
 
-from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, grouped, pointwise
+from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, grouped, on_a_ring, pointwise
 
 MODEL = "mixtral-8x7b"
 CORE = {"seq_length": 4096, "framework": "megatron-core-2025", "zero": 0}
@@ -148,20 +148,27 @@ CASES = (
         experts=4,
         routed=4096,
     ),
-    case(
-        "cp 2 ring, ep 2",
-        {"gpus": 2, "cp": 2, "cp_kind": "ring", "ep": 2},
-        attention(1, 2048, 2048, 32, 8, 128, 128, kind="attention"),
-        exchanges=(
-            Exchange("keys and values of all ranks", "cp", "all_gather", 4096 * 2 * 8 * 128 * 2, 1, 1),
-            Exchange("their gradients", "cp", "reduce_scatter", 4096 * 2 * 8 * 128 * 2, 0, 1),
-            *dispatch(2048, 2),
+    on_a_ring(
+        case(
+            "cp 2 ring, ep 2",
+            {"gpus": 2, "cp": 2, "cp_kind": "ring", "ep": 2},
+            attention(1, 2048, 2048, 32, 8, 128, 128, kind="attention"),
+            exchanges=(
+                Exchange("keys and values of all ranks", "cp", "all_gather", 4096 * 2 * 8 * 128 * 2, 1, 1),
+                Exchange("their gradients", "cp", "reduce_scatter", 4096 * 2 * 8 * 128 * 2, 0, 1),
+                *dispatch(2048, 2),
+            ),
+            tokens=2048,
+            rows=2048,
+            own=2048,
+            experts=4,
+            routed=4096,
         ),
-        tokens=2048,
-        rows=2048,
-        own=2048,
-        experts=4,
-        routed=4096,
+        2,
+        2048,
+        outputs=32 * 128,
+        queries=32 * 128,
+        keys_values=2 * 8 * 128,
     ),
     case(
         "cp 2 Ulysses, ep 2",

@@ -80,6 +80,19 @@ def pointwise(what, kind, *sizes, count=1, dtype="bf16"):
     return Kernel(what, kind, sizes, count, count, 0, dtype)
 
 
+def on_a_ring(case, cp, tokens, *, outputs, queries, keys_values):
+    """A case whose cp ranks pass keys and values around: sums over the ranks, of a token's outputs in fp32, and of the
+    gradients of its queries, and of its keys and values, in 16 bits (Transformer Engine, context_parallel.py). Of all
+    tokens for its own keys; for those of others half the time of all, half the time of the second piece."""
+    steps = 1 + (cp - 1) * 3 / 4
+    sums = (
+        Kernel("sums of outputs", "elementwise", (tokens, outputs), steps, 0, 0, "fp32"),
+        Kernel("sums of the gradients of queries", "elementwise", (tokens, queries), 0, steps),
+        Kernel("sums of the gradients of keys and values", "elementwise", (tokens, keys_values), 0, steps),
+    )
+    return case._replace(kernels=(*case.kernels, *sums))
+
+
 def kernel_counts(rows: Iterable[Kernel]) -> dict[str, Counter]:
     """Return how often each kernel runs, by pass."""
     found = {"forward": Counter(), "input gradient": Counter(), "weight gradient": Counter()}
