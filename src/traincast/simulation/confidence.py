@@ -60,7 +60,7 @@ TRANSFERS = {"seen": 0.10, "unseen": 0.30}
 """Deviation of collectives alone: on links that were measured they are off by 5 to 17 % (90th percentile), on those
 known from a datasheet by 7 to 50 % (docs/ACCURACY.md)."""
 
-ASSUMED = 0.10
+ASSUMED = 0.12
 """Deviation of a step for each choice that was assumed where it decides what runs: how ranks share the work, the
 framework, adapters, the dispatcher of tokens. Runs whose layout is not printed whole are off by 8 to 10 % in the median
 (docs/ACCURACY.md)."""
