@@ -21,7 +21,7 @@ from traincast.estimate.memory.states import (
 from traincast.job.job import Job
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, added
-from traincast.plan.chunks import ChunkArrays
+from traincast.plan.chunks import Chunk, ChunkArrays
 from traincast.plan.costs import at
 from traincast.plan.flights import moments_of
 from traincast.plan.layout import Layout
@@ -89,9 +89,36 @@ class Block:
         return np.array([batch // (each.degrees.dp * self.shares[each.share].micro_batch) for each in self.members])
 
     @cached_property
-    def _row_of(self) -> dict["Degrees", tuple[int, int]]:
-        """Return a share of each set of degrees, and its place."""
-        return {member.degrees: (member.share, place) for place, member in enumerate(self.members)}
+    def _alike(self) -> list[tuple["Degrees", int]]:
+        """One set of degrees, with its place, for all that hold and share parameters alike: cp counts as dp."""
+        return [(self.degrees[place], place) for place in self._numbers.values()]
+
+    @cached_property
+    def _keys(self) -> list[tuple[int, int, int, int]]:
+        return [(each.tp, each.dp * each.cp, each.ep, each.etp) for each in self.degrees]
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[int, int, int, int], int]:
+        found: dict[tuple[int, int, int, int], int] = {}
+        for place, key in enumerate(self._keys):
+            found.setdefault(key, place)
+        return found
+
+    @cached_property
+    def _alike_K(self) -> IntArray:
+        """Which of those each share is."""
+        number = {key: each for each, key in enumerate(self._numbers)}
+        return np.array([number[key] for key in self._keys])
+
+    @cached_property
+    def _weights(self) -> dict[Chunk, list[Elements]]:
+        """The parameters of each kind of virtual stage, by these degrees."""
+        shares, rows = self.filled.costs.shares, [self.members[place].share for _, place in self._alike]
+        found = {}
+        for chunk in self.shape.chunks:
+            weights = chunk.stage.weights()
+            found[chunk] = [_at(weights, row, shares) for row in rows]
+        return found
 
     @cached_property
     def degrees(self) -> tuple["Degrees", ...]:
@@ -211,16 +238,13 @@ class Block:
             if key in known:
                 found.append(known[key])
                 continue
-            weights = chunk.stage.weights()
-            of = {}
-            for each, (row, place) in self._row_of.items():
+            weights = self._weights[chunk]
+            of = []
+            for (degrees, place), own in zip(self._alike, weights, strict=True):
                 shardings = tuple((zero, shard) for shard in shard_KZ[place].tolist())
-                own = _at(weights, row, self.filled.costs.shares)
-                of[each] = self.filled.state_of(self.job, each, own, shardings)
-            columns = [of[member.degrees] for member in self.members]
-            known[key] = StateSeconds(
-                *(np.stack([getattr(one, name) for one in columns]) for name in StateSeconds.__slots__)
-            )
+                of.append(self.filled.state_of(self.job, degrees, own, shardings))
+            stacked = (np.stack([getattr(one, name) for one in of]) for name in StateSeconds.__slots__)
+            known[key] = StateSeconds(*(each[self._alike_K] for each in stacked))
             found.append(known[key])
         return found
 

@@ -45,7 +45,7 @@ class LayerBytes:
     def saved(self) -> dict[str, float]:
         """What is saved by part, without what the recomputation of modules drops."""
         kept = {name: size - self.dropped.get(name, 0.0) for name, size in self.tensors.items()}
-        return {name: size for name, size in kept.items() if np.any(size)}
+        return {name: size for name, size in kept.items() if isinstance(size, np.ndarray) or size}
 
 
 class LayerModel:
@@ -86,7 +86,7 @@ class LayerModel:
         found = self._saved(last_blocks(model, with_embedding=False))
         for name, size in self._saved(MTP_HEAD).items() if model.mtp_layers else ():
             found[name] = found.get(name, 0.0) + model.mtp_layers * size
-        return {name: size for name, size in found.items() if np.any(size)}
+        return {name: size for name, size in found.items() if isinstance(size, np.ndarray) or size}
 
     def _saved(self, blocks: Blocks) -> dict[str, float]:
         found: dict[str, float] = {}

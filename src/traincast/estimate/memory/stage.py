@@ -123,7 +123,7 @@ def _sum_of(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in parts:
         for name, size in part.items():
-            if np.any(size):
+            if isinstance(size, np.ndarray) or size:
                 found[name] = found.get(name, 0.0) + size
     return found
 
