@@ -497,11 +497,13 @@ def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:
 
     It is given itself, as its ``result.json``, or as the folder that it was written to.
     """
-    record = record_of(result) if isinstance(result, Result) else load_record(result)
+    known = result if isinstance(result, Result) else load_result(result)
+    record = record_of(known, "result.json" if isinstance(result, Result) else str(result))
+    options = replace(record.options, suggest=bool(known.suggestions))
     if record.command == "predict":
-        chosen = choose(record.options, record.cluster, engine, cluster_assumed=record.cluster_assumed)
+        chosen = choose(options, record.cluster, engine, cluster_assumed=record.cluster_assumed)
         return recorded_forecast(record.draft(), chosen, allow_oom=record.allow_oom)
-    return simulate_record(record, engine=engine)
+    return simulate_record(record, options, engine=engine)
 
 
 def explain(result: StrPath | Result, *, engine: str = "auto") -> Explanation:

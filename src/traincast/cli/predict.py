@@ -59,7 +59,8 @@ def command(
         draft = job_of(words, like, cluster, values, strict=strict)
     else:
         draft = job_of(words, like, cluster, values, recorded=recorded_job(record))
-        options = changed_options(record.options, **on_command_line(step_fields(values)))
+        said = {**on_command_line(step_fields(values)), "suggest": values["suggest"]}
+        options = changed_options(record.options, **said)
         allow_oom = allow_oom or record.allow_oom
     with naming_unknown_flags(draft), announced(quiet=quiet), progress("predicting", quiet=quiet or as_json):
         result = api.predict(draft, options=options, allow_oom=allow_oom)

@@ -78,7 +78,8 @@ def command(
         if record is None:
             result = api.simulate(files, options)
         else:
-            result = api.simulate_record(record, changed_options(record.options, **on_command_line(changes)))
+            said = {**on_command_line(changes), "suggest": changes["suggest"]}
+            result = api.simulate_record(record, changed_options(record.options, **said))
         written = write_directory(result, out, further=further) if out else []
     show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)
 

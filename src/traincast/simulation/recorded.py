@@ -51,8 +51,11 @@ class Chosen:
     """The files that describe it."""
 
     def options(self, layout: LayoutOptions | None = None) -> SimulateOptions:
-        """Return what is recorded of them: all but the cluster, which is recorded in full, and the engine."""
-        said = {each.name: getattr(self.setting, each.name) for each in fields(StepOptions)}
+        """Return what is recorded of them: all but the cluster, which is recorded in full, and the engine.
+
+        Whether suggestions were asked for shows by their being there.
+        """
+        said = {each.name: getattr(self.setting, each.name) for each in fields(StepOptions) if each.name != "suggest"}
         return SimulateOptions(layout=layout or LayoutOptions(), **said)
 
 
