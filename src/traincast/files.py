@@ -308,6 +308,8 @@ DESCRIPTIONS = (
     "deepspeed",
     "maxtext",
     "accelerate",
+    "bridge",
+    "nemo",
     "model",
     "hugging-face",
     "cluster",

@@ -35,6 +35,26 @@ fsdp_config:
 num_processes: 8
 """
 
+BRIDGE = """# Megatron-Bridge
+model:
+  seq_length: 128
+  cpu_offloading: true
+  frobnicate: 1
+train: {micro_batch_size: 2, global_batch_size: 32}
+checkpoint:
+  save: null
+  save_interval: 10
+"""
+NEMO = """from nemo.collections import llm
+recipe = llm.llama3_8b.pretrain_recipe(num_nodes=1, num_gpus_per_node=8)
+recipe.data.seq_length = 128
+recipe.data.micro_batch_size = 2
+recipe.data.global_batch_size = 32
+recipe.log.ckpt = 3
+recipe.model.config.cpu_offloading = True
+recipe.model.config.frobnicate = 2
+"""
+
 SAMPLES = {
     "megatron": (None, "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 128 --vocab-size 1000 "
                  "--micro-batch-size 2 --lr 1e-4 --optimizer-cpu-offload --frobnicate 3"),
@@ -44,6 +64,8 @@ SAMPLES = {
     "maxtext": (("train.yml", MAXTEXT), "model_name=llama3-8b"),
     "accelerate": (("fsdp.yaml", ACCELERATE), "--model_name_or_path llama3-8b --max_seq_length 128 "
                    "--per_device_train_batch_size 2"),
+    "bridge": (("over.yaml", BRIDGE), "--recipe llama3_8b_pretrain_2gpu_h100_bf16_config"),
+    "nemo": (("recipe.py", NEMO), ""),
 }  # fmt: skip
 """Of each dialect a file, and the words over it. They say a micro batch of 2, a setting without effect, one that is not
 modelled and one that is unknown; the GPUs are given elsewhere."""
@@ -95,7 +117,7 @@ def test_options_win_over_what_is_pasted(sample):
 def test_classes_are_known_and_what_is_not_modelled_says_how_much_it_may_matter(like):
     for flag in flag_table(like).flags.values():
         assert flag.effect in (READ, NO_EFFECT, SMALL_EFFECT, NOT_MODELLED, REFUSED)
-        if flag.effect == NOT_MODELLED and like not in ("megatron", "torchtitan"):
+        if flag.effect == NOT_MODELLED and like not in ("megatron", "torchtitan", "bridge", "nemo"):
             assert flag.matters, flag.name
 
 

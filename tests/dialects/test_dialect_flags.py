@@ -17,13 +17,22 @@ SOURCE = Path(traincast.dialects.__file__).parent
 SMALL = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 128 --world-size 8"
 TITAN = "--model.name llama3 --model.flavor 8B --training.seq_len 8192"
 TRAINER = "train.py --model_name_or_path llama3-8b --max_seq_length 4096 --per_device_train_batch_size 1"
+MEGATRON = tuple(path.stem for path in SOURCE.glob("megatron_*.py"))
 MAXTEXT = "model_name=llama3-8b per_device_batch_size=1"
-OTHERS = {"deepspeed": ("settings",), "accelerate": ("settings", "deepspeed_settings")}
+OTHERS = {
+    "deepspeed": ("settings",),
+    "accelerate": ("settings", "deepspeed_settings"),
+    "bridge": MEGATRON,
+    "nemo": MEGATRON,
+}
 """Modules that read a dialect beside those that are named after it."""
 
 
 def modules(like):
-    named = [*SOURCE.glob(f"{like}_*.py"), *(SOURCE / f"{name}.py" for name in OTHERS.get(like, ()))]
+    named = [
+        *([] if OTHERS.get(like) is MEGATRON else SOURCE.glob(f"{like}_*.py")),
+        *(SOURCE / f"{name}.py" for name in OTHERS.get(like, ())),
+    ]
     assert named
     return named
 

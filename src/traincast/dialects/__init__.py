@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from traincast.dialects.accelerate_settings import draft_of_accelerate
+from traincast.dialects.bridge_settings import draft_of_bridge, draft_of_nemo
 from traincast.dialects.deepspeed_settings import draft_of_deepspeed
 from traincast.dialects.flags import flag_table
 from traincast.dialects.maxtext_settings import draft_of_maxtext
@@ -17,6 +18,8 @@ LIKES: dict[str, Callable[..., Draft]] = {
     "deepspeed": draft_of_deepspeed,
     "maxtext": draft_of_maxtext,
     "accelerate": draft_of_accelerate,
+    "bridge": draft_of_bridge,
+    "nemo": draft_of_nemo,
 }
 """Name to the reader of its command line and files."""
 
