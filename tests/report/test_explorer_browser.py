@@ -53,6 +53,18 @@ def show(browser, tmp_path):
     assert said == []
 
 
+def test_memory_over_the_step_and_who_waits_for_whom(show):
+    page = show(("pipeline", api.predict("examples/llama3_70b_512gpu.toml")))
+    page.get_by_role("tab", name="Memory").click()
+    charts = page.locator("#panel figure")
+    assert charts.count() == 4
+    assert "stage 0, rank" in charts.first.inner_text()
+    assert "GiB" in charts.first.inner_text()
+    page.get_by_role("tab", name="Who waits for whom").click()
+    assert page.locator("#panel tbody tr").count() >= 2
+    assert "s" in page.locator("#panel tbody").inner_text()
+
+
 @pytest.fixture(scope="module")
 def replayed():
     return api.simulate("examples/megatron_pp4_tp2")
@@ -196,7 +208,7 @@ def test_tables_lead_to_the_timeline(show, replayed):
     for tab in page.get_by_role("tab").all():
         tab.click()
         assert page.locator("#panel").inner_text().strip()
-    page.get_by_role("tab", name="Waits").click()
+    page.get_by_role("tab", name="Waits", exact=True).click()
     page.locator("#panel button").first.click()
     waits_N = replayed.timeline.start_s_N - replayed.timeline.ready_s_N
     op = page.evaluate(f"{TIMELINE}.selected.op")

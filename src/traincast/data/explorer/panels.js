@@ -62,9 +62,11 @@ function breakdown(run, colours, label) {
 }
 
 function helps(run) {
-  const best = [...run.result.what_if].sort((a, b) => b.saving_s - a.saving_s).slice(0, 3);
+  const tried = run.result.what_if ?? [];
+  const best = [...(tried.length ? tried : run.result.suggestions ?? [])].sort((a, b) => b.saving_s - a.saving_s).slice(0, 3);
+  const sure = (each) => (each.low_s < each.high_s ? `, between ${time(each.low_s)} and ${time(each.high_s)}` : "");
   const items = best.filter((each) => each.saving_s > 0).map((each) =>
-    element("li", {}, `${each.change}: saves ${time(each.saving_s)} (${share(each.saving_s, run.stepS)})`));
+    element("li", {}, `${each.change}: saves ${time(each.saving_s)} (${share(each.saving_s, run.stepS)})${sure(each)}`));
   const slow = run.result.stragglers.map((each) =>
     element("li", {}, `rank ${each.rank} is ${each.slowdown.toFixed(2)} times slower than its peers and costs ${time(each.cost_s)}`));
   const all = [...slow, ...items].slice(0, 3);
@@ -181,7 +183,9 @@ const PANELS = {
   },
   Memory(run, go, colours) {
     const stages = run.result.memory_bytes;
-    if (!stages) return element("p", {}, "The memory is not known: the input does not say the model.");
+    if (!stages) {
+      return element("div", {}, element("p", {}, "The memory is not known: the input does not say the model."), memoryCurves(run, colours));
+    }
     const parts = ["parameters", "gradients", "optimizer", "activations", "other"];
     const hues = ["compute", "backward", "weight", "recompute", "host"];
     const most = Math.max(...stages.map((stage) => stage.peak || 0));
@@ -191,10 +195,49 @@ const PANELS = {
         ...parts.map((part, n) => element("div", { colour: colours.of(hues[n]), width: `${(100 * (stage[part] || 0)) / most}%`, title: `${part} ${bytes(stage[part] || 0)}` })))),
       ...parts.map((part) => element("td", {}, bytes(stage[part] || 0))), element("td", {}, bytes(stage.peak || 0))));
     const head = ["", "at the peak", ...parts, "peak"].map((title, at) => element("th", { scope: "col", ...(at < 2 ? { class: "words" } : {}) }, title));
-    return element("table", { "aria-label": "Memory of the stages" }, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...bars));
+    return element("div", {},
+      element("table", { "aria-label": "Memory of the stages" }, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...bars)),
+      memoryCurves(run, colours));
+  },
+  "Who waits for whom"(run) {
+    const { ranks, matrix_s } = run.header.waits;
+    const rows = ranks.map((rank, at) => ({ rank, seconds: matrix_s[at] }));
+    if (!rows.length) return element("p", {}, "No rank waits for another one.");
+    const most = Math.max(...matrix_s.flat());
+    const cell = (seconds) => (seconds > 0 ? element(seconds > most / 2 ? "strong" : "span", {}, time(seconds)) : "");
+    return element("div", {},
+      element("h2", {}, "How long ranks (rows) waited because of others (columns) that were not waiting themselves"),
+      table([["rank", (row) => `rank ${row.rank}`, true], ...ranks.map((rank, at) => [String(rank), (row) => cell(row.seconds[at])])], rows, "Who waits for whom"));
   },
   "Link use"(run, go, colours) { return linkUse(run, colours); },
 };
+
+/** Return an element of a picture. */
+function svg(name, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+/** Chart what each stage holds over the step: bytes, or microbatches in flight where bytes are not known. */
+function memoryCurves(run, colours) {
+  const [width, height] = [960, 70];
+  const curves = run.header.memory.slice(0, 64);
+  if (!curves.length) return element("p", {}, "No operation is of a microbatch.");
+  const most = Math.max(1e-9, ...curves.flatMap((curve) => curve.held));
+  const charts = curves.map((curve) => {
+    const x = (seconds) => (seconds * width) / run.stepS;
+    const y = (held) => height - (held / most) * (height - 4);
+    const steps = curve.time_s.map((seconds, at) => `${at ? `${x(seconds)},${y(curve.held[at - 1])} ` : ""}${x(seconds)},${y(curve.held[at])}`).join(" ");
+    const peak = Math.max(...curve.held);
+    const label = `stage ${curve.stage}, rank ${curve.rank}: at most ${curve.bytes ? bytes(peak) : `${peak} microbatches in flight`}`;
+    return element("figure", {}, element("figcaption", {}, label),
+      svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, width: "100%", preserveAspectRatio: "none", height },
+        svg("polygon", { points: `${x(curve.time_s[0])},${height} ${steps} ${width},${y(curve.held.at(-1))} ${width},${height}`, fill: colours.of("recompute") })));
+  });
+  return element("div", {}, element("h2", {}, "Memory over the step, by stage (all on one scale)"), ...charts);
+}
 
 /** Chart how many bytes a second each kind of group moves on one rank over the step. */
 function linkUse(run, colours) {
@@ -216,12 +259,6 @@ function linkUse(run, colours) {
   const seconds = run.stepS / bins;
   const most = Math.max(1, ...[...of.values()].flatMap((sums) => [...sums])) / seconds;
   const [width, height] = [960, 90];
-  const svg = (name, attributes, ...children) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    made.append(...children);
-    return made;
-  };
   const charts = [...of].map(([kind, sums]) => {
     const points = [...sums].map((sum, bin) => `${(bin * width) / bins},${height - (sum / seconds / most) * (height - 4)}`).join(" ");
     const total = sums.reduce((sum, each) => sum + each, 0);

@@ -14,11 +14,13 @@ import numpy as np
 
 from traincast.analysis.causes import causes
 from traincast.analysis.critical_path import critical_path
+from traincast.analysis.waiting import waiting
 from traincast.engine.graph import build_graph
 from traincast.report.chrome_trace import Threads
 from traincast.report.json import result_to_dict
 from traincast.report.operations import choose_ranks, described, simulated
 from traincast.report.plain import Plain, encodable
+from traincast.simulation.recorded import memory_of
 from traincast.simulation.result import Result
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ _TICKS = 2**31 - 2
 """Ticks of the longest step; one of 20 s has ticks of 9.3 ns."""
 _LEVEL = 6
 _SHOWN_MEMBERS = 64
+_SHOWN_WAITERS = 32
 
 
 class Packed(NamedTuple):
@@ -79,6 +82,8 @@ def packed_run(result: Result, name: str) -> Packed:
             for at in choice.indices
         ],
         "groups": [None if at < 0 else _group(program.groups[at]) for at in groups_G.tolist()],
+        "memory": _memory(result),
+        "waits": _waits(program, timeline),
         "strings": [encodable(text) for text in strings],
         "columns": listed,
     }
@@ -133,6 +138,31 @@ def _template_columns(
         "size_T": program.ops.size_bytes_T[rows_T].astype(np.float64),
         "flops_T": np.nan_to_num(program.ops.flops_T[rows_T], nan=-1.0),
     }
+
+
+def _memory(result: Result) -> list[Plain]:
+    """Return of each stage what it holds over the step: bytes where they are known, else microbatches in flight."""
+    found: list[Plain] = []
+    for curve in memory_of(result):
+        sizes = curve.size_bytes_H
+        held: list[Plain] = list(curve.in_flight_H.tolist() if sizes is None else sizes.tolist())
+        times: list[Plain] = list(curve.time_s_H.tolist())
+        found.append(
+            {"stage": curve.stage, "rank": curve.rank, "bytes": sizes is not None, "time_s": times, "held": held}
+        )
+    return found
+
+
+def _waits(program: "Program", timeline: "Timeline") -> dict[str, Plain]:
+    """Return how long ranks waited because of others that were not waiting themselves, of those with the most of it."""
+    pairs = waiting(program, timeline).root
+    seconds: dict[int, float] = {}
+    for rank_K in (pairs.rank_K, pairs.other_K):
+        for rank, time_s in zip(rank_K.tolist(), pairs.time_s_K.tolist(), strict=True):
+            seconds[rank] = seconds.get(rank, 0.0) + time_s
+    ranks = sorted(sorted(seconds, key=lambda rank: -seconds[rank])[:_SHOWN_WAITERS])
+    matrix = pairs.matrix(np.array(ranks, dtype=np.int64)).tolist()
+    return {"ranks": list(ranks), "matrix_s": matrix}
 
 
 def _group(group: "GroupInstance") -> Plain:
