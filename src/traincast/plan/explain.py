@@ -89,7 +89,8 @@ def _slower(shown: str, best: Finalist, chosen: "Choice") -> tuple[str, str]:
     """Return the terms in which a layout loses."""
     behind = best.step_s / chosen.step_s - 1
     if best.layout == chosen.layout or behind <= 0:
-        return f"{shown}: {best.layout.text} takes {format_time(best.step_s)}, as long as the best", "best"
+        told = "is the layout to run" if best.layout == chosen.layout else "is no slower than the layout to run"
+        return f"{shown}: {best.layout.text}, which takes {format_time(best.step_s)}, {told}", "best"
     parts = [
         (best.result.breakdown_s[key] - chosen.result.breakdown_s[key], key.replace("_", " ")) for key in BREAKDOWN_KEYS
     ]
