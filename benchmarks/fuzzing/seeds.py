@@ -504,7 +504,34 @@ def _pasted() -> list[Seed]:
     launched = (*head, "megatron", "--", *_LAUNCHER.split(), *flags.split(), "--unheard-of", "3")
     script = (*head, "megatron", "--", _SCRIPT.format(flags=flags))
     seeds = [Seed({}, (megatron, experts)), Seed({"t.toml": _text(_TORCHTITAN)}, (titan, dotted))]
-    return [*seeds, Seed({}, (launched, script))]
+    return [*seeds, Seed({}, (launched, script)), *_settings(head)]
+
+
+_SETTINGS = {
+    "deepspeed": ("f.json", '{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}, '
+                  '"bf16": {"enabled": true}, '
+                  '"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 2}',
+                  "--model_name_or_path llama3-8b --max_seq_length 512 --per_device_train_batch_size 1"),
+    "accelerate": ("f.yaml", "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n"
+                   "  fsdp_sharding_strategy: HYBRID_SHARD\n  fsdp_offload_params: false\n",
+                   "--model_name_or_path llama3-8b --max_seq_length 512 --per_device_train_batch_size 1"),
+    "maxtext": ("f.yml", "model_name: 'llama3-8b' # a model\nmax_target_length: 512\n"
+                "logical_axis_rules: [\n  ['a', []],\n]\n",
+                "per_device_batch_size=1 ici_tensor_parallelism=2"),
+    "bridge": ("f.yaml", "model: {seq_length: 512}\ntrain:\n  micro_batch_size: 1\n  global_batch_size: 8\n",
+               "--recipe llama3_8b_pretrain_config -tp 2"),
+    "nemo": ("f.py", "recipe = llm.llama3_8b.pretrain_recipe(num_nodes=1)\nrecipe.data.seq_length = 512\n"
+             "recipe.data.global_batch_size = 8\n", "trainer.strategy.tensor_model_parallel_size=2"),
+}  # fmt: skip
+
+
+def _settings(head: tuple[str, ...]) -> list[Seed]:
+    """Return configuration files of other frameworks, with words over them."""
+    found = []
+    for like, (name, text, words) in _SETTINGS.items():
+        given = ("--gpus", "8", "--global-batch", "8") if like == "nemo" else ("--gpus", "8")
+        found.append(Seed({name: _text(text)}, ((*head, like, *given, "--", name, *words.split()),)))
+    return found
 
 
 def _measured() -> list[Seed]:

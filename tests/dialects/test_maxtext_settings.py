@@ -112,6 +112,14 @@ def test_a_file_builds_on_base_yml_and_words_win(tmp_path):
         draft_like("maxtext", [str(tmp_path / "none.yml")])
 
 
+def test_a_base_of_another_folder_is_found_from_the_file(tmp_path):
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "common.yml").write_text("model_name: llama3-8b\nper_device_batch_size: 3\n")
+    file = tmp_path / "run.yml"
+    file.write_text("base_config: base/common.yml\nsteps: 3\n")
+    assert draft_like("maxtext", [str(file)]).under(Draft(fields={"gpus": 2})).request().global_batch == 6
+
+
 def test_a_model_is_described_where_none_is_named():
     words = ["base_emb_dim=4096", "base_num_query_heads=32", "base_num_kv_heads=8", "base_mlp_dim=14336",
              "base_num_decoder_layers=32", "vocab_size=128256", "per_device_batch_size=1"]  # fmt: skip

@@ -179,7 +179,7 @@ def _referred(value: str, settings: Mapping[str, str]) -> str:
 def _section(name: str, table: Mapping[str, Any]) -> str:
     """Return what becomes of a setting's section: the longest that fits."""
     parts = name.split(".")
-    sections = (".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
+    sections = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((table["sections"][each] for each in sections if each in table["sections"]), "unknown")
 
 
@@ -191,7 +191,7 @@ def _flags(settings: Mapping[str, str], table: Mapping[str, Any], shown: str) ->
         to = table["paths"].get(name)
         if name in _PRECISION:
             _add_precision(flags, value, table, shown, name)
-        elif to in ("num_nodes", "num_gpus", "gpus") or name in ("gpus", "model"):
+        elif to in ("num_nodes", "num_gpus", "gpus") or name in ("gpus", "model") or (name, value) == ("peft", "None"):
             continue
         elif to == "" or (to is None and _section(name, table) != "flags"):
             left.append(name)

@@ -118,7 +118,7 @@ def _of_files(files: Sequence[str], table: FlagTable) -> tuple[Values, tuple[Any
                 break
             if len(chain) > _MOST_BASES:
                 raise ConfigError(f"files build on each other more than {_MOST_BASES} deep", "base_config")
-            path = path.with_name(base)
+            path = path.parent / base
         for settings in reversed(chain):
             found |= settings
     return found, input_files(read, "maxtext"), notes
