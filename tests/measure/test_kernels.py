@@ -127,7 +127,12 @@ def test_without_pytorch_or_a_gpu_one_message_says_what_to_do(monkeypatch, tmp_p
 
 
 def test_every_family_that_pytorch_has_a_kernel_for_can_be_timed():
-    made_of_parts, without_a_kernel = {"unfused_attention"}, {"counted", "state_space", "delta_rule"}
+    made_of_parts, without_a_kernel = (
+        {"unfused_attention"},
+        {
+            *("counted", "state_space", "delta_rule", "selective_scan", "index_scores"),
+        },
+    )
     assert set(BUILDERS) == set(FAMILIES.names()) - made_of_parts - without_a_kernel
 
 
