@@ -75,12 +75,14 @@ def whole(size=HIDDEN_STATE):
     )
 
 
-def split(size=HIDDEN_STATE):
-    """With sequence parallelism: g and its conjugate of arXiv 2205.05198, section 4.2.2, around both blocks."""
+def split(size=HIDDEN_STATE, gathered=None):
+    """With sequence parallelism: g and its conjugate of arXiv 2205.05198, section 4.2.2, around both blocks; `gathered`
+    are the bytes of what GEMMs read, where it is no hidden state in 16 bits."""
+    gathered = gathered or size
     return (
-        Exchange("blocks' inputs; gradients of their outputs", "tp", "all_gather", size, 2, 2),
+        Exchange("blocks' inputs; gradients of their outputs", "tp", "all_gather", gathered, 2, 2),
         Exchange("blocks' outputs; gradients of their inputs", "tp", "reduce_scatter", size, 2, 2),
-        Exchange("blocks' inputs again, for weight gradients", "tp", "all_gather", size, 0, 2),
+        Exchange("blocks' inputs again, for weight gradients", "tp", "all_gather", gathered, 0, 2),
     )
 
 

@@ -4,16 +4,20 @@
 Sources: Qwen3-30B-A3B: arXiv 2505.09388, table 2 (and its ``config.json``); its norms are over a head's 128.
 gpt-oss-20b: arXiv 2508.10925, section 2, and openai/gpt-oss, gpt_oss/torch/model.py (a window of 128 on every other
 layer, a sink for each head, biases everywhere, ``swiglu`` as bias, split, clamp, shift and product). 8-bit GEMMs:
-Transformer Engine, pytorch/module/linear.py and layernorm_linear.py (inputs are cast once and kept in 8 bits for the
-weight gradient; norms, attention, router and head stay in 16 bits). Adapters: Hu et al., arXiv 2106.09685, section
-4.2. nanotron: its models/llama.py.
+Transformer Engine, pytorch/module/linear.py and layernorm_linear.py, with delayed scaling, Megatron Core's recipe
+unless told otherwise (``--fp8-recipe``): one kernel casts the input of a GEMM, another the gradient of its output, and
+each writes a transposed copy, too, which the GEMM of the weight's gradient reads: Hopper's matrix units read 8 bits
+along the reduction alone. Inputs are kept in 8 bits; norms, attention, router and head stay in 16 bits. Ranks that
+split the sequence cast their own tokens and gather these 8 bits without their transposed copy; that is made of the
+gathered tensor, in the backward pass alone: of the gradient, and of the input, which is gathered again there
+(layernorm_linear.py, backward). Adapters: Hu et al., arXiv 2106.09685, section 4.2. nanotron: its models/llama.py.
 """
 
 from math import comb
 
 from layer import llama3_70b, mixtral_8x7b
 from layer.llama3_70b import EIGHTH, attention, split, tensors, weights
-from layer.rows import Case, Exchange, Kernel, Tensor, Weight, gemm, grouped, pointwise
+from layer.rows import Case, Exchange, Kernel, Tensor, Weight, cast, gemm, grouped, pointwise
 
 QWEN_RANKS = 8 * (1 - comb(112, 8) / comb(128, 8))
 """Ranks of eight that the 8 of 128 experts of a token are on; it is sent to each of them once."""
@@ -119,9 +123,14 @@ def eight_bits(rows, casts):
     return (*found, *casts)
 
 
-def cast(what, elements):
-    """A cast to 8 bits; in the backward pass, of the gradient that comes back there."""
-    return Kernel(what, "cast", (elements,), 1, 1, 0, "fp8")
+def gradient(what, elements, **how):
+    """The cast of a gradient of the output of a GEMM, as wide as that output."""
+    return cast(f"gradient of {what}", elements, backward=True, **how)
+
+
+def transposed(what, elements):
+    """The copy of a gathered tensor of 8 bits that has its columns as rows, made in the backward pass."""
+    return Kernel(f"{what}, gathered and transposed", "copy", (elements,), 0, 1, 0, "fp8")
 
 
 def kept_in_eight_bits(found, copy):
@@ -160,9 +169,13 @@ LLAMA = (
             llama3_70b.kernels(ALL_HEADS),
             (
                 cast("input of queries, keys, values", 8192 * 8192),
+                gradient("64 queries, 8 keys and 8 values of 128", 8192 * (64 + 2 * 8) * 128),
                 cast("input of the output", 8192 * 8192),
+                gradient("the output", 8192 * 8192),
                 cast("input of gate and up", 8192 * 8192),
+                gradient("gate and up", 8192 * 2 * 28672),
                 cast("input of down", 8192 * 28672),
+                gradient("down", 8192 * 8192),
             ),
         ),
         (),
@@ -176,13 +189,23 @@ LLAMA = (
         eight_bits(
             llama3_70b.kernels(ONE_EIGHTH, rows=1024, **EIGHTH),
             (
-                cast("input of queries, keys, values, before it is gathered", 1024 * 8192),
+                # Along rows alone where it is gathered next; with both copies where a rank's GEMMs read its own.
+                cast("input of queries, keys, values, before it is gathered", 1024 * 8192, copies=1),
+                transposed("input of queries, keys, values", 8192 * 8192),
+                gradient("a rank's 8 queries, key and value of all tokens", 8192 * (8 + 2) * 128),
                 cast("input of the output, a rank's heads of all tokens", 8192 * 8 * 128),
-                cast("input of gate and up, before it is gathered", 1024 * 8192),
+                gradient("the output, before it is gathered", 1024 * 8192, copies=1),
+                transposed("gradient of the output", 8192 * 8192),
+                cast("input of gate and up, before it is gathered", 1024 * 8192, copies=1),
+                transposed("input of gate and up", 8192 * 8192),
+                gradient("gate and up", 8192 * 2 * 3584),
                 cast("input of down", 8192 * 3584),
+                gradient("down, before it is gathered", 1024 * 8192, copies=1),
+                transposed("gradient of down", 8192 * 8192),
             ),
         ),
-        split(),
+        # GEMMs give 16 bits, which are summed up; what they read is gathered in 8.
+        split(gathered=llama3_70b.HIDDEN_STATE // 2),
         kept_in_eight_bits(tensors(rows=1024, **EIGHTH), 8192 * 8 * 128),
         weights(8),
     ),

@@ -87,6 +87,8 @@ def _kind(call):
     options = dict(call.options)
     if call.family == "activation":
         return options["kind"]
+    if call.family == "cast":
+        return f"cast to {options['copies']}"
     words = ["causal"] if call.causal else []
     words += [f"window {call.window}"] if call.window else []
     return " ".join([*words, call.family.replace("_", " ")])

@@ -80,6 +80,12 @@ def pointwise(what, kind, *sizes, count=1, dtype="bf16"):
     return Kernel(what, kind, sizes, count, count, 0, dtype)
 
 
+def cast(what, elements, *, copies=2, tensors=1, dtype="fp8", backward=False):
+    """A cast of some tensors, of so many elements together: what a GEMM reads, or the gradient of what it gave."""
+    often = (0, 1) if backward else (1, 0)
+    return Kernel(what, f"cast to {copies}", (tensors, elements), *often, 0, dtype)
+
+
 def on_a_ring(case, cp, tokens, *, outputs, queries, keys_values):
     """A case whose cp ranks pass keys and values around: sums over the ranks, of a token's outputs in fp32, and of the
     gradients of its queries, and of its keys and values, in 16 bits (Transformer Engine, context_parallel.py). Of all

@@ -127,11 +127,12 @@ def test_the_gradients_norm_is_one_number_over_all_ranks():
 
 
 def test_the_projection_of_a_further_token_casts_both_hidden_states():
-    """Its GEMM reads 8 bits, as the layers' do: two hidden states of 7,168 for each token, forward and backward."""
+    """Its GEMM reads 8 bits, as the layers' do: two hidden states of 7,168 for each token. What comes back is the
+    gradient of the one that it makes of them, as wide as those of the layer's output projection and shared expert."""
     case = case_of("deepseek-v3", "alone")
     found, _ = product.of_further_token(case._replace(fields=case.fields | {"precision": "fp8_block"}))
-    assert found["forward"]["cast", (4096 * 2 * 7168,), "fp8_block"] == 1
-    assert found["input gradient"]["cast", (4096 * 2 * 7168,), "fp8_block"] == 1
+    assert found["forward"]["cast to 2", (1, 4096 * 2 * 7168), "fp8_block"] == 1
+    assert found["input gradient"]["cast to 2", (1, 4096 * 7168), "fp8_block"] == 1 + 2
 
 
 def test_a_frozen_table_is_looked_up_without_a_backward_pass_wherever_it_is_looked_up():

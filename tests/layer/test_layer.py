@@ -4,7 +4,7 @@ import pytest
 
 from layer import product
 from layer.cases import CASES, case_of, name_of
-from layer.rows import exchange_counts, kernel_counts, tensor_sums
+from layer.rows import cast, exchange_counts, kernel_counts, tensor_sums
 
 each_case = pytest.mark.parametrize("case", CASES, ids=name_of)
 each_weighted = pytest.mark.parametrize("case", [case for case in CASES if case.weights], ids=name_of)
@@ -42,29 +42,36 @@ def test_parameters_of_a_rank(case, count):
     assert count(case) == sum(row.held for row in case.weights)
 
 
-def test_latent_attention_casts_what_each_of_its_projections_reads():
-    """In 8 bits: hidden states of 7,168 once for both narrow projections, latent vectors of 1,536 and 512 (table 1 of
-    arXiv 2412.19437), and 128 heads of 128 for the output projection."""
+BLOCKS = {"dtype": "fp8_block", "copies": 2}
+"""Scales of blocks belong to one direction, so that one kernel writes two copies, along rows and along columns
+(Transformer Engine, Float8BlockScaling; arXiv 2412.19437, section 3.3)."""
+
+CASTS_OF_DEEPSEEK = (
+    # Widths are those of table 1 and section 4.2 of arXiv 2412.19437. Three modules read hidden states and cast each
+    # for itself: both narrow projections (Megatron-LM, megatron/core/transformer/multi_latent_attention.py, two
+    # linear layers of Transformer Engine), and the shared expert.
+    *(3 * (cast("hidden states of both narrow projections and the shared expert", 4096 * 7168, **BLOCKS),)),
+    cast("compressed queries", 4096 * 1536, **BLOCKS),
+    cast("compressed keys and values", 4096 * 512, **BLOCKS),
+    cast("128 heads of 128, for the output", 4096 * 128 * 128, **BLOCKS),
+    cast("activations of the shared expert", 4096 * 2048, **BLOCKS),
+    # All 256 experts are on the rank, each with a tensor of its own to cast; every token goes to eight of them.
+    cast("tokens of experts", 8 * 4096 * 7168, tensors=256, **BLOCKS),
+    cast("activations of experts", 8 * 4096 * 2048, tensors=256, **BLOCKS),
+    # Gradients of what the GEMMs gave: 64 of keys' width are their position, 128 + 64 and 128 + 128 of each head.
+    cast("of compressed queries", 4096 * 1536, backward=True, **BLOCKS),
+    cast("of compressed keys and values", 4096 * (512 + 64), backward=True, **BLOCKS),
+    cast("of queries", 4096 * 128 * (128 + 64), backward=True, **BLOCKS),
+    cast("of keys and values", 4096 * 128 * (128 + 128), backward=True, **BLOCKS),
+    *(2 * (cast("of the outputs of attention and of the shared expert", 4096 * 7168, backward=True, **BLOCKS),)),
+    cast("of gate and up of the shared expert", 4096 * 2 * 2048, backward=True, **BLOCKS),
+    cast("of gate and up of experts", 8 * 4096 * 2 * 2048, tensors=256, backward=True, **BLOCKS),
+    cast("of outputs of experts", 8 * 4096 * 7168, tensors=256, backward=True, **BLOCKS),
+)
+
+
+def test_every_gemm_with_latent_attention_and_experts_casts_its_input_and_the_gradient_of_its_output():
+    """Those of a layer of DeepSeek-V3 in 8 bits, without its router's, which reads 16."""
     found = product.kernels(case_of("deepseek-v3", "alone"), precision="fp8_block")
-    casts = {shape[0]: count for (kind, shape, _), count in found["forward"].items() if kind == "cast"}
-    for width in (7168, 1536, 512, 128 * 128):
-        assert casts[4096 * width] >= 1
-    assert found["input gradient"]["cast", (4096 * 1536,), "fp8_block"] == casts[4096 * 1536] == 1
-
-
-def test_experts_cast_the_copies_that_they_are_sent_and_what_they_make_of_them():
-    """Eight experts for each of 4,096 tokens: rows of 7,168 come in, rows of 2,048 go to the second GEMM, which are as
-    many elements as the output projection of attention reads (128 heads of 128)."""
-    found = product.kernels(case_of("deepseek-v3", "alone"), precision="fp8_block")
-    for name in ("forward", "input gradient"):
-        assert found[name]["cast", (4096 * 8 * 7168,), "fp8_block"] == 1
-        assert found[name]["cast", (4096 * 8 * 2048,), "fp8_block"] == 2
-
-
-def test_a_shared_expert_casts_what_it_reads_and_what_it_makes_of_it():
-    """Hidden states of 7,168 for attention's narrow projections and for the shared expert, whose second GEMM reads its
-    2,048 activations of each of 4,096 tokens."""
-    found = product.kernels(case_of("deepseek-v3", "alone"), precision="fp8_block")
-    for name in ("forward", "input gradient"):
-        assert found[name]["cast", (4096 * 7168,), "fp8_block"] == 2
-        assert found[name]["cast", (4096 * 2048,), "fp8_block"] == 1
+    casts = {name: {key: often for key, often in runs.items() if "cast" in key[0]} for name, runs in found.items()}
+    assert filled(casts) == filled(kernel_counts(CASTS_OF_DEEPSEEK))

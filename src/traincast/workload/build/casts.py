@@ -37,7 +37,9 @@ def casts_of(gemm: Gemm, share: Share, *, trained: bool) -> Casts:
     gradients = _cast(recipe, share, gemm.m * gemm.n, tensors, gathered=gemm.split == "inputs", both=both)
     inputs = () if gemm.fused_casts == "inputs" else inputs
     gradients = () if gemm.fused_casts == "gradients" else gradients
-    return Casts(inputs + weights.forward, gradients + weights.backward, recipe.weight_gradients if trained else "")
+    transposed = _transposes_of_gathered(recipe, share, gemm) if both else ()
+    backward = gradients + transposed + weights.backward
+    return Casts(inputs + weights.forward, backward, recipe.weight_gradients if trained else "")
 
 
 def launches_of(kernels: Kernels) -> Number:
@@ -76,9 +78,10 @@ def _weights_in_pass(recipe: Recipe, share: Share, gemm: Gemm, tensors: Number) 
 def _cast(recipe: Recipe, share: Share, elements: Number, tensors: Number, *, gathered: bool, both: bool) -> Kernels:
     """Return the casts of some tensors, along one or both directions.
 
-    What tensor parallel ranks gather is cast before, each one's part; a copy that is a mere transpose is made after.
+    What tensor parallel ranks gather is cast before, each one's part; a copy that is a mere transpose is made after
+    (`_transposes_of_gathered`).
     """
-    parts = share.splits_sequence if gathered and recipe.gathered else False
+    parts = _gathers(recipe, share) if gathered else False
     own = choose(parts, ceil_div(elements, share.tp), elements)
     if both and recipe.copies == "both":
         return (_kernel(recipe, own, tensors, recipe.reads, 2),)
@@ -90,8 +93,25 @@ def _cast(recipe: Recipe, share: Share, elements: Number, tensors: Number, *, ga
     return (
         _kernel(recipe, choose(parts, 0 * elements, elements), tensors, recipe.reads, 2),
         _kernel(recipe, choose(parts, own, 0 * elements), tensors, recipe.reads, 1),
-        *_transpose(recipe, choose(parts, elements, 0 * elements)),
     )
+
+
+def _transposes_of_gathered(recipe: Recipe, share: Share, gemm: Gemm) -> Kernels:
+    """Return the transposed copy of what the backward pass gathers of a GEMM: its input again, or its gradient.
+
+    Ranks gather what they have along rows alone. What the forward pass gathers is read along rows and not kept, so
+    that the gradient of the weight needs the input gathered and transposed. Source: Transformer Engine,
+    transformer_engine/pytorch/module/layernorm_linear.py (backward).
+    """
+    if not gemm.split or not _transposes(recipe, share):
+        return ()
+    elements = gemm.m * (gemm.k if gemm.split == "outputs" else gemm.n)
+    return _transpose(recipe, choose(_gathers(recipe, share), elements, 0 * elements))
+
+
+def _gathers(recipe: Recipe, share: Share) -> Number:
+    """Return whether tensor parallel ranks gather what they have cast."""
+    return share.splits_sequence if recipe.gathered else False
 
 
 def _transposes(recipe: Recipe, share: Share) -> bool:
