@@ -71,7 +71,7 @@ def test_what_the_path_consists_of_sums_to_the_step(path):
     result = api.simulate(path, cluster="h100")
     assert sum(each.time_s for each in result.analysis.critical_path) == pytest.approx(result.iteration_time_s)
     told = explain(result.program, result.timeline)
-    assert short_form(told, result.program) == result.analysis
+    assert short_form(result.program, result.timeline) == result.analysis
     assert told.slack_s_N[told.path.op_H].max() == 0.0
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from traincast import api
 from traincast.errors import ConfigError, FormatError
-from traincast.formats.open import expand_inputs
+from traincast.formats.contract import FORMATS
+from traincast.formats.open import expand_inputs, identify
 
 PP4 = Path(__file__).parents[2] / "examples" / "megatron_pp4_tp2"
 
@@ -76,3 +77,15 @@ def test_the_facade_takes_folders_and_patterns():
         api.inspect(PP4)
     with pytest.raises(ConfigError, match="no file"):
         api.expand([])
+
+
+@pytest.mark.parametrize(
+    "path", sorted(each for each in PP4.parent.rglob("*") if each.is_file()), ids=lambda each: each.name
+)
+def test_a_kind_that_is_not_asked_could_not_have_been_surer(path):
+    head = path.read_bytes()[:65536].decode("utf-8-sig", errors="replace")
+    said = [(kind.looks_like(head).confidence, kind) for kind in FORMATS.entries()]
+    assert all(confidence <= kind.most_sure for confidence, kind in said)
+    confidence, surest = max(said, key=lambda item: item[0])
+    if confidence >= 0.25:
+        assert identify(path) is surest

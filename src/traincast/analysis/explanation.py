@@ -73,15 +73,17 @@ def explain(
     )
 
 
-def short_form(told: Explanation, program: Program) -> Analysis:
-    """Return the short form of an explanation of a program."""
+def short_form(program: Program, timeline: Timeline) -> Analysis:
+    """Return the short form of the explanation of a step that ran; what it does not tell is not worked out."""
+    graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
+    waits = waiting(program, timeline)
     return Analysis(
-        critical_path=_path_shares(told.path, program),
-        waits=_waits(told.waiting.direct),
-        kept_waiting=_kept_waiting(told.waiting.root, program),
-        communication=told.communication[:MOST_TOLD],
-        overlap=told.overlap[:MOST_TOLD],
-        roofline=told.roofline[:MOST_TOLD],
+        critical_path=_path_shares(critical_path(graph, timeline), program),
+        waits=_waits(waits.direct),
+        kept_waiting=_kept_waiting(waits.root, program),
+        communication=communication_table(program, timeline)[:MOST_TOLD],
+        overlap=overlap_of_ranks(program, timeline)[:MOST_TOLD],
+        roofline=roofline(program, timeline)[:MOST_TOLD],
     )
 
 

@@ -1,7 +1,7 @@
 """The engine: durations in, times out. Knows arrays and errors only.
 
-`traincast.engine.reference` says what the times mean, `traincast.engine.kernel` is the same in numba; here one of
-them is chosen and run.
+`traincast.engine.reference` says what the times mean; `traincast.engine.chains` finds the same from an order of visits
+that it keeps, and `traincast.engine.kernel` in numba. Here one of them is chosen and run.
 """
 
 import sys
@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from traincast.engine.chains import run_chains
 from traincast.engine.graph import Graph, find_cycle
 from traincast.engine.reference import FloatArray, Times, run_reference
 from traincast.errors import DeadlockError, ProgramError
@@ -53,13 +54,13 @@ def _engine(name: str, ops: int) -> Callable[[Graph, FloatArray], Times]:
         from traincast.engine.kernel import run_kernel
 
         return run_kernel
-    return run_reference
+    return run_chains if name == "auto" else run_reference
 
 
 def _pays(ops: int) -> bool:
     """Return whether loading the kernel pays: for a large program, or where a process simulates on and on.
 
-    Both engines agree bit for bit, so what ran before changes no result.
+    All engines agree bit for bit, so what ran before changes no result.
     """
     if "traincast.engine.kernel" in sys.modules:
         return True

@@ -3,7 +3,7 @@
 Letters: N operations, E edges, J rendezvous, I members of rendezvous.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -29,6 +29,8 @@ class Graph:
     """Rendezvous of each operation, -1 for none."""
     rendezvous_ptr_J1: IntArray
     rendezvous_member_I: IntArray
+    kept: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
+    """What an engine found out about the graph and need not find out again."""
 
     def __len__(self) -> int:
         """Return the number of operations."""
@@ -52,6 +54,21 @@ def build_graph(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, 
     ProgramError
         If an edge names an operation that does not exist.
     """
+    asked = stream_N, edge_src_E, edge_dst_E, rendezvous_N
+    if _last and all(np.array_equal(one, other) for one, other in zip(asked, _last[0][0], strict=True)):
+        return _last[0][1]
+    graph = _built(*asked)
+    _last[:] = [(asked, graph)] if len(graph) <= _REMEMBERED_OPS else []
+    return graph
+
+
+_REMEMBERED_OPS = 500_000
+"""Operations of a graph up to which the last one is kept: a step is timed, explained and tried with changes."""
+_last: list[tuple[tuple[IntArray, ...], Graph]] = []
+"""What was asked for last, and its graph."""
+
+
+def _built(stream_N: IntArray, edge_src_E: IntArray, edge_dst_E: IntArray, rendezvous_N: IntArray) -> Graph:
     count = len(stream_N)
     for ends in (edge_src_E, edge_dst_E):
         if len(ends) and not (int(ends.min()) >= 0 and int(ends.max()) < count):

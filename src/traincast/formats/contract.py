@@ -143,6 +143,8 @@ class FileKind:
     """Describes a file. Raises FormatError with the line of the first thing that cannot be read."""
     instead: str = ""
     """Of what is no workload: what it is and what to do with it; ``{name!r}`` stands for the file's name."""
+    most_sure: float = 1.0
+    """The most that `looks_like` ever says: where another kind is surer, it need not be asked, nor loaded."""
 
     def inspect(self, path: Path) -> Inspection:
         """Describe a file (see `describe`)."""
@@ -193,12 +195,13 @@ def text_format(
     parse: Callable[[str, str], F],
     describe: Callable[[F], Inspection],
     build: Callable[[F, LayoutOptions, Source], Workload],
+    most_sure: float = 1.0,
 ) -> Format:
     """Return a format in which one text file describes a whole run, and register it.
 
     Parameters
     ----------
-    name, title, options, looks_like
+    name, title, options, looks_like, most_sure
         As in `Format`; `one` is such a file with its article, for the refusal of several.
     parse : callable
         Its grammar: what a file says, given its path and text (undecodable bytes replaced), or a FormatError.
@@ -219,7 +222,15 @@ def text_format(
         return build(parse(str(path), _text(unpacked(data, str(path)))), layout, source)
 
     known = frozenset(options)
-    form = Format(name=name, title=title, options=known, looks_like=looks_like, describe=inspected, read_run=read_run)
+    form = Format(
+        name=name,
+        title=title,
+        options=known,
+        looks_like=looks_like,
+        describe=inspected,
+        read_run=read_run,
+        most_sure=most_sure,
+    )
     FORMATS.register(name)(form)
     return form
 

@@ -86,9 +86,19 @@ def _head(path: Path, count: int) -> str:
 
 
 def _surest(head: str) -> tuple[Sniff, FileKind, list[tuple[Sniff, FileKind]]]:
-    """Return the kind of file that is surest of a beginning, how sure it is, and what all said."""
-    tried = [(kind.looks_like(head), kind) for kind in FORMATS.entries()]
-    return *max(tried, key=lambda item: item[0].confidence), tried
+    """Return the kind of file that is surest of a beginning, the first of equals, how sure it is, and what was said.
+
+    Kinds that cannot be surer are not asked.
+    """
+    kinds = FORMATS.entries()
+    said: dict[int, Sniff] = {}
+    surest = -1.0, 0
+    for place in sorted(range(len(kinds)), key=lambda each: (-kinds[each].most_sure, each)):
+        if (kinds[place].most_sure, -place) > surest:
+            said[place] = kinds[place].looks_like(head)
+            surest = max(surest, (said[place].confidence, -place))
+    found = -surest[1]
+    return said[found], kinds[found], [(said[place], kinds[place]) for place in sorted(said)]
 
 
 def identify_run(paths: Sequence[Path], given: Sequence[Path]) -> Format:

@@ -105,7 +105,7 @@ def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgai
         If the workload cannot run.
     """
     check_what_ifs(chosen.setting)
-    result = explained(simulate(workload, chosen.setting), chosen.setting.engine)
+    result = explained(simulate(workload, chosen.setting))
 
     def rerun(change: Changed) -> float:
         if not change.fields:
@@ -160,7 +160,7 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
         allow_oom=allow_oom,
         inputs=(*draft.inputs, *files, *chosen.inputs),
     )
-    result = explained(result, chosen.setting.engine)
+    result = explained(result)
 
     def rerun(change: Changed) -> float:
         other, again = change.setting.cluster, _changed_job(job, change)
@@ -234,12 +234,11 @@ def _changed_job(job: Draft | JobRequest | Job, change: Changed) -> Draft | JobR
     raise ConfigError(f"cannot change {next(iter(change.fields))} of a Job with everything decided; give a JobRequest")
 
 
-def explained(result: Result, engine: str) -> Result:
+def explained(result: Result) -> Result:
     """Return a result that says why its step took so long, where it has no more than `MOST_EXPLAINED` operations."""
     if result.program is None or result.timeline is None or len(result.program) > MOST_EXPLAINED:
         return result
-    told = explain(result.program, result.timeline, engine=engine)
-    return replace(result, analysis=short_form(told, result.program))
+    return replace(result, analysis=short_form(result.program, result.timeline))
 
 
 def explained_in_full(result: Result, engine: str = "auto") -> Explanation:

@@ -4,10 +4,7 @@ AICB replays such files on real GPUs, and writes them again with times. Source: 
 (``workload/physical``, ``log_analyzer/log.py``).
 """
 
-from traincast.formats.aicb_physical.grammar import looks_like, parse
-from traincast.formats.aicb_physical.read import build
-from traincast.formats.aicb_physical.steps import describe
-from traincast.formats.contract import text_format
+from traincast.formats.contract import later, text_format
 
 text_format(
     "aicb-physical",
@@ -17,8 +14,9 @@ text_format(
         *("gpus", "tp", "dp", "pp", "ep", "etp", "microbatches", "schedule"),
         *("pp_message_bytes", "comm"),
     ),
-    looks_like=looks_like,
-    parse=parse,
-    describe=describe,
-    build=build,
+    looks_like=later("traincast.formats.aicb_physical.grammar:looks_like"),
+    most_sure=0.95,
+    parse=later("traincast.formats.aicb_physical.grammar:parse"),
+    describe=later("traincast.formats.aicb_physical.steps:describe"),
+    build=later("traincast.formats.aicb_physical.read:build"),
 )

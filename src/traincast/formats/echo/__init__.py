@@ -8,8 +8,6 @@ Source: fwyc0573/Megatron-LM (tracer of NetX-lab/Echo).
 """
 
 from traincast.formats.contract import FORMATS, Format, later
-from traincast.formats.echo.inspection import inspect_file, looks_like
-from traincast.formats.echo.read import read_recorded, read_workload, traced_loads
 
 FORMATS.register("echo")(
     Format(
@@ -21,11 +19,12 @@ FORMATS.register("echo")(
                 *("expert_imbalance", "expert_loads"),
             }
         ),
-        looks_like=looks_like,
-        describe=inspect_file,
-        read_run=read_workload,
-        recorded=read_recorded,
-        expert_loads=traced_loads,
+        looks_like=later("traincast.formats.echo.inspection:looks_like"),
+        most_sure=0.98,
+        describe=later("traincast.formats.echo.inspection:inspect_file"),
+        read_run=later("traincast.formats.echo.read:read_workload"),
+        recorded=later("traincast.formats.echo.read:read_recorded"),
+        expert_loads=later("traincast.formats.echo.read:traced_loads"),
         computations=later("traincast.formats.echo.computations:computations"),
     )
 )

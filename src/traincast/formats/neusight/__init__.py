@@ -4,10 +4,7 @@ Source: sitar-lab/NeuSight (forecasts the operators), and an exporter that write
 the fields of AICB's ``Work_Item``.
 """
 
-from traincast.formats.contract import text_format
-from traincast.formats.neusight.grammar import looks_like, parse
-from traincast.formats.neusight.inspection import describe
-from traincast.formats.neusight.read import build
+from traincast.formats.contract import later, text_format
 
 text_format(
     "neusight",
@@ -17,8 +14,9 @@ text_format(
         *("gpus", "tp", "dp", "pp", "vpp", "microbatches", "schedule"),
         *("layers", "layer_block", "dtype", "forward_only"),
     ),
-    looks_like=looks_like,
-    parse=parse,
-    describe=describe,
-    build=build,
+    looks_like=later("traincast.formats.neusight.grammar:looks_like"),
+    most_sure=0.95,
+    parse=later("traincast.formats.neusight.grammar:parse"),
+    describe=later("traincast.formats.neusight.inspection:describe"),
+    build=later("traincast.formats.neusight.read:build"),
 )
