@@ -20,10 +20,7 @@ from traincast.api.estimates import operator_sizes as operator_sizes
 from traincast.api.planning import plan as plan
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError, TraincastError
-from traincast.estimate.simai.machine import simai_machine
-from traincast.estimate.simai.total import SimaiReport, refuse_beside_simai, simai_sum
 from traincast.files import read_bytes, read_head
-from traincast.formats.aicb.grammar import load
 from traincast.formats.contract import Format, Inspection
 from traincast.formats.open import expand_inputs, identify, identify_run, read_run, refuse_meaningless
 from traincast.formats.recognise import bus_bandwidths as read_bus_bandwidths
@@ -58,6 +55,7 @@ if TYPE_CHECKING:
     from traincast.calibrate.operator_calibration import OperatorCalibration
     from traincast.calibrate.run_calibration import RunCalibration
     from traincast.calibrate.validate import Validation
+    from traincast.estimate.simai.total import SimaiReport
     from traincast.measure.timing import Summary
 
 _HEAD_BYTES = 4096
@@ -217,7 +215,7 @@ def predict(
     return recorded_forecast(found, choose(chosen, named, engine, cluster_assumed=assumed), allow_oom=allow_oom)
 
 
-def simai(files: Files, options: SimulateOptions | None = None, overlap: SimaiOverlap | None = None) -> SimaiReport:
+def simai(files: Files, options: SimulateOptions | None = None, overlap: SimaiOverlap | None = None) -> "SimaiReport":
     """Add up an AICB/SimAI workload as SimAI-Analytical does, for those who compare with it.
 
     Its numbers are its own; nothing in them is scheduled or overlapped. Of the options it takes the cluster preset
@@ -229,6 +227,10 @@ def simai(files: Files, options: SimulateOptions | None = None, overlap: SimaiOv
         If the file is no AICB/SimAI workload, an option means nothing to SimAI, or SimAI would
         crash on the file.
     """
+    from traincast.estimate.simai.machine import simai_machine
+    from traincast.estimate.simai.total import refuse_beside_simai, simai_sum
+    from traincast.formats.aicb.grammar import load
+
     chosen = options or SimulateOptions()
     refuse_beside_simai(chosen)
     path, *others = expand(files)

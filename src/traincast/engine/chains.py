@@ -19,6 +19,9 @@ from traincast.engine.reference import FloatArray, Times, run_reference
 _LINKS_BACK = 8
 """How far back an operation is looked for among what another one has awaited."""
 
+_LEAST_OPS_OF_CHAIN = 4
+"""Mean length of chains below which the reference is as fast."""
+
 _Chain = tuple[int, int, tuple[int, ...]]
 """First slot, the slot after the last, and the slots of the ends that its first operation waits for."""
 
@@ -68,10 +71,12 @@ def run_chains(graph: Graph, duration_s_N: FloatArray) -> Times:
 
 
 def _find_visits(graph: Graph) -> Visits | None:
-    """Return the order of visits of a graph; None where it cannot run to its end."""
+    """Return the order of visits of a graph; None where it cannot run to its end, or its chains are short."""
     previous_N, source_N, edges_N = _predecessors(graph)
     sole_N = _sole_predecessors(previous_N, source_N, edges_N)
     follower_N, heads = _linked(graph, sole_N)
+    if len(graph) < _LEAST_OPS_OF_CHAIN * len(heads):
+        return None
     following = follower_N.tolist()
     slot_of, chain_of = [0] * len(graph), [-1] * len(graph)
     spans: list[tuple[int, int]] = []

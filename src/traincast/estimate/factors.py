@@ -25,10 +25,15 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
 from traincast.job.job import Job
 from traincast.tables import from_row
-from traincast.workload.words import CostClass
+from traincast.workload.words import CostClass, Group
 
 Key = tuple[str, str, str]
 """Level, name, class of work (``gemm bf16``: after a blank follows the type, kernel or group)."""
+
+TRANSFER_CLASS: dict[Group, str] = {
+    group: f"transfer {group.name.lower()}" for group in Group if group is not Group.NONE
+}
+"""Class of work of communication over each kind of group."""
 
 
 class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

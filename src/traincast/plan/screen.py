@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.estimate.factors import CostFactors, host_class, with_factors
+from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, host_class, with_factors
 from traincast.estimate.measured import in_pass
 from traincast.fabric.placement import place_job
 from traincast.hardware.cluster import Cluster
@@ -38,7 +38,7 @@ from traincast.plan.shape import Shape, few_microbatches, shape_of
 from traincast.plan.space import Degrees, Space
 from traincast.plan.state_times import Sharding, StateSeconds, StateTable
 from traincast.plan.transfers import Links, Places
-from traincast.simulation.job_step import TRANSFER_CLASS, factors_of, operator_seconds
+from traincast.simulation.job_step import factors_of, operator_seconds
 from traincast.simulation.step import Setting
 from traincast.workload.build.build import NORM_BYTES
 from traincast.workload.build.held import table_stages

@@ -12,12 +12,14 @@ Letters: T template operations, H operations of the path.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traincast.analysis.critical_path import critical_path
 from traincast.diagnostics import Note
 from traincast.estimate.factors import (
+    TRANSFER_CLASS,
     Factor,
     FactorTable,
     chip_of,
@@ -28,8 +30,10 @@ from traincast.estimate.factors import (
     prior_deviation,
     with_factors,
 )
-from traincast.simulation.job_step import TRANSFER_CLASS, JobStep
 from traincast.workload.words import CostClass, Group, Kind
+
+if TYPE_CHECKING:
+    from traincast.simulation.job_step import JobStep
 
 LEVEL = 0.9
 """Share of measured steps that intervals are meant to contain."""
@@ -80,7 +84,7 @@ with kernels of its like (docs/operators.md)."""
 _UNHIDDEN = {Group.TP: "tp", Group.ETP: "tp", Group.CP: "cp"}
 
 
-def sensitivities(done: JobStep) -> Mapping[str, float]:
+def sensitivities(done: "JobStep") -> Mapping[str, float]:
     """Return the derivative of the logarithm of a step by that of each factor.
 
     By class of work (`traincast.estimate.factors`): a share of the step, below 0 where more of it makes it shorter.
@@ -95,7 +99,7 @@ def sensitivities(done: JobStep) -> Mapping[str, float]:
     return found
 
 
-def _classes(done: JobStep, row: int) -> dict[str, float]:
+def _classes(done: "JobStep", row: int) -> dict[str, float]:
     """Return which factors scale an operation; more than one may scale all of it."""
     ops = done.step.program.ops
     kind, group, cost_class = Kind(ops.kind_T[row]), Group(ops.group_T[row]), CostClass(ops.cost_class_T[row])
@@ -114,7 +118,7 @@ def _classes(done: JobStep, row: int) -> dict[str, float]:
     return found
 
 
-def _unhidden(done: JobStep, group: Group, cost_class: CostClass, *, blocking: bool) -> dict[str, float]:
+def _unhidden(done: "JobStep", group: Group, cost_class: CostClass, *, blocking: bool) -> dict[str, float]:
     """Return how the share that cannot be hidden scales a transfer, where the framework hides the rest.
 
     What blocks is that share u of an exchange, what is launched to overlap with computation the other, 1 - u, which
@@ -129,7 +133,7 @@ def _unhidden(done: JobStep, group: Group, cost_class: CostClass, *, blocking: b
 
 
 def deviation(
-    done: JobStep, table: FactorTable, slopes: Mapping[str, float] | None = None, notes: Iterable[Note] = ()
+    done: "JobStep", table: FactorTable, slopes: Mapping[str, float] | None = None, notes: Iterable[Note] = ()
 ) -> float:
     """Return the standard deviation of the logarithm of a forecast.
 
@@ -149,18 +153,18 @@ def deviation(
     return math.sqrt(variance + sum((share * LOOSE) ** 2 for share in loose.values()))
 
 
-def deviation_of(name: str, done: JobStep, table: FactorTable) -> float:
+def deviation_of(name: str, done: "JobStep", table: FactorTable) -> float:
     """Return the standard deviation of the logarithm of the time of one class of work, as far as it is known."""
     loose = name.startswith(_LOOSE_CLASSES) and not _own(name, done, table)
     return math.sqrt(_of_factors(name, done, table) + (LOOSE**2 if loose else 0.0))
 
 
-def _own(name: str, done: JobStep, table: FactorTable) -> Factor | None:
+def _own(name: str, done: "JobStep", table: FactorTable) -> Factor | None:
     """Return what the cluster's own runs say of a class of work."""
     return table.factors.get(own_key(done.job.framework.name, name))
 
 
-def _of_factors(name: str, done: JobStep, table: FactorTable) -> float:
+def _of_factors(name: str, done: "JobStep", table: FactorTable) -> float:
     """Return the variance of the logarithm of a class's time that its factors leave."""
     own = _own(name, done, table)
     if own is not None:
@@ -178,21 +182,21 @@ def _of_factors(name: str, done: JobStep, table: FactorTable) -> float:
     return variance
 
 
-def _assumed(done: JobStep, notes: Iterable[Note]) -> float:
+def _assumed(done: "JobStep", notes: Iterable[Note]) -> float:
     """Return the variance of a step for choices that were assumed, and for a task that no fitted run had."""
     codes = {note.code for note in (*done.job.assumptions, *notes)}
     other = UNFITTED_TASK**2 if done.job.task != "pretrain" else 0.0
     return other + sum(ASSUMED**2 for known in _CHOICES.values() if known & codes)
 
 
-def spread_of_job(done: JobStep, table: FactorTable) -> Callable[[str], float]:
+def spread_of_job(done: "JobStep", table: FactorTable) -> Callable[[str], float]:
     """Return how sure the time of a kind of work is: of a kind of group (``tp``), ``compute`` or ``host``."""
     classes = {group.name.lower(): name for group, name in TRANSFER_CLASS.items()}
     classes |= {"compute": "compute", "host": host_class(CostClass.HOST_LAYERS)}
     return lambda what: deviation_of(classes[what], done, table) if what in classes else 0.0
 
 
-def interval(done: JobStep, table: FactorTable) -> dict[str, float]:
+def interval(done: "JobStep", table: FactorTable) -> dict[str, float]:
     """Return the interval that contains the measured step in 90 of 100 cases, with its ``level``."""
     spread = math.exp(Z * deviation(done, table))
     return {"level": LEVEL, "low_s": done.step_s / spread, "high_s": done.step_s * spread}

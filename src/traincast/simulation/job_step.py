@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traincast.diagnostics import Note
-from traincast.estimate.factors import CostFactors, FactorTable, factors_on, host_class, with_factors
+from traincast.estimate.factors import TRANSFER_CLASS, CostFactors, FactorTable, factors_on, host_class, with_factors
 from traincast.estimate.measured import constants_notes, in_pass, measured_constants, unmeasured
 from traincast.estimate.program import ComputeCost, OperatorSeconds, distinct_calls, estimate_compute
 from traincast.fabric.placement import place_job
@@ -21,11 +21,6 @@ from traincast.workload.workload import Workload
 
 _REDUCED_BY_SWITCHES = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
 """What switches can reduce or multicast (`traincast.estimate.collectives.algorithms.in_switch`)."""
-
-TRANSFER_CLASS: dict[Group, str] = {
-    group: f"transfer {group.name.lower()}" for group in Group if group is not Group.NONE
-}
-"""Class of work (`traincast.estimate.factors`) of communication over each kind of group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ Source: AICB, ``workload_generator/SimAI_training_workload_generator.py`` and ``
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ _EVEN_WORDS = ("rout", "shared", "norm")
 _GEMM_PREFIXES = ("attention", "mlp", "final", "dense")
 
 
+@lru_cache(maxsize=4096)
 def is_once(name: str) -> bool:
     """Tell whether rows of that name stand for work done once per step, not per microbatch."""
     return name in _ONCE or name.startswith(_ONCE_PREFIXES)
@@ -45,6 +47,7 @@ def is_closing(name: str) -> bool:
     return name.startswith(_CLOSING_PREFIXES)
 
 
+@lru_cache(maxsize=4096)
 def is_expert(name: str) -> bool:
     """Tell whether the computation of rows of that name grows with the tokens that are routed to a rank's experts.
 
@@ -57,6 +60,7 @@ def is_expert(name: str) -> bool:
     return named and not is_once(name) and not name.endswith("gate")
 
 
+@lru_cache(maxsize=4096)
 def overlap_class_of(name: str) -> OverlapClass:
     """Return how the computation of rows of that name slows down while it overlaps with communication.
 
