@@ -3,6 +3,7 @@
 A command that is told to stop puts away what it was writing first.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -19,6 +20,9 @@ from traincast import __version__
 from traincast.cli.terminal import complain, whole_output
 from traincast.errors import TraincastError
 from traincast.names import find_name, known_names
+
+_NEW_OBJECTS = 50_000
+"""Objects made and not yet gone before cycles among them are looked for."""
 
 _COMMANDS = {
     "inspect": "What is this file: format, version, contents, totals, problems.",
@@ -91,6 +95,10 @@ def main(arguments: list[str] | None = None) -> None:
 
     Set TRAINCAST_DEBUG=1 to see the traceback of an error.
     """
+    # No command gains by more: starting a thread for every core costs more than a short command's own work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # What is read and built has few cycles, and looking for them again and again takes time.
+    gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
     try:
         with _stoppable(), whole_output():
             code = cli.main(args=arguments, prog_name="traincast", standalone_mode=False)
