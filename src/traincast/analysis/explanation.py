@@ -89,7 +89,7 @@ def short_form(program: Program, timeline: Timeline) -> Analysis:
 
 def _path_shares(path: CriticalPath, program: Program) -> tuple[PathShare, ...]:
     rows, stages = program.row_N[path.op_H], program.stage_N[path.op_H]
-    names = [what(program.ops, row) for row in range(len(program.ops))]
+    names = {row: what(program.ops, row) for row in np.unique(rows).tolist()}
     sums: dict[tuple[int, str], float] = {}
     for row, stage, time_s in zip(rows.tolist(), stages.tolist(), path.time_s_H.tolist(), strict=True):
         if time_s > 0:
