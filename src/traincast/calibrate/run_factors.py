@@ -34,6 +34,8 @@ NOISE = 0.05
 
 _CHUNK = 8
 """Runs that a worker takes at a time."""
+_FEWEST_FOR_ALL = 3
+"""Runs that must speak for a factor that all GPUs and frameworks share; of fewer it is 1."""
 _ROUNDS = 50
 _TURN = 1.5
 """Residuals beyond so many deviations count linearly (Huber 1964)."""
@@ -162,6 +164,7 @@ def factors_of(sample: Sample) -> FactorTable:
             rows=int(rows_K[index]),
         )
         for index, key in enumerate(sample.keys)
+        if key[0] != "all" or rows_K[index] >= _FEWEST_FOR_ALL
     )
 
 
