@@ -636,6 +636,7 @@ def _options() -> list[Seed]:
         ("convert", "j.toml", "new.txt", "--to", "aicb"),
         ("convert", "j.toml", "new.tsv", "--to", "neusight"),
         ("measure", "j.toml", "--script", "measure.py"),
+        ("plan", "j.toml", "--json"),
         ("sweep", "s.toml", "--out", "found.csv", "--workers", "1", "--quiet"),
     )
     files = {

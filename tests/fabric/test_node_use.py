@@ -185,6 +185,8 @@ def test_experts_of_deepseek_v3_stay_in_their_racks():
         global_batch=2048,
         seq_length=4096,
         precision="mxfp8",
+        moe_dispatcher="hybridep",
+        framework="megatron-core-2026",
     )
     result = forecast(resolve_job(request, GB200), GB200, allow_oom=True)
     assert result.iteration_time_s < 9

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from traincast.cli.options import check_reports, output_options
-from traincast.cli.terminal import announced, complain, print_line, progress, show_result
+from traincast.cli.terminal import announced, print_line, progress, show_result
 
 
 @click.command(name="report")
@@ -44,7 +44,7 @@ def command(
     if out:
         with announced(quiet=quiet), progress("simulating", quiet=quiet or as_json):
             result, why = api.with_operations(result)
-        if why is not None:
-            complain(f"files of single operations are left out: {why}")
+        if why is not None and not (quiet or as_json):
+            print_line(f"files of single operations are left out: {why}")
         written += write_directory(result, out, further=further)
     show_result(result, written, as_json=as_json, quiet=quiet, analysed=analysed, verbose=verbose)
