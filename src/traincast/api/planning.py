@@ -49,7 +49,7 @@ def plan(
     job : JobRequest, Draft or path
         The model, the GPUs and the global batch; the sequence length follows from the model where it is not said.
     cluster : str, path or Cluster, optional
-        Cluster; that of the job, or the default cluster, as an assumption, where it is not given.
+        Cluster; else that of the job, or the default one, as an assumption.
     space : str
         ``default``, or ``full``: with what nobody would run, too.
     fix : mapping, optional
@@ -65,8 +65,7 @@ def plan(
     tokens, gpu_hour_price : float, optional
         Tokens of the whole run, and what an hour of a GPU costs: then days, GPU-hours and cost are said.
     start : bool
-        Whether the layout of the job is what one has, not what is fixed: all of it is planned anew, and the plan says
-        what single changes of it save.
+        Whether the job's layout is what one has, not what is fixed: the plan says what single changes of it save.
 
     Examples
     --------

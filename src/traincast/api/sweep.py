@@ -11,7 +11,7 @@ from traincast.sweep.executors import EXECUTORS
 from traincast.sweep.journal import Heading, Journal
 from traincast.sweep.points import Forecasts
 from traincast.sweep.run import run_sweep
-from traincast.sweep.spec import read_spec
+from traincast.sweep.spec import Spec, read_spec
 
 CHUNK = 8
 """Points of a chunk: about a second of work, and what is lost when a sweep is killed."""
@@ -40,7 +40,7 @@ def sweep(
     on : str
         Where it runs: ``local``, ``ray``, or ``ray://HOST:PORT``.
     workers : int, optional
-        Points at the same time; by default as many as there are cores.
+        Points at the same time; by default one for each core.
     restart : bool
         Forget what a stopped sweep of that table has done.
     tell : callable, optional
@@ -58,20 +58,14 @@ def sweep(
 
     Examples
     --------
-    >>> import traincast
-    >>> traincast.api.sweep.sweep("sweep.toml", "found.csv")  # doctest: +SKIP
+    >>> sweep("sweep.toml", "found.csv")  # doctest: +SKIP
     """
-    asked, table = read_spec(Path(spec)), Path(out)
-    check_table(table)
+    asked, table = read_spec(Path(spec)), check_table(Path(out))
     name, _, address = on.partition("://")
     make = EXECUTORS.get(name)
     if workers is not None and workers < 1:
         raise ConfigError(f"is {workers}; at least one worker is needed", "workers")
-    record = table.with_name(f"{table.name}.journal")
-    if restart:
-        record.unlink(missing_ok=True)
-    heading = Heading(fingerprint=asked.fingerprint, version=__version__, points=len(asked), chunk=CHUNK)
-    journal = Journal(record, heading)
+    journal = _journal(table, asked, restart=restart)
     written = False
     try:
         executor = make(Forecasts(asked.path, tuple(asked.prices.items())), workers, address)
@@ -83,3 +77,11 @@ def sweep(
     finally:
         journal.close(remove=written)
     return counts
+
+
+def _journal(table: Path, asked: Spec, *, restart: bool) -> Journal:
+    """Return the journal beside a table, begun anew where that is asked for."""
+    record = table.with_name(f"{table.name}.journal")
+    if restart:
+        record.unlink(missing_ok=True)
+    return Journal(record, Heading(fingerprint=asked.fingerprint, version=__version__, points=len(asked), chunk=CHUNK))

@@ -117,14 +117,13 @@ def validate(
     Parameters
     ----------
     path : path, or sequence of paths
-        A CSV file, whose columns say of what kind it is, a log of nccl-tests, or a training log; or several
-        of one kind.
+        A CSV file, whose columns say its kind, a log of nccl-tests, or a training log; or several of one kind.
     cluster, leave_out, job, progress
         As of `Request`.
     by : sequence of str, optional
         Groupings to show, two at once as ``"gpu+op"``; all that the kind has by default.
     kind : str or MeasurementKind, optional
-        What to predict, or its name in `KINDS`, where a file holds several things; its columns say by default.
+        What to predict, or its name in `KINDS`; the columns say by default.
     recipes : path, optional
         A table of further columns of the rows, by their ``id``; what a row says itself wins.
 
@@ -146,10 +145,9 @@ def validate(
         raise ConfigError(f"rows of {of.title} say themselves what was trained", "job")
     found = of.predict(table, Request(cluster=cluster, progress=progress, job=job))
     _check_used(found)
-    held_out = None
+    without = None
     if leave_out is not None:
         without = of.predict(table, Request(cluster, leave_out, progress, found.kept, job))
-        held_out = HeldOut(leave_out, _total(without), tuple(_groups(without, chosen)), without.skipped)
     return Validation(
         path=table.path,
         kind=of.name,
@@ -161,8 +159,12 @@ def validate(
         worst=_worst(found),
         notes=found.notes,
         predictions=found,
-        held_out=held_out,
+        held_out=None if leave_out is None or without is None else _held_out(without, leave_out, chosen),
     )
+
+
+def _held_out(without: Predictions, leave_out: str, chosen: Sequence[str]) -> HeldOut:
+    return HeldOut(leave_out, _total(without), tuple(_groups(without, chosen)), without.skipped)
 
 
 def _together(paths: Sequence[str | PathLike[str]], recipes: str | PathLike[str] | None) -> Table:

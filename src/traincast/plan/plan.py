@@ -41,14 +41,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
     options = options or PlanOptions()
     usable = usable_bytes(setting.cluster.gpu.memory_bytes)
     limit = usable * (1 - options.headroom) if options.headroom is not None else safe_bytes(usable)
-    space = Space(
-        request=request,
-        framework=framework_of(request),
-        cluster=setting.cluster,
-        full=options.full,
-        fixed=options.fixed,
-        most=options.most,
-    )
+    space = _space(request, setting, options)
     screen = Screen(space, setting, limit)
     screened = screen.run()
     if not screened.layouts:
@@ -87,6 +80,17 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         sensitivities=sensitivities(request, best.layout, setting, best.step_s),
         assumptions=tuple(_assumptions(request, space, usable, limit)),
         warnings=(),
+    )
+
+
+def _space(request: JobRequest, setting: Setting, options: PlanOptions) -> Space:
+    return Space(
+        request=request,
+        framework=framework_of(request),
+        cluster=setting.cluster,
+        full=options.full,
+        fixed=options.fixed,
+        most=options.most,
     )
 
 

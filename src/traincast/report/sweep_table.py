@@ -39,8 +39,8 @@ def write_sweep(path: Path, spec: Spec, found: Iterable[tuple[Point, Row]]) -> d
     return counts
 
 
-def check_table(path: Path) -> None:
-    """Refuse a file that a sweep cannot be written to, before anything runs.
+def check_table(path: Path) -> Path:
+    """Return the file of a table; refuse one that a sweep cannot be written to, before anything runs.
 
     Raises
     ------
@@ -51,6 +51,7 @@ def check_table(path: Path) -> None:
         raise ConfigError("must end in .csv or .parquet", str(path))
     if path.suffix == ".parquet":
         _polars()
+    return path
 
 
 def _cell(value: object) -> Cell:

@@ -79,16 +79,8 @@ class LightningAttention:
             backward=exchanged.leave_backward,
         )
         adapted = adapters(share, (entry, leave), "mixer outputs")
-        return (
-            norm(share, "input_layernorm"),
-            entry,
-            activated,
-            scan,
-            gate,
-            leave,
-            residual(share, "attn_bda"),
-            *adapted,
-        )
+        first, last = norm(share, "input_layernorm"), residual(share, "attn_bda")
+        return (first, entry, activated, scan, gate, leave, last, *adapted)
 
 
 _NAMES = ("heads", "head_dim")
