@@ -138,6 +138,8 @@ COMMANDS["measure"] = (
     - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose"}
 ) | {"--minutes", "--spread", "--script"}
 COMMANDS["validate"] |= {"--ranking", "--leave-out"}
+COMMANDS["completion"] = {"shell"}
+COMMANDS["man"] = set()
 COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet"}
 COMMANDS["plan"] = (
     COMMANDS["predict"]
@@ -164,7 +166,7 @@ def test_the_commands_and_options_are_these():
 def test_help_names_every_option(call, words):
     code, out, err = call(*words, "--help")
     assert (code, err) == (0, "")
-    arguments = {"spec", "files", "names", "file", "a", "b", "op", "family", "words"}
+    arguments = {"shell", "spec", "files", "names", "file", "a", "b", "op", "family", "words"}
     wanted = COMMANDS[words[0]] - arguments if words else set(COMMANDS)
     assert all(each in out for each in wanted)
     assert call(*words, "-h")[1] == out

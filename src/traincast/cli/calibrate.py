@@ -5,13 +5,24 @@ from pathlib import Path
 
 import click
 
+from traincast.cli.completion import known
 from traincast.cli.terminal import announced, console, print_json, print_line, progress
 
 
 @click.command(name="calibrate")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--cluster", metavar="NAME|FILE", help="Of collectives and runs: preset, GPU or TOML file to start from.")
-@click.option("--gpu", metavar="NAME|FILE", help="Of operators: the accelerator that they were measured on.")
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE",
+    shell_complete=known("cluster", "gpu"),
+    help="Of collectives and runs: preset, GPU or TOML file to start from.",
+)
+@click.option(
+    "--gpu",
+    metavar="NAME|FILE",
+    shell_complete=known("gpu", "cluster"),
+    help="Of operators: the accelerator that they were measured on.",
+)
 @click.option(
     "--job",
     type=click.Path(path_type=Path),

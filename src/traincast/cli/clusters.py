@@ -2,11 +2,12 @@
 
 import click
 
+from traincast.cli.completion import known
 from traincast.cli.terminal import console, print_json
 
 
 @click.command(name="clusters")
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=known("cluster", "gpu"))
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON and nothing else.")
 def command(names: tuple[str, ...], as_json: bool) -> None:
     """List the clusters that are known, and where their numbers come from.

@@ -2,12 +2,13 @@
 
 import click
 
+from traincast.cli.completion import COLLECTIVES, known, one_of
 from traincast.cli.options import in_range, size_range
 from traincast.cli.terminal import console, print_json
 
 
 @click.command(name="collective")
-@click.argument("op")
+@click.argument("op", shell_complete=one_of(*COLLECTIVES))
 @click.option(
     "--size",
     "sizes",
@@ -19,7 +20,12 @@ from traincast.cli.terminal import console, print_json
 )
 @click.option("--gpus", type=in_range("gpus"), metavar="N", help="Ranks that take part (default: one full node).")
 @click.option("--nodes", type=in_range("nodes"), metavar="K", help="Nodes they are spread over (default: the fewest).")
-@click.option("--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file (default: h100, an assumption).")
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE",
+    shell_complete=known("cluster", "gpu"),
+    help="Preset, GPU or TOML file (default: h100, an assumption).",
+)
 @click.option("--algorithm", metavar="NAME", help="This one, whatever a library would choose (default: the cheapest).")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON and nothing else.")
 def command(

@@ -4,13 +4,19 @@ from pathlib import Path
 
 import click
 
+from traincast.cli.completion import known
 from traincast.cli.terminal import console, print_json
 
 
 @click.command(name="compare")
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", required=False, type=click.Path(path_type=Path))
-@click.option("--cluster", metavar="NAME|FILE", help="Where a job that is given runs (default: what it says).")
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE",
+    shell_complete=known("cluster", "gpu"),
+    help="Where a job that is given runs (default: what it says).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON and nothing else.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write both steps as a page to explore.")
 @click.option("--ranks", is_flag=True, help="Show every rank, and the parts of each.")

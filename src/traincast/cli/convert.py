@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from traincast.cli.completion import WRITTEN_FORMATS, known, one_of
 from traincast.cli.options import read_options, step_options, wrong_usage
 from traincast.cli.terminal import announced, console, print_json, progress
 from traincast.job.options import make_options
@@ -13,12 +14,19 @@ from traincast.job.options import make_options
 @click.command(name="convert")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="IN... OUT")
 @click.option(
-    "--to", required=True, metavar="FORMAT", help="Format to write; an unknown one lists those that are known."
+    "--to",
+    required=True,
+    metavar="FORMAT",
+    shell_complete=one_of(*WRITTEN_FORMATS),
+    help="Format to write; an unknown one lists those that are known.",
 )
 @click.option("--option", "choices", multiple=True, metavar="NAME=VALUE", help="Option of the format's writer; repeat.")
 @click.option("--force", is_flag=True, help="Write over files that are there.")
 @click.option(
-    "--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file (default: what the job says, else h100)."
+    "--cluster",
+    metavar="NAME|FILE",
+    shell_complete=known("cluster", "gpu"),
+    help="Preset, GPU or TOML file (default: what the job says, else h100).",
 )
 @read_options
 @step_options

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from traincast.api import described
+from traincast.cli.completion import known
 from traincast.cli.options import Name, in_range, schedule_option, tokens, with_options
 from traincast.dialects import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
@@ -31,9 +31,20 @@ def job_options(function: F) -> F:
     `traincast.job.flags.JOB_FLAGS`; `job_of` turns them into a job.
     """
     options: list[Callable[[F], F]] = [
-        click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[JOB] [-- FLAGS...]"),
+        click.argument(
+            "words",
+            nargs=-1,
+            type=click.UNPROCESSED,
+            metavar="[JOB] [-- FLAGS...]",
+            shell_complete=known(),
+        ),
         click.option("--like", type=Name(LIKES), help="Take what follows -- as the flags of this framework."),
-        click.option("--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file."),
+        click.option(
+            "--cluster",
+            metavar="NAME|FILE",
+            shell_complete=known("cluster", "gpu"),
+            help="Preset, GPU or TOML file.",
+        ),
         click.option("--strict", is_flag=True, help=_STRICT),
         *(
             click.option(f"--{old}", old, metavar="NAME", help=f"Old name of --{new}.")
@@ -124,7 +135,11 @@ def _found(words: Sequence[str], like: str | None, *, strict: bool) -> Draft:
     if len(words) > 1 or any(word.startswith("-") for word in words):
         like = likely_framework(words)
         raise click.UsageError(f"{' '.join(words[:3])!r} is not one job file; for pasted flags give --like {like}")
-    return described(words[0]) if words else Draft()
+    if not words:
+        return Draft()
+    from traincast.api import described
+
+    return described(words[0])
 
 
 def _names(context: click.Context, option: click.Parameter, value: str | None, known: Name) -> tuple[str, ...] | None:
@@ -134,16 +149,24 @@ def _names(context: click.Context, option: click.Parameter, value: str | None, k
 
 
 def _option(flag: Flag) -> Callable[[F], F]:
-    known = ", ".join(flag.choices)
+    choices = ", ".join(flag.choices)
     if flag.field == "schedule":
         return schedule_option(Name(SCHEDULES.names()))
     if flag.kind == "switch":
         first, *others = flag.names
         return click.option(f"{first}/--no-{first[2:]}", *others, flag.field, default=None, help=flag.help)
     if flag.kind == "names":
-        split, text = partial(_names, known=Name(flag.choices)), f"{flag.help[:-1]}; known: {known}."
+        split, text = partial(_names, known=Name(flag.choices)), f"{flag.help[:-1]}; known: {choices}."
         return click.option(*flag.names, flag.field, metavar="A,B", callback=split, help=text)
     number = in_range(flag.field, flag.least, flag.most)
     types: dict[str, Any] = {"tokens": tokens, "choice": Name(flag.choices), "count": number, "number": number}
     metavar = {"text": "NAME|FILE", "count": "N", "tokens": "N", "number": "X"}.get(flag.kind)
-    return click.option(*flag.names, flag.field, type=types.get(flag.kind, str), metavar=metavar, help=flag.help)
+    names = known(flag.field) if flag.field in ("model", "framework") else None
+    return click.option(
+        *flag.names,
+        flag.field,
+        type=types.get(flag.kind, str),
+        metavar=metavar,
+        shell_complete=names,
+        help=flag.help,
+    )

@@ -15,6 +15,7 @@ from io import StringIO
 from types import FrameType
 
 import click
+from click.shell_completion import CompletionItem
 
 from traincast import __version__
 from traincast.cli.terminal import complain, whole_output
@@ -41,6 +42,8 @@ _COMMANDS = {
     "init": "Write a commented job file.",
     "models": "The models that are known, with their parameters and FLOPs.",
     "clusters": "The clusters that are known, and where their numbers come from.",
+    "completion": "The script that completes commands, options and names in a shell.",
+    "man": "The manual page.",
 }
 
 _STOPS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -75,6 +78,11 @@ class _LazyGroup(click.Group):
         if found is None and not args[0].startswith("-"):
             ctx.fail(f"{args[0]!r} is no command; {known_names(args[0], _COMMANDS)}")
         return super().resolve_command(ctx, [found or args[0], *args[1:]])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
+        # Options are completed by click; its list of commands would import them all.
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -2,12 +2,13 @@
 
 import click
 
+from traincast.cli.completion import known
 from traincast.cli.options import in_range
 from traincast.cli.terminal import console, print_json
 
 
 @click.command(name="models")
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=known("model"))
 @click.option(
     "--seq-length",
     type=in_range("seq_length", 1),

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from traincast import api
+from traincast.cli.completion import known, one_of
 from traincast.cli.options import in_range, with_options
 from traincast.cli.terminal import console, print_json
 
@@ -33,11 +34,14 @@ def _size_options(function: Any) -> Any:  # noqa: ANN401
 
 
 @click.command(name="operator")
-@click.argument("family")
+@click.argument("family", shell_complete=one_of(*api.operator_sizes()))
 @_size_options
 @click.option("--dtype", default="bf16", show_default=True, metavar="NAME", help="Element type of the inputs.")
 @click.option(
-    "--gpu", metavar="NAME|FILE", help="Accelerator, or a cluster file with its [gpu] (default: h100, an assumption)."
+    "--gpu",
+    metavar="NAME|FILE",
+    shell_complete=known("gpu", "cluster"),
+    help="Accelerator, or a cluster file with its [gpu] (default: h100, an assumption).",
 )
 @click.option(
     "--direction",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
+from traincast.cli.completion import FURTHER_REPORTS, known, one_of
 from traincast.errors import ConfigError
 from traincast.hardware.dtypes import DTYPE_BYTES
 from traincast.job.failures import Failures, parse_failures
@@ -411,6 +412,7 @@ _OUTPUT_OPTIONS = (
         "further",
         multiple=True,
         metavar="NAME",
+        shell_complete=one_of(*FURTHER_REPORTS),
         help="Write a further file into --out: picture (step.svg), endtoend (EndToEnd.csv in the layout of SimAI); "
         "repeat.",
     ),
@@ -477,8 +479,10 @@ def read_options(function: F) -> F:
 
 def schedule_option(kind: Name | None = None) -> Callable[[F], F]:
     """Return the option ``--schedule``, which lists every schedule, those of plug-ins too."""
-    known = ", ".join(SCHEDULES.names())
-    return click.option("--schedule", type=kind, metavar="NAME", help=f"Pipeline schedule: {known}.")
+    each, names = ", ".join(SCHEDULES.names()), known("schedule", files=False)
+    return click.option(
+        "--schedule", type=kind, metavar="NAME", shell_complete=names, help=f"Pipeline schedule: {each}."
+    )
 
 
 @contextmanager

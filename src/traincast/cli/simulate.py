@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from traincast.cli.completion import known
 from traincast.cli.options import (
     Name,
     check_reports,
@@ -24,7 +25,12 @@ from traincast.job.options import SimaiOverlap, SimulateOptions, changed_options
 
 @click.command(name="simulate")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file (default: h100, with a warning).")
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE",
+    shell_complete=known("cluster", "gpu"),
+    help="Preset, GPU or TOML file (default: h100, with a warning).",
+)
 @read_options
 @click.option(
     "--pricing",

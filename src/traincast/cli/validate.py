@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from traincast.cli.completion import known
 from traincast.cli.options import group_name
 from traincast.cli.terminal import announced, console, counted, print_json, print_line
 
@@ -11,7 +12,10 @@ from traincast.cli.terminal import announced, console, counted, print_json, prin
 @click.command(name="validate")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option(
-    "--cluster", metavar="NAME|FILE", help="Preset, GPU or TOML file that all rows ran on (default: each its own)."
+    "--cluster",
+    metavar="NAME|FILE",
+    shell_complete=known("cluster", "gpu"),
+    help="Preset, GPU or TOML file that all rows ran on (default: each its own).",
 )
 @click.option("--by", metavar="A,B", help="Groups to show, such as gpu,op+size (default: each that there is).")
 @click.option(

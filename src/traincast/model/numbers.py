@@ -1,10 +1,9 @@
 """Arithmetic that takes numbers and arrays alike: with numbers it stays in Python's own, with arrays it broadcasts."""
 
+import sys
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, Self, TypeAlias
-
-import numpy as np
 
 Number: TypeAlias = Any
 """A number, or an array of numbers that broadcasts with the others."""
@@ -39,25 +38,41 @@ def ceil_div(value: Number, parts: Number) -> Number:
 
 def larger(one: Number, other: Number) -> Number:
     """Return the larger of two, element by element."""
-    return np.maximum(one, other) if _arrays(one, other) else max(one, other)
+    if _arrays(one, other):
+        import numpy as np
+
+        return np.maximum(one, other)
+    return max(one, other)
 
 
 def smaller(one: Number, other: Number) -> Number:
     """Return the smaller of two, element by element."""
-    return np.minimum(one, other) if _arrays(one, other) else min(one, other)
+    if _arrays(one, other):
+        import numpy as np
+
+        return np.minimum(one, other)
+    return min(one, other)
 
 
 def choose(condition: Number, one: Number, other: Number) -> Number:
     """Return `one` where the condition holds, else `other`."""
     if _arrays(condition):
+        import numpy as np
+
         return np.where(condition, one, other)
     return one if condition else other
 
 
 def rounded(value: Number) -> Number:
     """Return the nearest whole numbers, halves to the even one."""
-    return np.rint(value).astype(np.int64) if _arrays(value) else round(value)
+    if _arrays(value):
+        import numpy as np
+
+        return np.rint(value).astype(np.int64)
+    return round(value)
 
 
 def _arrays(*values: Number) -> bool:
-    return any(isinstance(value, np.ndarray) for value in values)
+    # Without numpy there are no arrays, and shells complete a job's options without it.
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and any(isinstance(value, numpy.ndarray) for value in values)

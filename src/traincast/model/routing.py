@@ -11,8 +11,6 @@ import random
 from functools import cache
 from statistics import NormalDist
 
-import numpy as np
-
 ROUTINGS = ("balanced", "natural")
 """``balanced``: each expert gets as many tokens; ``natural``: a router that nothing balances, as at initialisation."""
 
@@ -35,6 +33,8 @@ def busiest_rank(experts: int, topk: int, ep: int, deviation: float = POPULARITY
     """
     if ep == 1 or topk == experts:
         return 1.0
+    import numpy as np
+
     # Of the standard library, whose sequence stays the same between releases.
     uniform, normal = random.Random(0), NormalDist()  # noqa: S311 - no secret
     drawn = [normal.inv_cdf(uniform.random() or 0.5) for _ in range(_DRAWS * experts)]
