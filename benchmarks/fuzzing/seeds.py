@@ -629,6 +629,8 @@ def _options() -> list[Seed]:
         ("models", "gpt2", "--json"),
         ("clusters",),
         ("clusters", "h100", "--json"),
+        ("completion", "bash"),
+        ("man",),
         ("init",),
         ("init", "new.toml"),
         ("convert", "w.txt", "traces", "--to", "echo"),
