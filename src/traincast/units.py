@@ -201,6 +201,8 @@ _SHOWN = {prefix: _DECIMAL[prefix] for prefix in "kMGT"}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 _TOKENS = re.compile(r"^\s*([0-9][0-9_,]*\.?[0-9]*)\s*([kKmM]?)\s*$")
 _TOKEN_PREFIX = {"": 1, "k": 2**10, "m": 2**20}
+_THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+"""Short scale, as papers count the tokens of a run."""
 _QUANTITY = re.compile(r"^\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z/]*)\s*$")
 
 
@@ -267,6 +269,31 @@ def parse_tokens(text: str) -> int:
     if not 1 <= tokens < math.inf or tokens != int(tokens):
         raise ConfigError(f"{quoted(text)} is not a number of tokens; write it like 8192, 8k (8,192) or 1M (1,048,576)")
     return int(_in_range(tokens, RANGES["sequence"], text))
+
+
+def parse_token_count(text: str) -> float:
+    """Read how many tokens a run trains on: ``300B``, ``15.6T``, ``1.4e12``; decimal, B is 10^9 and T is 10^12.
+
+    Raises
+    ------
+    ConfigError
+        If the text is no number of tokens, or out of range.
+
+    Examples
+    --------
+    >>> parse_token_count("15T")
+    15000000000000.0
+    """
+    value, unit = _split(text, "number of tokens", "300B or 15T")
+    if unit.upper() not in _THOUSANDS:
+        raise ConfigError(f"{quoted(text)} is not a number of tokens; write it like 300B or 15T")
+    return _in_range(value * _THOUSANDS[unit.upper()], RANGES["training tokens"], text)
+
+
+def format_count(count: float) -> str:
+    """Write a large number for people, decimal: ``15 T``, ``300 B``."""
+    prefix = next((name for name, scale in reversed(_THOUSANDS.items()) if abs(count) >= scale), "")
+    return f"{_digits(count / _THOUSANDS[prefix])} {prefix}".rstrip()
 
 
 def parse_time(text: str) -> float:

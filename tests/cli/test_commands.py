@@ -140,6 +140,10 @@ COMMANDS["measure"] = (
 COMMANDS["validate"] |= {"--ranking", "--leave-out"}
 COMMANDS["completion"] = {"shell"}
 COMMANDS["man"] = set()
+RUN = {"--tokens", "--gpu-hour-price", "--currency", "--gpu-power", "--pue", "--grid-intensity"}
+COMMANDS["predict"] |= RUN
+COMMANDS["simulate"] |= {*RUN, "--tokens-per-step"}
+COMMANDS["compare"] |= RUN
 COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet"}
 COMMANDS["plan"] = (
     COMMANDS["predict"]
@@ -148,7 +152,7 @@ COMMANDS["plan"] = (
     - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose"}
 ) | {
     *("--space", "--fix", "--max-tp", "--max-pp", "--max-cp", "--max-ep", "--max-micro-batch", "--headroom", "--top"),
-    *("--explain", "--from", "--tokens", "--gpu-hour-price"),
+    *("--explain", "--from", *RUN),
 }
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.units import counted
@@ -50,6 +51,13 @@ class Side:
     """Where a share ``level`` of the steps lies, from ``low_s`` to ``high_s``: forecast of runs like this one, or
     measured; None where that is not known."""
     tokens_per_s_per_gpu: float | None = None
+    gpus: int | None = None
+    gpu_tdp_w: float | None = None
+    """Thermal design power of a GPU, in W; None where it is not known."""
+    goodput: float | None = None
+    """Useful share of a long run, where that was asked for."""
+    training_run: TrainingRun | None = None
+    """What a whole run takes, where its tokens are given and the side says those of a step."""
     how: str = ""
     """What a measured step is, where it is not one that was traced."""
     notes: tuple[Note, ...] = ()
@@ -127,9 +135,14 @@ def logged_side(log: "TrainingLog", name: str, known: Mapping[str, int]) -> Side
         end_s={},
         interval={"level": LEVEL, "low_s": steady.low_s, "high_s": steady.high_s},
         tokens_per_s_per_gpu=steady.tokens_per_s,
+        gpus=_whole(facts.get("gpus", known.get("gpus"))),
         notes=steady.notes,
         warnings=tuple(warnings),
     )
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 @dataclass(frozen=True, slots=True)

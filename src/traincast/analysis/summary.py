@@ -229,6 +229,46 @@ class Goodput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """What a whole run takes (`traincast.analysis.training_run`); low and high are the ends of the step's interval."""
+
+    tokens: float
+    """Of the whole run."""
+    tokens_per_step: float
+    gpus: int
+    goodput: float | None
+    """Share of the time that is useful training; None: nothing is said of failures, and all of it is."""
+    days: float
+    days_low: float | None
+    """None, as every low and high, of a step without an interval."""
+    days_high: float | None
+    gpu_hours: float
+    gpu_hours_low: float | None
+    gpu_hours_high: float | None
+    currency: str | None
+    """None where it is not specified."""
+    cost: float | None
+    """None without a price."""
+    cost_low: float | None
+    cost_high: float | None
+    gpu_power_w: float | None
+    """What a GPU is taken to draw; None where it is not known."""
+    power_is_design: bool
+    """Whether that is its thermal design power, so that energy and emissions are upper bounds of those of the GPUs."""
+    pue: float
+    energy_mwh: float | None
+    """None where the power is not known."""
+    energy_mwh_low: float | None
+    energy_mwh_high: float | None
+    grid_intensity: float | None
+    """Grams of CO2 equivalent per kWh."""
+    co2_t: float | None
+    """Tonnes of CO2 equivalent; None where power or grid are not known."""
+    co2_t_low: float | None
+    co2_t_high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
     """A change that would make a step shorter (`traincast.simulation.suggestions`)."""
 

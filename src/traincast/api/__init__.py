@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any
 from traincast.analysis.comparison import Comparison
 from traincast.analysis.comparison import compare as compare_sides
 from traincast.analysis.explanation import Explanation
+from traincast.analysis.training_run import with_training_runs
 from traincast.api.estimates import collective as collective
 from traincast.api.estimates import operator as operator
 from traincast.api.estimates import operator_sizes as operator_sizes
+from traincast.api.named import clusters as clusters
+from traincast.api.named import described as described
+from traincast.api.named import models as models
 from traincast.api.planning import plan as plan
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError, TraincastError
@@ -27,15 +31,14 @@ from traincast.formats.recognise import bus_bandwidths as read_bus_bandwidths
 from traincast.formats.recognise import workload_format
 from traincast.formats.writer import WRITERS, Conversion, Run, Writer, Written
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.clusters import cluster_names, gpu_named, load_cluster
+from traincast.hardware.clusters import gpu_named, load_cluster
 from traincast.hardware.gpu import Gpu
 from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
 from traincast.job.job_file import read_job_file
 from traincast.job.options import LayoutOptions, SimaiOverlap, SimulateOptions, StepOptions, make_options
 from traincast.job.record import RunRecord
-from traincast.model.load import load_model, model_names
-from traincast.model.model import Model
+from traincast.job.training_run import run_terms
 from traincast.report.files import refuse_existing, write_files, write_whole
 from traincast.report.json import result_from_json
 from traincast.simulation.recorded import (
@@ -343,8 +346,12 @@ def compare(
     a: StrPath | Result | Workload | Draft,
     b: StrPath | Result | Workload | Draft,
     cluster: StrPath | Cluster | None = None,
+    **terms: Any,  # noqa: ANN401
 ) -> Comparison:
     """Put two steps side by side; differences are those of `b` to `a`.
+
+    With `terms`, the fields of `RunTerms` (``tokens=15e12``, ``gpu_hour_price=2.5``), each side says what a whole run
+    takes, where it says the tokens of its steps.
 
     A side is a result, its ``result.json`` or the folder that holds one, or a job or its file, which is forecast, on
     `cluster` if one is given: the simulated step. Or it is a measured trace, the folder of a run's rank traces, a
@@ -357,7 +364,8 @@ def compare(
     """
     from traincast.report.sides import sides_of
 
-    return compare_sides(*sides_of((a, b), read, lambda job: predict(job, cluster)))
+    sides = sides_of((a, b), read, lambda job: predict(job, cluster))
+    return compare_sides(*with_training_runs(sides[0], sides[1], run_terms(terms)))
 
 
 def compare_collectives(a: StrPath, b: StrPath) -> "CollectiveComparison":
@@ -555,36 +563,6 @@ def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *
     assumed, described = record.cluster_assumed, record.inputs
     chosen = choose(asked, record.cluster, engine, cluster_assumed=assumed, described_by=described)
     return recorded_simulation(workload, chosen, lambda layout: read(files, layout))
-
-
-def clusters(names: Sequence[str] = ()) -> list[Cluster]:
-    """Return clusters by their names, presets or TOML files; every preset where none is given."""
-    return [load_cluster(name) for name in names or cluster_names()]
-
-
-def models(names: Sequence[str] = ()) -> list[Model]:
-    """Return models by their names; every built-in model where none is given.
-
-    A name is that of a built-in model, of a ``config.json`` of Hugging Face or a directory with one, or of a TOML file.
-    """
-    return [load_model(name) for name in names or model_names()]
-
-
-def described(path: StrPath) -> Draft:
-    """Read a job file, or the job that the arguments of a training log describe.
-
-    Raises
-    ------
-    FormatError
-        If it can be read as neither.
-    """
-    if Path(path).suffix != ".toml":
-        from traincast.report.sides import job_of_log
-
-        draft = job_of_log(Path(path))
-        if draft is not None:
-            return draft
-    return read_job_file(fspath(path))
 
 
 def _draft(job: StrPath | Draft | None) -> Draft | None:

@@ -37,10 +37,9 @@ def plan(
     headroom: float | None = None,
     top: int = 10,
     explain: Sequence[Mapping[str, Any]] = (),
-    tokens: float | None = None,
-    gpu_hour_price: float | None = None,
     start: bool = False,
     engine: str = "auto",
+    **terms: Any,  # noqa: ANN401
 ) -> "Plan":
     """Return the best layouts for what a job leaves open; what it says is fixed.
 
@@ -62,10 +61,11 @@ def plan(
         Layouts that are returned.
     explain : sequence of mappings
         Layouts of which is asked why they are not the best: ``({"tp": 4, "pp": 8},)``.
-    tokens, gpu_hour_price : float, optional
-        Tokens of the whole run, and what an hour of a GPU costs: then days, GPU-hours and cost are said.
     start : bool
         Whether the job's layout is what one has, not what is fixed: the plan says what single changes of it save.
+    terms
+        Fields of `RunTerms`: ``tokens=15e12`` of the whole run, ``gpu_hour_price=2.5`` and others; then the days,
+        GPU-hours, cost, energy and emissions of a run with each layout are told.
 
     Examples
     --------
@@ -91,8 +91,7 @@ def plan(
         headroom=headroom,
         top=top,
         explain=explain,
-        tokens=tokens,
-        gpu_hour_price=gpu_hour_price,
+        **terms,
     )
     had = resolve_job(request, chosen.setting.cluster) if start else None
     found = best_layouts(request if had is None else open_request(had, request), chosen.setting, options, had)

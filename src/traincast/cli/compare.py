@@ -1,11 +1,14 @@
 """``traincast compare``."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from traincast.cli.completion import known
+from traincast.cli.options import run_fields, run_options, wrong_usage
 from traincast.cli.terminal import console, print_json
+from traincast.job.training_run import run_terms
 
 
 @click.command(name="compare")
@@ -20,7 +23,16 @@ from traincast.cli.terminal import console, print_json
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON and nothing else.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write both steps as a page to explore.")
 @click.option("--ranks", is_flag=True, help="Show every rank, and the parts of each.")
-def command(a: Path, b: Path | None, cluster: str | None, as_json: bool, html: Path | None, ranks: bool) -> None:
+@run_options
+def command(
+    a: Path,
+    b: Path | None,
+    cluster: str | None,
+    as_json: bool,
+    html: Path | None,
+    ranks: bool,
+    **values: Any,  # noqa: ANN401
+) -> None:
     """Two steps side by side: forecasts, simulations, measured traces, training logs; or two logs of nccl-tests.
 
     A and B are a result.json (or the folder it was written to), a job file, which is forecast, a
@@ -33,6 +45,9 @@ def command(a: Path, b: Path | None, cluster: str | None, as_json: bool, html: P
     """
     from traincast import api
 
+    terms = run_fields(values)
+    with wrong_usage():
+        run_terms(terms)
     if b is None and api.kind_of_measurements(a) != "training-logs":
         raise click.UsageError(f"with what is {a} to be compared? Only a training log may stand alone")
     collectives = [
@@ -41,13 +56,15 @@ def command(a: Path, b: Path | None, cluster: str | None, as_json: bool, html: P
     if len(collectives) == 1:
         raise click.UsageError(f"{collectives[0]} is of collectives, and the other side is not; validate it instead")
     if collectives and b is not None:
+        if terms:
+            raise click.UsageError("--tokens is of a training run, and these are collectives")
         _collectives(a, b, as_json=as_json)
         return
     if cluster is not None and b is not None and not any(each.suffix == ".toml" for each in (a, b)):
         raise click.UsageError("--cluster is where a job runs, and neither A nor B is a job file")
     if html is not None:
         _page(a, b, cluster, html)
-    comparison = api.compare(api.described(a), a, cluster) if b is None else api.compare(a, b, cluster)
+    comparison = api.compare(api.described(a) if b is None else a, b or a, cluster, **terms)
     if as_json:
         from traincast.report.json import comparison_to_dict
 

@@ -30,6 +30,7 @@ from traincast.job.options import (
     check_gpus_used,
     parse_overlap,
 )
+from traincast.job.training_run import RunTerms
 from traincast.names import find_name, known_names
 from traincast.schedules.plan import SCHEDULES
 from traincast.units import (
@@ -40,6 +41,7 @@ from traincast.units import (
     is_number,
     parse_rate,
     parse_size,
+    parse_token_count,
     parse_tokens,
     plain_number,
     quoted,
@@ -119,6 +121,12 @@ def _usage(read: Callable[[str], T]) -> Callable[[str], T]:
 def tokens(text: str) -> int:
     """Read ``8192``, ``8k`` or ``1M`` tokens."""
     return int(checked_field("seq_length", parse_tokens(text)))
+
+
+@_usage
+def token_count(text: str) -> float:
+    """Read ``300B`` or ``15T`` tokens, decimal."""
+    return parse_token_count(text)
 
 
 @_usage
@@ -362,6 +370,31 @@ _TRY_OPTIONS = (
     ),
 )
 """What is tried beside a step."""
+_RUN_OPTIONS = (
+    click.option(
+        "--tokens",
+        type=token_count,
+        metavar="N",
+        help="Tokens of the whole run, such as 15T (decimal): tells its days, GPU-hours and energy.",
+    ),
+    click.option("--gpu-hour-price", type=in_range("gpu_hour_price"), metavar="X", help="What a GPU-hour costs."),
+    click.option("--currency", metavar="NAME", help="Currency of that price, such as EUR."),
+    click.option(
+        "--gpu-power",
+        "gpu_power_w",
+        type=in_range("gpu_power_w"),
+        metavar="W",
+        help="Watts that a GPU draws with its share of the node (default: its design power).",
+    ),
+    click.option("--pue", type=in_range("pue"), metavar="X", help="Energy of the site over that of the nodes."),
+    click.option(
+        "--grid-intensity",
+        type=in_range("grid_intensity"),
+        metavar="G",
+        help="Grams of CO2 equivalent that the grid emits for a kWh: tells the emissions.",
+    ),
+)
+"""What is asked of a whole run (`traincast.job.training_run.RunTerms`)."""
 _READ_OPTIONS = (
     click.option(
         "--stage-roles",
@@ -456,6 +489,16 @@ def step_options(function: F) -> F:
 def try_options(function: F) -> F:
     """Add ``--what-if``, ``--jitter``, ``--seeds`` and ``--goodput``: the fields of `StepOptions` beside a step."""
     return with_options(_TRY_OPTIONS, function)
+
+
+def run_options(function: F) -> F:
+    """Add ``--tokens`` and all that is told of a whole run."""
+    return with_options(_RUN_OPTIONS, function)
+
+
+def run_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `RunTerms` among the values of a command that were given."""
+    return {each.name: values[each.name] for each in fields(RunTerms) if values.get(each.name) is not None}
 
 
 def output_options(function: F) -> F:

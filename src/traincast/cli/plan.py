@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from traincast.cli.job_options import job_of, job_options, naming_unknown_flags
-from traincast.cli.options import in_range, with_options, wrong_usage
+from traincast.cli.options import in_range, run_fields, run_options, with_options, wrong_usage
 from traincast.cli.terminal import announced, console, print_json, print_line, progress
 from traincast.errors import ConfigError
+from traincast.job.training_run import run_terms
 
 _LIMITED = ("tp", "pp", "cp", "ep", "micro_batch")
-_SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
 
@@ -48,8 +48,7 @@ def _limits(function: Any) -> Any:  # noqa: ANN401
     "--explain", multiple=True, metavar="FIELD=A,FIELD=B", help="Say why such a layout is not the best; repeatable."
 )
 @click.option("--from", "start", metavar="JOB", help="Plan this job's layout anew, and say what single changes save.")
-@click.option("--tokens", metavar="N", help="Tokens of the whole run, such as 15T: says days, GPU-hours and cost.")
-@click.option("--gpu-hour-price", type=click.FloatRange(0, min_open=True), metavar="X", help="What a GPU-hour costs.")
+@run_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the plan and its layouts there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON and nothing else.")
 @click.option("--quiet", is_flag=True, help="Print no progress.")
@@ -64,8 +63,6 @@ def command(
     top: int,
     explain: Sequence[str],
     start: str | None,
-    tokens: str | None,
-    gpu_hour_price: float | None,
     out: Path | None,
     as_json: bool,
     quiet: bool,
@@ -89,7 +86,8 @@ def command(
     draft = job_of(words, like, cluster, values, strict=strict, decided=("seq_length",))
     with wrong_usage():
         fixed, asked = _fixed(fix), [_asked(each) for each in explain]
-        count = None if tokens is None else _tokens(tokens)
+        terms = run_fields(values)
+        run_terms(terms)
     with naming_unknown_flags(draft), announced(quiet=quiet), progress("planning", quiet=quiet or as_json):
         found = api.plan(
             draft,
@@ -99,9 +97,8 @@ def command(
             headroom=headroom,
             top=top,
             explain=asked,
-            tokens=count,
-            gpu_hour_price=gpu_hour_price,
             start=start is not None or like is not None,
+            **terms,
         )
         written = write_plan(found, out) if out else []
     if as_json:
@@ -132,15 +129,6 @@ def _asked(text: str) -> Mapping[str, Any]:
             raise ConfigError(f"{each!r} is no FIELD=VALUE, such as tp=4,pp=8", "explain")
         found[name.strip().replace("-", "_")] = _value(value.strip())
     return found
-
-
-def _tokens(text: str) -> float:
-    """Return a number of tokens, such as 300B or 15T."""
-    scale = _SCALES.get(text[-1:].upper(), 1.0)
-    digits = text[:-1] if scale > 1 else text
-    if not digits.replace(".", "", 1).isdigit():
-        raise ConfigError(f"is {text!r}; give a number of tokens, such as 300B or 15T", "tokens")
-    return float(digits) * scale
 
 
 def _value(text: str) -> Any:  # noqa: ANN401

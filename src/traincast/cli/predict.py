@@ -11,6 +11,7 @@ from traincast.cli.options import (
     on_command_line,
     output_options,
     recorded_run,
+    run_options,
     step_fields,
     step_options,
     try_options,
@@ -24,6 +25,7 @@ from traincast.job.options import StepOptions, changed_options
 @job_options
 @step_options
 @try_options
+@run_options
 @click.option("--allow-oom", is_flag=True, help="Simulate a job that is refused because it does not fit into memory.")
 @output_options
 def command(

@@ -14,8 +14,10 @@ from traincast.cli.options import (
     output_options,
     read_options,
     recorded_run,
+    run_options,
     simai_overlap,
     step_options,
+    token_count,
     try_options,
     wrong_usage,
 )
@@ -48,6 +50,13 @@ from traincast.job.options import SimaiOverlap, SimulateOptions, changed_options
 )
 @step_options
 @try_options
+@run_options
+@click.option(
+    "--tokens-per-step",
+    type=token_count,
+    metavar="N",
+    help="Tokens that a step trains on, such as 4M (decimal), which files do not say; for --tokens.",
+)
 @output_options
 def command(
     files: tuple[Path, ...],

@@ -16,12 +16,14 @@ class Failures:
     (arXiv 2407.21783, section 3.3.4)."""
     detection_s: float = 300.0
     """From the failure until the job is stopped. MegaScale detects and diagnoses in less than 10 minutes on average
-    (arXiv 2402.15627, section 4); half of that is assumed."""
+    (arXiv 2402.15627, section 6.3); half of that is assumed."""
     restart_s: float = 300.0
-    """From then until it trains again: other nodes, initialisation, loading the checkpoint; assumed."""
+    """From then until it trains again: other nodes, initialisation, loading the checkpoint; assumed. MegaScale is where
+    it was before the failure within 15 minutes, with what is trained again (the same section)."""
     checkpoint_s: float = 5.0
-    """How long a checkpoint holds the training up. Copying to host memory takes seconds (MegaScale, section 4); a
-    checkpoint written while all wait takes longer: 40 s for 2.3 TB of BLOOM (stas00/ml-engineering)."""
+    """How long a checkpoint holds the training up. Copying to host memory takes several seconds (MegaScale, section
+    4.4), 5 of which are assumed; a checkpoint written while all wait takes longer: 40 s for 2.3 TB of BLOOM
+    (stas00/ml-engineering)."""
     interval_s: float | None = None
     """Training between two checkpoints; None takes the optimal one."""
 

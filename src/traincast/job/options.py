@@ -13,8 +13,9 @@ from traincast.hardware.cluster import OPERATIONS, Cluster
 from traincast.hardware.dtypes import bytes_per_element
 from traincast.job.changes import parse_change
 from traincast.job.failures import Failures, parse_failures
+from traincast.job.training_run import RunTerms
 from traincast.names import find_name, known_names
-from traincast.units import RANGES, check_given, checked_field, counted, quoted
+from traincast.units import RANGES, check_given, checked_field, counted, parse_token_count, quoted
 
 GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")
 """Communication groups as the user names them."""
@@ -130,8 +131,8 @@ class ConstantsFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepOptions:
-    """How a step is simulated, whatever it is a step of."""
+class StepOptions(RunTerms):
+    """How a step is simulated, whatever it is a step of, and of which run its length is told."""
 
     busbw_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     """Bus bandwidth that overrides the model, per group (``tp``) or group and operation (``tp.all_reduce``), which
@@ -161,6 +162,8 @@ class StepOptions:
     """Simulations with jitter."""
     failures: Failures | None = None
     """What interrupts a long run; the goodput is told. A text is read by `parse_failures`, True takes the defaults."""
+    tokens_per_step: float | None = None
+    """Tokens that a step trains on, of a file that does not say its model; with `tokens`."""
     suggest: bool = False
     """Whether the changes that would help most are looked for, which simulates the step a few times more."""
     what_if: tuple[str, ...] = ()
@@ -168,6 +171,7 @@ class StepOptions:
 
     def __post_init__(self) -> None:
         """Refuse names that do not exist and numbers that mean nothing."""
+        RunTerms.__post_init__(self)
         if isinstance(self.constants, (str, Path)):
             found = ConstantsFile(str(self.constants), read_text(Path(self.constants)))
             object.__setattr__(self, "constants", found)
@@ -178,6 +182,7 @@ class StepOptions:
             parse_change(change)
         for name in ("jitter", "seeds"):
             checked_field(name, getattr(self, name), name)
+        self._check_tokens_per_step()
         if isinstance(self.failures, (str, bool)):
             text = self.failures if isinstance(self.failures, str) else ""
             object.__setattr__(self, "failures", None if self.failures is False else parse_failures(text))
@@ -186,6 +191,15 @@ class StepOptions:
         for rank, factor in self.compute_slowdown.items():
             RANGES["rank"].checked(rank, "slow")
             RANGES["factor"].checked(factor, f"slow.{rank}")
+
+    def _check_tokens_per_step(self) -> None:
+        if isinstance(self.tokens_per_step, str):
+            object.__setattr__(self, "tokens_per_step", parse_token_count(self.tokens_per_step))
+        if self.tokens_per_step is None:
+            return
+        RANGES["training tokens"].checked(self.tokens_per_step, "tokens_per_step")
+        if self.tokens is None:
+            raise ConfigError("is of a whole run; give its tokens too, such as 15T", "tokens_per_step")
 
     def _check_overlap(self) -> None:
         if not isinstance(self.overlap_slowdown, Mapping):

@@ -2,51 +2,12 @@
 
 from dataclasses import dataclass
 
+from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
 from traincast.plan.changes import Change, Sensitivity
 from traincast.plan.explain import Explanation
 from traincast.plan.layout import Layout
 from traincast.simulation.result import BREAKDOWN_KEYS, Result
-
-_HOUR_S, _DAY_S, _W_PER_MW = 3600.0, 86400.0, 1e6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRun:
-    """A run over many tokens with a layout; low and high are the ends of the forecast's interval."""
-
-    tokens: float
-    days: float
-    days_low: float
-    days_high: float
-    gpu_hours: float
-    cost: float | None
-    """In the currency of the price; None without one."""
-    cost_low: float | None
-    cost_high: float | None
-    energy_mwh: float | None
-    """At most: all GPUs at their thermal design power; None where that is not known."""
-
-
-def training_run(
-    result: Result, tokens_per_step: int, gpus: int, tokens: float, gpu_hour_price: float | None, tdp_w: float | None
-) -> TrainingRun:
-    """Return what a run over so many tokens takes with a layout."""
-    steps, step_s = tokens / tokens_per_step, result.iteration_time_s
-    interval = result.interval or {"low_s": step_s, "high_s": step_s}
-    low, middle, high = (steps * each for each in (interval["low_s"], step_s, interval["high_s"]))
-    price = None if gpu_hour_price is None else gpus * gpu_hour_price / _HOUR_S
-    return TrainingRun(
-        tokens=tokens,
-        days=middle / _DAY_S,
-        days_low=low / _DAY_S,
-        days_high=high / _DAY_S,
-        gpu_hours=gpus * middle / _HOUR_S,
-        cost=None if price is None else price * middle,
-        cost_low=None if price is None else price * low,
-        cost_high=None if price is None else price * high,
-        energy_mwh=None if tdp_w is None else gpus * tdp_w * middle / _HOUR_S / _W_PER_MW,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

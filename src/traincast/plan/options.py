@@ -1,11 +1,11 @@
 """How a plan is made, and what of a layout does not change which rank holds what: recomputation, kernels, exchanges."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from traincast.errors import ConfigError
+from traincast.job.training_run import RunTerms, run_terms
 from traincast.model.recompute import DEFAULT_MODULES
 from traincast.names import known_names
 
@@ -26,8 +26,8 @@ MOST_FINALISTS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """How a plan is made."""
+class PlanOptions(RunTerms):
+    """How a plan is made, and of which run its costs are told."""
 
     full: bool = False
     """Whether the space has all that can be run, not only what one would."""
@@ -43,10 +43,6 @@ class PlanOptions:
     """Most layouts that are simulated."""
     explain: tuple[Mapping[str, Any], ...] = ()
     """Fields of layouts of which is asked why they are not the best."""
-    tokens: float | None = None
-    """Tokens of the whole run."""
-    gpu_hour_price: float | None = None
-    """What an hour of a GPU costs, in any currency."""
 
 
 def plan_options(
@@ -57,10 +53,9 @@ def plan_options(
     headroom: float | None = None,
     top: int = 10,
     explain: Sequence[Mapping[str, Any]] = (),
-    tokens: float | None = None,
-    gpu_hour_price: float | None = None,
+    **terms: Any,  # noqa: ANN401
 ) -> PlanOptions:
-    """Return options of a plan, checked.
+    """Return options of a plan, checked; `terms` are the fields of `RunTerms`.
 
     Raises
     ------
@@ -74,13 +69,11 @@ def plan_options(
     for name, known, where in fields:
         if name not in known:
             raise ConfigError(f"{name!r} is no field that a plan decides; {known_names(name, known)}", where)
-    for name, value in (("tokens", tokens), ("gpu_hour_price", gpu_hour_price)):
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise ConfigError(f"is {value:g}; it must be above 0", name)
     if headroom is not None and not 0 <= headroom < 1:
         raise ConfigError(f"is {headroom:g}; it must be from 0 to below 1", "headroom")
     if top < 1:
         raise ConfigError(f"is {top}; it must be at least 1", "top")
+    run_terms(terms)
     fixed = {name: _several(name, value) for name, value in fix.items()}
     return PlanOptions(
         full=space == "full",
@@ -89,8 +82,7 @@ def plan_options(
         headroom=headroom,
         top=top,
         explain=tuple(explain),
-        tokens=tokens,
-        gpu_hour_price=gpu_hour_price,
+        **terms,
     )
 
 

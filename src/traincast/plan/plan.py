@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from traincast.analysis.summary import TrainingRun
+from traincast.analysis.training_run import training_run
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
 from traincast.estimate.memory import chance_of_oom, usable_bytes
@@ -10,7 +12,7 @@ from traincast.estimate.memory.fits import WARNED_ABOVE
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
 from traincast.job.job import Job, JobRequest
 from traincast.job.resolve import resolve_job
-from traincast.plan.answer import Choice, Plan, TrainingRun, training_run
+from traincast.plan.answer import Choice, Plan
 from traincast.plan.changes import sensitivities, single_changes
 from traincast.plan.doubt import drawn_steps, probabilities, regrets, tied
 from traincast.plan.explain import explain
@@ -140,9 +142,15 @@ def _choices(
     def training(each: Finalist) -> TrainingRun | None:
         if options.tokens is None:
             return None
-        job, gpu = each.done.job, setting.cluster.gpu
-        gpus, price = job.parallel.world_size, options.gpu_hour_price
-        return training_run(each.result, job.tokens_per_step, gpus, options.tokens, price, gpu.tdp_w)
+        job = each.done.job
+        return training_run(
+            options,
+            step_s=each.result.iteration_time_s,
+            tokens_per_step=job.tokens_per_step,
+            gpus=job.parallel.world_size,
+            interval=each.result.interval,
+            tdp_w=setting.cluster.gpu.tdp_w,
+        )
 
     steps_ND = drawn_steps(finalists)
     ties = tied(steps_ND, [each.step_s for each in finalists])

@@ -15,7 +15,14 @@ _LARGEST = RANGES["FLOP rate"].highest
 """No number of a result is larger."""
 _FREE = ("cluster", "run")
 """Keys that hold what a cluster or a job says; the numbers of all others are quantities by their names."""
-_KINDS: Mapping[str, str] = {"stage": "rank", "count": "count", "represents": "degree", "breakdown_s": "time"}
+_KINDS: Mapping[str, str] = {
+    "stage": "rank",
+    "count": "count",
+    "represents": "degree",
+    "breakdown_s": "time",
+    "tokens": "training tokens",
+    "tokens_per_step": "training tokens",
+}
 """Kinds of quantities of a result whose names no input has."""
 _SIGNED = ("cost_s", "saving_s")
 """Differences: a change may make a step longer."""

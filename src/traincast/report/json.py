@@ -334,7 +334,7 @@ def result_from_json(data: bytes, path: str) -> Result:
 def _side(side: "Side") -> dict[str, object]:
     names = (
         *("name", "what", "how", "mfu", "mfu_peak", "mfu_16_bit"),
-        *("interval", "tokens_per_s_per_gpu", "notes", "warnings"),
+        *("interval", "tokens_per_s_per_gpu", "gpus", "training_run", "notes", "warnings"),
     )
     return {name: getattr(side, name) for name in names}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from traincast.analysis.explanation import Explanation, explain, short_form
 from traincast.analysis.goodput import goodput
 from traincast.analysis.memory_curve import Saved, StageCurve, memory_curves
+from traincast.analysis.training_run import training_run
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.files import CONSTANTS, DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
@@ -19,6 +20,7 @@ from traincast.job.job import Job, JobRequest
 from traincast.job.options import LayoutOptions, SimulateOptions, StepOptions
 from traincast.job.record import RunRecord, record_from_table, record_to_table
 from traincast.job.resolve import resolve_job
+from traincast.job.training_run import RunTerms
 from traincast.model.load import load_model, model_names
 from traincast.names import known_names
 from traincast.schedules.check import plan_of
@@ -105,6 +107,8 @@ def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgai
         If the workload cannot run.
     """
     check_what_ifs(chosen.setting)
+    if chosen.setting.tokens is not None and chosen.setting.tokens_per_step is None:
+        raise ConfigError(f"{workload.name} does not say how many tokens a step trains on; give it", "tokens_per_step")
     result = explained(simulate(workload, chosen.setting))
 
     def rerun(change: Changed) -> float:
@@ -121,6 +125,7 @@ def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgai
     result = _advised(result, chosen.setting, options_of_files(result, workload.layout), rerun)
     result = _with_what_ifs(result, chosen.setting, rerun)
     result = _in_the_long_run(result, chosen.setting, lambda setting: timed(workload, setting))
+    result = with_training_run(result, chosen.setting, chosen.setting.tokens_per_step)
     record = RunRecord(
         command="simulate",
         cluster=chosen.setting.cluster,
@@ -146,6 +151,8 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
     from traincast.simulation.job_step import run_job
 
     check_what_ifs(chosen.setting)
+    if chosen.setting.tokens_per_step is not None:
+        raise ConfigError("is of a file; a job says it by its batch and sequence length", "tokens_per_step")
     cluster = chosen.setting.cluster
     draft, request, decided, files = decide(job, cluster)
     result, done = forecast_step(decided, chosen.setting, allow_oom=allow_oom)
@@ -170,6 +177,7 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
     result = _advised(result, chosen.setting, options, rerun, spread_of_job(done, factors_on(cluster)))
     result = _with_what_ifs(result, chosen.setting, rerun)
     result = _in_the_long_run(result, chosen.setting, lambda setting: run_job(decided, setting).step)
+    result = with_training_run(result, chosen.setting, decided.tokens_per_step)
     return _recorded(replace(result, warnings=(*draft.warnings, *result.warnings)), record)
 
 
@@ -201,6 +209,23 @@ def _in_the_long_run(result: Result, setting: Setting, time: Callable[[Setting],
         gpus = int(result.parallel["world_size"])
         result = replace(result, goodput=goodput(setting.failures, gpus, result.iteration_time_s))
     return result
+
+
+def with_training_run(result: Result, terms: RunTerms, tokens_per_step: float | None) -> Result:
+    """Return a result with what a whole run takes; itself where no tokens are given, or not those of a step."""
+    if terms.tokens is None or tokens_per_step is None:
+        return result
+    tdp_w = result.cluster.get("gpu_tdp_w")
+    found = training_run(
+        terms,
+        step_s=result.iteration_time_s,
+        tokens_per_step=tokens_per_step,
+        gpus=int(result.parallel["world_size"]),
+        interval=result.interval,
+        tdp_w=tdp_w if isinstance(tdp_w, int | float) else None,
+        goodput=None if result.goodput is None else result.goodput.goodput,
+    )
+    return replace(result, training_run=found)
 
 
 def _with_what_ifs(result: Result, setting: Setting, rerun: Rerun) -> Result:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from traincast.analysis.comparison import Side
 from traincast.analysis.gpu_time import GpuTime
-from traincast.analysis.summary import Analysis, Cause, Goodput, Slowdowns, Suggestion, Variability
+from traincast.analysis.summary import Analysis, Cause, Goodput, Slowdowns, Suggestion, TrainingRun, Variability
 from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
@@ -179,6 +179,8 @@ class Result:
     """How the step spreads with jitter; None where none was asked for."""
     goodput: Goodput | None = None
     """Of a long run; None where none was asked for."""
+    training_run: TrainingRun | None = None
+    """What a whole run takes; None where no tokens were given."""
     measured_s: float | None = None
     parts: tuple[PartResult, ...] = ()
     blocks: tuple[BlockResult, ...] = ()
@@ -225,6 +227,7 @@ class Result:
 
 def simulated_side(result: Result, name: str) -> Side:
     """Return the simulated step of a result, under a name for people."""
+    tdp_w = result.cluster.get("gpu_tdp_w")
     return Side(
         name=name,
         what="simulated",
@@ -238,6 +241,10 @@ def simulated_side(result: Result, name: str) -> Side:
         mfu_16_bit=result.mfu_16_bit,
         interval=result.interval,
         tokens_per_s_per_gpu=result.tokens_per_s_per_gpu,
+        gpus=int(result.parallel["world_size"]) if "world_size" in result.parallel else None,
+        gpu_tdp_w=tdp_w if isinstance(tdp_w, int | float) else None,
+        goodput=None if result.goodput is None else result.goodput.goodput,
+        training_run=result.training_run,
     )
 
 

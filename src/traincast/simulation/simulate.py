@@ -224,6 +224,7 @@ def _cluster(cluster: Cluster, world_size: int) -> dict[str, object]:
         "name": cluster.name,
         "description": cluster.description,
         "gpu": cluster.gpu.name,
+        "gpu_tdp_w": cluster.gpu.tdp_w,
         "gpus_per_node": cluster.gpus_per_node,
         "gpus_used_per_node": cluster.ranks_per_node,
         "nodes": -(-world_size // cluster.ranks_per_node),

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from traincast.analysis.comparison import Comparison, Difference, Side, Unmatched
 from traincast.report.terminal import layout as ui
+from traincast.report.terminal.training_run import training_runs
 from traincast.units import format_share, format_time
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ def print_comparison(comparison: Comparison, *, ranks: bool = False) -> ui.View:
         yield ui.text(f"{label}  {side.name} ({', '.join(filter(None, facts))})")
     if (verdict := _verdict(comparison)) is not None:
         yield ui.text(verdict)
+    yield from training_runs(comparison.a.training_run, comparison.b.training_run)
     if comparison.breakdown is not None:
         yield from _breakdown(comparison.breakdown, sides)
     if comparison.parts:

@@ -3,6 +3,7 @@
 from traincast.plan.answer import Choice, Plan
 from traincast.plan.changes import Change, Sensitivity
 from traincast.report.terminal import layout as ui
+from traincast.report.terminal.training_run import training_run
 from traincast.units import format_share, format_size, format_time
 
 _COLUMNS: tuple[ui.Column[Choice], ...] = (
@@ -26,7 +27,6 @@ _SENSITIVITIES: tuple[ui.Column[Sensitivity], ...] = (
 )
 _SHOWN_LIMITS = 3
 _WIDTH, _HEIGHT, _FEWEST_SHOWN = 60, 10, 3
-_TERA = 1e12
 
 
 @ui.printed
@@ -55,7 +55,7 @@ def print_plan(plan: Plan) -> ui.View:
     if len(plan.pareto) > 1:
         yield from ui.section("Less memory for a longer step", _COLUMNS, plan.pareto)
     yield from _picture(plan)
-    yield from _run(chosen)
+    yield from training_run(chosen.training)
     yield from _changes(plan)
     if plan.explained:
         yield ui.heading("Why not")
@@ -90,19 +90,6 @@ def _picture(plan: Plan) -> ui.View:
 def _share(value: float, of: list[float]) -> float:
     spread = max(of) - min(of)
     return (value - min(of)) / spread if spread else 0.0
-
-
-def _run(choice: Choice) -> ui.View:
-    run = choice.training
-    if run is None:
-        return
-    yield ui.heading(f"A run of {run.tokens / _TERA:,.4g} T tokens")
-    cost = ""
-    if run.cost is not None:
-        cost = f", cost {run.cost:,.0f} ({run.cost_low:,.0f} to {run.cost_high:,.0f})"
-    energy = "" if run.energy_mwh is None else f", at most {run.energy_mwh:,.0f} MWh (all GPUs at their design power)"
-    days = f"{run.days:,.1f} days ({run.days_low:,.1f} to {run.days_high:,.1f})"
-    yield ui.indented(f"{days}, {run.gpu_hours:,.0f} GPU-hours{cost}{energy}")
 
 
 def _changes(plan: Plan) -> ui.View:

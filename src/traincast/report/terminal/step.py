@@ -11,6 +11,7 @@ from traincast.report.terminal.assumptions import parted
 from traincast.report.terminal.comparison import Differences, finish_times, parts, utilisation
 from traincast.report.terminal.explanation import analysis
 from traincast.report.terminal.slowdown import slowdown
+from traincast.report.terminal.training_run import training_run
 from traincast.simulation.result import (
     BREAKDOWN_KEYS,
     BlockResult,
@@ -42,6 +43,7 @@ def print_result(result: Result, *, analysed: bool = False, verbose: bool = Fals
     lines = (_job, _layout, _measured, _interval, _efficiency, _spread, _goodput)
     for line in filter(None, (tell(result) for tell in lines)):
         yield ui.text(line)
+    yield from training_run(result.training_run)
     yield from _breakdown(result)
     yield from _suggestions(result)
     yield from _stages(result)

@@ -1,0 +1,44 @@
+"""What a user names: clusters, models, and jobs that are described in a file."""
+
+from collections.abc import Sequence
+from os import PathLike, fspath
+from pathlib import Path
+
+from traincast.hardware.cluster import Cluster
+from traincast.hardware.clusters import cluster_names, load_cluster
+from traincast.job.draft import Draft
+from traincast.job.job_file import read_job_file
+from traincast.model.load import load_model, model_names
+from traincast.model.model import Model
+
+StrPath = str | PathLike[str]
+
+
+def clusters(names: Sequence[str] = ()) -> list[Cluster]:
+    """Return clusters by their names, presets or TOML files; every preset where none is given."""
+    return [load_cluster(name) for name in names or cluster_names()]
+
+
+def models(names: Sequence[str] = ()) -> list[Model]:
+    """Return models by their names; every built-in model where none is given.
+
+    A name is that of a built-in model, of a ``config.json`` of Hugging Face or a directory with one, or of a TOML file.
+    """
+    return [load_model(name) for name in names or model_names()]
+
+
+def described(path: StrPath) -> Draft:
+    """Read a job file, or the job that the arguments of a training log describe.
+
+    Raises
+    ------
+    FormatError
+        If it can be read as neither.
+    """
+    if Path(path).suffix != ".toml":
+        from traincast.report.sides import job_of_log
+
+        draft = job_of_log(Path(path))
+        if draft is not None:
+            return draft
+    return read_job_file(fspath(path))
