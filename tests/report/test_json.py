@@ -44,6 +44,7 @@ CONTRACT = [
     "what_if",
     "variability",
     "goodput",
+    "training_run",
     "measured_s",
     "parts",
     "blocks",
