@@ -5,7 +5,6 @@ says what, where and what to do; a function names the errors that it raises beyo
 the path of a TOML file, or a `Cluster`. Engines are ``auto``, ``reference`` and ``kernel``, which agree bit for bit.
 """
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -18,6 +17,22 @@ from traincast.analysis.training_run import with_training_runs
 from traincast.api.estimates import collective as collective
 from traincast.api.estimates import operator as operator
 from traincast.api.estimates import operator_sizes as operator_sizes
+from traincast.api.files import Files as Files
+from traincast.api.files import JobLike as JobLike
+from traincast.api.files import StrPath as StrPath
+from traincast.api.files import bus_bandwidths as bus_bandwidths
+from traincast.api.files import expand as expand
+from traincast.api.files import inspect as inspect
+from traincast.api.files import inspect_all as inspect_all
+from traincast.api.files import read as read
+from traincast.api.measurements import calibrate as calibrate
+from traincast.api.measurements import calibrate_operators as calibrate_operators
+from traincast.api.measurements import calibrate_runs as calibrate_runs
+from traincast.api.measurements import compare_collectives as compare_collectives
+from traincast.api.measurements import kind_of_measurements as kind_of_measurements
+from traincast.api.measurements import measure as measure
+from traincast.api.measurements import measuring_script as measuring_script
+from traincast.api.measurements import validate as validate
 from traincast.api.named import clusters as clusters
 from traincast.api.named import described as described
 from traincast.api.named import models as models
@@ -25,14 +40,9 @@ from traincast.api.planning import plan as plan
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.files import read_bytes, read_head
-from traincast.formats.contract import Format, Inspection
-from traincast.formats.open import expand_inputs, identify, identify_run, read_run, refuse_meaningless
-from traincast.formats.recognise import bus_bandwidths as read_bus_bandwidths
-from traincast.formats.recognise import workload_format
+from traincast.formats.open import identify
 from traincast.formats.writer import WRITERS, Conversion, Run, Writer, Written
 from traincast.hardware.cluster import Cluster
-from traincast.hardware.clusters import gpu_named, load_cluster
-from traincast.hardware.gpu import Gpu
 from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
 from traincast.job.job_file import read_job_file
@@ -53,102 +63,9 @@ from traincast.simulation.result import Result
 from traincast.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from traincast.calibrate.cluster_calibration import Calibration
-    from traincast.calibrate.collective_comparison import CollectiveComparison
-    from traincast.calibrate.operator_calibration import OperatorCalibration
-    from traincast.calibrate.run_calibration import RunCalibration
-    from traincast.calibrate.validate import Validation
     from traincast.estimate.simai.total import SimaiReport
-    from traincast.measure.timing import Summary
 
 _HEAD_BYTES = 4096
-
-StrPath = str | PathLike[str]
-JobLike = Job | JobRequest | Draft | StrPath
-Files = StrPath | Sequence[StrPath]
-"""One file, several, or folders and patterns that stand for files (`expand`)."""
-
-
-def inspect(path: StrPath) -> Inspection:
-    """Say what a file, or the one of a folder or pattern, is: format, generation, contents, totals, problems.
-
-    Raises
-    ------
-    FormatError
-        If no kind of file fits, or it is damaged, or there are several.
-    """
-    from traincast.calibrate.kind import TELLERS
-    from traincast.fabric.inspect import inspect_file
-
-    file, *others = expand(path)
-    if others:
-        raise FormatError(f"stands for {1 + len(others)} files; inspect them one by one", str(path))
-    return inspect_file(file, (), TELLERS)
-
-
-def inspect_all(files: Files) -> Iterator[Inspection]:
-    """Say what each of several files is, in their order (see `inspect`); folders and patterns may stand for them.
-
-    Where one in a folder that was given cannot be read, the error has a pattern to choose the others.
-    """
-    from traincast.calibrate.kind import TELLERS
-    from traincast.fabric.inspect import inspect_file
-
-    given = _paths(files)
-    for path in expand(given):
-        yield inspect_file(path, given, TELLERS)
-
-
-def expand(files: Files) -> list[Path]:
-    """Replace folders by the files in them, and patterns such as ``run/rank*.txt`` by what they match.
-
-    Raises
-    ------
-    FormatError
-        If a folder cannot be read or holds no file, or nothing matches a pattern.
-    """
-    paths = _paths(files)
-    if not paths:
-        raise ConfigError("no file was given")
-    return expand_inputs(paths)
-
-
-def read(files: Files, layout: LayoutOptions | None = None, *, recorded: bool = False) -> Workload:
-    """Read the files of one run into the intermediate form; `layout` says what to override of theirs.
-
-    A measured trace is read into what each rank does in a step, which can be made another run of; with `recorded` it is
-    taken as it is, with its measured times (`Workload.timeline`), unless the layout asks for another run.
-
-    Raises
-    ------
-    FormatError
-        If a file cannot be read, or the files are of different formats.
-    ConfigError
-        If no file is given, or what is overridden means nothing to their format.
-    """
-    given = _paths(files)
-    paths = expand(given)
-    form = _workload_format(paths, given)
-    chosen = layout or LayoutOptions()
-    refuse_meaningless(form, chosen)
-    return replace(read_run(form, paths, chosen, recorded=recorded), layout=chosen)
-
-
-def _workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
-    """Return the format of a run's files; what else a file may be is only looked for where it has none."""
-    try:
-        return identify_run(paths, given)
-    except FormatError:
-        from traincast.calibrate.kind import TELLERS
-
-        return workload_format(paths, given, TELLERS)
-
-
-def bus_bandwidths(path: StrPath) -> dict[str, float]:
-    """Read SimAI's ``busbw.yaml`` for `SimulateOptions.busbw_bytes_per_s` (see `traincast.formats.busbw`)."""
-    from traincast.calibrate.kind import TELLERS
-
-    return read_bus_bandwidths(Path(path), TELLERS)
 
 
 def simulate(
@@ -368,120 +285,6 @@ def compare(
     return compare_sides(*with_training_runs(sides[0], sides[1], run_terms(terms)))
 
 
-def compare_collectives(a: StrPath, b: StrPath) -> "CollectiveComparison":
-    """Put measured collectives of two files side by side: logs or reports of nccl-tests, or tables.
-
-    Examples
-    --------
-    >>> import traincast
-    >>> traincast.api.compare_collectives("march.log", "april.log").median_relative  # doctest: +SKIP
-    """
-    from traincast.calibrate.collective_comparison import compare_collectives as compare_files
-
-    return compare_files(a, b)
-
-
-def kind_of_measurements(path: StrPath) -> str | None:
-    """Return what a file of measurements, or the first of a folder or pattern, holds; None where it holds none.
-
-    ``collectives``, ``operators``, ``training-logs``, ``training-runs``, ``memory-of-runs`` or ``traces``.
-    """
-    from traincast.calibrate.kind import kind_of_file
-    from traincast.calibrate.trace_calibration import is_trace
-
-    first = expand(path)[0]
-    return "traces" if is_trace(first) else kind_of_file(first)
-
-
-def validate(
-    path: Files,
-    cluster: StrPath | Cluster | None = None,
-    by: Sequence[str] = (),
-    leave_out: str | None = None,
-    *,
-    kind: str | None = None,
-    job: StrPath | Draft | None = None,
-    recipes: StrPath | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> "Validation":
-    """Predict every measurement in a file and say how far off the predictions are.
-
-    Parameters
-    ----------
-    path : path, or sequence of paths
-        A CSV file, whose columns say what was measured, a log of nccl-tests, or a training log; or several of one
-        kind. A folder or pattern stands for its files.
-    cluster : str, path or Cluster, optional
-        Cluster that all rows ran on; by default each row's GPU says its preset.
-    by : sequence of str, optional
-        Groupings to show, such as ``("gpu", "op")``, or ``("gpu+op",)`` for both at once; all
-        that there are by default.
-    leave_out : str, optional
-        A grouping: the constants are fitted again without each of its groups, and predict it.
-    kind : str, optional
-        What to predict where a file holds several things: ``training-runs``, ``memory-of-runs``.
-    job : path or Draft, optional
-        What was trained, of a training log.
-    recipes : path, optional
-        A CSV file of further columns of the rows, by their ``id``: settings of the recipes that they ran. What a row
-        says itself wins.
-    progress : callable, optional
-        Told how many rows are predicted, and of how many.
-    """
-    from traincast.calibrate.validate import validate as validate_file
-
-    job = _draft(job)
-    return validate_file(expand(path), cluster, by, leave_out, kind=kind, job=job, recipes=recipes, progress=progress)
-
-
-def calibrate(files: Files, cluster: StrPath | Cluster, *, table: bool = False) -> "Calibration":
-    """Fit the constants of a cluster to measured collectives.
-
-    Files are logs of nccl-tests and CSV files, all of one cluster; what they do not show stays as it is in `cluster`.
-    With `table` the profile keeps the measured times too, which just these groups then take. The `profile` of the
-    calibration is a file for ``cluster``.
-    """
-    from traincast.calibrate.cluster_calibration import calibrate as calibrate_cluster
-
-    return calibrate_cluster(expand(files), load_cluster(cluster), table=table)
-
-
-def calibrate_runs(
-    files: Files, cluster: StrPath | Cluster | None = None, job: StrPath | Draft | None = None
-) -> "RunCalibration":
-    """Fit forecasts on a cluster to runs on it: training logs or traces of a job, and CSV files of training runs.
-
-    The `profile` of the calibration is a file for ``cluster``: forecasts on it are nearer to what is measured there.
-    """
-    from traincast.calibrate.trace_calibration import calibrate_runs as fit
-
-    return fit(expand(files), cluster, _draft(job))
-
-
-def calibrate_operators(files: Files, gpu: StrPath | Gpu) -> "OperatorCalibration":
-    """Fit the operators' constants of a GPU to measured kernels; about 20 timings per family suffice.
-
-    Rows of other GPUs in the CSV files are left out. The `profile` of the calibration is a file for ``constants``.
-    """
-    from traincast.calibrate.operator_calibration import calibrate_operators as fit
-
-    return fit(expand(files), gpu_named(gpu))
-
-
-def measure(job: JobLike, out: StrPath, **limits: Any) -> "Summary":  # noqa: ANN401
-    """Time what a job runs on this machine's GPU, with its PyTorch; see `traincast.measure.of_job.measure_job`."""
-    from traincast.measure.of_job import measure_job
-
-    return measure_job(job, Path(out), **limits)
-
-
-def measuring_script(job: JobLike, cluster: StrPath | Cluster | None = None) -> str:
-    """Return a Python script that does what `measure` does where traincast is not installed, for this job alone."""
-    from traincast.measure.of_job import script_of_job
-
-    return script_of_job(job, cluster)
-
-
 def load_result(path: StrPath) -> Result:
     """Read a ``result.json`` that was written before, or that of a folder."""
     file = Path(path)
@@ -563,14 +366,6 @@ def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *
     assumed, described = record.cluster_assumed, record.inputs
     chosen = choose(asked, record.cluster, engine, cluster_assumed=assumed, described_by=described)
     return recorded_simulation(workload, chosen, lambda layout: read(files, layout))
-
-
-def _draft(job: StrPath | Draft | None) -> Draft | None:
-    return described(job) if isinstance(job, (str, PathLike)) else job
-
-
-def _paths(files: Files) -> list[Path]:
-    return [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
 
 
 def _name_of(cluster: StrPath | Cluster) -> str:

@@ -1,0 +1,107 @@
+"""What a file is, and reading it: workloads, traces, bus bandwidths."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+from traincast.errors import ConfigError, FormatError
+from traincast.formats.contract import Format, Inspection
+from traincast.formats.open import expand_inputs, identify_run, read_run, refuse_meaningless
+from traincast.formats.recognise import bus_bandwidths as read_bus_bandwidths
+from traincast.formats.recognise import workload_format
+from traincast.job.draft import Draft
+from traincast.job.job import Job, JobRequest
+from traincast.job.options import LayoutOptions
+from traincast.workload.workload import Workload
+
+StrPath = str | PathLike[str]
+JobLike = Job | JobRequest | Draft | StrPath
+Files = StrPath | Sequence[StrPath]
+"""One file, several, or folders and patterns that stand for files (`expand`)."""
+
+
+def inspect(path: StrPath) -> Inspection:
+    """Say what a file, or the one of a folder or pattern, is: format, generation, contents, totals, problems.
+
+    Raises
+    ------
+    FormatError
+        If no kind of file fits, or it is damaged, or there are several.
+    """
+    from traincast.calibrate.kind import TELLERS
+    from traincast.fabric.inspect import inspect_file
+
+    file, *others = expand(path)
+    if others:
+        raise FormatError(f"stands for {1 + len(others)} files; inspect them one by one", str(path))
+    return inspect_file(file, (), TELLERS)
+
+
+def inspect_all(files: Files) -> Iterator[Inspection]:
+    """Say what each of several files is, in their order (see `inspect`); folders and patterns may stand for them.
+
+    Where one in a folder that was given cannot be read, the error has a pattern to choose the others.
+    """
+    from traincast.calibrate.kind import TELLERS
+    from traincast.fabric.inspect import inspect_file
+
+    given = _paths(files)
+    for path in expand(given):
+        yield inspect_file(path, given, TELLERS)
+
+
+def expand(files: Files) -> list[Path]:
+    """Replace folders by the files in them, and patterns such as ``run/rank*.txt`` by what they match.
+
+    Raises
+    ------
+    FormatError
+        If a folder cannot be read or holds no file, or nothing matches a pattern.
+    """
+    paths = _paths(files)
+    if not paths:
+        raise ConfigError("no file was given")
+    return expand_inputs(paths)
+
+
+def read(files: Files, layout: LayoutOptions | None = None, *, recorded: bool = False) -> Workload:
+    """Read the files of one run into the intermediate form; `layout` says what to override of theirs.
+
+    A measured trace is read into what each rank does in a step, which can be made another run of; with `recorded` it is
+    taken as it is, with its measured times (`Workload.timeline`), unless the layout asks for another run.
+
+    Raises
+    ------
+    FormatError
+        If a file cannot be read, or the files are of different formats.
+    ConfigError
+        If no file is given, or what is overridden means nothing to their format.
+    """
+    given = _paths(files)
+    paths = expand(given)
+    form = _workload_format(paths, given)
+    chosen = layout or LayoutOptions()
+    refuse_meaningless(form, chosen)
+    return replace(read_run(form, paths, chosen, recorded=recorded), layout=chosen)
+
+
+def _workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
+    """Return the format of a run's files; what else a file may be is only looked for where it has none."""
+    try:
+        return identify_run(paths, given)
+    except FormatError:
+        from traincast.calibrate.kind import TELLERS
+
+        return workload_format(paths, given, TELLERS)
+
+
+def bus_bandwidths(path: StrPath) -> dict[str, float]:
+    """Read SimAI's ``busbw.yaml`` for `SimulateOptions.busbw_bytes_per_s` (see `traincast.formats.busbw`)."""
+    from traincast.calibrate.kind import TELLERS
+
+    return read_bus_bandwidths(Path(path), TELLERS)
+
+
+def _paths(files: Files) -> list[Path]:
+    return [Path(files)] if isinstance(files, (str, PathLike)) else [Path(file) for file in files]
