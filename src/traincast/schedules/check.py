@@ -8,7 +8,7 @@ from typing import Protocol
 from traincast.diagnostics import advanced, announce
 from traincast.errors import DeadlockError, ProgramError
 from traincast.job.parallel import Parallel
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, Slot, SlotKind, turns, with_pairs
+from traincast.schedules.plan import SchedulePlan, Slot, SlotKind, planned, turns, with_pairs
 
 Part = tuple[SlotKind, int, int]
 """F, B or W of one virtual stage and microbatch; a BW slot does two parts."""
@@ -53,7 +53,7 @@ def _checked_plan(schedule: str, stages: int, virtual: int, microbatches: int, p
     slots = stages * virtual * microbatches
     if slots > _LONG_SLOTS:
         announce(f"scheduling {slots:,} slots (pp x vpp x microbatches), each with its work: tens of seconds")
-    plan = SCHEDULES.get(schedule)(stages, virtual, microbatches)
+    plan = planned(schedule, stages, virtual, microbatches)
     plan = with_pairs(plan) if pairs else plan
     check_plan(plan, stages, virtual, microbatches)
     advanced(0.1)

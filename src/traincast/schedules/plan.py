@@ -1,14 +1,18 @@
 """The contract of a pipeline schedule, and what several schedules share.
 
 Letters: P stages, V virtual stages per stage, Q = P*V virtual stages in model order,
-M microbatches.
+M microbatches, S slots of a stage.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from itertools import pairwise
+from functools import cached_property, lru_cache
+from itertools import chain, pairwise
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
@@ -42,7 +46,27 @@ class Slot(NamedTuple):
     """Whether it runs as one with the slot after it: they begin when both can, and both send when they have ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotColumns(NamedTuple):
+    """The slots of a stage as columns, [S] each; the fields are those of `Slot`."""
+
+    kind_S: npt.NDArray[np.int32]
+    virtual_stage_S: npt.NDArray[np.int32]
+    microbatch_S: npt.NDArray[np.int32]
+    copy_S: npt.NDArray[np.int32]
+    paired_S: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, slots: Sequence[Slot]) -> "SlotColumns":
+        """Return the columns of some slots."""
+        flat = np.fromiter(chain.from_iterable(slots), np.int32, count=len(slots) * len(cls._fields))
+        return cls(*flat.reshape(-1, len(cls._fields)).T.copy())
+
+    def where(self, chosen_S: npt.NDArray[np.bool_]) -> "SlotColumns":
+        """Return some of them."""
+        return SlotColumns(*(column_S[chosen_S] for column_S in self))
+
+
+@dataclass(frozen=True, kw_only=True)
 class SchedulePlan:
     """What a schedule returns for (P, V, M)."""
 
@@ -54,6 +78,11 @@ class SchedulePlan:
     overlapped_p2p: bool
     """Whether pipeline send/recv is overlapped with compute (interleaved) or blocks it (1F1B)."""
     warnings: tuple[Note, ...] = ()
+
+    @cached_property
+    def columns_P(self) -> tuple[SlotColumns, ...]:
+        """The slots of each stage as columns, [P]."""
+        return tuple(SlotColumns.of(order) for order in self.slots)
 
     def share_rank(self, first: int, second: int) -> bool:
         """Say whether two virtual stages, of whatever copies, are on one rank; so they are on every rank of either."""
@@ -118,6 +147,18 @@ Schedule = Callable[[int, int, int], SchedulePlan]
 """A schedule: (P, V, M) -> plan. Raises InfeasibleError where it cannot run."""
 
 SCHEDULES: Registry[Schedule] = Registry("schedule", "traincast.schedules")
+
+
+@lru_cache(maxsize=64)
+def planned(schedule: str, stages: int, virtual_per_stage: int, microbatches: int) -> SchedulePlan:
+    """Return the plan that a schedule makes, unchecked and made once.
+
+    Raises
+    ------
+    TraincastError
+        If the schedule is not known, or cannot run so many stages, virtual stages and microbatches.
+    """
+    return SCHEDULES.get(schedule)(stages, virtual_per_stage, microbatches)
 
 
 def require_counts(name: str, stages: int, virtual_per_stage: int, microbatches: int) -> None:

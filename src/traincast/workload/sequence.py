@@ -9,86 +9,52 @@ stage and microbatch. Messages between stages are pieces too:
   send holds nobody back. Slots that run as one wait for the messages of both, and send when both are done.
 
 Source: Megatron-LM, megatron/core/pipeline_parallel/schedules.py.
+
+Letters: S slots of a stage, I pieces, L operations of a sequence, Q virtual stages in model order, C model copies.
 """
 
-import math
-from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
-from itertools import chain, pairwise, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.schedules.plan import SchedulePlan, Slot, SlotKind, turns
+from traincast.schedules.plan import SchedulePlan, SlotColumns, SlotKind
 from traincast.workload.builder import wait_op
-from traincast.workload.ops import IntArray, Op, OpTable
+from traincast.workload.ops import BoolArray, IntArray, Op, OpTable
+from traincast.workload.pieces import (
+    ADDED,
+    PLACES,
+    STREAMS,
+    Added,
+    Key,
+    Keys,
+    Messages,
+    Pieces,
+    alone,
+    joined,
+    messages_of,
+    posted,
+    shifted,
+    waits,
+)
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
 from traincast.workload.workload import Template, Workload
 
 
-class Message(NamedTuple):
-    """A message that a slot receives or sends."""
-
-    peer: int
-    """Stage at the other end."""
-    boundary: int
-    """Virtual stage that it leaves in forward direction; those of a second model copy are counted after the first."""
-    forward: bool
-    """An activation; False for a gradient."""
-    usual: bool
-    """Whether it goes the way of a plain pipeline: activations to the next stage, gradients to the one before."""
-
-    def stream(self, kind: Kind) -> Stream:
-        """Return the stream that a SEND or RECV of it runs on.
-
-        Each neighbour and direction has its own, so that a message to one neighbour never holds
-        back one to the other.
-        """
-        return _STREAMS[kind, self.forward, self.usual]
-
-
-_STREAMS = {
-    (kind, forward, usual): Stream[
-        f"{kind.name}_{'FORWARD' if forward else 'BACKWARD'}" + ("" if usual else "_REVERSED")
-    ]
-    for kind in (Kind.SEND, Kind.RECV)
-    for forward in (True, False)
-    for usual in (True, False)
-}
-
-
-def _message_of(plan: SchedulePlan, slot: Slot, stage: int, *, sends: bool) -> Message | None:
-    """Return the message that a slot sends when it is done, or must receive first; None if it has none with others."""
-    if slot.kind is SlotKind.W:
-        return None
-    placement_Q = plan.placement[slot.copy]
-    forward = slot.kind is SlotKind.F
-    q = slot.virtual_stage + (1 if forward == sends else -1)
-    if not 0 <= q < len(placement_Q) or placement_Q[q] == stage:
-        return None
-    peer = placement_Q[q]
-    source, target = (stage, peer) if sends else (peer, stage)
-    usual = target == (source + (1 if forward else -1)) % len(plan.slots)
-    boundary = min(q, slot.virtual_stage) + slot.copy * len(placement_Q)
-    return Message(peer, boundary, forward, usual)
-
-
-class Piece(NamedTuple):
-    """A segment at one place of the pipeline."""
+class _Piece(NamedTuple):
+    """A segment of one of two passes that run as one."""
 
     segment: int
-    virtual_stage: int
-    microbatch: int
-    peer: int = -1
-    """Stage at the other end of a message."""
+    backward: bool
 
 
 class _Phrase(NamedTuple):
     """What a pass does up to an exchange with experts: work, its launch (with what hides it of itself), the wait."""
 
-    before: list[Piece]
-    launch: list[Piece]
-    wait: list[Piece]
+    before: list[_Piece]
+    launch: list[_Piece]
+    wait: list[_Piece]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +76,6 @@ class SequenceBuilder:
         self._extra: list[Op] = []
         self._single: dict[tuple[object, ...], int] = {}
         self._split: dict[tuple[int, SlotKind], int] = {}
-        self._messages: dict[tuple[object, ...], Message | None] = {}
         self._cuts: dict[int, list[tuple[int, int, int]]] = {}
 
     def table(self) -> OpTable:
@@ -119,73 +84,90 @@ class SequenceBuilder:
 
     def sequence(self, template: Template, stage: int) -> Sequence:
         """Lay out what a rank of a stage does in a step."""
-        slots = [slot for slot in self.plan.slots[stage] if self._runs(slot)]
+        slots = self.plan.columns_P[stage]
+        if self.workload.forward_only:
+            slots = slots.where(slots.kind_S == SlotKind.F)
+        keys = Keys.of(template)
         arrange = self._overlapped if self.plan.overlapped_p2p else self._blocking
-        pieces = [Piece(int(template.start_P[stage]), -1, -1), *arrange(template, stage, slots)]
-        pieces.append(Piece(int(template.end_P[stage]), -1, -1))
-        return self._lay_out([piece for piece in pieces if piece.segment >= 0])
+        start, end = int(template.start_P[stage]), int(template.end_P[stage])
+        first, last = -PLACES, PLACES * (len(slots.kind_S) + 1)
+        pieces = joined([alone(start, first), *arrange(template, keys, stage, slots), alone(end, last)])
+        order = np.argsort(pieces.order_I, kind="stable")
+        return self._lay_out(self._with_added(pieces.where(order[pieces.segment_I[order] != -1]), keys))
 
-    def _runs(self, slot: Slot) -> bool:
-        return slot.kind is SlotKind.F or not self.workload.forward_only
+    def _lay_out(self, pieces: Pieces) -> Sequence:
+        length_G = np.array([len(rows) for rows in self.segments], dtype=np.int64)
+        first_G = np.cumsum(length_G) - length_G
+        length_I = length_G[pieces.segment_I]
+        # Operations of a piece are counted from its first one on.
+        shift_I = first_G[pieces.segment_I] - np.cumsum(length_I) + length_I
+        all_rows = np.concatenate([np.zeros(0, dtype=np.int32), *self.segments]).astype(np.int32)
+        columns = pieces.virtual_stage_I, pieces.microbatch_I, pieces.peer_I
+        virtual_stage_L, microbatch_L, peer_L = (np.repeat(each.astype(np.int32), length_I) for each in columns)
+        row_L = all_rows[np.repeat(shift_I, length_I) + np.arange(len(peer_L))]
+        return Sequence(row_L, virtual_stage_L, microbatch_L, peer_L)
 
-    def _lay_out(self, pieces: list[Piece]) -> Sequence:
-        rows = [self.segments[piece.segment] for piece in pieces]
-        lengths = [len(segment) for segment in rows]
-        flat = np.fromiter(chain.from_iterable(pieces), np.int32, count=len(pieces) * len(Piece._fields))
-        columns = flat.reshape(-1, len(Piece._fields))
-        _, virtual_stage_L, microbatch_L, peer_L = np.repeat(columns, lengths, axis=0).T.copy()
-        empty = np.zeros(0, dtype=np.int32)
-        return Sequence(np.concatenate([empty, *rows]).astype(np.int32), virtual_stage_L, microbatch_L, peer_L)
+    def _blocking(self, template: Template, keys: Keys, stage: int, slots: SlotColumns) -> list[Pieces]:
+        """Return the pieces of slots whose messages hold up what follows them."""
+        at_S = PLACES * np.arange(len(slots.kind_S))
+        arriving = messages_of(self.plan, slots, stage, sends=False)
+        sent = messages_of(self.plan, slots, stage, sends=True)
+        # A send and the receive of the slot after it, of one neighbour, are posted together.
+        fused_S = sent.there_S & (sent.peer_S == shifted(arriving.peer_S, -1, -1))
+        arrives_S = np.where(shifted(fused_S, 1, False), at_S - PLACES + 4, at_S)
+        return [
+            self._before_receive(template, arriving, slots, arrives_S),
+            posted(keys, Added.RECV, arriving, slots, arrives_S, np.ones_like(fused_S)),
+            *self._work(template, stage, slots, at_S + 1),
+            posted(keys, Added.SEND, sent, slots, at_S + 3, ~fused_S),
+            waits(keys, Added.WAIT_SEND, sent, slots, at_S + 5, fused_S),
+        ]
 
-    def _blocking(self, template: Template, stage: int, slots: list[Slot]) -> list[Piece]:
-        pieces: list[Piece] = []
-        last, fused = _last_forward(slots), False
-        for slot, following in pairwise([*slots, None]):
-            if slot is None:
-                break
-            if (message := self._message_of(slot, stage, sends=False)) and not fused:
-                pieces += self._receive(template, message, slot)
-            pieces += self._work(template, stage, slot, slot == last)
-            sent = self._message_of(slot, stage, sends=True)
-            reply = self._message_of(following, stage, sends=False) if following is not None else None
-            fused = bool(sent and reply and sent.peer == reply.peer)
-            if sent:
-                pieces.append(self._message(template, sent, Kind.SEND, slot, blocking=not fused))
-            if sent and reply and following is not None and fused:
-                pieces += self._receive(template, reply, following)
-                pieces.append(self._wait(sent.stream(Kind.SEND), slot))
-        return pieces
+    def _overlapped(self, template: Template, keys: Keys, stage: int, slots: SlotColumns) -> list[Pieces]:
+        """Return the pieces of slots whose messages hold nobody back: those of all that run as one go together."""
+        at_S = PLACES * np.arange(len(slots.kind_S))
+        begin_B = at_S[~shifted(slots.paired_S.astype(np.bool_), 1, False)]
+        turn_S = np.searchsorted(begin_B, at_S, side="right") - 1
+        begin_S, before_S = begin_B[turn_S], shifted(begin_B, 1, -PLACES)[turn_S]
+        last_S = shifted(begin_B, -1, PLACES * len(at_S))[turn_S] - PLACES
+        arriving = messages_of(self.plan, slots, stage, sends=False)
+        sent = messages_of(self.plan, slots, stage, sends=True)
+        nobody_S = np.zeros(len(at_S), dtype=np.bool_)
+        work, after = self._work(template, stage, slots, at_S + 2)
+        return [
+            waits(keys, Added.WAIT_RECV, arriving, slots, begin_S),
+            # A receive is posted before the work that precedes its use.
+            posted(keys, Added.RECV, arriving, slots, before_S + 1, nobody_S),
+            self._together(work, slots, begin_S + 2, np.bincount(turn_S)[turn_S] == 2),
+            after,
+            posted(keys, Added.SEND, sent, slots, last_S + 4, nobody_S),
+        ]
 
-    def _overlapped(self, template: Template, stage: int, slots: list[Slot]) -> list[Piece]:
-        pieces: list[Piece] = []
-        last = _last_forward(slots)
-        for together, following in pairwise([(), *turns(slots), ()]):
-            arriving = [(slot, self._message_of(slot, stage, sends=False)) for slot in together]
-            pieces += [self._wait(each.stream(Kind.RECV), slot) for slot, each in arriving if each]
-            ahead = [(slot, self._message_of(slot, stage, sends=False)) for slot in following]
-            pieces += self._posted(template, ahead, Kind.RECV)
-            pieces += self._together(template, stage, together, last)
-            sent = [(slot, self._message_of(slot, stage, sends=True)) for slot in together]
-            pieces += self._posted(template, sent, Kind.SEND)
-        return pieces
+    def _together(self, work: Pieces, slots: SlotColumns, order_S: IntArray, pair_S: BoolArray) -> Pieces:
+        """Return the work of slots: a forward and a backward pass that run as one take turns at their exchanges."""
+        forward_S, alone_S = slots.kind_S == SlotKind.F, np.ones(len(pair_S), dtype=np.bool_)
+        first = np.flatnonzero((slots.paired_S > 0) & pair_S & (forward_S != shifted(forward_S, -1, False)))
+        if not len(first):
+            return work
+        alone_S[first] = alone_S[first + 1] = False
+        of_slot: list[int] = []
+        segments: list[int] = []
+        for slot in first.tolist():
+            forward, backward = (slot, slot + 1) if forward_S[slot] else (slot + 1, slot)
+            pieces = self._by_turns(int(work.segment_I[forward]), int(work.segment_I[backward]))
+            of_slot += [backward if piece.backward else forward for piece in pieces]
+            segments += [piece.segment for piece in pieces]
+        by_turns = work._replace(order_I=order_S).where(np.array(of_slot, dtype=np.int64))
+        return joined([work.where(alone_S), by_turns._replace(segment_I=np.array(segments, dtype=np.int64))])
 
-    def _together(self, template: Template, stage: int, together: Ordered[Slot], last: Slot | None) -> list[Piece]:
-        """Return the work of slots that run as one: a forward and a backward pass take turns at their exchanges."""
-        works = [self._work(template, stage, slot, slot == last) for slot in together]
-        kinds = [slot.kind for slot in together]
-        if len(works) != 2 or SlotKind.F not in kinds or kinds[0] is kinds[1]:
-            return [piece for work in works for piece in work]
-        (forward, *after), (backward, *_) = works if kinds[0] is SlotKind.F else works[::-1]
-        return [*self._by_turns(forward, backward), *after]
-
-    def _by_turns(self, forward: Piece, backward: Piece) -> list[Piece]:
+    def _by_turns(self, forward: int, backward: int) -> list[_Piece]:
         """Return two passes in which each launches an exchange, lets the other compute, and then waits for it.
 
         The first to launch is the backward pass, whose gradients go out before anything of it is computed. Where one
         has more exchanges than the other the rest of them follow, and nothing hides these.
         """
-        one, two = self._phrases(backward), self._phrases(forward)
-        pieces: list[Piece] = []
+        one, two = self._phrases(backward, backward=True), self._phrases(forward, backward=False)
+        pieces: list[_Piece] = []
         for at, (mine, other) in enumerate(zip_longest(one, two)):
             # What `mine` computes before its launch has hidden the last launch of the other, but for the first one.
             pieces += [*(mine.before if mine and at == 0 else ()), *(mine.launch if mine else ())]
@@ -194,15 +176,14 @@ class SequenceBuilder:
             pieces += [*following, *(other.wait if other else ())]
         return pieces
 
-    def _phrases(self, piece: Piece) -> list["_Phrase"]:
+    def _phrases(self, segment: int, *, backward: bool) -> list[_Phrase]:
         """Return a pass cut at its exchanges with experts; the last phrase has none, and may have no work."""
-        if piece.segment < 0:
+        if segment < 0:
             return [_Phrase([], [], [])]
-        if piece.segment not in self._cuts:
-            self._cuts[piece.segment] = self._cut(self.segments[piece.segment])
+        if segment not in self._cuts:
+            self._cuts[segment] = self._cut(self.segments[segment])
         return [
-            _Phrase(*([piece._replace(segment=segment)] if segment >= 0 else [] for segment in cut))
-            for cut in self._cuts[piece.segment]
+            _Phrase(*([_Piece(part, backward)] if part >= 0 else [] for part in cut)) for cut in self._cuts[segment]
         ]
 
     def _cut(self, rows: IntArray) -> list[tuple[int, int, int]]:
@@ -229,24 +210,20 @@ class SequenceBuilder:
         self.segments.append(np.array(rows, dtype=np.int32))
         return len(self.segments) - 1
 
-    def _posted(self, template: Template, messages: list[tuple[Slot, Message | None]], kind: Kind) -> list[Piece]:
-        """Return messages that hold nobody back."""
-        return [self._message(template, each, kind, slot, blocking=False) for slot, each in messages if each]
-
-    def _message_of(self, slot: Slot, stage: int, *, sends: bool) -> Message | None:
-        """Return the message that a slot sends or receives; it is the same in every microbatch."""
-        key = (sends, slot.kind, slot.virtual_stage, slot.copy, stage)
-        if key not in self._messages:
-            self._messages[key] = _message_of(self.plan, slot, stage, sends=sends)
-        return self._messages[key]
-
-    def _work(self, template: Template, stage: int, slot: Slot, last_forward: bool) -> list[Piece]:
-        of_QM = template.forward_QM if slot.kind is SlotKind.F else template.backward_QM
-        segment = int(of_QM[slot.virtual_stage, slot.microbatch])
-        if slot.kind in (SlotKind.B, SlotKind.W) and segment >= 0:
-            segment = self._part(segment, slot.kind)
-        work = [Piece(segment, slot.virtual_stage, slot.microbatch)]
-        return [*work, Piece(int(template.after_forward_P[stage]), -1, -1)] if last_forward else work
+    def _work(self, template: Template, stage: int, slots: SlotColumns, order_S: IntArray) -> tuple[Pieces, Pieces]:
+        """Return the work of slots, and what follows that of the last forward pass."""
+        forward_S = slots.kind_S == SlotKind.F
+        at = slots.virtual_stage_S, slots.microbatch_S
+        segment_S = np.where(forward_S, template.forward_QM[at], template.backward_QM[at])
+        for kind in (SlotKind.B, SlotKind.W):
+            mine = np.flatnonzero((slots.kind_S == kind) & (segment_S >= 0))
+            whole, which = np.unique(segment_S[mine], return_inverse=True)
+            parts = np.array([self._part(segment, kind) for segment in whole.tolist()], dtype=segment_S.dtype)
+            segment_S[mine] = parts[which]
+        last = np.flatnonzero(forward_S)[-1:]
+        work = Pieces(order_S, segment_S, *at, np.full(len(segment_S), -1))
+        after = alone(int(template.after_forward_P[stage]), int(order_S[last].sum()) + 1)
+        return work, after if len(last) else after.where(np.zeros(1, dtype=np.bool_))
 
     def _part(self, segment: int, kind: SlotKind) -> int:
         """Return the input-gradient or weight-gradient part of a backward segment."""
@@ -257,41 +234,48 @@ class SequenceBuilder:
             self.segments.append(rows[weight if kind is SlotKind.W else ~weight])
         return self._split[segment, kind]
 
-    def _message(self, template: Template, message: Message, kind: Kind, slot: Slot, *, blocking: bool) -> Piece:
-        boundary = message.boundary % len(self.plan.placement[0])
-        duration_s = _transfer_s(template, message.forward, boundary, slot.microbatch)
-        key = (kind, message.forward, message.usual, boundary, blocking, duration_s)
-        if key not in self._single:
-            name = f"{kind.name.lower()}_{'forward' if message.forward else 'backward'}"
-            op = Op(
-                name=name,
-                part=name,
-                duration_s=duration_s,
-                provenance=Provenance.UNKNOWN if duration_s is None else Provenance.FILE,
-                kind=kind,
-                phase=Phase.FORWARD if message.forward else Phase.BACKWARD,
-                blocking=blocking,
-                stream=message.stream(kind),
-                group=Group.PP,
-                operation=Operation.SEND_RECV,
-                size_bytes=int(self.workload.message_bytes_Q[boundary]),
-            )
-            self._single[key] = self._segment_of(op)
-        return Piece(self._single[key], message.boundary, slot.microbatch, message.peer)
+    def _before_receive(self, template: Template, arriving: Messages, slots: SlotColumns, order_S: IntArray) -> Pieces:
+        """Return what the input says precedes a blocking receive."""
+        none_S = np.full(len(order_S), -1)
+        if template.before_recv_DQM is None:
+            segment_S = none_S
+        else:
+            boundary_S = arriving.boundary_S % len(self.plan.placement[0])
+            segment_S = template.before_recv_DQM[(~arriving.forward_S).astype(int), boundary_S, slots.microbatch_S]
+        pieces = Pieces(order_S, segment_S, slots.virtual_stage_S, slots.microbatch_S, none_S)
+        return pieces.where(arriving.there_S)
 
-    def _receive(self, template: Template, message: Message, slot: Slot) -> list[Piece]:
-        """Return a blocking receive, after what the input says precedes it."""
-        pieces = [self._message(template, message, Kind.RECV, slot, blocking=True)]
-        if template.before_recv_DQM is not None:
-            boundary = message.boundary % len(self.plan.placement[0])
-            segment = int(template.before_recv_DQM[int(not message.forward), boundary, slot.microbatch])
-            pieces.insert(0, Piece(segment, slot.virtual_stage, slot.microbatch))
-        return pieces
+    def _with_added(self, pieces: Pieces, keys: Keys) -> Pieces:
+        """Return pieces in which messages and waits are segments, made in the order in which they are first met."""
+        added = np.flatnonzero(pieces.segment_I <= ADDED)
+        codes, first, which = np.unique(ADDED - pieces.segment_I[added], return_index=True, return_inverse=True)
+        number_of = np.zeros(len(codes), dtype=np.int64)
+        for at in np.argsort(first).tolist():
+            number_of[at] = self._segment_of(self._op(keys.key(int(codes[at]))))
+        segment_I = pieces.segment_I.astype(np.int64)
+        segment_I[added] = number_of[which]
+        return pieces._replace(segment_I=segment_I)
 
-    def _wait(self, stream: Stream, slot: Slot) -> Piece:
-        if (stream,) not in self._single:
-            self._single[stream,] = self._segment_of(wait_op(stream))
-        return Piece(self._single[stream,], slot.virtual_stage, slot.microbatch)
+    def _op(self, key: Key) -> Op:
+        """Return the operation that a key stands for."""
+        kind = Kind.SEND if key.what in (Added.SEND, Added.WAIT_SEND) else Kind.RECV
+        stream = STREAMS[kind, key.forward, key.usual]
+        if key.what in (Added.WAIT_SEND, Added.WAIT_RECV):
+            return wait_op(stream)
+        name = f"{kind.name.lower()}_{'forward' if key.forward else 'backward'}"
+        return Op(
+            name=name,
+            part=name,
+            duration_s=key.transfer_s,
+            provenance=Provenance.UNKNOWN if key.transfer_s is None else Provenance.FILE,
+            kind=kind,
+            phase=Phase.FORWARD if key.forward else Phase.BACKWARD,
+            blocking=key.blocking,
+            stream=stream,
+            group=Group.PP,
+            operation=Operation.SEND_RECV,
+            size_bytes=int(self.workload.message_bytes_Q[key.boundary]),
+        )
 
     def _segment_of(self, op: Op) -> int:
         """Return the one-operation segment of an added operation, adding it the first time; equal ones are one."""
@@ -301,15 +285,3 @@ class SequenceBuilder:
             self.segments.append(np.array([len(self.workload.ops) + len(self._extra)], dtype=np.int32))
             self._extra.append(op)
         return self._single[key]
-
-
-def _last_forward(slots: list[Slot]) -> Slot | None:
-    return next((slot for slot in reversed(slots) if slot.kind is SlotKind.F), None)
-
-
-def _transfer_s(template: Template, forward: bool, boundary: int, microbatch: int) -> float | None:
-    """Return the transfer that the input gives for a message, None where it gives none."""
-    if template.message_s_DQM is None:
-        return None
-    transfer_s = float(template.message_s_DQM[int(not forward), boundary, microbatch])
-    return None if math.isnan(transfer_s) else transfer_s

@@ -7,7 +7,7 @@ sequence parallelism (equations 2 to 4) follows from where each tensor is split.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from traincast.model.structure import MTP_HEAD, MTP_PROJECTION, Blocks, RankPart
 from traincast.schedules.plan import SchedulePlan, SlotKind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayerBytes:
     """What one layer keeps of one microbatch, and what passes while it runs."""
 
@@ -41,8 +41,8 @@ class LayerBytes:
         """Everything that is saved with nothing recomputed."""
         return sum(self.tensors.values())
 
-    @property
-    def saved(self) -> dict[str, float]:
+    @cached_property
+    def saved(self) -> Mapping[str, float]:
         """What is saved by part, without what the recomputation of modules drops."""
         kept = {name: size - self.dropped.get(name, 0.0) for name, size in self.tensors.items()}
         return {name: size for name, size in kept.items() if isinstance(size, np.ndarray) or size}
@@ -171,20 +171,21 @@ def peak_in_flight(plan: SchedulePlan, stage: int, chunk_of: dict[int, ChunkByte
     1F1B keeps min(P - p, M) microbatches on stage p; interleaving keeps 1 + (P - 1) / (P V) times as much on the
     first stage as 1F1B. Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3.
     """
-    slots = plan.slots[stage]
-    kind = np.array([slot.kind for slot in slots], np.int64)
+    slots = plan.columns_P[stage]
+    kind = slots.kind_S
     width = max(chunk_of) + 1
     column = np.zeros((4, width))
     for virtual_stage, chunk in chunk_of.items():
         column[:, virtual_stage] = chunk.saved, chunk.for_weights, chunk.forward, chunk.backward
-    saved, for_weights, forward, backward = column[:, [slot.virtual_stage for slot in slots]]
+    saved, for_weights, forward, backward = column[:, slots.virtual_stage_S]
     is_forward, is_input, is_weight = kind == SlotKind.F, kind == SlotKind.B, kind == SlotKind.W
-    change = np.select([is_forward, is_input, is_weight], [saved, for_weights - saved, -for_weights], -saved)
+    freed = np.where(is_input, saved - for_weights, np.where(is_weight, for_weights, saved))
+    change = np.where(is_forward, saved, -freed)
     after = np.cumsum(change)
     # A backward pass frees what it reads only at its end, a forward pass holds what it saves from its start.
     during = np.where(is_forward, after, after - change)
-    passing = np.select([is_forward, is_weight], [forward, np.zeros_like(forward)], backward)
+    passing = np.where(is_forward, forward, np.where(is_weight, 0.0, backward))
     top = int(np.argmax(during + passing))
-    count = np.cumsum(np.select([is_forward, is_weight], [1, 0], -1))
-    in_flight = int(count[top] + (not is_forward[top] and not is_weight[top]))
+    frees = ~(is_forward | is_weight)
+    in_flight = int(is_forward[: top + 1].sum() - frees[:top].sum())
     return Peak(float(during[top]), float(passing[top]), in_flight)

@@ -10,7 +10,7 @@ from traincast.job.feasible import check_model
 from traincast.job.job import Job
 from traincast.job.layers import Split, split_layers
 from traincast.model.recompute import DISCARDING_MODULES, available_modules, known_modules
-from traincast.schedules.plan import SCHEDULES
+from traincast.schedules.plan import planned
 
 CONTEXT_TOKENS = 8192
 """Fewest tokens of a sequence on each rank for which more context parallelism is proposed: published recipes split no
@@ -26,7 +26,7 @@ def remedies(job: Job, peak_bytes: float, gpus_per_node: int) -> tuple[tuple[str
     for name, changed in _changes(job, gpus_per_node):
         try:
             parallel = changed.parallel
-            plan = SCHEDULES.get(changed.schedule)(parallel.pp, parallel.vpp, parallel.microbatches)
+            plan = planned(changed.schedule, parallel.pp, parallel.vpp, parallel.microbatches)
         except TraincastError:
             continue
         saved = peak_bytes - max(stage.peak for stage in stage_memory(changed, plan))

@@ -8,11 +8,12 @@ import numpy as np
 
 from traincast.estimate.memory.activations import ChunkBytes, LayerBytes, LayerModel, peak_in_flight
 from traincast.estimate.memory.states import (
+    blocks_of_stage,
     held_by,
     layers_of,
-    one_of_each_matrix,
+    one_of_each,
     parameter_bytes,
-    rank_parameters,
+    parameters_of,
     states,
 )
 from traincast.job.job import Job
@@ -80,15 +81,16 @@ def chunk_bytes(model: LayerModel, virtual_stage: int) -> ChunkBytes:
 
 def _stage(model: LayerModel, plan: SchedulePlan, stage: int) -> StageMemory:
     job, parts = model.job, model.parts
-    state = states(job, rank_parameters(job, plan, stage, parts))
+    held = tuple(blocks_of_stage(job, plan, stage))
+    state = states(job, parameters_of(held, parts))
     activations = _activations(model, plan, stage)
     other = _other(model, plan)
     other["8-bit copies of weights"] = state.copies
     # The step makes them when activations are gone: the larger of both counts.
     other["fp32 gradients of the step"] = max(0.0, state.step_gradients - sum(activations.values()))
     if model.policy.gradient_placeholders and job.task != "lora":
-        unused = parameter_bytes(job.precision) * one_of_each_matrix(job, plan, stage, parts)
-        other["unused weight gradients"] = unused
+        kinds = dict.fromkeys(blocks for blocks, _, _ in held)
+        other["unused weight gradients"] = parameter_bytes(job.precision) * one_of_each(kinds, parts)
     other["gathered layers"] = state.gathered
     lasting = {"parameters": state.parameters, "gradients": state.gradients, "optimizer": state.optimizer}
     outside = sum(other[name] for name in OUTSIDE_ALLOCATOR)
@@ -140,7 +142,9 @@ def _parts(model: LayerModel, virtual_stage: int) -> dict[str, float]:
     job, layers = model.job, layers_of(model.job)[virtual_stage]
     again = _recomputed(job, len(layers))
     # Of each group of layers that are recomputed together, the first input is kept.
-    found = [{"layer inputs": model.layer(layers[first]).input_bytes} for first in range(0, again, job.recompute_group)]
+    found: list[Mapping[str, float]] = [
+        {"layer inputs": model.layer(layers[first]).input_bytes} for first in range(0, again, job.recompute_group)
+    ]
     found += [model.layer(index).saved for index in layers[again:]]
     if job.model.mtp_layers and virtual_stage == job.mtp_stage_index:
         extra = model.mtp_layer()

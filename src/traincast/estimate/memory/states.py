@@ -81,7 +81,7 @@ def rank_parameters(job: Job, plan: SchedulePlan, stage: int, parts: RankParts) 
     A tied head on another stage than the embedding is a copy of it. Source: Shoeybi et al. 2019, arXiv 1909.08053,
     section 3.
     """
-    return parameters_of(_blocks_of(job, plan, stage), parts)
+    return parameters_of(blocks_of_stage(job, plan, stage), parts)
 
 
 def parameters_of(held: Iterable[tuple[Blocks, int, bool]], parts: RankParts) -> RankParameters:
@@ -108,7 +108,7 @@ def one_of_each_matrix(job: Job, plan: SchedulePlan, stage: int, parts: RankPart
 
     Experts are matrices of their own. The embedding is a table, and a router's weights are not fused.
     """
-    return one_of_each(dict.fromkeys(blocks for blocks, _, _ in _blocks_of(job, plan, stage)), parts)
+    return one_of_each(dict.fromkeys(blocks for blocks, _, _ in blocks_of_stage(job, plan, stage)), parts)
 
 
 def one_of_each(kinds: Iterable[Blocks], parts: RankParts) -> Number:
@@ -130,7 +130,7 @@ def _largest(values: Iterable[Number]) -> Number:
     return reduce(larger, values, 0.0)
 
 
-def _blocks_of(job: Job, plan: SchedulePlan, stage: int) -> Iterator[tuple[Blocks, int, bool]]:
+def blocks_of_stage(job: Job, plan: SchedulePlan, stage: int) -> Iterator[tuple[Blocks, int, bool]]:
     """Yield the blocks that a stage holds, how often, and whether they are ends of the model, not layers."""
     stages = held_by_stages(job, plan)
     for _, virtual_stage in held_by(plan, stage):

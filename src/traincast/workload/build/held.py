@@ -11,6 +11,7 @@ Letters: Q virtual stages in model order.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 from traincast.job.job import Job
@@ -66,16 +67,25 @@ def held_by_stages(job: Job, plan: SchedulePlan) -> tuple[Held, ...]:
     """Return what each virtual stage of a job holds, in model order, [Q]."""
     model, last, mtp = job.model, len(job.layers_Q) - 1, job.mtp_stage_index
     reads_another = plan.share_rank(0, mtp) or (model.tied_embeddings and plan.share_rank(last, mtp))
+    copies_table = model.mtp_layers > 0 and not reads_another
+    return _held(job.layers_Q, mtp, model.mtp_layers, copies_table, plan.share_rank(0, last))
+
+
+@lru_cache(maxsize=64)
+def _held(
+    layers_Q: tuple[int, ...], mtp: int, mtp_layers: int, copies_table: bool, shares_table: bool
+) -> tuple[Held, ...]:
+    """Return what each virtual stage holds; kept, as each of thousands of virtual stages asks for its own."""
     return tuple(
         Held(
             layers=range(end - count, end),
-            mtp_layers=model.mtp_layers if index == mtp else 0,
+            mtp_layers=mtp_layers if index == mtp else 0,
             first=index == 0,
-            last=index == last,
-            copies_table=index == mtp and model.mtp_layers > 0 and not reads_another,
-            shares_table=plan.share_rank(0, last),
+            last=index == len(layers_Q) - 1,
+            copies_table=index == mtp and copies_table,
+            shares_table=shares_table,
         )
-        for index, (count, end) in enumerate(zip(job.layers_Q, accumulate(job.layers_Q), strict=True))
+        for index, (count, end) in enumerate(zip(layers_Q, accumulate(layers_Q), strict=True))
     )
 
 

@@ -1,0 +1,185 @@
+"""Pieces of a rank's program as columns: segments at places of the pipeline, in the order of a schedule.
+
+What a workload has no segment for, messages and waits for them, has a number of its own (`Keys`) until an operation is
+made for it.
+
+Letters: S slots of a stage, I pieces, Q virtual stages in model order, C model copies, D directions.
+"""
+
+import math
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from traincast.schedules.plan import SchedulePlan, SlotColumns, SlotKind
+from traincast.workload.ops import BoolArray, IntArray
+from traincast.workload.words import Kind, Stream
+from traincast.workload.workload import Template
+
+STREAMS = {
+    (kind, forward, usual): Stream[
+        f"{kind.name}_{'FORWARD' if forward else 'BACKWARD'}" + ("" if usual else "_REVERSED")
+    ]
+    for kind in (Kind.SEND, Kind.RECV)
+    for forward in (True, False)
+    for usual in (True, False)
+}
+"""Stream of a message: each neighbour and direction has its own, so that one never holds back another."""
+
+
+class Messages(NamedTuple):
+    """The message that each slot receives first, or sends when it is done."""
+
+    peer_S: IntArray
+    """Stage at the other end; -1 where there is no message."""
+    boundary_S: IntArray
+    """Virtual stage that it leaves in forward direction; those of a second model copy are counted after the first."""
+    forward_S: BoolArray
+    """An activation; False for a gradient."""
+    usual_S: BoolArray
+    """Whether it goes the way of a plain pipeline: activations to the next stage, gradients to the one before."""
+
+    @property
+    def there_S(self) -> BoolArray:
+        """Whether there is one."""
+        return self.peer_S >= 0
+
+
+def messages_of(plan: SchedulePlan, slots: SlotColumns, stage: int, *, sends: bool) -> Messages:
+    """Return the messages that the slots of a stage send when they are done, or must receive first."""
+    placement_CQ = np.array(plan.placement, dtype=np.int32)
+    ends = placement_CQ.shape[1]
+    forward_S = slots.kind_S == SlotKind.F
+    step_S = np.where(forward_S, 1, -1)
+    other_S = slots.virtual_stage_S + (step_S if sends else -step_S)
+    peer_S = placement_CQ[slots.copy_S, np.clip(other_S, 0, ends - 1)]
+    there_S = (slots.kind_S != SlotKind.W) & (other_S >= 0) & (other_S < ends) & (peer_S != stage)
+    source_S, target_S = np.broadcast_arrays(*((stage, peer_S) if sends else (peer_S, stage)))
+    return Messages(
+        peer_S=np.where(there_S, peer_S, -1),
+        boundary_S=np.minimum(other_S, slots.virtual_stage_S) + slots.copy_S * ends,
+        forward_S=forward_S,
+        usual_S=target_S == (source_S + step_S) % len(plan.slots),
+    )
+
+
+class Pieces(NamedTuple):
+    """Segments at places of the pipeline, as columns."""
+
+    order_I: IntArray
+    """Rank among all pieces of a stage; equal ones stay in their order."""
+    segment_I: IntArray
+    """-1 for nothing; below that `ADDED` less the number of what is added (`Keys`)."""
+    virtual_stage_I: IntArray
+    microbatch_I: IntArray
+    peer_I: IntArray
+    """Stage at the other end of a message, -1 for none."""
+
+    def where(self, chosen: BoolArray | IntArray) -> "Pieces":
+        """Return some of them."""
+        return Pieces(*(column_I[chosen] for column_I in self))
+
+
+def joined(parts: Iterable[Pieces]) -> Pieces:
+    """Return pieces one after the other."""
+    return Pieces(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def alone(segment: int, order: int) -> Pieces:
+    """Return one piece outside the virtual stages."""
+    return Pieces(*(np.array([value]) for value in (order, segment, -1, -1, -1)))
+
+
+def shifted(column_S: Any, by: int, fill: Any) -> Any:  # noqa: ANN401
+    """Return a column with the value of the slot before each (1) or after it (-1); at the end it is `fill`."""
+    if not len(column_S):
+        return column_S
+    return np.concatenate([[fill], column_S[:-1]] if by > 0 else [column_S[1:], [fill]])
+
+
+PLACES = 6
+"""Places of a slot in the order of pieces: its receive, or waits for it (0), receives that are posted ahead, or its
+work (1, 2), what follows that, or its send (3, 4), and last what it waits for (5)."""
+ADDED = -2
+"""What `Pieces.segment_I` has for the first number of `Keys`; -3 for the second one, and so on."""
+
+
+class Added(IntEnum):
+    """What is added to a workload's operations."""
+
+    SEND = 0
+    RECV = 1
+    WAIT_SEND = 2
+    WAIT_RECV = 3
+
+
+class Key(NamedTuple):
+    """What tells operations that are added apart."""
+
+    what: Added
+    forward: bool
+    usual: bool
+    blocking: bool
+    boundary: int
+    transfer_s: float | None
+    """What the input gives for it, None for nothing."""
+
+
+class Keys(NamedTuple):
+    """Keys of operations that are added as numbers."""
+
+    shape: tuple[int, ...]
+    """Values that each part of a key may have."""
+    transfers_s: list[float]
+    """Transfers that the input gives for messages; NaN for none."""
+    transfer_DQM: IntArray
+    """Which of them each message has: forward (0) and backward (1), over each boundary."""
+
+    @classmethod
+    def of(cls, template: Template) -> "Keys":
+        """Return those of what ranks with a template do."""
+        if template.message_s_DQM is None:
+            transfers_s, transfer_DQM = [math.nan], np.zeros((2, *template.forward_QM.shape), dtype=np.int64)
+        else:
+            distinct_s, which = np.unique(template.message_s_DQM, return_inverse=True)
+            transfers_s, transfer_DQM = distinct_s.tolist(), which.reshape(template.message_s_DQM.shape)
+        return cls((len(Added), 2, 2, 2, len(template.forward_QM), len(transfers_s)), transfers_s, transfer_DQM)
+
+    def codes(self, *parts_S: Any) -> IntArray:  # noqa: ANN401
+        """Return the numbers of some keys as segments."""
+        code_S: IntArray = np.ravel_multi_index(np.broadcast_arrays(*parts_S), self.shape)
+        return ADDED - code_S
+
+    def key(self, code: int) -> Key:
+        """Return the key of a number."""
+        what, forward, usual, blocking, boundary, transfer = (int(each) for each in np.unravel_index(code, self.shape))
+        transfer_s = self.transfers_s[transfer]
+        known_s = None if math.isnan(transfer_s) else transfer_s
+        return Key(Added(what), bool(forward), bool(usual), bool(blocking), boundary, known_s)
+
+
+def posted(
+    keys: Keys, what: Added, messages: Messages, slots: SlotColumns, order_S: IntArray, blocking_S: BoolArray
+) -> Pieces:
+    """Return sends or receives."""
+    boundary_S, forward_S = messages.boundary_S % keys.shape[4], messages.forward_S.astype(np.int64)
+    transfer_S = keys.transfer_DQM[1 - forward_S, boundary_S, slots.microbatch_S]
+    code_S = keys.codes(what, forward_S, messages.usual_S, blocking_S, boundary_S, transfer_S)
+    pieces = Pieces(order_S, code_S, messages.boundary_S, slots.microbatch_S, messages.peer_S)
+    return pieces.where(messages.there_S)
+
+
+def waits(
+    keys: Keys,
+    what: Added,
+    messages: Messages,
+    slots: SlotColumns,
+    order_S: IntArray,
+    chosen_S: BoolArray | None = None,
+) -> Pieces:
+    """Return waits for sends or receives, by default for all of them."""
+    code_S = keys.codes(what, messages.forward_S, messages.usual_S, 0, 0, 0)
+    pieces = Pieces(order_S, code_S, slots.virtual_stage_S, slots.microbatch_S, np.full(len(code_S), -1))
+    return pieces.where(messages.there_S if chosen_S is None else chosen_S)
