@@ -155,11 +155,16 @@ def decoded(
         many = [raw] if _is_number(raw) else raw
         if not isinstance(many, list) or (kind is str and not all(isinstance(each, str) for each in many)):
             raise ConfigError(f"is {quoted(raw)}; it must be a list of {_LISTS[kind]}")
-        return tuple(_single(name, (kind,), each, positive=positive) for each in many)
+        return tuple(_chosen(_single(name, (kind,), each, positive=positive), choices) for each in many)
     found = _single(name, tuple(kind for kind in types if kind in _WORDS), raw, positive=positive, least=least)
+    return _chosen(found, choices)
+
+
+def _chosen(raw: str | bool | float, choices: Iterable[str]) -> str | bool | float:
+    """Return a name as it is known, in whatever spelling it was given; what is no choice as it is."""
     names = list(choices)
     if not names:
-        return found
+        return raw
     spelled = find_name(str(raw), names)
     if spelled is None:
         raise ConfigError(f"is {quoted(raw)}; {known_names(str(raw), names)}")

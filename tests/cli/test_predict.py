@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from traincast.job.frameworks import DEFAULT_FRAMEWORK
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "llama3_70b_512gpu.toml"
 SMALL = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", 16, "--tp", 4, "--pp", 2, "--seq-length", 4096,
          "--global-batch", 32)  # fmt: skip
@@ -53,7 +55,7 @@ def test_the_header_names_the_job_and_the_peak_of_its_mfu(call, tmp_path, precis
     assert code == 0
     assert (
         f"llama3-8b: sequences of 4,096 tokens, global batch 32, micro batch 1; {precision}; "
-        "framework megatron-core-2025" in head
+        f"framework {DEFAULT_FRAMEWORK}" in head
     )
     assert f"of the {precision} peak" in head
     assert shares in head

@@ -52,7 +52,7 @@ def test_an_absent_flag_has_megatrons_default_and_is_not_open():
         "dp-from-gpus", "microbatches-from-batch", "assumed-attention-kernel", "padded-vocab",
     }  # fmt: skip
     assert set(notes) == {"assumed-framework"}
-    assert "megatron-core-2025" in notes["assumed-framework"]
+    assert "megatron-core-2026" in notes["assumed-framework"]
 
 
 def test_a_framework_that_is_given_is_no_assumption():

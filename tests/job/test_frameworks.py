@@ -86,6 +86,10 @@ def test_a_file_changes_what_it_says_and_keeps_its_source(tmp_path):
             "step_fixed_s: is nan; it must be a number from 0 to",
         ),
         ('base = "megatron-core-2025"\nrecompute = "some"', "recompute: is 'some'; known: none, selective"),
+        (
+            'base = "megatron-core-2025"\nmoe_cuda_graph_scope = ["attn", "all"]',
+            "moe_cuda_graph_scope: is 'all'; known: attn, mlp",
+        ),
         ('base = "megatron-core-2025"\ncuda_graphs = 1', "cuda_graphs: is 1; it must be true or false"),
         ('base = "megatron-core-2025"\nlayers_per_chunk = 1.5', "layers_per_chunk: is 1.5; it must be a whole number"),
         ('base = "megatron-core-2025"\ncompute_factor = 0', "compute_factor: is 0"),

@@ -19,7 +19,8 @@ def request(**fields):
 @pytest.mark.parametrize(
     ("said", "graphs", "scope"),
     [
-        ({}, False, ()),
+        ({}, True, ("attn", "moe_router", "moe_preprocess")),
+        ({"framework": "megatron-core-2025"}, False, ()),
         ({"cuda_graphs": True}, True, ()),
         ({"cuda_graph_impl": "none"}, False, ()),
         ({"cuda_graph_impl": "local"}, True, ()),
@@ -30,6 +31,13 @@ def request(**fields):
 def test_graphs_hold_what_is_named_or_whole_layers(said, graphs, scope):
     job = resolve_job(request(**said))
     assert (job.cuda_graphs, job.cuda_graph_scope) == (graphs, scope)
+
+
+def test_graphs_of_a_framework_hold_whole_layers_where_there_are_no_experts():
+    dense = JobRequest(model=load_model("llama3-8b"), gpus=64, seq_length=4096, global_batch=64)
+    job = resolve_job(replace(dense, framework="megatron-core-2026"))
+    assert (job.cuda_graphs, job.cuda_graph_scope) == (True, ())
+    assert not resolve_job(replace(dense, framework="megatron-core-2026", cuda_graphs=False)).cuda_graphs
 
 
 @pytest.mark.parametrize(

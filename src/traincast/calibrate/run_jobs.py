@@ -17,7 +17,7 @@ from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.files import shipped_toml
 from traincast.hardware.gpu import find_gpu
-from traincast.job.frameworks import DEFAULT_FRAMEWORK, framework_names, framework_of_year, load_framework
+from traincast.job.frameworks import framework_names, framework_of_year
 from traincast.job.job import JobRequest
 from traincast.job.parallel import MAX_WORLD_SIZE
 from traincast.job.pipeline_layout import parse_layout
@@ -39,6 +39,9 @@ _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _LAG_YEARS = 2
 """Years from a generation of GPUs to the software of runs on it. Median of the published runs whose framework is known:
 3 on Ampere (263 runs), 2 on Hopper (495), 1 on Blackwell (252)."""
+_USUAL_YEAR = 2025
+"""Latest year of software that is taken where a run does not say it: published runs are a year behind what a job of
+today runs, and so is what their tables call HEAD."""
 _COLUMNS = {
     **{name: ("", name) for name in ("layers", "hidden", "ffn_hidden", "vocab")},
     **{name: ("attention", name) for name in ("heads", "kv_heads", "head_dim")},
@@ -304,8 +307,9 @@ def _of_year(row: Row, shown: str = "") -> _Told:
     gpu = find_gpu(row.cells.get("gpu", ""))
     came_out = None if gpu is None else _table().generations.get(gpu.architecture)
     if gpu is None or came_out is None:
-        return _Told(DEFAULT_FRAMEWORK, f"{shown}, nor what its GPU usually runs: {DEFAULT_FRAMEWORK}")
-    year = min(came_out + _LAG_YEARS, load_framework(DEFAULT_FRAMEWORK).year)
+        name = framework_of_year(_USUAL_YEAR)
+        return _Told(name, f"{shown}, nor what its GPU usually runs: {name}")
+    year = min(came_out + _LAG_YEARS, _USUAL_YEAR)
     name = framework_of_year(year)
     return _Told(name, f"{shown}: {name}, the software of {year} that most runs on {gpu.architecture} GPUs use")
 
@@ -333,7 +337,7 @@ def _megatron_year(row: Row) -> int | None:
     if year is not None:
         return year
     if "@HEAD" in row.cells.get("source_url_or_repo_path", ""):
-        return load_framework(DEFAULT_FRAMEWORK).year
+        return _USUAL_YEAR
     if "megatron" not in framework:
         return None
     return next((year for pattern, year in _table().releases.items() if re.search(pattern, framework)), None)

@@ -9,12 +9,12 @@ from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.attention_kernels import ATTENTION_KERNELS
 from traincast.hardware.dtypes import ELEMENT_TYPES, PRECISIONS
 from traincast.hardware.gpu import Gpu
-from traincast.job.frameworks import CP_KINDS, RECOMPUTE_METHODS
+from traincast.job.frameworks import CP_KINDS, GRAPH_SCOPES, RECOMPUTE_METHODS
 from traincast.job.job import SCHEDULES, SHARP_GROUPS, JobRequest
 from traincast.job.optimizer_types import TYPE_CHOICES, check_types
 from traincast.job.parallel import Parallel
 from traincast.job.pipeline_layout import check_layout, parse_layout
-from traincast.job.software import FP8_RECIPES, GRAPH_IMPLS, GRAPH_SCOPES
+from traincast.job.software import FP8_RECIPES, GRAPH_IMPLS
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.counts import TASKS
 from traincast.model.dispatch import DISPATCH_DTYPES, DISPATCHERS

@@ -10,8 +10,8 @@ from typing import NamedTuple, get_args
 
 from traincast.files import shipped_rows
 from traincast.job.feasible import CHOICES
+from traincast.job.frameworks import GRAPH_SCOPES
 from traincast.job.job import JobRequest
-from traincast.job.software import GRAPH_SCOPES
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.recompute import RECOMPUTE_MODULES
 

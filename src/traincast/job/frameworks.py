@@ -37,6 +37,13 @@ UNEVEN_SPLITS = ("short_last", "balanced")
 """How layers that do not divide fall on virtual stages: rounded up with what remains on the last
 (Megatron-DeepSpeed, pipeline layouts of Megatron Core), or one more on the first ones."""
 
+FULL_ITERATION = "full_iteration"
+
+GRAPH_SCOPES = ("attn", "mlp", "mamba", "moe", "moe_router", "moe_preprocess", FULL_ITERATION)
+"""Modules that CUDA graphs may hold. ``moe_router`` is routing with shared experts that are not overlapped,
+``moe_preprocess`` what the dispatcher does before it sends, ``moe`` the whole block of experts, ``full_iteration`` all
+of the step. Source: Megatron-LM, megatron/core/transformer/transformer_config.py (cuda_graph_scope)."""
+
 CP_KINDS = ("ring", "all_gather", "all_to_all")
 """How context parallel ranks exchange keys and values."""
 
@@ -99,6 +106,7 @@ class Framework:
     overlap_p2p: bool
     overlap_tp: bool
     cuda_graphs: bool
+    """Whether layers are CUDA graphs where the job does not say."""
     interleave: bool
     """Whether a pipeline is interleaved where the layers allow it and the job does not say."""
     recompute: str
@@ -139,6 +147,8 @@ class Framework:
     """Whether tensor parallelism also splits the experts where the job does not say (etp = tp, else 1)."""
     fused_expert_bias: bool = False
     """Whether experts with biases have them fused with their activation."""
+    moe_cuda_graph_scope: tuple[str, ...] = ()
+    """Modules that such graphs hold in a model with experts, of `GRAPH_SCOPES`; empty: whole layers."""
     moe_dispatcher: str = "alltoall"
     """How tokens get to their experts (`traincast.model.dispatch.DISPATCHERS`)."""
     moe_dispatch_dtype: str = "bf16"
@@ -193,13 +203,14 @@ _CHOICES = {
     "recompute": RECOMPUTE,
     "uneven_split": UNEVEN_SPLITS,
     "cp_kind": CP_KINDS,
+    "moe_cuda_graph_scope": GRAPH_SCOPES,
     "moe_dispatcher": tuple(DISPATCHERS),
     "moe_dispatch_dtype": DISPATCH_DTYPES,
     "fp8_recipe": tuple(RECIPES),
 }
 
-DEFAULT_FRAMEWORK = "megatron-core-2025"
-"""What runs a job that names neither framework nor year."""
+DEFAULT_FRAMEWORK = "megatron-core-2026"
+"""What runs a job that names neither framework nor year: the newest, which users run today."""
 
 _BY_YEAR = (
     (2021, "megatron-2021"),
@@ -207,8 +218,7 @@ _BY_YEAR = (
     (2024, "megatron-core-2024"),
     (2025, "megatron-core-2025"),
 )
-"""Last year and framework. Source: releases of Megatron-LM and NeMo."""
-_NEWEST = "megatron-core-2026"
+"""Last year and framework; after it the newest. Source: releases of Megatron-LM and NeMo."""
 
 
 def framework_names() -> list[str]:
@@ -220,7 +230,7 @@ def framework_of_year(year: int | None) -> str:
     """Return the name of the Megatron framework of a year; `DEFAULT_FRAMEWORK` where none is given."""
     if year is None:
         return DEFAULT_FRAMEWORK
-    return next((name for last, name in _BY_YEAR if year <= last), _NEWEST)
+    return next((name for last, name in _BY_YEAR if year <= last), DEFAULT_FRAMEWORK)
 
 
 def load_framework(name_or_path: str) -> Framework:

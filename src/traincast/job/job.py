@@ -113,7 +113,7 @@ class JobRequest:
     cuda_graph_impl: str | None = None
     """What captures CUDA graphs: one of `traincast.job.software.GRAPH_IMPLS`."""
     cuda_graph_scope: tuple[str, ...] | None = None
-    """Modules of a layer that CUDA graphs hold, of `traincast.job.software.GRAPH_SCOPES`; empty: whole layers."""
+    """Modules of a layer that CUDA graphs hold, of `traincast.job.frameworks.GRAPH_SCOPES`; empty: whole layers."""
     moe_dispatcher: str | None = None
     """What sends tokens to experts: one of `traincast.model.dispatch.DISPATCHERS`; it replaces the framework's."""
     moe_a2a_overlap: bool | None = None

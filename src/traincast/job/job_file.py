@@ -18,7 +18,7 @@
     gpus = 64
 
     [software]
-    framework = "megatron-core-2025"
+    framework = "megatron-core-2026"
 
 `TEMPLATE` lists every key. A section ``[convert.NAME]`` has options of a format's writer for ``traincast convert``.
 """

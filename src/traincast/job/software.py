@@ -9,19 +9,12 @@ from typing import Any
 
 from traincast.errors import ConfigError
 from traincast.hardware.dtypes import ELEMENT_TYPES
-from traincast.job.frameworks import Framework
+from traincast.job.frameworks import FULL_ITERATION, Framework
 from traincast.job.job import JobRequest
 from traincast.model.recipes import RECIPES, recipes_of
 
 GRAPH_IMPLS = ("none", "local", "transformer_engine", "full_iteration")
 """What captures CUDA graphs: nothing, Megatron-LM or Transformer Engine module by module, or the whole step at once."""
-
-FULL_ITERATION = "full_iteration"
-
-GRAPH_SCOPES = ("attn", "mlp", "mamba", "moe", "moe_router", "moe_preprocess", FULL_ITERATION)
-"""Modules that graphs may hold. ``moe_router`` is routing with shared experts that are not overlapped,
-``moe_preprocess`` what the dispatcher does before it sends, ``moe`` the whole block of experts, ``full_iteration`` all
-of the step."""
 
 FP8_RECIPES = ("none", *RECIPES)
 """How types of 8 and 4 bits are scaled (`traincast.model.recipes`)."""
@@ -52,6 +45,8 @@ def decide_software(request: JobRequest, framework: Framework, precision: str) -
 
 def _graphs(request: JobRequest, framework: Framework) -> tuple[bool, tuple[str, ...]]:
     """Return whether there are CUDA graphs, and of which modules; none named are whole layers."""
+    if framework.cuda_graphs and not _says_graphs(request):
+        return True, () if request.model.experts is None else framework.moe_cuda_graph_scope
     impl, scope = request.cuda_graph_impl, request.cuda_graph_scope or ()
     graphs = framework.cuda_graphs or bool(scope) if request.cuda_graphs is None else request.cuda_graphs
     if impl is not None:
@@ -63,6 +58,11 @@ def _graphs(request: JobRequest, framework: Framework) -> tuple[bool, tuple[str,
     if FULL_ITERATION in scope and len(scope) > 1:
         raise ConfigError(f"is {' '.join(scope)}; {FULL_ITERATION} is all of them", "cuda_graph_scope")
     return graphs, (FULL_ITERATION,) if impl == FULL_ITERATION else scope
+
+
+def _says_graphs(request: JobRequest) -> bool:
+    said = (request.cuda_graphs, request.cuda_graph_impl, request.cuda_graph_scope)
+    return any(each is not None for each in said)
 
 
 def _recipe(request: JobRequest, framework: Framework, precision: str) -> str:

@@ -11,9 +11,8 @@ one kernel, takes 100 us on the host of a GB200, where PyTorch's own takes 37 us
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from traincast.job.frameworks import Framework
+from traincast.job.frameworks import FULL_ITERATION, Framework
 from traincast.job.job import Job
-from traincast.job.software import FULL_ITERATION
 from traincast.model.blocks.part import Block, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, Summed, added
