@@ -1,6 +1,9 @@
 """``traincast plan``: what it prints and refuses."""
 
+import csv
 import json
+
+import pytest
 
 
 def test_the_command_prints_a_plan(call):
@@ -16,3 +19,74 @@ def test_the_command_prints_a_plan(call):
     assert document["best"][0]["result"]["iteration_time_s"] == document["best"][0]["step_s"]
     assert document["feasible"] <= document["evaluated"]
     assert call(*words, "--fix", "tp")[0] == 2
+
+
+SEVERAL = (
+    "plan",
+    "--global-batch",
+    "32",
+    "--seq-length",
+    "2048",
+    "--max-pp",
+    "2",
+    "--fix",
+    "micro_batch=1",
+    "--tp",
+    "2",
+)
+
+
+def test_several_cases_are_compared_in_one_table(call, tmp_path):
+    words = (*SEVERAL, "--model", "llama3-8b", "--model", "llama3.2-1b", "--gpus", "8:16")
+    prices = ("--gpu-hour-price", "h100=2", "--gpu-hour-price", "a100=1", "--cluster", "h100", "--cluster", "a100")
+    code, out, err = call(*words, *prices, "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert out.startswith("llama3-8b: the most tokens/s with 16 GPUs of h100")
+    assert "cost of" in out
+    code, out, err = call(*words, *prices, "--json")
+    document = json.loads(out)
+    cases = [(each["model"], each["cluster"], each["layout"]["gpus"]) for each in document["best"]]
+    assert len(set(cases)) == len(cases) == len(document["plans"]) == 8
+    assert (document["model"], document["gpus"], document["global_batch"]) == (None, None, 32)
+    assert document["evaluated"] == sum(each["evaluated"] for each in document["plans"])
+    for each in document["best"]:
+        price = {"h100": 2, "a100": 1}[each["cluster"]]
+        assert each["training"]["tokens"] == 1e12
+        assert each["training"]["cost"] == pytest.approx(price * each["training"]["gpu_hours"])
+    lines = list(csv.DictReader((tmp_path / "out" / "plan.csv").read_text().splitlines()))
+    assert {(line["model"], line["cluster"], int(line["gpus"])) for line in lines} == set(cases)
+    assert sum(int(line["pareto"]) for line in lines) == len(document["pareto"])
+    assert (tmp_path / "out" / "llama3-8b_a100_8.megatron.txt").is_file()
+
+
+def test_a_case_without_a_layout_does_not_stop_the_others(call):
+    code, out, _ = call(*SEVERAL, "--model", "llama3-8b", "--cluster", "h100", "--gpus", "9,8", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert [each["gpus"] for each in document["plans"]] == [8]
+    (refused,) = document["refused"]
+    assert refused["gpus"] == 9 and "divides 9 GPUs" in refused["reason"]
+    code, out, err = call(*SEVERAL, "--model", "llama3-8b", "--cluster", "h100", "--gpus", "9,11")
+    assert (code, out) == (3, "")
+    assert "1 further case cannot" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--gpus", "9:7"), 2, "9:7"),
+        (("--gpus", "8:x"), 2, "8:x"),
+        (("--gpus", "1:100000000:1"), 2, "larger steps"),
+        (("--gpus", "0"), 2, "0"),
+        (("--gpus", "8", "--gpu-hour-price", "h200=2"), 1, "'h200' is no cluster of this plan"),
+        (("--gpus", "8", "--gpu-hour-price", "cheap"), 2, "no price"),
+        (("--gpus", "8", "--cluster", "a100", "--gpu-hour-price", "h100=2"), 1, "a100 has none"),
+        (("--gpus", "8", "--currency", "EUR"), 2, "price"),
+        (("--gpus", "8", "--gpu-hour-price", "2", "--gpu-hour-price", "3"), 2, "of a cluster each"),
+        (("--gpus", "8", "--gpu-hour-price", "-1"), 2, "-1"),
+    ],
+)
+def test_wrong_cases_are_named(call, words, code, said):
+    found, out, err = call(*SEVERAL, "--model", "llama3-8b", "--cluster", "h100", *words)
+    assert (found, out) == (code, "")
+    assert said in err

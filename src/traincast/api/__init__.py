@@ -37,6 +37,7 @@ from traincast.api.named import clusters as clusters
 from traincast.api.named import described as described
 from traincast.api.named import models as models
 from traincast.api.planning import plan as plan
+from traincast.api.planning import plans as plans
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError, TraincastError
 from traincast.files import read_bytes, read_head

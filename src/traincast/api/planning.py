@@ -1,11 +1,13 @@
 """Plans: the best layouts for a job that leaves its layout open."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from traincast.diagnostics import Note
+from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
 from traincast.job.job import JobRequest
@@ -13,12 +15,17 @@ from traincast.job.job_file import read_job_file
 from traincast.job.options import StepOptions
 from traincast.job.resolve import resolve_job
 from traincast.model.load import load_model
+from traincast.model.model import Model
+from traincast.names import known_names
 from traincast.simulation.recorded import DEFAULT_CLUSTER, choose
 
 if TYPE_CHECKING:
     from traincast.plan.answer import Plan
+    from traincast.plan.options import PlanKeywords
+    from traincast.plan.several import Plans
 
 StrPath = str | PathLike[str]
+AnyCluster = StrPath | Cluster | None
 
 LONGEST_SEQUENCE = 8192
 """Longest sequence that is assumed: that of the pre-training of Llama 3 (arXiv 2407.21783, section 3.4)."""
@@ -29,17 +36,11 @@ USUAL_SEQUENCE = 4096
 
 def plan(
     job: JobRequest | Draft | StrPath,
-    cluster: StrPath | Cluster | None = None,
+    cluster: AnyCluster = None,
     *,
-    space: str = "default",
-    fix: Mapping[str, Any] | None = None,
-    most: Mapping[str, int] | None = None,
-    headroom: float | None = None,
-    top: int = 10,
-    explain: Sequence[Mapping[str, Any]] = (),
     start: bool = False,
     engine: str = "auto",
-    **terms: Any,  # noqa: ANN401
+    **options: "Unpack[PlanKeywords]",
 ) -> "Plan":
     """Return the best layouts for what a job leaves open; what it says is fixed.
 
@@ -49,23 +50,18 @@ def plan(
         The model, the GPUs and the global batch; the sequence length follows from the model where it is not said.
     cluster : str, path or Cluster, optional
         Cluster; else that of the job, or the default one, as an assumption.
-    space : str
-        ``default``, or ``full``: with what nobody would run, too.
-    fix : mapping, optional
-        Values of fields of the layout, each one or several: ``{"tp": 8, "micro_batch": (1, 2)}``.
-    most : mapping, optional
-        Largest values of degrees and sizes: ``{"tp": 8}``.
-    headroom : float, optional
-        Share of the memory that stays free; by default so much that running out of it is very unlikely.
-    top : int
-        Layouts that are returned.
-    explain : sequence of mappings
-        Layouts of which is asked why they are not the best: ``({"tp": 4, "pp": 8},)``.
     start : bool
-        Whether the job's layout is what one has, not what is fixed: the plan says what single changes of it save.
-    terms
-        Fields of `RunTerms`: ``tokens=15e12`` of the whole run, ``gpu_hour_price=2.5`` and others; then the days,
-        GPU-hours, cost, energy and emissions of a run with each layout are told.
+        Whether the job's layout is what one has, not what is fixed: the plan says what changes of it save.
+    **options
+        How the plan is made: ``space``, ``fix``, ``most``, ``headroom``, ``top``, ``explain``, and of which run costs
+        are told: ``tokens``, ``gpu_hour_price`` and others (`traincast.plan.options.PlanKeywords`).
+
+    Raises
+    ------
+    InfeasibleError
+        If no layout divides the GPUs and the batch, or none fits into memory.
+    TraincastError
+        If the job or an option is wrong.
 
     Examples
     --------
@@ -84,22 +80,83 @@ def plan(
     chosen = choose(StepOptions(), cluster or named, engine)
     if chosen.cluster_assumed:
         notes = (Note("cluster-default", f"no cluster was given; taken as {DEFAULT_CLUSTER}"), *notes)
-    options = plan_options(
-        space=space,
-        fix=fix or {},
-        most=most or {},
-        headroom=headroom,
-        top=top,
-        explain=explain,
-        **terms,
-    )
+    _check_prices(options.get("gpu_hour_price"), [chosen.setting.cluster.name])
+    made, assumed = plan_options(chosen.setting.cluster.name, options)
+    notes = (*notes, *assumed)
     had = resolve_job(request, chosen.setting.cluster) if start else None
-    found = best_layouts(request if had is None else open_request(had, request), chosen.setting, options, had)
+    found = best_layouts(request if had is None else open_request(had, request), chosen.setting, made, had)
     warnings = draft.warnings if isinstance(draft, Draft) else ()
     return replace(found, assumptions=(*notes, *found.assumptions), warnings=(*warnings, *found.warnings))
 
 
-def requested(job: JobRequest | Draft) -> tuple[JobRequest, tuple[Note, ...], StrPath | Cluster | None]:
+def plans(
+    job: Draft | StrPath,
+    *,
+    models: Sequence[str | Model] = (),
+    clusters: Sequence[StrPath | Cluster] = (),
+    gpus: Sequence[int] = (),
+    tell: Callable[[int, int], None] | None = None,
+    start: bool = False,
+    engine: str = "auto",
+    **options: "Unpack[PlanKeywords]",
+) -> "Plans":
+    """Plan a job for every model on every cluster with every number of GPUs, and compare them.
+
+    Parameters
+    ----------
+    job : Draft or path
+        What all cases share.
+    models, clusters, gpus : sequence
+        What differs; what is left empty is as the job says.
+    tell : callable, optional
+        Told how many cases are done, and of how many.
+    start, engine, **options
+        As of `plan`; costs are those of 10^12 tokens where ``tokens`` is not given.
+
+    Raises
+    ------
+    InfeasibleError
+        If no case has a layout that can be run; a case that has none is among ``refused`` where others have.
+    TraincastError
+        If the job or an option is wrong.
+    """
+    from traincast.plan.options import TERA, price_on
+    from traincast.plan.several import Plans, Refusal, nothing_runs
+
+    draft = job if isinstance(job, Draft) else read_job_file(str(job))
+    loaded = [(each, choose(StepOptions(), each, engine).setting.cluster) for each in clusters or (draft.cluster,)]
+    prices = options.get("gpu_hour_price")
+    _check_prices(prices, [each.name for _, each in loaded])
+    cases = list(product(models or (None,), loaded, gpus or (None,)))
+    found, refused = [], []
+    for number, (model, (named, cluster), count) in enumerate(cases, 1):
+        case = draft.under(Draft(model=model, cluster=named, fields={} if count is None else {"gpus": count}))
+        of_case: PlanKeywords = {"tokens": TERA, **options, "gpu_hour_price": price_on(prices, cluster.name)}
+        try:
+            found.append(plan(case, start=start, engine=engine, **of_case))
+        except InfeasibleError as error:
+            name = case.model.name if isinstance(case.model, Model) else str(case.model)
+            refused.append(Refusal(model=name, cluster=cluster.name, gpus=case.fields.get("gpus"), reason=str(error)))
+        if tell is not None:
+            tell(number, len(cases))
+    if not found:
+        raise InfeasibleError(nothing_runs(refused))
+    return Plans(plans=tuple(found), refused=tuple(refused))
+
+
+def _check_prices(prices: float | Mapping[str, float] | None, clusters: Sequence[str]) -> None:
+    """Refuse prices of clusters that nothing is planned on, and clusters without one."""
+    if not isinstance(prices, Mapping):
+        return
+    for name in prices:
+        if name not in clusters:
+            raise ConfigError(f"{name!r} is no cluster of this plan; {known_names(name, clusters)}", "gpu_hour_price")
+    unpriced = next((name for name in clusters if name not in prices), None)
+    if unpriced is not None:
+        raise ConfigError(f"{unpriced} has none; give a price for every cluster, or for none", "gpu_hour_price")
+
+
+def requested(job: JobRequest | Draft) -> tuple[JobRequest, tuple[Note, ...], AnyCluster]:
     """Return what is asked for, with what was assumed, and the cluster that it names."""
     if isinstance(job, JobRequest):
         return job, (), None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from traincast.cli.completion import known
-from traincast.cli.options import Name, in_range, schedule_option, tokens, with_options
+from traincast.cli.options import Name, gpu_counts, in_range, schedule_option, tokens, with_options
 from traincast.dialects import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_SEVERAL = ("model", "gpus")
 _STRICT = "Refuse pasted flags that are unknown, and another world size than the launcher's."
 
 
@@ -30,7 +31,20 @@ def job_options(function: F) -> F:
     The command gets ``words``, ``like``, ``cluster``, ``strict`` and one keyword per field of
     `traincast.job.flags.JOB_FLAGS`; `job_of` turns them into a job.
     """
-    options: list[Callable[[F], F]] = [
+    return with_options(_job_options(several=False), function)
+
+
+def jobs_options(function: F) -> F:
+    """Add the same for many jobs: ``--cluster`` and ``--model`` repeatable, and ``--gpus`` of several numbers.
+
+    The command gets tuples for these three.
+    """
+    return with_options(_job_options(several=True), function)
+
+
+def _job_options(*, several: bool) -> list[Callable[[F], F]]:
+    more = " Repeatable: all are planned and compared." if several else ""
+    return [
         click.argument(
             "words",
             nargs=-1,
@@ -41,18 +55,18 @@ def job_options(function: F) -> F:
         click.option("--like", type=Name(LIKES), help="Take what follows -- as the flags of this framework."),
         click.option(
             "--cluster",
+            multiple=several,
             metavar="NAME|FILE",
             shell_complete=known("cluster", "gpu"),
-            help="Preset, GPU or TOML file.",
+            help=f"Preset, GPU or TOML file.{more}",
         ),
         click.option("--strict", is_flag=True, help=_STRICT),
         *(
             click.option(f"--{old}", old, metavar="NAME", help=f"Old name of --{new}.")
             for old, new in OLD_NAMES.items()
         ),
-        *(_option(flag) for flag in JOB_FLAGS),
+        *((_several if several and flag.field in _SEVERAL else _option)(flag) for flag in JOB_FLAGS),
     ]
-    return with_options(options, function)
 
 
 def job_of(
@@ -146,6 +160,21 @@ def _names(context: click.Context, option: click.Parameter, value: str | None, k
     """Split names at commas and blanks; refuse one that is none of the known ones."""
     words = None if value is None else value.replace(",", " ").split()
     return None if words is None else tuple(known.convert(word, option, context) for word in words)
+
+
+def _several(flag: Flag) -> Callable[[F], F]:
+    """Return the flag of a field of which several values are planned at once."""
+    if flag.field == "model":
+        return click.option(
+            *flag.names,
+            flag.field,
+            multiple=True,
+            metavar="NAME|FILE",
+            shell_complete=known("model"),
+            help=f"{flag.help} Repeatable: all are planned and compared.",
+        )
+    text = f"{flag.help} Several as 256,512; 256:2048 doubles, 256:2048:256 goes in steps."
+    return click.option(*flag.names, flag.field, type=gpu_counts, metavar="N,N|N:N", help=text)
 
 
 def _option(flag: Flag) -> Callable[[F], F]:

@@ -61,6 +61,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
 T = TypeVar("T")
 
+_MOST_COUNTS = 256
+"""Most numbers of GPUs that are planned at once."""
 _ALL_CLASSES = "all classes"
 
 
@@ -127,6 +129,39 @@ def tokens(text: str) -> int:
 def token_count(text: str) -> float:
     """Read ``300B`` or ``15T`` tokens, decimal."""
     return parse_token_count(text)
+
+
+@_usage
+def gpu_counts(text: str) -> tuple[int, ...]:
+    """Read ``256``, ``256,512``, ``256:2048`` (doubled as long as that is not above the end) or ``256:2048:256``."""
+    return tuple(dict.fromkeys(count for part in text.split(",") for count in _count_range(part, text)))
+
+
+def _count_range(part: str, text: str) -> Iterator[int]:
+    first, *more = (_gpu_count(each, text) for each in part.split(":"))
+    if len(more) > 2 or (more and more[0] < first):
+        raise ConfigError(f"{quoted(text)} is no number of GPUs; write it like 256,512 or 256:2048 or 256:2048:256")
+    count, last, step = first, more[0] if more else first, more[1] if len(more) > 1 else 0
+    if step and (last - count) // step >= _MOST_COUNTS:
+        raise ConfigError(f"{quoted(text)} is more than {_MOST_COUNTS} numbers of GPUs; take larger steps")
+    while count <= last:
+        yield count
+        count = count + step if step else 2 * count
+
+
+def _gpu_count(text: str, of: str) -> int:
+    if not is_number(text.strip()):
+        raise ConfigError(f"{quoted(of)} is no number of GPUs; write it like 256,512 or 256:2048 or 256:2048:256")
+    return int(checked_field("gpus", plain_number(text), least=1))
+
+
+@_usage
+def cluster_price(text: str) -> tuple[str, float]:
+    """Read ``2.5``, or ``h100=2.5`` of one cluster alone."""
+    name, equals, price = text.rpartition("=")
+    if not is_number(price) or (equals and not name):
+        raise ConfigError(f"{quoted(text)} is no price; write it like 2.5 or h100=2.5")
+    return name, checked_field("gpu_hour_price", plain_number(price))
 
 
 @_usage
@@ -370,6 +405,14 @@ _TRY_OPTIONS = (
     ),
 )
 """What is tried beside a step."""
+_PRICE = click.option("--gpu-hour-price", type=in_range("gpu_hour_price"), metavar="X", help="What a GPU-hour costs.")
+_PRICES = click.option(
+    "--gpu-hour-price",
+    type=cluster_price,
+    multiple=True,
+    metavar="[CLUSTER=]X",
+    help="What a GPU-hour costs; repeatable, a price for each cluster.",
+)
 _RUN_OPTIONS = (
     click.option(
         "--tokens",
@@ -377,7 +420,7 @@ _RUN_OPTIONS = (
         metavar="N",
         help="Tokens of the whole run, such as 15T (decimal): tells its days, GPU-hours and energy.",
     ),
-    click.option("--gpu-hour-price", type=in_range("gpu_hour_price"), metavar="X", help="What a GPU-hour costs."),
+    _PRICE,
     click.option("--currency", metavar="NAME", help="Currency of that price, such as EUR."),
     click.option(
         "--gpu-power",
@@ -494,6 +537,11 @@ def try_options(function: F) -> F:
 def run_options(function: F) -> F:
     """Add ``--tokens`` and all that is told of a whole run."""
     return with_options(_RUN_OPTIONS, function)
+
+
+def runs_options(function: F) -> F:
+    """Add the same where prices may differ by cluster: pairs of a cluster, empty for all, and a price."""
+    return with_options([_PRICES if each is _PRICE else each for each in _RUN_OPTIONS], function)
 
 
 def run_fields(values: Mapping[str, Any]) -> dict[str, Any]:

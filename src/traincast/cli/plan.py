@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from traincast.cli.job_options import job_of, job_options, naming_unknown_flags
-from traincast.cli.options import in_range, run_fields, run_options, with_options, wrong_usage
-from traincast.cli.terminal import announced, console, print_json, print_line, progress
+from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags
+from traincast.cli.options import in_range, run_fields, runs_options, with_options, wrong_usage
+from traincast.cli.terminal import announced, console, counted, print_json, print_line, progress
 from traincast.errors import ConfigError
+from traincast.job.draft import Draft
 from traincast.job.training_run import run_terms
 
 _LIMITED = ("tp", "pp", "cp", "ep", "micro_batch")
@@ -27,7 +28,7 @@ def _limits(function: Any) -> Any:  # noqa: ANN401
 
 
 @click.command(name="plan")
-@job_options
+@jobs_options
 @click.option(
     "--space", default="default", show_default=True, metavar="NAME", help="default, or full: all that can be run."
 )
@@ -48,14 +49,14 @@ def _limits(function: Any) -> Any:  # noqa: ANN401
     "--explain", multiple=True, metavar="FIELD=A,FIELD=B", help="Say why such a layout is not the best; repeatable."
 )
 @click.option("--from", "start", metavar="JOB", help="Plan this job's layout anew, and say what single changes save.")
-@run_options
+@runs_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the plan and its layouts there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON and nothing else.")
 @click.option("--quiet", is_flag=True, help="Print no progress.")
 def command(
     words: tuple[str, ...],
     like: str | None,
-    cluster: str | None,
+    cluster: tuple[str, ...],
     strict: bool,
     space: str,
     fix: Sequence[str],
@@ -73,40 +74,50 @@ def command(
     Every layout that divides the GPUs, the batch and the model is worked out; the best are simulated in full. What the
     job says of its layout is fixed, what it leaves open is planned: --model llama3-70b --cluster h100 --gpus 1024
     --global-batch 1024. A job whose layout is given already, with --from or as pasted flags (--like), is planned anew.
+    Several models, clusters and numbers of GPUs are compared in one table.
     """
-    from traincast import api
     from traincast.report.json import plan_to_dict
     from traincast.report.plan_files import write_plan
-    from traincast.report.terminal.plan import print_plan
+    from traincast.report.terminal.plans import show_plan
 
     most = {name: values.pop(f"max_{name}") for name in _LIMITED}
     if start is not None and words:
         raise click.UsageError(f"--from {start} is the job; leave out {' '.join(words[:2])!r}")
     words = words if start is None else (start,)
-    draft = job_of(words, like, cluster, values, strict=strict, decided=("seq_length",))
+    many: dict[str, Any] = {"models": values.pop("model"), "clusters": cluster, "gpus": values.pop("gpus") or ()}
+    first = {name: next(iter(many[each]), None) for name, each in (("model", "models"), ("gpus", "gpus"))}
+    draft = job_of(words, like, next(iter(cluster), None), {**values, **first}, strict=strict, decided=("seq_length",))
     with wrong_usage():
-        fixed, asked = _fixed(fix), [_asked(each) for each in explain]
-        terms = run_fields(values)
-        run_terms(terms)
-    with naming_unknown_flags(draft), announced(quiet=quiet), progress("planning", quiet=quiet or as_json):
-        found = api.plan(
-            draft,
-            space=space,
-            fix=fixed,
-            most={name: value for name, value in most.items() if value is not None},
-            headroom=headroom,
-            top=top,
-            explain=asked,
-            start=start is not None or like is not None,
-            **terms,
-        )
+        options: dict[str, Any] = {
+            "space": space,
+            "fix": _fixed(fix),
+            "most": {name: value for name, value in most.items() if value is not None},
+            "headroom": headroom,
+            "top": top,
+            "explain": [_asked(each) for each in explain],
+            **_terms(values),
+        }
+    had = start is not None or like is not None
+    with naming_unknown_flags(draft), announced(quiet=quiet):
+        found = _planned(draft, many, {**options, "start": had}, quiet=quiet or as_json)
         written = write_plan(found, out) if out else []
     if as_json:
         print_json(plan_to_dict(found))
     elif not quiet:
-        print_plan(console(), found)
+        show_plan(console(), found)
         for path in written:
             print_line(f"wrote {path}")
+
+
+def _planned(draft: Draft, many: Mapping[str, Any], options: Mapping[str, Any], *, quiet: bool) -> Any:  # noqa: ANN401
+    """Return the plan, or those of several cases."""
+    from traincast import api
+
+    if any(len(each) > 1 for each in many.values()):
+        with counted("planning", quiet=quiet) as tell:
+            return api.plans(draft, tell=tell, **many, **options)
+    with progress("planning", quiet=quiet):
+        return api.plan(draft, **options)
 
 
 def _fixed(said: Sequence[str]) -> Mapping[str, tuple[Any, ...]]:
@@ -129,6 +140,18 @@ def _asked(text: str) -> Mapping[str, Any]:
             raise ConfigError(f"{each!r} is no FIELD=VALUE, such as tp=4,pp=8", "explain")
         found[name.strip().replace("-", "_")] = _value(value.strip())
     return found
+
+
+def _terms(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is said of the whole run, checked; its price by cluster where there are several."""
+    said = values["gpu_hour_price"]
+    prices = dict(said)
+    if len(said) > 1 and (len(prices) < len(said) or "" in prices):
+        raise ConfigError("several prices are of a cluster each; write them like h100=2.5", "gpu-hour-price")
+    for price in (*prices.values(), None):
+        terms = run_fields({**values, "gpu_hour_price": price})
+        run_terms({"tokens": 1.0, **terms} if prices else terms)
+    return terms | ({"gpu_hour_price": prices.get("", prices)} if prices else {})
 
 
 def _value(text: str) -> Any:  # noqa: ANN401

@@ -14,9 +14,12 @@ from traincast.simulation.result import BREAKDOWN_KEYS, Result
 class Choice:
     """A layout that was simulated."""
 
+    model: str
+    cluster: str
     layout: Layout
     result: Result
     """Its forecast."""
+    tokens_per_step: int
     screened_s: float
     """Its step by the closed forms of the screen."""
     peak_bytes: float
@@ -36,6 +39,21 @@ class Choice:
     def step_s(self) -> float:
         """Seconds of its step."""
         return self.result.iteration_time_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens that all GPUs train on in a second."""
+        return self.tokens_per_step / self.step_s
+
+    def per_token(self, name: str) -> float | None:
+        """Return the ``cost`` or the ``energy_mwh`` of a token; None where no run was asked for or it is not known."""
+        whole = None if self.training is None else getattr(self.training, name)
+        return None if self.training is None or whole is None else float(whole / self.training.tokens)
+
+    @property
+    def identity(self) -> tuple[str, str, Layout]:
+        """What tells it from every other layout."""
+        return self.model, self.cluster, self.layout
 
     @property
     def limits(self) -> tuple[tuple[str, float], ...]:
@@ -83,3 +101,8 @@ class Plan:
     """What better hardware would do for the layout to run, the most saving first."""
     assumptions: tuple[Note, ...]
     warnings: tuple[Note, ...]
+
+    @property
+    def shown(self) -> tuple[Choice, ...]:
+        """The best layouts, then those of the Pareto set that are not among them."""
+        return tuple({each.identity: each for each in (*self.best, *self.pareto)}.values())

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
+from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.job.training_run import RunTerms, run_terms
 from traincast.model.recompute import DEFAULT_MODULES
@@ -20,6 +21,9 @@ AXES = (
 
 LIMITED = ("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "shard", "zero", "recompute_layers")
 """Those that may have an upper limit."""
+
+TERA = 1e12
+_ASSUMED = "the tokens of the whole run are not given: what it takes is told of 1 T tokens"
 
 MOST_FINALISTS = 32
 """Most layouts that are simulated."""
@@ -45,23 +49,48 @@ class PlanOptions(RunTerms):
     """Fields of layouts of which is asked why they are not the best."""
 
 
-def plan_options(
-    *,
-    space: str = "default",
-    fix: Mapping[str, Any],
-    most: Mapping[str, int],
-    headroom: float | None = None,
-    top: int = 10,
-    explain: Sequence[Mapping[str, Any]] = (),
-    **terms: Any,  # noqa: ANN401
-) -> PlanOptions:
-    """Return options of a plan, checked; `terms` are the fields of `RunTerms`.
+def price_on(gpu_hour_price: float | Mapping[str, float] | None, cluster: str) -> float | None:
+    """Return what an hour of a GPU of a cluster costs; None where that is not said."""
+    return gpu_hour_price.get(cluster) if isinstance(gpu_hour_price, Mapping) else gpu_hour_price
+
+
+class PlanKeywords(TypedDict, total=False):
+    """How a plan is made, as a user says it."""
+
+    space: str
+    """``default``, or ``full``: with what nobody would run, too."""
+    fix: Mapping[str, Any]
+    """Values of fields of the layout, each one or several: ``{"tp": 8, "micro_batch": (1, 2)}``."""
+    most: Mapping[str, int]
+    """Largest values of degrees and sizes: ``{"tp": 8}``."""
+    headroom: float | None
+    """Share of the memory that stays free; by default so much that running out of it is very unlikely."""
+    top: int
+    """Layouts that are returned; 10 by default."""
+    explain: Sequence[Mapping[str, Any]]
+    """Layouts of which is asked why they are not the best: ``({"tp": 4, "pp": 8},)``."""
+    tokens: float | str | None
+    """Tokens of the whole run, such as ``15T``: days, GPU-hours, cost, energy and emissions of it are told."""
+    gpu_hour_price: float | Mapping[str, float] | None
+    """What an hour of a GPU costs, or what it costs on each cluster: ``{"h100": 2.5}``."""
+    currency: str | None
+    gpu_power_w: float | None
+    pue: float | None
+    grid_intensity: float | None
+    """These four as of `RunTerms`."""
+
+
+def plan_options(cluster: str, said: PlanKeywords) -> tuple[PlanOptions, tuple[Note, ...]]:
+    """Return how a plan on a cluster is made, checked, and what was assumed of the run.
 
     Raises
     ------
     ConfigError
-        If the space or a field is not known, or a limit is out of range.
+        If an option, the space or a field is not known, or a value is out of range.
     """
+    given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    fix, most, explain = given.pop("fix", {}), given.pop("most", {}), tuple(given.pop("explain", ()))
+    space, headroom, top = given.pop("space", "default"), given.pop("headroom", None), given.pop("top", 10)
     if space not in SPACES:
         raise ConfigError(f"is {space!r}; {known_names(space, SPACES)}", "space")
     asked = [(each, AXES, "explain") for one in explain for each in one]
@@ -73,17 +102,20 @@ def plan_options(
         raise ConfigError(f"is {headroom:g}; it must be from 0 to below 1", "headroom")
     if top < 1:
         raise ConfigError(f"is {top}; it must be at least 1", "top")
-    run_terms(terms)
-    fixed = {name: _several(name, value) for name, value in fix.items()}
-    return PlanOptions(
+    if "gpu_hour_price" in given:
+        given["gpu_hour_price"] = price_on(given["gpu_hour_price"], cluster)
+    notes = (Note("assumed-tokens", _ASSUMED),) if given and "tokens" not in given else ()
+    run_terms({"tokens": TERA, **given} if given else {})
+    options = PlanOptions(
         full=space == "full",
-        fixed=fixed,
+        fixed={name: _several(name, value) for name, value in fix.items()},
         most=dict(most),
         headroom=headroom,
         top=top,
-        explain=tuple(explain),
-        **terms,
+        explain=explain,
+        **({"tokens": TERA, **given} if given else {}),
     )
+    return options, notes
 
 
 def _several(name: str, value: Any) -> tuple[Any, ...]:  # noqa: ANN401

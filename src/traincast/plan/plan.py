@@ -19,6 +19,7 @@ from traincast.plan.explain import explain
 from traincast.plan.finalists import Finalist, disagreement, simulated
 from traincast.plan.layout import Layout
 from traincast.plan.options import PlanOptions
+from traincast.plan.pareto import pareto
 from traincast.plan.screen import Screen, Screened
 from traincast.plan.space import Space
 from traincast.simulation.forecast import forecast_step
@@ -126,16 +127,6 @@ def _crossing(choice: Choice) -> int:
     return len({each.group for each in choice.result.collectives if each.nodes > 1})
 
 
-def pareto(choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """Return the layouts that no other one beats in both step and memory, the fastest first."""
-    found, least = [], float("inf")
-    for each in sorted(choices, key=lambda each: (each.step_s, each.peak_bytes)):
-        if each.peak_bytes < least:
-            found.append(each)
-            least = each.peak_bytes
-    return tuple(found)
-
-
 def _choices(
     finalists: Sequence[Finalist], usable: float, options: PlanOptions, setting: Setting
 ) -> tuple[Choice, ...]:
@@ -156,8 +147,11 @@ def _choices(
     ties = tied(steps_ND, [each.step_s for each in finalists])
     return tuple(
         Choice(
+            model=each.done.job.model.name,
+            cluster=setting.cluster.name,
             layout=each.layout,
             result=each.result,
+            tokens_per_step=each.done.job.tokens_per_step,
             screened_s=each.screened_s,
             peak_bytes=each.peak_bytes,
             usable_bytes=usable,

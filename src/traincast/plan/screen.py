@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,13 +147,12 @@ class Screen:
             micro_batches = space.micro_batches(degrees.dp)
             for variant in space.variants(degrees):
                 key = (variant, cluster.ranks_per_node)
-                family = found.setdefault(key, Family(variant, cluster))
-                members = family.members.setdefault((degrees.pp, degrees.tp), [])
-                for split in space.sequence_parallel(degrees.tp, degrees.cp):
-                    for micro_batch in micro_batches:
-                        share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch)
-                        number = family.shares.setdefault(share, len(family.shares))
-                        members.append(Member(number, degrees))
+                for split, micro_batch in product(space.sequence_parallel(degrees.tp, degrees.cp), micro_batches):
+                    family = found.setdefault(key, Family(variant, cluster))
+                    members = family.members.setdefault((degrees.pp, degrees.tp), [])
+                    share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch)
+                    number = family.shares.setdefault(share, len(family.shares))
+                    members.append(Member(number, degrees))
         return list(found.values())
 
     def _placed(self, parallel: Parallel) -> Cluster:

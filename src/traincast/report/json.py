@@ -4,9 +4,9 @@ A document's keys keep their meaning within a major version; new keys may come, 
 ignores those it does not know. Source: docs of the command line, "Every --json has a schema".
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
-from typing import TYPE_CHECKING, BinaryIO, TypedDict, get_type_hints
+from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, get_type_hints
 
 import msgspec
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from traincast.hardware.cluster import Cluster
     from traincast.model.model import Model
     from traincast.plan.answer import Choice, Plan
+    from traincast.plan.several import Plans
 
 
 class _Interval(TypedDict):
@@ -91,17 +92,42 @@ def result_to_dict(result: Result) -> dict[str, Plain]:
     return _document("result", {key: getattr(result, key) for key in RESULT_KEYS[1:]})
 
 
-def plan_to_dict(plan: "Plan") -> dict[str, Plain]:
-    """Return a plan as the document ``traincast.plan/1``: its layouts with their results."""
+def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
+    """Return a plan as the document ``traincast.plan/1``: its layouts with their results.
+
+    Of several plans ``best`` has the layout to run of each, ``pareto`` is of them all, counts and seconds are sums,
+    what differs is null, and ``plans`` has each as a document of its own.
+    """
+    from traincast.plan.answer import Plan
+
     lists = {name: [_choice(each) for each in getattr(plan, name)] for name in ("best", "pareto")}
+    if not isinstance(plan, Plan):
+        each_one = [plan_to_dict(one) for one in plan.plans]
+        joined = {name: _joined(name, [one[name] for one in each_one]) for name in each_one[0] if name not in lists}
+        return _document("plan", {**joined, **lists, "plans": each_one, "refused": plan.refused})
     same = {each.name: getattr(plan, each.name) for each in fields(plan) if each.name not in lists}
-    return _document("plan", {**same, **lists, "version": __version__})
+    return _document("plan", {**same, **lists, "plans": [], "refused": [], "version": __version__})
+
+
+_SUMS = ("evaluated", "feasible", "screen_s", "simulated")
+_NOTES = ("assumptions", "warnings")
+
+
+def _joined(name: str, values: Sequence[Any]) -> object:
+    """Return what several plans have of one key."""
+    if name in _SUMS:
+        return sum(values)
+    if name == "screen_error_most":
+        return max(values)
+    if name in _NOTES:
+        return list({msgspec.json.encode(each): each for value in values for each in value}.values())
+    return values[0] if all(value == values[0] for value in values) else None
 
 
 def _choice(choice: "Choice") -> dict[str, object]:
     same = {each.name: getattr(choice, each.name) for each in fields(choice) if each.name != "result"}
     limits = [{"part": part, "share": share} for part, share in choice.limits]
-    more = {"text": choice.layout.text, "step_s": choice.step_s, "limits": limits}
+    more = {"text": choice.layout.text, "step_s": choice.step_s, "tokens_per_s": choice.tokens_per_s, "limits": limits}
     return {**same, **more, "result": result_to_dict(choice.result)}
 
 

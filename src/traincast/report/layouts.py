@@ -213,9 +213,9 @@ def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 LAYOUT_FILES: Mapping[str, Callable[[Plan, Choice], str]] = {
-    "best.megatron.txt": megatron_flags,
-    "best.bridge.txt": bridge_overrides,
-    "best.torchtitan.toml": torchtitan_toml,
-    "best.job.toml": job_toml,
+    "megatron.txt": megatron_flags,
+    "bridge.txt": bridge_overrides,
+    "torchtitan.toml": torchtitan_toml,
+    "job.toml": job_toml,
 }
-"""File of the best layout to what writes it."""
+"""End of the name of a file of a layout to what writes it."""

@@ -2,41 +2,56 @@
 
 import csv
 import io
+import re
 from html import escape
 from pathlib import Path
 
-from traincast.plan.answer import Choice, Plan
+from traincast.plan.answer import Plan
+from traincast.plan.several import Plans
 from traincast.report.files import write_files
 from traincast.report.json import encode, plan_to_dict
 from traincast.report.layouts import LAYOUT_FILES
+from traincast.report.plain import encodable, spreadsheet_cell
 
 _COLUMNS = (
     *("gpus", "tp", "pp", "vpp", "cp", "dp", "ep", "etp", "micro_batch", "microbatches", "schedule"),
     *("sequence_parallel", "zero", "shard", "recompute", "recompute_layers", "recompute_method", "recompute_modules"),
     *("overlap_grad_reduce", "overlap_param_gather", "overlap_tp", "precision", "cp_kind", "moe_dispatcher"),
 )
+_FIGURES = (*("step_s", "screened_s", "tokens_per_s", "peak_bytes", "probability", "regret"),)
+_RUN = ("tokens", "days", "gpu_hours", "cost", "energy_mwh", "co2_t")
 _SIZE = (720, 440)
 _EDGE = 64
 _GIB = 2**30
 
 
-def write_plan(plan: Plan, out: Path) -> list[Path]:
+def write_plan(plan: Plan | Plans, out: Path) -> list[Path]:
     """Write the files of a plan into a folder, all of them or none; those that are there are replaced."""
-    texts = {name: write(plan, plan.best[0]) for name, write in LAYOUT_FILES.items()}
-    texts |= {"plan.csv": plan_csv(plan), "plan.svg": plan_svg(plan)}
+    texts = {"plan.csv": plan_csv(plan), "plan.svg": plan_svg(plan)}
+    if isinstance(plan, Plan):
+        texts |= {f"best.{name}": write(plan, plan.best[0]) for name, write in LAYOUT_FILES.items()}
+    else:
+        for one in plan.plans:
+            case = re.sub(r"[^\w.-]+", "-", f"{one.model}_{one.cluster}_{one.gpus}")
+            texts |= {f"{case}.{name}": write(one, one.best[0]) for name, write in LAYOUT_FILES.items()}
     files = [("plan.json", [encode(plan_to_dict(plan))]), *((name, [text.encode()]) for name, text in texts.items())]
     return write_files(out, files, force=True)
 
 
-def plan_csv(plan: Plan) -> str:
+def plan_csv(plan: Plan | Plans) -> str:
     """Return the layouts of a plan as a table, one a line."""
     stream = io.StringIO()
     rows = csv.writer(stream, lineterminator="\n")
-    rows.writerow((*_COLUMNS, "step_s", "screened_s", "peak_bytes", "mfu", "probability", "regret", "tied", "pareto"))
-    for each in plan.best:
+    rows.writerow(("model", "cluster", *_COLUMNS, *_FIGURES, *_RUN, "mfu", "tied", "pareto", "limited_by"))
+    kept = {each.identity for each in plan.pareto}
+    for each in plan.shown:
         layout = [_cell(getattr(each.layout, name)) for name in _COLUMNS]
-        figures = (each.step_s, each.screened_s, each.peak_bytes, each.result.mfu, each.probability, each.regret)
-        rows.writerow((*layout, *figures, int(each.tied), int(_in(each, plan))))
+        figures = [_cell(getattr(each, name)) for name in _FIGURES]
+        run = [_cell(getattr(each.training, name, None)) for name in _RUN]
+        limit = next((part for part, _ in each.limits), "")
+        marks = (int(each.tied), int(each.identity in kept), limit)
+        names = (spreadsheet_cell(encodable(name)) for name in (each.model, each.cluster))
+        rows.writerow((*names, *layout, *figures, *run, _cell(each.result.mfu), *marks))
     return stream.getvalue()
 
 
@@ -44,23 +59,35 @@ def _cell(value: object) -> object:
     return " ".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else value
 
 
-def _in(choice: Choice, plan: Plan) -> bool:
-    return any(each.layout == choice.layout for each in plan.pareto)
+def _title(plan: Plan | Plans) -> str:
+    """Return what a picture is of."""
+    cases = (plan,) if isinstance(plan, Plan) else plan.plans
+    models, clusters = (
+        ", ".join(dict.fromkeys(names)) for names in zip(*((c.model, c.cluster) for c in cases), strict=True)
+    )
+    counts = sorted({case.gpus for case in cases})
+    gpus = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    return f"{models} on {gpus} GPUs of {clusters}"
 
 
-def plan_svg(plan: Plan) -> str:
-    """Return a picture of the step of every layout against its memory, the Pareto set joined by a line."""
-    shown = [*plan.best, *(each for each in plan.pareto if all(each.layout != one.layout for one in plan.best))]
+def plan_svg(plan: Plan | Plans) -> str:
+    """Return a picture of the step of every layout against its memory, the Pareto set joined by a line.
+
+    Where other things than step and memory are traded, too, its layouts are marked and not joined.
+    """
+    shown, kept = plan.shown, {each.identity for each in plan.pareto}
     memory, steps = [each.peak_bytes / _GIB for each in shown], [each.step_s for each in shown]
     across, up = _Axis(memory, _SIZE[0], turned=False), _Axis(steps, _SIZE[1], turned=True)
     marks = []
-    line = " ".join(f"{across.at(each.peak_bytes / _GIB)},{up.at(each.step_s)}" for each in plan.pareto)
-    marks.append(f'<polyline points="{line}" fill="none" stroke="#2a7"/>')
+    if isinstance(plan, Plan):
+        line = " ".join(f"{across.at(each.peak_bytes / _GIB)},{up.at(each.step_s)}" for each in plan.pareto)
+        marks.append(f'<polyline points="{line}" fill="none" stroke="#2a7"/>')
     for each in shown:
-        colour, size = ("#2a7", 5) if _in(each, plan) else ("#888", 3)
-        colour = "#d22" if each is plan.best[0] else colour
+        colour, size = ("#2a7", 5) if each.identity in kept else ("#888", 3)
+        colour = "#d22" if isinstance(plan, Plan) and each is plan.best[0] else colour
         at = f'cx="{across.at(each.peak_bytes / _GIB)}" cy="{up.at(each.step_s)}"'
-        title = escape(f"{each.layout.text}: {each.step_s:.4g} s, {each.peak_bytes / _GIB:.4g} GiB")
+        where = f"{each.model} on {each.layout.gpus:,} GPUs of {each.cluster}"
+        title = escape(f"{where}, {each.layout.text}: {each.step_s:.4g} s, {each.peak_bytes / _GIB:.4g} GiB")
         marks.append(f'<circle {at} r="{size}" fill="{colour}"><title>{title}</title></circle>')
     below, beside = _SIZE[1] - _EDGE + 20, _EDGE - 8
     marks += [
@@ -69,7 +96,7 @@ def plan_svg(plan: Plan) -> str:
     marks += [f'<text x="{beside}" y="{up.at(each)}" text-anchor="end">{each:.4g}</text>' for each in up.ticks()]
     middle = _SIZE[0] / 2
     marks.append(f'<text x="{middle}" y="{_SIZE[1] - 16}" text-anchor="middle">memory of the fullest GPU, GiB</text>')
-    title = escape(f"{plan.model} on {plan.gpus:,} GPUs of {plan.cluster}: step, s")
+    title = escape(f"{_title(plan)}: step, s")
     marks.append(f'<text x="{middle}" y="24" text-anchor="middle">{title}</text>')
     body = "\n".join(marks)
     box = f'viewBox="0 0 {_SIZE[0]} {_SIZE[1]}" font-family="sans-serif" font-size="12"'

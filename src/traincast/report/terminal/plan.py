@@ -2,6 +2,7 @@
 
 from traincast.plan.answer import Choice, Plan
 from traincast.plan.changes import Change, Sensitivity
+from traincast.plan.several import Plans
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.training_run import training_run
 from traincast.units import format_share, format_size, format_time
@@ -54,7 +55,7 @@ def print_plan(plan: Plan) -> ui.View:
     yield from ui.section("Layouts", _COLUMNS, plan.best)
     if len(plan.pareto) > 1:
         yield from ui.section("Less memory for a longer step", _COLUMNS, plan.pareto)
-    yield from _picture(plan)
+    yield from picture(plan)
     yield from training_run(chosen.training)
     yield from _changes(plan)
     if plan.explained:
@@ -66,19 +67,19 @@ def print_plan(plan: Plan) -> ui.View:
     yield from ui.diagnostics("Warnings", plan.warnings, "yellow")
 
 
-def _picture(plan: Plan) -> ui.View:
+def picture(plan: Plan | Plans) -> ui.View:
     """Yield the layouts as marks: step upwards, memory to the right; those of the Pareto set are stars."""
-    shown = {each.layout: each for each in (*plan.best, *plan.pareto)}.values()
+    shown = plan.shown
     if len(shown) < _FEWEST_SHOWN:
         return
-    stars = {each.layout for each in plan.pareto}
+    stars = {each.identity for each in plan.pareto}
     memory, steps = [each.peak_bytes for each in shown], [each.step_s for each in shown]
     rows = [[" "] * _WIDTH for _ in range(_HEIGHT)]
-    for each in sorted(shown, key=lambda each: each.layout in stars):
+    for each in sorted(shown, key=lambda each: each.identity in stars):
         across = round((_WIDTH - 1) * _share(each.peak_bytes, memory))
         down = round((_HEIGHT - 1) * (1 - _share(each.step_s, steps)))
-        rows[down][across] = "*" if each.layout in stars else "o"
-    yield ui.heading("Step against memory (* none is better in both)")
+        rows[down][across] = "*" if each.identity in stars else "o"
+    yield ui.heading("Step against memory (* of the Pareto set)")
     label = len(format_time(max(steps)))
     for place, row in enumerate(rows):
         text = format_time(max(steps)) if place == 0 else format_time(min(steps)) if place == _HEIGHT - 1 else ""

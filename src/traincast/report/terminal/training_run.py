@@ -1,6 +1,7 @@
 """What a whole run takes, for people: time, GPU-hours, cost, energy and emissions, a line each."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from traincast.analysis.summary import TrainingRun
 from traincast.report.terminal import layout as ui
@@ -32,6 +33,34 @@ def training_runs(a: TrainingRun | None, b: TrainingRun | None) -> ui.View:
     )
     yield ui.heading(f"A run of {format_count(known.tokens)} tokens")
     yield ui.table(columns, lines)
+
+
+def training_runs_of(cases: Sequence[tuple[str, TrainingRun]]) -> ui.View:
+    """Yield the runs of several cases, a line each; nothing where there are none.
+
+    Ranges of cost, energy and emissions are left to the files: they are as wide as those of the time.
+    """
+    if not cases:
+        return
+    found: list[ui.Column[tuple[str, TrainingRun]]] = [
+        ui.Column("of", lambda each: each[0], words=True),
+        ui.Column("days", lambda each: _amount((each[1].days, each[1].days_low, each[1].days_high))),
+        ui.Column("GPU-hours", lambda each: _number(each[1].gpu_hours)),
+    ]
+    for name, title in (
+        ("cost", f"cost {cases[0][1].currency or ''}".strip()),
+        ("energy_mwh", "MWh"),
+        ("co2_t", "t CO2"),
+    ):
+        if any(getattr(run, name) is not None for _, run in cases):
+            found.append(ui.Column(title, partial(_figure, name=name)))
+    yield ui.heading(f"A run of {format_count(cases[0][1].tokens)} tokens")
+    yield ui.table(found, cases)
+
+
+def _figure(case: tuple[str, TrainingRun], name: str) -> str:
+    value = getattr(case[1], name)
+    return "-" if value is None else _number(value)
 
 
 def _title(run: TrainingRun) -> str:

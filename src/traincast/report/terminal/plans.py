@@ -1,0 +1,124 @@
+"""Plans of several models, clusters and numbers of GPUs for people: one table, and what none of them beats."""
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+
+from rich.console import Console
+
+from traincast.plan.answer import Choice, Plan
+from traincast.plan.several import Plans
+from traincast.report.terminal import layout as ui
+from traincast.report.terminal.plan import picture, print_plan
+from traincast.report.terminal.training_run import training_runs_of
+from traincast.units import counted, format_size, format_time
+
+_TERA = 1e12
+_MOST_SHOWN = 12
+
+Figure = Callable[[Choice], float]
+
+
+def show_plan(console: Console, plan: Plan | Plans) -> None:
+    """Print one plan, or several side by side."""
+    if isinstance(plan, Plan):
+        print_plan(console, plan)
+    else:
+        print_plans(console, plan)
+
+
+@ui.printed
+def print_plans(plans: Plans) -> ui.View:
+    """Print the layout to run of every case, which of them wins in what, and what none beats."""
+    best, kept = plans.best, {each.identity for each in plans.pareto}
+    for model in dict.fromkeys(each.model for each in best):
+        alike = [each for each in best if each.model == model]
+        yield ui.text(f"{model}: {_winners(alike)}", "bold")
+    totals = [sum(getattr(plan, name) for plan in plans.plans) for name in ("evaluated", "simulated")]
+    seconds = sum(plan.screen_s for plan in plans.plans)
+    yield ui.text(
+        f"{counted(len(plans.plans), 'plan')}: {totals[0]:,} layouts worked out in {format_time(seconds)}, the best "
+        f"{totals[1]:,} simulated"
+    )
+    yield from ui.section(
+        f"The layout to run of each (* in the Pareto set of {_axes(best)})", _columns(best, kept), best
+    )
+    if plans.refused:
+        yield ui.heading("Cannot be run")
+        for case in plans.refused:
+            yield ui.hanging("-", f"{_case(case.model, case.gpus, case.cluster)}: {case.reason}")
+    more = [each for each in plans.pareto if each.identity not in {one.identity for one in best}]
+    if more:
+        shown = more[:_MOST_SHOWN]
+        yield from ui.section("Also in the Pareto set", _columns(shown, kept), shown)
+        if len(more) > len(shown):
+            yield ui.indented(f"... and {len(more) - len(shown)} more (--json and --out have all)", "dim")
+    yield from picture(plans)
+    runs = [(f"{_case(each.model, each.layout.gpus, each.cluster)}", each.training) for each in best if each.training]
+    yield from training_runs_of(runs)
+    if any(plan.explained for plan in plans.plans):
+        yield ui.heading("Why not")
+        for plan in plans.plans:
+            for answer in plan.explained:
+                change = f"; {answer.change}" if answer.change else ""
+                yield ui.hanging("-", f"{_case(plan.model, plan.gpus, plan.cluster)}: {answer.text}{change}")
+    yield from ui.diagnostics("Assumptions", plans.assumptions)
+    yield from ui.diagnostics("Warnings", plans.warnings, "yellow")
+
+
+def _case(model: str, gpus: int | None, cluster: str) -> str:
+    return f"{model} on {'its' if gpus is None else f'{gpus:,}'} GPUs of {cluster}"
+
+
+def _winners(best: Sequence[Choice]) -> str:
+    """Return which case is the fastest, and which the cheapest and the most sparing, where that is another one."""
+    figures: list[tuple[str, Figure]] = [("the most tokens/s", lambda each: -each.tokens_per_s)]
+    if all(each.per_token("cost") is not None for each in best):
+        figures.append(("the least cost of a token", lambda each: each.per_token("cost") or 0.0))
+    else:
+        figures.append(("the fewest GPU-hours for a token", lambda each: each.layout.gpus / each.tokens_per_s))
+    if all(each.per_token("energy_mwh") is not None for each in best):
+        figures.append(("the least energy for a token", lambda each: each.per_token("energy_mwh") or 0.0))
+    won: dict[str, list[str]] = {}
+    for name, figure in figures:
+        first = min(best, key=figure)
+        won.setdefault(f"{first.layout.gpus:,} GPUs of {first.cluster}", []).append(name)
+    return "; ".join(f"{_listed(names)} with {case}" for case, names in won.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    *before, last = names
+    return f"{', '.join(before)} and {last}" if before else last
+
+
+def _axes(best: Sequence[Choice]) -> str:
+    """Return what the Pareto set is of."""
+    names = ["tokens/s", "memory", "GPUs"]
+    names += ["cost"] if all(each.per_token("cost") is not None for each in best) else []
+    names += ["energy"] if all(each.per_token("energy_mwh") is not None for each in best) else []
+    return _listed(names)
+
+
+def _columns(lines: Sequence[Choice], kept: AbstractSet[object]) -> list[ui.Column[Choice]]:
+    """Return the columns of a table of layouts of several cases; what is alike in all is not among them."""
+    found: list[ui.Column[Choice]] = [ui.Column("", lambda each: "*" if each.identity in kept else "")]
+    if len({each.model for each in lines}) > 1:
+        found.append(ui.Column("model", lambda each: each.model, words=True))
+    if len({each.cluster for each in lines}) > 1:
+        found.append(ui.Column("cluster", lambda each: each.cluster, words=True))
+    found += [
+        ui.Column("GPUs", lambda each: f"{each.layout.gpus:,}"),
+        ui.Column("step", lambda each: format_time(each.step_s)),
+        ui.Column("tokens/s", lambda each: f"{each.tokens_per_s:,.0f}"),
+        ui.Column("memory", lambda each: format_size(each.peak_bytes), spare=2),
+    ]
+    for name, title, spare in (("cost", "cost of\nT tokens", 0), ("energy_mwh", "MWh of\nT tokens", 1)):
+        if any(each.per_token(name) is not None for each in lines):
+            found.append(ui.Column(title, partial(_per_tera, name=name), spare=spare))
+    return [*found, ui.Column("layout", lambda each: each.layout.text, words=True)]
+
+
+def _per_tera(choice: Choice, name: str) -> str:
+    """Return a figure of 10^12 tokens."""
+    figure = choice.per_token(name)
+    return "-" if figure is None else f"{figure * _TERA:,.0f}"
