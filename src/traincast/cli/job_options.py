@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from traincast.cli.cases import gpu_counts
 from traincast.cli.completion import known
-from traincast.cli.options import Name, gpu_counts, in_range, schedule_option, tokens, with_options
+from traincast.cli.options import Name, in_range, schedule_option, tokens, with_options
 from traincast.dialects import LIKES, draft_like, likely_framework
 from traincast.errors import ConfigError, TraincastError
 from traincast.job.draft import Draft

@@ -61,8 +61,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
 T = TypeVar("T")
 
-_MOST_COUNTS = 256
-"""Most numbers of GPUs that are planned at once."""
 _ALL_CLASSES = "all classes"
 
 
@@ -106,7 +104,7 @@ def in_range(field: str, least: float | None = None, most: float | None = None) 
     return InRange(range_of(field) or RANGES["figure"], least, most)
 
 
-def _usage(read: Callable[[str], T]) -> Callable[[str], T]:
+def usage(read: Callable[[str], T]) -> Callable[[str], T]:
     """Let a reader of a text complain as wrong usage."""
 
     @wraps(read)
@@ -119,58 +117,25 @@ def _usage(read: Callable[[str], T]) -> Callable[[str], T]:
     return convert
 
 
-@_usage
+@usage
 def tokens(text: str) -> int:
     """Read ``8192``, ``8k`` or ``1M`` tokens."""
     return int(checked_field("seq_length", parse_tokens(text)))
 
 
-@_usage
+@usage
 def token_count(text: str) -> float:
     """Read ``300B`` or ``15T`` tokens, decimal."""
     return parse_token_count(text)
 
 
-@_usage
-def gpu_counts(text: str) -> tuple[int, ...]:
-    """Read ``256``, ``256,512``, ``256:2048`` (doubled as long as that is not above the end) or ``256:2048:256``."""
-    return tuple(dict.fromkeys(count for part in text.split(",") for count in _count_range(part, text)))
-
-
-def _count_range(part: str, text: str) -> Iterator[int]:
-    first, *more = (_gpu_count(each, text) for each in part.split(":"))
-    if len(more) > 2 or (more and more[0] < first):
-        raise ConfigError(f"{quoted(text)} is no number of GPUs; write it like 256,512 or 256:2048 or 256:2048:256")
-    count, last, step = first, more[0] if more else first, more[1] if len(more) > 1 else 0
-    if step and (last - count) // step >= _MOST_COUNTS:
-        raise ConfigError(f"{quoted(text)} is more than {_MOST_COUNTS} numbers of GPUs; take larger steps")
-    while count <= last:
-        yield count
-        count = count + step if step else 2 * count
-
-
-def _gpu_count(text: str, of: str) -> int:
-    if not is_number(text.strip()):
-        raise ConfigError(f"{quoted(of)} is no number of GPUs; write it like 256,512 or 256:2048 or 256:2048:256")
-    return int(checked_field("gpus", plain_number(text), least=1))
-
-
-@_usage
-def cluster_price(text: str) -> tuple[str, float]:
-    """Read ``2.5``, or ``h100=2.5`` of one cluster alone."""
-    name, equals, price = text.rpartition("=")
-    if not is_number(price) or (equals and not name):
-        raise ConfigError(f"{quoted(text)} is no price; write it like 2.5 or h100=2.5")
-    return name, checked_field("gpu_hour_price", plain_number(price))
-
-
-@_usage
+@usage
 def size(text: str) -> int:
     """Read a number of bytes with a unit."""
     return parse_size(text)
 
 
-@_usage
+@usage
 def size_range(text: str) -> tuple[int, int]:
     """Read ``64MiB`` or ``1KiB..8GiB`` as its first and last size."""
     first, dots, last = text.partition("..")
@@ -180,7 +145,7 @@ def size_range(text: str) -> tuple[int, int]:
     return sizes
 
 
-@_usage
+@usage
 def group_name(text: str) -> str:
     """Read the name of a group; an option in its place was meant as one."""
     if text.startswith("-"):
@@ -188,7 +153,7 @@ def group_name(text: str) -> str:
     return text
 
 
-@_usage
+@usage
 def expert_loads(text: str) -> tuple[float, ...] | Path:
     """Read ``1,0.8,1.2``, or a path of traces whose loads are meant."""
     try:
@@ -200,7 +165,7 @@ def expert_loads(text: str) -> tuple[float, ...] | Path:
         raise ConfigError(f"{quoted(text)} {what}: {error}") from None
 
 
-@_usage
+@usage
 def simai_overlap(text: str) -> SimaiOverlap:
     """Read ``tp=0.5,dp=1``."""
     return parse_overlap(text)
@@ -214,7 +179,7 @@ class _Rates(NamedTuple):
     from_file: bool
 
 
-@_usage
+@usage
 def _rates(text: str) -> _Rates:
     """Read ``tp=300GB/s``, ``tp.all_reduce=300GB/s``, or a file of SimAI's that holds several."""
     if "=" not in text and Path(text).is_file():
@@ -238,7 +203,7 @@ def _by_group(given: Sequence[_Rates], name: str) -> dict[str, float]:
     return {**kept, **typed}
 
 
-@_usage
+@usage
 def _rank_factor(text: str) -> tuple[int, float]:
     """Read ``7=1.3``."""
     try:
@@ -248,7 +213,7 @@ def _rank_factor(text: str) -> tuple[int, float]:
         raise ConfigError(f"{quoted(text)} is not a rank and a factor, such as 7=1.3: {error}") from None
 
 
-@_usage
+@usage
 def _slowdowns(text: str) -> list[tuple[str, float]]:
     """Read ``memory=0.1``, several of them between commas, or ``0.1`` for all classes."""
     found = []
@@ -269,13 +234,13 @@ def _by_class(given: Sequence[Sequence[tuple[str, float]]], name: str) -> dict[s
     return {**of_all, **by_class}
 
 
-@_usage
+@usage
 def failures(text: str) -> Failures:
     """Read ``mtbf=50000h,checkpoint=30s``."""
     return parse_failures(text)
 
 
-@_usage
+@usage
 def _gpus_used(text: str) -> str | int:
     """Read ``64``, ``all`` or ``auto``."""
     value = count_of(text) or text
@@ -405,22 +370,15 @@ _TRY_OPTIONS = (
     ),
 )
 """What is tried beside a step."""
-_PRICE = click.option("--gpu-hour-price", type=in_range("gpu_hour_price"), metavar="X", help="What a GPU-hour costs.")
-_PRICES = click.option(
-    "--gpu-hour-price",
-    type=cluster_price,
-    multiple=True,
-    metavar="[CLUSTER=]X",
-    help="What a GPU-hour costs; repeatable, a price for each cluster.",
-)
-_RUN_OPTIONS = (
+PRICE = click.option("--gpu-hour-price", type=in_range("gpu_hour_price"), metavar="X", help="What a GPU-hour costs.")
+RUN_OPTIONS = (
     click.option(
         "--tokens",
         type=token_count,
         metavar="N",
         help="Tokens of the whole run, such as 15T (decimal): tells its days, GPU-hours and energy.",
     ),
-    _PRICE,
+    PRICE,
     click.option("--currency", metavar="NAME", help="Currency of that price, such as EUR."),
     click.option(
         "--gpu-power",
@@ -536,12 +494,7 @@ def try_options(function: F) -> F:
 
 def run_options(function: F) -> F:
     """Add ``--tokens`` and all that is told of a whole run."""
-    return with_options(_RUN_OPTIONS, function)
-
-
-def runs_options(function: F) -> F:
-    """Add the same where prices may differ by cluster: pairs of a cluster, empty for all, and a price."""
-    return with_options([_PRICES if each is _PRICE else each for each in _RUN_OPTIONS], function)
+    return with_options(RUN_OPTIONS, function)
 
 
 def run_fields(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from traincast.cli.cases import runs_options
 from traincast.cli.job_options import job_of, jobs_options, naming_unknown_flags
-from traincast.cli.options import in_range, run_fields, runs_options, with_options, wrong_usage
+from traincast.cli.options import in_range, run_fields, with_options, wrong_usage
 from traincast.cli.terminal import announced, console, counted, print_json, print_line, progress
 from traincast.errors import ConfigError
 from traincast.job.draft import Draft

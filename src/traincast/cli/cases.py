@@ -1,0 +1,62 @@
+"""Options of commands that take several cases at once: numbers of GPUs, and a price for each cluster."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+from traincast.cli.options import PRICE, RUN_OPTIONS, usage, with_options
+from traincast.errors import ConfigError
+from traincast.units import checked_field, is_number, plain_number, quoted
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MOST_COUNTS = 256
+"""Most numbers of GPUs that are planned at once."""
+
+
+@usage
+def gpu_counts(text: str) -> tuple[int, ...]:
+    """Read ``256``, ``256,512``, ``256:2048`` (doubled as long as that is not above the end) or ``256:2048:256``."""
+    return tuple(dict.fromkeys(count for part in text.split(",") for count in _count_range(part, text)))
+
+
+def _count_range(part: str, text: str) -> Iterator[int]:
+    first, *more = (_gpu_count(each, text) for each in part.split(":"))
+    if len(more) > 2 or (more and more[0] < first):
+        raise ConfigError(f"{quoted(text)} is no number of GPUs; write it like 256,512 or 256:2048 or 256:2048:256")
+    count, last, step = first, more[0] if more else first, more[1] if len(more) > 1 else 0
+    if step and (last - count) // step >= _MOST_COUNTS:
+        raise ConfigError(f"{quoted(text)} is more than {_MOST_COUNTS} numbers of GPUs; take larger steps")
+    while count <= last:
+        yield count
+        count = count + step if step else 2 * count
+
+
+def _gpu_count(text: str, of: str) -> int:
+    if not is_number(text.strip()):
+        raise ConfigError(f"{quoted(of)} is no number of GPUs; write it like 256,512 or 256:2048 or 256:2048:256")
+    return int(checked_field("gpus", plain_number(text), least=1))
+
+
+@usage
+def cluster_price(text: str) -> tuple[str, float]:
+    """Read ``2.5``, or ``h100=2.5`` of one cluster alone."""
+    name, equals, price = text.rpartition("=")
+    if not is_number(price) or (equals and not name):
+        raise ConfigError(f"{quoted(text)} is no price; write it like 2.5 or h100=2.5")
+    return name, checked_field("gpu_hour_price", plain_number(price))
+
+
+_PRICES = click.option(
+    "--gpu-hour-price",
+    type=cluster_price,
+    multiple=True,
+    metavar="[CLUSTER=]X",
+    help="What a GPU-hour costs; repeatable, a price for each cluster.",
+)
+
+
+def runs_options(function: F) -> F:
+    """Add the options of a whole run, with prices that may differ by cluster: pairs of its name and a price."""
+    return with_options([_PRICES if each is PRICE else each for each in RUN_OPTIONS], function)
