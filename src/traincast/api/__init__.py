@@ -5,10 +5,11 @@ says what, where and what to do; a function names the errors that it raises beyo
 the path of a TOML file, or a `Cluster`. Engines are ``auto``, ``reference`` and ``kernel``, which agree bit for bit.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from traincast.analysis.comparison import Comparison
 from traincast.analysis.comparison import compare as compare_sides
@@ -35,6 +36,7 @@ from traincast.api.measurements import measuring_script as measuring_script
 from traincast.api.measurements import validate as validate
 from traincast.api.named import clusters as clusters
 from traincast.api.named import described as described
+from traincast.api.named import job_under
 from traincast.api.named import models as models
 from traincast.api.planning import plan as plan
 from traincast.api.planning import plans as plans
@@ -47,9 +49,17 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
 from traincast.job.job_file import read_job_file
-from traincast.job.options import LayoutOptions, SimaiOverlap, SimulateOptions, StepOptions, make_options
+from traincast.job.options import (
+    LayoutOptions,
+    SimaiOverlap,
+    SimulateOptions,
+    StepOptions,
+    changed_options,
+    make_options,
+)
 from traincast.job.record import RunRecord
 from traincast.job.training_run import run_terms
+from traincast.job.words import JOB_WORDS, SIMULATE_WORDS, STEP_WORDS, said_of_job, sorted_out, takes
 from traincast.report.files import refuse_existing, write_files, write_whole
 from traincast.report.json import result_from_json
 from traincast.simulation.recorded import (
@@ -66,74 +76,133 @@ from traincast.workload.workload import Workload
 if TYPE_CHECKING:
     from traincast.estimate.simai.total import SimaiReport
 
+T = TypeVar("T")
+
 _HEAD_BYTES = 4096
 
 
+@takes(SIMULATE_WORDS)
 def simulate(
-    files: Files | Workload,
+    files: Files | Workload | Result,
     options: SimulateOptions | None = None,
     *,
     engine: str = "auto",
-    **changes: Any,  # noqa: ANN401
+    **words: Any,  # noqa: ANN401
 ) -> Result:
     """Simulate one step of a workload or of the files that describe it.
 
-    Options are given all at once, or as keywords: the fields of `SimulateOptions` and `LayoutOptions`, such as
-    ``cluster="h100"`` or ``tp=8``.
+    A result of files, its ``result.json`` or folder is simulated again with what it was made from; options, or
+    keywords, win over that.
+
+    Parameters
+    ----------
+    files : path, sequence of paths, Workload, or Result
+        Files of one run, folders and patterns of them; what `traincast.read` made of them; or a result.
+    options : SimulateOptions, optional
+        All options at once; or as keywords:
+    **words
+        The words of the command line's flags, such as ``cluster="h100"``, ``tp=8`` or ``slow={7: 1.3}``: the fields
+        of `SimulateOptions` and `LayoutOptions`, under any name of their flags.
 
     Examples
     --------
     >>> import traincast
-    >>> traincast.simulate("workload.txt", cluster="h100", vpp=2).iteration_time_s  # doctest: +SKIP
+    >>> result = traincast.simulate("examples/megatron_pp4_tp2", cluster="h100", what_if="rank7.compute=peers")
+    >>> round(result.iteration_time_s, 2), [f"{each['saving_s']:.1f} s" for each in result.what_if]
+    (3.85, ['1.0 s'])
     """
-    if options is not None and changes:
-        raise ConfigError(f"give options or keywords, not both ({', '.join(sorted(changes))})")
-    chosen = options or make_options(**changes)
-    if isinstance(files, Workload) and chosen.layout != LayoutOptions():
+    (said,) = sorted_out(words, SIMULATE_WORDS)
+    _one_of(options, said)
+    source = _loaded(files)
+    if isinstance(source, Result):
+        record, base = _record(source, files)
+        return simulate_record(record, options or changed_options(base, **said), engine=engine)
+    chosen = options or make_options(**said)
+    if isinstance(source, Workload) and chosen.layout != LayoutOptions():
         raise ConfigError("the layout of a workload is decided when it is read; give layout options to traincast.read")
     setting = choose(chosen, chosen.cluster, engine)
-    if isinstance(files, Workload):
-        return recorded_simulation(files, setting)
-    return recorded_simulation(read(files, chosen.layout), setting, lambda layout: read(files, layout))
+    if isinstance(source, Workload):
+        return recorded_simulation(source, setting)
+    return recorded_simulation(read(source, chosen.layout), setting, lambda layout: read(source, layout))
 
 
+@takes(STEP_WORDS, JOB_WORDS)
 def predict(
-    job: Job | JobRequest | Draft | StrPath,
+    job: JobLike | Result | None = None,
     cluster: StrPath | Cluster | None = None,
     *,
     options: StepOptions | None = None,
+    like: str | None = None,
     allow_oom: bool = False,
     engine: str = "auto",
+    **words: Any,  # noqa: ANN401
 ) -> Result:
     """Forecast one step of a training job.
 
     Parameters
     ----------
-    job : JobRequest, Job, Draft, or path
+    job : path, Draft, JobRequest, Job, or Result, optional
         What is trained and how it is laid out; what is left open is decided by its framework, and every such
-        decision is among the assumptions of the result. A path is that of a job file.
+        decision is among the assumptions of the result. A path is that of a job file, a training log, or a
+        ``result.json``; a forecast is run again with what it was made from. Keywords win over all of them.
     cluster : str, path or Cluster, optional
         Cluster; by default what the job says, else ``h100``, an assumption.
     options : StepOptions, optional
-        Bus bandwidths, stragglers, what shares links; a layout, which `SimulateOptions` may hold, is refused.
+        Bus bandwidths, stragglers, what shares links, all at once; or as keywords. A layout, which `SimulateOptions`
+        may hold, is refused.
+    like : str, optional
+        The framework whose flags or settings `job` is, as they are pasted after ``--like``.
     allow_oom : bool
         Simulate even a job that is very unlikely to fit into memory; a warning says so.
+    **words
+        The words of the command line's flags, such as ``model="llama3-70b"``, ``tp=8`` or ``slow={7: 1.3}``: the
+        fields of `JobRequest` and `StepOptions`, under any name of their flags.
 
     Raises
     ------
     InfeasibleError
         If the job is very unlikely to fit into memory, or its layout does not fit onto the GPUs.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> job = traincast.predict(model="llama3-8b", cluster="h100", gpus=8, tp=2, global_batch=64, seq_length="8k")
+    >>> more = traincast.predict(job, gpus=16)
+    >>> more.iteration_time_s < job.iteration_time_s
+    True
     """
-    chosen, by_options = options or StepOptions(), None
+    of_step, of_job = sorted_out(words, STEP_WORDS, JOB_WORDS)
+    _one_of(options, of_step)
+    source, base = _loaded(job), StepOptions()
+    if isinstance(source, Result):
+        record, base = _record(source, job)
+        source, allow_oom = record.draft(), allow_oom or record.allow_oom
+    chosen, by_options = options or replace(base, **of_step), None
     if isinstance(chosen, SimulateOptions):
         by_options = chosen.cluster
         if chosen.layout != LayoutOptions():
             raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
-    found = described(job) if isinstance(job, (str, PathLike)) else job
+    found = job_under(source, said_of_job(of_job), like)
     said = found.cluster if isinstance(found, Draft) else None
     named = cluster or said or by_options
     assumed = isinstance(found, Draft) and found.cluster_assumed and named is said
     return recorded_forecast(found, choose(chosen, named, engine, cluster_assumed=assumed), allow_oom=allow_oom)
+
+
+def _one_of(options: StepOptions | None, said: Mapping[str, Any]) -> None:
+    if options is not None and said:
+        raise ConfigError(f"give options or keywords, not both ({', '.join(sorted(said))})")
+
+
+def _loaded(given: T) -> T | Result:
+    """Return the result that a path is of; everything else as it is."""
+    return load_result(given) if isinstance(given, (str, PathLike)) and is_result(given) else given
+
+
+def _record(result: Result, given: object) -> tuple[RunRecord, SimulateOptions]:
+    """Return what a result was made from, and the options of that run; `given` is its path, or itself."""
+    record = record_of(result, "result.json" if isinstance(given, Result) else str(given))
+    return record, replace(record.options, suggest=bool(result.suggestions))
 
 
 def simai(files: Files, options: SimulateOptions | None = None, overlap: SimaiOverlap | None = None) -> "SimaiReport":
@@ -312,8 +381,7 @@ def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:
     It is given itself, as its ``result.json``, or as the folder that it was written to.
     """
     known = result if isinstance(result, Result) else load_result(result)
-    record = record_of(known, "result.json" if isinstance(result, Result) else str(result))
-    options = replace(record.options, suggest=bool(known.suggestions))
+    record, options = _record(known, result)
     if record.command == "predict":
         chosen = choose(options, record.cluster, engine, cluster_assumed=record.cluster_assumed)
         return recorded_forecast(record.draft(), chosen, allow_oom=record.allow_oom)

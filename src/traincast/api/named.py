@@ -1,12 +1,16 @@
 """What a user names: clusters, models, and jobs that are described in a file."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 
+from traincast.dialects import draft_like
+from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
 from traincast.job.draft import Draft
+from traincast.job.job import Job, JobRequest
 from traincast.job.job_file import read_job_file
 from traincast.model.load import load_model, model_names
 from traincast.model.model import Model
@@ -42,3 +46,32 @@ def described(path: StrPath) -> Draft:
         if draft is not None:
             return draft
     return read_job_file(fspath(path))
+
+
+def job_under(
+    job: Job | JobRequest | Draft | StrPath | None, said: Draft, like: str | None = None
+) -> Draft | JobRequest | Job:
+    """Return a job with everything that keywords say instead; with `like` it is the pasted flags of that framework.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing left to say of the job, because it was decided.
+    TraincastError
+        If it cannot be read.
+    """
+    if like is not None:
+        if not isinstance(job, str):
+            raise ConfigError("is of pasted flags; give their text as the job", "like")
+        return draft_like(like, [job]).under(said)
+    found = described(job) if isinstance(job, (str, PathLike)) else job
+    if found is None or isinstance(found, Draft):
+        return (found or Draft()).under(said)
+    changes = dict(said.fields)
+    if said.model is not None:
+        changes["model"] = load_model(said.model) if isinstance(said.model, str) else said.model
+    if changes and isinstance(found, Job):
+        raise ConfigError(
+            "cannot be said of a Job, which is decided; change what it was made from", next(iter(changes))
+        )
+    return replace(found, **changes) if changes else found

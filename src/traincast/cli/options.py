@@ -18,7 +18,7 @@ from traincast.cli.completion import FURTHER_REPORTS, known, one_of
 from traincast.errors import ConfigError
 from traincast.hardware.dtypes import DTYPE_BYTES
 from traincast.job.failures import Failures, parse_failures
-from traincast.job.flags import LAYOUT_FLAGS
+from traincast.job.flags import LAYOUT_FLAGS, flag_of
 from traincast.job.options import (
     COMM_SOURCES,
     DEFAULT_SEEDS,
@@ -269,19 +269,18 @@ def _pair(text: str, form: str) -> tuple[str, str]:
 
 
 def _many(
-    flag: str, field: str, read: Callable[[str], Any], gather: Callable[..., Any], metavar: str, text: str
+    field: str, read: Callable[[str], Any], gather: Callable[..., Any], metavar: str, text: str
 ) -> Callable[[F], F]:
     """Return an option that may be given several times, and what gathers its values into one field."""
 
     def gathered(_: click.Context, __: click.Parameter, values: Sequence[Any]) -> object:
-        return gather(values, flag)
+        return gather(values, flag_of(field))
 
-    return click.option(flag, field, multiple=True, type=read, callback=gathered, metavar=metavar, help=text)
+    return click.option(flag_of(field), field, multiple=True, type=read, callback=gathered, metavar=metavar, help=text)
 
 
 _STEP_OPTIONS = (
     _many(
-        "--busbw",
         "busbw_bytes_per_s",
         _rates,
         _by_group,
@@ -290,7 +289,6 @@ _STEP_OPTIONS = (
         "busbw.yaml.",
     ),
     _many(
-        "--slow",
         "compute_slowdown",
         _rank_factor,
         _once_each,
@@ -312,7 +310,6 @@ _STEP_OPTIONS = (
         help="Hash seeds of the fabric to run; min, median and max of the step are told.",
     ),
     _many(
-        "--overlap-slowdown",
         "overlap_slowdown",
         _slowdowns,
         _by_class,
@@ -359,7 +356,7 @@ _TRY_OPTIONS = (
         "--seeds", type=in_range("seeds"), default=DEFAULT_SEEDS, show_default=True, help="Simulations with --jitter."
     ),
     click.option(
-        "--goodput",
+        flag_of("failures"),
         "failures",
         type=failures,
         is_flag=False,
@@ -381,7 +378,7 @@ RUN_OPTIONS = (
     PRICE,
     click.option("--currency", metavar="NAME", help="Currency of that price, such as EUR."),
     click.option(
-        "--gpu-power",
+        flag_of("gpu_power_w"),
         "gpu_power_w",
         type=in_range("gpu_power_w"),
         metavar="W",
@@ -407,7 +404,13 @@ _READ_OPTIONS = (
     click.option(
         "--overlap-grad-reduce", is_flag=True, help="Overlap the gradient reduction with the last backward pass."
     ),
-    click.option("--pp-comm", "pp_message_bytes", type=size, metavar="SIZE", help="Size of one pipeline send/recv."),
+    click.option(
+        flag_of("pp_message_bytes"),
+        "pp_message_bytes",
+        type=size,
+        metavar="SIZE",
+        help="Size of one pipeline send/recv.",
+    ),
     click.option(
         "--comm",
         type=Name(COMM_SOURCES),

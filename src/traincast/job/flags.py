@@ -15,7 +15,14 @@ from traincast.job.job import JobRequest
 from traincast.model.blocks.share import LORA_TARGETS
 from traincast.model.recompute import RECOMPUTE_MODULES
 
-_OTHER_NAMES = {"pp_message_bytes": "--pp-comm"}
+_OTHER_NAMES = {
+    "pp_message_bytes": "--pp-comm",
+    "busbw_bytes_per_s": "--busbw",
+    "compute_slowdown": "--slow",
+    "failures": "--goodput",
+    "gpu_power_w": "--gpu-power",
+}
+"""Field of options to its flag, where that has another name."""
 _NAMES = {"recompute_modules": RECOMPUTE_MODULES, "cuda_graph_scope": GRAPH_SCOPES, "lora_targets": LORA_TARGETS}
 """Field of several names to all that there are."""
 
@@ -68,6 +75,6 @@ LAYOUT_FLAGS = tuple(_flags("layout"))
 
 
 def flag_of(field: str) -> str:
-    """Return the name of the flag that sets a field of a job or of `LayoutOptions`."""
+    """Return the name of the flag that sets a field of a job, of `LayoutOptions` or of `StepOptions`."""
     named = {flag.field: flag.names[0] for flag in (*JOB_FLAGS, *LAYOUT_FLAGS)} | _OTHER_NAMES
     return named.get(field, f"--{field.replace('_', '-')}")

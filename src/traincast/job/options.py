@@ -15,7 +15,16 @@ from traincast.job.changes import parse_change
 from traincast.job.failures import Failures, parse_failures
 from traincast.job.training_run import RunTerms
 from traincast.names import find_name, known_names
-from traincast.units import RANGES, check_given, checked_field, counted, parse_token_count, quoted
+from traincast.units import (
+    RANGES,
+    check_given,
+    checked_field,
+    counted,
+    parse_rate,
+    parse_size,
+    parse_token_count,
+    quoted,
+)
 
 GROUP_NAMES = ("tp", "cp", "ep", "pp", "dp", "etp", "edp", "emb", "mp", "world", "shard", "replica")
 """Communication groups as the user names them."""
@@ -89,6 +98,8 @@ class LayoutOptions:
         """Refuse degrees below one, unknown types, and a block that is not two names."""
         degrees = ("gpus", "tp", "cp", "dp", "pp", "vpp", "ep", "etp", "microbatches", "layers", "expert_imbalance")
         check_given(self, degrees, least=1)
+        if isinstance(self.pp_message_bytes, str):
+            object.__setattr__(self, "pp_message_bytes", parse_size(self.pp_message_bytes))
         check_given(self, ("pp_message_bytes", "step"))
         _spell(self, "comm", COMM_SOURCES)
         _spell(self, "stage_roles", [role.value for role in StageRoles])
@@ -236,7 +247,7 @@ def _checked_rate(typed: str, rate: float) -> tuple[str, float]:
     if dot and op is None:
         raise ConfigError(f"unknown operation {operation!r}; {known_names(operation, OPERATIONS)}", "busbw")
     key = f"{group}{dot}{op or ''}"
-    return key, RANGES["rate"].checked(rate, f"busbw.{key}")
+    return key, RANGES["rate"].checked(parse_rate(rate) if isinstance(rate, str) else rate, f"busbw.{key}")
 
 
 def _spell(options: object, name: str, known: Iterable[str]) -> None:

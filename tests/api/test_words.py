@@ -1,0 +1,128 @@
+"""Keywords of Python are the words of the command line."""
+
+import inspect
+from pathlib import Path
+
+import click
+import pytest
+
+import traincast
+from traincast import api
+from traincast.cli import predict, simulate
+from traincast.errors import ConfigError, UnknownNameError
+from traincast.job.draft import Draft
+from traincast.job.job import JobRequest
+from traincast.job.resolve import resolve_job
+from traincast.job.words import JOB_WORDS, SIMULATE_WORDS, STEP_WORDS, sorted_out
+
+OF_THE_TERMINAL = {
+    "out",
+    "report",
+    "json",
+    "analysis",
+    "verbose",
+    "quiet",
+    "plain",
+    "strict",
+    "pricing",
+    "simai_overlap",
+}
+"""What to write and print, and what another function does (`api.simai`)."""
+OF_FUNCTIONS = {"cluster", "like", "allow_oom"}
+FIELDS = {"gpus": 8, "tp": 2, "global_batch": 16, "seq_length": 8192}
+FILE = Path(__file__).parents[2] / "examples" / "aicb_scaled_512gpu.txt"
+JOB = {"model": "llama3-8b", "cluster": "h100", **FIELDS}
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [(predict.command, {*STEP_WORDS, *JOB_WORDS}), (simulate.command, {*SIMULATE_WORDS})],
+    ids=["predict", "simulate"],
+)
+def test_every_flag_is_a_keyword(command, words):
+    flags = [each for each in command.params if isinstance(each, click.Option)]
+    named = {name.lstrip("-").replace("-", "_") for flag in flags for name in flag.opts}
+    assert named - words - OF_FUNCTIONS <= OF_THE_TERMINAL
+    known = inspect.signature(getattr(traincast, command.name)).parameters
+    fields = {flag.name for flag in flags} - OF_THE_TERMINAL - {"further", "as_json", "analysed", "overlap"}
+    shown = {"busbw_bytes_per_s", "compute_slowdown", "failures", "pp_message_bytes", "gpu_power_w"}
+    assert fields - shown <= {*known}
+    assert {"busbw", "slow", "goodput"} <= {*known}
+
+
+def test_a_job_of_keywords_is_the_job_of_its_description():
+    described = Draft(model="llama3-8b", cluster="h100", fields=FIELDS)
+    by_words = traincast.predict(**{**JOB, "seq_length": "8k", "micro_batch_size": None})
+    assert by_words.iteration_time_s == traincast.predict(described).iteration_time_s
+    assert by_words.run == traincast.predict(described).run
+
+
+def test_keywords_win_over_a_file_a_result_and_a_request(tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_text(
+        '[model]\nname = "llama3-8b"\n[parallel]\ntp = 2\n[batch]\nglobal_batch = 16\nseq_length = 8192\n'
+        '[cluster]\nname = "h100"\ngpus = 8\n'
+    )
+    first = traincast.predict(file)
+    assert first.parallel["tp"] == 2
+    wanted = traincast.predict(**{**JOB, "tp": 4})
+    request = Draft(model="llama3-8b", fields=FIELDS).request()
+    for job in (file, first, request):
+        again = traincast.predict(job, "h100", tensor_model_parallel_size=4)
+        assert again.parallel == wanted.parallel
+        assert again.iteration_time_s == wanted.iteration_time_s
+    assert isinstance(request, JobRequest)
+    with pytest.raises(ConfigError, match="tp: cannot be said of a Job"):
+        traincast.predict(resolve_job(request, traincast.clusters(["h100"])[0]), tp=4)
+
+
+def test_pasted_flags_are_a_job():
+    pasted = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --global-batch-size 8 --bf16"
+    result = traincast.predict(pasted, "h100", like="megatron", gpus=8, tp=2, micro_batch=1)
+    assert (result.parallel["world_size"], result.parallel["tp"]) == (8, 2)
+    with pytest.raises(ConfigError, match="like: is of pasted flags"):
+        traincast.predict(like="megatron")
+
+
+def test_texts_are_read_as_flags_read_them():
+    found = traincast.simulate(FILE, cluster="h100", busbw={"tp": "300GB/s"}, pp_comm="1MiB", slow={0: 1.5})
+    said = {"busbw_bytes_per_s": {"tp": 300e9}, "pp_message_bytes": 2**20, "compute_slowdown": {0: 1.5}}
+    assert found.iteration_time_s == traincast.simulate(FILE, cluster="h100", **said).iteration_time_s
+
+
+def test_a_result_of_files_is_simulated_again_with_other_words():
+    slow = traincast.simulate(FILE, cluster="h100", slow={0: 2.0})
+    plain = traincast.simulate(FILE, cluster="h100")
+    assert slow.iteration_time_s > plain.iteration_time_s
+    assert traincast.simulate(slow).iteration_time_s == slow.iteration_time_s
+    assert traincast.simulate(slow, slow={}).iteration_time_s == plain.iteration_time_s
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"tpp": 2}, "unknown option 'tpp'; .*did you mean tp"),
+        ({"global_bach": 2}, "unknown option 'global_bach'; .*did you mean global_batch"),
+        ({"tp": "two"}, "tp: is 'two'; it must be a whole number"),
+        ({"tp": 2, "tensor_model_parallel_size": 2}, "tensor_model_parallel_size: is the same as tp"),
+        ({"gpus": 0}, "gpus: .*0"),
+        ({"zero": 7}, "zero"),
+        ({"recompute_modules": "core_attn,mpl"}, "did you mean mlp"),
+        ({"network": "flwo"}, "network: is 'flwo'; .*did you mean flow"),
+    ],
+)
+def test_wrong_words_are_one_message(words, said):
+    with pytest.raises((ConfigError, UnknownNameError), match=said):
+        traincast.predict(**{**JOB, **words})
+
+
+def test_options_are_given_once():
+    with pytest.raises(ConfigError, match=r"give options or keywords, not both \(jitter\)"):
+        traincast.predict(options=traincast.StepOptions(), jitter=0.1, **JOB)
+    with pytest.raises(ConfigError, match=r"not both \(layout|not both \(tp\)"):
+        traincast.simulate(FILE, traincast.SimulateOptions(), tp=2)
+
+
+def test_keywords_fall_to_the_first_kind_that_knows_them():
+    assert sorted_out({"slow": {}, "tp": 2}, STEP_WORDS, JOB_WORDS) == ({"compute_slowdown": {}}, {"tp": 2})
+    assert api.predict is traincast.predict
