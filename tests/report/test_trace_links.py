@@ -1,4 +1,4 @@
-"""Arrows and counters of the timeline for Perfetto, and what Perfetto's own trace processor makes of the file."""
+"""Arrows and counters of the timeline for Perfetto."""
 
 import gzip
 import io
@@ -109,30 +109,3 @@ def test_microbatches_in_flight_of_a_measured_run(result):
 def test_too_many_arrows_are_none(forecast, monkeypatch):
     monkeypatch.setattr(trace_links, "MOST_FLOWS", 3)
     assert not [each for each in events(forecast) if each["ph"] in "sf"]
-
-
-def test_the_trace_processor_of_perfetto_reads_it_all(result, tmp_path):
-    perfetto = pytest.importorskip("perfetto.trace_processor", reason="perfetto is not installed")
-    path = tmp_path / "trace.json.gz"
-    with path.open("wb") as stream:
-        write_trace(result, stream)
-    try:
-        processor = perfetto.TraceProcessor(trace=str(path))
-    except Exception as error:
-        pytest.skip(f"Perfetto's trace processor cannot be had here: {type(error).__name__}")
-    with processor:
-
-        def count(query):
-            return next(iter(processor.query(query))).c
-
-        found = events(result)
-        queries = {
-            "X": "select count(*) c from slice",
-            "s": "select count(*) c from flow",
-            "C": "select count(*) c from counter",
-        }
-        for phase, query in queries.items():
-            assert count(query) == sum(each["ph"] == phase for each in found)
-        assert count("select count(*) c from stats where severity = 'error' and value > 0") == 0
-        ranks = {each["pid"] for each in found if each["name"] == "process_name"}
-        assert count("select count(*) c from process where name glob 'rank *'") == len(ranks)
