@@ -23,6 +23,26 @@ class Note:
     """What it says, with its arithmetic."""
     place: str | None = None
     """``file:line`` or a field path, where it belongs to one."""
+    brief: str | None = None
+    """The same in a few words, on one line of a terminal; None where the text is short itself."""
+    effect: float | None = None
+    """Share of the step that it moves at most; None where that is not known."""
+
+
+_FEW = 70
+"""Characters of a list that a line of a terminal has room for, after what it is a list of."""
+
+
+def in_brief(what: str, names: Sequence[str]) -> str | None:
+    """Return a list as the first of its names and how many more there are; None where it is short."""
+    if len(", ".join(names)) <= _FEW:
+        return None
+    kept, length = 0, 0
+    while length + len(names[kept]) + 2 < _FEW:
+        length += len(names[kept]) + 2
+        kept += 1
+    first = f"{', '.join(names[:kept])} and {len(names) - kept} more" if kept else f"{len(names)} in all"
+    return f"{what}: {first}"
 
 
 @dataclass(slots=True)
@@ -34,9 +54,9 @@ class Notebook:
     assumptions: list[Note] = field(default_factory=list)
     warnings: list[Note] = field(default_factory=list)
 
-    def assume(self, code: str, text: str, line: int | None = 1) -> None:
-        """Record something that was not in the input."""
-        self.assumptions.append(Note(code, text, self._place(line)))
+    def assume(self, code: str, text: str, line: int | None = 1, *, brief: str | None = None) -> None:
+        """Record something that was not in the input; `brief` says it on one line where the text is longer."""
+        self.assumptions.append(Note(code, text, self._place(line), brief))
 
     def warn(self, code: str, text: str, line: int | None = 1) -> None:
         """Record something that looks wrong."""

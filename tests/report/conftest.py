@@ -194,9 +194,9 @@ def many_ranks(result):
 def shown():
     """Print something as on no terminal of 80 columns, and return the text."""
 
-    def show(printer, subject, encoding="utf-8"):
+    def show(printer, subject, encoding="utf-8", width=80, **options):
         stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-        printer(Console(file=stream, width=80, force_terminal=False, _environ={}), subject)
+        printer(Console(file=stream, width=width, force_terminal=False, _environ={}), subject, **options)
         stream.flush()
         return stream.buffer.getvalue().decode(encoding)
 

@@ -90,7 +90,7 @@ def test_collectives_stragglers_and_what_if(result, shown):
 
 
 def test_notes_wrap_and_stay_as_written(result, shown):
-    output = shown(print_result, result)
+    output = shown(print_result, result, verbose=True)
     assumptions = output.split("Assumptions")[1].split("Warnings")[0].strip("\n ").splitlines()
     assert assumptions[0].startswith("- ga") and len(assumptions) > 1
     assert all(line.startswith("    ") for line in assumptions[1:])

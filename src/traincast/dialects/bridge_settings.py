@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, in_brief
 from traincast.dialects.flags import flag_table
 from traincast.dialects.launch import Launch, read_launch
 from traincast.dialects.megatron_flags import draft_of_megatron
@@ -274,13 +274,15 @@ def _model(name: str | None, settings: Mapping[str, str], known: _Known) -> tupl
 def _said_of_recipe(known: _Known) -> Iterator[Note]:
     if known.name is not None:
         text = ", ".join(f"{name.rpartition('.')[2]} {value or 'on'}" for name, value in known.settings.items())
-        yield Note("recipe", f"recipe {known.name} sets what is not said otherwise: {text}")
+        brief = f"recipe {known.name} sets {len(known.settings)} settings that are not said otherwise"
+        yield Note("recipe", f"recipe {known.name} sets what is not said otherwise: {text}", brief=brief)
 
 
 def _without_effect(left: Sequence[str], table: Mapping[str, Any]) -> Iterator[Note]:
     names = [name for name in left if name in table["paths"] or _section(name, table) == "none"]
     if names:
-        yield Note("flags-without-effect", f"no effect on the time of a step: {', '.join(names)}")
+        what = "no effect on the time of a step"
+        yield Note("flags-without-effect", f"{what}: {', '.join(names)}", brief=in_brief(what, names))
 
 
 def _unknown(names: Sequence[str], like: str) -> Iterator[Note]:

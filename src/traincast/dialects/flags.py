@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, in_brief
 from traincast.dialects.shell import has_variable, is_variable
 from traincast.errors import ConfigError
 from traincast.files import shipped_toml
@@ -183,10 +183,13 @@ def judge(flags: Mapping[str, str], table: FlagTable, *, strict: bool = False) -
 def _grouped(by_effect: Mapping[str, list[str]]) -> Iterator[Note]:
     if by_effect.get(NO_EFFECT):
         text = f"no effect on the time of a step: {', '.join(by_effect[NO_EFFECT])}"
-        yield Note("flags-without-effect", text)
+        yield Note(
+            "flags-without-effect", text, brief=in_brief("no effect on the time of a step", by_effect[NO_EFFECT])
+        )
     if by_effect.get(SMALL_EFFECT):
         text = f"a small effect on the time of a step, not modelled: {', '.join(by_effect[SMALL_EFFECT])}"
-        yield Note("flags-of-small-effect", text)
+        small = "a small effect on the time of a step, not modelled"
+        yield Note("flags-of-small-effect", text, brief=in_brief(small, by_effect[SMALL_EFFECT]))
 
 
 @dataclass(frozen=True, slots=True)

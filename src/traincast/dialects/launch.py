@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, in_brief
 from traincast.dialects.shell import Commands, expanded, has_variable, read_commands, replaced
 from traincast.files import shipped_toml
 from traincast.units import brief, count_of, quoted
@@ -68,7 +68,8 @@ def launch_notes(launch: Launch) -> tuple[Note, ...]:
     notes = []
     if found:
         text = f"variables of the environment are not modelled: {', '.join(found)}"
-        notes.append(Note("environment-not-modelled", text))
+        shown = in_brief("variables of the environment are not modelled", found)
+        notes.append(Note("environment-not-modelled", text, brief=shown))
     if launch.conditions:
         notes.append(Note("script-conditions", "conditions of the script are not evaluated: all branches are read"))
     return tuple(notes)

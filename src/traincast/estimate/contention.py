@@ -229,7 +229,7 @@ def one_group(operation: Operation, placement: Placement, cluster: Cluster) -> t
     text = f"slowed {slowed.factor:.2f}x between nodes by contention on {slowed.bottleneck}"
     if slowed.bottleneck is None:
         text = "as fast between nodes as on a non-blocking one"
-    notes = (Note("shared-links", where + text), *_rate_notes(cluster, graph))
+    notes = (Note("shared-links", where + text, brief=f"this group is {text}"), *_rate_notes(cluster, graph))
     return _slowed(through_fabric(cluster, graph), slowed.factor), notes
 
 
@@ -248,7 +248,7 @@ def _rate_notes(cluster: Cluster, graph: FabricGraph) -> tuple[Note, ...]:
         )
     else:
         return ()
-    return (Note("fabric-rate", text),)
+    return (Note("fabric-rate", text, brief=text.partition(";")[0]),)
 
 
 def _slowed(cluster: Cluster, factor: float) -> Cluster:

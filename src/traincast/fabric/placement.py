@@ -173,13 +173,15 @@ def place_job(
             f"{_uneven(size, parallel)} do not divide the {size} GPUs of a node, and the network has too few GPUs to "
             f"leave any unused: ranks fill the nodes, which splits such groups unevenly"
         )
-        return with_used_gpus(cluster, size), (Note("gpus-used-per-node", text),)
+        brief = f"{_uneven(size, parallel)} do not divide the {size} GPUs of a node, and are split unevenly"
+        return with_used_gpus(cluster, size), (Note("gpus-used-per-node", text, brief=brief),)
     nodes = -(-parallel.world_size // used)
     text = (
         f"{_uneven(size, parallel)} do not divide the {size} GPUs of a node: {used} of each are used and {size - used} "
         f"are not, {parallel.world_size} ranks on {counted(nodes, 'node')}; --gpus-used-per-node all fills the nodes"
     )
-    return placed, (Note("gpus-used-per-node", text),)
+    brief = f"{used} of the {size} GPUs of a node are used: {_uneven(size, parallel)} do not divide {size}"
+    return placed, (Note("gpus-used-per-node", text, brief=brief),)
 
 
 def with_used_gpus(cluster: Cluster, used: int) -> Cluster:

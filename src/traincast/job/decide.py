@@ -38,9 +38,9 @@ class Decisions:
     framework: Framework
     notes: list[Note] = field(default_factory=list)
 
-    def note(self, code: str, text: str) -> None:
+    def note(self, code: str, text: str, *, brief: str | None = None, effect: float | None = None) -> None:
         """Add an assumption."""
-        self.notes.append(Note(code, text))
+        self.notes.append(Note(code, text, brief=brief, effect=effect))
 
     def by_framework(self, name: str, said: T | None, default: T) -> T:
         """Return what was said, or the framework's default with a note."""
@@ -224,14 +224,16 @@ def decide_imbalance(request: JobRequest, decided: Decisions, ep: int) -> float:
             f"one in each layer, as {experts.experts} experts at initialisation have log-normal popularities "
             f"(deviation {POPULARITY_DEVIATION:g})"
         )
-        decided.note("natural-routing", text)
+        brief = f"moe_routing natural: the busiest of ep {ep} expert ranks gets {natural:.2f} x the mean tokens"
+        decided.note("natural-routing", text, brief=brief)
         return natural
     if given == 1 and request.moe_routing is None:
         text = (
             "moe_routing is not given: balanced, each expert gets as many tokens, as benchmarks force it; were it "
             f"natural, as at initialisation, the busiest of ep {ep} expert ranks would get {natural:.2f} x the mean"
         )
-        decided.note("assumed-moe-routing", text)
+        brief = f"moe_routing is not given: balanced (natural: the busiest rank gets {natural:.2f} x the mean)"
+        decided.note("assumed-moe-routing", text, brief=brief)
     return given
 
 
@@ -370,5 +372,7 @@ def padded_vocab(request: JobRequest, decided: Decisions, tp: int) -> int:
             "padded-vocab",
             f"vocabulary of {request.model.vocab} padded to {padded}, a multiple of "
             f"{decided.framework.vocab_multiple} x tp {tp}",
+            # At most as much longer as the LM head, were that all of the step.
+            effect=padded / request.model.vocab - 1,
         )
     return padded

@@ -126,7 +126,8 @@ def _start(request: JobRequest) -> Decisions:
     decided = Decisions(framework, list(request.model.notes))
     if request.framework is None:
         when = "no framework is named" if request.year is None else f"no framework is named, the year is {request.year}"
-        decided.note("assumed-framework", f"{when}: {framework.name} ({framework.description})")
+        brief = f"{when}: {framework.name}"
+        decided.note("assumed-framework", f"{brief} ({framework.description})", brief=brief)
     elif request.year not in (None, framework.year):
         decided.note("year-unused", f"year {request.year} has no effect: the framework {framework.name} is named")
     reduced = request.grad_reduce_bytes
@@ -268,6 +269,7 @@ def _default_vpp(request: JobRequest, decided: Decisions, pp: int, microbatches:
                 "assumed-vpp",
                 f"vpp is not given: {vpp} ({found[1]}; {framework.name} interleaves down to "
                 f"{counted(framework.layers_per_chunk, 'layer')})",
+                brief=f"vpp is not given: {vpp} ({found[1]})",
             )
             return vpp
     decided.note("assumed-vpp", f"vpp is not given: 1, as the layers divide into no smaller pieces over pp {pp}")

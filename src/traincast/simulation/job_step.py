@@ -133,5 +133,5 @@ def _with_sharp(workload: Workload, job: Job, cluster: Cluster) -> Workload:
     text = f"{flag}: InfiniBand switches reduce, so that an all-reduce crosses each NIC once, and not nearly twice"
     if not np.any(at & (workload.ops.operation_T == Operation.ALL_REDUCE)):
         text += f"; zero {job.zero} has none over that group, and reduce-scatters and all-gathers move the same bytes"
-    note = Note("sharp", text)
+    note = Note("sharp", text, brief=f"{flag}: InfiniBand switches reduce")
     return replace(workload, in_network=frozenset({group}), assumptions=(*workload.assumptions, note))

@@ -66,7 +66,10 @@ def _with_compute(workload: Workload, setting: Setting) -> Workload:
         f"as kernels that run alone on {gpu.name}, without what a framework adds"
     )
     ops = estimate_compute(workload.ops, gpu, CostFactors(constants=measured_constants(setting.constants))).ops
-    told = (Note("compute-priced", text), *constants_notes(setting.constants, gpu))
+    brief = (
+        f"{counted(calls, 'distinct computation', 'distinct computations')} without a time: kernels alone on {gpu.name}"
+    )
+    told = (Note("compute-priced", text, brief=brief), *constants_notes(setting.constants, gpu))
     return replace(workload, ops=ops, assumptions=(*workload.assumptions, *told))
 
 

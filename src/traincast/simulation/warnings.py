@@ -13,7 +13,7 @@ from traincast.estimate.contention import OVERLAP_SLOWDOWN, classes_present
 from traincast.job.parallel import Parallel
 from traincast.simulation.result import MEASURED
 from traincast.simulation.step import Setting, Step
-from traincast.units import counted, format_size
+from traincast.units import counted, format_share, format_size
 from traincast.workload.program import Program
 from traincast.workload.words import Group
 
@@ -49,6 +49,10 @@ def _shared_links(step: Step) -> Iterator[Note]:
         f"by contention on {bottleneck}"
         for (factor, bottleneck), kinds in alike.items()
     ]
+    own_brief = [
+        f"{_named(kinds)} groups share links between nodes: slowed {factor:.2f}x on {bottleneck}"
+        for (factor, bottleneck), kinds in alike.items()
+    ]
     share = {(each.kind, each.other): 100 * each.share for each in step.settled.shared}
     pairs = [
         f"{_named([kind, other])} groups communicate at the same time, {share[kind, other]:.2g} % and "
@@ -57,7 +61,14 @@ def _shared_links(step: Step) -> Iterator[Note]:
         for each in step.settled.shared
         if (kind := each.kind) < (other := each.other)
     ]
-    yield from (Note("shared-links", text) for text in own + pairs)
+    pairs_brief = [
+        f"{_named([each.kind, each.other])} groups at the same time: slowed another {each.factor:.2f}x "
+        f"on {each.bottleneck}"
+        for each in step.settled.shared
+        if each.kind < each.other
+    ]
+    texts = zip(own + pairs, own_brief + pairs_brief, strict=True)
+    yield from (Note("shared-links", text, brief=brief) for text, brief in texts)
 
 
 def without_peers(program: Program, parallel: Parallel) -> tuple[Note, ...]:
@@ -128,8 +139,8 @@ def _measured_tables(step: Step) -> Iterator[Note]:
         return
     groups = sorted({(each.operation.name.lower(), each.placement.ranks) for each in looked_up})
     shown = ", ".join(f"{op} over {ranks} ranks" for op, ranks in groups)
-    text = f"{len(looked_up)} of {len(known)} distinct communications come from the cluster's measured tables: {shown}"
-    yield Note("measured-table", text)
+    brief = f"{len(looked_up)} of {len(known)} distinct communications come from the cluster's measured tables"
+    yield Note("measured-table", f"{brief}: {shown}", brief=brief)
 
 
 def _overlap(step: Step) -> Iterator[Note]:
@@ -148,7 +159,8 @@ def _overlap(step: Step) -> Iterator[Note]:
         f"found in {counted(settled.rounds, 'round')} of simulation; the last round changed the step by "
         f"{f'{last:.4f}' if last >= 1e-4 else 'less than 0.0001'} %"
     )
-    yield Note("overlap-slowdown", text)
+    brief = f"overlapped computation and communication slow each other down: +{format_share(longer)} on the step"
+    yield Note("overlap-slowdown", text, brief=brief, effect=longer)
 
 
 def _unused_slowdowns(step: Step) -> Iterator[Note]:

@@ -72,6 +72,7 @@ def _inner(header: Header, tp: int, ranks: int, notes: Notebook) -> int:
         "data-inside",
         f"policy {header.policy} reduces gradients inside a node and exchanges activations between nodes: gradients "
         "are shown as tp, which is innermost, and activations as dp",
+        brief=f"policy {header.policy}: gradients are shown as tp, activations as dp",
     )
     # As many ranks as share the model lie outside of those that share the data.
     return max(1, ranks // tp) if header.tp else tp
@@ -87,12 +88,14 @@ def _positions(file: AicbFile, tp: int, world: int, notes: Notebook) -> Position
             "gathers-over-dp",
             "tp is 1 and the forward and input-gradient columns hold all-gathers only: they are taken as ZeRO-3's "
             "gathers of parameters that dp shares, and run over dp",
+            brief="tp is 1: all-gathers of the forward pass are taken as ZeRO-3's of parameters, over dp",
         )
     if positions.gradient is Group.TP:
         notes.assume(
             "gradients-over-tp",
             f"every communication stands in the weight-gradient column, and the {world} ranks are one tp group: they "
             "run over tp, because a dp group would have one member",
+            brief=f"the {world} ranks are one tp group; the weight gradients' communications run over it",
         )
     return positions
 

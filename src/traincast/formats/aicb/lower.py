@@ -187,7 +187,7 @@ class RowLowering:
         if self.zero_sizes:
             what = _communications(len(self.zero_sizes), "of 0 bytes takes", "of 0 bytes take")
             text = f"{what} no time (AICB writes 0 for what it takes as overlapped)"
-            self.builder.notes.assume("zero-size", text, min(self.zero_sizes)[0])
+            self.builder.notes.assume("zero-size", text, min(self.zero_sizes)[0], brief=f"{what} no time")
         if self.unused:
             lines = {line for line, _ in self.unused}
             policies = {row.policy or self.file.header.policy for row in self.file.rows if row.line in lines}

@@ -26,7 +26,7 @@ from traincast.formats.aicb.meaning import (
 from traincast.formats.contract import Source
 from traincast.formats.layout import known_message_bytes
 from traincast.job.options import LayoutOptions, StageRoles
-from traincast.units import counted
+from traincast.units import counted, format_size
 from traincast.workload.builder import Rows
 from traincast.workload.experts import ExpertLoads, describe, expert_loads, with_expert_loads
 from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase
@@ -222,6 +222,7 @@ def _message_bytes(file: AicbFile, parts: Structure, layout: Layout, options: La
         "pp-comm-absent",
         f"the header says {said}; a pipeline send/recv is the activation of {activation} bytes{shared} = {size} bytes",
         line,
+        brief=f"the header says {said}; a pipeline send/recv has {format_size(size)}, as the activation",
     )
     return size
 

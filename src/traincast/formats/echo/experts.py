@@ -150,13 +150,15 @@ def say_of_scaled_experts(run: Run, options: LayoutOptions, loads: ExpertLoads |
     if not layers:
         return
     fewest, most = (pick(layer.traced for layer in layers) for pick in (min, max))
+    shown = str(most) if fewest == most else f"{fewest} to {most}"
     unequal = "" if loads is None else f"; of these {describe(loads)}, in every layer and microbatch"
     notes.assume(
         "expert-tokens",
-        f"expert layers were traced with {most if fewest == most else f'{fewest} to {most}'} tokens; a balanced rank "
+        f"expert layers were traced with {shown} tokens; a balanced rank "
         f"receives as many as it routes, {layers[0].routed}{unequal}: dispatch and combine carry these tokens, and the "
         "experts' compute time is scaled to them at 0.5 us forward and 0.95 us backward per token at hidden size 4096",
         None,
+        brief=f"expert layers, traced with {shown} tokens, are scaled to the {layers[0].routed} of a balanced rank",
     )
     if options.expert_imbalance is None and options.expert_loads is None:
         text = "experts are taken as balanced; measured runs of this kind were 9 to 50 % slower"

@@ -97,7 +97,7 @@ def _tp_of_vocabulary(embeddings: Sequence[TraceOp], communicates: bool, notes: 
         if op.shape and op.shape[0] * tp == padded and (tp == 1) == (not communicates):
             shard = f"tp {tp}: the vocabulary shard of {op.shape[0]} rows x {tp} = {padded}"
             text = f"{shard}, the {vocabulary} of {model} padded to a multiple of {_PAD} x tp"
-            notes.assume("tp-from-vocabulary", text, op.line)
+            notes.assume("tp-from-vocabulary", text, op.line, brief=f"tp {tp}, by its shard of {model}'s vocabulary")
             return tp
     return None
 
@@ -159,6 +159,7 @@ def _pp_of_first_wait(trace: RankTrace, notes: Notebook) -> int:
         f"{1e3 * own_s:.1f} ms forward and backward; {1e3 * wait_s:.1f} / {1e3 * own_s:.1f} = "
         f"{wait_s / own_s if own_s else 0:.2f}, so {further} further stage(s)",
         awaited[0].line,
+        brief=f"pp {stage + 1 + further}, by the wait for the first gradient",
     )
     return stage + 1 + further
 
@@ -174,7 +175,8 @@ def _dp_of_reduction(reductions: Sequence[TraceOp], chosen: int | None, notes: N
                 f"{rate / 1e12:.2f} TB/s, {'memory' if fast else 'network'} speed"
             )
             if fast:
-                notes.assume("dp-from-reduction", f"traced with dp 1: {text}", op.line)
+                brief = f"traced with dp 1: dp_allreduce runs at memory speed, {rate / 1e12:.2f} TB/s"
+                notes.assume("dp-from-reduction", f"traced with dp 1: {text}", op.line, brief=brief)
                 return 1
             if chosen is None:
                 notes.warn("dp-unknown", f"{text}, so dp is above 1; taken as 2 (give --dp)", op.line)

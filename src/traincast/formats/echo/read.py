@@ -33,7 +33,7 @@ from traincast.formats.layout import warn_single_microbatch
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
 from traincast.schedules.plan import SlotKind
-from traincast.units import counted
+from traincast.units import counted, format_size
 from traincast.workload.builder import WorkloadBuilder
 from traincast.workload.clocks import Alignment
 from traincast.workload.experts import ExpertLoads, describe, expert_loads, expert_rank_W, load_of_rank
@@ -235,7 +235,8 @@ class _Replay:
         inside = [sub.call.size_bytes or 0 for op in self.run.ops if op.op == "forward_step" for sub in op.sub_ops]
         size = max(inside, default=0)
         text = f"the trace has no pipeline send/recv; taken as its largest exchange, {size} bytes (give --pp-comm)"
-        self.notes.assume("message-size", text, None)
+        brief = f"no pipeline send/recv was traced; taken as {format_size(size)} (give --pp-comm)"
+        self.notes.assume("message-size", text, None, brief=brief)
         return size
 
     def _measured_run(self) -> MeasuredRun | None:
@@ -252,6 +253,7 @@ class _Replay:
             f"the traced step took {1e3 * measured.step_s:.1f} ms with tp {was.tp}, pp {was.pp}, dp {was.dp} and "
             f"{self.run.microbatches} microbatch(es); another run is simulated, so they are not compared",
             None,
+            brief=f"another run than the traced one ({1e3 * measured.step_s:.1f} ms) is simulated; not compared",
         )
         return None
 

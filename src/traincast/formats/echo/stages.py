@@ -50,7 +50,9 @@ class Stages:
         missing = world - len(self.works)
         if missing > 0:
             does = f"each of the other {missing} does what a traced rank of its stage, or else of another stage, did"
-            self.notes.assume("ranks-mirrored", f"{len(self.works)} of {world} ranks were traced; {does}", None)
+            traced = f"{len(self.works)} of {world} ranks were traced"
+            brief = f"{traced}; the others do what these did"
+            self.notes.assume("ranks-mirrored", f"{traced}; {does}", None, brief=brief)
 
     def source(self, rank: int) -> tuple[int, int]:
         """Return the traced stage and rank whose work a rank of the run to simulate does."""
@@ -112,6 +114,7 @@ class Stages:
             f"it works {1e3 * wait_s / stage:.1f} ms forward, {factor:.2f} x the {1e3 * own_s:.1f} ms of rank {rank}; "
             "their backward is scaled alike",
             waits[0].line,
+            brief=f"each stage before rank {rank} works {factor:.2f} x as long, by its wait for an activation",
         )
         return factor, 0.0
 
@@ -143,11 +146,14 @@ class Stages:
             f"{1e3 * stage_s:.2f} ms of a stage's work = {1e3 * left_s:.2f} ms"
         )
         if left_s >= 0 or not stage_s:
-            self.notes.assume("head-from-wait", f"LM head and loss on the last stage: {shown}", waits[0].line)
+            head = "LM head and loss on the last stage"
+            brief = f"LM head and loss take {1e3 * left_s:.2f} ms, by the wait for the first gradient"
+            self.notes.assume("head-from-wait", f"{head}: {shown}", waits[0].line, brief=brief)
             return 1.0, left_s
         factor = max(0.0, wait_s - travel_s) / (further * stage_s)
         text = f"{shown}: the stages after rank {rank} work {factor:.2f} x what it does"
-        self.notes.assume("downstream-from-wait", text, waits[0].line)
+        brief = f"the stages after rank {rank} work {factor:.2f} x what it does, by its wait for a gradient"
+        self.notes.assume("downstream-from-wait", text, waits[0].line, brief=brief)
         return factor, 0.0
 
 

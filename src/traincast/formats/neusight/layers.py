@@ -112,7 +112,9 @@ def arrange(file: NeusightFile, options: LayoutOptions, notes: Notebook) -> list
         notes.warn("layers-as-listed", f"{text}; give --layers N for all N", file.line(found.starts[0]))
     copies = _copies(file, found, options.layers or listed)
     if copies > 1:
-        notes.assume("layers-repeated", _arithmetic(file, found, copies), file.line(found.starts[-1]))
+        which = "the one listed layer" if len(found.starts) == 1 else "the last listed layer"
+        text, line = _arithmetic(file, found, copies), file.line(found.starts[-1])
+        notes.assume("layers-repeated", text, line, brief=f"{which} runs {copies} times")
         if any(row.sends for row in file.rows):
             text = f"all {copies} copies of the last listed layer run in its stage; the stages may be uneven"
             notes.warn("layers-in-one-stage", text, file.line(found.starts[-1]))

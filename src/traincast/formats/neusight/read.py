@@ -93,6 +93,7 @@ def _default(group: Group, groups: set[Group], notes: Notebook) -> int:
         f"the file communicates over {name} and says no number of ranks; taken as {NEUSIGHT_GPUS}, which NeuSight's "
         f"exporter fixes (give --{name} or --gpus)",
         None,
+        brief=f"the file says no number of ranks of {name}; taken as {NEUSIGHT_GPUS} (give --{name} or --gpus)",
     )
     return NEUSIGHT_GPUS
 
@@ -110,6 +111,7 @@ def _dtype(file: NeusightFile, work: _Work, options: LayoutOptions, notes: Noteb
             f"the file counts elements and says no type; taken as NeuSight's {NEUSIGHT_DTYPE}: {elements} elements x "
             f"{each} bytes = {elements * each} bytes (give --dtype)",
             None,
+            brief=f"the file counts elements and says no type; taken as {NEUSIGHT_DTYPE} (give --dtype)",
         )
     return NEUSIGHT_DTYPE
 
@@ -125,6 +127,7 @@ def _estimates_backward(file: NeusightFile, work: _Work, options: LayoutOptions,
         f"2 x its forward, 1 x for the input and 1 x for the weight gradient: 2 x {milliseconds(forward_s)} = "
         f"{milliseconds(2 * forward_s)} (--forward-only leaves it out)",
         None,
+        brief="no backward pass is listed; each operator's is taken as 2 x its forward",
     )
     return True
 

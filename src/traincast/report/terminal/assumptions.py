@@ -25,7 +25,7 @@ _ABOUT: Mapping[str, Sequence[str]] = {
     "pp-comm-absent": ("pp",),
 }
 """Codes of assumptions about communication, and the kinds of groups that it is over."""
-_ARITHMETIC = frozenset({"dp-from-gpus", "microbatches-from-batch"})
+_ARITHMETIC = frozenset({"dp-from-gpus", "microbatches-from-batch", "measured-otherwise", "overlap-p2p-unused"})
 _NAMED = re.compile(r"\b([a-z]+(?:(?:, | and )[a-z]+)*) groups\b")
 """Kinds of groups that a note of shared links names: ``pp, dp and emb groups``."""
 
@@ -43,6 +43,8 @@ def parted(result: Result) -> tuple[tuple[Note, ...], tuple[Note, ...]]:
 def _is_minor(note: Note, of_group: Mapping[str, float], step_s: float) -> bool:
     if note.code in _ARITHMETIC:
         return True
+    if note.effect is not None:
+        return abs(note.effect) < MINOR
     groups = _ABOUT.get(note.code)
     if note.code == "shared-links":
         groups = [word for words in _NAMED.findall(note.text) for word in re.split(r", | and ", words)]

@@ -35,6 +35,8 @@ _LONGEST_RUN = 16
 _KEPT = 2
 _LEGENDS = 2
 _SHOWN_PER_CODE = 3
+_ONE_LINE = 100
+"""Characters of a note that a line of a wide terminal has room for, with its place."""
 _ALL_SHOWN = frozenset({"shared-links", "flag-not-modelled", "flag-unknown"})
 """Codes of which each entry says something of its own: another link that holds something back, another flag."""
 _GAP = 2
@@ -295,12 +297,16 @@ def legend(kind: str, numbers: Sequence[int], hidden: Sequence[range]) -> View:
         yield indented(f"{line}, within {100 * ALIKE:.0f} % of the step", "dim")
 
 
-def diagnostics(title: str, entries: Sequence[Note], style: str = "", files: Iterable[str] = ()) -> View:
+def diagnostics(
+    title: str, entries: Sequence[Note], style: str = "", files: Iterable[str] = (), *, in_full: bool = True
+) -> View:
     """Yield a list of assumptions or warnings under a title, or nothing where there are none.
 
     Of many entries with one code only the first few are shown, and the list says how many more there are;
-    links that are shared are all shown. Places show the short names of `files`.
+    links that are shared are all shown. Places show the short names of `files`. Without `in_full` each entry is one
+    line: what it says in brief, and its place where that is more than the one file that was read.
     """
+    files = tuple(files)
     if not entries:
         return
     yield heading(title)
@@ -312,11 +318,20 @@ def diagnostics(title: str, entries: Sequence[Note], style: str = "", files: Ite
     for code, alike in by_code.items():
         most = len(alike) if code in _ALL_SHOWN else _SHOWN_PER_CODE
         for entry in alike[:most]:
-            place = text(f" ({_short(entry.place, names)})", "dim") if entry.place else Text()
-            grid.add_row("-", Text.assemble(text(entry.text, style), place))
+            obvious = not in_full and files == (entry.place,)
+            place = text(f" ({_short(entry.place, names)})", "dim") if entry.place and not obvious else Text()
+            grid.add_row("-", Text.assemble(text(entry.text if in_full else in_brief(entry), style), place))
         if len(alike) > most:
             grid.add_row("-", text(f"and {len(alike) - most:,} more of this kind", "dim"))
     yield indented(grid)
+
+
+def in_brief(note: Note) -> str:
+    """Return a note on one line: what it says of itself, else a long text up to where a clause of it ends."""
+    if note.brief is not None or len(note.text) <= _ONE_LINE:
+        return note.brief or note.text
+    ends = [end for mark in ("; ", ": ", " (", ", ") if (end := note.text.rfind(mark, 0, _ONE_LINE)) > _ONE_LINE // 2]
+    return f"{note.text[: max(ends, default=_ONE_LINE)]} ..."
 
 
 def _short_names(files: Iterable[str]) -> dict[str, str]:

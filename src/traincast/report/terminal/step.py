@@ -58,10 +58,13 @@ def print_result(result: Result, *, analysed: bool = False, verbose: bool = Fals
         yield from analysis(result)
     files = [each.path for each in result.inputs]
     assumptions, minor = parted(result)
-    yield from ui.diagnostics("Assumptions", result.assumptions if verbose else assumptions, files=files)
+    told = result.assumptions if verbose else assumptions
+    yield from ui.diagnostics("Assumptions", told, files=files, in_full=verbose)
     if minor and not verbose:
-        count = ui.number(len(minor), "assumption moves", "assumptions move")
-        yield ui.indented(f"{count} the step by less than 1 %: --verbose shows them", "dim")
+        count = ui.number(len(minor), "more moves", "more move")
+        yield ui.indented(f"{count} the step by less than 1 %; --verbose shows all, in full", "dim")
+    elif told and not verbose:
+        yield ui.indented("--verbose shows them in full", "dim")
     yield from ui.diagnostics("Warnings", result.warnings, "yellow", files)
 
 

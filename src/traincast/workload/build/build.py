@@ -62,7 +62,8 @@ def _overlap_notes(emit: Emitter) -> tuple[Note, ...]:
         f"their peers: tp {job.parallel.tp} with {ranks} ranks per node crosses nodes, so nothing of "
         "its transfers is hidden"
     )
-    return (Note("overlap-tp-across-nodes", text),)
+    brief = f"overlap_tp hides nothing: tp {job.parallel.tp} with {ranks} ranks per node crosses nodes"
+    return (Note("overlap-tp-across-nodes", text, brief=brief),)
 
 
 def _routing_notes(job: Job, share: Share) -> tuple[Note, ...]:
@@ -77,12 +78,12 @@ def _routing_notes(job: Job, share: Share) -> tuple[Note, ...]:
     if limited is None or free is None:
         return ()
     groups = f"{experts.group_topk} of {experts.groups} groups"
-    text = f"node-limited routing: the top-{experts.topk} experts of a token are in {groups}"
+    text = brief = f"node-limited routing: the top-{experts.topk} experts of a token are in {groups}"
     if DISPATCHERS[job.moe_dispatcher].sends == "once":
         text += f", on {limited:.2f} nodes on average instead of {free:.2f}; it is sent to each of them once"
     else:
         text += f"; that changes nothing here, as {job.moe_dispatcher} does not send a token once to each node"
-    return (Note("node-limited-routing", text),)
+    return (Note("node-limited-routing", text, brief=brief),)
 
 
 @dataclass(slots=True)
