@@ -140,7 +140,9 @@ def test_the_document():
     keys = ["schema", "a", "b", "step_s", "breakdown_s", "parts_s", "waits_s", "ranks", "only_a", "only_b"]
     assert list(document) == keys
     assert document["schema"] == "traincast.comparison/1"
-    nothing = dict.fromkeys(("mfu", "mfu_peak", "mfu_16_bit", "interval", "tokens_per_s_per_gpu"))
+    nothing = dict.fromkeys(
+        ("mfu", "mfu_peak", "mfu_16_bit", "interval", "tokens_per_s_per_gpu", "gpus", "training_run")
+    )
     assert document["a"] == {"name": "a.json", "what": "a", "how": "", **nothing, "notes": [], "warnings": []}
     assert document["step_s"] == {"a": 3.0, "b": 6.0, "difference": 3.0, "relative": 1.0}
     assert document["breakdown_s"]["exposed_tp"] == {"a": 0.0, "b": 0.0, "difference": 0.0, "relative": None}
