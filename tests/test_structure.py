@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import re
 import sys
 import tomllib
@@ -124,11 +125,28 @@ def test_a_public_name_is_there_and_documented(name):
     assert name == "__version__" or (value.__doc__ or "").strip()
 
 
+def _in_first_cells(tables):
+    cells = re.findall(r"^\| (`.*?) \|", tables, re.MULTILINE)
+    return sorted(name for cell in cells for name in re.findall(r"`(\w+)`", cell))
+
+
+def _is_public(name, value):
+    return not name.startswith("_") and inspect.isfunction(value) and value.__module__.startswith("traincast.api")
+
+
+def test_a_room_below_leaves_the_function_of_its_name_in_place():
+    for name in ("calibrate", "measure", "plan", "sweep"):
+        importlib.import_module(f"traincast.{name}")
+        assert inspect.isfunction(getattr(traincast, name))
+
+
 def test_public_names_are_those_of_the_page_and_no_others():
     assert list(traincast.__all__) == sorted(traincast.__all__) == dir(traincast)
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-    cells = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
-    assert sorted(name for cell in cells for name in re.findall(r"`(\w+)`", cell)) == traincast.__all__
+    _, ours, beside = re.split(r"^## `traincast.*$", page, flags=re.MULTILINE)
+    assert _in_first_cells(ours) == traincast.__all__
+    public = {name for name, value in vars(traincast.api).items() if _is_public(name, value)}
+    assert _in_first_cells(beside) == sorted(public - {*traincast.__all__})
     with pytest.raises(AttributeError, match="no_such_name"):
         traincast.no_such_name  # noqa: B018
 

@@ -126,3 +126,15 @@ def test_options_are_given_once():
 def test_keywords_fall_to_the_first_kind_that_knows_them():
     assert sorted_out({"slow": {}, "tp": 2}, STEP_WORDS, JOB_WORDS) == ({"compute_slowdown": {}}, {"tp": 2})
     assert api.predict is traincast.predict
+
+
+def test_a_plan_takes_the_words_of_jobs_and_of_plans():
+    said = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "cluster": "h100", "top": 1, "space": "default"}
+    found = traincast.plan(**said, max_tp=2, cp=1)
+    again = traincast.plan(Draft(model="llama3-8b"), most={"tp": 2}, cp=1, **{**said, "model": None})
+    assert all(each.layout.tp <= 2 for each in found.best)
+    assert [each.layout.text for each in found.best] == [each.layout.text for each in again.best]
+    with pytest.raises(ConfigError, match=r"unknown option 'spase'; .*did you mean space"):
+        traincast.plan(**said, spase="full")
+    with pytest.raises(ConfigError, match="job: is decided"):
+        traincast.plan(resolve_job(Draft(model="llama3-8b", fields=FIELDS).request(), traincast.clusters(["h100"])[0]))

@@ -36,7 +36,7 @@ from traincast.api.measurements import measuring_script as measuring_script
 from traincast.api.measurements import validate as validate
 from traincast.api.named import clusters as clusters
 from traincast.api.named import described as described
-from traincast.api.named import job_under
+from traincast.api.named import job_under as _job_under
 from traincast.api.named import models as models
 from traincast.api.planning import plan as plan
 from traincast.api.planning import plans as plans
@@ -182,7 +182,7 @@ def predict(
         by_options = chosen.cluster
         if chosen.layout != LayoutOptions():
             raise ConfigError("is of files; a job says its degrees and its schedule itself", "layout")
-    found = job_under(source, said_of_job(of_job), like)
+    found = _job_under(source, said_of_job(of_job), like)
     said = found.cluster if isinstance(found, Draft) else None
     named = cluster or said or by_options
     assumed = isinstance(found, Draft) and found.cluster_assumed and named is said

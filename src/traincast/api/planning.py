@@ -4,28 +4,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from os import PathLike
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, cast
 
+from traincast.api.named import job_under
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.hardware.cluster import Cluster
 from traincast.job.draft import Draft
-from traincast.job.job import JobRequest
-from traincast.job.job_file import read_job_file
+from traincast.job.job import Job, JobRequest
 from traincast.job.options import StepOptions
 from traincast.job.resolve import resolve_job
+from traincast.job.words import JOB_WORDS, said_of_job, sorted_out, takes
 from traincast.model.load import load_model
 from traincast.model.model import Model
 from traincast.names import known_names
+from traincast.plan.options import LIMITED, PlanKeywords
 from traincast.simulation.recorded import DEFAULT_CLUSTER, choose
 
 if TYPE_CHECKING:
     from traincast.plan.answer import Plan
-    from traincast.plan.options import PlanKeywords
     from traincast.plan.several import Plans
 
 StrPath = str | PathLike[str]
 AnyCluster = StrPath | Cluster | None
+
+PLAN_WORDS = {name: name for name in (*PlanKeywords.__annotations__, *(f"max_{name}" for name in LIMITED))}
+"""How a plan is made: keywords by their field."""
 
 LONGEST_SEQUENCE = 8192
 """Longest sequence that is assumed: that of the pre-training of Llama 3 (arXiv 2407.21783, section 3.4)."""
@@ -34,27 +38,33 @@ USUAL_SEQUENCE = 4096
 """What is assumed of a model that does not say how long its sequences are."""
 
 
+@takes(PLAN_WORDS, JOB_WORDS)
 def plan(
-    job: JobRequest | Draft | StrPath,
+    job: JobRequest | Draft | StrPath | None = None,
     cluster: AnyCluster = None,
     *,
+    like: str | None = None,
     start: bool = False,
     engine: str = "auto",
-    **options: "Unpack[PlanKeywords]",
+    **words: Any,  # noqa: ANN401
 ) -> "Plan":
     """Return the best layouts for what a job leaves open; what it says is fixed.
 
     Parameters
     ----------
-    job : JobRequest, Draft or path
+    job : JobRequest, Draft or path, optional
         The model, the GPUs and the global batch; the sequence length follows from the model where it is not said.
+        Keywords win over it.
     cluster : str, path or Cluster, optional
         Cluster; else that of the job, or the default one, as an assumption.
+    like : str, optional
+        The framework whose flags or settings `job` is, as they are pasted after ``--like``.
     start : bool
         Whether the job's layout is what one has, not what is fixed: the plan says what changes of it save.
-    **options
-        How the plan is made: ``space``, ``fix``, ``most``, ``headroom``, ``top``, ``explain``, and of which run costs
-        are told: ``tokens``, ``gpu_hour_price`` and others (`traincast.plan.options.PlanKeywords`).
+    **words
+        What is fixed of the job, as of `traincast.predict`; how the plan is made: ``space``, ``fix``, ``most`` (or
+        ``max_tp``, ...), ``headroom``, ``top``, ``explain``; and of which run costs are told: ``tokens``,
+        ``gpu_hour_price`` and others (`traincast.plan.options.PlanKeywords`).
 
     Raises
     ------
@@ -65,17 +75,16 @@ def plan(
 
     Examples
     --------
-    >>> from traincast import api
-    >>> from traincast.job.draft import Draft
-    >>> job = Draft(model="llama3-8b", fields={"gpus": 8, "global_batch": 8, "tp": 8, "cp": 1})
-    >>> api.plan(job, "h100", top=1).best[0].layout.text
+    >>> import traincast
+    >>> found = traincast.plan(model="llama3-8b", cluster="h100", gpus=8, global_batch=8, tp=8, cp=1, top=1)
+    >>> found.best[0].layout.text
     'TP8 DP1, micro batch 1'
     """
     from traincast.plan.changes import open_request
     from traincast.plan.options import plan_options
     from traincast.plan.plan import plan as best_layouts
 
-    draft = job if isinstance(job, (JobRequest, Draft)) else read_job_file(str(job))
+    draft, options = _asked(job, like, words)
     request, notes, named = requested(draft)
     chosen = choose(StepOptions(), cluster or named, engine)
     if chosen.cluster_assumed:
@@ -89,8 +98,23 @@ def plan(
     return replace(found, assumptions=(*notes, *found.assumptions), warnings=(*warnings, *found.warnings))
 
 
+def _asked(
+    job: JobRequest | Draft | StrPath | None, like: str | None, words: Mapping[str, Any]
+) -> tuple[JobRequest | Draft, "PlanKeywords"]:
+    """Return the job that is planned, and how."""
+    of_plan, of_job = sorted_out(words, PLAN_WORDS, JOB_WORDS)
+    limits = {name: of_plan.pop(f"max_{name}", None) for name in LIMITED}
+    said = {**of_plan.get("most", {}), **{name: limit for name, limit in limits.items() if limit is not None}}
+    options = cast("PlanKeywords", {**of_plan, **({"most": said} if said else {})})
+    found = job_under(job, said_of_job(of_job), like)
+    if isinstance(found, Job):
+        raise ConfigError("is decided, and nothing is left to plan; give the JobRequest that it was made of", "job")
+    return found, options
+
+
+@takes(PLAN_WORDS, JOB_WORDS)
 def plans(
-    job: Draft | StrPath,
+    job: Draft | StrPath | None = None,
     *,
     models: Sequence[str | Model] = (),
     clusters: Sequence[StrPath | Cluster] = (),
@@ -98,19 +122,19 @@ def plans(
     tell: Callable[[int, int], None] | None = None,
     start: bool = False,
     engine: str = "auto",
-    **options: "Unpack[PlanKeywords]",
+    **words: Any,  # noqa: ANN401
 ) -> "Plans":
     """Plan a job for every model on every cluster with every number of GPUs, and compare them.
 
     Parameters
     ----------
-    job : Draft or path
-        What all cases share.
+    job : Draft or path, optional
+        What all cases share; keywords win over it.
     models, clusters, gpus : sequence
         What differs; what is left empty is as the job says.
     tell : callable, optional
         Told how many cases are done, and of how many.
-    start, engine, **options
+    start, engine, **words
         As of `plan`; costs are those of 10^12 tokens where ``tokens`` is not given.
 
     Raises
@@ -123,7 +147,9 @@ def plans(
     from traincast.plan.options import TERA, price_on
     from traincast.plan.several import Plans, Refusal, nothing_runs
 
-    draft = job if isinstance(job, Draft) else read_job_file(str(job))
+    draft, options = _asked(job, None, words)
+    if not isinstance(draft, Draft):
+        raise ConfigError("is a JobRequest, whose model and GPUs are given; name them apart", "job")
     loaded = [(each, choose(StepOptions(), each, engine).setting.cluster) for each in clusters or (draft.cluster,)]
     prices = options.get("gpu_hour_price")
     _check_prices(prices, [each.name for _, each in loaded])
