@@ -16,6 +16,8 @@ from traincast.job.resolve import resolve_job
 from traincast.plan.layout import Layout
 from traincast.report.layouts import bridge_overrides, megatron_flags, torchtitan_toml
 from traincast.report.plan_files import write_plan
+from traincast.simulation.forecast import forecast
+from traincast.simulation.step import Setting
 
 H100 = load_cluster("h100")
 FIELDS = {"gpus": 16, "global_batch": 32, "seq_length": 4096, "pp": 2, "tp": 2, "micro_batch": 1}
@@ -110,9 +112,45 @@ def test_better_hardware_is_no_slower(plan):
 def test_a_job_is_planned_anew():
     job = Draft(model="llama3-8b", fields={**FIELDS, "recompute": "full"})
     found = api.plan(job, H100, start=True, fix={"pp": (1, 2), "cp": 1, "micro_batch": 1}, top=3)
-    assert found.had_step_s == api.predict(job, H100).iteration_time_s
-    assert found.best[0].step_s < found.had_step_s
-    assert "recompute full -> none" in " ".join(each.change for each in found.changes)
-    assert [each.saving_s for each in found.changes] == sorted((each.saving_s for each in found.changes), reverse=True)
+    start, peaks = found.start, [stage["peak"] for stage in api.predict(job, H100).memory_bytes]
+    assert start.step_s == api.predict(job, H100).iteration_time_s
+    assert start.peak_bytes == max(peaks)
+    assert found.best[0].step_s < start.step_s
+    assert "recompute full -> none" in " ".join(each.change for each in start.changes)
+    assert [each.saving_s for each in start.changes] == sorted((each.saving_s for each in start.changes), reverse=True)
+    for each in (*start.changes, *start.together):
+        assert each.saving_s == pytest.approx(start.step_s - each.step_s)
+        assert each.step_s == forecast_of(job, each.layout)
+        assert each.free_bytes + each.peak_bytes == pytest.approx(found.best[0].usable_bytes)
+        assert 0 < each.probability <= 1
+
+
+def test_a_single_change_is_one_and_more_are_better():
+    job = Draft(model="llama3-8b", fields={**FIELDS, "tp": 4, "micro_batch": 2, "recompute": "full"})
+    found = api.plan(job, H100, start=True, top=1).start
+    alike = {"recompute", "recompute_layers", "recompute_method", "recompute_modules"}
     for each in found.changes:
-        assert each.saving_s == pytest.approx(found.had_step_s - each.step_s)
+        if each.change.startswith("recompute"):
+            assert all(
+                getattr(each.layout, name) == getattr(found.layout, name) for name in ("tp", "pp", "vpp", "zero")
+            )
+        else:
+            assert all(getattr(each.layout, name) == getattr(found.layout, name) for name in alike)
+    assert [each.parts for each in found.together] == list(range(2, 2 + len(found.together)))
+    steps = [min(each.step_s for each in found.changes), *(each.step_s for each in found.together)]
+    assert steps == sorted(steps, reverse=True)
+    assert len(found.together) >= 1
+
+
+def test_a_job_that_does_not_fit_is_told_what_makes_it_fit():
+    fields = {**FIELDS, "seq_length": 8192, "tp": 1, "pp": 1, "micro_batch": 2, "recompute": "none"}
+    found = api.plan(Draft(model="llama3-8b", fields=fields), H100, start=True, top=1)
+    assert found.start.peak_bytes > found.best[0].usable_bytes
+    assert found.start.changes
+    assert all(each.free_bytes > 0 for each in found.start.changes)
+    assert min(each.saving_s for each in found.start.changes) < 0
+
+
+def forecast_of(job, layout):
+    request = replace(job.request(), **layout.request())
+    return forecast(resolve_job(request, H100), Setting(cluster=H100), allow_oom=True).iteration_time_s

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
-from traincast.plan.changes import Change, Sensitivity
+from traincast.plan.changes import Start
 from traincast.plan.explain import Explanation
 from traincast.plan.layout import Layout
+from traincast.plan.sensitivity import Sensitivity
 from traincast.simulation.result import BREAKDOWN_KEYS, Result
 
 
@@ -93,10 +94,8 @@ class Plan:
     """Of all that were simulated those that no other beats in both step and memory, the fastest first."""
     explained: tuple[Explanation, ...] = ()
     """Why not the layouts that were asked for."""
-    had_step_s: float | None = None
-    """The step of the job that one has, where the plan begins with one."""
-    changes: tuple[Change, ...] = ()
-    """Single changes of that job, the most saving first."""
+    start: Start | None = None
+    """The job that one has, where the plan begins with one, and what changes of it save."""
     sensitivities: tuple[Sensitivity, ...] = ()
     """What better hardware would do for the layout to run, the most saving first."""
     assumptions: tuple[Note, ...]

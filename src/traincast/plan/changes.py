@@ -1,56 +1,85 @@
-"""From what one has: which single change of a layout saves most, and which faster hardware would."""
+"""From what one has: which single change of a layout saves most, which few together, and what each risks."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from traincast.errors import TraincastError
-from traincast.hardware.cluster import Cluster
+from traincast.estimate.memory import chance_of_oom
 from traincast.job.job import Job, JobRequest
-from traincast.job.resolve import resolve_job
+from traincast.plan.doubt import chance_faster
 from traincast.plan.finalists import Finalist, simulated
 from traincast.plan.layout import Layout
 from traincast.plan.options import AXES
-from traincast.plan.screen import Screen
-from traincast.simulation.forecast import forecast
+from traincast.plan.screen import Screen, Screened
 from traincast.simulation.job_step import JobStep
 from traincast.simulation.result import Result
-from traincast.simulation.step import Setting
+from traincast.units import format_share, format_size
 
 Simulate = Callable[[Layout], tuple[Result, JobStep]]
 
-_TOGETHER = {
-    "recompute": ("recompute", "recompute_layers", "recompute_modules"),
+_GROUPED: Mapping[str, tuple[str, ...]] = {
+    "recompute": ("recompute", "recompute_layers", "recompute_method", "recompute_modules"),
     "pipeline": ("pp", "vpp", "schedule"),
     "experts": ("ep", "etp"),
     "sharding": ("zero", "shard"),
 }
 """Fields that are one change."""
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    **_GROUPED,
+    **{name: (name,) for name in AXES if all(name not in group for group in _GROUPED.values())},
+}
+_FOLLOWS: Mapping[str, tuple[str, ...]] = {
+    "tp": ("shard", "sequence_parallel", "etp", "overlap_tp"),
+    "pipeline": ("shard",),
+    "cp": ("shard", "cp_kind"),
+    "experts": ("moe_dispatcher",),
+}
+"""Fields that a change takes along: they mean nothing, or something else, without it."""
 
-_BETTER = 1.1
-"""How much better hardware is for the sensitivities."""
+MOST_TOGETHER = 4
+"""Most changes that are tried together."""
+_TRIED = 3
+"""Changes that are simulated for each further one: the best that the screen has for that many parts."""
+_LEAST_GAIN = 0.002
+"""Share of the step that a further change must save: less is no reason to touch a job."""
+_SURE = 0.9
+_LITTLE_CHANCE = 0.01
+"""Chances that are told: of being slower after all, of running out of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of a layout."""
+    """One change of a layout, or several together."""
 
     change: str
     """What changes, with both values."""
+    parts: int
+    """How many changes it is."""
     layout: Layout
     step_s: float
     saving_s: float
+    probability: float
+    """That it is faster at all, given how far off forecasts are."""
     peak_bytes: float
-    """Memory afterwards: what the change risks."""
+    free_bytes: float
+    """Memory that stays free."""
+    chance_of_oom: float
+    risks: tuple[str, ...]
+    """What speaks against it, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity:
-    """What a better piece of hardware would do."""
+class Start:
+    """The job that one has, and what changing it would save."""
 
-    better: str
+    layout: Layout
     step_s: float
-    saving_s: float
+    peak_bytes: float
+    changes: tuple[Change, ...]
+    """The best single change of each part of the layout, the most saving first."""
+    together: tuple[Change, ...]
+    """Two changes, three, and so on, each with one more than the one before."""
 
 
 def open_request(job: Job, request: JobRequest) -> JobRequest:
@@ -60,96 +89,170 @@ def open_request(job: Job, request: JobRequest) -> JobRequest:
     return replace(request, **{**free, "precision": job.precision})
 
 
-def layout_of(job: Job) -> dict[str, object]:
-    """Return what a job has of the fields that a plan decides."""
+_WORKED_OUT = ("gpus", "etp", "recompute_layers", "recompute_method", "recompute_modules", "moe_dispatcher")
+
+
+def layout_of(job: Job) -> Layout:
+    """Return the layout of a job."""
     parallel = job.parallel
-    return {
-        "tp": parallel.tp,
-        "pp": parallel.pp,
-        "vpp": parallel.vpp,
-        "cp": parallel.cp,
-        "ep": parallel.ep,
-        "etp": parallel.expert_tp,
-        "micro_batch": job.micro_batch,
-        "schedule": job.schedule,
-        "sequence_parallel": job.sequence_parallel,
-        "zero": job.zero,
-        "shard": job.shard,
-        "recompute": job.recompute,
-        "recompute_layers": job.recompute_layers,
-        "recompute_modules": job.recomputed_modules or None,
-        "overlap_grad_reduce": job.overlap_grad_reduce,
-        "overlap_param_gather": job.overlap_param_gather,
-        "overlap_tp": job.overlap_tp,
-        "cp_kind": job.cp_kind,
-        "moe_dispatcher": job.moe_dispatcher if job.model.experts else None,
+    same = {name: getattr(parallel, name) for name in ("tp", "pp", "vpp", "cp", "dp", "ep", "microbatches")}
+    names = {each.name for each in fields(Layout)} - set(_WORKED_OUT) - {*same}
+    return Layout(
+        gpus=parallel.world_size,
+        etp=parallel.expert_tp,
+        recompute_layers=job.recompute_group if job.recompute_group > 1 else job.recompute_layers,
+        recompute_method="uniform" if job.recompute_group > 1 else None,
+        recompute_modules=job.recomputed_modules or None,
+        moe_dispatcher=job.moe_dispatcher if job.model.experts else None,
+        **same,
+        **{name: getattr(job, name) for name in names},
+    )
+
+
+def start_of(screen: Screen, job: Job, forecast: tuple[Result, JobStep], usable: float, simulate: Simulate) -> Start:
+    """Return what changes of a job's layout save, one by one and a few together; all of them are simulated."""
+    result, done = forecast
+    peak = max(stage["peak"] for stage in result.memory_bytes or ())
+    has = Finalist(layout=layout_of(job), screened_s=done.step_s, peak_bytes=peak, result=result, done=done)
+    search = _Search(screen, simulate, has, usable)
+    return Start(
+        layout=has.layout,
+        step_s=has.step_s,
+        peak_bytes=peak,
+        changes=tuple(sorted(search.single(), key=lambda each: -each.saving_s)),
+        together=tuple(search.together()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Looks for changes of what one has."""
+
+    screen: Screen
+    simulate: Simulate
+    has: Finalist
+    usable_bytes: float
+
+    def single(self) -> Iterator[Change]:
+        """Yield the best change of every part that saves something, or that makes a job fit that does not."""
+        for name in _PARTS:
+            found = self._screened(self.has.layout, name)
+            best = None if found is None else next(iter(simulated(found, self.simulate, 2)), None)
+            if best is not None and self._helps(best, self.has) and _differences(self.has.layout, best.layout):
+                yield self._change(best, 1)
+
+    def together(self) -> Iterator[Change]:
+        """Yield the best change with a second one, with a third one, and so on, as long as each saves something."""
+        now, left = self.has, list(_PARTS)
+        for count in range(1, MOST_TOGETHER + 1):
+            name, best = self._next(now, left)
+            if best is None or not self._helps(best, now):
+                return
+            left.remove(name)
+            now = best
+            if count > 1:
+                yield self._change(best, count)
+
+    def _helps(self, one: Finalist, before: Finalist) -> bool:
+        too_large = before.peak_bytes > self.screen.limit_bytes >= one.peak_bytes
+        return too_large or one.step_s < before.step_s * (1 - _LEAST_GAIN)
+
+    def _next(self, now: Finalist, left: list[str]) -> tuple[str, Finalist | None]:
+        """Return the part whose change saves most, with the layout after it."""
+        screened = [(name, found) for name in left if (found := self._screened(now.layout, name)) is not None]
+        screened.sort(key=lambda each: each[1].step_s[0])
+        tried = [(name, best) for name, each in screened[:_TRIED] for best in simulated(each, self.simulate, 1)]
+        return min(tried, key=lambda each: each[1].step_s) if tried else ("", None)
+
+    def _screened(self, layout: Layout, part: str) -> Screened | None:
+        """Return the layouts that differ in one part alone, the fastest first; None where there are none.
+
+        They are among those that one would run, unless the others are asked for or what is held is none of these.
+        """
+        free = {*_PARTS[part], *_FOLLOWS.get(part, ())}
+        held = {name: (getattr(layout, name),) for name in AXES if name not in free}
+        if layout.moe_dispatcher is None:
+            held = {name: value for name, value in held.items() if name not in ("ep", "etp", "moe_dispatcher")}
+        space = self.screen.space
+        if layout.recompute_method == "uniform" and part != "recompute":
+            space = replace(space, request=replace(space.request, recompute_method="uniform"))
+        for full in sorted({space.full, True}):
+            fixed = {**held, **space.fixed}
+            try:
+                found = replace(self.screen, space=replace(space, full=full, fixed=fixed)).run(keep=20)
+            except TraincastError:
+                continue
+            return found if found.layouts else None
+        return None
+
+    def _change(self, best: Finalist, parts: int) -> Change:
+        faster = chance_faster(best, self.has)
+        return Change(
+            change=", ".join(_differences(self.has.layout, best.layout)),
+            parts=parts,
+            layout=best.layout,
+            step_s=best.step_s,
+            saving_s=self.has.step_s - best.step_s,
+            probability=faster,
+            peak_bytes=best.peak_bytes,
+            free_bytes=self.usable_bytes - best.peak_bytes,
+            chance_of_oom=chance_of_oom(best.peak_bytes, self.usable_bytes),
+            risks=tuple(self._risks(best, faster)),
+        )
+
+    def _risks(self, best: Finalist, faster: float) -> Iterator[str]:
+        """Yield what speaks against a change: memory, doubt, groups between nodes, what is assumed for it."""
+        more, chance = best.peak_bytes - self.has.peak_bytes, chance_of_oom(best.peak_bytes, self.usable_bytes)
+        if more > 0 and chance > _LITTLE_CHANCE:
+            yield f"{format_size(more)} more memory, runs out of it with {format_share(chance)}"
+        if faster < _SURE:
+            yield f"is faster with {format_share(faster)} only"
+        crossing = _crossing(best.result) - _crossing(self.has.result)
+        if crossing:
+            yield f"{' '.join(sorted(crossing))} between nodes"
+        known = {note.code for note in (*self.has.result.assumptions, *self.has.result.warnings)}
+        assumed = [note for note in best.result.assumptions if note.code.startswith("assumed-")]
+        new = [note.text for note in (*best.result.warnings, *assumed) if note.code not in known]
+        yield from dict.fromkeys(new)
+
+
+def _crossing(result: Result) -> set[str]:
+    """Return the kinds of groups that communicate between nodes."""
+    return {each.group for each in result.collectives if each.nodes > 1}
+
+
+def _differences(before: Layout, after: Layout) -> list[str]:
+    """Return what differs, with both values; what follows from other fields is left out."""
+    found = []
+    for name in AXES:
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new and _matters(name, after):
+            known = f"{_said(old)} -> " if _matters(name, before) else ""
+            found.append(f"{name} {known}{_said(new)}")
+    return found
+
+
+def _matters(name: str, layout: Layout) -> bool:
+    """Return whether a field of a layout is a choice of its own."""
+    replicas = layout.dp * layout.cp
+    rules = {
+        "recompute_layers": layout.recompute == "full",
+        "recompute_modules": layout.recompute == "selective",
+        "sequence_parallel": layout.tp > 1,
+        "overlap_tp": layout.tp > 1,
+        "cp_kind": layout.cp > 1,
+        "schedule": layout.pp > 1,
+        "etp": layout.moe_dispatcher is not None,
+        "moe_dispatcher": layout.ep > 1,
+        "zero": replicas > 1,
+        "shard": layout.zero > 0 and layout.shard < replicas,
+        "overlap_grad_reduce": replicas > 1,
+        "overlap_param_gather": replicas > 1 and layout.zero > 0,
     }
-
-
-def single_changes(screen: Screen, job: Job, step_s: float, simulate: Simulate) -> tuple[Change, ...]:
-    """Return the best single change of each part of a job's layout, the most saving first."""
-    found = [each for each in _changes(screen, job, step_s, simulate) if each.saving_s > 0]
-    return tuple(sorted(found, key=lambda each: -each.saving_s))
-
-
-def _changes(screen: Screen, job: Job, step_s: float, simulate: Simulate) -> Iterator[Change]:
-    has = layout_of(job)
-    grouped = {field for fields in _TOGETHER.values() for field in fields}
-    parts = {**_TOGETHER, **{field: (field,) for field in has if field not in grouped}}
-    for name, fields in parts.items():
-        follows = {"shard"} if name in ("tp", "pipeline", "cp", "micro_batch") else set()
-        held = {key: value for key, value in has.items() if key not in (*fields, *follows) and value is not None}
-        fixed = {**{key: (value,) for key, value in held.items()}, **dict(screen.space.fixed)}
-        try:
-            found = replace(screen, space=replace(screen.space, full=True, fixed=fixed)).run(keep=20)
-            best: Finalist = simulated(found, simulate, 2)[0]
-        except (TraincastError, IndexError):
-            continue
-        changed = [field for field in fields if getattr(best.layout, field) != has[field]]
-        if changed:
-            text = ", ".join(
-                f"{field} {_said(has[field])} -> {_said(getattr(best.layout, field))}" for field in changed
-            )
-            yield Change(
-                change=text,
-                layout=best.layout,
-                step_s=best.step_s,
-                saving_s=step_s - best.step_s,
-                peak_bytes=best.peak_bytes,
-            )
+    return rules.get(name, True)
 
 
 def _said(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(map(str, value))
-    if value is None:
-        return "open"
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)
-
-
-def sensitivities(request: JobRequest, layout: Layout, setting: Setting, step_s: float) -> tuple[Sensitivity, ...]:
-    """Return what a step would be with links, memory or computation of the hardware 10 % faster."""
-    found = []
-    for name, cluster in _better(setting.cluster):
-        job = resolve_job(replace(request, **layout.request()), cluster)
-        again_s = forecast(job, replace(setting, cluster=cluster), allow_oom=True).iteration_time_s
-        found.append(Sensitivity(better=name, step_s=again_s, saving_s=step_s - again_s))
-    return tuple(sorted(found, key=lambda each: -each.saving_s))
-
-
-def _better(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
-    gpu, inter, intra = cluster.gpu, cluster.inter, cluster.intra
-    peaks = [each for each in type(gpu).__dataclass_fields__ if each.endswith("_flops_per_s")]
-    faster = {name: value * _BETTER for name in peaks if (value := getattr(gpu, name)) is not None}
-    yield "computation (FLOP/s) 10 % faster", replace(cluster, gpu=replace(gpu, **faster))
-    memory = gpu.memory_bytes_per_s * _BETTER
-    yield "memory (HBM) 10 % faster", replace(cluster, gpu=replace(gpu, hbm_bytes_per_s=memory))
-    inside = intra.bandwidth_bytes_per_s * _BETTER
-    yield "links inside a node 10 % faster", replace(cluster, intra=replace(intra, bandwidth_bytes_per_s=inside))
-    limit = inter.node_bandwidth_bytes_per_s
-    between = replace(
-        inter,
-        bandwidth_bytes_per_s=inter.bandwidth_bytes_per_s * _BETTER,
-        node_bandwidth_bytes_per_s=None if limit is None else limit * _BETTER,
-    )
-    yield "links between nodes 10 % faster", replace(cluster, inter=between)
+    return "all" if value is None else ("on" if value else "off") if isinstance(value, bool) else str(value)

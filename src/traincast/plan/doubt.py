@@ -61,3 +61,9 @@ def tied(steps_ND: FloatArray, step_s: Sequence[float]) -> tuple[bool, ...]:
     spread = (logs - logs[0]).std(axis=1)
     behind = np.log(np.array(step_s)) - math.log(step_s[0])
     return tuple((behind <= spread).tolist())
+
+
+def chance_faster(one: Finalist, other: Finalist) -> float:
+    """Return the probability that one layout's step is shorter than another's."""
+    one_D, other_D = drawn_steps((one, other))
+    return float((one_D < other_D).mean())

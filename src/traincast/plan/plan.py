@@ -13,7 +13,7 @@ from traincast.job.frameworks import Framework, framework_of_year, load_framewor
 from traincast.job.job import Job, JobRequest
 from traincast.job.resolve import resolve_job
 from traincast.plan.answer import Choice, Plan
-from traincast.plan.changes import sensitivities, single_changes
+from traincast.plan.changes import start_of
 from traincast.plan.doubt import drawn_steps, probabilities, regrets, tied
 from traincast.plan.explain import explain
 from traincast.plan.finalists import Finalist, disagreement, simulated
@@ -21,6 +21,7 @@ from traincast.plan.layout import Layout
 from traincast.plan.options import PlanOptions
 from traincast.plan.pareto import pareto
 from traincast.plan.screen import Screen, Screened
+from traincast.plan.sensitivity import sensitivities
 from traincast.plan.space import Space
 from traincast.simulation.forecast import forecast_step
 from traincast.simulation.job_step import JobStep
@@ -32,7 +33,7 @@ from traincast.units import counted, format_share, format_size
 def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = None, had: Job | None = None) -> Plan:
     """Return the best layouts for what a request leaves open; what it says is fixed.
 
-    `had` is a job that one has: the plan then says what single changes of its layout save.
+    `had` is a job that one has: the plan then says what changes of its layout save.
 
     Raises
     ------
@@ -59,7 +60,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         raise InfeasibleError("none of the best layouts of the screen can be run; give --space full, or fix less")
     choices = chosen_first(_choices(finalists, usable, options, setting))
     best = choices[0]
-    before_s = None if had is None else forecast_step(had, setting, allow_oom=True)[0].iteration_time_s
+    before = None if had is None else forecast_step(had, setting, allow_oom=True)
     mean, largest = disagreement(finalists)
     return Plan(
         model=request.model.name,
@@ -78,8 +79,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         best=choices[: options.top],
         pareto=pareto(choices),
         explained=tuple(explain(screen, each, best, simulate) for each in options.explain),
-        had_step_s=before_s,
-        changes=() if had is None or before_s is None else single_changes(screen, had, before_s, simulate),
+        start=None if had is None or before is None else start_of(screen, had, before, usable, simulate),
         sensitivities=sensitivities(request, best.layout, setting, best.step_s),
         assumptions=tuple(_assumptions(request, space, usable, limit)),
         warnings=(),

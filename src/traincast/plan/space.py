@@ -204,12 +204,21 @@ class Space:
         if "selective" in kinds:
             found += [Recompute("selective", modules=each) for each in self._module_sets()]
         if "full" in kinds:
-            counts = self.among("recompute_layers", self._layer_counts(most_layers))
-            found += [Recompute("full", each) for each in counts if each < most_layers] + [Recompute("full")]
-            if self.full:
-                groups = [each for each in _divisors(most_layers) if each > 1]
-                found += [Recompute("full", each, uniform=True) for each in groups]
+            found += self._full_recomputes(most_layers)
         return tuple(dict.fromkeys(found))
+
+    def _full_recomputes(self, most: int) -> list[Recompute]:
+        """Return how many layers may be recomputed whole, each by itself or in groups; None stands for all."""
+        held, limit = self.among("recompute_layers", ()), self.most.get("recompute_layers")
+        whole = () if limit is not None and limit < most else (None,)
+        counts = held or (*self.among("recompute_layers", self._layer_counts(most)), *whole)
+        found = []
+        if self.request.recompute_method != "uniform":
+            found = [Recompute("full", None if each is None or each >= most else each) for each in counts]
+        if self.request.recompute_method == "uniform" or (self.full and self.request.recompute_method is None):
+            groups = held or [each for each in _divisors(most) if each > 1]
+            found += [Recompute("full", each, uniform=True) for each in groups if each is not None]
+        return found
 
     def _layer_counts(self, most: int) -> list[int]:
         if self.full or most <= 4:

@@ -105,7 +105,15 @@ def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
         each_one = [plan_to_dict(one) for one in plan.plans]
         joined = {name: _joined(name, [one[name] for one in each_one]) for name in each_one[0] if name not in lists}
         return _document("plan", {**joined, **lists, "plans": each_one, "refused": plan.refused})
-    same = {each.name: getattr(plan, each.name) for each in fields(plan) if each.name not in lists}
+    same = {each.name: getattr(plan, each.name) for each in fields(plan) if each.name not in (*lists, "start")}
+    start = plan.start
+    same |= {
+        "had_step_s": None if start is None else start.step_s,
+        "had_peak_bytes": None if start is None else start.peak_bytes,
+        "had_layout": None if start is None else start.layout,
+        "changes": () if start is None else start.changes,
+        "together": () if start is None else start.together,
+    }
     return _document("plan", {**same, **lists, "plans": [], "refused": [], "version": __version__})
 
 

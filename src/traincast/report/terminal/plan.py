@@ -1,7 +1,8 @@
 """A plan for people: the layout to run first, then the others, and what they trade for each other."""
 
 from traincast.plan.answer import Choice, Plan
-from traincast.plan.changes import Change, Sensitivity
+from traincast.plan.changes import Change
+from traincast.plan.sensitivity import Sensitivity
 from traincast.plan.several import Plans
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.training_run import training_run
@@ -18,8 +19,10 @@ _COLUMNS: tuple[ui.Column[Choice], ...] = (
 _CHANGES: tuple[ui.Column[Change], ...] = (
     ui.Column("saves", lambda each: format_time(each.saving_s)),
     ui.Column("step", lambda each: format_time(each.step_s)),
+    ui.Column("sure", lambda each: format_share(each.probability, 0), spare=2),
     ui.Column("memory", lambda each: format_size(each.peak_bytes)),
-    ui.Column("one change", lambda each: each.change, words=True),
+    ui.Column("free", lambda each: format_size(each.free_bytes), spare=1),
+    ui.Column("change", lambda each: each.change, words=True),
 )
 _SENSITIVITIES: tuple[ui.Column[Sensitivity], ...] = (
     ui.Column("saves", lambda each: format_time(each.saving_s) if each.saving_s > 0 else "nothing"),
@@ -94,18 +97,28 @@ def _share(value: float, of: list[float]) -> float:
 
 
 def _changes(plan: Plan) -> ui.View:
-    """Yield what single changes of the job that one has save, and all together."""
-    if plan.had_step_s is None:
+    """Yield what single changes of the job that one has save, a few of them together, and what they risk."""
+    start = plan.start
+    if start is None:
         return
     yield ui.heading("From what you have")
     best = plan.best[0]
-    saved = 1 - best.step_s / plan.had_step_s
+    saved, usable = 1 - best.step_s / start.step_s, best.usable_bytes
+    large = f" ({format_size(usable)} usable: it does not fit)" if start.peak_bytes > usable else ""
+    compared = f"{format_share(abs(saved))} {'shorter' if saved >= 0 else 'longer'}"
     yield ui.indented(
-        f"step {format_time(plan.had_step_s)}; with the layout to run {format_time(best.step_s)}, "
-        f"{format_share(abs(saved))} {'shorter' if saved >= 0 else 'longer'}"
+        f"{start.layout.text}: step {format_time(start.step_s)}, {format_size(start.peak_bytes)} of memory{large}; "
+        f"with the layout to run {format_time(best.step_s)}, {compared}"
     )
-    if plan.changes:
-        yield ui.table(_CHANGES, plan.changes)
+    if not start.changes:
+        yield ui.indented("No single change saves anything")
+    yield from ui.section("One change", _CHANGES, start.changes)
+    yield from ui.section("A few together", _CHANGES, start.together)
+    risky = [each for each in (*start.changes, *start.together) if each.risks]
+    if risky:
+        yield ui.heading("What they risk")
+        for each in risky:
+            yield ui.hanging("-", f"{each.change}: {'; '.join(each.risks)}")
 
 
 def _step(choice: Choice) -> str:
