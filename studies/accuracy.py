@@ -1,4 +1,4 @@
-"""Write what `traincast validate` prints into docs/ACCURACY.md.
+"""Write what `traincast validate` prints into docs/ACCURACY.md, and the figures that the README shows of it.
 
     python studies/accuracy.py [--data DIR] [--only TEXT]
 
@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from datafiles import DATA, unpack
+from headline import README, with_headline
 from traincast import __version__
 
 PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
@@ -56,7 +57,9 @@ def main() -> int:
             lambda found: f"{found[1]}{printed(found[2], folder)}{found[3]}" if given.only in found[2] else found[0],
             page,
         )
-    PAGE.write_text(STAMP.sub(stamp(), page), encoding="utf-8")
+    page = STAMP.sub(stamp(), page)
+    PAGE.write_text(page, encoding="utf-8")
+    README.write_text(with_headline(README.read_text(encoding="utf-8"), page), encoding="utf-8")
     return 0
 
 

@@ -55,7 +55,7 @@ def ask(words, shell="bash"):
         (["traincast", "simulate", "--schedule", ""], SCHEDULES.names()),
         (["traincast", "convert", "--to", "ai"], ["aicb", "aicb-physical"]),
         (["traincast", "completion", ""], ["bash", "zsh", "fish"]),
-        (["traincast", "report", "--report", "p"], ["picture"]),
+        (["traincast", "report", "--report", "p"], ["picture", "picture-dark"]),
     ],
 )
 def test_commands_options_and_names_are_completed_without_numpy(words, wanted):

@@ -16,7 +16,7 @@ from traincast.errors import TraincastError
 
 SHELLS = ("bash", "zsh", "fish")
 WRITTEN_FORMATS = ("aicb", "aicb-physical", "busbw", "chakra", "echo", "neusight")
-FURTHER_REPORTS = ("picture", "endtoend")
+FURTHER_REPORTS = ("picture", "picture-dark", "endtoend")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv")
 """Names that only modules with arrays register, so that they stand here, too; a test sees that none is missing."""
 

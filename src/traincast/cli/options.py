@@ -450,8 +450,8 @@ _OUTPUT_OPTIONS = (
         multiple=True,
         metavar="NAME",
         shell_complete=one_of(*FURTHER_REPORTS),
-        help="Write a further file into --out: picture (step.svg), endtoend (EndToEnd.csv in the layout of SimAI); "
-        "repeat.",
+        help="Write a further file into --out: picture (step.svg), picture-dark (step-dark.svg), endtoend "
+        "(EndToEnd.csv in the layout of SimAI); repeat.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else."),
     click.option(

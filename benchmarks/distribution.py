@@ -1,0 +1,89 @@
+"""Build wheel and sdist twice, compare them, and try the wheel on its own.
+
+    python benchmarks/distribution.py [--out DIR] [--tests PATH...]
+
+Both builds take the time of the last commit (``SOURCE_DATE_EPOCH``) and must agree byte for byte; so must the wheel
+that is built from the unpacked sdist. The wheel is then installed from its file into a new environment and runs a
+bundled example; with --tests, what is named of the test suite runs on it, too. Needs `build` (in the extra ``dev``).
+"""
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def built(source: Path, out: Path, epoch: str, *kinds: str) -> dict[str, str]:
+    """Build into a folder and return the SHA-256 of each file by its name."""
+    call(sys.executable, "-m", "build", "-q", *kinds, "--outdir", out, source, environment={"SOURCE_DATE_EPOCH": epoch})
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(out.iterdir())}
+
+
+def call(*words: object, folder: Path = ROOT, environment: dict[str, str] | None = None) -> str:
+    """Run a command, which must succeed, and return what it prints."""
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        check=True,
+    )
+    return done.stdout
+
+
+def last_commit() -> str:
+    """Return when the last commit was made; a copy that is no repository has a time of its own."""
+    try:
+        return call("git", "log", "-1", "--format=%ct").strip()
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        return "1700000000"
+
+
+def try_wheel(wheel: Path, folder: Path, tests: list[str]) -> None:
+    """Install a wheel by its file, run an example far from the sources, and perhaps tests."""
+    venv.create(folder / "new", with_pip=True)
+    python = folder / "new" / "bin" / "python"
+    call(python, "-m", "pip", "install", "-q", f"{wheel}[dev]" if tests else wheel)
+    step = call(python, "-m", "traincast.cli", "predict", ROOT / "examples" / "llama3_70b_512gpu.toml", folder=folder)
+    print(step.splitlines()[0])
+    if tests:
+        home = call(python, "-c", "import traincast; print(traincast.__file__)", folder=folder).strip()
+        if str(folder) not in home:
+            sys.exit(f"the tests would run on {home}, not on the wheel")
+        print(call(python, "-m", "pytest", "-q", "-n", "2", *tests).splitlines()[-1])
+
+
+def main() -> int:
+    """Build, compare, try; return the exit code."""
+    parser = argparse.ArgumentParser(description="build twice, compare, and try the wheel on its own")
+    parser.add_argument("--out", type=Path, help="keep wheel and sdist there")
+    parser.add_argument("--tests", nargs="*", default=[], metavar="PATH", help="tests to run on the installed wheel")
+    given = parser.parse_args()
+    epoch = os.environ.get("SOURCE_DATE_EPOCH") or last_commit()
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        out = given.out.resolve() if given.out else folder / "first"
+        first = built(ROOT, out, epoch)
+        with tarfile.open(next(out.glob("*.tar.gz"))) as packed:
+            packed.extractall(folder / "unpacked", filter="data")
+        second = built(ROOT, folder / "second", epoch)
+        again = built(next((folder / "unpacked").iterdir()), folder / "third", epoch, "--wheel")
+        for name, digest in first.items():
+            print(f"{digest}  {name}")
+        if second != first or not again.items() <= first.items():
+            print("the same sources gave other bytes", file=sys.stderr)
+            return 1
+        try_wheel(next(out.glob("*.whl")), folder, given.tests)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
