@@ -29,8 +29,8 @@ def test_the_shown_output_is_what_the_command_prints() -> None:
         check=True,
     )
     shown = _block("output").splitlines()
-    # Every figure of every page is held to what is printed by benchmarks/docs.py --check; here the words, whatever a fit
-    # makes of the figures.
+    # benchmarks/docs.py --check holds every figure of every page to what is printed; here the words count, whatever
+    # a fit makes of the figures.
     again = docs.excerpt(shown, [line.rstrip() for line in done.stdout.splitlines()])
     assert [words(line) for line in again] == [words(line) for line in shown]
     assert shown[0].startswith("Step ")
