@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, NamedTuple
 
 from traincast.diagnostics import Note
 from traincast.errors import InfeasibleError
 from traincast.registry import Registry
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class SlotKind(IntEnum):
@@ -49,19 +50,21 @@ class Slot(NamedTuple):
 class SlotColumns(NamedTuple):
     """The slots of a stage as columns, [S] each; the fields are those of `Slot`."""
 
-    kind_S: npt.NDArray[np.int32]
-    virtual_stage_S: npt.NDArray[np.int32]
-    microbatch_S: npt.NDArray[np.int32]
-    copy_S: npt.NDArray[np.int32]
-    paired_S: npt.NDArray[np.int32]
+    kind_S: "npt.NDArray[np.int32]"
+    virtual_stage_S: "npt.NDArray[np.int32]"
+    microbatch_S: "npt.NDArray[np.int32]"
+    copy_S: "npt.NDArray[np.int32]"
+    paired_S: "npt.NDArray[np.int32]"
 
     @classmethod
     def of(cls, slots: Sequence[Slot]) -> "SlotColumns":
         """Return the columns of some slots."""
+        import numpy as np
+
         flat = np.fromiter(chain.from_iterable(slots), np.int32, count=len(slots) * len(cls._fields))
         return cls(*flat.reshape(-1, len(cls._fields)).T.copy())
 
-    def where(self, chosen_S: npt.NDArray[np.bool_]) -> "SlotColumns":
+    def where(self, chosen_S: "npt.NDArray[np.bool_]") -> "SlotColumns":
         """Return some of them."""
         return SlotColumns(*(column_S[chosen_S] for column_S in self))
 
