@@ -70,28 +70,21 @@ def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_facto
     """
     duration_T, provenance_T = ops.duration_s_T.copy(), ops.provenance_T.copy()
     flops_T, bytes_T, overlap_T = ops.flops_T.copy(), ops.bytes_moved_T.copy(), list(ops.overlap_shares_T)
-    shares: list[Mapping[str, float]] = []
+    shares: list[Mapping[str, float]] = [{}] * len(ops)
     cost = OperatorSeconds(gpu, factors, compute_factor)
-    for row, calls in enumerate(ops.calls_T):
-        if calls is None or not math.isnan(duration_T[row]):
-            # What has a time of its own, such as a measured kernel, keeps it.
-            shares.append({})
+    known: dict[int, _OperatorSum] = {}
+    # What has a time of its own, such as a measured kernel, keeps it.
+    for row in np.flatnonzero(np.isnan(duration_T)).tolist():
+        calls = ops.calls_T[row]
+        if calls is None:
             continue
-        of_class: dict[str, float] = {}
-        bound: dict[str, float] = {}
-        flops = moved = 0.0
-        for call, count in calls:
-            time, name = cost.alone(call)
-            time_s = cost.of(call, count)
-            of_class[name] = of_class.get(name, 0.0) + time_s
-            bound[time.bound] = bound.get(time.bound, 0.0) + time_s
-            flops += count * time.flops
-            moved += count * time.bytes_moved
-        duration_T[row] = sum(of_class.values())
+        # Stages that are alike have the very same calls.
+        found = known.get(id(calls))
+        if found is None:
+            found = known[id(calls)] = _sum_of(calls, cost)
+        duration_T[row], flops_T[row], bytes_T[row] = found.time_s, found.flops, found.bytes_moved
         provenance_T[row] = Provenance.PRICED
-        flops_T[row], bytes_T[row] = flops, moved
-        overlap_T[row] = _overlap_shares(bound)
-        shares.append(of_class)
+        overlap_T[row], shares[row] = found.overlap, found.of_class
     estimated = replace(
         ops,
         duration_s_T=duration_T,
@@ -103,9 +96,34 @@ def estimate_compute(ops: OpTable, gpu: Gpu, factors: CostFactors, compute_facto
     return ComputeCost(estimated, tuple(shares))
 
 
+class _OperatorSum(NamedTuple):
+    """What the operators of a computation take one after the other."""
+
+    time_s: float
+    flops: float
+    bytes_moved: float
+    overlap: tuple[float, ...] | None
+    of_class: Mapping[str, float]
+
+
+def _sum_of(calls: Sequence[tuple[OperatorCall, float]], cost: OperatorSeconds) -> _OperatorSum:
+    of_class: dict[str, float] = {}
+    bound: dict[str, float] = {}
+    flops = moved = 0.0
+    for call, count in calls:
+        time, name = cost.alone(call)
+        time_s = cost.of(call, count)
+        of_class[name] = of_class.get(name, 0.0) + time_s
+        bound[time.bound] = bound.get(time.bound, 0.0) + time_s
+        flops += count * time.flops
+        moved += count * time.bytes_moved
+    return _OperatorSum(sum(of_class.values()), flops, moved, _overlap_shares(bound), of_class)
+
+
 def distinct_calls(ops: OpTable) -> tuple[OperatorCall, ...]:
     """Return the operators that the computations of a table run, each once."""
-    return tuple(dict.fromkeys(call for calls in ops.calls_T for call, _ in calls or ()))
+    once = {id(calls): calls for calls in ops.calls_T if calls is not None}
+    return tuple(dict.fromkeys(call for calls in once.values() for call, _ in calls))
 
 
 _CLASS_OF_BOUND = {

@@ -89,16 +89,16 @@ def estimated_work(job: Job, gpu: Gpu, factors: CostFactors, ranks_per_node: int
     """
     workload = build_workload(with_factors(job, factors), plan_of(job), ranks_per_node)
     compute = estimate_compute(workload.ops, gpu, factors, _compute_factor(job, factors))
-    host_T = [_host_factor(compute.ops, row, factors, gpu.host_slowdown) for row in range(len(compute.ops))]
-    ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * np.array(host_T))
+    host_T = np.ones(len(compute.ops))
+    for row in np.flatnonzero(compute.ops.kind_T == Kind.GAP).tolist():
+        host_T[row] = _host_factor(compute.ops, row, factors, gpu.host_slowdown)
+    ops = replace(compute.ops, duration_s_T=compute.ops.duration_s_T * host_T)
     transfer = {group: factors.of(name) for group, name in TRANSFER_CLASS.items()}
     return replace(workload, ops=ops, transfer_factor=transfer), compute
 
 
 def _host_factor(ops: OpTable, row: int, factors: CostFactors, slowdown: float) -> float:
     """Return the factor on the host's work: of its processor where it launches, of its class, and of that in a pass."""
-    if ops.kind_T[row] != Kind.GAP:
-        return 1.0
     cost_class = CostClass(int(ops.cost_class_T[row]))
     name = host_class(cost_class)
     processor = slowdown if cost_class is CostClass.HOST_LAYERS else 1.0

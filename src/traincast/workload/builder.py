@@ -16,7 +16,7 @@ A workload is made from the inside out:
 Letters: P stages, Q virtual stages in model order, M microbatches, D directions, W ranks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -219,6 +219,8 @@ class WorkloadBuilder:
     ops: list[Op] = field(init=False, default_factory=list)
     segments: list[IntArray] = field(init=False, default_factory=list)
     templates: list[Template] = field(init=False, default_factory=list)
+    _written: dict[object, tuple[int, int, Rows]] = field(init=False, default_factory=dict)
+    """First and last row, and rows in program order, of what may be written again."""
 
     @property
     def virtual_stages(self) -> int:
@@ -229,6 +231,20 @@ class WorkloadBuilder:
         """Write operations down and return their rows."""
         self.ops += ops
         return list(range(len(self.ops) - len(ops), len(self.ops)))
+
+    def again(self, key: object, write: Callable[[], Rows]) -> Rows:
+        """Write operations down that may have been written before under the same key: then as they were.
+
+        What is written twice has rows of its own each time.
+        """
+        begin = len(self.ops)
+        if key not in self._written:
+            rows = write()
+            self._written[key] = begin, len(self.ops), rows
+            return rows
+        first, last, rows = self._written[key]
+        self.ops += self.ops[first:last]
+        return [row + begin - first for row in rows]
 
     def wait(self, *streams: Stream) -> Rows:
         """Wait for everything that was launched on each of some streams."""

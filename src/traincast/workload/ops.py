@@ -146,9 +146,10 @@ class OpTable:
     def chosen(self, rows: IntArray) -> "OpTable":
         """Return a table of some rows, in their order."""
         columns: dict[str, Any] = {}
+        chosen = rows.tolist()
         for column in fields(self):
             old = getattr(self, column.name)
-            columns[column.name] = tuple(old[row] for row in rows.tolist()) if isinstance(old, tuple) else old[rows]
+            columns[column.name] = tuple([old[row] for row in chosen]) if isinstance(old, tuple) else old[rows]
         return OpTable(**columns)
 
 
@@ -173,12 +174,23 @@ def _too_large(name: str, op: Op, size_bytes: int) -> InfeasibleError:
 def table_of(ops: Sequence[Op]) -> OpTable:
     """Turn operations into columns; an unknown number becomes NaN, an unknown size -1.
 
+    One that is there several times, the very same one, is looked at once.
+
     Raises
     ------
     InfeasibleError
         If a product of numbers in range is a size that is not.
     """
-    columns: dict[str, Any] = {name: tuple(getattr(op, name) for op in ops) for name in _OBJECTS}
+    place_of: dict[int, int] = {}
+    places = [place_of.setdefault(id(op), len(place_of)) for op in ops]
+    if len(place_of) == len(ops):
+        return _table_of(ops)
+    once = {id(op): op for op in ops}
+    return _table_of([once[key] for key in place_of]).chosen(np.array(places, dtype=np.int64))
+
+
+def _table_of(ops: Sequence[Op]) -> OpTable:
+    columns: dict[str, Any] = {name: tuple([getattr(op, name) for op in ops]) for name in _OBJECTS}
     for width, names in _INTEGER_WIDTH.items():
         for name in names:
             values = [-1 if (value := getattr(op, name)) is None else value for op in ops]

@@ -126,10 +126,8 @@ class _StepWriter:
         count, gathered = self.job.parallel.microbatches, self.states[stage.index].gathered()
         if self.job.zero == 3:
             gathers_M = self._residency().forward_gathers_QM[stage.index]
-            return self._segments(
-                gathers_M, lambda gathers: forward_rows(self.emit, stage, gathered if gathers else [])
-            )
-        usual = self._segment(forward_rows(self.emit, stage, []))
+            return self._segments(gathers_M, lambda gathers: self._forward_rows(stage, gathered if gathers else []))
+        usual = self._segment(self._forward_rows(stage, []))
         if not (self._gathers_updated and self.job.overlap_param_gather):
             return [usual] * count
         segments = [usual] * count
@@ -138,8 +136,19 @@ class _StepWriter:
             position = own.index(stage.index)
             following = self.states[own[position + 1]].gathered() if position + 1 < len(own) else []
             gather = Gather(following, begins=position == 0, own=gathered)
-            segments[first] = self._segment(forward_rows(self.emit, stage, [], gather))
+            segments[first] = self._segment(self._forward_rows(stage, [], gather))
         return segments
+
+    def _forward_rows(self, stage: StageWork, beside: list[Exchange], gather: Gather | None = None) -> Rows:
+        """Return the rows of a forward pass; stages that are alike have the same ones."""
+        moved = None if gather is None else (tuple(gather.following), gather.begins, tuple(gather.own))
+        key = Phase.FORWARD, stage.like, tuple(beside), moved
+        return self.emit.builder.again(key, lambda: forward_rows(self.emit, stage, beside, gather))
+
+    def _backward_rows(self, stage: StageWork, beside: list[Exchange], reduced: list[Exchange]) -> Rows:
+        """Return the rows of a backward pass, likewise."""
+        key = Phase.BACKWARD, stage.like, tuple(beside), tuple(reduced)
+        return self.emit.builder.again(key, lambda: backward_rows(self.emit, stage, beside, reduced))
 
     def _backward(self, stage: StageWork) -> list[int]:
         """Return the segment of each microbatch: the last may reduce its gradients beside its work."""
@@ -148,12 +157,12 @@ class _StepWriter:
             return self._fully_sharded_backward(stage, state)
         # Gradients that are kept in shares are reduced in every microbatch.
         every = state.reduced() if self.job.zero == 2 else []
-        usual = self._segment(backward_rows(self.emit, stage, [], every))
+        usual = self._segment(self._backward_rows(stage, [], every))
         if self.job.zero < 2 and not self.job.overlap_grad_reduce:
             return [usual] * count
         segments = [usual] * count
         for _, last in self.microbatches:
-            segments[last] = self._segment(backward_rows(self.emit, stage, [], state.all_reduced()))
+            segments[last] = self._segment(self._backward_rows(stage, [], state.all_reduced()))
         return segments
 
     def _fully_sharded_backward(self, stage: StageWork, state: StateExchange) -> list[int]:
@@ -165,7 +174,7 @@ class _StepWriter:
         def rows(choice: int) -> Rows:
             gathers, last = divmod(choice, 2)
             beside = [*(state.gathered() if gathers else []), *([] if once else state.reduced())]
-            passed = backward_rows(self.emit, stage, beside, state.summed() if last and not once else [])
+            passed = self._backward_rows(stage, beside, state.summed() if last and not once else [])
             # What the rank computes last is reduced after its message has left, with what ends the step.
             return passed + (self.emit.all(state.all_reduced()) if last and once and not ends else [])
 

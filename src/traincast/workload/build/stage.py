@@ -68,6 +68,12 @@ class StageWork:
         return self.held.first
 
     @cached_property
+    def like(self) -> tuple[object, ...]:
+        """What tells stages of a job that do other work apart, whichever layers they have."""
+        held = self.held
+        return tuple(self.kinds.items()), held.mtp_layers, held.first, held.last, held.copies_table, held.shares_table
+
+    @cached_property
     def layers(self) -> int:
         """Layers of all kinds."""
         return sum(self.kinds.values())
