@@ -173,55 +173,90 @@ class ProgramCosts:
     communications: tuple[CommunicationCost, ...]
 
 
-def estimate_program(
-    program: Program,
-    cluster: Cluster,
-    location_LW: IntArray,
-    busbw_bytes_per_s: Mapping[str, float] | None = None,
-    contended: Mapping[Group, Cluster] | None = None,
-    factor: Mapping[Group, float] | None = None,
-) -> ProgramCosts:
-    """Put a time on every operation of a program on a cluster.
+class _Communication(NamedTuple):
+    """One distinct communication whose time is to be estimated."""
 
-    Parameters
-    ----------
-    program, cluster : Program, Cluster
-        What runs, and its links.
-    location_LW : int array [L, W]
-        Where every rank sits.
-    busbw_bytes_per_s : mapping, optional
-        Bus bandwidth that overrides the model, by group name in lower case (``tp``), or for one of its
-        operations alone (``tp.all_reduce``).
-    contended : mapping, optional
-        The cluster as groups of a kind see it that share its links; others see `cluster`.
-    factor : mapping, optional
-        What the times of a kind of group are multiplied with, but for rates that override the model; else 1.
+    group: Group
+    operation: Operation
+    size_bytes: int
+    placement: Placement
+    loads: Loads | None
+    process_s: float
+    """Local work that follows each."""
+    runs: int
+    """Times that the rank that runs it most often runs it."""
 
-    Raises
-    ------
-    ProgramError
-        If a computation has no known duration.
-    """
-    ops, row_N = program.ops, program.row_N
-    duration_N = program.known_s_N
-    if program.compute_factor_N is not None:
-        compute_N = ops.kind_T[row_N] == Kind.COMPUTE
-        duration_N = np.where(compute_N, duration_N * program.compute_factor_N, duration_N)
-    unknown_N = np.isnan(duration_N)
-    communicates_N = program.group_N >= 0
-    lacking = np.flatnonzero(unknown_N & ~communicates_N)
-    if len(lacking):
-        raise ProgramError(
-            f"the duration of {ops.name_T[row_N[lacking[0]]]!r}{program.place_of(int(lacking[0]))} is unknown"
-        )
-    at = np.flatnonzero(unknown_N & communicates_N)
-    links = _Links(cluster, contended or {}, busbw_bytes_per_s or {}, factor or {})
-    communications, estimated_s = _estimated_distinct(program, at, links, location_LW)
-    duration_N[at] = estimated_s
-    known = np.flatnonzero(~unknown_N & communicates_N)
-    communications += _measured_distinct(program, known, duration_N[known], location_LW)
-    estimated_T = np.isnan(ops.duration_s_T) & (ops.group_T != Group.NONE)
-    return ProgramCosts(duration_N, np.where(estimated_T, Provenance.PRICED, ops.provenance_T), communications)
+
+@dataclass(frozen=True, slots=True)
+class Uncosted:
+    """A program with what it communicates told apart, to be costed over one or several kinds of links."""
+
+    program: Program
+    known_s_N: FloatArray
+    """Seconds of each operation; NaN for communications that are to be estimated."""
+    at: IntArray
+    """These."""
+    distinct: tuple[_Communication, ...]
+    which_at: IntArray
+    """Which of the distinct ones each is."""
+    measured: tuple[CommunicationCost, ...]
+    """Distinct communications whose times the input gives."""
+
+    @classmethod
+    def of(cls, program: Program, location_LW: IntArray) -> "Uncosted":
+        """Tell the communications of a program apart; `location_LW` says where every rank sits.
+
+        Raises
+        ------
+        ProgramError
+            If a computation has no known duration.
+        """
+        ops, row_N = program.ops, program.row_N
+        duration_N = program.known_s_N
+        if program.compute_factor_N is not None:
+            compute_N = ops.kind_T[row_N] == Kind.COMPUTE
+            duration_N = np.where(compute_N, duration_N * program.compute_factor_N, duration_N)
+        unknown_N = np.isnan(duration_N)
+        communicates_N = program.group_N >= 0
+        lacking = np.flatnonzero(unknown_N & ~communicates_N)
+        if len(lacking):
+            raise ProgramError(
+                f"the duration of {ops.name_T[row_N[lacking[0]]]!r}{program.place_of(int(lacking[0]))} is unknown"
+            )
+        at = np.flatnonzero(unknown_N & communicates_N)
+        distinct, which_at = _to_estimate(program, at, location_LW)
+        known = np.flatnonzero(~unknown_N & communicates_N)
+        measured = _measured_distinct(program, known, duration_N[known], location_LW)
+        return cls(program, duration_N, at, distinct, which_at, measured)
+
+    def costs(
+        self,
+        cluster: Cluster,
+        busbw_bytes_per_s: Mapping[str, float] | None = None,
+        contended: Mapping[Group, Cluster] | None = None,
+        factor: Mapping[Group, float] | None = None,
+    ) -> ProgramCosts:
+        """Put a time on every operation on a cluster.
+
+        Parameters
+        ----------
+        cluster : Cluster
+            The links.
+        busbw_bytes_per_s : mapping, optional
+            Bus bandwidth that overrides the model, by group name in lower case (``tp``), or for one of its
+            operations alone (``tp.all_reduce``).
+        contended : mapping, optional
+            The cluster as groups of a kind see it that share its links; others see `cluster`.
+        factor : mapping, optional
+            What the times of a kind of group are multiplied with, but for rates that override the model; else 1.
+        """
+        links = _Links(cluster, contended or {}, busbw_bytes_per_s or {}, factor or {})
+        duration_N, ops = self.known_s_N.copy(), self.program.ops
+        communications, time_s_U = _estimated(self.distinct, links)
+        duration_N[self.at] = time_s_U[self.which_at] * ops.repeats_T[self.program.row_N[self.at]]
+        estimated_T = np.isnan(ops.duration_s_T) & (ops.group_T != Group.NONE)
+        provenance_T = np.where(estimated_T, Provenance.PRICED, ops.provenance_T)
+        return ProgramCosts(duration_N, provenance_T, communications + self.measured)
 
 
 class _Distinct(NamedTuple):
@@ -238,48 +273,74 @@ class _Distinct(NamedTuple):
     """Times that the rank that runs it most often runs it."""
 
 
-def _distinct(program: Program, at: IntArray, location_LW: IntArray, *more_at: IntArray) -> _Distinct:
-    """Tell operations apart by placement, group, operation, size and further columns."""
+def _distinct(program: Program, at: IntArray, location_LW: IntArray, *more_T: IntArray) -> _Distinct:
+    """Tell operations apart by placement, group, operation, size and further columns of their templates."""
     ops, row_at = program.ops, program.row_N[at]
     placements, placement_at = _placements(program, at, location_LW)
     size_at = _busiest_bytes(program, at)
-    number_at = np.unique(size_at, return_inverse=True)[1]
-    fields = (placement_at, ops.group_T[row_at].astype(np.int64), ops.operation_T[row_at], number_at, *more_at)
-    key_at = np.ravel_multi_index(fields, [int(field.max()) + 1 for field in fields])
+    kind_T, kinds = _joint_number(ops.group_T, ops.operation_T)
+    more_number_T, more = _joint_number(*more_T)
+    sizes, number_at = np.unique(size_at, return_inverse=True)
+    key_at = ((placement_at * kinds + kind_T[row_at]) * len(sizes) + number_at) * more
+    key_at += more_number_T[row_at] if more_T else 0
     _, first_U, which_at = np.unique(key_at, return_index=True, return_inverse=True)
     # How often the rank runs it that runs it most.
-    runs, run_at = np.unique(program.rank_N[at].astype(np.int64) * len(first_U) + which_at, return_inverse=True)
-    most_U = np.zeros(len(first_U))
-    np.maximum.at(most_U, runs % len(first_U), np.bincount(run_at, ops.repeats_T[row_at]))
-    return _Distinct(placements, placement_at, size_at, first_U, which_at, np.rint(most_U).astype(np.int64))
+    shape = len(program.rank_R), len(first_U)
+    rank_at = np.repeat(np.arange(shape[0]), np.diff(program.op_ptr_R1))[at]
+    run_at = rank_at * shape[1] + which_at
+    runs_RU = np.bincount(run_at, ops.repeats_T[row_at], shape[0] * shape[1]).reshape(shape)
+    count_U = np.rint(runs_RU.max(axis=0, initial=0.0)).astype(np.int64)
+    return _Distinct(placements, placement_at, size_at, first_U, which_at, count_U)
 
 
-def _estimated_distinct(
-    program: Program, at: IntArray, links: "_Links", location_LW: IntArray
-) -> tuple[tuple[CommunicationCost, ...], FloatArray]:
-    """Return the distinct communications over the links, the most time first, and the seconds of each operation."""
+def _joint_number(*columns_T: IntArray) -> tuple[IntArray, int]:
+    """Return a number for each combination of some columns, in their order, and how many there may be."""
+    number_T, count = np.zeros(1, dtype=np.int64), 1
+    for column_T in columns_T:
+        # -1 is what is no communication, which is not asked for.
+        known_T, values = np.maximum(column_T.astype(np.int64), 0), int(column_T.max(initial=0)) + 1
+        number_T, count = number_T * values + known_T, count * values
+    return number_T, count
+
+
+def _to_estimate(program: Program, at: IntArray, location_LW: IntArray) -> tuple[tuple[_Communication, ...], IntArray]:
+    """Return the distinct ones of some communications, and which one each is."""
     if not len(at):
-        return (), np.zeros(0)
+        return (), np.zeros(0, dtype=np.int64)
     ops, row_at = program.ops, program.row_N[at]
-    processes, process_at = np.unique(ops.process_s_T[row_at], return_inverse=True)
-    loads, loads_at = _distinct_loads(ops.loads_T, row_at)
-    distinct = _distinct(program, at, location_LW, process_at, loads_at)
-    time_s_U = np.zeros(len(distinct.first_U))
+    processes, process_T = np.unique(ops.process_s_T, return_inverse=True)
+    numbers: dict[Loads | None, int] = {}
+    loads_T = np.array([numbers.setdefault(loads, len(numbers)) for loads in ops.loads_T], dtype=np.int64)
+    distinct = _distinct(program, at, location_LW, process_T, loads_T)
+    found = tuple(
+        _Communication(
+            Group(int(ops.group_T[row])),
+            Operation(int(ops.operation_T[row])),
+            int(distinct.size_at[place]),
+            distinct.placements[int(distinct.placement_at[place])],
+            ops.loads_T[row],
+            float(processes[process_T[row]]),
+            int(count),
+        )
+        for place, row, count in zip(distinct.first_U, row_at[distinct.first_U], distinct.count_U, strict=True)
+    )
+    return found, distinct.which_at
+
+
+def _estimated(asked: Sequence[_Communication], links: "_Links") -> tuple[tuple[CommunicationCost, ...], FloatArray]:
+    """Return distinct communications over the links, the most time first, and the seconds of each."""
+    time_s_U = np.zeros(len(asked))
     found: dict[tuple[object, ...], CommunicationCost] = {}
-    for index, place in enumerate(distinct.first_U):
-        group, operation = Group(int(ops.group_T[row_at[place]])), Operation(int(ops.operation_T[row_at[place]]))
-        placement, load = distinct.placements[int(distinct.placement_at[place])], loads[int(loads_at[place])]
-        size = int(distinct.size_at[place])
+    for index, (group, operation, size, placement, load, after_s, count) in enumerate(asked):
         cost = links.cost(group, operation, size, placement, load)
-        process_s = 0.0 if links.cluster.ideal or placement.ranks == 1 else float(processes[process_at[place]])
+        process_s = 0.0 if links.cluster.ideal or placement.ranks == 1 else after_s
         time_s_U[index] = cost.time_s + process_s
         key = (group, operation, size, placement, load)
         if placement.ranks > 1:
             before = found[key].count if key in found else 0
-            count = before + int(distinct.count_U[index])
-            found[key] = CommunicationCost(group, operation, size, placement, cost, count, load)
+            found[key] = CommunicationCost(group, operation, size, placement, cost, before + count, load)
     order = sorted(found.values(), key=lambda each: (-each.count * each.cost.time_s, each.group, each.size_bytes))
-    return tuple(order), time_s_U[distinct.which_at] * ops.repeats_T[row_at]
+    return tuple(order), time_s_U
 
 
 def _busiest_bytes(program: Program, at: IntArray) -> IntArray:
@@ -296,13 +357,6 @@ def _busiest_bytes(program: Program, at: IntArray) -> IntArray:
         np.maximum.at(most, which, size_at[joined])
         size_at[joined] = most[which]
     return size_at
-
-
-def _distinct_loads(loads_T: Sequence[Loads | None], row_at: IntArray) -> tuple[list[Loads | None], IntArray]:
-    """Return the distinct loads of a table, and which of them the operations of some rows have."""
-    numbers: dict[Loads | None, int] = {}
-    number_T = np.array([numbers.setdefault(loads, len(numbers)) for loads in loads_T], dtype=np.int64)
-    return list(numbers), number_T[row_at]
 
 
 def _measured_distinct(

@@ -21,7 +21,7 @@ from traincast.estimate.contention import (
     held_multiprocessors,
     slowdowns,
 )
-from traincast.estimate.program import ProgramCosts, estimate_program
+from traincast.estimate.program import ProgramCosts, Uncosted
 from traincast.fabric.placement import locations
 from traincast.hardware.cluster import Cluster
 from traincast.job.changes import WorkEdit
@@ -184,6 +184,7 @@ def time_layout(layout: Layout, seed: int | None = None) -> Step:
     workload, setting, program = layout.workload, layout.setting, layout.program
     network = SharedNetwork(setting.cluster, layout.tables, all_to_all_kinds(program.ops), setting.network, seed)
     contention = network.own_kind()
+    work = Uncosted.of(program, layout.location_LW)
     own, alone = {kind: each.cluster for kind, each in contention.items()}, network.alone
 
     def cost(contended: Mapping[Group, Cluster]) -> ProgramCosts:
@@ -191,7 +192,7 @@ def time_layout(layout: Layout, seed: int | None = None) -> Step:
         for group in workload.in_network:
             seen[group] = replace(seen.get(group, alone), in_network_reduction=True)
         rates = setting.busbw_bytes_per_s
-        return estimate_program(program, alone, layout.location_LW, rates, seen, workload.transfer_factor)
+        return work.costs(alone, rates, seen, workload.transfer_factor)
 
     costs = cost({})
     slowdown_T = slowdowns(program, workload.compute_is_in_situ, setting.overlap_slowdown)

@@ -204,4 +204,9 @@ def _spread(sorted_GK: IntArray) -> IntArray:
 
 
 def _row_ids(rows_GK: IntArray) -> IntArray:
-    return np.unique(rows_GK, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    """Return a number for each row, equal for equal rows, in the order in which they come first."""
+    width = rows_GK.shape[1] * rows_GK.itemsize
+    data = np.ascontiguousarray(rows_GK).tobytes()
+    numbers: dict[bytes, int] = {}
+    rows = (data[begin : begin + width] for begin in range(0, len(data), width))
+    return np.array([numbers.setdefault(row, len(numbers)) for row in rows], dtype=np.int64)
