@@ -20,6 +20,7 @@ from traincast.simulation.confidence import (
     TRANSFERS,
     UNEXPLAINED,
     UNSEEN_COMPUTE,
+    UNSEEN_FRAMEWORK,
     Z,
     deviation,
     interval,
@@ -121,10 +122,11 @@ def test_deviation_is_the_root_of_the_weighted_variances():
     done = run_job(job, H100, PLAIN, CostFactors())
     slopes = sensitivities(done)
     transfers = {name: slope for name, slope in slopes.items() if name.startswith("transfer")}
-    loose = (sum(transfers.values()), slopes["memory"])
+    host = sum(slope for name, slope in slopes.items() if name.startswith("host"))
+    loose = (sum(transfers.values()), slopes["memory"], host)
     variance = UNEXPLAINED**2 + sum((LOOSE * share) ** 2 for share in loose)
     variance += sum((TRANSFERS["unseen"] * slope) ** 2 for slope in transfers.values())
-    variance += (UNSEEN_COMPUTE * slopes["compute"]) ** 2
+    variance += (UNSEEN_COMPUTE**2 + UNSEEN_FRAMEWORK**2) * slopes["compute"] ** 2
     for name, slope in slopes.items():
         variance += sum((slope * prior_deviation(key)) ** 2 for key in keys_of(name, done.gpu, job.framework.name))
     assert deviation(done, FactorTable()) == pytest.approx(math.sqrt(variance))
@@ -135,7 +137,7 @@ def test_fitted_factors_are_known_better_together_than_each():
     done = run_job(job, H100, PLAIN, CostFactors())
     known = deviation(done, FactorTable(), {}) ** 2
     nothing = deviation(done, FactorTable(), {"compute": 1.0}) ** 2
-    assert nothing == pytest.approx(known + UNSEEN_COMPUTE**2 + 0.2**2 + 0.08**2)
+    assert nothing == pytest.approx(known + UNSEEN_COMPUTE**2 + UNSEEN_FRAMEWORK**2 + 0.2**2 + 0.08**2)
     learnt = [(0.02 * (TOGETHER**2 + (1 - TOGETHER**2) * (0.02 / prior) ** 4) ** 0.5) for prior in (0.2, 0.08)]
     wanted = known + UNSEEN_COMPUTE**2 + sum(each**2 for each in learnt)
     assert deviation(done, _learnt(job, done.gpu, ["compute"], 0.02), {"compute": 1.0}) == pytest.approx(
@@ -191,6 +193,17 @@ def test_interval_surrounds_the_step_by_one_ratio():
     assert math.log(found["high_s"] / done.step_s) == pytest.approx(Z * deviation(done, shipped_factors()))
     # 90 % of a normal distribution.
     assert math.erf(Z / math.sqrt(2)) == pytest.approx(LEVEL, abs=1e-4)
+
+
+def test_a_framework_without_runs_in_the_fit_is_none_that_was_seen():
+    job = job_of("llama3-8b", gpus=8, tp=8, **MANY)
+    done = run_job(job, H100, PLAIN, CostFactors())
+    seen = _learnt(job, done.gpu, ["compute"])
+    unseen = FactorTable.of(
+        replace(each, rows=0) if each.level == "framework" else each for each in seen.factors.values()
+    )
+    wider = deviation(done, unseen, {"compute": 1.0}) ** 2 - deviation(done, seen, {"compute": 1.0}) ** 2
+    assert wider == pytest.approx(UNSEEN_FRAMEWORK**2)
 
 
 def test_what_depends_on_more_than_a_factor_is_less_sure():
