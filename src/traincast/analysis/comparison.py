@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
-from traincast.units import counted
+from traincast.units import counted, format_time
 
 if TYPE_CHECKING:
     from traincast.formats.training_log.grammar import TrainingLog
@@ -199,6 +199,12 @@ class Comparison:
     """By rank that both sides know, and part that both have there."""
     only_a: Unmatched
     only_b: Unmatched
+
+    def __repr__(self) -> str:
+        """Say how the two steps differ, in a line."""
+        relative = f"{self.step.relative:+.1%}" if self.step.relative is not None else "new"
+        a, b = (f"{side.name} {format_time(side.step_s)}" for side in (self.a, self.b))
+        return f"<Comparison: {a}, {b} ({relative})>"
 
 
 def compare(a: Side, b: Side) -> Comparison:

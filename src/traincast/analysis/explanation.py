@@ -24,6 +24,7 @@ from traincast.analysis.summary import (
 )
 from traincast.analysis.waiting import Waiting, WaitingPairs, waiting
 from traincast.engine.graph import build_graph
+from traincast.units import counted
 from traincast.workload.ops import FloatArray, OpTable
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind, Phase
@@ -50,6 +51,10 @@ class Explanation:
     """Computations of the rank that computes longest."""
     memory: tuple[StageCurve, ...]
     """Of each stage, what it held over the step."""
+
+    def __repr__(self) -> str:
+        """Say how much is explained, in a line."""
+        return f"<Explanation: {counted(len(self.slack_s_N), 'operation')}>"
 
 
 def explain(

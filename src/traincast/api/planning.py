@@ -115,10 +115,11 @@ def _asked(
 @takes(PLAN_WORDS, JOB_WORDS)
 def plans(
     job: Draft | StrPath | None = None,
+    cluster: AnyCluster = None,
     *,
     models: Sequence[str | Model] = (),
     clusters: Sequence[StrPath | Cluster] = (),
-    gpus: Sequence[int] = (),
+    gpus: int | Sequence[int] = (),
     tell: Callable[[int, int], None] | None = None,
     start: bool = False,
     engine: str = "auto",
@@ -130,6 +131,8 @@ def plans(
     ----------
     job : Draft or path, optional
         What all cases share; keywords win over it.
+    cluster : str, path or Cluster, optional
+        The cluster of all cases, where `clusters` are not given.
     models, clusters, gpus : sequence
         What differs; what is left empty is as the job says.
     tell : callable, optional
@@ -150,19 +153,22 @@ def plans(
     draft, options = _asked(job, None, words)
     if not isinstance(draft, Draft):
         raise ConfigError("is a JobRequest, whose model and GPUs are given; name them apart", "job")
-    loaded = [(each, choose(StepOptions(), each, engine).setting.cluster) for each in clusters or (draft.cluster,)]
+    loaded = [
+        (each, choose(StepOptions(), each, engine).setting.cluster) for each in clusters or (cluster or draft.cluster,)
+    ]
     prices = options.get("gpu_hour_price")
     _check_prices(prices, [each.name for _, each in loaded])
-    cases = list(product(models or (None,), loaded, gpus or (None,)))
+    counts = (gpus,) if isinstance(gpus, int) else gpus
+    cases = list(product(models or (None,), loaded, counts or (None,)))
     found, refused = [], []
-    for number, (model, (named, cluster), count) in enumerate(cases, 1):
+    for number, (model, (named, where), count) in enumerate(cases, 1):
         case = draft.under(Draft(model=model, cluster=named, fields={} if count is None else {"gpus": count}))
-        of_case: PlanKeywords = {"tokens": TERA, **options, "gpu_hour_price": price_on(prices, cluster.name)}
+        of_case: PlanKeywords = {"tokens": TERA, **options, "gpu_hour_price": price_on(prices, where.name)}
         try:
             found.append(plan(case, start=start, engine=engine, **of_case))
         except InfeasibleError as error:
             name = case.model.name if isinstance(case.model, Model) else str(case.model)
-            refused.append(Refusal(model=name, cluster=cluster.name, gpus=case.fields.get("gpus"), reason=str(error)))
+            refused.append(Refusal(model=name, cluster=where.name, gpus=case.fields.get("gpus"), reason=str(error)))
         if tell is not None:
             tell(number, len(cases))
     if not found:

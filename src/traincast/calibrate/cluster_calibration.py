@@ -21,6 +21,7 @@ from traincast.diagnostics import announce
 from traincast.errors import CalibrationError
 from traincast.hardware.cluster import Cluster, Measured, MeasuredTable
 from traincast.hardware.clusters import cluster_table
+from traincast.units import counted
 
 _ANNOUNCED_ROWS = 5_000
 _ROWS_PER_S = 1400
@@ -58,6 +59,10 @@ class Calibration:
     skipped: tuple[Skipped, ...]
     notes: tuple[str, ...] = ()
     """What the measurements cannot tell apart, and what was taken instead."""
+
+    def __repr__(self) -> str:
+        """Say what was fitted to what, in a line."""
+        return f"<Calibration: {self.base.name} fitted to {counted(len(self.files), 'file')}>"
 
     def profile(self) -> str:
         """Return the fitted cluster as a TOML file for ``--cluster``, with its residuals as comments."""

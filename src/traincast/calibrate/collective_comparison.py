@@ -50,6 +50,11 @@ class CollectiveComparison:
     only_b: int
     skipped: tuple[Skipped, ...]
 
+    def __repr__(self) -> str:
+        """Say how the two differ, in a line."""
+        off = f"{self.median_relative:+.1%} in the median" if self.pairs else "nothing in common"
+        return f"<CollectiveComparison: {self.b} against {self.a}, {off}>"
+
     @property
     def median_relative(self) -> float:
         """Median of how much longer they take on side b."""

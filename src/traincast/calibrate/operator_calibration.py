@@ -76,6 +76,11 @@ class OperatorCalibration:
     skipped: tuple[Skipped, ...]
     """Rows and families that were left out, and why."""
 
+    def __repr__(self) -> str:
+        """Say what was fitted to what, in a line."""
+        families = counted(len(self.constants), "family", "families")
+        return f"<OperatorCalibration: {families} of {self.gpu.name} fitted to {counted(len(self.files), 'file')}>"
+
     def profile(self) -> str:
         """Return the constants as a CSV file for ``traincast operator --constants``."""
         return write_constants(list(self.constants))

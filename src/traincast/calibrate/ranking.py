@@ -25,6 +25,7 @@ from traincast.errors import CalibrationError, FormatError, TraincastError
 from traincast.estimate.factors import factors_on
 from traincast.files import read_bytes
 from traincast.job.job import JobRequest
+from traincast.units import counted, format_share
 
 MANY = 10
 """Layouts from which the order within a group is judged, and not only its choice."""
@@ -103,6 +104,11 @@ class Ranking:
     skipped: tuple[Skipped, ...]
     left_out: int
     """Rows that were left out because they were asked to be."""
+
+    def __repr__(self) -> str:
+        """Say how good the choices are, in a line."""
+        groups = counted(self.total.groups, "group")
+        return f"<Ranking: mean regret {format_share(self.total.mean_regret)} over {groups}>"
 
 
 def rank_layouts(

@@ -67,6 +67,10 @@ class RunCalibration:
     of_passes: bool = False
     """Whether `runs` are the passes of a traced run (`traincast.calibrate.trace_calibration`)."""
 
+    def __repr__(self) -> str:
+        """Say what was fitted to what, in a line."""
+        return f"<RunCalibration: {self.base.name} fitted to {counted(len(self.runs), 'run')}>"
+
     @property
     def counted_runs(self) -> str:
         """How many there are: ``3 runs``."""

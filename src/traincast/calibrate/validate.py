@@ -16,7 +16,7 @@ from traincast.errors import CalibrationError, ConfigError, FormatError
 from traincast.job.draft import Draft
 from traincast.job.job import OLD_NAMES
 from traincast.names import known_names
-from traincast.units import counted
+from traincast.units import counted, format_share
 
 ANNOUNCED_ROWS = 10_000
 """Rows from which predicting them may take seconds: whole models take half a millisecond each."""
@@ -99,6 +99,12 @@ class Validation:
     predictions: Predictions
     held_out: HeldOut | None = None
     """The same with groups left out of the fit, where that was asked for."""
+
+    def __repr__(self) -> str:
+        """Say how far off predictions are, in a line."""
+        error = self.total.median_abs_error
+        off = "" if error is None else f", median error {format_share(error)}"
+        return f"<Validation: {self.title}, {self.total.evaluated} of {counted(self.total.rows, 'row')}{off}>"
 
 
 def validate(

@@ -10,7 +10,7 @@ from traincast.estimate.contention import one_group
 from traincast.fabric.placement import Placement
 from traincast.hardware.cluster import Cluster, MeasuredTable
 from traincast.job.parallel import MAX_WORLD_SIZE
-from traincast.units import counted, format_size
+from traincast.units import counted, format_size, format_time
 from traincast.workload.words import Operation, bus_factor
 
 
@@ -44,6 +44,12 @@ class CollectiveTable:
     """In the order of the sizes."""
     assumptions: tuple[Note, ...] = ()
     """What was not said, and what a fabric does to the group."""
+
+    def __repr__(self) -> str:
+        """Say what is estimated, in a line."""
+        last = self.rows[-1]
+        took = f"{format_size(last.size_bytes)} in {format_time(last.time_s)}"
+        return f"<CollectiveTable: {self.op} of {counted(self.ranks, 'rank')} on {self.cluster}, {took}>"
 
 
 def doubling(first_bytes: int, last_bytes: int) -> list[int]:

@@ -103,6 +103,10 @@ class Inspection:
     recorded: Workload | None = field(default=None, repr=False, compare=False)
     """Of a trace the step that it recorded, for analyses; no part of the document."""
 
+    def __repr__(self) -> str:
+        """Say what the file is, in a line."""
+        return f"<Inspection: {self.path or 'a file'} is {self.format or 'of a format'}, {self.generation}>"
+
 
 class Computation(NamedTuple):
     """What a measured rank computed: one pass of a microbatch over its stage, its update, or one kernel."""

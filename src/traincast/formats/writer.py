@@ -12,6 +12,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.job.job import Job
 from traincast.names import find_name, known_names
 from traincast.registry import Registry
+from traincast.units import counted, format_size
 from traincast.workload.ops import OperatorCall
 from traincast.workload.program import Program, Timeline
 from traincast.workload.workload import Workload
@@ -154,6 +155,13 @@ class Conversion:
     assumptions: tuple[Note, ...]
     warnings: tuple[Note, ...]
     """What reading or building the run brought up."""
+
+    def __repr__(self) -> str:
+        """Say what was written, in a line."""
+        lost = f", {counted(len(self.lost), 'loss', 'losses')}" if self.lost else ""
+        return (
+            f"<Conversion: {counted(len(self.files), 'file')} of {self.format}, {format_size(self.size_bytes)}{lost}>"
+        )
 
 
 WRITERS: Registry[Writer] = Registry("format to write", "traincast.formats", inner="write", group="traincast.writers")

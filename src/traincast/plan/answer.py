@@ -9,6 +9,7 @@ from traincast.plan.explain import Explanation
 from traincast.plan.layout import Layout
 from traincast.plan.sensitivity import Sensitivity
 from traincast.simulation.result import BREAKDOWN_KEYS, Result
+from traincast.units import counted, format_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,13 @@ class Plan:
     """What better hardware would do for the layout to run, the most saving first."""
     assumptions: tuple[Note, ...]
     warnings: tuple[Note, ...]
+
+    def __repr__(self) -> str:
+        """Say what is best, in a line."""
+        best = self.best[0]
+        where = f"{self.model} on {self.gpus} GPUs of {self.cluster}"
+        took = format_time(best.result.iteration_time_s)
+        return f"<Plan: {best.layout.text} takes {took}, of {counted(self.evaluated, 'layout')} of {where}>"
 
     @property
     def shown(self) -> tuple[Choice, ...]:

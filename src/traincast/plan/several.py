@@ -27,6 +27,10 @@ class Plans:
     refused: tuple[Refusal, ...]
     """Cases that have none, and why."""
 
+    def __repr__(self) -> str:
+        """Say how many cases there are, in a line."""
+        return f"<Plans: {counted(len(self.plans), 'case')}, {len(self.refused)} refused>"
+
     @property
     def best(self) -> tuple[Choice, ...]:
         """The layout to run of every case: by model, then the most tokens per second first."""

@@ -10,6 +10,7 @@ from traincast.analysis.summary import Analysis, Cause, Goodput, Slowdowns, Sugg
 from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.job.optimizer_types import PLAIN, OptimizerTypes
+from traincast.units import counted, format_share, format_time
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 BREAKDOWN_KEYS = ("compute", *(f"exposed_{group}" for group in ("tp", "cp", "ep", "pp", "dp")), "bubble", "other")
 """Owners of an instant of the step, in the order they are shown."""
+
+_DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep")
+"""Of `Result.parallel`, those that a line names."""
 
 MOST_EXPLAINED = 2_000_000
 """Operations of a step up to which it is explained: a second on one core."""
@@ -199,6 +203,15 @@ class Result:
     program: "Program | None" = field(default=None, repr=False, compare=False)
     """The simulated operations, for timelines; not part of the JSON."""
     timeline: "Timeline | None" = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """Say what step this is, in a line; all of it is in its fields."""
+        of = f"{self.job.model} on {self.cluster.get('name', 'a cluster')}, " if self.job else ""
+        degrees = [f"{name} {self.parallel[name]}" for name in _DEGREES if self.parallel.get(name, 1) != 1]
+        mfu = f", MFU {format_share(self.mfu)}" if self.mfu is not None else ""
+        layout = f" ({', '.join(degrees)})" if degrees else ""
+        ranks = counted(int(self.parallel["world_size"]), "rank")
+        return f"<Result: step {format_time(self.iteration_time_s)}, {of}{ranks}{layout}{mfu}>"
 
     def columns(self, of: str = "operations") -> "dict[str, npt.NDArray[Any]]":
         """Return one of its tables as numpy columns: operations, ranks, collectives, parts, ... (`TABLES`).

@@ -10,6 +10,7 @@ from traincast.diagnostics import Note
 from traincast.files import InputFile
 from traincast.job.options import LayoutOptions
 from traincast.job.parallel import Parallel
+from traincast.units import counted
 from traincast.workload.ops import FloatArray, IntArray, OpTable
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group
@@ -95,3 +96,7 @@ class Workload:
     """When the operations of `program` ran, where that was measured."""
     steps: "Iterable[tuple[int, Workload]] | None" = field(default=None, repr=False, compare=False)
     """All steps of a trace of several, this one among them, by their number; they are read one after the other."""
+
+    def __repr__(self) -> str:
+        """Say what workload this is, in a line."""
+        return f"<Workload: {self.name}, {counted(self.parallel.world_size, 'rank')}, schedule {self.schedule}>"

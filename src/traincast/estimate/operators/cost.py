@@ -24,6 +24,7 @@ from traincast.hardware.gpu import Gpu
 from traincast.job.feasible import check_gpu
 from traincast.names import find_name
 from traincast.registry import known_name
+from traincast.units import format_time
 from traincast.workload.ops import FloatArray, OperatorCall
 
 DEFAULT_GPU = "h100"
@@ -64,6 +65,11 @@ class OperatorCost:
     cost: OperatorTime
     assumptions: tuple[Note, ...] = ()
     """What was not said."""
+
+    def __repr__(self) -> str:
+        """Say what it costs, in a line."""
+        took = f"{format_time(self.cost.time_s)}, bound by {self.cost.bound}"
+        return f"<OperatorCost: {self.call.family} {self.call.shape} on {self.gpu}, {took}>"
 
     @property
     def price(self) -> OperatorTime:
