@@ -79,6 +79,61 @@ def test_a_sweep_that_is_killed_goes_on_and_writes_the_same_bytes(spec, tmp_path
     assert out.read_bytes() == table.read_bytes()
 
 
+PLANS = """
+work = "plan"
+[plan]
+headroom = 0.1
+fix = { micro_batch = [1, 2], cp = 1 }
+most = { tp = 4, pp = 2 }
+[base.batch]
+seq_length = 4096
+global_batch = 32
+[grid]
+"model.name" = ["llama3-8b", "llama3-70b"]
+"cluster.name" = ["h100"]
+"cluster.gpus" = [8, 16]
+[prices]
+h100 = 2.5
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_points_may_be_plans_and_a_killed_sweep_of_them_goes_on(tmp_path, call):
+    spec, out, whole = (tmp_path / name for name in ("plans.toml", "stopped.csv", "whole.csv"))
+    spec.write_text(PLANS)
+    journal = tmp_path / "stopped.csv.journal"
+    with subprocess.Popen(words(spec, out, "--workers", "1", "--quiet"), stderr=subprocess.DEVNULL) as killed:
+        while not (journal.exists() and journal.read_bytes().count(b"\n") >= 2):
+            assert killed.poll() is None
+            time.sleep(0.01)
+        os.kill(killed.pid, signal.SIGKILL)
+    for target in (out, whole):
+        subprocess.run(words(spec, target), check=True, capture_output=True)
+    assert out.read_bytes() == whole.read_bytes()
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["status"] for row in rows] == ["ok", "ok", "infeasible", "infeasible"]
+    limits = ("--fix", "micro_batch=1,2", "--cp", "1", "--max-tp", "4", "--max-pp", "2", "--headroom", "0.1")
+    job = "--model llama3-8b --cluster h100 --gpus 16 --seq-length 4096 --global-batch 32 --gpu-hour-price 2.5"
+    best = json.loads(call("plan", *job.split(), *limits, "--json")[1])["best"][0]
+    assert float(rows[1]["step_s"]) == best["step_s"]
+    assert (rows[1]["layout"], rows[1]["schedule"]) == (best["text"], best["layout"]["schedule"])
+    assert float(rows[1]["probability"]) == best["probability"]
+    assert float(rows[1]["cost_per_1e12_tokens"]) == pytest.approx(best["training"]["cost"])
+
+
+def test_a_sweep_without_a_point_that_is_ok_fails_and_says_why(tmp_path, call):
+    spec = tmp_path / "none.toml"
+    spec.write_text(SPEC.replace('["h100", "nowhere"]', '["nowhere"]'))
+    code, out, err = call("sweep", spec, "--out", tmp_path / "found.csv", "--quiet")
+    assert (code, out) == (1, "")
+    assert err.startswith(
+        f"error: {tmp_path / 'found.csv'} has no point that is ok: of 24 points 24 refused; the first:"
+    )
+    assert "nowhere" in err and err.count("\n") == 1
+    assert len((tmp_path / "found.csv").read_text().splitlines()) == 25
+    assert not (tmp_path / "found.csv.journal").exists()
+
+
 def test_parquet_holds_the_same_rows(spec, tmp_path, table):
     polars = pytest.importorskip("polars", reason="needs polars: pip install 'traincast[frames]'")
     subprocess.run(words(spec, tmp_path / "found.parquet"), check=True, capture_output=True)

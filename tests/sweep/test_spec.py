@@ -49,7 +49,8 @@ def test_the_fingerprint_is_of_all_that_is_said_and_of_nothing_else(read):
     plain = read(GRID).fingerprint
     assert read("# a comment\n" + GRID).fingerprint == plain
     others = [GRID.replace("[1, 2]", "[2, 1]"), GRID + "[prices]\nh100 = 2.0\n", GRID + "[base.batch]\nx = 1\n"]
-    assert len({plain, *(read(text).fingerprint for text in others)}) == 4
+    others += ['work = "plan"\n' + GRID, 'work = "plan"\n[plan]\nheadroom = 0.1\n' + GRID]
+    assert len({plain, *(read(text).fingerprint for text in others)}) == 6
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,10 @@ def test_the_fingerprint_is_of_all_that_is_said_and_of_nothing_else(read):
     [
         ("[gird]\n", "gird: is no section of a sweep; .* did you mean grid"),
         ("", "nothing varies"),
+        ('work = "plain"\n' + GRID, "work: is 'plain'; .* did you mean plan"),
+        ("[plan]\nheadroom = 0.1\n" + GRID, 'plan: says how plans are made; give work = "plan"'),
+        ('work = "plan"\n[plan]\nfast = true\n' + GRID, "plan.fast: is unknown"),
+        ('work = "plan"\n[plan]\nheadroom = true\n' + GRID, "plan.headroom: is True; it must be a number"),
         ("grid = 3\n", "grid: is 3; it must be a table"),
         ('[grid]\n"tp" = [1]\n', r'grid.tp: is no key of a job file; write "section.key"'),
         ('[grid]\n"a.b.c" = [1]\n', r"grid.a.b.c: is no key of a job file"),

@@ -15,10 +15,10 @@ from traincast.job.job import Job, JobRequest
 from traincast.job.options import StepOptions
 from traincast.job.resolve import resolve_job
 from traincast.job.words import JOB_WORDS, said_of_job, sorted_out, takes
-from traincast.model.load import load_model
 from traincast.model.model import Model
 from traincast.names import known_names
 from traincast.plan.options import LIMITED, PlanKeywords
+from traincast.plan.request import requested
 from traincast.simulation.recorded import DEFAULT_CLUSTER, choose
 
 if TYPE_CHECKING:
@@ -31,14 +31,7 @@ AnyCluster = StrPath | Cluster | None
 PLAN_WORDS = {name: name for name in (*PlanKeywords.__annotations__, *(f"max_{name}" for name in LIMITED))}
 """How a plan is made: keywords by their field."""
 
-LONGEST_SEQUENCE = 8192
-"""Longest sequence that is assumed: that of the pre-training of Llama 3 (arXiv 2407.21783, section 3.4)."""
 
-USUAL_SEQUENCE = 4096
-"""What is assumed of a model that does not say how long its sequences are."""
-
-
-@takes(PLAN_WORDS, JOB_WORDS)
 def plan(
     job: JobRequest | Draft | StrPath | None = None,
     cluster: AnyCluster = None,
@@ -186,17 +179,3 @@ def _check_prices(prices: float | Mapping[str, float] | None, clusters: Sequence
     unpriced = next((name for name in clusters if name not in prices), None)
     if unpriced is not None:
         raise ConfigError(f"{unpriced} has none; give a price for every cluster, or for none", "gpu_hour_price")
-
-
-def requested(job: JobRequest | Draft) -> tuple[JobRequest, tuple[Note, ...], AnyCluster]:
-    """Return what is asked for, with what was assumed, and the cluster that it names."""
-    if isinstance(job, JobRequest):
-        return job, (), None
-    notes = job.notes
-    if job.model is not None and job.missing() == "seq_length":
-        model = load_model(job.model) if isinstance(job.model, str) else job.model
-        length = min(model.max_positions or model.learned_positions or USUAL_SEQUENCE, LONGEST_SEQUENCE)
-        job = replace(job, fields={**job.fields, "seq_length": length})
-        text = f"seq_length is not given: {length}, as far as {model.name} is made for and no longer than is usual"
-        notes = (*notes, Note("assumed-seq-length", text))
-    return job.request(), notes, job.cluster

@@ -1,20 +1,18 @@
 """Many jobs in one run that can be stopped and gone on with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from traincast import __version__
 from traincast.api import StrPath
-from traincast.errors import ConfigError
+from traincast.errors import ConfigError, TraincastError
 from traincast.report.sweep_table import check_table, write_sweep
 from traincast.sweep.executors import EXECUTORS
 from traincast.sweep.journal import Heading, Journal
-from traincast.sweep.points import Forecasts
+from traincast.sweep.points import PointWork, work_of
 from traincast.sweep.run import run_sweep
 from traincast.sweep.spec import Spec, read_spec
-
-CHUNK = 8
-"""Points of a chunk: about a second of work, and what is lost when a sweep is killed."""
+from traincast.units import counted
 
 
 def sweep(
@@ -26,7 +24,7 @@ def sweep(
     restart: bool = False,
     tell: Callable[[int, int], None] | None = None,
 ) -> dict[str, int]:
-    """Forecast every point of a sweep and write one table.
+    """Forecast or plan every point of a sweep and write one table.
 
     Finished chunks are in ``OUT.journal`` until the table is written. If the sweep is stopped, however hard, the same
     call goes on with the rest; the table has the same bytes as that of one that never stopped.
@@ -55,6 +53,8 @@ def sweep(
     ------
     ConfigError
         If the specification, the table or the executor is not to be had, or the journal is of another sweep.
+    TraincastError
+        If no point is ``ok``; the table is written all the same, and says why of each.
 
     Examples
     --------
@@ -65,23 +65,36 @@ def sweep(
     make = EXECUTORS.get(name)
     if workers is not None and workers < 1:
         raise ConfigError(f"is {workers}; at least one worker is needed", "workers")
-    journal = _journal(table, asked, restart=restart)
+    work = work_of(asked)
+    journal = _journal(table, asked, work, restart=restart)
     written = False
     try:
-        executor = make(Forecasts(asked.path, tuple(asked.prices.items())), workers, address)
+        executor = make(work, workers, address)
         try:
-            counts = write_sweep(table, asked, run_sweep(asked, executor, journal, CHUNK, tell))
+            points = run_sweep(asked, executor, journal, work.chunk, tell)
+            told = write_sweep(table, asked, work.columns, points)
             written = True
         finally:
             executor.close()
     finally:
         journal.close(remove=written)
-    return counts
+    if "ok" not in told:
+        raise TraincastError(_nothing(table, told))
+    return {status: len(messages) for status, messages in told.items()}
 
 
-def _journal(table: Path, asked: Spec, *, restart: bool) -> Journal:
+def _nothing(table: Path, told: Mapping[str, Sequence[str]]) -> str:
+    """Return why a sweep has no point that is ok: how many of each kind, and the first message of the most frequent."""
+    counts = ", ".join(f"{len(messages):,} {status}" for status, messages in told.items())
+    most = max(told.values(), key=len)
+    total = sum(map(len, told.values()))
+    return f"{table} has no point that is ok: of {counted(total, 'point')} {counts}; the first: {most[0]}"
+
+
+def _journal(table: Path, asked: Spec, work: PointWork, *, restart: bool) -> Journal:
     """Return the journal beside a table, begun anew where that is asked for."""
     record = table.with_name(f"{table.name}.journal")
     if restart:
         record.unlink(missing_ok=True)
-    return Journal(record, Heading(fingerprint=asked.fingerprint, version=__version__, points=len(asked), chunk=CHUNK))
+    heading = Heading(fingerprint=asked.fingerprint, version=__version__, points=len(asked), chunk=work.chunk)
+    return Journal(record, heading)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from traincast.cli.terminal import announced, console
+from traincast.cli.terminal import console, rated
 
 
 @click.command(name="sweep")
@@ -19,20 +19,15 @@ from traincast.cli.terminal import announced, console
 @click.option("--restart", is_flag=True, help="Forget what a stopped sweep of this table has done.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def command(spec: Path, out: Path, on: str, workers: int | None, restart: bool, quiet: bool) -> None:
-    """Forecast many jobs and write one table; run it again to go on with a sweep that was stopped.
+    """Forecast or plan many jobs and write one table; run it again to go on with a sweep that was stopped.
 
     SPEC is a TOML file: [base] is a job, as the sections of a job file or as the path of one; [grid] has the keys that
     vary, each "section.key" with its values; [[cases]] are combinations of their own; [prices] is what a GPU of each
-    cluster costs for an hour.
+    cluster costs for an hour. With work = "plan" every point is a plan, made as [plan] says.
     """
     from traincast.api.sweep import sweep
-    from traincast.diagnostics import advanced, announce
 
-    def tell(done: int, total: int) -> None:
-        advanced(done / total)
-
-    with announced(quiet=quiet):
-        announce(f"forecasting the points of {spec}")
+    with rated(f"running the points of {spec}", "points", quiet=quiet) as tell:
         counts = sweep(spec, out, on=on, workers=workers, restart=restart, tell=tell)
     if not quiet:
         told = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items(), key=lambda each: -each[1]))

@@ -213,6 +213,31 @@ def announced(*, quiet: bool) -> Iterator[None]:
 
 
 @contextmanager
+def rated(what: str, units: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Print lines on stderr about work in many pieces: how many are done, how fast, the time left.
+
+    Yields what is told how many are done, and of how many; the rate is of what is done since the first time.
+    """
+    last_s = monotonic()
+    first: tuple[int, float] | None = None
+
+    def tell(done: int, total: int) -> None:
+        nonlocal first, last_s
+        now_s = monotonic()
+        if first is None:
+            first = done, now_s
+        if quiet or now_s - last_s < _EVERY_S or done in (first[0], total):
+            return
+        rate = (done - first[0]) / (now_s - first[1])
+        complain(f"{done:,} of {total:,} {units}, {rate:.3g} a second, about {(total - done) / rate:.0f} s left")
+        last_s = now_s
+
+    if not quiet:
+        complain(what)
+    yield tell
+
+
+@contextmanager
 def progress(what: str, *, quiet: bool) -> Iterator[None]:
     """Show on stderr that something is being done, if stderr is a terminal."""
     if quiet or not _is_watched():

@@ -85,6 +85,8 @@ class Plan:
     """Seconds that took."""
     simulated: int
     """Layouts that were simulated."""
+    ties: int
+    """Those of them that cannot be told from the fastest, it included."""
     screen_error: float
     """Mean difference of screened and simulated steps, as a share."""
     screen_error_most: float

@@ -74,6 +74,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         feasible=screened.feasible,
         screen_s=screened.seconds,
         simulated=len(finalists),
+        ties=sum(each.tied for each in choices),
         screen_error=mean,
         screen_error_most=largest,
         best=choices[: options.top],

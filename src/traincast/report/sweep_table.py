@@ -10,14 +10,16 @@ from traincast import __version__
 from traincast.errors import ConfigError
 from traincast.report.files import write_whole
 from traincast.report.plain import encodable, spreadsheet_cell
-from traincast.sweep.rows import COLUMNS, Row
+from traincast.sweep.rows import Row
 from traincast.sweep.spec import Point, Spec
 
 Cell = str | int | float | bool | None
 
 
-def write_sweep(path: Path, spec: Spec, found: Iterable[tuple[Point, Row]]) -> dict[str, int]:
-    """Write a row for every point, and what it was made from; return how many points have each status.
+def write_sweep(
+    path: Path, spec: Spec, columns: Sequence[str], found: Iterable[tuple[Point, Row]]
+) -> dict[str, list[str]]:
+    """Write a row for every point, and what it was made from; return the messages of the points by their status.
 
     The same sweep gives the same bytes, however often it was stopped.
 
@@ -26,17 +28,16 @@ def write_sweep(path: Path, spec: Spec, found: Iterable[tuple[Point, Row]]) -> d
     ConfigError
         If the file is of another kind, or cannot be written, or Parquet is asked for without polars.
     """
-    names = ["point", *spec.keys, *COLUMNS, "traincast_version", "sweep_sha256"]
-    counts: dict[str, int] = {}
+    names = ["point", *spec.keys, *columns, "traincast_version", "sweep_sha256"]
+    told: dict[str, list[str]] = {}
     rows: list[list[Cell]] = []
     for point, row in found:
-        status = str(row["status"])
-        counts[status] = counts.get(status, 0) + 1
+        told.setdefault(str(row["status"]), []).append(str(row.get("message") or ""))
         said = dict(point.said)
         varied = [_cell(said.get(key)) for key in spec.keys]
-        rows.append([point.index, *varied, *(row.get(name) for name in COLUMNS), __version__, spec.fingerprint])
+        rows.append([point.index, *varied, *(row.get(name) for name in columns), __version__, spec.fingerprint])
     write_whole(path, _parquet(names, rows) if path.suffix == ".parquet" else _csv(names, rows))
-    return counts
+    return told
 
 
 def check_table(path: Path) -> Path:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from traincast.job.draft import Draft
+from traincast.plan.answer import Plan
 from traincast.simulation.result import Result
 
 Row = dict[str, str | int | float | bool | None]
@@ -12,6 +13,12 @@ Row = dict[str, str | int | float | bool | None]
 HOUR_S = 3600.0
 TERA = 1e12
 
+_LAYOUT = (
+    *("layout", "micro_batch", "etp", "schedule", "sequence_parallel", "zero", "shard", "recompute"),
+    *("recompute_layers", "recompute_method", "recompute_modules", "overlap_grad_reduce", "overlap_param_gather"),
+    *("overlap_tp", "precision", "cp_kind", "moe_dispatcher"),
+)
+_CHOICE = ("probability", "regret", "ties", "evaluated", "feasible", "simulated", "screen_error_most")
 COLUMNS = (
     *("status", "step_s", "step_low_s", "step_high_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu"),
     *("peak_memory_bytes", "world_size", "dp", "tp", "pp", "vpp", "cp", "ep", "microbatches"),
@@ -19,6 +26,10 @@ COLUMNS = (
 )
 """Columns after those of the keys that vary. ``status``: ``ok``, ``infeasible``, ``refused`` (the job is wrong) or
 ``failed`` (a defect, or its worker died); the last three say why in ``message``."""
+
+PLAN_COLUMNS = (*COLUMNS[:-1], *_LAYOUT, *_CHOICE, "message")
+"""The same of points that are plans: the figures of the layout to run, what else of it was decided, how likely it is
+the best, how many are tied with it, and how many layouts were worked out, fit, and were simulated."""
 
 
 def row_of(result: Result, draft: Draft, prices: Mapping[str, float]) -> Row:
@@ -43,6 +54,23 @@ def row_of(result: Result, draft: Draft, prices: Mapping[str, float]) -> Row:
         "cost_per_1e12_tokens": None if hours is None or price is None else hours * price,
     }
     return found
+
+
+def row_of_plan(plan: Plan, draft: Draft, prices: Mapping[str, float]) -> Row:
+    """Return what a plan says of its point: the layout to run, and how sure it is."""
+    best = plan.best[0]
+    layout = {name: getattr(best.layout, name) for name in _LAYOUT if name != "layout"}
+    found = {
+        **row_of(best.result, draft, prices),
+        "layout": best.layout.text,
+        **layout,
+        "recompute_modules": " ".join(best.layout.recompute_modules or ()) or None,
+        "probability": best.probability,
+        "regret": best.regret,
+        "ties": plan.ties - 1,
+        **{name: getattr(plan, name) for name in ("evaluated", "feasible", "simulated", "screen_error_most")},
+    }
+    return found | {"peak_memory_bytes": int(best.peak_bytes)}
 
 
 def row_without(status: str, message: str) -> Row:

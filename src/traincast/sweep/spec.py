@@ -18,13 +18,16 @@
     h100 = 2.5
     b200 = 4.0
 
+With ``work = "plan"`` before all of that every point is a plan, made as ``[plan]`` says (``space``, ``headroom``,
+``fix = { micro_batch = [1, 2] }``, ``most = { tp = 8 }``); what its job says of the layout is fixed.
+
 Every key is ``section.key`` of a job file. ``base`` may also be the path of one. The grid takes every combination;
 ``[[cases]]`` are combinations of their own, each crossed with the grid.
 """
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,11 +37,16 @@ import msgspec
 from traincast.errors import ConfigError
 from traincast.files import read_toml
 from traincast.names import known_names
+from traincast.plan.options import PlanKeywords
 from traincast.units import checked_field, quoted
 
 MAX_POINTS = 10_000_000
 """Most points of a sweep; each takes tens of milliseconds."""
-_SECTIONS = ("base", "grid", "cases", "prices")
+_SECTIONS = ("work", "plan", "base", "grid", "cases", "prices")
+WORKS = ("predict", "plan")
+_PLAN = {"space": str, "headroom": float, "fix": dict, "most": dict}
+"""What ``[plan]`` may say."""
+_NAMED = {str: "text", float: "a number", dict: "a table"}
 
 Value = str | int | float | bool | list[Any]
 
@@ -66,6 +74,10 @@ class Spec:
     cases: tuple[Mapping[str, Value], ...]
     prices: Mapping[str, float]
     """Price of a GPU for an hour, by the name of a cluster."""
+    work: str = "predict"
+    """What is done with every point: one of `WORKS`."""
+    plan: PlanKeywords = field(default_factory=PlanKeywords)
+    """How plans are made."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -75,7 +87,8 @@ class Spec:
     @property
     def fingerprint(self) -> str:
         """What tells this sweep from any other: SHA-256 of all that it says."""
-        told = [self.base, list(self.grid.items()), [list(case.items()) for case in self.cases], self.prices]
+        told: list[Any] = [self.base, list(self.grid.items()), [list(case.items()) for case in self.cases], self.prices]
+        told += [] if self.work == "predict" else [self.work, self.plan]
         return hashlib.sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()
 
     def __len__(self) -> int:
@@ -125,10 +138,28 @@ def read_spec(path: Path) -> Spec:
     prices = {
         name: checked_field("price", raw, f"prices.{name}") for name, raw in _table(document, "prices", path).items()
     }
-    spec = Spec(path=str(path), base=_base(document.get("base", {}), path), grid=grid, cases=found, prices=prices)
+    work, plan = _work(document, path)
+    base = _base(document.get("base", {}), path)
+    spec = Spec(path=str(path), base=base, grid=grid, cases=found, prices=prices, work=work, plan=plan)
     if len(spec) > MAX_POINTS:
         raise ConfigError(f"makes {len(spec):,} points, and at most {MAX_POINTS:,} are run (in {path})", "grid")
     return spec
+
+
+def _work(document: Mapping[str, Any], path: Path) -> tuple[str, PlanKeywords]:
+    """Return what is done with the points, and how plans are made."""
+    work, plan = document.get("work", "predict"), _table(document, "plan", path)
+    if work not in WORKS:
+        raise ConfigError(f"is {quoted(work)}; {known_names(str(work), WORKS)} (in {path})", "work")
+    if plan and work != "plan":
+        raise ConfigError(f'says how plans are made; give work = "plan", too (in {path})', "plan")
+    for name, raw in plan.items():
+        if name not in _PLAN:
+            raise ConfigError(f"is unknown; {known_names(name, _PLAN)} (in {path})", f"plan.{name}")
+        kinds = (int, float) if _PLAN[name] is float else _PLAN[name]
+        if not isinstance(raw, kinds) or isinstance(raw, bool):
+            raise ConfigError(f"is {quoted(raw)}; it must be {_NAMED[_PLAN[name]]} (in {path})", f"plan.{name}")
+    return work, PlanKeywords(**plan)  # type: ignore[typeddict-item]
 
 
 def _table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:

@@ -1,0 +1,30 @@
+"""What is asked of a plan, where a job is only begun: sequences as long as the model is made for."""
+
+from dataclasses import replace
+from os import PathLike
+
+from traincast.diagnostics import Note
+from traincast.hardware.cluster import Cluster
+from traincast.job.draft import Draft
+from traincast.job.job import JobRequest
+from traincast.model.load import load_model
+
+LONGEST_SEQUENCE = 8192
+"""Longest sequence that is assumed: that of the pre-training of Llama 3 (arXiv 2407.21783, section 3.4)."""
+
+USUAL_SEQUENCE = 4096
+"""What is assumed of a model that does not say how long its sequences are."""
+
+
+def requested(job: JobRequest | Draft) -> tuple[JobRequest, tuple[Note, ...], str | PathLike[str] | Cluster | None]:
+    """Return what is asked for, with what was assumed, and the cluster that it names."""
+    if isinstance(job, JobRequest):
+        return job, (), None
+    notes = job.notes
+    if job.model is not None and job.missing() == "seq_length":
+        model = load_model(job.model) if isinstance(job.model, str) else job.model
+        length = min(model.max_positions or model.learned_positions or USUAL_SEQUENCE, LONGEST_SEQUENCE)
+        job = replace(job, fields={**job.fields, "seq_length": length})
+        text = f"seq_length is not given: {length}, as far as {model.name} is made for and no longer than is usual"
+        notes = (*notes, Note("assumed-seq-length", text))
+    return job.request(), notes, job.cluster
