@@ -93,11 +93,12 @@ def _owned(
     ready_N, start_N, end_N = timeline.ready_s_N[mine], timeline.start_s_N[mine], timeline.end_s_N[mine]
     transfer_N, wait_N = _owners(program, program.row_N[mine])
     claims = (transfer_N, start_N, end_N), (wait_N, ready_N, start_N)
-    border_B = np.unique(np.concatenate([[0.0, step_s], ready_N, start_N, end_N]))
-    owner_B = np.full(len(border_B) - 1, _NOBODY, dtype=np.int64)
-    for each in claims:
-        _claim(owner_B, border_B, *each)
-    return claims, border_B, owner_B
+    times = np.concatenate([ready_N, start_N, end_N, [0.0, step_s]])
+    border_B, place = np.unique(times, return_inverse=True)
+    ready_at_N, start_at_N, end_at_N = place[:-2].reshape(3, -1)
+    owner_N = np.concatenate([transfer_N, wait_N])
+    begin_N, until_N = np.concatenate([start_at_N, ready_at_N]), np.concatenate([end_at_N, start_at_N])
+    return claims, border_B, _first_owners(len(border_B), owner_N, begin_N, until_N)
 
 
 def owned_instants(program: Program, timeline: Timeline, index: int, step_s: float) -> tuple[FloatArray, IntArray]:
@@ -133,24 +134,42 @@ def last_of_stages(program: Program, timeline: Timeline) -> dict[int, int]:
 
 def _owners(program: Program, row_N: IntArray) -> tuple[IntArray, IntArray]:
     """Return who owns each operation's transfer and its waiting; `_NOBODY` for none."""
-    kind_N, group_N = program.ops.kind_T[row_N], program.ops.group_T[row_N]
-    transfer_N = np.full(len(row_N), _NOBODY, dtype=np.int64)
-    wait_N = transfer_N.copy()
-    transfer_N[kind_N == Kind.COMPUTE] = 0
-    message_N = (kind_N == Kind.SEND) | (kind_N == Kind.RECV)
-    for group, name in _EXPOSED_OF_GROUP.items():
-        if name in _TRANSFER:
-            of_group_N = (group_N == group) & (message_N | (kind_N == Kind.COLLECTIVE))
-            transfer_N[of_group_N], wait_N[of_group_N] = _TRANSFER[name], _WAIT[name]
-    wait_N[message_N | ((group_N == Group.EMB) & (kind_N == Kind.COLLECTIVE))] = _BUBBLE
-    return transfer_N, wait_N
+    at_N = program.ops.kind_T[row_N], program.ops.group_T[row_N]
+    return _OWNER_KG[0][at_N], _OWNER_KG[1][at_N]
 
 
-def _claim(owner_B: IntArray, border_B: FloatArray, owner_N: IntArray, begin_N: FloatArray, end_N: FloatArray) -> None:
-    """Give each instant to the first owner (lowest number) that claims it and is ahead of the present one."""
-    for owner in np.unique(owner_N)[::-1]:
-        claims_N = owner_N == owner
-        np.minimum(owner_B, owner, out=owner_B, where=covered(border_B, begin_N[claims_N], end_N[claims_N]))
+def _owners_by_kind() -> tuple[IntArray, IntArray]:
+    """Return who owns the transfer and the waiting of each kind of operation over each kind of group.
+
+    The last column, which -1 counts to, is of operations without a group.
+    """
+    transfer_KG = np.full((len(Kind), len(Group)), _NOBODY, dtype=np.int64)
+    wait_KG = transfer_KG.copy()
+    transfer_KG[Kind.COMPUTE] = 0
+    for kind in (Kind.SEND, Kind.RECV, Kind.COLLECTIVE):
+        for group, name in _EXPOSED_OF_GROUP.items():
+            if name in _TRANSFER:
+                transfer_KG[kind, group], wait_KG[kind, group] = _TRANSFER[name], _WAIT[name]
+    wait_KG[[Kind.SEND, Kind.RECV]] = _BUBBLE
+    wait_KG[Kind.COLLECTIVE, Group.EMB] = _BUBBLE
+    return transfer_KG, wait_KG
+
+
+_OWNER_KG = _owners_by_kind()
+
+
+def _first_owners(borders: int, owner_N: IntArray, begin_N: IntArray, end_N: IntArray) -> IntArray:
+    """Give each instant between so many borders to the first owner (lowest number) that claims it, [B].
+
+    Claims are from border to border, by number.
+    """
+    claimed = np.flatnonzero(owner_N < _NOBODY)
+    first = owner_N[claimed] * borders
+    size = _NOBODY * borders
+    change = np.bincount(first + begin_N[claimed], minlength=size) - np.bincount(first + end_N[claimed], minlength=size)
+    covered_OB = np.cumsum(change.reshape(_NOBODY, borders), axis=1)[:, :-1] > 0
+    owner_B: IntArray = np.where(covered_OB.any(axis=0), covered_OB.argmax(axis=0), _NOBODY)
+    return owner_B
 
 
 def covered(border_B: FloatArray, begin_N: FloatArray, end_N: FloatArray) -> BoolArray:

@@ -34,6 +34,7 @@ from traincast.hardware.dtypes import EIGHT_BIT
 from traincast.workload.words import CostClass, Group, Kind
 
 if TYPE_CHECKING:
+    from traincast.job.frameworks import Framework
     from traincast.simulation.job_step import JobStep
 
 LEVEL = 0.9
@@ -102,14 +103,15 @@ def sensitivities(done: "JobStep") -> Mapping[str, float]:
     program, step_s = done.step.program, done.step_s
     path = critical_path(done.step.layout.graph, done.step.timeline)
     time_s_T = np.bincount(program.row_N[path.op_H], path.time_s_H, minlength=len(program.ops))
+    framework = with_factors(done.job, done.factors).framework
     found: dict[str, float] = {}
     for row in np.flatnonzero(time_s_T > 0).tolist():
-        for name, share in _classes(done, row).items():
+        for name, share in _classes(done, framework, row).items():
             found[name] = found.get(name, 0.0) + share * float(time_s_T[row]) / step_s
     return found
 
 
-def _classes(done: "JobStep", row: int) -> dict[str, float]:
+def _classes(done: "JobStep", framework: "Framework", row: int) -> dict[str, float]:
     """Return which factors scale an operation; more than one may scale all of it."""
     ops = done.step.program.ops
     kind, group, cost_class = Kind(ops.kind_T[row]), Group(ops.group_T[row]), CostClass(ops.cost_class_T[row])
@@ -124,21 +126,21 @@ def _classes(done: "JobStep", row: int) -> dict[str, float]:
         return {}
     found = {TRANSFER_CLASS[group]: 1.0}
     if kind is Kind.COLLECTIVE:
-        found |= _unhidden(done, group, cost_class, blocking=bool(ops.blocking_T[row]))
+        fsdp = done.job.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD)
+        exchanged = "fsdp" if fsdp else _UNHIDDEN.get(group)
+        found |= _unhidden(framework, exchanged, cost_class, blocking=bool(ops.blocking_T[row]))
     return found
 
 
-def _unhidden(done: "JobStep", group: Group, cost_class: CostClass, *, blocking: bool) -> dict[str, float]:
+def _unhidden(framework: "Framework", kind: str | None, cost_class: CostClass, *, blocking: bool) -> dict[str, float]:
     """Return how the share that cannot be hidden scales a transfer, where the framework hides the rest.
 
     What blocks is that share u of an exchange, what is launched to overlap with computation the other, 1 - u, which
     shrinks by u / (1 - u) of itself where the first grows by all of itself.
     """
-    job = done.job
-    kind = "fsdp" if job.zero == 3 and group in (Group.DP, Group.EDP, Group.SHARD) else _UNHIDDEN.get(group)
     if kind is None or blocking != (cost_class is CostClass.UNHIDDEN):
         return {}
-    share = float(getattr(with_factors(job, done.factors).framework, f"unhidden_{kind}"))
+    share = float(getattr(framework, f"unhidden_{kind}"))
     return {f"unhidden {kind}": 1.0 if blocking else -share / (1 - share)}
 
 

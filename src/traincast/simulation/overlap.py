@@ -8,7 +8,7 @@ P pairs, R ranks, W ranks of the world.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -56,15 +56,16 @@ def union(spans: Spans) -> Spans:
     count, rank_I = len(spans.begin_s_I), spans.rank_I
     if not count:
         return spans
-    # Integers in the order of the times let one maximum run over all ranks without touching a number.
-    value, code = np.unique(np.concatenate([spans.begin_s_I, spans.end_s_I]), return_inverse=True)
-    begin_I, end_I = rank_I * len(value) + code[:count], rank_I * len(value) + code[count:]
-    order = np.argsort(begin_I, kind="stable")
-    begin_I, reach_I = begin_I[order], np.maximum.accumulate(end_I[order])
-    first = np.flatnonzero(np.concatenate([[True], begin_I[1:] > reach_I[:-1]]))
+    order = np.lexsort((spans.begin_s_I, rank_I))
+    begin_I, reach_I, rank_I = spans.begin_s_I[order], spans.end_s_I[order], rank_I[order]
+    # Rank by rank, for the latest end so far is that of a rank.
+    for begin, end in pairwise(spans.ptr_R1.tolist()):
+        np.maximum.accumulate(reach_I[begin:end], out=reach_I[begin:end])
+    apart_I = (begin_I[1:] > reach_I[:-1]) | (rank_I[1:] != rank_I[:-1])
+    first = np.flatnonzero(np.concatenate([[True], apart_I]))
     last = np.concatenate([first[1:], [count]]) - 1
-    ptr_R1 = np.searchsorted(rank_I[order][first], np.arange(len(spans.ptr_R1)))
-    return Spans(value[begin_I[first] % len(value)], value[reach_I[last] % len(value)], ptr_R1)
+    ptr_R1 = np.searchsorted(rank_I[first], np.arange(len(spans.ptr_R1)))
+    return Spans(begin_I[first], reach_I[last], ptr_R1)
 
 
 def overlaps(spans: Spans, disjoint: Spans) -> Pairs:
@@ -73,12 +74,14 @@ def overlaps(spans: Spans, disjoint: Spans) -> Pairs:
     Those of a rank in `disjoint` are in order, none beginning before the one before it has ended. Pairs are in the
     order of `spans`, and for each in that of `disjoint`.
     """
-    rank_I = spans.rank_I
-    low_I, high_I = disjoint.ptr_R1[rank_I], disjoint.ptr_R1[rank_I + 1]
-    first_I = _bisect(disjoint.end_s_I, low_I, high_I, spans.begin_s_I, after_equal=True)
-    last_I = _bisect(disjoint.begin_s_I, low_I, high_I, spans.end_s_I, after_equal=False)
+    first_I, last_I = (np.zeros(len(spans.begin_s_I), dtype=np.int64) for _ in range(2))
+    pointers = zip(pairwise(spans.ptr_R1.tolist()), pairwise(disjoint.ptr_R1.tolist()), strict=True)
+    for (begin, end), (low, high) in pointers:
+        of_rank, mine = slice(begin, end), slice(low, high)
+        first_I[of_rank] = low + np.searchsorted(disjoint.end_s_I[mine], spans.begin_s_I[of_rank], side="right")
+        last_I[of_rank] = low + np.searchsorted(disjoint.begin_s_I[mine], spans.end_s_I[of_rank], side="left")
     count_I = np.maximum(last_I - first_I, 0)
-    span_P = np.repeat(np.arange(len(rank_I)), count_I)
+    span_P = np.repeat(np.arange(len(count_I)), count_I)
     disjoint_P = np.arange(len(span_P)) + np.repeat(first_I - np.cumsum(count_I) + count_I, count_I)
     until_P = np.minimum(spans.end_s_I[span_P], disjoint.end_s_I[disjoint_P])
     since_P = np.maximum(spans.begin_s_I[span_P], disjoint.begin_s_I[disjoint_P])
@@ -104,20 +107,6 @@ def _summed(at_I: IntArray, value_I: FloatArray, count: int) -> FloatArray:
     """Add up values by number, each number's in their order."""
     sums: FloatArray = np.bincount(at_I, value_I, count).astype(np.float64, copy=False)
     return sums
-
-
-def _bisect(
-    value_D: FloatArray, low_I: IntArray, high_I: IntArray, wanted_I: FloatArray, after_equal: bool
-) -> IntArray:
-    """Return the first place from low to high whose value is above the wanted one, or equal to it if so asked."""
-    low, high = low_I.copy(), high_I.copy()
-    while (open_I := low < high).any():
-        middle = (low + high) // 2
-        value = value_D[np.where(open_I, middle, 0)]
-        below: BoolArray = value <= wanted_I if after_equal else value < wanted_I
-        low = np.where(open_I & below, middle + 1, low)
-        high = np.where(open_I & ~below, middle, high)
-    return low
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,19 @@ def _posted_together(ops: OpTable, row_N: IntArray) -> BoolArray:
 
 def _waits(starts_S: IntArray, ready_N: FloatArray, start_N: FloatArray, end_N: FloatArray) -> FloatArray:
     """Return the seconds of each span, from its first readiness on, in which nothing of it runs, [S]."""
-    count = len(ready_N)
-    span_N = np.repeat(np.arange(len(starts_S)), np.diff(np.append(starts_S, count)))
+    size_S = np.diff(np.append(starts_S, len(ready_N)))
+    wait_s_S: FloatArray = np.maximum(start_N[starts_S] - ready_N[starts_S], 0.0)
+    long = np.flatnonzero(size_S > 1)
+    if len(long):
+        of_long_N = np.repeat(size_S > 1, size_S)
+        first = np.cumsum(size_S[long]) - size_S[long]
+        wait_s_S[long] = _waits_of_several(first, *(each[of_long_N] for each in (ready_N, start_N, end_N)))
+    return wait_s_S
+
+
+def _waits_of_several(starts_S: IntArray, ready_N: FloatArray, start_N: FloatArray, end_N: FloatArray) -> FloatArray:
+    """Return the same of spans of several operations."""
+    span_N = np.repeat(np.arange(len(starts_S)), np.diff(np.append(starts_S, len(ready_N))))
     order = np.lexsort((start_N, span_N))
     # The latest end so far within each span: ends as numbers in rising order, offset by span.
     ends, number_N = np.unique(end_N, return_inverse=True)
