@@ -40,7 +40,7 @@ def rows(screen, every=1):
     for block in screen.blocks():
         for part in block.parts():
             steps, peaks = part.step_s.reshape(-1), part.peak_bytes.reshape(-1)
-            for place in np.flatnonzero(np.isfinite(steps)).tolist():
+            for place in range(len(steps)):
                 if count % every == 0:
                     yield block.layout(part, place), steps[place], peaks[place % peaks.size]
                 count += 1
@@ -152,7 +152,8 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
         for part in block.parts():
             layout = block.layout(part, part.step_s.size // 2)
             job, costs = job_of(screen, layout), block.filled.costs
-            row = int(block.rows_K[np.unravel_index(part.step_s.size // 2, part.step_s.shape)[1]])
+            place = part.rows.shares.start + int(np.unravel_index(part.step_s.size // 2, part.step_s.shape)[1])
+            row = int(block.rows_K[place])
             seconds = operator_seconds(job, H100.gpu, factors_of(job, SETTING))
             parts = RankParts(rank_share(job, H100.ranks_per_node))
             for blocks in layer_kinds(job.model, range(job.model.layers)):

@@ -93,7 +93,8 @@ class ChunkTable:
     """A job of the model and framework; its degrees and its recomputation do not count."""
     costs: CostTable
     seconds: Pricer
-    overlap_tp: bool
+    overlap_tp: Number
+    """Whether tensor parallel exchanges are hidden behind their GEMMs, [K]."""
     host_factor: Mapping[Phase, float]
     """Factor on the host's launches in each pass."""
     _priced: dict[tuple[object, ...], Timed] = field(default_factory=dict)

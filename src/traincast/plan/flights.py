@@ -3,18 +3,23 @@
 Letters: P stages, V virtual stages per stage, Q all of them, M microbatches, A kinds of virtual stages, E moments.
 """
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
 from traincast.schedules.plan import SCHEDULES, SchedulePlan, SlotKind
 from traincast.workload.ops import FloatArray, IntArray
 
-_PERIODS = 4
-"""Microbatches per stage after which no built-in order has more in flight than before (GPipe has all)."""
-_ALL_IN_FLIGHT = "gpipe"
+_SETTLED = {
+    **{"1f1b": (1, 1), "zb_h1": (1, 1), "interleaved": (2, None)},
+    **{"zb_v": (2, 1), "dualpipe_v": (2, 1), "dualpipe": (2, 2)},
+}
+"""Microbatches per stage from which on an order has no more in flight, and in what steps (None: one for each stage)."""
+_ALL_IN_FLIGHT = ("gpipe", "looped_bfs")
+"""Orders in which all microbatches are in flight: as many times what one has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +34,28 @@ class Moments:
     """1 for a forward pass, 0 for a backward pass, -1 for weight gradients."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def plan_for_memory(schedule: str, stages: int, virtual: int, microbatches: int) -> SchedulePlan:
-    """Return the plan of a schedule, with no more microbatches than its first periods have."""
+    """Return the plan of a schedule with few microbatches: for what its stages hold."""
     return SCHEDULES.get(schedule)(stages, virtual, microbatches)
 
 
-def enough(stages: int, microbatches: int) -> int:
+def enough(schedule: str, stages: int, microbatches: int) -> int:
     """Return as few microbatches as have the same moments as these."""
-    if microbatches <= _PERIODS * stages:
-        return microbatches
-    return (_PERIODS - 1) * stages + (microbatches % stages or stages)
+    if schedule == "interleaved_zb":
+        return _enough_rounds(stages, microbatches)
+    periods, step = _SETTLED.get(schedule, (0, 0))
+    more = microbatches - periods * stages
+    return microbatches - more + more % (step or stages) if periods and more > 0 else microbatches
+
+
+def _enough_rounds(stages: int, microbatches: int) -> int:
+    """Return fewer microbatches in rounds as large as those of so many: two, or three where the last one is short."""
+    rounds = max(1, microbatches // stages)
+    size = -(-microbatches // rounds)
+    fewer = 3 * size - 1 if rounds * size > microbatches else 2 * size
+    alike = fewer < microbatches and -(-fewer // (fewer // stages)) == size
+    return fewer if alike else microbatches
 
 
 @lru_cache(maxsize=65536)
@@ -55,45 +71,73 @@ def moments_of(
     stage_P : tuple of int
         Kind of each stage, 0, 1, ...
     """
-    if schedule == _ALL_IN_FLIGHT:
-        found = moments_of("1f1b", stages, virtual, 1, kind_Q, stage_P)
+    if schedule in _ALL_IN_FLIGHT:
+        found = _decisive(_slots(schedule, stages, virtual, 1), kind_Q, stage_P)
         return tuple(replace(each, count_EA=each.count_EA * microbatches) for each in found)
-    plan = plan_for_memory(schedule, stages, virtual, enough(stages, microbatches))
-    kinds = max(kind_Q) + 1
-    return tuple(
-        _largest([_moments(plan, stage, kind_Q, kinds) for stage in range(stages) if stage_P[stage] == each])
-        for each in range(max(stage_P) + 1)
-    )
+    return _decisive(_slots(schedule, stages, virtual, enough(schedule, stages, microbatches)), kind_Q, stage_P)
 
 
-def _moments(plan: SchedulePlan, stage: int, kind_Q: Sequence[int], kinds: int) -> IntArray:
-    """Return the distinct moments of a stage as rows: kind, pass, twice the counts."""
-    slots = np.array([(slot.kind, slot.virtual_stage) for slot in plan.slots[stage]], dtype=np.int64)
-    if not len(slots):
-        return np.zeros((0, 2 + kinds), dtype=np.int64)
-    of_slot = np.asarray(kind_Q)[slots[:, 1]]
-    is_forward, is_input, is_weight = (slots[:, 0] == each for each in (SlotKind.F, SlotKind.B, SlotKind.W))
-    # Twice, as a virtual stage whose weight gradients are still to come keeps half.
-    change = np.select([is_forward, is_input, is_weight], [2, -1, -1], -2)
-    change_LA = np.zeros((len(slots), kinds), dtype=np.int64)
-    change_LA[np.arange(len(slots)), of_slot] = change
+def _decisive(slots: "_Slots", kind_Q: tuple[int, ...], stage_P: tuple[int, ...]) -> tuple[Moments, ...]:
+    rows = _moments(slots, np.asarray(kind_Q))
+    kind_L = np.asarray(stage_P)[slots.stage_L]
+    return tuple(_largest(rows[kind_L == each]) for each in range(max(stage_P) + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """The slots of all stages of a schedule, one stage after the other."""
+
+    stage_L: IntArray
+    kind_L: IntArray
+    virtual_L: IntArray
+
+
+def _slots(schedule: str, stages: int, virtual: int, microbatches: int) -> _Slots:
+    plan = SCHEDULES.get(schedule)(stages, virtual, microbatches)
+    stage = np.repeat(np.arange(stages), [len(order) for order in plan.slots])
+    kinds, passing, *_ = zip(*chain.from_iterable(plan.slots), strict=True)
+    return _Slots(stage, np.array(kinds, dtype=np.int64), np.array(passing, dtype=np.int64))
+
+
+def _moments(slots: _Slots, kind_Q: IntArray) -> IntArray:
+    """Return the moments of all slots as rows: kind, pass, twice the counts."""
+    of_slot = kind_Q[slots.virtual_L]
+    # Twice, as a virtual stage whose weight gradients are still to come keeps half. A stage ends with nothing saved,
+    # and so one sum goes over all of them.
+    change = _CHANGE[slots.kind_L]
+    change_LA = np.zeros((len(of_slot), int(kind_Q.max()) + 1), dtype=np.int64)
+    change_LA[np.arange(len(of_slot)), of_slot] = change
     after_LA = np.cumsum(change_LA, axis=0)
-    during_LA = np.where(is_forward[:, None], after_LA, after_LA - change_LA)
-    passing = np.select([is_forward, is_weight], [1, -1], 0)
-    return np.unique(np.column_stack([of_slot, passing, during_LA]), axis=0)
+    during_LA = after_LA - np.minimum(change_LA, 0)
+    return np.column_stack([of_slot, _PASSING[slots.kind_L], during_LA])
 
 
-def _largest(found: Sequence[IntArray]) -> Moments:
+_CHANGE = np.zeros(len(SlotKind), dtype=np.int64)
+_CHANGE[[SlotKind.F, SlotKind.B, SlotKind.W, SlotKind.BW]] = 2, -1, -1, -2
+_PASSING = np.zeros(len(SlotKind), dtype=np.int64)
+_PASSING[[SlotKind.F, SlotKind.W]] = 1, -1
+
+
+def _largest(rows: IntArray) -> Moments:
     """Leave out moments of which another one of the same pass has at least as much of everything."""
-    rows = np.unique(np.concatenate(found), axis=0)
+    rows = _distinct(rows)
     kept = []
-    for head in np.unique(rows[:, :2], axis=0):
-        counts = rows[(rows[:, :2] == head).all(axis=1)][:, 2:]
-        counts = counts[np.argsort(-counts.sum(axis=1), kind="stable")]
-        chosen: list[IntArray] = []
-        for row in counts:
-            if not any((row <= other).all() for other in chosen):
-                chosen.append(row)
-        kept += [np.concatenate([head, row]) for row in chosen]
-    table = np.array(kept)
+    for head in _distinct(rows[:, :2]):
+        left = rows[(rows[:, :2] == head).all(axis=1)]
+        while len(left):
+            most = left[np.argmax(left[:, 2:].sum(axis=1))]
+            kept.append(most)
+            left = left[(left > most).any(axis=1)]
+    table = np.stack(kept)
     return Moments(table[:, 2:] / 2.0, table[:, 0], table[:, 1])
+
+
+def _distinct(rows: IntArray) -> IntArray:
+    """Return the distinct rows of a table, by one number for each while these are small enough."""
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    if not math.prod((high - low + 1).tolist()) < 2**62:
+        return np.unique(rows, axis=0)
+    key = np.zeros(len(rows), dtype=np.int64)
+    for column, first, last in zip(rows.T, low, high, strict=True):
+        key = key * (last - first + 1) + (column - first)
+    return rows[np.unique(key, return_index=True)[1]]

@@ -12,7 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
-from traincast.model.numbers import Number, added
+from traincast.model.numbers import Number, added, ceil_div
 from traincast.workload.ops import FloatArray
 
 
@@ -28,10 +28,9 @@ class Pipeline:
     forward_s_C: Sequence[FloatArray]
     """Seconds of a forward pass of each kind."""
     backward_s_C: Sequence[FloatArray]
-    """Of a backward pass, both gradients together."""
-    input_s_C: Sequence[FloatArray]
-    """Of the gradient of the inputs, where that of the weights runs later."""
+    """Of a backward pass: both gradients, or that of the inputs alone where the schedule runs the other later."""
     weight_s_C: Sequence[FloatArray]
+    """Of the gradient of the weights alone."""
     message_s: Number
     """Of a message to the next stage."""
     handover_s: Number
@@ -60,6 +59,15 @@ class Pipeline:
             if count:
                 total = total + count * each
         return total
+
+    def mean_of(self, times_C: Sequence[FloatArray]) -> Number:
+        """Return the mean of a time over all virtual stages."""
+        return self.sum_of(times_C, 0, len(self.kind_Q)) / len(self.kind_Q)
+
+
+def splits_backward(schedule: str) -> bool:
+    """Return whether a schedule runs the gradients of the weights by themselves."""
+    return schedule in _BUBBLES or schedule == "interleaved_zb"
 
 
 def step_s(pipeline: Pipeline, schedule: str) -> FloatArray:
@@ -100,6 +108,28 @@ def _gpipe(line: Pipeline) -> Number:
 
 
 def _interleaved(line: Pipeline) -> Number:
+    """Take as many microbatches as stages round the virtual stages: each comes to the next one as that is free for it.
+
+    But for the messages on its way, that is; and so do the last ones on their way back.
+    """
+    return _looped(line, 2 * (len(line.kind_Q) - line.stages) * line.message_s)
+
+
+def _looped_bfs(line: Pipeline) -> Number:
+    """Take all microbatches round together."""
+    return _looped(line, _around(line, line.microbatches))
+
+
+def _around(line: Pipeline, group: Number) -> Number:
+    """Return what stages wait for the first of so many microbatches to come round to their next virtual stage."""
+    turns, total = len(line.kind_Q) // line.stages - 1, 0.0
+    for times_C in (line.forward_s_C, line.backward_s_C):
+        mean = line.mean_of(times_C)
+        total = total + turns * np.maximum(0.0, line.stages * (mean + line.message_s) - group * mean)
+    return total
+
+
+def _looped(line: Pipeline, around_s: Number) -> Number:
     """Return the busiest stage with its microbatches, the way to it, and what it waits for the last virtual stages."""
     stages, chunks = line.stages, len(line.kind_Q)
     both_C = [line.both_C(kind) for kind in range(len(line.forward_s_C))]
@@ -109,30 +139,36 @@ def _interleaved(line: Pipeline) -> Number:
         for at in {places[0], places[-1]}:
             before_s = line.sum_of(both_C, 0, at) + 2 * at * line.message_s
             after_s = line.sum_of(both_C, chunks - stages + at + 1, chunks) + 2 * (stages - 1 - at) * line.message_s
-            longest = np.maximum(longest, line.microbatches * load_s + before_s + after_s)
+            longest = np.maximum(longest, line.microbatches * load_s + before_s + after_s + around_s)
     return longest
 
 
-def _zero_bubble(bubble: Callable[[int, Number, Number, Number], Number]) -> Callable[[Pipeline], Number]:
+def _zero_bubble(
+    bubble: Callable[[int, Number, Number, Number], Number], around: Callable[[Pipeline], Number] = lambda _: 0.0
+) -> Callable[[Pipeline], Number]:
     """Return the length of a schedule whose weight gradients fill the bubbles, by what is left of these.
 
-    `bubble` takes the stages and the seconds of forward pass, input gradient and weight gradient of a stage.
+    `bubble` takes the stages and the seconds of forward pass, input gradient and weight gradient of a stage; `around`
+    is what stages wait for microbatches to come round.
     """
 
     def length(line: Pipeline) -> Number:
-        split_C = [a + b + c for a, b, c in zip(line.forward_s_C, line.input_s_C, line.weight_s_C, strict=True)]
+        split_C = [a + b + c for a, b, c in zip(line.forward_s_C, line.backward_s_C, line.weight_s_C, strict=True)]
         busiest = _most([added(split_C[kind] for kind in kinds) for kinds in line.held_P()])
-        mean = [
-            line.sum_of(times_C, 0, len(line.kind_Q)) / len(line.kind_Q)
-            for times_C in (line.forward_s_C, line.input_s_C, line.weight_s_C)
-        ]
+        mean = [line.mean_of(times_C) for times_C in (line.forward_s_C, line.backward_s_C, line.weight_s_C)]
         hops_s = 2 * (line.stages - 1) * line.message_s
-        filled_s = line.microbatches * busiest + np.maximum(bubble(line.stages, *mean), 0.0) + hops_s
+        filled_s = line.microbatches * busiest + np.maximum(bubble(line.stages, *mean), 0.0) + hops_s + around(line)
         # One microbatch goes all the way there and back.
-        way_s = sum(line.sum_of(times_C, 0, len(line.kind_Q)) for times_C in (line.forward_s_C, line.input_s_C))
-        return np.maximum(filled_s, way_s + line.weight_s_C[line.kind_Q[0]] + hops_s)
+        way_s = sum(line.sum_of(times_C, 0, len(line.kind_Q)) for times_C in (line.forward_s_C, line.backward_s_C))
+        way_s = way_s + line.weight_s_C[line.kind_Q[0]] + 2 * (len(line.kind_Q) - 1) * line.message_s
+        return np.maximum(filled_s, way_s)
 
     return length
+
+
+def _in_rounds(line: Pipeline) -> Number:
+    """Take microbatches round in groups that are all as large, at least one for each stage where there are so many."""
+    return _around(line, ceil_div(line.microbatches, np.maximum(1, line.microbatches // line.stages)))
 
 
 def _most(times: Sequence[FloatArray]) -> Number:
@@ -142,14 +178,19 @@ def _most(times: Sequence[FloatArray]) -> Number:
     return found
 
 
+_BUBBLES: dict[str, Callable[[int, Number, Number, Number], Number]] = {
+    "zb_h1": lambda p, f, b, w: (p - 1) * (f + b - w),
+    "zb_v": lambda p, f, b, w: (p - 1) * (f + b - 2 * w),
+    "dualpipe": lambda p, f, b, w: (p / 2 - 1) * (f + 2 * b - w),
+    "dualpipe_v": lambda p, f, b, w: (p - 1) * (f + 2 * b - w),
+}
 _LENGTHS: dict[str, Callable[[Pipeline], Number]] = {
     "1f1b": _one_f_one_b,
     "gpipe": _gpipe,
     "interleaved": _interleaved,
-    "zb_h1": _zero_bubble(lambda p, f, b, w: (p - 1) * (f + b - w)),
-    "zb_v": _zero_bubble(lambda p, f, b, w: (p - 1) * (f + b - 2 * w)),
-    "dualpipe": _zero_bubble(lambda p, f, b, w: (p / 2 - 1) * (f + 2 * b - w)),
-    "dualpipe_v": _zero_bubble(lambda p, f, b, w: (p - 1) * (f + 2 * b - w)),
+    "looped_bfs": _looped_bfs,
+    "interleaved_zb": _zero_bubble(_BUBBLES["zb_h1"], _in_rounds),
+    **{name: _zero_bubble(bubble) for name, bubble in _BUBBLES.items()},
 }
 """Sources of the bubbles: Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Qi et al., arXiv 2401.10241, table 1,
 and arXiv 2405.15362, section 3; deepseek-ai/DualPipe, README. Schedules of plug-ins are taken as interleaved."""

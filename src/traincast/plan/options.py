@@ -163,4 +163,3 @@ class Variant:
     cp_kind: str
     moe_dispatcher: str | None
     """None where the model has no experts."""
-    overlap_tp: bool

@@ -71,20 +71,20 @@ class Pricer:
             self._known[key] = time_s_K
         return self._known[key]
 
-    def unhidden(self, group: Group, *, overlap_tp: bool, overlap_ep: bool) -> Number:
+    def unhidden(self, group: Group, *, overlap_tp: Number, overlap_ep: bool) -> Number:
         """Return the share of a group's transfers that cannot be hidden (`traincast.workload.build.emit`)."""
         if group is Group.CP:
             return self.framework.unhidden_cp
         if group is Group.EP:
             # Another microbatch's work hides them, or nothing does.
             return 0.0 if overlap_ep else 1.0
-        if not overlap_tp:
+        if not np.any(overlap_tp):
             return 1.0
-        able_J = [_inside(links.parallel, group, links.cluster.ranks_per_node) for links in self.links_J]
-        return np.where(np.array(able_J)[self.which_K], self.framework.unhidden_tp, 1.0)
+        able_J = [inside(links.parallel, group, links.cluster.ranks_per_node) for links in self.links_J]
+        return np.where(np.array(able_J)[self.which_K] & overlap_tp, self.framework.unhidden_tp, 1.0)
 
 
-def _inside(parallel: Parallel, group: Group, ranks_per_node: int) -> bool:
+def inside(parallel: Parallel, group: Group, ranks_per_node: int) -> bool:
     """Return whether transfers of a tensor parallel group can be pipelined with its GEMMs: inside a node alone."""
     span = parallel.tp if group is Group.TP else parallel.expert_tp
     return parallel.world_size <= ranks_per_node or ranks_per_node % span == 0
@@ -92,9 +92,18 @@ def _inside(parallel: Parallel, group: Group, ranks_per_node: int) -> bool:
 
 def overlapped(compute_s: FloatArray, slowed_s: FloatArray, transfer_s: FloatArray) -> FloatArray:
     """Return the seconds of a computation and of transfers that run at the same time and slow each other down."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        of_compute = np.nan_to_num(np.minimum(1.0, transfer_s / compute_s), nan=0.0)
-        of_transfer = np.nan_to_num(np.minimum(1.0, compute_s / transfer_s), nan=0.0)
-    longer_s = transfer_s * (1.0 + OVERLAP_SLOWDOWN["communication"] * of_transfer)
+    together_s = np.minimum(compute_s, transfer_s)
+    of_compute = np.divide(together_s, compute_s, out=np.zeros_like(together_s), where=compute_s > 0)
+    longer_s = transfer_s + OVERLAP_SLOWDOWN["communication"] * together_s
     found: FloatArray = np.maximum(compute_s + slowed_s * of_compute, longer_s)
+    return found
+
+
+def with_exchanges(compute_s: FloatArray, transfer_s: FloatArray, share: float) -> FloatArray:
+    """Return the seconds of passes with exchanges of which a share cannot be hidden; nothing slows the passes down."""
+    hidden_s = transfer_s * (1 - share)
+    found: FloatArray = OVERLAP_SLOWDOWN["communication"] * np.minimum(compute_s, hidden_s)
+    found += hidden_s
+    np.maximum(found, compute_s, out=found)
+    found += transfer_s * share
     return found

@@ -27,13 +27,14 @@ from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import ceil_div
-from traincast.plan.block import Block, Frontier
+from traincast.plan.block import Block
 from traincast.plan.chunks import Chunk, ChunkTable
 from traincast.plan.costs import CostTable, Operators
 from traincast.plan.flights import plan_for_memory
+from traincast.plan.frontier import Frontier
 from traincast.plan.layout import Layout
 from traincast.plan.options import Variant
-from traincast.plan.pricing import Pricer
+from traincast.plan.pricing import Pricer, inside
 from traincast.plan.shape import Shape, few_microbatches, shape_of
 from traincast.plan.space import Degrees, Space
 from traincast.plan.state_times import Sharding, StateSeconds, StateTable
@@ -56,6 +57,11 @@ class ShareKey(NamedTuple):
     etp: int
     sequence_parallel: bool
     micro_batch: int
+    overlap_tp: bool
+
+
+_OF_SHARE = tuple(name for name in ShareKey._fields if name != "overlap_tp")
+"""Fields of a share that change what it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +110,8 @@ class Screen:
     places: Places = field(init=False)
     states: dict[int, StateTable] = field(default_factory=dict)
     """What exchanging the state takes, by ranks on a node; the same for all ways of execution."""
-    known_states: dict[tuple[object, ...], StateSeconds] = field(default_factory=dict)
-    """The same of all shares of a block, by kind of virtual stage and stage of ZeRO."""
+    chunk_numbers: dict[Chunk, int] = field(default_factory=dict)
+    """Kinds of virtual stages, told by numbers."""
 
     def run(self, keep: int = 400) -> Screened:
         """Work out every layout, and keep the best ones.
@@ -147,10 +153,12 @@ class Screen:
             micro_batches = space.micro_batches(degrees.dp)
             for variant in space.variants(degrees):
                 key = (variant, cluster.ranks_per_node)
-                for split, micro_batch in product(space.sequence_parallel(degrees.tp, degrees.cp), micro_batches):
+                splits = space.sequence_parallel(degrees.tp, degrees.cp)
+                overlaps = _overlaps_tp(space, parallel, cluster.ranks_per_node)
+                for split, micro_batch, overlap in product(splits, micro_batches, overlaps):
                     family = found.setdefault(key, Family(variant, cluster))
                     members = family.members.setdefault((degrees.pp, degrees.tp), [])
-                    share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch)
+                    share = ShareKey(degrees.tp, degrees.cp, degrees.ep, degrees.etp, split, micro_batch, overlap)
                     number = family.shares.setdefault(share, len(family.shares))
                     members.append(Member(number, degrees))
         return list(found.values())
@@ -160,6 +168,12 @@ class Screen:
         if self.setting.gpus_used_per_node is not None:
             asked = self.setting.gpus_used_per_node
         return place_job(self.setting.cluster, parallel, asked)[0]
+
+
+def _overlaps_tp(space: Space, parallel: Parallel, ranks_per_node: int) -> tuple[bool, ...]:
+    """Return whether tensor parallel exchanges may be overlapped; over nodes nothing of them is, whatever is asked."""
+    found = space.overlaps("overlap_tp", able=parallel.tp > 1)
+    return found if inside(parallel, Group.TP, ranks_per_node) else found[-1:]
 
 
 def parallel_of(degrees: Degrees) -> Parallel:
@@ -183,7 +197,7 @@ class Filled:
             self.job,
             self.costs,
             self._pricer(),
-            family.variant.overlap_tp,
+            np.array([share.overlap_tp for share in family.shares]),
             _host_factors(factors, screen.setting.cluster.gpu.host_slowdown),
         )
         ranks_per_node = family.cluster.ranks_per_node
@@ -214,6 +228,15 @@ class Filled:
     def links_of(self, degrees: Degrees) -> Links:
         """Return the communications of a layout with some degrees."""
         return self.links(parallel_of(degrees))
+
+    def number_of(self, chunk: Chunk) -> int:
+        """Return the number of a kind of virtual stage."""
+        numbers = self.screen.chunk_numbers
+        return numbers.setdefault(chunk, len(numbers))
+
+    def update_s(self, job: Job, updated: float) -> float:
+        """Return the seconds of the update of so many parameters."""
+        return self.states.update_s(job, updated)
 
     def state_of(self, job: Job, degrees: Degrees, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         """Return what the state of a virtual stage takes."""
@@ -255,6 +278,7 @@ class Filled:
                 runs.append(member)
         shardings = {each: space.shardings(each) for each in {m.degrees.dp * m.degrees.cp for m in runs}}
         runs = [member for member in runs if shardings[member.degrees.dp * member.degrees.cp]]
+        runs.sort(key=lambda member: member.degrees.dp * member.degrees.cp)
         recomputes = space.recomputes(max(shape.job.layers_Q))
         if recomputes and runs:
             yield Block(self, shape, tuple(runs), recomputes, shardings, shares)
@@ -293,7 +317,7 @@ class Filled:
             cp_kind=variant.cp_kind if each.cp > 1 else None,
             moe_dispatcher=variant.moe_dispatcher if experts else None,
             deduplicated_dispatch=None,
-            overlap_tp=variant.overlap_tp if each.tp > 1 else None,
+            overlap_tp=None,
             recompute="none",
             recompute_layers=None,
             recompute_modules=None,
@@ -306,7 +330,7 @@ class Filled:
 
     def _costs(self) -> CostTable:
         keys = list(self.family.shares)
-        columns: dict[str, Any] = {name: np.array([getattr(key, name) for key in keys]) for name in ShareKey._fields}
+        columns: dict[str, Any] = {name: np.array([getattr(key, name) for key in keys]) for name in _OF_SHARE}
         multiple = self.space.request.vocab_multiple or self.job.framework.vocab_multiple
         vocab = -(-self.job.model.vocab // (multiple * columns["tp"])) * multiple * columns["tp"]
         share = replace(rank_share(self.job, self.family.cluster.ranks_per_node), vocab=vocab, **columns)

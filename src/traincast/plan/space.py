@@ -270,11 +270,10 @@ class Space:
         """Return the ways of execution of some degrees."""
         kinds = self._context_kinds(degrees)
         return tuple(
-            Variant(precision, kind, dispatch, overlap)
+            Variant(precision, kind, dispatch)
             for precision in self.precisions()
             for kind in kinds
             for dispatch in self.dispatchers(degrees.ep)
-            for overlap in self.overlaps("overlap_tp", able=degrees.tp > 1)
         )
 
     def precisions(self) -> tuple[str, ...]:

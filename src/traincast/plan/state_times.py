@@ -44,6 +44,8 @@ class StateTable:
     links: Callable[[Parallel], Links]
     """The communications of a layout."""
     seconds: Callable[[OperatorCall], float]
+    whole: dict[tuple[object, ...], StateSeconds] = field(default_factory=dict)
+    """Those of all degrees of a block together, by kind of virtual stage and stage of ZeRO."""
     _found: dict[tuple[object, ...], StateSeconds] = field(default_factory=dict)
     _updates: dict[int, float] = field(default_factory=dict)
 

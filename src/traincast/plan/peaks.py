@@ -1,0 +1,158 @@
+"""The peak of memory of the layouts of a block: of each kind of stage what lasts, and the activations in flight.
+
+Letters: K shares, R recomputations, Z ways to shard, J pairs of a share and a way, S kinds of stages, C kinds of
+virtual stages, E moments.
+"""
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traincast.estimate.memory.stage import CONTEXT_BYTES, SLACK, communicator_bytes
+from traincast.estimate.memory.states import (
+    RankParameters,
+    one_of_each_matrix,
+    parameter_bytes,
+    rank_parameters,
+    states,
+)
+from traincast.model.blocks.part import Elements
+from traincast.model.numbers import Number
+from traincast.plan.costs import at
+from traincast.plan.flights import Moments, moments_of
+from traincast.plan.shape import StageKind
+from traincast.plan.ways import Rows, Ways
+from traincast.workload.ops import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from traincast.plan.block import Block
+
+
+class Held:
+    """What the kinds of stages of a block keep, whatever shards it."""
+
+    def __init__(self, block: "Block") -> None:
+        self.block = block
+        self.shares = block.filled.costs.shares
+        job = block.job
+        degrees = [block.of_degrees(each) for each in ("tp", "cp", "dp", "ep")]
+        self.outside_K = CONTEXT_BYTES + communicator_bytes(*degrees, job.parallel.pp)
+        self.parameters = [self._parameters(kind) for kind in block.shape.stages]
+        sent: Number = self._column(block.filled.costs.share.residual_bytes) if job.parallel.pp > 1 else 0.0
+        self.other_K = job.memory_policy.buffer_bytes + 4 * sent + np.zeros(len(block.members))
+        self.activations = [each * (1.0 + SLACK) for each in _activations(block)]
+
+    @cached_property
+    def unused(self) -> list[FloatArray]:
+        """Gradients of weights of each kind of stage that are kept in vain, where the framework does so, [S] of [K]."""
+        job, plan, parts = self.block.job, self.block.shape.plan, self.block.filled.costs.parts
+        found = [one_of_each_matrix(job, plan, kind.stage, parts) for kind in self.block.shape.stages]
+        return [parameter_bytes(job.precision) * self._column(each) for each in found]
+
+    def _parameters(self, kind: StageKind) -> RankParameters:
+        """Return the parameters of a kind of stage, of arrays [K]."""
+        held = rank_parameters(self.block.job, self.block.shape.plan, kind.stage, self.block.filled.costs.parts)
+        return replace(
+            held,
+            total=self._columns(held.total),
+            ends=self._columns(held.ends),
+            largest_layer=self._column(held.largest_layer),
+            largest_trained=self._column(held.largest_trained),
+        )
+
+    def _column(self, value: Number) -> FloatArray:
+        return at(value, self.block.rows_K, self.shares)
+
+    def _columns(self, weights: Elements) -> Elements:
+        return Elements(**{name: self._column(getattr(weights, name)) for name in Elements.__dataclass_fields__})
+
+
+class Peaks:
+    """The peaks of a block with one stage of ZeRO."""
+
+    def __init__(self, block: "Block", ways: Ways) -> None:
+        self.held = held = block.held
+        job, at_J, shard_J = replace(block.job, zero=ways.zero), ways.share_J, ways.shard_J
+        ranks_K = block.of_degrees("etp") * block.of_degrees("ep")
+        edp_K = block.of_degrees("tp") * block.of_degrees("cp") * block.of_degrees("dp") // ranks_K
+        expert_J = np.maximum(1, edp_K[at_J] * shard_J // block.replicas_K[at_J])
+        shards = (shard_J, expert_J) if ways.zero else (np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64))
+        self.lasting: list[FloatArray] = []
+        """What each kind of stage keeps for the whole step, [J]."""
+        self.ended: FloatArray | None = None
+        """The most that one has when its step ends, [J], where that adds anything."""
+        outside_J = held.outside_K[at_J]
+        wasted = job.memory_policy.gradient_placeholders and job.task != "lora"
+        for number, parameters in enumerate(held.parameters):
+            found = states(job, _rows(parameters, at_J), shards)
+            other_K = held.other_K + held.unused[number] if wasted else held.other_K
+            lasts = found.parameters + found.gradients + found.optimizer + found.copies + found.gathered + other_K[at_J]
+            self.lasting.append(np.broadcast_to(lasts * (1.0 + SLACK) + outside_J, at_J.shape))
+            if np.any(found.step_gradients):
+                ended = self.lasting[-1] + found.step_gradients * (1.0 + SLACK)
+                self.ended = ended if self.ended is None else np.maximum(self.ended, ended)
+
+    def of(self, rows: Rows) -> FloatArray:
+        """Return the memory of the stage that needs most, [K, Z, R]."""
+        found: FloatArray | None = None
+        passing = [each[rows.shares, None, :] for each in self.held.activations]
+        lasting = [rows.of_pairs(each) for each in self.lasting]
+        for number in _deciding(passing, lasting):
+            one = passing[number] + lasting[number]
+            found = one if found is None else np.maximum(found, one, out=found)
+        if found is None:
+            raise ValueError("a pipeline has no stages")
+        if self.ended is not None:
+            np.maximum(found, rows.of_pairs(self.ended), out=found)
+        return found
+
+
+def _deciding(passing: list[FloatArray], lasting: list[FloatArray]) -> list[int]:
+    """Return the kinds of stages of which one needs most in every layout."""
+    kept: list[int] = []
+    order = sorted(range(len(passing)), key=lambda each: -float(passing[each].sum()))
+    for each in order:
+        if not any(
+            (passing[each] <= passing[other]).all() and (lasting[each] <= lasting[other]).all() for other in kept
+        ):
+            kept.append(each)
+    return kept
+
+
+def _rows(parameters: RankParameters, at_J: IntArray) -> RankParameters:
+    def taken(weights: Elements) -> Elements:
+        return Elements(**{name: getattr(weights, name)[at_J] for name in Elements.__dataclass_fields__})
+
+    return RankParameters(
+        total=taken(parameters.total),
+        ends=taken(parameters.ends),
+        largest_layer=parameters.largest_layer[at_J],
+        largest_trained=parameters.largest_trained[at_J],
+    )
+
+
+def _activations(block: "Block") -> list[FloatArray]:
+    """Return the activations of each kind of stage at their peak, [S] of [K, R]."""
+    chunks, parallel = block.chunks_C, block.job.parallel
+    saved_CKR = np.stack([each.saved_bytes for each in chunks])
+    none = np.zeros_like(saved_CKR[0])
+    # What passes in each pass of each kind of virtual stage: nothing with weight gradients.
+    passing = [kind for each in chunks for kind in (none, each.backward_bytes, each.forward_bytes)]
+    passing_XKR = np.stack(passing)
+    found = [np.zeros(none.shape) for _ in block.shape.stages]
+    for count in np.unique(block.microbatches_K).tolist():
+        at_K = np.flatnonzero(block.microbatches_K == count)
+        kinds = moments_of(block.job.schedule, parallel.pp, parallel.vpp, count, block.shape.kind_Q, block.shape.kind_P)
+        for number, moments in enumerate(kinds):
+            found[number][at_K] = _most(moments, saved_CKR[:, at_K], passing_XKR[:, at_K])
+    return found
+
+
+def _most(moments: Moments, saved_CKR: FloatArray, passing_XKR: FloatArray) -> FloatArray:
+    """Return the largest sum of activations over some moments."""
+    sums_EKR = np.tensordot(moments.count_EA, saved_CKR, 1)
+    sums_EKR += passing_XKR[3 * moments.kind_E + moments.forward_E + 1]
+    most: FloatArray = sums_EKR.max(axis=0)
+    return most

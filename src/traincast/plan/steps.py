@@ -1,0 +1,273 @@
+"""The step of the layouts of a block: the passes of its pipeline, and what state its ranks exchange and update.
+
+Letters: K shares, R recomputations, Z ways to shard, J pairs of a share and a way, U pairs of degrees and a way,
+O choices of overlaps, S kinds of stages, C kinds of virtual stages.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traincast.model.blocks.part import Elements
+from traincast.model.numbers import Number, added
+from traincast.plan.chunks import Chunk, ChunkArrays
+from traincast.plan.length import Pipeline, splits_backward, step_s
+from traincast.plan.pricing import with_exchanges
+from traincast.plan.shape import StageKind
+from traincast.plan.state_times import StateSeconds
+from traincast.plan.ways import Rows, Ways
+from traincast.workload.ops import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from traincast.plan.block import Block, Overlaps
+
+_IN_ORDER = ("1f1b", "gpipe", "interleaved")
+"""Schedules whose first stage has the last backward pass; with others all stages end together."""
+
+
+class Passes:
+    """The pipeline of a block where nothing of its state is exchanged in each microbatch."""
+
+    def __init__(self, block: "Block") -> None:
+        self.block = block
+        self._early: dict[StageKind, FloatArray] = {}
+
+    @cached_property
+    def line(self) -> Pipeline:
+        """The pipeline, of arrays [K, 1, R]."""
+        return self._line(slice(None), *self._times(slice(None)))
+
+    @cached_property
+    def pipeline_s(self) -> FloatArray:
+        """Its seconds, [K, 1, R]."""
+        return step_s(self.line, self.block.job.schedule)
+
+    def rows(self, rows: Rows, zero: int, state_C: Sequence[StateSeconds], at_J: IntArray) -> Pipeline:
+        """Return the pipeline of some shares with what each microbatch exchanges of their state, of [K, Z, R]."""
+        forward, backward = self._times(rows.shares)
+        of = zip(self.block.chunks_C, state_C, forward, backward, strict=True)
+        sharded = [self._sharded(zero, rows, chunk, state, at_J, one, two) for chunk, state, one, two in of]
+        return self._line(rows.shares, [each[0] for each in sharded], [each[1] for each in sharded])
+
+    def _times(self, at_K: slice) -> tuple[list[FloatArray], list[FloatArray]]:
+        """Return forward and backward passes of each kind of virtual stage, [K, 1, 1] and [K, 1, R]."""
+        split = splits_backward(self.block.job.schedule)
+        forward, backward = [], []
+        for each in self.block.chunks_C:
+            forward.append(each.whole_forward_s[at_K, None, :])
+            back = each.input_s if split else each.backward_s
+            backward.append(back[at_K, None, :] + each.ends_backward_s[at_K, None, :])
+        return forward, backward
+
+    def _line(self, at_K: slice, forward: list[FloatArray], backward: list[FloatArray]) -> Pipeline:
+        block, shape = self.block, self.block.shape
+        return Pipeline(
+            stages=block.job.parallel.pp,
+            kind_Q=shape.kind_Q,
+            placement_Q=shape.placement_Q,
+            microbatches=block.microbatches_K[at_K, None, None],
+            forward_s_C=forward,
+            backward_s_C=backward,
+            weight_s_C=[each.weight_s[at_K, None, :] for each in block.chunks_C],
+            message_s=block.message_s[at_K, None, None],
+            handover_s=0.0 if shape.plan.overlapped_p2p else block.filled.handover_s,
+        )
+
+    def _sharded(
+        self,
+        zero: int,
+        rows: Rows,
+        chunk: ChunkArrays,
+        state: StateSeconds,
+        at_J: IntArray,
+        forward: FloatArray,
+        backward: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the passes with the exchanges of state that each microbatch has."""
+        pairs, at_K = at_J[rows.pairs], rows.shares
+        reduced, gathered = (
+            each[pairs].reshape(-1, len(rows.ways_Z), 1) for each in (state.reduced_s, state.gathered_s)
+        )
+        if zero == 2:
+            # The reduction has the next forward pass, too.
+            return forward, np.maximum(backward, reduced - forward)
+        if self.reduces_once:
+            return forward, backward
+        share = self.block.job.framework.unhidden_fsdp
+        hosted_s = with_exchanges(chunk.forward_s[at_K, None, :], gathered, share)
+        hosted_s = np.maximum(hosted_s, chunk.host_forward_s[at_K, None, :])
+        exchanged = reduced + (gathered if self.block.job.reshard_after_forward else 0.0)
+        return hosted_s + chunk.ends_forward_s[at_K, None, :], with_exchanges(backward, exchanged, share)
+
+    @property
+    def reduces_once(self) -> bool:
+        """Whether gradients of sharded parameters are reduced once a step, not in each microbatch."""
+        return self.block.job.parallel.pp > 1 and self.block.job.framework.pipelined_fsdp
+
+    def early_s(self, kind: StageKind) -> FloatArray:
+        """Return the same of the pipeline whose state is not exchanged in each microbatch, [K, 1, R]."""
+        if kind not in self._early:
+            self._early[kind] = np.broadcast_to(self.before(self.line, kind), self.pipeline_s.shape)
+        return self._early[kind]
+
+    def before(self, line: Pipeline, kind: StageKind) -> Number:
+        """Return the seconds by which a stage ends its passes before the first one."""
+        if self.block.job.schedule not in _IN_ORDER or not kind.stage:
+            return 0.0
+        return line.sum_of(line.backward_s_C, 0, kind.stage) + kind.stage * (line.message_s + line.handover_s)
+
+
+class States:
+    """What the state of a block's virtual stages takes, by degrees that share parameters alike: cp counts as dp."""
+
+    def __init__(self, block: "Block") -> None:
+        self.block = block
+        keys = [(each.tp, each.dp * each.cp, each.ep, each.etp) for each in block.degrees]
+        first: dict[tuple[int, int, int, int], int] = {}
+        for place, key in enumerate(keys):
+            first.setdefault(key, place)
+        self.alike = tuple(first)
+        number = {key: each for each, key in enumerate(first)}
+        self.alike_K = np.array([number[key] for key in keys])
+        self.places = tuple(first.values())
+        self._weights: dict[Chunk, list[Elements]] = {}
+
+    def of(self, ways: Ways) -> tuple[list[StateSeconds], IntArray]:
+        """Return the seconds of each kind of virtual stage, [C] of [U], and the place of each pair in them, [J]."""
+        ways_K = {place: rows.ways_Z for rows in ways.rows for place in range(rows.shares.start, rows.shares.stop)}
+        ways_A = [ways_K.get(place, ()) for place in self.places]
+        begin_A = np.cumsum([0, *map(len, ways_A)])[:-1]
+        at_J = begin_A[self.alike_K[ways.share_J]] + ways.way_J
+        return [self._seconds(chunk, ways.zero, ways_A) for chunk in self.block.shape.chunks], at_J
+
+    def _seconds(self, chunk: Chunk, zero: int, ways_A: Sequence[tuple[int, ...]]) -> StateSeconds:
+        filled = self.block.filled
+        known = filled.states.whole
+        key = (filled.number_of(chunk), zero, self.alike)
+        if key not in known:
+            found = [
+                filled.state_of(self.block.job, self.block.degrees[place], own, tuple((zero, way) for way in ways))
+                for place, own, ways in zip(self.places, self._of(chunk), ways_A, strict=True)
+                if ways
+            ]
+            known[key] = StateSeconds(
+                *(np.concatenate([getattr(one, name) for one in found]) for name in StateSeconds.__slots__)
+            )
+        return known[key]
+
+    def _of(self, chunk: Chunk) -> list[Elements]:
+        """Return the parameters of a kind of virtual stage by these degrees."""
+        if chunk not in self._weights:
+            rows, shares = self.block.rows_K, self.block.filled.costs.shares
+            weights = chunk.stage.weights()
+            self._weights[chunk] = [_at(weights, int(rows[place]), shares) for place in self.places]
+        return self._weights[chunk]
+
+
+class Steps:
+    """The steps of a block with one stage of ZeRO."""
+
+    def __init__(self, block: "Block", ways: Ways) -> None:
+        self.block, self.ways, self.passes = block, ways, block.passes
+        self.state_C, self.at_J = block.states.of(ways)
+        self.fixed_J = block.fixed_s[ways.share_J]
+        self._ends: dict[Overlaps, list[FloatArray]] = {}
+
+    def of(self, rows: Rows, overlaps: tuple["Overlaps", ...]) -> FloatArray:
+        """Return the steps of some shares, [O, K, Z, R]."""
+        passes, zero = self.passes, self.ways.zero
+        line = passes.line
+        if zero < 2:
+            whole_s = passes.pipeline_s[rows.shares]
+        else:
+            line = passes.rows(rows, zero, self.state_C, self.at_J)
+            whole_s = step_s(line, self.block.job.schedule)
+        ends_S = [
+            np.stack([rows.of_pairs(each) for each in of_overlaps])
+            for of_overlaps in zip(*(self._ends_of(each) for each in overlaps), strict=True)
+        ]
+        first_s = latest_s = ends_S[0]
+        for kind, ends_s in zip(self.block.shape.stages[1:], ends_S[1:], strict=True):
+            # The first stage ends its passes last: others count only where more is left for them to do.
+            if (ends_s <= first_s).all():
+                continue
+            early_s = passes.early_s(kind)[rows.shares] if zero < 2 else passes.before(line, kind)
+            latest_s = np.maximum(latest_s, ends_s - early_s)
+        found: FloatArray = latest_s + whole_s
+        return found
+
+    def _ends_of(self, overlaps: "Overlaps") -> list[FloatArray]:
+        """Return what each kind of stage does between its last pass and the end of the step, [S] of [J]."""
+        if overlaps not in self._ends:
+            reduced, gathered = overlaps
+            ends_s = self._update_J + self.fixed_J
+            if self.ways.zero in (1, 2):
+                ends_s = ends_s + (self._begins() if gathered else self._gather_J)
+            self._ends[overlaps] = [
+                self._left(kind, overlap=reduced) + self._copied(kind) + ends_s for kind in self.block.shape.stages
+            ]
+        return self._ends[overlaps]
+
+    def _left(self, kind: StageKind, *, overlap: bool) -> FloatArray:
+        """Return the seconds of the reduction that are left when a stage's passes have ended, [J]."""
+        zero, at_J, share_J = self.ways.zero, self.at_J, self.ways.share_J
+        if zero == 3 and not self.passes.reduces_once:
+            return np.zeros(len(at_J))
+        reduced_C = [each.reduced_s + each.summed_s for each in self.state_C]
+        all_s = added(reduced_C[each] for each in kind.held)[at_J]
+        if (zero < 2 and not overlap) or zero == 3:
+            return np.asarray(all_s)
+        last, chunks = kind.held[0], self.block.chunks_C
+        own_s = reduced_C[last][at_J]
+        window_s = chunks[last].last_layers_s[share_J, 0]
+        late_s = own_s / max(1, self.block.shape.chunks[last].stage.layers)
+        windows_s = added(chunks[each].last_layers_s for each in kind.held)[share_J, 0]
+        found: FloatArray = np.maximum(late_s, np.maximum(own_s - window_s, all_s - windows_s))
+        return found
+
+    def _copied(self, kind: StageKind) -> Number:
+        if len(self.block.shape.plan.placement) == 1:
+            return 0.0
+        return added(self.state_C[each].copied_s for each in kind.held)[self.at_J]
+
+    @cached_property
+    def _update_J(self) -> FloatArray:
+        """Seconds of the update of the slowest stage."""
+        update: Number = 0.0
+        for kind in self.block.shape.stages:
+            count = added(self.state_C[each].updated for each in kind.held)
+            seconds = [self.block.filled.update_s(self.block.job, each) for each in count.tolist()]
+            update = np.maximum(update, seconds)
+        return np.asarray(update)[self.at_J]
+
+    @cached_property
+    def _gather_J(self) -> FloatArray:
+        """Seconds of the gather of parameters of the slowest stage."""
+        gather: Number = 0.0
+        for kind in self.block.shape.stages:
+            gather = np.maximum(gather, added(self.state_C[each].gathered_s for each in kind.held))
+        return np.asarray(gather)[self.at_J]
+
+    def _begins(self) -> FloatArray:
+        """Return the seconds by which the gather of parameters delays the first pass of a step, [J]."""
+        held = self.block.shape.stages[0].held
+        layers = max(1, self.block.shape.chunks[held[0]].stage.layers)
+        gathered = [each.gathered_s[self.at_J] for each in self.state_C]
+        forward = [each.whole_forward_s[self.ways.share_J, 0] for each in self.block.chunks_C]
+        first = gathered[held[0]]
+        found: FloatArray = first / layers + np.maximum(0.0, first * (1 - 1 / layers) - forward[held[0]])
+        if self.block.job.schedule == "interleaved":
+            # The next virtual stage's parameters come while so many microbatches pass this one.
+            passing = np.minimum(self.block.job.parallel.pp, self.block.microbatches_K)[self.ways.share_J]
+            for own, following in pairwise(held):
+                found += np.maximum(0.0, gathered[following] - passing * forward[own])
+        return found
+
+
+def _at(weights: Elements, row: int, shares: int) -> Elements:
+    """Return the parameters of one share."""
+    values = {name: getattr(weights, name) for name in Elements.__dataclass_fields__}
+    return Elements(**{name: np.broadcast_to(np.asarray(value), shares)[row].item() for name, value in values.items()})
