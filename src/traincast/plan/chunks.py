@@ -26,6 +26,10 @@ from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.words import Phase
 
 
+_PLACES = ("experts", "with dispatch", "with combine")
+"""Places beside the exchanges of tokens with their experts (`traincast.model.blocks.part.Part`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A kind of virtual stage; those are alike that hold the same."""
@@ -115,22 +119,19 @@ class ChunkTable:
     def _times(self, chunk: Chunk, recomputes: Sequence[Recompute]) -> dict[str, FloatArray]:
         stage = chunk.stage
         kinds, joined = stage.kinds, {MTP_PROJECTION: stage.held.mtp_layers}
-        forward, backward = self._timed(kinds, Phase.FORWARD), self._timed(kinds, Phase.BACKWARD)
         weight = self._timed(kinds, Phase.WEIGHT_GRADIENT)
-        both = self._timed(kinds, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
         lookup = {FIRST_BLOCKS: 1} if stage.first else {}
         ends = [joined, stage.ends]
         trained = self.costs.share.trains_weights
         looked_up = self._timed(lookup if trained else {}, Phase.BACKWARD)
         forward_ends = added(self._timed(each, Phase.FORWARD).alone_s for each in (lookup, *ends))
         ends_back = added(self._timed(each, Phase.BACKWARD, Phase.WEIGHT_GRADIENT).alone_s for each in ends)
-        forward_host, backward_host = (stage.host(phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
-        gradients_s = self._hosted(self._beside(both), backward_host, Phase.BACKWARD)
-        inputs_s = self._hosted(self._beside(backward), backward_host, Phase.BACKWARD)
-        idle_s, launch_s = self._idle_s(forward_host, Phase.FORWARD), self._launch_s(forward_host, Phase.FORWARD)
+        gradients_s = self._backward(stage, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
+        inputs_s = self._backward(stage, Phase.BACKWARD)
+        forward_s, launch_s = self._forward(stage)
         again = np.stack([self._again(stage, each) for each in recomputes], axis=1)
         return {
-            "forward_s": (self._beside(forward) + idle_s)[:, None],
+            "forward_s": forward_s[:, None],
             "host_forward_s": np.broadcast_to(launch_s, forward_ends.shape)[:, None],
             "ends_forward_s": forward_ends[:, None],
             "backward_s": gradients_s[:, None] + again,
@@ -140,14 +141,58 @@ class ChunkTable:
             "last_layers_s": gradients_s[:, None],
         }
 
-    def _timed(self, kinds: Mapping[Blocks, float], *phases: Phase) -> Timed:
-        """Return some passes of blocks, each so many times."""
-        key = (tuple(kinds.items()), phases)
+    def _forward(self, stage: StageWork) -> tuple[FloatArray, Number]:
+        """Return the seconds of the layers' forward pass, and what the host needs to launch it at the least.
+
+        As `traincast.workload.build.layers` has it: what hides the exchanges of tokens with experts, and where the host
+        waits for their counts, what it launches before and after.
+        """
+        phase, host = Phase.FORWARD, stage.host(Phase.FORWARD)
+        timed, hides, waits = self._timed(stage.kinds, phase), self.job.hides_exchanges, bool(np.any(host.waits))
+        idle_s, launch_s = self._idle_s(host, phase), self._launch_s(host, phase)
+        if not (hides or waits):
+            return self._beside(timed) + idle_s, launch_s
+        experts, dispatch, combine = (self._timed(stage.kinds, phase, place=place) for place in _PLACES)
+        before = timed.without(experts, *((dispatch, combine) if self._hides_shared else ()))
+        rows_s = self._hidden(dispatch, timed.going("out")) + experts.compute_s
+        rows_s = rows_s + self._hidden(combine, timed.going("back"))
+        if hides and not waits or self.job.pairs_passes:
+            return self._beside(replace(before, compute_s=before.compute_s + rows_s)) + idle_s, launch_s
+        ahead, after = host.parts
+        passed_s = self._hosted(self._beside(before), ahead, phase)
+        return passed_s + self._hosted(rows_s, after, phase), 0.0
+
+    def _backward(self, stage: StageWork, *phases: Phase) -> FloatArray:
+        """Return the seconds of the layers' backward pass without recomputation."""
+        timed, host = self._timed(stage.kinds, *phases), stage.host(Phase.BACKWARD)
+        if not self.job.hides_exchanges:
+            return self._hosted(self._beside(timed), host, Phase.BACKWARD)
+        experts, dispatch, combine = (self._timed(stage.kinds, *phases, place=place) for place in _PLACES)
+        before = timed.without(experts, *((dispatch, combine) if self._hides_shared else ()))
+        rows_s = self._hidden(combine, timed.going("out")) + experts.compute_s
+        rows_s = rows_s + self._hidden(dispatch, timed.going("back"))
+        passed_s = self._beside(replace(before, compute_s=before.compute_s + rows_s))
+        return self._hosted(passed_s, host, Phase.BACKWARD)
+
+    @property
+    def _hides_shared(self) -> bool:
+        return self.job.moe_shared_expert_overlap
+
+    def _hidden(self, shared: Timed, exchange_s: Number) -> FloatArray:
+        """Return the seconds of an exchange with experts, with what of the shared ones hides it."""
+        if not self._hides_shared:
+            return exchange_s + np.zeros(self.costs.shares)
+        return overlapped(shared.compute_s, shared.slowed_s, exchange_s + np.zeros(self.costs.shares))
+
+    def _timed(self, kinds: Mapping[Blocks, float], *phases: Phase, place: str = "") -> Timed:
+        """Return some passes of blocks, each so many times: all of them, or what runs at a place beside exchanges."""
+        key = (tuple(kinds.items()), phases, place)
         if key not in self._priced:
             total = PassCosts.nothing(self.costs.shares)
             for blocks, count in kinds.items():
                 if count:
-                    total.add(passes_together(self.costs.of(blocks).passes, *phases), count)
+                    costs = self.costs.of(blocks)
+                    total.add(passes_together(costs.at(place) if place else costs.passes, *phases), count)
             self._priced[key] = self.seconds.timed(total)
         return self._priced[key]
 
@@ -188,8 +233,8 @@ class ChunkTable:
         """Return the seconds of a computation with its transfers around it, as far as they can be overlapped."""
         compute_s, alone_s = timed.compute_s, np.zeros_like(timed.compute_s)
         hidden_s = np.zeros_like(compute_s)
-        for group, time_s in timed.transfer_s.items():
-            share = self.seconds.unhidden(group, overlap_tp=self.overlap_tp, overlap_ep=self.job.moe_a2a_overlap)
+        for (group, _), time_s in timed.transfer_s.items():
+            share = self.seconds.unhidden(group, overlap_tp=self.overlap_tp)
             alone_s = alone_s + share * time_s
             hidden_s = np.maximum(hidden_s, (1 - share) * time_s)
         return overlapped(compute_s, timed.slowed_s, hidden_s) + alone_s

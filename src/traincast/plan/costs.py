@@ -37,6 +37,8 @@ class Transfer:
     operation: Operation
     size_bytes_K: IntArray
     count: float
+    goes: str = ""
+    """Whether it takes tokens ``out`` to their experts or brings them ``back``."""
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class PassCosts:
         """Add a transfer so many times; equal ones are one."""
         added = transfer.count * count
         for place, known in enumerate(self.transfers):
-            alike = (known.group, known.operation) == (transfer.group, transfer.operation)
+            alike = (known.group, known.operation, known.goes) == (transfer.group, transfer.operation, transfer.goes)
             if alike and np.array_equal(known.size_bytes_K, transfer.size_bytes_K):
                 self.transfers[place] = replace(known, count=known.count + added)
                 return
@@ -78,7 +80,14 @@ class BlockCosts:
     """Every pass of some blocks, and the share of the forward pass of each module that can be recomputed alone."""
 
     passes: dict[Phase, PassCosts]
+    places: dict[tuple[str, Phase], PassCosts]
+    """What of them runs at each place beside the exchanges of tokens with their experts."""
     modules: dict[str, PassCosts]
+
+    def at(self, place: str) -> dict[Phase, PassCosts]:
+        """Return what runs at a place in each pass."""
+        nothing = PassCosts.nothing(len(self.passes[Phase.FORWARD].compute_s_K))
+        return {phase: self.places.get((place, phase), nothing) for phase in self.passes}
 
 
 @dataclass(slots=True)
@@ -149,14 +158,17 @@ class CostTable:
 
     def _work(self, parts: list[Part]) -> BlockCosts:
         phases = (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
-        found = BlockCosts({phase: PassCosts.nothing(self.shares) for phase in phases}, {})
+        found = BlockCosts({phase: PassCosts.nothing(self.shares) for phase in phases}, {}, {})
         trains = self.share.trains_weights
         for part in parts:
             modules = [found.modules.setdefault(name, PassCosts.nothing(self.shares)) for name in part.modules]
             for phase, what, direction, count in runs_of(part, self.share, trained=trains or part.adapter):
                 time_s_K, slowed_s_K, runs_K = self.operators.of(what, direction, self.shares)
                 one = PassCosts(time_s_K, slowed_s_K, runs_K)
-                for each in (found.passes[phase], *(modules if phase is Phase.FORWARD else ())):
+                among = [found.passes[phase], *(modules if phase is Phase.FORWARD else ())]
+                if part.place:
+                    among.append(found.places.setdefault((part.place, phase), PassCosts.nothing(self.shares)))
+                for each in among:
                     each.add(one, count)
             for each in (found.passes[Phase.FORWARD], *modules):
                 self._exchange(each, part.forward)
@@ -169,7 +181,7 @@ class CostTable:
             size_K = np.broadcast_to(np.asarray(each.size_bytes, dtype=np.int64), self.shares)
             if size_K.any():
                 group, operation = Group[each.group.upper()], Operation[each.operation.upper()]
-                costs.exchange(Transfer(group, operation, size_K, float(each.count)))
+                costs.exchange(Transfer(group, operation, size_K, float(each.count), each.goes))
 
 
 def at(value: Number, rows: IntArray, shares: int) -> FloatArray:

@@ -11,21 +11,25 @@ import numpy as np
 from traincast.estimate.contention import OVERLAP_SLOWDOWN
 from traincast.job.frameworks import Framework
 from traincast.job.parallel import Parallel
-from traincast.model.numbers import Number
+from traincast.model.numbers import Number, added
 from traincast.plan.costs import PassCosts, Transfer
 from traincast.plan.transfers import Links
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.words import Group
 
 
+Way = tuple[Group, str]
+"""A kind of group, and whether tokens go out to their experts over it or come back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A pass with the seconds of its transfers by kind of group, [K]."""
+    """A pass with the seconds of its transfers by kind of group and way of tokens, [K]."""
 
     compute_s: FloatArray
     slowed_s: FloatArray
     """What the computation takes longer where all of it is overlapped."""
-    transfer_s: Mapping[Group, FloatArray]
+    transfer_s: Mapping[Way, FloatArray]
 
     @property
     def alone_s(self) -> FloatArray:
@@ -34,6 +38,18 @@ class Timed:
         for each in self.transfer_s.values():
             total_s = total_s + each
         return total_s
+
+    def going(self, *goes: str) -> Number:
+        """Return the seconds of its transfers of some ways of tokens."""
+        return added(time_s for (_, way), time_s in self.transfer_s.items() if way in goes)
+
+    def without(self, *some: "Timed") -> "Timed":
+        """Return it without some parts of its computation, and without the exchanges of tokens with experts."""
+        compute_s, slowed_s = self.compute_s, self.slowed_s
+        for each in some:
+            compute_s, slowed_s = compute_s - each.compute_s, slowed_s - each.slowed_s
+        left = {way: time_s for way, time_s in self.transfer_s.items() if not way[1]}
+        return Timed(np.maximum(compute_s, 0.0), np.maximum(slowed_s, 0.0), left)
 
     def times(self, share: float) -> "Timed":
         """Return a share of it."""
@@ -54,10 +70,10 @@ class Pricer:
 
     def timed(self, costs: PassCosts) -> Timed:
         """Return a pass with the seconds of its transfers."""
-        found: dict[Group, FloatArray] = {}
+        found: dict[Way, FloatArray] = {}
         for each in costs.transfers:
-            time_s_K = self._one(each) * each.count
-            found[each.group] = found[each.group] + time_s_K if each.group in found else time_s_K
+            way, time_s_K = (each.group, each.goes), self._one(each) * each.count
+            found[way] = found[way] + time_s_K if way in found else time_s_K
         return Timed(costs.compute_s_K, costs.slowed_s_K, found)
 
     def _one(self, transfer: Transfer) -> FloatArray:
@@ -71,13 +87,12 @@ class Pricer:
             self._known[key] = time_s_K
         return self._known[key]
 
-    def unhidden(self, group: Group, *, overlap_tp: Number, overlap_ep: bool) -> Number:
+    def unhidden(self, group: Group, *, overlap_tp: Number) -> Number:
         """Return the share of a group's transfers that cannot be hidden (`traincast.workload.build.emit`)."""
         if group is Group.CP:
             return self.framework.unhidden_cp
         if group is Group.EP:
-            # Another microbatch's work hides them, or nothing does.
-            return 0.0 if overlap_ep else 1.0
+            return 1.0  # what hides them is another microbatch, or nothing
         if not np.any(overlap_tp):
             return 1.0
         able_J = [inside(links.parallel, group, links.cluster.ranks_per_node) for links in self.links_J]
