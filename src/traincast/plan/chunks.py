@@ -25,7 +25,6 @@ from traincast.workload.build.stage import StageWork
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.words import Phase
 
-
 _PLACES = ("experts", "with dispatch", "with combine")
 """Places beside the exchanges of tokens with their experts (`traincast.model.blocks.part.Part`)."""
 
@@ -156,7 +155,7 @@ class ChunkTable:
         before = timed.without(experts, *((dispatch, combine) if self._hides_shared else ()))
         rows_s = self._hidden(dispatch, timed.going("out")) + experts.compute_s
         rows_s = rows_s + self._hidden(combine, timed.going("back"))
-        if hides and not waits or self.job.pairs_passes:
+        if (hides and not waits) or self.job.pairs_passes:
             return self._beside(replace(before, compute_s=before.compute_s + rows_s)) + idle_s, launch_s
         ahead, after = host.parts
         passed_s = self._hosted(self._beside(before), ahead, phase)
@@ -181,7 +180,7 @@ class ChunkTable:
     def _hidden(self, shared: Timed, exchange_s: Number) -> FloatArray:
         """Return the seconds of an exchange with experts, with what of the shared ones hides it."""
         if not self._hides_shared:
-            return exchange_s + np.zeros(self.costs.shares)
+            return np.broadcast_to(np.asarray(exchange_s, dtype=np.float64), self.costs.shares)
         return overlapped(shared.compute_s, shared.slowed_s, exchange_s + np.zeros(self.costs.shares))
 
     def _timed(self, kinds: Mapping[Blocks, float], *phases: Phase, place: str = "") -> Timed:

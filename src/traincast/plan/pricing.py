@@ -17,7 +17,6 @@ from traincast.plan.transfers import Links
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.words import Group
 
-
 Way = tuple[Group, str]
 """A kind of group, and whether tokens go out to their experts over it or come back."""
 
