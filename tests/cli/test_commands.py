@@ -154,6 +154,8 @@ COMMANDS["plan"] = (
     *("--space", "--fix", "--max-tp", "--max-pp", "--max-cp", "--max-ep", "--max-micro-batch", "--headroom", "--top"),
     *("--explain", "--from", *RUN),
 }
+for name in COMMANDS.keys() - {"completion", "man"}:
+    COMMANDS[name] = COMMANDS[name] | {"--plain", "--verbose", "--quiet"}
 """Every command with its arguments and options; what is pinned here is a promise to scripts."""
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_the_example_is_the_command_of_the_readme(call):
 def test_what_is_printed_names_step_interval_rates_and_memory(call):
     code, out, _ = call("predict", EXAMPLE)
     assert code == 0
-    for word in ("Step", "90 % interval", "MFU", "peak memory", "Where the time goes", "Assumptions"):
+    for word in ("Step", "interval", "MFU", "peak memory", "Where the time goes", "Assumptions"):
         assert word in out
     assert call("predict", EXAMPLE, "--quiet") == (0, "", "")
 
@@ -54,8 +55,8 @@ def test_the_header_names_the_job_and_the_peak_of_its_mfu(call, tmp_path, precis
     head = " ".join(out.partition("Where the time goes")[0].split())
     assert code == 0
     assert (
-        f"llama3-8b: sequences of 4,096 tokens, global batch 32, micro batch 1; {precision}; "
-        f"framework {DEFAULT_FRAMEWORK}" in head
+        f"model llama3-8b, {precision}; framework {DEFAULT_FRAMEWORK} "
+        "batch 32 sequences of 4,096 tokens; micro batch 1 layout" in head
     )
     assert f"of the {precision} peak" in head
     assert shares in head
@@ -86,7 +87,7 @@ def test_a_result_of_before_shows_its_shares_of_the_16_bit_peak(call, tmp_path):
     (tmp_path / "result.json").write_text(json.dumps(found))
     code, out, _ = call("report", tmp_path)
     assert code == 0
-    assert f"MFU {100 * found['mfu']:.1f} %" in out
+    assert re.search(rf"MFU +{100 * found['mfu']:.1f} %", out)
     assert "of the 16-bit peak" in " ".join(out.split())
 
 

@@ -34,7 +34,7 @@ def test_both_sides_with_their_difference(shown):
     output = narrow(shown(print_comparison, compare(side("measured"), side("simulated", 1.1))))
     lines = [line.rstrip() for line in output.splitlines()]
     assert lines[0] == "Step A 3 s, B 3.3 s: B is 300 ms longer (+10.00 %)"
-    assert lines[1:3] == ["A  measured.json (measured)", "B  simulated.json (simulated)"]
+    assert lines[1:3] == ["A: measured.json (measured)", "B: simulated.json (simulated)"]
     assert re.search(r"^  bubble +1,000\.000 +1,300\.000 +\+300\.000 +\+30\.00 %$", "\n".join(lines), re.MULTILINE)
     assert "none: exposed tp" in output
     assert "Parts, waiting included, ms (sums over 2 ranks)" in output
@@ -174,4 +174,4 @@ def test_a_result_without_measured_ranks_shows_no_table(result, shown):
     parts = tuple(replace(part, measured_s=None) for part in result.parts)
     output = shown(print_result, replace(result, ranks=ranks, parts=parts))
     assert "Measured and simulated" not in output
-    assert "Measured 19.8 us" in output
+    assert "measured  19.8 us" in output

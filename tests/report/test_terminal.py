@@ -52,10 +52,13 @@ def plain_and_narrow(output):
 def test_the_step_comes_first(result, shown):
     lines = plain_and_narrow(shown(print_result, result)).splitlines()
     assert lines[0].rstrip() == "Step 18.7 us"
-    assert lines[1].rstrip() == "4 ranks: tp 2, pp 2; 2 microbatches; schedule 1f1b; cluster h100"
-    assert lines[2].rstrip() == "Measured 19.8 us; the simulation is 5.6 % below"
-    assert "Between 17.6 us and 20.9 us (90 % interval)" in lines[3]
-    assert "MFU 41.2 %" in lines[4]
+    assert [line.strip() for line in lines[1:6]] == [
+        "layout    4 ranks: tp 2, pp 2; 2 microbatches; schedule 1f1b",
+        "cluster   h100",
+        "measured  19.8 us; the simulation is 5.6 % below",
+        "interval  17.6 us to 20.9 us (90 %)",
+        "MFU       41.2 % of the 16-bit peak",
+    ]
 
 
 def test_the_breakdown_sums_to_the_step(result, shown):
@@ -160,7 +163,7 @@ def test_a_bare_result(result, shown):
         mfu=None,
     )
     output = shown(print_result, bare)
-    assert output.splitlines()[1].rstrip() == "1 rank"
+    assert output.splitlines()[1].strip() == "layout  1 rank"
     assert "Stages" not in output and "Warnings" not in output
 
 

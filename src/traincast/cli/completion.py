@@ -12,6 +12,7 @@ from pathlib import PurePath
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from traincast.cli.terminal import print_document
 from traincast.errors import TraincastError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -111,4 +112,4 @@ def command(shell: str | None) -> None:
     kind = get_completion_class(shell)
     if kind is None:
         raise click.UsageError(f"this version of click has no completion for {shell}")
-    click.echo(kind(cli, {}, "traincast", _VARIABLE).source())
+    print_document(kind(cli, {}, "traincast", _VARIABLE).source())

@@ -18,6 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from traincast import __version__
+from traincast.cli.manner import SILENT_ABOUT_ITSELF, with_manner
 from traincast.cli.terminal import complain, whole_output
 from traincast.errors import TraincastError
 from traincast.names import find_name, known_names
@@ -69,7 +70,7 @@ class _LazyGroup(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = import_module(f"traincast.cli.{cmd_name}").command
-        return command
+        return command if cmd_name in SILENT_ABOUT_ITSELF else with_manner(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

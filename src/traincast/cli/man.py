@@ -6,6 +6,7 @@ import click
 
 from traincast import __version__
 from traincast.cli.reference import CommandHelp, commands
+from traincast.cli.terminal import print_document
 
 _STATUS = (
     ("0", "Done."),
@@ -24,7 +25,7 @@ _ENVIRONMENT = (
 @click.command(name="man", epilog="To read it: traincast man > traincast.1, then man ./traincast.1")
 def command() -> None:
     """Print the manual page of all commands, for man(1)."""
-    click.echo("\n".join(_page(tuple(commands()))))
+    print_document("\n".join(_page(tuple(commands()))))
 
 
 def _page(helps: tuple[CommandHelp, ...]) -> Iterator[str]:

@@ -460,7 +460,7 @@ _OUTPUT_OPTIONS = (
         is_flag=True,
         help="Print the critical path, who waits for whom, communication with skew, and the roofline too.",
     ),
-    click.option("--verbose", is_flag=True, help="Print assumptions that move the step by less than 1 % too."),
+    click.option("--verbose", is_flag=True, help="Print all assumptions, in full, and how long it took."),
     click.option("--quiet", is_flag=True, help="Print nothing but errors."),
 )
 

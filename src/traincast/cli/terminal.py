@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from traincast.cli.manner import manner
 from traincast.errors import TraincastError
 from traincast.report.plain import printable, shown
 
@@ -129,15 +130,23 @@ def _text_on(raw: _WholeOutput, encoding: str) -> io.TextIOWrapper:
 
 
 def console() -> "Console":
-    """Return the console for what the user asked for; coloured only on a terminal."""
-    from rich.console import Console
+    """Return the console for what the user asked for; coloured only on a terminal, and without ``NO_COLOR``."""
+    from traincast.report.terminal.console import console_for
 
-    return Console(highlight=False)
+    how = manner()
+    return console_for(plain=how.plain, verbose=how.verbose, quiet=how.quiet)
 
 
 def print_line(text: str) -> None:
     """Write one line to stdout; a path in it stays whole, so that it can be copied."""
+    if manner().quiet:
+        return
     sys.stdout.write(f"{printable(text)}\n")
+
+
+def print_document(text: str) -> None:
+    """Write a text for another program to stdout, as it is."""
+    sys.stdout.write(f"{text}\n")
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -190,7 +199,7 @@ def complain(message: str) -> None:
 @contextmanager
 def announced(*, quiet: bool) -> Iterator[None]:
     """Print lines on stderr about the long work in the body: its size, how far it is, the time left."""
-    if quiet:
+    if quiet or manner().quiet:
         yield
         return
     from traincast.diagnostics import listening
@@ -264,4 +273,6 @@ def counted(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | 
 
 
 def _is_watched() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
+    """Say whether somebody looks at what moves on stderr; a screen reader would read each turn of it."""
+    how = manner()
+    return sys.stderr is not None and sys.stderr.isatty() and not (how.plain or how.quiet)

@@ -65,7 +65,7 @@ def print_comparison(comparison: Comparison, *, ranks: bool = False) -> ui.View:
     for label, side in sides_of_it:
         shares = utilisation(side.mfu, None, side.mfu_peak, side.mfu_16_bit)
         facts = (side.what, side.how, _within(side), _tokens(side), shares)
-        yield ui.text(f"{label}  {side.name} ({', '.join(filter(None, facts))})")
+        yield ui.text(f"{label}: {side.name} ({', '.join(filter(None, facts))})")
     if (verdict := _verdict(comparison)) is not None:
         yield ui.text(verdict)
     yield from training_runs(comparison.a.training_run, comparison.b.training_run)

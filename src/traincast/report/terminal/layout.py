@@ -19,6 +19,7 @@ from rich.text import Text
 
 from traincast.diagnostics import Note
 from traincast.report.plain import shown
+from traincast.report.terminal.console import is_plain, is_verbose
 from traincast.units import parse_time
 from traincast.workload.words import Operation
 
@@ -40,6 +41,8 @@ _ONE_LINE = 100
 _ALL_SHOWN = frozenset({"shared-links", "flag-not-modelled", "flag-unknown"})
 """Codes of which each entry says something of its own: another link that holds something back, another flag."""
 _GAP = 2
+_UNITS = ("s", "ms", "us")
+"""Headings that are the unit of their column."""
 
 
 def printed(view: Callable[P, View]) -> Callable[Concatenate[Console, P], None]:
@@ -72,7 +75,32 @@ def heading(content: str) -> RenderableType:
 
 def indented(content: RenderableType | str, style: str = "") -> RenderableType:
     """Return content two columns to the right."""
-    return Padding(text(content, style) if isinstance(content, str) else content, (0, 0, 0, 2), expand=False)
+    return _Indented(text(content, style) if isinstance(content, str) else content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Indented:
+    """Content two columns to the right; in plain words where it is."""
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield it."""
+        yield self.content if is_plain(console) else Padding(self.content, (0, 0, 0, 2), expand=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Lines that only eyes can read, with their heading; nothing in plain words."""
+
+    title: str
+    lines: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield them."""
+        if not is_plain(console):
+            yield heading(self.title)
+            yield from map(indented, self.lines)
 
 
 def hanging(mark: str, content: str) -> RenderableType:
@@ -199,7 +227,10 @@ class _FittedTable:
     """Columns to do without where there is no room, the first one first."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """Yield the table, and what was left out of it."""
+        """Yield the table, and what was left out of it; in plain words a line for each of its rows."""
+        if is_plain(console):
+            yield from (text(line) for line in map(self._sentence, self.rows))
+            return
         kept = list(range(len(self.headings)))
         left_out = []
         for column in self.spare:
@@ -211,12 +242,21 @@ class _FittedTable:
         if left_out:
             yield text(f"no room for: {', '.join(left_out)}", "dim")
 
+    def _sentence(self, row: Sequence[str]) -> str:
+        """Return a row in words: ``stage 0: compute 7.076, bubble 6.905``; bars and empty cells are left out."""
+        headings = [" ".join(each.replace("/\n", "/").split()) for each in self.headings]
+        cells = [" ".join(each.replace(BLOCK, "").split()) for each in row]
+        said = [_labelled(label, cell) for label, cell in zip(headings[1:], cells[1:], strict=True) if cell]
+        first = " ".join(filter(None, (headings[0], cells[0])))
+        return f"{first}: {', '.join(said)}" if said else first
+
     def _grid(self, kept: Sequence[int], options: ConsoleOptions) -> Table:
         width = options.max_width
         full = {column: max(map(_longest_line, self._cells(column))) for column in kept}
         # A closer table is easier to read than one with two lines in every row.
         gap = 1 if 0 <= width - sum(full.values()) - (len(kept) - 1) < len(kept) - 1 else _GAP
-        grid = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+        headed = any(self.headings[column].strip() for column in kept)
+        grid = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim", show_header=headed)
         widths = full if gap == 1 else self._widths(kept, full, width)
         for column in kept:
             grid.add_column(
@@ -251,6 +291,14 @@ class _FittedTable:
 
     def _cells(self, column: int) -> list[str]:
         return [shown(cell) for cell in (self.headings[column], *(row[column] for row in self.rows))]
+
+
+def _labelled(label: str, cell: str) -> str:
+    """Return a cell after its heading, and before the unit that this ends with: ``saves, s`` is ``saves 0.6 s``."""
+    what, _, unit = label.rpartition(", ")
+    if unit in _UNITS:
+        label, cell = what, f"{cell} {unit}"
+    return " ".join(filter(None, (label, cell)))
 
 
 def _longest_line(cell: str) -> int:
@@ -298,32 +346,59 @@ def legend(kind: str, numbers: Sequence[int], hidden: Sequence[range]) -> View:
 
 
 def diagnostics(
-    title: str, entries: Sequence[Note], style: str = "", files: Iterable[str] = (), *, in_full: bool = True
+    title: str,
+    entries: Sequence[Note],
+    style: str = "",
+    files: Iterable[str] = (),
+    *,
+    in_full: bool | None = None,
 ) -> View:
     """Yield a list of assumptions or warnings under a title, or nothing where there are none.
 
     Of many entries with one code only the first few are shown, and the list says how many more there are;
-    links that are shared are all shown. Places show the short names of `files`. Without `in_full` each entry is one
-    line: what it says in brief, and its place where that is more than the one file that was read.
+    links that are shared are all shown. Places show the short names of `files`. Each entry is in full where that is
+    said, or asked for (``--verbose``), and of warnings; else it is one line: what it says in brief, and its place where
+    that is more than the one file that was read.
     """
-    files = tuple(files)
-    if not entries:
-        return
-    yield heading(title)
-    grid = _list(1)
-    by_code: dict[str, list[Note]] = {}
-    for entry in entries:
-        by_code.setdefault(entry.code, []).append(entry)
-    names = _short_names(files)
-    for code, alike in by_code.items():
-        most = len(alike) if code in _ALL_SHOWN else _SHOWN_PER_CODE
-        for entry in alike[:most]:
-            obvious = not in_full and files == (entry.place,)
-            place = text(f" ({_short(entry.place, names)})", "dim") if entry.place and not obvious else Text()
-            grid.add_row("-", Text.assemble(text(entry.text if in_full else in_brief(entry), style), place))
-        if len(alike) > most:
-            grid.add_row("-", text(f"and {len(alike) - most:,} more of this kind", "dim"))
-    yield indented(grid)
+    if entries:
+        yield heading(title)
+        yield indented(_Notes(entries, style, tuple(files), in_full or (in_full is None and bool(style)) or None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """A list of notes."""
+
+    entries: Sequence[Note]
+    style: str
+    files: tuple[str, ...]
+    in_full: bool | None
+    """None: as the user asks."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Yield it as a list, in plain words as lines."""
+        rows = list(self._rows(all_of_them=is_verbose(console), in_full=self.in_full or is_verbose(console)))
+        if is_plain(console):
+            yield from rows
+            return
+        grid = _list(1)
+        for row in rows:
+            grid.add_row("-", row)
+        yield grid
+
+    def _rows(self, *, all_of_them: bool, in_full: bool) -> Iterator[Text]:
+        by_code: dict[str, list[Note]] = {}
+        for entry in self.entries:
+            by_code.setdefault(entry.code, []).append(entry)
+        names = _short_names(self.files)
+        for code, alike in by_code.items():
+            most = len(alike) if code in _ALL_SHOWN or all_of_them else _SHOWN_PER_CODE
+            for entry in alike[:most]:
+                obvious = not in_full and self.files == (entry.place,)
+                place = text(f" ({_short(entry.place, names)})", "dim") if entry.place and not obvious else Text()
+                yield Text.assemble(text(entry.text if in_full else in_brief(entry), self.style), place)
+            if len(alike) > most:
+                yield text(f"and {len(alike) - most:,} more of this kind", "dim")
 
 
 def in_brief(note: Note) -> str:

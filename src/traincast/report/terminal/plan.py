@@ -82,13 +82,12 @@ def picture(plan: Plan | Plans) -> ui.View:
         across = round((_WIDTH - 1) * _share(each.peak_bytes, memory))
         down = round((_HEIGHT - 1) * (1 - _share(each.step_s, steps)))
         rows[down][across] = "*" if each.identity in stars else "o"
-    yield ui.heading("Step against memory (* of the Pareto set)")
-    label = len(format_time(max(steps)))
+    label, lines = len(format_time(max(steps))), []
     for place, row in enumerate(rows):
         text = format_time(max(steps)) if place == 0 else format_time(min(steps)) if place == _HEIGHT - 1 else ""
-        yield ui.indented(f"{text:>{label}} |{''.join(row)}".rstrip())
+        lines.append(f"{text:>{label}} |{''.join(row)}".rstrip())
     ends = f"{format_size(min(memory))}{format_size(max(memory)):>{_WIDTH - len(format_size(min(memory)))}}"
-    yield ui.indented(f"{'':>{label}}  {ends}")
+    yield ui.Drawing("Step against memory (* of the Pareto set)", (*lines, f"{'':>{label}}  {ends}"))
 
 
 def _share(value: float, of: list[float]) -> float:

@@ -8,8 +8,9 @@ from traincast.analysis.gpu_time import GpuTime, StreamIdle
 from traincast.analysis.summary import Suggestion
 from traincast.report.terminal import layout as ui
 from traincast.report.terminal.assumptions import parted
-from traincast.report.terminal.comparison import Differences, finish_times, parts, utilisation
+from traincast.report.terminal.comparison import Differences, finish_times, parts
 from traincast.report.terminal.explanation import analysis
+from traincast.report.terminal.header import facts
 from traincast.report.terminal.slowdown import slowdown
 from traincast.report.terminal.training_run import training_run
 from traincast.simulation.result import (
@@ -25,7 +26,6 @@ from traincast.simulation.result import (
 from traincast.units import format_share, format_size, format_time
 
 _BAR_WIDTH = 36
-_DEGREES = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp")
 _SHOWN_COLLECTIVES = 8
 _ALIKE_STAGES = 0.005
 """Share of the step by which the computation and the exposed communication of like stages may differ."""
@@ -40,9 +40,7 @@ def print_result(result: Result, *, analysed: bool = False, verbose: bool = Fals
     Its analysis is printed where asked (`analysed`), assumptions that hardly move it with `verbose`.
     """
     yield ui.text(f"Step {format_time(result.iteration_time_s)}", "bold")
-    lines = (_job, _layout, _measured, _interval, _efficiency, _spread, _goodput)
-    for line in filter(None, (tell(result) for tell in lines)):
-        yield ui.text(line)
+    yield from facts(result)
     yield from training_run(result.training_run)
     yield from _breakdown(result)
     yield from _suggestions(result)
@@ -66,91 +64,6 @@ def print_result(result: Result, *, analysed: bool = False, verbose: bool = Fals
     elif told and not verbose:
         yield ui.indented("--verbose shows them in full", "dim")
     yield from ui.diagnostics("Warnings", result.warnings, "yellow", files)
-
-
-def _job(result: Result) -> str:
-    """Model, sequence, batch, precision and framework of a forecast."""
-    job = result.job
-    if job is None:
-        return ""
-    return (
-        f"{job.model}: sequences of {job.seq_length:,} tokens, global batch {job.global_batch:,}, micro batch "
-        f"{job.micro_batch:,}; {job.precision}; framework {job.framework}"
-    )
-
-
-def _layout(result: Result) -> str:
-    """Ranks, degrees above one, microbatches, schedule, cluster: what the input says of them."""
-    layout = result.parallel
-    usual = {"etp": layout.get("tp", 1)}
-    degrees = [f"{name} {layout[name]}" for name in _DEGREES if layout.get(name, 1) not in (1, None, usual.get(name))]
-    said = []
-    if "world_size" in layout:
-        said.append(": ".join(filter(None, (ui.number(int(layout["world_size"]), "rank"), ", ".join(degrees)))))
-    if "microbatches" in layout:
-        said.append(ui.number(int(layout["microbatches"]), "microbatch", "microbatches"))
-    if "schedule" in layout:
-        said.append(f"schedule {layout['schedule']}")
-    if "name" in result.cluster:
-        said.append(f"cluster {result.cluster['name']}")
-    return "; ".join(said)
-
-
-def _measured(result: Result) -> str:
-    if result.measured_s is None:
-        return ""
-    difference = result.iteration_time_s / result.measured_s - 1 if result.measured_s else 0.0
-    side = "above" if difference >= 0 else "below"
-    return f"Measured {format_time(result.measured_s)}; the simulation is {100 * abs(difference):.1f} % {side}"
-
-
-def _interval(result: Result) -> str:
-    if result.interval is None:
-        return ""
-    low, high = (format_time(result.interval[key]) for key in ("low_s", "high_s"))
-    return f"Between {low} and {high} ({100 * result.interval['level']:.0f} % interval)"
-
-
-def _efficiency(result: Result) -> str:
-    """Return the figures that Megatron-LM and torchtitan log, in their units."""
-    known = []
-    if result.tflops_per_gpu is not None:
-        known.append(f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU")
-    if result.tokens_per_s_per_gpu is not None:
-        known.append(f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU")
-    dtype = result.mfu_peak.dtype if result.mfu_peak else None
-    known.append(utilisation(result.mfu, result.hfu, dtype, result.mfu_16_bit, result.hfu_16_bit))
-    return ", ".join(filter(None, known))
-
-
-def _spread(result: Result) -> str:
-    """Return how the step spreads with jitter."""
-    told = result.variability
-    if told is None:
-        return ""
-    low, mean, high = (format_time(each) for each in (told.p05_s, told.mean_s, told.p95_s))
-    return f"With jitter of {format_share(told.jitter)}: mean {mean}, 90 % from {low} to {high} ({told.seeds} seeds)"
-
-
-def _goodput(result: Result) -> str:
-    """Return how much of a long run is useful, and what that assumes."""
-    told = result.goodput
-    if told is None:
-        return ""
-    best = " (optimal)" if told.interval_s == told.optimal_interval_s else ""
-    return (
-        f"Goodput {format_share(told.goodput)}: a failure every {_long(told.mtbf_s)}, {_long(told.detection_s)} to "
-        f"detect it and {_long(told.restart_s)} to restart; checkpoints of {_long(told.checkpoint_s)} every "
-        f"{_long(told.interval_s)}{best}; {format_time(told.useful_step_s)} for each step in the end"
-    )
-
-
-def _long(time_s: float) -> str:
-    """Write a long time for people."""
-    for unit, scale in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
-        if time_s >= 2 * scale:
-            return f"{time_s / scale:.3g} {unit}"
-    return format_time(time_s)
 
 
 def _breakdown(result: Result) -> ui.View:
@@ -219,7 +132,7 @@ def _stages(result: Result) -> ui.View:
         ui.Column("rank", lambda run: _span([last[at].rank for at in run], str), spare=1),
         ui.Column("compute", times(lambda rank: rank.compute_s)),
         ui.Column("exposed comm", times(lambda rank: _rest(rank)[0])),
-        ui.Column("bubble", times(lambda rank: _rest(rank)[1])),
+        ui.Column("bubble", times(lambda rank: _rest(rank)[1]), spare=3),
         ui.Column("other", times(lambda rank: _rest(rank)[2]), spare=2),
         ui.Column("finish", times(lambda rank: rank.end_s)),
     ]
