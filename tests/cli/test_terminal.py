@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -231,7 +232,8 @@ def test_an_ignored_signal_stays_ignored(call):
 
 
 def test_many_rows_are_announced(call, tmp_path, monkeypatch):
-    monkeypatch.setattr("traincast.calibrate.validate.ANNOUNCED_ROWS", 3)
+    # By its module: traincast.calibrate is also the function of that name.
+    monkeypatch.setattr(import_module("traincast.calibrate.validate"), "ANNOUNCED_ROWS", 3)
     path = tmp_path / "m.csv"
     path.write_text(MEASURED["named"])
     code, out, err = call("validate", path, "--json")
