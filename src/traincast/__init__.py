@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         predict,
         read,
         run_again,
+        save_result,
         simulate,
         validate,
     )
@@ -96,6 +97,7 @@ __all__ = [
     "rank",
     "read",
     "run_again",
+    "save_result",
     "simulate",
     "sweep",
     "validate",

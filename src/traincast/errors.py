@@ -22,7 +22,17 @@ from traincast.names import known_names
 
 
 class TraincastError(Exception):
-    """Any error that traincast raises on purpose; ``exit_code`` is the shell's view of it."""
+    """Any error that traincast raises on purpose; ``exit_code`` is the shell's view of it.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> try:
+    ...     traincast.predict("job_that_is_not_there.toml")
+    ... except traincast.TraincastError as error:
+    ...     print(error)
+    job_that_is_not_there.toml: cannot be read: No such file or directory
+    """
 
     exit_code = 1
 
@@ -38,6 +48,15 @@ class FormatError(TraincastError):
         The file.
     line : int, optional
         1-based line in it; None where the whole file is meant.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> try:
+    ...     traincast.simulate("examples/kernels_a100.csv")
+    ... except traincast.FormatError as error:
+    ...     print(error.path)
+    examples/kernels_a100.csv
     """
 
     def __init__(self, message: str, path: str, line: int | None = None) -> None:
@@ -47,7 +66,17 @@ class FormatError(TraincastError):
 
 
 class ConfigError(TraincastError):
-    """A wrong value in a description of the job or the cluster; ``field`` says which."""
+    """A wrong value in a description of the job or the cluster; ``field`` says which.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> try:
+    ...     traincast.predict("examples/llama3_70b_512gpu.toml", tp="eight")
+    ... except traincast.ConfigError as error:
+    ...     print(error, "|", error.field)
+    tp: is 'eight'; it must be a whole number | tp
+    """
 
     def __init__(self, message: str, field: str | None = None) -> None:
         self.field = field
@@ -55,7 +84,17 @@ class ConfigError(TraincastError):
 
 
 class UnknownNameError(ConfigError):
-    """A name that is in no registry; the message lists the known ones and those near it."""
+    """A name that is in no registry; the message lists the known ones and those near it.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> try:
+    ...     traincast.clusters(["h10"])
+    ... except traincast.UnknownNameError as error:
+    ...     print(error.name, "h100" in error.known)
+    h10 True
+    """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, tuple(known)
@@ -73,6 +112,20 @@ class InfeasibleError(TraincastError):
         Where memory refuses it: what the stage that needs most would take of a GPU, and what programs can use of one.
     stage : int, optional
         That pipeline stage.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> try:
+    ...     traincast.predict(model="llama3-70b", cluster="h100", gpus=8, tp=8, global_batch=8)
+    ... except traincast.TraincastError as error:
+    ...     print(type(error).__name__)
+    ConfigError
+    >>> try:
+    ...     traincast.predict(model="llama3-70b", cluster="h100", gpus=8, tp=8, global_batch=8, seq_length=8192)
+    ... except traincast.InfeasibleError as error:
+    ...     print(error.needed_bytes > error.limit_bytes)
+    True
     """
 
     exit_code = 3
@@ -90,11 +143,39 @@ class InfeasibleError(TraincastError):
 
 
 class ProgramError(TraincastError):
-    """A program that breaks its own rules, such as a send without its receive."""
+    """A program that breaks its own rules, such as a send without its receive.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> import traincast
+    >>> from traincast.schedules.check import check_plan
+    >>> from traincast.schedules.plan import planned
+    >>> plan = planned("1f1b", 2, 1, 2)
+    >>> try:
+    ...     check_plan(replace(plan, slots=(plan.slots[0], plan.slots[1][1:])), 2, 1, 2)
+    ... except traincast.ProgramError as error:
+    ...     print(error)
+    plan 1f1b lacks 1 parts: F of virtual stage 1, microbatch 0
+    """
 
 
 class DeadlockError(ProgramError):
-    """Operations that wait for each other for ever; ``ops`` are their indices."""
+    """Operations that wait for each other for ever; ``ops`` are their indices.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> import traincast
+    >>> from traincast.schedules.check import check_plan
+    >>> from traincast.schedules.plan import planned
+    >>> plan = planned("1f1b", 2, 1, 2)
+    >>> try:
+    ...     check_plan(replace(plan, slots=(plan.slots[0], plan.slots[1][::-1])), 2, 1, 2)
+    ... except traincast.DeadlockError as error:
+    ...     print(error.ops)
+    (2, 4)
+    """
 
     def __init__(self, message: str, ops: Iterable[int] = ()) -> None:
         self.ops = tuple(ops)
@@ -102,7 +183,7 @@ class DeadlockError(ProgramError):
 
 
 class CalibrationError(TraincastError):
-    """Measurements of which none can be used, or that cannot be fitted.
+    r"""Measurements of which none can be used, or that cannot be fitted.
 
     Parameters
     ----------
@@ -110,6 +191,17 @@ class CalibrationError(TraincastError):
         Why, and what is needed.
     rows, needed_rows : int, optional
         Where there are too few: the rows that can be used, and how many a fit needs.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import traincast
+    >>> _ = Path("few.csv").write_text("gpus,nodes,size_bytes,time_us\n4,1,4096,12.5\n")
+    >>> try:
+    ...     traincast.api.compare_collectives("few.csv", "examples/all_reduce_a100.csv")
+    ... except traincast.CalibrationError as error:
+    ...     print(error.rows, error.needed_rows)
+    0 1
     """
 
     def __init__(self, message: str, *, rows: int | None = None, needed_rows: int | None = None) -> None:
@@ -118,4 +210,14 @@ class CalibrationError(TraincastError):
 
 
 class MeasurementError(TraincastError):
-    """Nothing can be measured on this machine, or not into this file; the message says what to do."""
+    """Nothing can be measured on this machine, or not into this file; the message says what to do.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> try:
+    ...     traincast.measure("examples/llama3_70b_512gpu.toml", "no_such_folder/operators.csv")
+    ... except traincast.MeasurementError:
+    ...     print("no GPU here, no PyTorch, or no such folder")
+    no GPU here, no PyTorch, or no such folder
+    """

@@ -60,7 +60,7 @@ from traincast.job.options import (
 from traincast.job.record import RunRecord
 from traincast.job.training_run import run_terms
 from traincast.job.words import JOB_WORDS, SIMULATE_WORDS, STEP_WORDS, said_of_job, sorted_out, takes
-from traincast.report.files import refuse_existing, write_files, write_whole
+from traincast.report.files import refuse_existing, write_directory, write_files, write_whole
 from traincast.report.json import result_from_json
 from traincast.simulation.recorded import (
     DEFAULT_CLUSTER,
@@ -216,6 +216,13 @@ def simai(files: Files, options: SimulateOptions | None = None, overlap: SimaiOv
     ConfigError
         If the file is no AICB/SimAI workload, an option means nothing to SimAI, or SimAI would
         crash on the file.
+
+    Examples
+    --------
+    >>> from traincast import api
+    >>> report = api.simai("examples/aicb_gpt_405b_1024gpu.txt")
+    >>> 0 < report.compute_s
+    True
     """
     from traincast.estimate.simai.machine import simai_machine
     from traincast.estimate.simai.total import refuse_beside_simai, simai_sum
@@ -274,7 +281,8 @@ def convert(
     Examples
     --------
     >>> import traincast
-    >>> traincast.convert("job.toml", "workload.txt", "aicb").files  # doctest: +SKIP
+    >>> traincast.convert("examples/aicb_gpt405b_1024gpu.toml", "workload.txt", "aicb").files
+    ('workload.txt',)
     """
     writer = WRITERS.get(to)
     if isinstance(source, (str, PathLike)) and Path(source).suffix == ".toml":
@@ -347,7 +355,9 @@ def compare(
     Examples
     --------
     >>> import traincast
-    >>> traincast.compare("run", "out/result.json").step.relative  # doctest: +SKIP
+    >>> replay = traincast.simulate("examples/megatron_pp4_tp2")
+    >>> f"{traincast.compare('examples/megatron_pp4_tp2', replay).step.relative:.1%}"
+    '-0.1%'
     """
     from traincast.report.sides import sides_of
 
@@ -356,22 +366,79 @@ def compare(
 
 
 def load_result(path: StrPath) -> Result:
-    """Read a ``result.json`` that was written before, or that of a folder."""
+    """Read a ``result.json`` that was written before, or that of a folder.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> result = traincast.simulate("examples/megatron_pp4_tp2")
+    >>> _ = traincast.save_result(result, "run")
+    >>> traincast.load_result("run").iteration_time_s == result.iteration_time_s
+    True
+    """
     file = Path(path)
     if file.is_dir():
         file /= "result.json"
     return result_from_json(read_bytes(file), str(file))
 
 
+def save_result(result: Result, out: StrPath, *reports: str) -> list[Path]:
+    """Write a result into a folder, as ``--out`` does: ``result.json``, the explorer, operations, a timeline.
+
+    Parameters
+    ----------
+    result : Result
+        What to write.
+    out : path
+        The folder, which is made where there is none.
+    *reports : str
+        Further reports, as of ``--report``: ``picture``, ``endtoend``.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    TraincastError
+        If a report is not known, or the files cannot be written; then none of them is left.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> written = traincast.save_result(traincast.simulate("examples/megatron_pp4_tp2"), "run", "picture")
+    >>> [each.name for each in written]
+    ['ops.csv', 'report.html', 'result.json', 'trace.json.gz', 'step.svg']
+    """
+    return write_directory(result, Path(out), further=reports)
+
+
 def is_result(path: StrPath) -> bool:
-    """Say whether a file, or the ``result.json`` of a folder, is a result of traincast."""
+    """Say whether a file, or the ``result.json`` of a folder, is a result of traincast.
+
+    Examples
+    --------
+    >>> from traincast import api
+    >>> api.is_result("examples/llama3_70b_512gpu.toml")
+    False
+    """
     file = Path(path)
     file = file / "result.json" if file.is_dir() else file
     return file.is_file() and b'"traincast.result/' in read_head(file, _HEAD_BYTES)
 
 
 def load_record(path: StrPath) -> RunRecord:
-    """Read what a ``result.json``, or that of a folder, was made from: job or options, cluster with every override."""
+    """Read what a ``result.json``, or that of a folder, was made from: job or options, cluster with every override.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> _ = traincast.save_result(traincast.simulate("examples/megatron_pp4_tp2"), "run")
+    >>> record = traincast.api.load_record("run")
+    >>> record.command, record.cluster.name, len(record.inputs)
+    ('simulate', 'h100', 8)
+    """
     return record_of(load_result(path), str(path))
 
 
@@ -379,6 +446,13 @@ def run_again(result: StrPath | Result, *, engine: str = "auto") -> Result:
     """Run a result again from what it holds; with the same version the bytes of its ``result.json`` are the same.
 
     It is given itself, as its ``result.json``, or as the folder that it was written to.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> result = traincast.simulate("examples/megatron_pp4_tp2")
+    >>> traincast.run_again(result).iteration_time_s == result.iteration_time_s
+    True
     """
     known = result if isinstance(result, Result) else load_result(result)
     record, options = _record(known, result)
@@ -413,6 +487,13 @@ def with_operations(result: Result, *, engine: str = "auto") -> tuple[Result, st
     """Return a result with its single operations, for which it is run again, and why they are left out where they are.
 
     They are left out where it cannot be run again, or gives another step, as another version may.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> result, why_not = traincast.api.with_operations(traincast.simulate("examples/megatron_pp4_tp2"))
+    >>> len(result.columns()["start_s"]), why_not
+    (1157, None)
     """
     try:
         again = run_again(result, engine=engine)
@@ -424,7 +505,15 @@ def with_operations(result: Result, *, engine: str = "auto") -> tuple[Result, st
 
 
 def simulate_record(record: RunRecord, options: SimulateOptions | None = None, *, engine: str = "auto") -> Result:
-    """Simulate the files of a record again, perhaps with other options, whose cluster goes before the record's."""
+    """Simulate the files of a record again, perhaps with other options, whose cluster goes before the record's.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> _ = traincast.save_result(traincast.simulate("examples/megatron_pp4_tp2"), "run")
+    >>> traincast.api.simulate_record(traincast.api.load_record("run"))
+    <Result: step 3.851 s, 8 ranks (tp 2, pp 4)>
+    """
     if record.command != "simulate":
         raise ConfigError("is the result of a forecast; run traincast predict on it", "run.command")
     asked = options or record.options

@@ -38,7 +38,7 @@ def explore(
     Examples
     --------
     >>> import traincast
-    >>> traincast.api.explorer.explore("out", "step.html")  # doctest: +SKIP
+    >>> traincast.explore("examples/megatron_pp4_tp2", "step.html")
     """
     steps = [_step(each, cluster) for each in (run, against) if each is not None]
     page = BytesIO()

@@ -28,6 +28,13 @@ def inspect(path: StrPath) -> Inspection:
     ------
     FormatError
         If no kind of file fits, or it is damaged, or there are several.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> found = traincast.inspect("examples/aicb_gpt_405b_1024gpu.txt")
+    >>> found.format, found.layout["tp"], found.layout["pp"]
+    ('aicb', 8, 16)
     """
     from traincast.calibrate.kind import TELLERS
     from traincast.fabric.inspect import inspect_file
@@ -42,6 +49,12 @@ def inspect_all(files: Files) -> Iterator[Inspection]:
     """Say what each of several files is, in their order (see `inspect`); folders and patterns may stand for them.
 
     Where one in a folder that was given cannot be read, the error has a pattern to choose the others.
+
+    Examples
+    --------
+    >>> from traincast import api
+    >>> [found.format for found in api.inspect_all(["examples/aicb_*.txt", "examples/*.tsv"])]
+    ['aicb', 'aicb', 'neusight']
     """
     from traincast.calibrate.kind import TELLERS
     from traincast.fabric.inspect import inspect_file
@@ -58,6 +71,12 @@ def expand(files: Files) -> list[Path]:
     ------
     FormatError
         If a folder cannot be read or holds no file, or nothing matches a pattern.
+
+    Examples
+    --------
+    >>> from traincast import api
+    >>> len(api.expand("examples/megatron_pp4_tp2"))
+    8
     """
     paths = _paths(files)
     if not paths:
@@ -77,6 +96,14 @@ def read(files: Files, layout: LayoutOptions | None = None, *, recorded: bool = 
         If a file cannot be read, or the files are of different formats.
     ConfigError
         If no file is given, or what is overridden means nothing to their format.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> traincast.read("examples/aicb_scaled_512gpu.txt").parallel.world_size
+    512
+    >>> traincast.read("examples/aicb_scaled_512gpu.txt", traincast.LayoutOptions(gpus=1024)).parallel.dp
+    16
     """
     given = _paths(files)
     paths = expand(given)
@@ -97,7 +124,16 @@ def _workload_format(paths: Sequence[Path], given: Sequence[Path]) -> Format:
 
 
 def bus_bandwidths(path: StrPath) -> dict[str, float]:
-    """Read SimAI's ``busbw.yaml`` for `SimulateOptions.busbw_bytes_per_s` (see `traincast.formats.busbw`)."""
+    r"""Read SimAI's ``busbw.yaml`` for `SimulateOptions.busbw_bytes_per_s` (see `traincast.formats.busbw`).
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from traincast import api
+    >>> _ = Path("busbw.yaml").write_text("test\nTP:\n  allreduce,: 300\n")
+    >>> api.bus_bandwidths("busbw.yaml")
+    {'tp.all_reduce': 300000000000.0}
+    """
     from traincast.calibrate.kind import TELLERS
 
     return read_bus_bandwidths(Path(path), TELLERS)

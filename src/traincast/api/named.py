@@ -19,7 +19,17 @@ StrPath = str | PathLike[str]
 
 
 def clusters(names: Sequence[str] = ()) -> list[Cluster]:
-    """Return clusters by their names, presets or TOML files; every preset where none is given."""
+    """Return clusters by their names, presets or TOML files; every preset where none is given.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> (h100,) = traincast.clusters(["h100"])
+    >>> h100.gpu.name, h100.gpus_per_node
+    ('H100-SXM-80GB', 8)
+    >>> len(traincast.clusters()) > 10
+    True
+    """
     return [load_cluster(name) for name in names or cluster_names()]
 
 
@@ -27,6 +37,13 @@ def models(names: Sequence[str] = ()) -> list[Model]:
     """Return models by their names; every built-in model where none is given.
 
     A name is that of a built-in model, of a ``config.json`` of Hugging Face or a directory with one, or of a TOML file.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> (model,) = traincast.models(["llama3-70b"])
+    >>> model.layers, model.hidden
+    (80, 8192)
     """
     return [load_model(name) for name in names or model_names()]
 
@@ -38,6 +55,13 @@ def described(path: StrPath) -> Draft:
     ------
     FormatError
         If it can be read as neither.
+
+    Examples
+    --------
+    >>> from traincast import api
+    >>> job = api.described("examples/llama3_70b_512gpu.toml")
+    >>> job.model, job.fields["gpus"], job.fields["tp"]
+    ('llama3-70b', 512, 8)
     """
     if Path(path).suffix != ".toml":
         from traincast.report.sides import job_of_log

@@ -69,9 +69,10 @@ def plan(
     Examples
     --------
     >>> import traincast
-    >>> found = traincast.plan(model="llama3-8b", cluster="h100", gpus=8, global_batch=8, tp=8, cp=1, top=1)
-    >>> found.best[0].layout.text
-    'TP8 DP1, micro batch 1'
+    >>> found = traincast.plan(model="llama3-8b", cluster="h100", gpus=8, global_batch=8, cp=1, max_tp=2, top=1)
+    >>> best = found.best[0]
+    >>> best.layout.tp, best.result.iteration_time_s < 2
+    (2, True)
     """
     from traincast.plan.changes import open_request
     from traincast.plan.options import plan_options
@@ -139,6 +140,13 @@ def plans(
         If no case has a layout that can be run; a case that has none is among ``refused`` where others have.
     TraincastError
         If the job or an option is wrong.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> found = traincast.plans(model="llama3-8b", cluster="h100", gpus=(8, 16), global_batch=16, cp=1, max_tp=2)
+    >>> [each.layout.gpus for each in found.best]
+    [16, 8]
     """
     from traincast.plan.options import TERA, price_on
     from traincast.plan.several import Plans, Refusal, nothing_runs

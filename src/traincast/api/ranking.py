@@ -34,7 +34,9 @@ def rank(
 
     Examples
     --------
-    >>> rank("runs.csv").total.mean_regret  # doctest: +SKIP
+    >>> import traincast
+    >>> traincast.rank("examples/training_runs.csv").total.groups
+    2
     """
     listed, beside = (None if each is None else Path(each) for each in (leave_out, recipes))
     return rank_layouts(path, cluster, leave_out=listed, recipes=beside, progress=progress)

@@ -58,7 +58,15 @@ def sweep(
 
     Examples
     --------
-    >>> sweep("sweep.toml", "found.csv")  # doctest: +SKIP
+    >>> from pathlib import Path
+    >>> import traincast
+    >>> _ = Path("sweep.toml").write_text('''
+    ... base = "examples/llama3_70b_512gpu.toml"
+    ... [grid]
+    ... "parallel.tp" = [4, 8]
+    ... ''')
+    >>> traincast.sweep("sweep.toml", "found.csv", workers=1)
+    {'ok': 2}
     """
     asked, table = read_spec(Path(spec)), check_table(Path(out))
     name, _, address = on.partition("://")

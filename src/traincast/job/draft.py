@@ -23,7 +23,17 @@ Finish = Callable[[Mapping[str, Any], Model | None], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What is said of a job so far."""
+    """What is said of a job so far.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> draft = traincast.Draft(model="llama3-8b", fields={"gpus": 8, "global_batch": 64})
+    >>> draft.missing()
+    'seq_length'
+    >>> draft.under(traincast.Draft(fields={"seq_length": 8192})).request().gpus
+    8
+    """
 
     model: Model | str | None = None
     """A model, or the name or path of one."""

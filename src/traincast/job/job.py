@@ -58,7 +58,16 @@ def under_new_names(said: Mapping[str, Any], shown: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What the user says of a job; None is left open."""
+    """What the user says of a job; None is left open.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> (model,) = traincast.models(["llama3-8b"])
+    >>> request = traincast.JobRequest(model=model, gpus=8, seq_length=8192, global_batch=64, tp=2)
+    >>> traincast.predict(request, cluster="h100").parallel["dp"]
+    4
+    """
 
     model: Model
     gpus: int

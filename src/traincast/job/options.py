@@ -48,7 +48,15 @@ _LEAST_PP = 1e-6
 
 
 class StageRoles(StrEnum):
-    """Which stage runs the embedding and final rows of a file that describes one stage."""
+    """Which stage runs the embedding and final rows of a file that describes one stage.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> everywhere = traincast.simulate("examples/aicb_scaled_512gpu.txt", stage_roles=traincast.StageRoles.AS_WRITTEN)
+    >>> everywhere.iteration_time_s > traincast.simulate("examples/aicb_scaled_512gpu.txt").iteration_time_s
+    True
+    """
 
     AUTO = "auto"
     """Embedding rows on the first virtual stage, final rows on the last."""
@@ -58,7 +66,15 @@ class StageRoles(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOptions:
-    """Overrides of what a file says about its layout; None leaves the file's value."""
+    """Overrides of what a file says about its layout; None leaves the file's value.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> wider = traincast.LayoutOptions(gpus=1024)
+    >>> traincast.read("examples/aicb_scaled_512gpu.txt", wider).parallel.dp
+    16
+    """
 
     gpus: int | None = None
     """World size; changes `dp`, never the number of microbatches."""
@@ -143,7 +159,16 @@ class ConstantsFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions(RunTerms):
-    """How a step is simulated, whatever it is a step of, and of which run its length is told."""
+    """How a step is simulated, whatever it is a step of, and of which run its length is told.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> slow = traincast.StepOptions(compute_slowdown={3: 1.2})
+    >>> job = {"model": "llama3-8b", "cluster": "h100", "gpus": 8, "tp": 2, "global_batch": 64, "seq_length": 8192}
+    >>> traincast.predict(options=slow, **job).iteration_time_s > traincast.predict(**job).iteration_time_s
+    True
+    """
 
     busbw_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     """Bus bandwidth that overrides the model, per group (``tp``) or group and operation (``tp.all_reduce``), which
@@ -231,7 +256,15 @@ class StepOptions(RunTerms):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions(StepOptions):
-    """Everything `simulate` can be told: what to override of the files' layout, on which cluster, and how."""
+    """Everything `simulate` can be told: what to override of the files' layout, on which cluster, and how.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> options = traincast.SimulateOptions(cluster="h100", layout=traincast.LayoutOptions(vpp=2))
+    >>> traincast.simulate("examples/aicb_gpt_405b_1024gpu.txt", options).parallel["vpp"]
+    2
+    """
 
     layout: LayoutOptions = field(default_factory=LayoutOptions)
     cluster: str | PathLike[str] | Cluster | None = None

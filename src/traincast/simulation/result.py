@@ -147,7 +147,20 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A simulated step; its fields, in their order, are the keys of ``traincast.result/1`` after ``schema``."""
+    """A simulated step; its fields, in their order, are the keys of ``traincast.result/1`` after ``schema``.
+
+    Examples
+    --------
+    >>> import traincast
+    >>> result = traincast.simulate("examples/megatron_pp4_tp2")
+    >>> result
+    <Result: step 3.851 s, 8 ranks (tp 2, pp 4)>
+    >>> f"{result.breakdown_s['compute'] / result.iteration_time_s:.0%}", result.stragglers[0]["rank"]
+    ('49%', 7)
+    >>> ranks = result.columns("ranks")
+    >>> int(ranks["rank"][ranks["wait_s"].argmin()])
+    7
+    """
 
     iteration_time_s: float
     breakdown_s: dict[str, float]
