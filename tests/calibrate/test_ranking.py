@@ -111,6 +111,20 @@ def test_what_does_not_fit_is_not_chosen(table):
     assert not group.chosen.refused
 
 
+def test_tensor_parallelism_over_nodes_is_no_choice_while_there_are_others(table):
+    (group,) = rank_layouts(table(*layouts(9.0, 9.0, 9.0, 1.0))).groups
+    assert {each.name: each.planned for each in group.layouts} == {
+        "tp 2": True,
+        "tp 4": True,
+        "tp 8": True,
+        "tp 16": False,
+    }
+    # Of two that cross nodes one must be chosen.
+    wide = [{**row, "tp": 16, "pp": 1, "micro_batch": 2**at} for at, row in enumerate(layouts(9.0, 9.0))]
+    (group,) = rank_layouts(table(*wide)).groups
+    assert group.chosen is group.layouts[0]
+
+
 def test_order_is_judged_from_ten_layouts_on_beside_what_repeats_allow(table):
     rows = [
         {**LLAMA, "tp": tp, "pp": pp, "micro_batch": micro_batch, "id": f"{tp}-{pp}-{micro_batch}", "measured_value": 1}

@@ -2,8 +2,9 @@
 
 A group is all runs of one source that share model, GPU, GPU count, sequence, global batch and precision. Of each of its
 layouts there is a forecast and the mean of what its repeats measured. The layout whose forecast is the shortest is the
-choice; its regret is how much longer it was measured than the best of the group. Layouts that the memory model refuses
-cannot be chosen, whether they ran or not.
+choice; its regret is how much longer it was measured than the best of the group. What a plan would not run cannot be
+chosen, whether it ran or not: layouts that do not fit by the memory model, where an allocator frees memory and maps it
+again in every microbatch if they run at all, and tensor parallelism over nodes.
 """
 
 from collections import defaultdict
@@ -45,6 +46,8 @@ class RankedLayout:
     """Forecast; None where there is none."""
     refused: bool
     """Whether the memory model says that it cannot run."""
+    planned: bool
+    """Whether a plan would run it: it fits, taking the memory model at its word, with tensor parallelism in a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,7 @@ class RankedGroup:
     layouts: tuple[RankedLayout, ...]
     """The shortest forecast first, those without one last."""
     chosen: RankedLayout
-    """The first that is not refused and ran."""
+    """The first that ran of those that a plan would run, or where there is none of those that are not refused."""
     best: RankedLayout
     """The shortest measured one."""
     crashed_first: int
@@ -211,7 +214,7 @@ def _ranked(layouts: _Layouts, of_run: Mapping[str, Forecast], noise: Mapping[st
     found = [_ranked_layout(key, repeats, of_run, differing) for key, repeats in layouts.items()]
     found.sort(key=lambda each: (each.predicted_s is None, each.predicted_s or 0.0))
     ran = [each for each in found if each.measured_s is not None and each.predicted_s is not None]
-    open_to_choice = [each for each in found if each.predicted_s is not None and not each.refused]
+    open_to_choice = _open_to_choice(found)
     chosen = next((each for each in open_to_choice if each.measured_s is not None), None)
     if len(ran) < 2 or chosen is None:
         return None
@@ -230,14 +233,25 @@ def _ranked(layouts: _Layouts, of_run: Mapping[str, Forecast], noise: Mapping[st
     )
 
 
+def _open_to_choice(layouts: Sequence[RankedLayout]) -> list[RankedLayout]:
+    """Return what a plan would run; all that is not refused where none of that ran."""
+    forecast = [each for each in layouts if each.predicted_s is not None]
+    planned = [each for each in forecast if each.planned]
+    if any(each.measured_s is not None for each in planned):
+        return planned
+    return [each for each in forecast if not each.refused]
+
+
 def _ranked_layout(
     layout: _Layout, repeats: Sequence[MeasuredRun], of_run: Mapping[str, Forecast], differing: set[str]
 ) -> RankedLayout:
     steps = [run.measured_s for run in repeats if run.measured_s is not None]
+    run = repeats[0]
     try:
-        refused = memory_of_run(repeats[0]).refused
+        memory = memory_of_run(run)
+        fits, refused = memory.fits, memory.refused
     except TraincastError:
-        refused = True
+        fits, refused = False, True
     told = [(name, value) for name, value in layout if name in differing]
     return RankedLayout(
         name=", ".join(f"{name.replace('_', ' ')} {value}" for name, value in told if value is not None) or "as it is",
@@ -245,6 +259,7 @@ def _ranked_layout(
         measured_s=float(np.mean(steps)) if steps else None,
         predicted_s=of_run[repeats[0].id].step_s,
         refused=refused,
+        planned=fits and (run.request.tp or 1) <= run.cluster.gpus_per_node,
     )
 
 

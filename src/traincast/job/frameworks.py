@@ -44,6 +44,10 @@ GRAPH_SCOPES = ("attn", "mlp", "mamba", "moe", "moe_router", "moe_preprocess", F
 ``moe_preprocess`` what the dispatcher does before it sends, ``moe`` the whole block of experts, ``full_iteration`` all
 of the step. Source: Megatron-LM, megatron/core/transformer/transformer_config.py (cuda_graph_scope)."""
 
+GRADIENT_SUMS = ("gemm", "kernel", "cast")
+"""What adds the gradients of the weights of each microbatch to those of the step: the GEMM that makes them, a kernel
+that reads what the GEMM wrote in 16 bits, or such a kernel after a cast to fp32."""
+
 CP_KINDS = ("ring", "all_gather", "all_to_all")
 """How context parallel ranks exchange keys and values."""
 
@@ -124,10 +128,15 @@ class Framework:
     """Host time per message between pipeline stages (blocking implementations that send shapes first)."""
     compute_factor: float
     """Time of all computation over that of the operator models; 1 where nothing is known."""
+    host_peer_s: float = 0.0
+    """Host time that a tensor parallel collective takes for each rank of its group where the messages of a pipeline
+    cross nodes."""
     fitted_as: str = ""
     """Framework whose published runs its factors are fitted to, where that is another one."""
     grad_reduce_bytes: int = 4
     """Bytes of a gradient element as replicas reduce it: 4, or 2 where gradients stay in 16 bits."""
+    gradient_sum: str = "gemm"
+    """One of `GRADIENT_SUMS`."""
     state_by_tensor: bool = False
     """Whether gradients and parameters are exchanged over the replicas tensor by tensor, and not in large buffers."""
     gradient_placeholders: bool = False
@@ -204,6 +213,7 @@ _CHOICES = {
     "uneven_split": UNEVEN_SPLITS,
     "cp_kind": CP_KINDS,
     "moe_cuda_graph_scope": GRAPH_SCOPES,
+    "gradient_sum": GRADIENT_SUMS,
     "moe_dispatcher": tuple(DISPATCHERS),
     "moe_dispatch_dtype": DISPATCH_DTYPES,
     "fp8_recipe": tuple(RECIPES),

@@ -357,6 +357,7 @@ def rank_share(job: Job, ranks_per_node: int = 8) -> Share:
             ranks_per_node=ranks_per_node,
             fused_elementwise=framework.fused_elementwise,
             fused_expert_bias=framework.fused_expert_bias or job.te_op_fuser,
+            gradient_sum=framework.gradient_sum,
             moe_dispatcher=job.moe_dispatcher,
             moe_dispatch_dtype=job.moe_dispatch_dtype,
         ),

@@ -378,7 +378,8 @@ def _rotary(make: Maker, call: Call) -> Launch:
 
 def _accumulate(make: Maker, call: Call) -> Launch:
     gradient, total = make.normal(*call.shape, dtype=call.dtype), make.normal(*call.shape, dtype="fp32")
-    return lambda: total.add_(gradient)
+    cast = call.options.get("cast", "none") == "fp32"
+    return lambda: total.add_(gradient.to(total.dtype) if cast else gradient)
 
 
 def _cast(make: Maker, call: Call) -> Launch:

@@ -82,3 +82,26 @@ def test_the_age_of_a_framework_is_in_its_kernels():
     }
     assert counted["megatron-2021"].launches > counted["megatron-core-2025"].launches
     assert counted["megatron-2021"].seconds(old) == pytest.approx(old.host_layer_s, rel=0.1)
+
+
+def test_collectives_take_longer_for_each_peer_where_a_pipeline_crosses_nodes():
+    """Ten collectives of a layer, 40 us for each of two ranks: that of one launch."""
+    slow = replace(load_framework("megatron-core-2025"), host_peer_s=40e-6)
+
+    def both(job, framework):
+        found = of(replace(job, framework=framework))
+        return found.forward.launches + found.backward.launches
+
+    usual = load_framework("megatron-core-2025")
+    over = job_of("llama3-8b", gpus=16, tp=2, pp=2)
+    assert both(over, slow) - both(over, usual) == pytest.approx(10 * 2)
+    for job in (job_of("llama3-8b", gpus=8, tp=2, pp=2), job_of("llama3-8b", gpus=16, tp=2, pp=1)):
+        assert both(job, slow) == both(job, usual)
+
+
+@pytest.mark.parametrize(("how", "more"), [("gemm", 0), ("kernel", 4), ("cast", 4)])
+def test_gradients_that_gemms_do_not_add_up_are_launches_of_their_own(how, more):
+    job = job_of("llama3-8b", gpus=1)
+    found = of(replace(job, framework=replace(job.framework, gradient_sum=how)))
+    assert found.backward == Launches(15 + more)
+    assert found.forward == Launches(11)

@@ -90,6 +90,15 @@ def hyper_connection(share: Share, name: str, weights: int, *, counts_as: str = 
     )
 
 
+def gradient_sums(share: Share, elements: Number) -> tuple[Kernel, ...]:
+    """Return what adds a gradient of so many elements to that of the step, where the GEMM that makes it does not."""
+    how = share.execution.gradient_sum
+    if how == "gemm":
+        return ()
+    options = (("cast", "fp32"),) if how == "cast" else ()
+    return (Kernel(family="accumulate", shape=(elements,), dtype=share.execution.core_dtype, options=options),)
+
+
 def adapters(share: Share, parts: tuple[Part, ...], saved: str) -> tuple[Part, ...]:
     """Return the low-rank adapters beside the GEMMs of some parts, if a job has them and they are among its targets.
 

@@ -2,7 +2,15 @@
 
 from dataclasses import dataclass, replace
 
-from traincast.model.blocks.common import around, exchange, hyper_connection, norm, norm_elements, norm_kernel
+from traincast.model.blocks.common import (
+    around,
+    exchange,
+    gradient_sums,
+    hyper_connection,
+    norm,
+    norm_elements,
+    norm_kernel,
+)
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import ceil_div
@@ -44,6 +52,7 @@ def _lookup(share: Share) -> Part:
     """Return the lookup of the tokens' vectors, with what ranks exchange that have some rows of the table each."""
     split, whole = share.splits_sequence, share.copies_sequence
     shape = (share.tokens, share.model.hidden, share.vocabulary)
+    sums = gradient_sums(share, share.table_rows * share.model.hidden) if share.trains_weights else ()
     return Part(
         name="embedding.word_embeddings",
         counts_as="embedding",
@@ -54,6 +63,7 @@ def _lookup(share: Share) -> Part:
                 dtype=share.execution.core_dtype,
                 has_backward=share.trains_weights,
             ),
+            *(replace(each, has_forward=False, backward_alike=True) for each in sums),
         ),
         forward=(*exchange(share, "reduce_scatter", split), *exchange(share, "all_reduce", whole)),
         backward=exchange(share, "all_gather", split) if share.trains_weights else (),

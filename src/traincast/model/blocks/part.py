@@ -47,6 +47,8 @@ class Gemm:
     fused_casts: str = ""
     """What a kernel beside it casts as it writes it, so that nothing casts it again: ``inputs``, or the ``gradients``
     of its outputs; empty: neither."""
+    sums_gradients: bool = True
+    """Whether the product that makes the weight's gradient adds it to those of earlier microbatches, in fp32."""
     elements_of_another: bool = False
     """Whether the weight belongs to another part, as that of a tied LM head does."""
 

@@ -54,6 +54,9 @@ class Execution:
     fused_elementwise: bool = True
     """Whether bias and dropout are fused with their neighbours."""
     fused_expert_bias: bool = False
+    gradient_sum: str = "gemm"
+    """What adds the weight gradients of a microbatch to those of the step: ``gemm``, ``kernel`` or ``cast``
+    (`traincast.job.frameworks.GRADIENT_SUMS`)."""
     moe_dispatcher: str = "alltoall"
     """How tokens get to their experts, one of `traincast.model.dispatch.DISPATCHERS`."""
     moe_dispatch_dtype: str = "bf16"

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from traincast.job.frameworks import FULL_ITERATION, Framework
 from traincast.job.job import Job
-from traincast.model.blocks.part import Block, Gemm, Kernel, Part
+from traincast.model.blocks.common import gradient_sums
+from traincast.model.blocks.part import Block, Exchange, Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, Summed, added
 from traincast.workload.build.casts import casts_of, launches_of
@@ -145,7 +146,7 @@ def _waits(job: Job) -> bool:
 
 
 def _forward(part: Part, share: Share, job: Job) -> Number:
-    sent = added(1 * (each.size_bytes > 0) for each in part.forward)
+    sent = _sent(part.forward, share, job)
     kernels = added(_kernels(each, job) for each in part.kernels if each.has_forward)
     trained = _trained(part, share)
     gemms = added(
@@ -155,13 +156,22 @@ def _forward(part: Part, share: Share, job: Job) -> Number:
     return sent + gemms + kernels
 
 
+def _sent(exchanges: tuple[Exchange, ...], share: Share, job: Job) -> Number:
+    """Return the launches of some exchanges, in those of kernels (`Framework.host_peer_s`)."""
+    framework, ranks = job.framework, share.execution.ranks_per_node
+    crosses = job.parallel.pp > 1 and job.parallel.world_size > ranks
+    peer = framework.host_peer_s / launch_s(framework) if crosses else 0.0
+    return added((1 + share.tp * peer * (each.group == "tp")) * (each.size_bytes > 0) for each in exchanges)
+
+
 def _backward(part: Part, share: Share, job: Job) -> Number:
     """Return those of a backward pass: of a GEMM the gradients of its input and of its weight."""
-    sent = added(1 * (each.size_bytes > 0) for each in part.backward)
+    sent = _sent(part.backward, share, job)
     trained = _trained(part, share)
     times = 2 if trained else 1
     gemms = added(
         _of_group(gemm, times * gemm.groups + launches_of(casts_of(gemm, share, trained=trained).backward))
+        + (len(gradient_sums(share, gemm.elements)) if trained else 0)
         for gemm in part.gemms
     )
     return sent + gemms + added(_kernels(each, job) for each in part.kernels if each.has_backward)

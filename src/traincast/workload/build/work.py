@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from traincast.model.blocks.common import gradient_sums
 from traincast.model.blocks.part import Exchange as PartExchange
 from traincast.model.blocks.part import Gemm, Kernel, Part
 from traincast.model.blocks.share import Share
@@ -126,10 +127,13 @@ def runs_of(part: Part, share: Share, *, trained: bool) -> Iterator[tuple[Phase,
         if kernel.has_forward:
             yield Phase.FORWARD, kernel, "forward", kernel.count
     for gemm, cast in zip(part.gemms, casts, strict=True):
+        added = gradient_sums(share, gemm.elements)
         yield from ((Phase.BACKWARD, each, "forward", 1) for each in cast.backward)
         yield Phase.BACKWARD, gemm, "dgrad", 1
         if trained:
-            yield Phase.WEIGHT_GRADIENT, replace(gemm, dtype=cast.weight_gradients or gemm.dtype), "wgrad", 1
+            made = replace(gemm, dtype=cast.weight_gradients or gemm.dtype, sums_gradients=not added)
+            yield Phase.WEIGHT_GRADIENT, made, "wgrad", 1
+            yield from ((Phase.WEIGHT_GRADIENT, each, "forward", 1) for each in added)
     for kernel in part.kernels:
         if kernel.has_backward:
             yield Phase.BACKWARD, kernel, "forward" if kernel.backward_alike else "backward", kernel.count
@@ -147,7 +151,7 @@ def call_of(what: Gemm | Kernel, direction: str = "forward") -> OperatorCall:
             window=what.window,
             options=what.options,
         )
-    if what.groups > 1:
-        shape = (what.m, what.n, what.k, what.groups)
-        return OperatorCall(family="grouped_gemm", shape=shape, dtype=what.dtype, direction=direction)
-    return OperatorCall(family="gemm", shape=(what.m, what.n, what.k), dtype=what.dtype, direction=direction)
+    options = () if what.sums_gradients else (("accumulate", "none"),)
+    family = "grouped_gemm" if what.groups > 1 else "gemm"
+    shape = (what.m, what.n, what.k, *((what.groups,) if what.groups > 1 else ()))
+    return OperatorCall(family=family, shape=shape, dtype=what.dtype, direction=direction, options=options)

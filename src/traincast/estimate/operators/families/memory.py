@@ -6,7 +6,8 @@ family                  shape                                 bytes per element 
 ``elementwise``         (rows, width)                         b (inputs + outputs); options ``inputs`` 2, ``outputs`` 1
 ``activation``          (tokens, width of output)             gelu: b 2, backward b 3; gated: b 3, backward b 5
 ``rotary``              (tokens, heads, head_dim)             b 2, and the table once
-``accumulate``          (elements)                            b + 8: reads a gradient, adds it to one in fp32
+``accumulate``          (elements)                            b + 8: reads a gradient, adds it to one in fp32; with
+                                                              ``cast=fp32`` b + 16: by way of a copy in fp32
 ``cast``                (elements), (tensors, elements)       2 r + b c: from bf16 to the type; options ``reads`` r and
                                                               ``copies`` c, 1 each, and ``kernels``
 ``copy``                (elements)                            b 2
@@ -77,10 +78,10 @@ def rotary(call: OperatorCall) -> Work:
     return _on_elements("rotary", "elementwise", elements=tokens * heads * head_dim, bytes_each=bytes_each, flops=3.0)
 
 
-@family("accumulate", "elements")
-def accumulate(call: OperatorCall) -> Work:
-    """Return the work of adding a gradient to the fp32 one in memory."""
-    bytes_each = element_bytes(call.dtype) + 2 * FP32_BYTES
+@family("accumulate", "elements", options={"cast": ("none", "fp32")})
+def accumulate(call: OperatorCall, *, cast: str) -> Work:
+    """Return the work of adding a gradient to the fp32 one in memory, perhaps after a cast that is written and read."""
+    bytes_each = element_bytes(call.dtype) + 2 * FP32_BYTES * (2 if cast == "fp32" else 1)
     return _on_elements("accumulate", "elementwise", elements=call.shape[0], bytes_each=bytes_each)
 
 
