@@ -58,7 +58,8 @@ def try_wheel(wheel: Path, folder: Path, tests: list[str]) -> None:
         home = call(python, "-c", "import traincast; print(traincast.__file__)", folder=folder).strip()
         if str(folder) not in home:
             sys.exit(f"the tests would run on {home}, not on the wheel")
-        print(call(python, "-m", "pytest", "-q", "-n", "2", *tests).splitlines()[-1])
+        # What fails is to be read where it is printed.
+        subprocess.run([str(python), "-m", "pytest", "-q", "-n", "2", *tests], cwd=ROOT, check=True)
 
 
 def main() -> int:
