@@ -8,6 +8,7 @@ Half of a communication is what twice the bandwidth would give, a tenth of the c
 a rank or stage that takes longer than its like is brought to them; options that are off are turned on.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,7 +17,7 @@ import numpy as np
 
 from traincast.analysis.summary import Suggestion
 from traincast.engine import run
-from traincast.engine.graph import build_graph
+from traincast.engine.graph import Graph, build_graph
 from traincast.errors import TraincastError
 from traincast.estimate.factors import chip_of, factors_on
 from traincast.hardware.cluster import Cluster
@@ -26,7 +27,8 @@ from traincast.job.options import LayoutOptions
 from traincast.simulation.confidence import TRANSFERS, Z
 from traincast.simulation.edits import edited
 from traincast.simulation.result import Result
-from traincast.workload.words import Group, Kind, Provenance
+from traincast.workload.program import Program, Timeline
+from traincast.workload.words import Group, Kind, Operation, Provenance
 
 MOST_OPS = 300_000
 """Operations of a step up to which changes are tried."""
@@ -41,6 +43,7 @@ _LEAST = 0.001
 _LEAST_SAVED = 0.0002
 _COMPUTE = ("forward", "backward", "weight_gradient", "recompute", "step")
 _NO_COMMUNICATION = (*_COMPUTE, "host", "copy")
+_OF_REPLICAS = (Group.DP, Group.EDP, Group.SHARD, Group.REPLICA)
 _LONG_STAGE = 1.1
 """Computation of a stage over the median of the others from which it is long."""
 
@@ -54,6 +57,8 @@ class Option(NamedTuple):
     change: str
     what: str
     """Kind of work that it shortens; ``bubble`` of the pipeline."""
+    hides: frozenset[Operation] = frozenset()
+    """Of communication that it hides and does nothing else: operations over groups of data parallel ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +76,12 @@ def suggestions(
     if program is None or timeline is None or result.analysis is None or len(program) > MOST_OPS:
         return ()
     step_s, on_path = result.iteration_time_s, _on_path(result)
-    found = []
+    found: list[tuple[_Candidate, float]] = []
     likely = sorted(_candidates(result, on_path), key=lambda each: -each.at_most_s)
     graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
     for candidate in [each for each in likely if each.at_most_s >= _LEAST_SAVED * step_s][:_TRIED]:
         edit = parse_change(candidate.change)
-        if not isinstance(edit, WorkEdit):
+        if not isinstance(edit, WorkEdit) or (edit.factor is not None and candidate.at_most_s <= _shown_from_s(found)):
             continue
         try:
             duration_s_N = edited(program, timeline.duration_s_N, [edit])
@@ -86,6 +91,8 @@ def suggestions(
         found.append((candidate, step_s - float(ends_N.max(initial=0.0))))
     turned = sorted(options, key=lambda each: -_share(result, on_path, each.what))
     for option in [each for each in turned if _share(result, on_path, each.what) >= _WORTH_TURNING][:_TURNED]:
+        if option.hides and _if_hidden_s(program, timeline, graph, option, engine) <= _shown_from_s(found):
+            continue
         try:
             found.append((_Candidate(option.change, option.what, step_s), step_s - rerun(option.change)))
         except TraincastError:
@@ -94,6 +101,19 @@ def suggestions(
     return tuple(
         _suggestion(candidate, saving_s, spread) for candidate, saving_s in best if saving_s >= _LEAST_SAVED * step_s
     )
+
+
+def _shown_from_s(found: Sequence[tuple[_Candidate, float]]) -> float:
+    """Return the saving above which a change is shown beside those that were found: what saves less is not tried."""
+    return sorted((saving_s for _, saving_s in found), reverse=True)[SHOWN - 1] if len(found) >= SHOWN else -math.inf
+
+
+def _if_hidden_s(program: Program, timeline: Timeline, graph: Graph, option: Option, engine: str) -> float:
+    """Return what the step saves if what an option hides takes no time, which is more than the option saves."""
+    ops = program.ops
+    hidden_T = np.isin(ops.group_T, _OF_REPLICAS) & np.isin(ops.operation_T, sorted(option.hides))
+    ends_N = run(graph, np.where(hidden_T[program.row_N], 0.0, timeline.duration_s_N), engine)[2]
+    return timeline.step_s - float(ends_N.max(initial=0.0))
 
 
 def _suggestion(candidate: _Candidate, saving_s: float, spread: Spread) -> Suggestion:
@@ -168,7 +188,9 @@ def options_of_files(result: Result, layout: LayoutOptions) -> list[Option]:
     """Return what is off in a step of files and might be on; what means nothing to them cannot be tried."""
     found = []
     if not layout.overlap_grad_reduce and result.measured_s is None:
-        found.append(Option("overlap_grad_reduce=true", "dp"))
+        found.append(
+            Option("overlap_grad_reduce=true", "dp", frozenset({Operation.ALL_REDUCE, Operation.REDUCE_SCATTER}))
+        )
     one_chunk = result.parallel.get("vpp") == 1 and result.parallel.get("schedule") == "1f1b"
     if one_chunk and int(result.parallel.get("pp", 1)) > 1 and result.measured_s is None:
         found.append(Option("vpp=2", "bubble"))

@@ -24,6 +24,7 @@ from traincast.formats.aicb.meaning import (
 from traincast.formats.aicb.policies import LAST_BOTTOM, POLICIES, WITH_TABLES
 from traincast.units import counted
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
+from traincast.workload.ops import Op
 from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase, Stream
 
 Work = Sequence[tuple[int, int]]
@@ -48,6 +49,8 @@ class RowLowering:
     """Lines and columns of communications of 0 bytes, which take no time."""
     unused: set[tuple[int, Column]] = field(default_factory=set)
     """Lines and columns of communications that their policy never runs."""
+    _made: dict[tuple[object, ...], Op] = field(default_factory=dict)
+    """Operations by what they were made of: the stages of a microbatch have most rows in common."""
 
     def forward(self, work: Work, phase: Phase = Phase.FORWARD) -> Rows:
         """Lower the forward pass of some rows, in their order; tables are looked up while the bottom MLP runs."""
@@ -130,10 +133,11 @@ class RowLowering:
         duration_s = source.cell(column).compute_s
         if duration_s == 0:
             return []
-        bound, place = overlap_class_of(source.name), Place(0, source.line)
-        added = self.builder.add(
-            compute_op(source.name, phase, duration_s, overlap_class=bound, place=place, layer=layer)
-        )
+        key = (source.line, column, phase, layer)
+        if key not in self._made:
+            bound, place = overlap_class_of(source.name), Place(0, source.line)
+            self._made[key] = compute_op(source.name, phase, duration_s, overlap_class=bound, place=place, layer=layer)
+        added = self.builder.add(self._made[key])
         if is_expert(source.name):
             self.expert_rows += added
         return added
@@ -158,20 +162,20 @@ class RowLowering:
         self, source: Row, column: Column, phase: Phase, size_bytes: int, layer: int, blocking: bool = True
     ) -> Rows:
         """Add the collective of a cell, or so many bytes of it."""
-        group, operation = self.group(source, column), source.cell(column).operation
-        return self.builder.add(
-            collective_op(
+        key = (source.line, column, phase, size_bytes, layer, blocking)
+        if key not in self._made:
+            self._made[key] = collective_op(
                 source.name,
                 phase,
-                group,
-                operation,
+                self.group(source, column),
+                source.cell(column).operation,
                 size_bytes,
                 blocking=blocking,
                 process_s=source.process_s,
                 place=Place(0, source.line),
                 layer=layer,
             )
-        )
+        return self.builder.add(self._made[key])
 
     def group(self, source: Row, column: Column) -> Group:
         """Return the group of a cell under the file's policy."""
