@@ -78,7 +78,7 @@ def rotary(call: OperatorCall) -> Work:
     return _on_elements("rotary", "elementwise", elements=tokens * heads * head_dim, bytes_each=bytes_each, flops=3.0)
 
 
-@family("accumulate", "elements", options={"cast": ("none", "fp32")})
+@family("accumulate", "elements", options={"cast": ("none", "fp32")}, cost_class=lambda _: "sums")
 def accumulate(call: OperatorCall, *, cast: str) -> Work:
     """Return the work of adding a gradient to the fp32 one in memory, perhaps after a cast that is written and read."""
     bytes_each = element_bytes(call.dtype) + 2 * FP32_BYTES * (2 if cast == "fp32" else 1)
