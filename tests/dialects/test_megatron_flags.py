@@ -215,6 +215,8 @@ def test_what_megatron_asserts_against_is_refused(flags, message):
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", "recompute_layers", 2),
         ("--recompute-activations", "recompute", "selective"),
         ("--enable-cuda-graph", "cuda_graphs", True),
+        ("--moe-permute-fusion", "fused_permute", True),
+        ("--moe-router-fusion", "fused_router", True),
         ("--attention-backend flash", "attention_kernel", "fa2"),
         ("--context-parallel-size 2 --cp-comm-type a2a", "cp_kind", "all_to_all"),
         ("--micro_batch_size=2", "micro_batch", 2),

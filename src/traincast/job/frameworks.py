@@ -154,6 +154,10 @@ class Framework:
     """Whether embedding and head count as a layer each where that makes the layers divide."""
     expert_tp: bool = True
     """Whether tensor parallelism also splits the experts where the job does not say (etp = tp, else 1)."""
+    fused_router: bool = False
+    """Whether routing is a few fused kernels where the job does not say."""
+    fused_permute: bool = False
+    """Whether tokens are permuted by fused kernels where the job does not say."""
     fused_expert_bias: bool = False
     """Whether experts with biases have them fused with their activation."""
     moe_cuda_graph_scope: tuple[str, ...] = ()

@@ -57,6 +57,15 @@ def test_the_host_waits_for_counts_of_tokens_that_are_not_fixed():
     assert of(job_of("llama3-8b", gpus=1)).forward.waits == 0
 
 
+def test_a_layer_that_is_interleaved_with_another_microbatch_takes_calls_for_its_nodes():
+    plain, nodes = of(moe()), of(moe(moe_a2a_overlap=True))
+    for found, once in ((nodes.forward, plain.forward), (nodes.backward, plain.backward)):
+        # Attention, dispatch, experts, combination: five calls each, none of which waits for the GPU.
+        assert found == once + Launches(4 * 5)
+    whole = moe(moe_a2a_overlap=True, cuda_graph_impl="full_iteration")
+    assert of(whole).forward == Launches()
+
+
 def test_graphs_remove_the_launches_of_what_they_hold():
     def forward(**graphs):
         return of(moe(**graphs)).forward.launches
