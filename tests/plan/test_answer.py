@@ -45,6 +45,22 @@ def test_the_files_are_read_again(plan, tmp_path):
     assert again.iteration_time_s == pytest.approx(plan.best[0].step_s, rel=1e-12)
 
 
+def test_the_job_file_says_all_that_was_asked_for(tmp_path):
+    """Files, too, wherever it is read; and what is no matter of layout."""
+    (tmp_path / "ours.toml").write_text('base = "h100"\n[inter]\nbandwidth_bytes_per_s = "24GB/s"\n')
+    (tmp_path / "short.toml").write_text('name = "short"\nbase = "llama3-8b"\nlayers = 8\n')
+    (tmp_path / "trainer.toml").write_text(
+        'base = "megatron-core-2025"\ndescription = "ours"\nhost_layer_s = "150us"\n'
+    )
+    paths = {name: str(tmp_path / f"{name}.toml") for name in ("ours", "short", "trainer")}
+    said = {"gpus": 16, "global_batch": 32, "seq_length": 4096, "framework": paths["trainer"], "grad_reduce_bytes": 2}
+    job = Draft(model=paths["short"], cluster=paths["ours"], fields={**said, "tp": 2, "exp_avg_dtype": "bf16"})
+    found = api.plan(job, top=1)
+    write_plan(found, tmp_path / "out")
+    again = api.predict(read_job_file(str(tmp_path / "out" / "best.job.toml")))
+    assert again.iteration_time_s == found.best[0].step_s
+
+
 LAYOUTS = [
     {"tp": 2, "pp": 2, "vpp": 2, "dp": 4, "schedule": "interleaved", "recompute": "full", "recompute_layers": 3},
     {"tp": 4, "pp": 1, "vpp": 1, "dp": 4, "recompute": "selective", "recompute_modules": ("core_attn", "mlp")},

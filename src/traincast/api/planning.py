@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from os import PathLike
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, cast
 
 from traincast.api.named import job_under
@@ -22,7 +22,7 @@ from traincast.plan.request import requested
 from traincast.simulation.recorded import DEFAULT_CLUSTER, choose
 
 if TYPE_CHECKING:
-    from traincast.plan.answer import Plan
+    from traincast.plan.answer import Asked, Plan
     from traincast.plan.several import Plans
 
 StrPath = str | PathLike[str]
@@ -80,16 +80,19 @@ def plan(
 
     draft, options = _asked(job, like, words)
     request, notes, named = requested(draft)
-    chosen = choose(StepOptions(), cluster or named, engine)
+    chosen = choose(StepOptions(), given := cluster or named, engine)
     if chosen.cluster_assumed:
         notes = (Note("cluster-default", f"no cluster was given; taken as {DEFAULT_CLUSTER}"), *notes)
     _check_prices(options.get("gpu_hour_price"), [chosen.setting.cluster.name])
     made, assumed = plan_options(chosen.setting.cluster.name, options)
-    notes = (*notes, *assumed)
     had = resolve_job(request, chosen.setting.cluster) if start else None
     found = best_layouts(request if had is None else open_request(had, request), chosen.setting, made, had)
-    warnings = draft.warnings if isinstance(draft, Draft) else ()
-    return replace(found, assumptions=(*notes, *found.assumptions), warnings=(*warnings, *found.warnings))
+    return replace(
+        found,
+        asked=_as_given(found.asked, draft, given),
+        assumptions=(*notes, *assumed, *found.assumptions),
+        warnings=(*(draft.warnings if isinstance(draft, Draft) else ()), *found.warnings),
+    )
 
 
 def _asked(
@@ -104,6 +107,16 @@ def _asked(
     if isinstance(found, Job):
         raise ConfigError("is decided, and nothing is left to plan; give the JobRequest that it was made of", "job")
     return found, options
+
+
+def _as_given(asked: "Asked", draft: JobRequest | Draft, cluster: AnyCluster) -> "Asked":
+    """Return what was asked for with its model and cluster as they were given."""
+    model = draft.model if isinstance(draft, Draft) else None
+    return replace(
+        asked,
+        model=model if isinstance(model, str) else asked.model,
+        cluster=asked.cluster if isinstance(cluster, Cluster) or cluster is None else fspath(cluster),
+    )
 
 
 @takes(PLAN_WORDS, JOB_WORDS)
@@ -157,8 +170,7 @@ def plans(
     loaded = [
         (each, choose(StepOptions(), each, engine).setting.cluster) for each in clusters or (cluster or draft.cluster,)
     ]
-    prices = options.get("gpu_hour_price")
-    _check_prices(prices, [each.name for _, each in loaded])
+    _check_prices(prices := options.get("gpu_hour_price"), [each.name for _, each in loaded])
     counts = (gpus,) if isinstance(gpus, int) else gpus
     cases = list(product(models or (None,), loaded, counts or (None,)))
     found, refused = [], []
@@ -168,8 +180,8 @@ def plans(
         try:
             found.append(plan(case, start=start, engine=engine, **of_case))
         except InfeasibleError as error:
-            name = case.model.name if isinstance(case.model, Model) else str(case.model)
-            refused.append(Refusal(model=name, cluster=where.name, gpus=case.fields.get("gpus"), reason=str(error)))
+            of = case.model.name if isinstance(case.model, Model) else str(case.model)
+            refused.append(Refusal(of, where.name, case.fields.get("gpus"), str(error)))
         if tell is not None:
             tell(number, len(cases))
     if not found:

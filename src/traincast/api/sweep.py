@@ -7,12 +7,14 @@ from traincast import __version__
 from traincast.api import StrPath
 from traincast.errors import ConfigError, TraincastError
 from traincast.report.sweep_table import check_table, write_sweep
-from traincast.sweep.executors import EXECUTORS
+from traincast.sweep.executors import EXECUTORS, Executor
 from traincast.sweep.journal import Heading, Journal
 from traincast.sweep.points import PointWork, work_of
 from traincast.sweep.run import run_sweep
 from traincast.sweep.spec import Spec, read_spec
 from traincast.units import counted
+
+Tell = Callable[[int, int], None]
 
 
 def sweep(
@@ -22,7 +24,7 @@ def sweep(
     on: str = "local",
     workers: int | None = None,
     restart: bool = False,
-    tell: Callable[[int, int], None] | None = None,
+    tell: Tell | None = None,
 ) -> dict[str, int]:
     """Forecast or plan every point of a sweep and write one table.
 
@@ -74,21 +76,28 @@ def sweep(
     if workers is not None and workers < 1:
         raise ConfigError(f"is {workers}; at least one worker is needed", "workers")
     work = work_of(asked)
+    told = _written(table, asked, work, lambda: make(work, workers, address), tell, restart=restart)
+    if "ok" not in told:
+        raise TraincastError(_nothing(table, told))
+    return {status: len(messages) for status, messages in told.items()}
+
+
+def _written(
+    table: Path, asked: Spec, work: PointWork, start: Callable[[], Executor], tell: Tell | None, *, restart: bool
+) -> Mapping[str, Sequence[str]]:
+    """Run what the journal beside a table does not have, and write the table; return the messages by status."""
     journal = _journal(table, asked, work, restart=restart)
     written = False
     try:
-        executor = make(work, workers, address)
+        executor = start()
         try:
-            points = run_sweep(asked, executor, journal, work.chunk, tell)
-            told = write_sweep(table, asked, work.columns, points)
+            told = write_sweep(table, asked, work.columns, run_sweep(asked, executor, journal, work.chunk, tell))
             written = True
         finally:
             executor.close()
     finally:
         journal.close(remove=written)
-    if "ok" not in told:
-        raise TraincastError(_nothing(table, told))
-    return {status: len(messages) for status, messages in told.items()}
+    return told
 
 
 def _nothing(table: Path, told: Mapping[str, Sequence[str]]) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
+from traincast.job.job import JobRequest
 from traincast.plan.changes import Start
 from traincast.plan.explain import Explanation
 from traincast.plan.layout import Layout
@@ -66,6 +67,18 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was asked for, as it can be asked for again."""
+
+    request: JobRequest
+    """Of its layout only what was fixed."""
+    model: str
+    """Name or file of the model."""
+    cluster: str
+    """Name or file of the cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The best layouts of a model on a cluster."""
 
@@ -101,6 +114,7 @@ class Plan:
     """The job that one has, where the plan begins with one, and what changes of it save."""
     sensitivities: tuple[Sensitivity, ...] = ()
     """What better hardware would do for the layout to run, the most saving first."""
+    asked: Asked
     assumptions: tuple[Note, ...]
     warnings: tuple[Note, ...]
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Simulate = Callable[[Layout], tuple[Result, JobStep]]
 
 _SHOWN = 3
+_NOTHING = 1e-4
+"""Share of a step below which a difference is not told."""
+_OUTSIDE = "outside the default space, which has only what one would run (--space full has it)"
 _FEW = 3
 """Layouts that are simulated for a question."""
 
@@ -45,32 +48,50 @@ class Explanation:
 def explain(screen: Screen, asked: Mapping[str, Any], chosen: "Choice", simulate: Simulate) -> Explanation:
     """Return why the best layouts have not what was asked for."""
     shown = ", ".join(f"{name} {value}" for name, value in asked.items())
-    fixed = {**screen.space.fixed, **{name: (value,) for name, value in asked.items()}}
-    of = replace(screen, space=replace(screen.space, fixed=fixed))
-    try:
-        found = of.run(keep=50)
-    except TraincastError:
-        return Explanation(asked=shown, verdict="impossible", text=f"{shown}: {_forbidden(of, asked)}")
+    found, outside = _screened(screen, asked)
+    if found is None:
+        return _impossible(screen, asked, shown, simulate)
     if not found.layouts:
-        return _too_large(of, shown)
-    best, *_ = simulated(found, simulate, _FEW)
+        return _too_large(screen, asked, shown, simulate)
+    finalists = simulated(found, simulate, _FEW)
+    if not finalists:
+        return _impossible(screen, asked, shown, simulate)
+    best = finalists[0]
     text, verdict = _slower(shown, best, chosen)
-    change = _change(of, asked, best, simulate)
+    text += f"; {_OUTSIDE}" if outside else ""
+    change = _change(screen, asked, best, simulate)
     return Explanation(asked=shown, verdict=verdict, text=text, layout=best.layout, step_s=best.step_s, change=change)
 
 
-def _forbidden(screen: Screen, asked: Mapping[str, Any]) -> str:
-    """Return what forbids a layout, in the words of a forecast of it."""
+def _screened(screen: Screen, asked: Mapping[str, Any]) -> tuple[Screened | None, bool]:
+    """Return the layouts that have what was asked for, and whether they are outside the space of the plan."""
+    space = screen.space
+    fixed = {**space.fixed, **{name: (value,) for name, value in asked.items()}}
+    for full in sorted({space.full, True}):
+        try:
+            found = replace(screen, space=replace(space, full=full, fixed=fixed)).run(keep=50)
+        except TraincastError:
+            continue
+        return found, full and not space.full
+    return None, False
+
+
+def _impossible(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: Simulate) -> Explanation:
+    """Return what forbids a layout, in the words of a forecast of it, and which single change allows one."""
+    text = "no layout of this model on these GPUs has that"
     try:
         resolve_job(replace(screen.space.request, **asked), screen.setting.cluster)
     except TraincastError as error:
-        return str(error)
-    return "outside the space of this plan; try --space full"
+        text = str(error)
+    change = _change(screen, asked, None, simulate)
+    return Explanation(asked=shown, verdict="impossible", text=f"{shown}: {text}", change=change)
 
 
-def _too_large(screen: Screen, shown: str) -> Explanation:
-    """Return by how much the smallest layout is too large, and what would free memory."""
-    found = replace(screen, limit_bytes=float("inf")).run(keep=1)
+def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: Simulate) -> Explanation:
+    """Return by how much the smallest layout is too large, and what would free memory or fit."""
+    found, _ = _screened(replace(screen, limit_bytes=float("inf")), asked)
+    if found is None:
+        return _impossible(screen, asked, shown, simulate)
     place = min(range(len(found.layouts)), key=lambda each: found.peak_bytes[each])
     layout, peak = found.layouts[place], found.peak_bytes[place]
     job = resolve_job(replace(screen.space.request, **layout.request()), screen.setting.cluster)
@@ -81,7 +102,8 @@ def _too_large(screen: Screen, shown: str) -> Explanation:
         f"{shown}: the smallest such layout, {layout.text}, needs {format_size(peak)}, "
         f"{format_size(peak - screen.limit_bytes)} above the limit of {format_size(screen.limit_bytes)}"
     )
-    change = ", ".join(helps) or None
+    fits_with = _change(screen, asked, None, simulate)
+    change = "; ".join([*([", ".join(helps)] if helps else []), *([fits_with] if fits_with else [])]) or None
     return Explanation(asked=shown, verdict="too large", text=text, layout=layout, change=change)
 
 
@@ -94,8 +116,9 @@ def _slower(shown: str, best: Finalist, chosen: "Choice") -> tuple[str, str]:
     parts = [
         (best.result.breakdown_s[key] - chosen.result.breakdown_s[key], key.replace("_", " ")) for key in BREAKDOWN_KEYS
     ]
-    lost = [f"{name} +{format_time(size)}" for size, name in sorted(parts, reverse=True)[:_SHOWN] if size > 0]
-    won = [f"{name} -{format_time(-size)}" for size, name in sorted(parts)[:_SHOWN] if size < 0]
+    least = _NOTHING * chosen.step_s
+    lost = [f"{name} +{format_time(size)}" for size, name in sorted(parts, reverse=True)[:_SHOWN] if size > least]
+    won = [f"{name} -{format_time(-size)}" for size, name in sorted(parts)[:_SHOWN] if size < -least]
     text = (
         f"{shown}: the best such layout, {best.layout.text}, takes {format_time(best.step_s)}, {100 * behind:.1f} % "
         f"longer ({', '.join([*lost, *won])})"
@@ -103,13 +126,13 @@ def _slower(shown: str, best: Finalist, chosen: "Choice") -> tuple[str, str]:
     return text, "slower"
 
 
-def _change(screen: Screen, asked: Mapping[str, Any], best: Finalist, simulate: Simulate) -> str | None:
+def _change(screen: Screen, asked: Mapping[str, Any], best: Finalist | None, simulate: Simulate) -> str | None:
     """Return the single field of what was asked for whose change helps most, and what it gives."""
     found = [(each.step_s, name, each) for name, each in _freed(screen, asked, simulate)]
     if not found:
         return None
     step_s, name, other = min(found, key=lambda each: each[:2])
-    if step_s >= best.step_s:
+    if best is not None and step_s >= best.step_s:
         return None
     value = getattr(other.layout, name)
     return f"{name} {value} instead of {asked[name]} takes {format_time(step_s)}: {other.layout.text}"
@@ -117,10 +140,14 @@ def _change(screen: Screen, asked: Mapping[str, Any], best: Finalist, simulate: 
 
 def _freed(screen: Screen, asked: Mapping[str, Any], simulate: Simulate) -> Iterator[tuple[str, Finalist]]:
     for name in asked:
-        fixed = {field: values for field, values in screen.space.fixed.items() if field != name}
-        try:
-            found: Screened = replace(screen, space=replace(screen.space, fixed=fixed)).run(keep=20)
-        except TraincastError:
-            continue
-        if found.layouts:
-            yield name, simulated(found, simulate, 1)[0]
+        rest = {field: value for field, value in asked.items() if field != name}
+        found = _screened(screen, rest)[0] if rest else _all_of(screen)
+        yield from ((name, each) for each in (simulated(found, simulate, 1) if found is not None else ()))
+
+
+def _all_of(screen: Screen) -> Screened | None:
+    """Return the layouts of the whole space; None where it has none."""
+    try:
+        return screen.run(keep=20)
+    except TraincastError:
+        return None

@@ -12,7 +12,7 @@ from traincast.estimate.memory.fits import WARNED_ABOVE
 from traincast.job.frameworks import Framework, framework_of_year, load_framework
 from traincast.job.job import Job, JobRequest
 from traincast.job.resolve import resolve_job
-from traincast.plan.answer import Choice, Plan
+from traincast.plan.answer import Asked, Choice, Plan
 from traincast.plan.changes import start_of
 from traincast.plan.doubt import drawn_steps, probabilities, regrets, tied
 from traincast.plan.explain import explain
@@ -82,6 +82,7 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         explained=tuple(explain(screen, each, best, simulate) for each in options.explain),
         start=None if had is None or before is None else start_of(screen, had, before, usable, simulate),
         sensitivities=sensitivities(request, best.layout, setting, best.step_s),
+        asked=Asked(request=request, model=request.model.name, cluster=setting.cluster.name),
         assumptions=tuple(_assumptions(request, space, usable, limit)),
         warnings=(),
     )

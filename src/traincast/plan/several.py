@@ -9,7 +9,7 @@ from traincast.plan.pareto import pareto
 from traincast.units import counted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A case that no layout can run."""
 

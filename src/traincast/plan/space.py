@@ -11,7 +11,6 @@ from itertools import combinations
 from typing import Any
 
 from traincast.errors import ConfigError, InfeasibleError
-from traincast.estimate.memory.remedies import CONTEXT_TOKENS
 from traincast.hardware.cluster import Cluster
 from traincast.job.feasible import check_gpu, check_model
 from traincast.job.frameworks import CP_KINDS, Framework
@@ -26,6 +25,10 @@ PRECISIONS = ("bf16", "fp8", "fp8_block", "mxfp8")
 
 MOST_MICRO_BATCH = 8
 """Largest micro batch of the default space: published recipes of large models have 1 to 4."""
+
+LEAST_CONTEXT = 4096
+"""Fewest tokens of a sequence that a rank has in the default space: NVIDIA's recipes of Llama 3 70B and Llama 3.1 405B
+split 8,192 tokens over two ranks (NVIDIA/dgxc-benchmarking, llama3.1)."""
 
 _MEGATRON = ("1f1b", "interleaved")
 _PYTORCH = ("1f1b", "gpipe", "interleaved", "zb_v", "dualpipe_v")
@@ -95,7 +98,7 @@ class Space:
         found = [cp for cp in _divisors(gpus // tp) if tokens % (2 * cp) == 0 or cp == 1]
         if self.full:
             return [cp for cp in found if cp <= 64]
-        return [cp for cp in found if cp == 1 or (tokens // cp >= CONTEXT_TOKENS and cp & (cp - 1) == 0)]
+        return [cp for cp in found if cp == 1 or (tokens // cp >= LEAST_CONTEXT and cp & (cp - 1) == 0)]
 
     def _experts(self, tp: int, replicas: int) -> Iterator[tuple[int, int]]:
         experts = self.request.model.experts
@@ -164,7 +167,8 @@ class Space:
                 if schedule == "dualpipe" and pp % 2:
                     continue
                 layers = self._split(pp, vpp)
-                if layers and (min(layers) > 0 or self.full) and (vpp == 1 or virtual or self._even(layers)):
+                said = "vpp" in self.fixed or self.request.vpp is not None
+                if layers and (min(layers) > 0 or self.full) and (vpp == 1 or virtual or said or self._even(layers)):
                     found.append((schedule, vpp, layers))
         return found
 

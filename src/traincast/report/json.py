@@ -105,7 +105,7 @@ def plan_to_dict(plan: "Plan | Plans") -> dict[str, Plain]:
         each_one = [plan_to_dict(one) for one in plan.plans]
         joined = {name: _joined(name, [one[name] for one in each_one]) for name in each_one[0] if name not in lists}
         return _document("plan", {**joined, **lists, "plans": each_one, "refused": plan.refused})
-    same = {each.name: getattr(plan, each.name) for each in fields(plan) if each.name not in (*lists, "start")}
+    same = {each.name: getattr(plan, each.name) for each in fields(plan) if each.name not in (*lists, "start", "asked")}
     start = plan.start
     same |= {
         "had_step_s": None if start is None else start.step_s,

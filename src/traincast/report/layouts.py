@@ -7,8 +7,11 @@ torchtitan/config/job_config.py.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
+from traincast.job.job_file import SECTIONS
 from traincast.plan.answer import Choice, Plan
 from traincast.plan.layout import Layout
 
@@ -50,8 +53,8 @@ def _megatron(plan: Plan, layout: Layout) -> Iterator[tuple[str, object]]:
     yield from ((name, "") for name, on in _switches(layout) if on)
     if layout.zero > 1:
         yield "data-parallel-sharding-strategy", _SHARDING[layout.zero]
-    if 0 < layout.shard < layout.dp * layout.cp and layout.zero:
-        yield "num-distributed-optimizer-instances", layout.dp * layout.cp // layout.shard
+    if _copies(layout) > 1:
+        yield "num-distributed-optimizer-instances", _copies(layout)
     for name, value in _recompute(layout).items():
         yield name.replace("_", "-"), " ".join(value) if isinstance(value, list) else value
     if layout.moe_dispatcher is not None:
@@ -61,6 +64,11 @@ def _megatron(plan: Plan, layout: Layout) -> Iterator[tuple[str, object]]:
     if layout.precision in _FP8_RECIPE:
         yield "fp8-format", "hybrid"
         yield "fp8-recipe", _FP8_RECIPE[layout.precision]
+
+
+def _copies(layout: Layout) -> int:
+    """Return the copies of the sharded state (HSDP)."""
+    return layout.dp * layout.cp // layout.shard if layout.zero > 0 else 1
 
 
 def _switches(layout: Layout) -> Iterator[tuple[str, bool]]:
@@ -123,6 +131,7 @@ def bridge_overrides(plan: Plan, choice: Choice) -> str:
             "overlap_grad_reduce": layout.overlap_grad_reduce and layout.dp * layout.cp > 1,
             "overlap_param_gather": layout.overlap_param_gather and layout.zero > 0,
             **({"data_parallel_sharding_strategy": _SHARDING[layout.zero]} if layout.zero > 1 else {}),
+            **({"num_distributed_optimizer_instances": copies} if (copies := _copies(layout)) > 1 else {}),
         },
         "comm_overlap": {"tp_comm_overlap": layout.overlap_tp and layout.tp > 1},
     }
@@ -176,32 +185,25 @@ def torchtitan_toml(plan: Plan, choice: Choice) -> str:
 
 
 def job_toml(plan: Plan, choice: Choice) -> str:
-    """Return a job file of the layout, for ``traincast predict``."""
-    request = choice.layout.request()
-    batch = {
-        "seq_length": plan.seq_length,
-        "micro_batch": request.pop("micro_batch"),
-        "global_batch": plan.global_batch,
-    }
-    cluster = {"name": plan.cluster, "gpus": request.pop("gpus")}
-    software = {"framework": plan.framework}
-    for name in (
-        "precision",
-        "recompute",
-        "recompute_layers",
-        "recompute_method",
-        "recompute_modules",
-        "moe_dispatcher",
-    ):
-        software[name] = request.pop(name)
+    """Return a job file of the layout, for ``traincast predict``: all that was asked for, and what was decided.
+
+    Files that it names are written with their whole path.
+    """
+    asked, request = plan.asked, replace(plan.asked.request, **choice.layout.request())
+    framework = request.framework if isinstance(request.framework, str) else plan.framework
+    said = {each.name: getattr(request, each.name) for each in fields(request)}
+    said |= {"name": _whole_path(asked.cluster), "framework": _whole_path(framework)}
+    unsaid = {each.name: each.default for each in fields(request)}
     tables = {
-        "model": {"name": plan.model},
-        "parallel": request,
-        "batch": batch,
-        "cluster": cluster,
-        "software": software,
+        section: {key: said[key] for key in keys if key == "name" or said[key] != unsaid.get(key)}
+        for section, keys in SECTIONS.items()
     }
-    return _toml(tables)
+    return _toml({"model": {"name": _whole_path(asked.model)}, **tables})
+
+
+def _whole_path(name: str) -> str:
+    """Return the whole path of a file, so that it is found from anywhere; a name as it is."""
+    return str(Path(name).resolve()) if name.endswith((".toml", ".json")) and Path(name).is_file() else name
 
 
 def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:

@@ -8,12 +8,21 @@ from traincast.report.terminal import layout as ui
 from traincast.report.terminal.training_run import training_run
 from traincast.units import format_share, format_size, format_time
 
+
+def _most_lost(choice: Choice) -> str:
+    """Return the largest part of a step that is no computation."""
+    found = next(((name, share) for name, share in choice.limits if name != "compute"), None)
+    return "-" if found is None else f"{found[0].removeprefix('exposed_')} {format_share(found[1])}"
+
+
 _COLUMNS: tuple[ui.Column[Choice], ...] = (
+    ui.Column("", lambda each: "=" if each.tied else ""),
     ui.Column("step", lambda each: format_time(each.step_s)),
     ui.Column("MFU", lambda each: "-" if each.result.mfu is None else format_share(each.result.mfu)),
     ui.Column("memory", lambda each: format_size(each.peak_bytes)),
-    ui.Column("best", lambda each: format_share(each.probability), spare=2),
-    ui.Column("regret", lambda each: format_share(each.regret), spare=1),
+    ui.Column("best", lambda each: format_share(each.probability, 0), spare=3),
+    ui.Column("regret", lambda each: format_share(each.regret), spare=2),
+    ui.Column("lost to", _most_lost, spare=1),
     ui.Column("layout", lambda each: each.layout.text, words=True),
 )
 _CHANGES: tuple[ui.Column[Change], ...] = (
@@ -49,11 +58,10 @@ def print_plan(plan: Plan) -> ui.View:
         f"the best {plan.simulated} simulated, {format_share(plan.screen_error)} off the screen on average and "
         f"{format_share(plan.screen_error_most)} at most"
     )
-    ties = [each for each in plan.best if each.tied]
-    if len(ties) > 1:
+    if plan.ties > 1:
         yield ui.text(
-            f"The first {len(ties)} cannot be told apart by the forecast's error; the one with fewest kinds of groups "
-            "between nodes, then with most free memory, comes first"
+            f"{plan.ties} layouts (=) cannot be told apart by the forecast's error; of these the one that hangs on "
+            "least comes first: fewest kinds of groups between nodes, then most free memory"
         )
     yield from ui.section("Layouts", _COLUMNS, plan.best)
     if len(plan.pareto) > 1:
