@@ -89,7 +89,7 @@ def test_collectives_stragglers_and_what_if(result, shown):
     assert section.index("1 GiB") < section.index("512 MiB") < section.index("8 MiB")
     assert "and 3 more, 29.36 us in all" in section
     assert re.search(r"\b2 +1 +1\.25x +2\.2 us", output)
-    assert re.search(r"no stragglers +16\.5 us +2\.2 us", output)
+    assert re.search(r"no stragglers +16\.500 +2\.200", output)
 
 
 def test_notes_wrap_and_stay_as_written(result, shown):

@@ -280,7 +280,9 @@ def _follow_messages(
         f"hosts have clocks of their own, which are brought to that of ranks {_span(hosts[root])} by what both ended "
         f"together: {', '.join(shown[:_SHOWN_HOSTS] + more)}"
     )
-    return [Note("clocks-aligned", text, place), *one_way]
+    which = "the clock of 1 host is" if len(shown) == 1 else f"the clocks of {len(shown)} hosts are"
+    brief = f"{which} brought to that of ranks {_span(hosts[root])}"
+    return [Note("clocks-aligned", text, place, brief), *one_way]
 
 
 def _span(ranks: tuple[int, ...]) -> str:

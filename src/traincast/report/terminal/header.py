@@ -17,7 +17,7 @@ Fact = tuple[str, str]
 def facts(result: Result) -> ui.View:
     """Yield what is known of a step beside its time."""
     parts = (_job, _layout, _measured, _interval, _rates, _spread, _goodput)
-    yield ui.table(_COLUMNS, [fact for part in parts for fact in part(result)])
+    yield ui.facts([fact for part in parts for fact in part(result)])
 
 
 def _job(result: Result) -> Iterator[Fact]:
@@ -126,9 +126,3 @@ def _long(time_s: float) -> str:
         if time_s >= 2 * scale:
             return f"{time_s / scale:.3g} {unit}"
     return format_time(time_s)
-
-
-_COLUMNS: tuple[ui.Column[Fact], ...] = (
-    ui.Column("", lambda fact: fact[0], words=True),
-    ui.Column("", lambda fact: fact[1], words=True),
-)

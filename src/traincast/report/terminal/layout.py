@@ -207,6 +207,15 @@ def table(columns: Sequence[Column[T]], lines: Iterable[T], hidden: Sequence[ran
     return indented(_FittedTable([column.heading for column in columns], rows, [c.words for c in columns], spare))
 
 
+def facts(lines: Collection[tuple[str, str]]) -> RenderableType:
+    """Return a line for each fact: what it is, and what it says."""
+    columns: tuple[Column[tuple[str, str]], ...] = (
+        Column("", lambda line: line[0], words=True),
+        Column("", lambda line: line[1], words=True),
+    )
+    return table(columns, lines)
+
+
 def section(
     title: str, columns: Sequence[Column[T]], lines: Collection[T], hidden: Sequence[range] = ()
 ) -> Iterator[RenderableType]:
@@ -405,8 +414,9 @@ def in_brief(note: Note) -> str:
     """Return a note on one line: what it says of itself, else a long text up to where a clause of it ends."""
     if note.brief is not None or len(note.text) <= _ONE_LINE:
         return note.brief or note.text
-    ends = [end for mark in ("; ", ": ", " (", ", ") if (end := note.text.rfind(mark, 0, _ONE_LINE)) > _ONE_LINE // 2]
-    return f"{note.text[: max(ends, default=_ONE_LINE)]} ..."
+    clauses = [note.text.rfind(mark, 0, _ONE_LINE) for mark in ("; ", ": ", " (", ", ")]
+    end = max(clauses) if max(clauses) > _ONE_LINE // 2 else max(note.text.rfind(" ", 0, _ONE_LINE), 0)
+    return f"{note.text[: end or _ONE_LINE]} ..."
 
 
 def _short_names(files: Iterable[str]) -> dict[str, str]:

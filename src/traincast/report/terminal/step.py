@@ -51,7 +51,7 @@ def print_result(result: Result, *, analysed: bool = False, verbose: bool = Fals
     yield from _collectives(result)
     yield from ui.section("Stragglers", _STRAGGLERS, result.stragglers)
     yield from slowdown(result.slowdown, result.causes)
-    yield from ui.section("What if", _WHAT_IF, result.what_if)
+    yield from _what_if(result)
     if analysed:
         yield from analysis(result)
     files = [each.path for each in result.inputs]
@@ -61,7 +61,7 @@ def print_result(result: Result, *, analysed: bool = False, verbose: bool = Fals
     if minor and not verbose:
         count = ui.number(len(minor), "more moves", "more move")
         yield ui.indented(f"{count} the step by less than 1 %; --verbose shows all, in full", "dim")
-    elif told and not verbose:
+    elif not verbose and any(ui.in_brief(note) != note.text for note in told):
         yield ui.indented("--verbose shows them in full", "dim")
     yield from ui.diagnostics("Warnings", result.warnings, "yellow", files)
 
@@ -235,7 +235,7 @@ def gpu_time(times: Sequence[GpuTime]) -> ui.View:
         ui.Column("overlapped", lambda each: "" if each.overlap is None else format_share(each.overlap, 1)),
     )
     hidden = ui.alike_runs([(each.compute_s, each.exposed_comm_s, each.idle_s) for each in times], times[0].total_s)
-    yield from ui.section(f"GPU time, {unit.name} (as HTA and TraceLens tell it)", columns, times, hidden)
+    yield from ui.section(f"GPU time, {unit.name} (as HTA and TraceLens define it)", columns, times, hidden)
     yield from ui.legend("rank", [each.rank for each in times], hidden)
     if len(times) == 1:
         yield from _pauses(times[0].streams)
@@ -250,7 +250,7 @@ def _pauses(streams: Sequence[StreamIdle]) -> ui.View:
         ui.Column("kernel wait", lambda each: unit.text(each.kernel_wait_s)),
         ui.Column("other", lambda each: unit.text(each.other_s)),
     )
-    yield ui.heading(f"Pauses of streams, {unit.name} (as HTA tells them)")
+    yield ui.heading(f"Pauses of streams, {unit.name} (as HTA defines them)")
     yield ui.table(columns, streams)
 
 
@@ -304,11 +304,19 @@ _STRAGGLERS: tuple[ui.Column[dict[str, int | float]], ...] = (
 )
 
 
-_WHAT_IF: tuple[ui.Column[dict[str, object]], ...] = (
-    ui.Column("change", lambda each: str(each["change"]), words=True),
-    ui.Column("step", lambda each: _time(each["iteration_time_s"])),
-    ui.Column("saves", lambda each: _time(each["saving_s"])),
-)
+def _what_if(result: Result) -> ui.View:
+    """Yield what each change that was tried makes of the step."""
+    unit = ui.TimeUnit.of(result.iteration_time_s)
+
+    def told(key: str) -> Callable[[dict[str, object]], str]:
+        return lambda each: unit.text(value) if isinstance(value := each[key], int | float) else ""
+
+    columns: tuple[ui.Column[dict[str, object]], ...] = (
+        ui.Column("change", lambda each: str(each["change"]), words=True),
+        ui.Column(f"step, {unit.name}", told("iteration_time_s")),
+        ui.Column(f"saves, {unit.name}", told("saving_s")),
+    )
+    yield from ui.section("What if", columns, result.what_if)
 
 
 def _spaced(name: str) -> str:
@@ -317,7 +325,3 @@ def _spaced(name: str) -> str:
 
 def _total_s(entry: CollectiveResult) -> float:
     return entry.count * entry.time_s
-
-
-def _time(value: object) -> str:
-    return format_time(value) if isinstance(value, int | float) else ""
