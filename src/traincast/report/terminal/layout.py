@@ -257,7 +257,7 @@ class _FittedTable:
         cells = [" ".join(each.replace(BLOCK, "").split()) for each in row]
         said = [_labelled(label, cell) for label, cell in zip(headings[1:], cells[1:], strict=True) if cell]
         first = " ".join(filter(None, (headings[0], cells[0])))
-        return f"{first}: {', '.join(said)}" if said else first
+        return ": ".join(filter(None, (first, ", ".join(said))))
 
     def _grid(self, kept: Sequence[int], options: ConsoleOptions) -> Table:
         width = options.max_width
