@@ -139,6 +139,9 @@ class Framework:
     """One of `GRADIENT_SUMS`."""
     state_by_tensor: bool = False
     """Whether gradients and parameters are exchanged over the replicas tensor by tensor, and not in large buffers."""
+    owns_tensors: bool = False
+    """Whether a distributed optimizer has tensors whole, each on one rank, which broadcasts it when it is updated, and
+    gradients are reduced on all ranks; else each rank has a part of every tensor."""
     gradient_placeholders: bool = False
     """Whether GEMMs that add to the main gradients themselves leave an unused 16-bit tensor of each shape of weight."""
     fsdp: bool = False

@@ -51,7 +51,15 @@ class StateTable:
 
     def of(self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         """Return what a virtual stage with some weights takes."""
-        key = (parallel, tuple(shardings), weights.dense, weights.experts, weights.trained, weights.matrices)
+        key = (
+            parallel,
+            tuple(shardings),
+            weights.dense,
+            weights.experts,
+            weights.trained,
+            weights.matrices,
+            weights.tensors,
+        )
         if key not in self._found:
             self._found[key] = self._made(job, parallel, weights, shardings)
         return self._found[key]
@@ -78,4 +86,8 @@ class StateTable:
 
 
 def _total(links: Links, exchanges: Sequence[Exchange]) -> float:
-    return float(sum(links.seconds(each.group, each.operation, [each.size_bytes])[0] for each in exchanges))
+    def seconds(each: Exchange) -> float:
+        part_bytes = -(-each.size_bytes // each.messages)
+        return each.messages * float(links.seconds(each.group, each.operation, [part_bytes])[0])
+
+    return sum(map(seconds, exchanges))

@@ -159,3 +159,16 @@ def test_gradients_in_shares_with_copies_are_summed_over_the_copies_once(overlap
     width = job.framework.grad_reduce_bytes
     assert found[Group.SHARD, Operation.REDUCE_SCATTER] == 2 * dense * width
     assert found[Group.REPLICA, Operation.ALL_REDUCE] == -(-dense // 4) * width
+
+
+@pytest.mark.parametrize(("gpus", "messages"), [(4, 4), (64, 34)])
+def test_whole_tensors_are_broadcast_by_the_ranks_that_own_them(gpus, messages):
+    """At most one broadcast a rank and one a tensor: four weights of eight layers, embedding and head."""
+    job = job_of(gpus=gpus, zero=1, global_batch=gpus)
+    job = replace(job, framework=replace(job.framework, owns_tensors=True))
+    (stage,) = stages_of(job, 8)
+    state = StateExchange(job, stage.weights())
+    (sent,), (reduced,) = state.gathered(), state.reduced()
+    assert (sent.operation, sent.messages) == (Operation.BROADCAST, messages)
+    assert sent.size_bytes == 2 * stage.weights().dense
+    assert reduced.operation is Operation.ALL_REDUCE

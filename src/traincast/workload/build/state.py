@@ -44,11 +44,20 @@ class StateExchange:
         dense_bytes = dense * PARAMETER_BYTES - min(dense, self.weights.matrices) * spared
         # FSDP2 has 8-bit gathers of linear layers alone; with 8-bit parameters of their own experts have them too.
         expert_bytes = expert * (PARAMETER_BYTES - (spared if self.job.zero < 3 else 0))
+        if self.job.framework.owns_tensors and trained:
+            return [self._broadcast(each) for each in self._over(Operation.BROADCAST, dense_bytes, expert_bytes)]
         return self._over(Operation.ALL_GATHER, dense_bytes, expert_bytes)
+
+    def _broadcast(self, all_tensors: Exchange) -> Exchange:
+        """Return the broadcasts of the ranks that own tensors, at most one for each tensor, one after another."""
+        parallel = self.job.parallel
+        ranks = self.job.shard if self._hybrid else parallel.dp * parallel.cp
+        return all_tensors._replace(messages=max(1, min(ranks, int(self.weights.tensors))))
 
     def reduced(self) -> list[Exchange]:
         """Return the reductions of its gradients, scattered where the optimizer state is."""
-        operation = Operation.REDUCE_SCATTER if self.job.zero else Operation.ALL_REDUCE
+        whole = self.job.zero == 0 or (self.job.framework.owns_tensors and self.job.zero < 3 and not self._hybrid)
+        operation = Operation.ALL_REDUCE if whole else Operation.REDUCE_SCATTER
         dense, expert = self._elements(trained=True)
         element_bytes = self.job.framework.grad_reduce_bytes
         return self._over(operation, dense * element_bytes, expert * element_bytes)
