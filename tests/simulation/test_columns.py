@@ -1,5 +1,6 @@
 """Results as columns of numpy and polars, and as HTML for notebooks."""
 
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -88,3 +89,44 @@ def test_what_comes_from_an_input_is_escaped(result):
     note = Note("x", "<script>alert(1)</script> & more")
     shown = replace(result, warnings=(note,))._repr_html_()
     assert "<script>" not in shown and "&lt;script&gt;" in shown
+
+
+def test_a_table_is_its_columns(result):
+    table = result.table("ranks")
+    assert len(table) == len(result.ranks)
+    assert table["wait_s"].tolist() == [rank.wait_s for rank in result.ranks]
+    assert repr(table).startswith("<Table: 8 rows of rank, stage, ")
+    with pytest.raises(UnknownNameError, match="unknown column"):
+        table["wait"]
+
+
+def test_a_plan_has_its_layouts_as_a_table():
+    plan = traincast.plan(model="llama3-8b", cluster="h100", gpus=8, global_batch=8, tokens="1T", top=3)
+    table = plan.table()
+    assert table["step_s"].tolist() == [each.result.iteration_time_s for each in plan.shown]
+    assert table["tp"].tolist() == [each.layout.tp for each in plan.shown]
+    assert (table["days"] > 0).all()
+
+
+@pytest.mark.parametrize("of", TABLES)
+def test_polars_takes_tables_as_streams_of_arrow(result, of):
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    frame, columns = polars.DataFrame(result.table(of)), result.columns(of)
+    assert frame.columns == list(columns)
+    for name, column in columns.items():
+        assert frame[name].to_list() == pytest.approx(column.tolist(), nan_ok=True)
+
+
+def test_pandas_takes_tables_as_streams_of_arrow(result):
+    pandas, _ = (pytest.importorskip(name, reason=f"{name} is not installed") for name in ("pandas", "pyarrow"))
+    if not hasattr(pandas.DataFrame, "from_arrow"):
+        pytest.skip("this pandas has no DataFrame.from_arrow")
+    frame = pandas.DataFrame.from_arrow(result.table("ranks"))
+    assert frame["rank"].tolist() == [rank.rank for rank in result.ranks]
+
+
+def test_a_stream_without_a_library_says_what_to_install(result, monkeypatch):
+    for name in ("polars", "pyarrow"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match="frames need polars or pyarrow"):
+        result.table("ranks").__arrow_c_stream__()

@@ -1,6 +1,7 @@
 """The answer of a plan: the layouts to run, each with its forecast and what speaks for it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from traincast.analysis.summary import TrainingRun
 from traincast.diagnostics import Note
@@ -11,6 +12,9 @@ from traincast.plan.layout import Layout
 from traincast.plan.sensitivity import Sensitivity
 from traincast.simulation.result import BREAKDOWN_KEYS, Result
 from traincast.units import counted, format_time
+
+if TYPE_CHECKING:
+    from traincast.simulation.columns import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +129,25 @@ class Plan:
         took = format_time(best.result.iteration_time_s)
         return f"<Plan: {best.layout.text} takes {took}, of {counted(self.evaluated, 'layout')} of {where}>"
 
+    def table(self) -> "Table":
+        """Return the layouts of `shown` for data frames, one a row: ``polars.DataFrame(plan.table())``."""
+        from traincast.simulation.columns import table_of
+
+        return table_of([_line(each) for each in self.shown])
+
     @property
     def shown(self) -> tuple[Choice, ...]:
         """The best layouts, then those of the Pareto set that are not among them."""
         return tuple({each.identity: each for each in (*self.best, *self.pareto)}.values())
+
+
+def _line(choice: Choice) -> dict[str, Any]:
+    """Return a layout as a row of a table."""
+    run = choice.training
+    return {
+        **{"model": choice.model, "cluster": choice.cluster, "layout": choice.layout.text},
+        **{each.name: getattr(choice.layout, each.name) for each in fields(choice.layout)},
+        **{"step_s": choice.result.iteration_time_s, "mfu": choice.result.mfu, "peak_bytes": choice.peak_bytes},
+        **{"probability": choice.probability, "regret": choice.regret, "tied": choice.tied},
+        **({} if run is None else {"days": run.days, "gpu_hours": run.gpu_hours, "cost": run.cost}),
+    }

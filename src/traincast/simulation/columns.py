@@ -3,15 +3,18 @@
 Letters: N operations, T template operations.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import IntEnum
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from traincast.errors import ConfigError, UnknownNameError
+from traincast.units import counted
 from traincast.workload.words import Group, Kind, Operation, Phase, Provenance, Stream
 
 if TYPE_CHECKING:
@@ -36,9 +39,51 @@ def columns_of(result: "Result", of: str = "operations") -> Columns:
         raise UnknownNameError("table", of, TABLES)
     if of == "operations":
         return _operations(result)
-    lines = [_flat(each if isinstance(each, Mapping) else asdict(each)) for each in getattr(result, of)]
-    names = dict.fromkeys(name for line in lines for name in line)
-    return {name: _column([line.get(name) for line in lines]) for name in names}
+    return table_of([each if isinstance(each, Mapping) else asdict(each) for each in getattr(result, of)]).columns
+
+
+class Table:
+    """Columns of one length; a stream of Arrow, which polars, pandas, pyarrow, DuckDB and others take as it is.
+
+    Arrow's PyCapsule interface is what these libraries are moving to: polars 2.0 dropped the dataframe interchange
+    protocol, pandas 4.0 will. The stream itself is made by polars or pyarrow, one of which whoever reads it has; its
+    release callbacks must run in whatever state a reader is in, which needs C.
+
+    Source: https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html
+
+    Examples
+    --------
+    >>> import traincast
+    >>> ranks = traincast.simulate("examples/megatron_pp4_tp2").table("ranks")
+    >>> len(ranks), ranks["rank"].tolist()
+    (8, [0, 1, 2, 3, 4, 5, 6, 7])
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """Return one column; `UnknownNameError` where there is none of that name."""
+        if name not in self.columns:
+            raise UnknownNameError("column", name, self.columns)
+        return self.columns[name]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __repr__(self) -> str:
+        return f"<Table: {counted(len(self), 'row')} of {', '.join(self.columns)}>"
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return a capsule ``arrow_array_stream``; `ConfigError` where neither polars nor pyarrow is installed."""
+        return _made_by_a_library(self.columns).__arrow_c_stream__(requested_schema)
+
+
+def table_of(lines: Sequence[Mapping[str, Any]]) -> Table:
+    """Return lines as a table: a column for every key; values that are tables themselves give columns of their own."""
+    flat = [_flat(line) for line in lines]
+    names = dict.fromkeys(name for line in flat for name in line)
+    return Table({name: _column([line.get(name) for line in flat]) for name in names})
 
 
 def frame_of(result: "Result", of: str = "operations") -> Any:  # noqa: ANN401 polars need not be there
@@ -54,6 +99,18 @@ def frame_of(result: "Result", of: str = "operations") -> Any:  # noqa: ANN401 p
     except ImportError:
         raise ConfigError("data frames need polars: pip install 'traincast[frames]'") from None
     return polars.DataFrame({name: _for_frames(column) for name, column in columns_of(result, of).items()})
+
+
+def _made_by_a_library(columns: Columns) -> Any:  # noqa: ANN401
+    """Return columns as a table of polars or pyarrow, first of one that is imported already."""
+    plain = {name: _for_frames(column) for name, column in columns.items()}
+    for name in sorted(("polars", "pyarrow"), key=lambda each: each not in sys.modules):
+        try:
+            library = import_module(name)
+        except ImportError:
+            continue
+        return library.DataFrame(plain) if name == "polars" else library.table(plain)
+    raise ConfigError("frames need polars or pyarrow: pip install 'traincast[frames]'")
 
 
 def _operations(result: "Result") -> Columns:

@@ -15,6 +15,7 @@ from traincast.units import counted, format_share, format_time
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from traincast.simulation.columns import Table
     from traincast.workload.program import Program, Timeline
 
 BREAKDOWN_KEYS = ("compute", *(f"exposed_{group}" for group in ("tp", "cp", "ep", "pp", "dp")), "bubble", "other")
@@ -237,6 +238,12 @@ class Result:
         from traincast.simulation.columns import columns_of
 
         return columns_of(self, of)
+
+    def table(self, of: str = "operations") -> "Table":
+        """Return one of its tables for data frames: ``polars.DataFrame(result.table("ranks"))``; see `columns`."""
+        from traincast.simulation.columns import Table, columns_of
+
+        return Table(columns_of(self, of))
 
     def frame(self, of: str = "operations") -> Any:  # noqa: ANN401 polars need not be there
         """Return one of its tables as a data frame of polars (extra ``frames``); see `columns`."""
