@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -202,7 +203,7 @@ def test_a_device_is_written_to_and_not_replaced(call, tmp_path):
 # --- a command that is told to stop
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_stopped_command_leaves_no_temporary_folder(call, workload, tmp_path, monkeypatch, stop):
     report = next(each for each in REPORTS.entries() if each.name == "json")
     # Whoever runs the tests may ignore it, as nohup does.
@@ -215,11 +216,38 @@ def test_a_stopped_command_leaves_no_temporary_folder(call, workload, tmp_path, 
     monkeypatch.setattr("traincast.report.files._chosen", lambda *_: [replace(report, write=write)])
     try:
         code, out, err = call("simulate", workload, "--out", tmp_path / "out")
-        assert (code, out, err) == (128 + stop, "", f"stopped by {stop.name}\n")
+        said = "interrupted\n" if stop == signal.SIGINT else f"stopped by {stop.name}\n"
+        assert (code, out, err) == (128 + stop, "", said)
         assert not (tmp_path / "out").exists()
         assert signal.getsignal(stop) is signal.SIG_DFL
     finally:
         signal.signal(stop, before)
+
+
+def test_ctrl_c_ends_a_sweep_and_its_workers_with_one_line(tmp_path):
+    """A terminal sends it to all of them; what is done stays in the journal, and there is no table yet."""
+    spec = tmp_path / "sweep.toml"
+    spec.write_text(
+        '[base]\nmodel = { name = "llama3-8b" }\ncluster = { name = "h100", gpus = 64 }\n'
+        "batch = { seq_length = 4096, global_batch = 512 }\n"
+        '[grid]\n"parallel.tp" = [1, 2, 4, 8]\n"batch.global_batch" = [512, 1024, 2048]\n"parallel.pp" = [1, 2, 4]\n'
+    )
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "traincast.cli", "sweep", str(spec), "--out", str(tmp_path / "t.csv"), "--workers", "2"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,
+    )
+    journal = tmp_path / "t.csv.journal"
+    while begun.poll() is None and not journal.exists():
+        time.sleep(0.05)
+    os.killpg(begun.pid, signal.SIGINT)
+    out, err = begun.communicate(timeout=60)
+    assert (begun.returncode, out) == (130, "")
+    assert err.splitlines()[1:] == ["interrupted"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.toml", "t.csv.journal"]
 
 
 def test_an_ignored_signal_stays_ignored(call):

@@ -8,6 +8,7 @@ Letters: I rows (runs), K factors.
 """
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -98,8 +99,20 @@ def _forecasts(work: list[tuple[MeasuredRun, FactorTable]]) -> Iterator[Forecast
         return
     # Forked workers share what is loaded already; every other way to start them would import it again.
     method = "fork" if hasattr(os, "fork") else None
-    with ProcessPoolExecutor(workers, mp_context=get_context(method)) as pool:
-        yield from pool.map(_forecast, work, chunksize=_CHUNK)
+    with ProcessPoolExecutor(workers, mp_context=get_context(method), initializer=_leave_stops_to_parent) as pool:
+        try:
+            yield from pool.map(_forecast, work, chunksize=_CHUNK)
+        except BaseException:
+            # Whoever stops the command does not wait for what was begun.
+            for process in list((pool._processes or {}).values()):
+                process.kill()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _leave_stops_to_parent() -> None:
+    """Ignore Ctrl-C, which a terminal sends to every process of a command: the one that began this worker ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _forecast(work: tuple[MeasuredRun, FactorTable]) -> Forecast:

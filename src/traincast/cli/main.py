@@ -47,8 +47,12 @@ _COMMANDS = {
     "man": "The manual page.",
 }
 
-_STOPS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""What a scheduler, or a terminal that goes away, sends; SIGINT is Python's own KeyboardInterrupt."""
+_STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""What Ctrl-C, a scheduler, or a terminal that goes away sends.
+
+Not Python's own KeyboardInterrupt: a second Ctrl-C would break off the tidying, and one that comes while a class is
+made of text (`exec`) would end the process by the signal, whatever the exit code.
+"""
 
 
 class _LazyGroup(click.Group):
@@ -167,7 +171,7 @@ class _StoppedError(BaseException):
 
     def __init__(self, number: int) -> None:
         self.exit_code = 128 + number
-        super().__init__(f"stopped by {signal.Signals(number).name}")
+        super().__init__("interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
 
 
 @contextmanager
@@ -181,15 +185,14 @@ def _stoppable() -> Iterator[None]:
         yield
         return
     kept = {number: signal.getsignal(number) for number in _STOPS}
-    for number, handler in kept.items():
-        if handler is signal.SIG_DFL:
-            signal.signal(number, _stop)
+    kept = {number: each for number, each in kept.items() if each in (signal.SIG_DFL, signal.default_int_handler)}
+    for number in kept:
+        signal.signal(number, _stop)
     try:
         yield
     finally:
         for number, handler in kept.items():
-            if handler is signal.SIG_DFL:
-                signal.signal(number, handler)
+            signal.signal(number, handler)
 
 
 def _stop(number: int, _: FrameType | None) -> None:

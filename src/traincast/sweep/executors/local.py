@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -58,7 +59,8 @@ class LocalPool:
 
 
 def _leave_with_parent() -> None:
-    """End this worker when the process that began it is gone, however it went: nobody else would tell it."""
+    """End this worker when the process that began it is gone, however it went; Ctrl-C is for that one alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         parent = multiprocessing.parent_process()
