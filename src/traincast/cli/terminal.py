@@ -205,13 +205,14 @@ def announced(*, quiet: bool) -> Iterator[None]:
     from traincast.diagnostics import listening
 
     start_s = last_s = monotonic()
+    said = ""
 
     def tell(what: str, share: float) -> None:
-        nonlocal start_s, last_s
+        nonlocal start_s, last_s, said
         now_s = monotonic()
-        if share == 0:
+        if what != said:
             complain(what)
-            start_s = last_s = now_s
+            start_s, last_s, said = now_s, now_s, what
         elif now_s - last_s >= _EVERY_S and _TOLD_FROM <= share < 1:
             left_s = (now_s - start_s) * (1 - share) / share
             complain(f"{share:.0%} done, about {left_s:.0f} s left")
@@ -248,28 +249,37 @@ def rated(what: str, units: str, *, quiet: bool) -> Iterator[Callable[[int, int]
 
 @contextmanager
 def progress(what: str, *, quiet: bool) -> Iterator[None]:
-    """Show on stderr that something is being done, if stderr is a terminal."""
+    """Show a bar on stderr for work of more than two seconds, if stderr is a terminal, instead of lines about it."""
     if quiet or not _is_watched():
         yield
         return
-    from rich.console import Console
+    from traincast.cli.bar import late_bar
+    from traincast.diagnostics import listening
 
-    with Console(stderr=True).status(f"{what} ..."):
+    furthest = 0.0
+
+    def listener(doing: str, share: float) -> None:
+        # Work may begin again, with other overlaps or for another layout; the bar does not go back.
+        nonlocal furthest
+        furthest = max(furthest, share)
+        tell(doing or what, furthest, 1.0)
+
+    with late_bar(what) as tell, listening(listener, every=True):
         yield
 
 
 @contextmanager
 def counted(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on stderr, if stderr is a terminal; yield what is told how much is done, and of how much."""
+    """Show such a bar of work in pieces; yield what is told how many are done, and of how many."""
     if quiet or not _is_watched():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import Progress
+    from traincast.cli.bar import late_bar
+    from traincast.diagnostics import listening
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    # What is announced of the whole is what the bar shows.
+    with late_bar(what) as tell, listening(lambda _, __: None):
+        yield lambda done, total: tell(what, done, total)
 
 
 def _is_watched() -> bool:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from traincast.diagnostics import part
 from traincast.errors import TraincastError
 from traincast.plan.layout import Layout
 from traincast.plan.screen import Screened
@@ -104,7 +105,9 @@ def _simulated(screened: Screened, simulate: Simulate, most: int) -> Iterator[Fi
         layout = screened.layouts[number]
         race.tried.add(_degrees(layout))
         try:
-            result, done = simulate(layout)
+            # Of what is not screening; the race may end before all of them have run.
+            with part(count / most, (count + 1) / most):
+                result, done = simulate(layout)
         except TraincastError:
             continue
         found = Finalist(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from traincast.analysis.summary import TrainingRun
 from traincast.analysis.training_run import training_run
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, part
 from traincast.errors import InfeasibleError
 from traincast.estimate.memory import chance_of_oom, usable_bytes
 from traincast.estimate.memory.fits import WARNED_ABOVE
@@ -55,7 +55,8 @@ def plan(request: JobRequest, setting: Setting, options: PlanOptions | None = No
         job = resolve_job(replace(request, **layout.request()), setting.cluster)
         return forecast_step(job, setting, allow_oom=True)
 
-    finalists = simulated(screened, simulate, options.finalists)
+    with part(0.3, 0.9):
+        finalists = simulated(screened, simulate, options.finalists)
     if not finalists:
         raise InfeasibleError("none of the best layouts of the screen can be run; give --space full, or fix less")
     choices = chosen_first(_choices(finalists, usable, options, setting))

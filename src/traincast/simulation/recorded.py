@@ -9,7 +9,7 @@ from traincast.analysis.explanation import Explanation, explain, short_form
 from traincast.analysis.goodput import goodput
 from traincast.analysis.memory_curve import Saved, StageCurve, memory_curves
 from traincast.analysis.training_run import training_run
-from traincast.diagnostics import Note
+from traincast.diagnostics import Note, part
 from traincast.errors import ConfigError, FormatError
 from traincast.files import CONSTANTS, DESCRIPTIONS, LOADS, InputFile, input_of, model_file, named_file
 from traincast.hardware.cluster import Cluster
@@ -92,6 +92,9 @@ def choose(
     return Chosen(Setting.of(options, found, engine), cluster_assumed or cluster is None, tuple(files))
 
 
+_SHARE_OF_STEP = 0.6
+"""Of the time of a step with its suggestions, as it is told: they take about as long again as the step."""
+
 ReadAgain = Callable[[LayoutOptions], Workload]
 """Reads the files of a workload again in another layout."""
 
@@ -109,7 +112,8 @@ def recorded_simulation(workload: Workload, chosen: Chosen, read_again: ReadAgai
     check_what_ifs(chosen.setting)
     if chosen.setting.tokens is not None and chosen.setting.tokens_per_step is None:
         raise ConfigError(f"{workload.name} does not say how many tokens a step trains on; give it", "tokens_per_step")
-    result = explained(simulate(workload, chosen.setting))
+    with part(0.0, _SHARE_OF_STEP if chosen.setting.suggest else 1.0):
+        result = explained(simulate(workload, chosen.setting))
 
     def rerun(change: Changed) -> float:
         if not change.fields:
@@ -155,7 +159,8 @@ def recorded_forecast(job: Draft | JobRequest | Job, chosen: Chosen, *, allow_oo
         raise ConfigError("is of a file; a job says it by its batch and sequence length", "tokens_per_step")
     cluster = chosen.setting.cluster
     draft, request, decided, files = decide(job, cluster)
-    result, done = forecast_step(decided, chosen.setting, allow_oom=allow_oom)
+    with part(0.0, _SHARE_OF_STEP if chosen.setting.suggest else 1.0):
+        result, done = forecast_step(decided, chosen.setting, allow_oom=allow_oom)
     record = RunRecord(
         command="predict",
         cluster=cluster,
@@ -188,13 +193,14 @@ def _advised(
     if not setting.suggest:
         return result
     plain = replace(setting, what_if=(), jitter=0.0, failures=None)
-    found = suggestions(
-        result,
-        spread or spread_of_files(result, setting.cluster),
-        options,
-        lambda text: rerun(changed(plain, [text])),
-        setting.engine,
-    )
+    with part(_SHARE_OF_STEP, 1.0):
+        found = suggestions(
+            result,
+            spread or spread_of_files(result, setting.cluster),
+            options,
+            lambda text: rerun(changed(plain, [text])),
+            setting.engine,
+        )
     return replace(result, suggestions=found)
 
 

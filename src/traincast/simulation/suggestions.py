@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traincast.analysis.summary import Suggestion
+from traincast.diagnostics import parts
 from traincast.engine import run
 from traincast.engine.graph import Graph, build_graph
 from traincast.errors import TraincastError
@@ -79,7 +80,8 @@ def suggestions(
     found: list[tuple[_Candidate, float]] = []
     likely = sorted(_candidates(result, on_path), key=lambda each: -each.at_most_s)
     graph = build_graph(program.stream_N, program.edge_src_E, program.edge_dst_E, program.rendezvous_N)
-    for candidate in [each for each in likely if each.at_most_s >= _LEAST_SAVED * step_s][:_TRIED]:
+    worth = [each for each in likely if each.at_most_s >= _LEAST_SAVED * step_s][:_TRIED]
+    for candidate in parts(worth, 0.0, 0.5):
         edit = parse_change(candidate.change)
         if not isinstance(edit, WorkEdit) or (edit.factor is not None and candidate.at_most_s <= _shown_from_s(found)):
             continue
@@ -90,7 +92,8 @@ def suggestions(
         ends_N = run(graph, duration_s_N, engine)[2]
         found.append((candidate, step_s - float(ends_N.max(initial=0.0))))
     turned = sorted(options, key=lambda each: -_share(result, on_path, each.what))
-    for option in [each for each in turned if _share(result, on_path, each.what) >= _WORTH_TURNING][:_TURNED]:
+    turned = [each for each in turned if _share(result, on_path, each.what) >= _WORTH_TURNING][:_TURNED]
+    for option in parts(turned, 0.5, 1.0):
         if option.hides and _if_hidden_s(program, timeline, graph, option, engine) <= _shown_from_s(found):
             continue
         try:

@@ -176,4 +176,5 @@ def test_many_ranks_are_told_of(monkeypatch):
     monkeypatch.setattr("traincast.formats.echo.files.MANY_RANKS", 8)
     with listening(lambda what, share: told.append((what, share))):
         read_runs([PP4])
-    assert told == [("reading 8 rank traces", rank / 8) for rank in range(8)]
+    # Where one ends the next begins.
+    assert list(dict.fromkeys(told)) == [("reading 8 rank traces", rank / 8) for rank in range(9)]
