@@ -59,18 +59,22 @@ class LayerModel:
         self.share = kept_share(rank_share(job) if share is None else share, self.policy)
         self.parts = RankParts(self.share)
         self.of_blocks = cache(self._of_blocks)
+        self.blocks_at = cache(self._blocks_at)
 
     def of_job(self, job: Job) -> "LayerModel":
         """Return the same of a job that recomputes something else; layers that it does not change are shared."""
         found = LayerModel(job, self.share)
-        found.parts = self.parts
+        found.parts, found.blocks_at = self.parts, self.blocks_at
         if job.recomputed_modules == self.job.recomputed_modules:
             found.of_blocks = self.of_blocks
         return found
 
     def layer(self, index: int) -> LayerBytes:
         """Return the activations of the layer at that index."""
-        return self.of_blocks(blocks_of_layer(self.job, index))
+        return self.of_blocks(self.blocks_at(index))
+
+    def _blocks_at(self, index: int) -> Blocks:
+        return blocks_of_layer(self.job, index)
 
     def mtp_layer(self) -> LayerBytes:
         """Return the activations of one MTP layer, without its projection and its head."""

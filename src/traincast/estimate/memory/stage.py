@@ -142,10 +142,10 @@ def _parts(model: LayerModel, virtual_stage: int) -> dict[str, float]:
     job, layers = model.job, layers_of(model.job)[virtual_stage]
     again = _recomputed(job, len(layers))
     # Of each group of layers that are recomputed together, the first input is kept.
-    found: list[Mapping[str, float]] = [
-        {"layer inputs": model.layer(layers[first]).input_bytes} for first in range(0, again, job.recompute_group)
-    ]
-    found += [model.layer(index).saved for index in layers[again:]]
+    inputs = [model.layer(layers[first]).input_bytes for first in range(0, again, job.recompute_group)]
+    found: list[Mapping[str, float]] = [{"layer inputs": inputs[0] * len(inputs)}] if inputs else []
+    for layer, count in _kinds(model.layer(index) for index in layers[again:]):
+        found.append({name: size * count for name, size in layer.saved.items()})
     if job.model.mtp_layers and virtual_stage == job.mtp_stage_index:
         extra = model.mtp_layer()
         one = extra.input_bytes if job.recompute == "full" else sum(extra.saved.values())
@@ -164,10 +164,10 @@ def _chunk(model: LayerModel, virtual_stage: int, saved: Number) -> ChunkBytes:
     extra = [model.mtp_layer()] if job.model.mtp_layers and virtual_stage == job.mtp_stage_index else []
     # Recomputed whole, an MTP layer is a group of its own.
     alone, others = (extra, layers[again:]) if job.recompute == "full" else ([], layers[again:] + extra)
-    forward = _most(layer.forward for layer in layers + extra)
+    forward = _most(layer.forward for layer, _ in _kinds(layers + extra))
     groups = (*_groups_again(layers[:again], job.recompute_group), *_groups_again(alone, 1))
     # The backward pass of other layers adds gradients, and what their modules recompute.
-    backward = _most((*groups, *(layer.backward + layer.recomputed for layer in others)))
+    backward = _most((*groups, *(layer.backward + layer.recomputed for layer, _ in _kinds(others))))
     if virtual_stage == len(job.layers_Q) - 1:
         logits = 1.0 * model.share.tokens * model.share.table_rows
         forward = larger(forward, policy.logit_bytes * logits - policy.saved_logit_bytes * logits)
@@ -188,10 +188,20 @@ def _groups_again(layers: list[LayerBytes], group: int) -> Iterator[Number]:
 
     It has gradients of one layer, and all that the group saves.
     """
-    for first in range(0, len(layers), group):
+    groups = {tuple(map(id, layers[first : first + group])): first for first in range(0, len(layers), group)}
+    for first in groups.values():
         members = layers[first : first + group]
         saved = sum(layer.all_bytes for layer in members) - members[0].input_bytes
         yield _most(layer.backward for layer in members) + saved
+
+
+def _kinds(layers: Iterable[LayerBytes]) -> list[tuple[LayerBytes, int]]:
+    """Return the layers that differ, with how many there are of each; those of one kind are one object."""
+    found: dict[int, tuple[LayerBytes, int]] = {}
+    for layer in layers:
+        _, count = found.get(id(layer), (layer, 0))
+        found[id(layer)] = layer, count + 1
+    return list(found.values())
 
 
 def _most(values: Iterable[Number]) -> Number:
