@@ -58,7 +58,6 @@ def _enough_rounds(stages: int, microbatches: int) -> int:
     return fewer if alike else microbatches
 
 
-@lru_cache(maxsize=65536)
 def moments_of(
     schedule: str, stages: int, virtual: int, microbatches: int, kind_Q: tuple[int, ...], stage_P: tuple[int, ...]
 ) -> tuple[Moments, ...]:
@@ -72,12 +71,16 @@ def moments_of(
         Kind of each stage, 0, 1, ...
     """
     if schedule in _ALL_IN_FLIGHT:
-        found = _decisive(_slots(schedule, stages, virtual, 1), kind_Q, stage_P)
+        found = _decisive(schedule, stages, virtual, 1, kind_Q, stage_P)
         return tuple(replace(each, count_EA=each.count_EA * microbatches) for each in found)
-    return _decisive(_slots(schedule, stages, virtual, enough(schedule, stages, microbatches)), kind_Q, stage_P)
+    return _decisive(schedule, stages, virtual, enough(schedule, stages, microbatches), kind_Q, stage_P)
 
 
-def _decisive(slots: "_Slots", kind_Q: tuple[int, ...], stage_P: tuple[int, ...]) -> tuple[Moments, ...]:
+@lru_cache(maxsize=65536)
+def _decisive(
+    schedule: str, stages: int, virtual: int, microbatches: int, kind_Q: tuple[int, ...], stage_P: tuple[int, ...]
+) -> tuple[Moments, ...]:
+    slots = _slots(schedule, stages, virtual, microbatches)
     rows = _moments(slots, np.asarray(kind_Q))
     kind_L = np.asarray(stage_P)[slots.stage_L]
     return tuple(_largest(rows[kind_L == each]) for each in range(max(stage_P) + 1))
