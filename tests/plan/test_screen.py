@@ -91,6 +91,19 @@ SPACES = {
         "framework": "torchtitan-2025",
         "pp": (1, 2, 4),
     },
+    "eight bits": {
+        "model": "llama3-8b",
+        "gpus": 16,
+        "batch": 64,
+        "full": True,
+        "tp": 2,
+        "pp": (1, 2),
+        "cp": 1,
+        "precision": ("fp8", "fp8_block"),
+        "schedule": "1f1b",
+        "recompute": ("none", "selective"),
+        "zero": (0, 1, 3),
+    },
     "experts": {"model": "mixtral-8x7b", "gpus": 32, "batch": 64, "tp": (1, 4), "pp": (1, 4)},
     "latent attention and MTP": {"model": "deepseek-v3", "gpus": 256, "batch": 512, "pp": (8, 16), "tp": (1, 2)},
 }
@@ -181,7 +194,7 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
 
 @pytest.mark.parametrize(
     ("name", "off"),
-    [("dense", 0.04), ("sharded", 0.02), ("FSDP under a pipeline", 0.12), ("experts", 0.04), ("schedules", 0.2)],
+    [("dense", 0.04), ("sharded", 0.02), ("FSDP under a pipeline", 0.12), ("eight bits", 0.03), ("experts", 0.04), ("schedules", 0.2)],
 )
 def test_the_closed_form_is_near_the_simulation(name, off):
     screen = screen_of(**SPACES[name])

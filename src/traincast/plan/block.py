@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traincast.job.job import Job
-from traincast.plan.chunks import ChunkArrays
+from traincast.plan.chunks import ChunkArrays, ChunkTable
 from traincast.plan.layout import Layout
 from traincast.plan.options import Recompute
 from traincast.plan.peaks import Held, Peaks
@@ -108,12 +108,22 @@ class Block:
     @cached_property
     def chunks_C(self) -> list[ChunkArrays]:
         """The kinds of virtual stages on these shares."""
-        return [self.filled.chunks.of(each, self.recomputes).rows(self.rows_K) for each in self.shape.chunks]
+        return self._chunks(self.filled.chunks)
+
+    def _chunks(self, table: ChunkTable) -> list[ChunkArrays]:
+        return [table.of(each, self.recomputes).rows(self.rows_K) for each in self.shape.chunks]
+
+    def passes(self, zero: int) -> Passes:
+        """Return its pipeline: weights in 8 bits that ranks gather for each pass are cast in each."""
+        return self._gathering if zero == 3 and self.filled.casts_gathered else self._usual
 
     @cached_property
-    def passes(self) -> Passes:
-        """Its pipeline."""
-        return Passes(self)
+    def _usual(self) -> Passes:
+        return Passes(self, self.chunks_C)
+
+    @cached_property
+    def _gathering(self) -> Passes:
+        return Passes(self, self._chunks(self.filled.gathering))
 
     @cached_property
     def states(self) -> States:

@@ -21,7 +21,7 @@ from traincast.plan.costs import CostTable, PassCosts, passes_together
 from traincast.plan.options import Recompute
 from traincast.plan.pricing import Pricer, Timed, overlapped
 from traincast.workload.build.launches import Launches
-from traincast.workload.build.stage import StageWork
+from traincast.workload.build.stage import StageParts, StageWork
 from traincast.workload.ops import FloatArray, IntArray
 from traincast.workload.words import Phase
 
@@ -100,6 +100,8 @@ class ChunkTable:
     """Whether tensor parallel exchanges are hidden behind their GEMMs, [K]."""
     host_factor: Mapping[Phase, float]
     """Factor on the host's launches in each pass."""
+    of_rank: StageParts | None = None
+    """What a rank has of every block, where that is not what the virtual stages say."""
     _priced: dict[tuple[object, ...], Timed] = field(default_factory=dict)
     _layers: dict[tuple[str, ...], LayerModel] = field(default_factory=dict)
     _found: dict[tuple[Chunk, tuple[Recompute, ...]], ChunkArrays] = field(default_factory=dict)
@@ -116,7 +118,7 @@ class ChunkTable:
         return ChunkArrays(**times, **sizes)
 
     def _times(self, chunk: Chunk, recomputes: Sequence[Recompute]) -> dict[str, FloatArray]:
-        stage = chunk.stage
+        stage = replace(chunk.stage, of_rank=self.of_rank or chunk.stage.of_rank)
         kinds, joined = stage.kinds, {MTP_PROJECTION: stage.held.mtp_layers}
         weight = self._timed(kinds, Phase.WEIGHT_GRADIENT)
         lookup = {FIRST_BLOCKS: 1} if stage.first else {}

@@ -43,7 +43,7 @@ from traincast.simulation.job_step import factors_of, operator_seconds
 from traincast.simulation.step import Setting
 from traincast.workload.build.build import NORM_BYTES
 from traincast.workload.build.held import table_stages
-from traincast.workload.build.stage import stages_of
+from traincast.workload.build.stage import StageParts, stages_of
 from traincast.workload.ops import FloatArray
 from traincast.workload.words import CostClass, Group, Operation, Phase
 
@@ -192,17 +192,32 @@ class Filled:
         self.job = with_factors(self.job, factors)
         self.factors = factors
         self.seconds = operator_seconds(self.job, screen.setting.cluster.gpu, factors)
-        self.costs = self._costs()
-        self.chunks = ChunkTable(
-            self.job,
-            self.costs,
-            self._pricer(),
-            np.array([share.overlap_tp for share in family.shares]),
-            _host_factors(factors, screen.setting.cluster.gpu.host_slowdown),
-        )
+        self.costs = self._costs(gathers=False)
+        self.chunks = self._table(self.costs)
         ranks_per_node = family.cluster.ranks_per_node
         self.states = screen.states.setdefault(ranks_per_node, StateTable(self.links, self.seconds.of))
         self.layers = tuple(blocks_of_layer(self.job, layer) for layer in range(self.job.model.layers))
+
+    def _table(self, costs: CostTable, of_rank: StageParts | None = None) -> ChunkTable:
+        return ChunkTable(
+            self.job,
+            costs,
+            self._pricer,
+            np.array([share.overlap_tp for share in self.family.shares]),
+            _host_factors(self.factors, self.screen.setting.cluster.gpu.host_slowdown),
+            of_rank,
+        )
+
+    @property
+    def casts_gathered(self) -> bool:
+        """Whether weights are cast in every pass that ranks gather them for."""
+        return self.costs.share.execution.scaling is not None
+
+    @cached_property
+    def gathering(self) -> ChunkTable:
+        """Virtual stages whose weights are gathered, and cast, in every pass."""
+        costs = self._costs(gathers=True)
+        return self._table(costs, StageParts(self.job, self.family.cluster.ranks_per_node, costs.parts))
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks of the family."""
@@ -328,14 +343,17 @@ class Filled:
         )
         return resolve_job(request, self.screen.setting.cluster)
 
-    def _costs(self) -> CostTable:
+    def _costs(self, *, gathers: bool) -> CostTable:
         keys = list(self.family.shares)
         columns: dict[str, Any] = {name: np.array([getattr(key, name) for key in keys]) for name in _OF_SHARE}
         multiple = self.space.request.vocab_multiple or self.job.framework.vocab_multiple
         vocab = -(-self.job.model.vocab // (multiple * columns["tp"])) * multiple * columns["tp"]
         share = replace(rank_share(self.job, self.family.cluster.ranks_per_node), vocab=vocab, **columns)
+        gathered_bytes = self.job.param_gather_bytes if gathers else 0
+        share = replace(share, execution=replace(share.execution, gathered_weight_bytes=gathered_bytes))
         return CostTable(share, len(keys), Operators(self.seconds))
 
+    @cached_property
     def _pricer(self) -> Pricer:
         shares = list(self.family.shares)
         degrees = {shares[found.share][:4]: found.degrees for found in chain(*self.family.members.values())}

@@ -3,7 +3,7 @@
 Letters: Z ways to shard.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from traincast.job.job import Job
 from traincast.job.parallel import Parallel
 from traincast.model.blocks.part import Elements
+from traincast.model.blocks.share import Share
 from traincast.plan.transfers import Links
-from traincast.workload.build.build import optimizer_calls
+from traincast.workload.build.build import optimizer_calls, weight_cast_calls
 from traincast.workload.build.state import StateExchange
 from traincast.workload.build.work import Exchange
 from traincast.workload.ops import FloatArray, OperatorCall
@@ -47,19 +48,12 @@ class StateTable:
     whole: dict[tuple[object, ...], StateSeconds] = field(default_factory=dict)
     """Those of all degrees of a block together, by kind of virtual stage and stage of ZeRO."""
     _found: dict[tuple[object, ...], StateSeconds] = field(default_factory=dict)
-    _updates: dict[int, float] = field(default_factory=dict)
+    _updates: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def of(self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         """Return what a virtual stage with some weights takes."""
-        key = (
-            parallel,
-            tuple(shardings),
-            weights.dense,
-            weights.experts,
-            weights.trained,
-            weights.matrices,
-            weights.tensors,
-        )
+        held = (weights.dense, weights.experts, weights.trained, weights.matrices, weights.tensors)
+        key = (parallel, tuple(shardings), job.param_gather_bytes, *held)
         if key not in self._found:
             self._found[key] = self._made(job, parallel, weights, shardings)
         return self._found[key]
@@ -67,11 +61,17 @@ class StateTable:
     def update_s(self, job: Job, updated: float) -> float:
         """Return the seconds of the update of so many parameters."""
         count = int(updated)
-        if count not in self._updates:
-            self._updates[count] = sum(
-                self.seconds(call) * often for call, often in optimizer_calls(job, count).items()
-            )
-        return self._updates[count]
+        return self._once((job.precision, count), optimizer_calls(job, count))
+
+    def casts_s(self, job: Job, share: Share, held: Sequence[Elements]) -> float:
+        """Return the seconds of what brings the weights of some virtual stages to the type of 8-bit GEMMs."""
+        calls = weight_cast_calls(job, share, held)
+        return self._once(tuple(calls.items()), calls)
+
+    def _once(self, key: tuple[object, ...], calls: Mapping[OperatorCall, float]) -> float:
+        if key not in self._updates:
+            self._updates[key] = sum(self.seconds(call) * often for call, often in calls.items())
+        return self._updates[key]
 
     def _made(self, job: Job, parallel: Parallel, weights: Elements, shardings: Sequence[Sharding]) -> StateSeconds:
         replicas = parallel.dp * parallel.cp

@@ -31,8 +31,8 @@ _IN_ORDER = ("1f1b", "gpipe", "interleaved")
 class Passes:
     """The pipeline of a block where nothing of its state is exchanged in each microbatch."""
 
-    def __init__(self, block: "Block") -> None:
-        self.block = block
+    def __init__(self, block: "Block", chunks_C: Sequence[ChunkArrays]) -> None:
+        self.block, self.chunks_C = block, chunks_C
         self._early: dict[StageKind, FloatArray] = {}
 
     @cached_property
@@ -48,7 +48,7 @@ class Passes:
     def rows(self, rows: Rows, zero: int, state_C: Sequence[StateSeconds], at_J: IntArray) -> Pipeline:
         """Return the pipeline of some shares with what each microbatch exchanges of their state, of [K, Z, R]."""
         forward, backward = self._times(rows.shares)
-        of = zip(self.block.chunks_C, state_C, forward, backward, strict=True)
+        of = zip(self.chunks_C, state_C, forward, backward, strict=True)
         sharded = [self._sharded(zero, rows, chunk, state, at_J, one, two) for chunk, state, one, two in of]
         return self._line(rows.shares, [each[0] for each in sharded], [each[1] for each in sharded])
 
@@ -56,7 +56,7 @@ class Passes:
         """Return forward and backward passes of each kind of virtual stage, [K, 1, 1] and [K, 1, R]."""
         split = splits_backward(self.block.job.schedule)
         forward, backward = [], []
-        for each in self.block.chunks_C:
+        for each in self.chunks_C:
             forward.append(each.whole_forward_s[at_K, None, :])
             back = each.input_s if split else each.backward_s
             backward.append(back[at_K, None, :] + each.ends_backward_s[at_K, None, :])
@@ -71,7 +71,7 @@ class Passes:
             microbatches=block.microbatches_K[at_K, None, None],
             forward_s_C=forward,
             backward_s_C=backward,
-            weight_s_C=[each.weight_s[at_K, None, :] for each in block.chunks_C],
+            weight_s_C=[each.weight_s[at_K, None, :] for each in self.chunks_C],
             message_s=block.message_s[at_K, None, None],
             handover_s=0.0 if shape.plan.overlapped_p2p else block.filled.handover_s,
         )
@@ -150,7 +150,7 @@ class States:
         if key not in known:
             found = [
                 filled.state_of(self.block.job, self.block.degrees[place], own, tuple((zero, way) for way in ways))
-                for place, own, ways in zip(self.places, self._of(chunk), ways_A, strict=True)
+                for place, own, ways in zip(self.places, self.weights(chunk), ways_A, strict=True)
                 if ways
             ]
             known[key] = StateSeconds(
@@ -158,7 +158,7 @@ class States:
             )
         return known[key]
 
-    def _of(self, chunk: Chunk) -> list[Elements]:
+    def weights(self, chunk: Chunk) -> list[Elements]:
         """Return the parameters of a kind of virtual stage by these degrees."""
         if chunk not in self._weights:
             rows, shares = self.block.rows_K, self.block.filled.costs.shares
@@ -171,7 +171,7 @@ class Steps:
     """The steps of a block with one stage of ZeRO."""
 
     def __init__(self, block: "Block", ways: Ways) -> None:
-        self.block, self.ways, self.passes = block, ways, block.passes
+        self.block, self.ways, self.passes = block, ways, block.passes(ways.zero)
         self.state_C, self.at_J = block.states.of(ways)
         self.fixed_J = block.fixed_s[ways.share_J]
         self._ends: dict[Overlaps, list[FloatArray]] = {}
@@ -220,7 +220,7 @@ class Steps:
         all_s = added(reduced_C[each] for each in kind.held)[at_J]
         if (zero < 2 and not overlap) or zero == 3:
             return np.asarray(all_s)
-        last, chunks = kind.held[0], self.block.chunks_C
+        last, chunks = kind.held[0], self.passes.chunks_C
         own_s = reduced_C[last][at_J]
         window_s = chunks[last].last_layers_s[share_J, 0]
         late_s = own_s / max(1, self.block.shape.chunks[last].stage.layers)
@@ -239,9 +239,18 @@ class Steps:
         update: Number = 0.0
         for kind in self.block.shape.stages:
             count = added(self.state_C[each].updated for each in kind.held)
-            seconds = [self.block.filled.update_s(self.block.job, each) for each in count.tolist()]
-            update = np.maximum(update, seconds)
-        return np.asarray(update)[self.at_J]
+            seconds = np.array([self.block.filled.update_s(self.block.job, each) for each in count.tolist()])
+            update = np.maximum(update, seconds[self.at_J] + self._casts_s(kind))
+        return np.asarray(update)
+
+    def _casts_s(self, kind: StageKind) -> Number:
+        """Return the seconds of the casts of a stage's weights that follow its update, [J]."""
+        filled, states = self.block.filled, self.block.states
+        if self.ways.zero == 3 or filled.costs.share.execution.scaling is None:
+            return 0.0
+        held = zip(*(states.weights(self.block.shape.chunks[each]) for each in kind.held), strict=True)
+        found_A = [filled.states.casts_s(self.block.job, filled.costs.share, own) for own in held]
+        return np.array(found_A)[states.alike_K[self.ways.share_J]]
 
     @cached_property
     def _gather_J(self) -> FloatArray:
@@ -256,7 +265,7 @@ class Steps:
         held = self.block.shape.stages[0].held
         layers = max(1, self.block.shape.chunks[held[0]].stage.layers)
         gathered = [each.gathered_s[self.at_J] for each in self.state_C]
-        forward = [each.whole_forward_s[self.ways.share_J, 0] for each in self.block.chunks_C]
+        forward = [each.whole_forward_s[self.ways.share_J, 0] for each in self.passes.chunks_C]
         first = gathered[held[0]]
         found: FloatArray = first / layers + np.maximum(0.0, first * (1 - 1 / layers) - forward[held[0]])
         if self.block.job.schedule == "interleaved":

@@ -3,7 +3,7 @@
 Letters: P stages, Q virtual stages in model order, M microbatches, D directions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from traincast.diagnostics import Note
 from traincast.job.job import Job, rank_share
 from traincast.model.blocks.experts import nodes_of_token
+from traincast.model.blocks.part import Elements
 from traincast.model.blocks.share import Share
 from traincast.model.dispatch import DISPATCHERS
 from traincast.model.numbers import ceil_div
@@ -242,17 +243,8 @@ class _StepWriter:
         return rows
 
     def _weight_casts(self, own: list[int]) -> dict[OperatorCall, float]:
-        """Return what brings trained weights to the type of 8-bit GEMMs, once a step where each rank has them whole.
-
-        Source: Megatron-LM, megatron/core/extensions/transformer_engine.py (is_first_microbatch).
-        """
-        job, share = self.job, self.emit.share
-        if job.zero == 3 or not share.trains_weights:
-            return {}
-        weights = [self.states[index].weights for index in own]
-        elements = round(sum(each.matrices + each.experts for each in weights))
-        found = weight_casts(share, elements, gathered_cast=job.param_gather_bytes == 1)
-        return {call_of(each): 1.0 for each in found if min(each.shape) > 0}
+        """Return what brings trained weights to the type of 8-bit GEMMs."""
+        return weight_cast_calls(self.job, self.emit.share, (self.states[index].weights for index in own))
 
     def _copied(self, index: int) -> list[Exchange]:
         """Return the sum of a virtual stage's gradients over the copies of the model, as far as its rank updates it.
@@ -282,6 +274,19 @@ class _StepWriter:
         if not rows or self.plan.overlapped_p2p:
             return None
         return np.full((2, len(self.stages), self.job.parallel.microbatches), self._segment(rows), dtype=np.int32)
+
+
+def weight_cast_calls(job: Job, share: Share, held: Iterable[Elements]) -> dict[OperatorCall, float]:
+    """Return what brings the trained weights of a rank's virtual stages to the type of 8-bit GEMMs.
+
+    That is once a step, where each rank has them whole. Source: Megatron-LM,
+    megatron/core/extensions/transformer_engine.py (is_first_microbatch).
+    """
+    if job.zero == 3 or not share.trains_weights:
+        return {}
+    elements = round(sum(each.matrices + each.experts for each in held))
+    found = weight_casts(share, elements, gathered_cast=job.param_gather_bytes == 1)
+    return {call_of(each): 1.0 for each in found if min(each.shape) > 0}
 
 
 def optimizer_calls(job: Job, parameters: int) -> dict[OperatorCall, float]:
