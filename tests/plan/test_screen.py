@@ -194,7 +194,14 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
 
 @pytest.mark.parametrize(
     ("name", "off"),
-    [("dense", 0.04), ("sharded", 0.02), ("FSDP under a pipeline", 0.12), ("eight bits", 0.03), ("experts", 0.04), ("schedules", 0.2)],
+    [
+        ("dense", 0.04),
+        ("sharded", 0.02),
+        ("FSDP under a pipeline", 0.12),
+        ("eight bits", 0.03),
+        ("experts", 0.04),
+        ("schedules", 0.2),
+    ],
 )
 def test_the_closed_form_is_near_the_simulation(name, off):
     screen = screen_of(**SPACES[name])
