@@ -1,7 +1,8 @@
 """From what one has: which single change of a layout saves most, which few together, and what each risks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import combinations
 from typing import Any
 
 from traincast.errors import TraincastError
@@ -40,7 +41,7 @@ _FOLLOWS: Mapping[str, tuple[str, ...]] = {
 MOST_TOGETHER = 4
 """Most changes that are tried together."""
 _TRIED = 3
-"""Changes that are simulated for each further one: the best that the screen has for that many parts."""
+"""Changes that are simulated for each number of them: the best that the screen has."""
 _LEAST_GAIN = 0.002
 """Share of the step that a further change must save: less is no reason to touch a job."""
 _SURE = 0.9
@@ -136,50 +137,63 @@ class _Search:
     def single(self) -> Iterator[Change]:
         """Yield the best change of every part that saves something, or that makes a job fit that does not."""
         for name in _PARTS:
-            found = self._screened(self.has.layout, name)
+            found = self._screened((name,))
             best = None if found is None else next(iter(simulated(found, self.simulate, 2)), None)
             if best is not None and self._helps(best, self.has) and _differences(self.has.layout, best.layout):
                 yield self._change(best, 1)
 
     def together(self) -> Iterator[Change]:
-        """Yield the best change with a second one, with a third one, and so on, as long as each saves something."""
-        now, left = self.has, list(_PARTS)
-        for count in range(1, MOST_TOGETHER + 1):
-            name, best = self._next(now, left)
-            if best is None or not self._helps(best, now):
+        """Yield the best two changes, then with a third one, and so on, as long as each saves something.
+
+        Of two every pair is tried, for what neither does alone (half the tp for twice the cp); the others join them.
+        """
+        names = [name for name in _PARTS if self._varies(name)]
+        chosen, now = self._best([(name,) for name in names])
+        for count in range(2, MOST_TOGETHER + 1):
+            sets: list[tuple[str, ...]] = list(combinations(names, 2))
+            if count > 2:
+                sets = [(*chosen, name) for name in names if name not in chosen]
+            chosen, best = self._best(sets)
+            if best is None or not self._helps(best, now or self.has):
                 return
-            left.remove(name)
             now = best
-            if count > 1:
-                yield self._change(best, count)
+            yield self._change(best, count)
 
     def _helps(self, one: Finalist, before: Finalist) -> bool:
         too_large = before.peak_bytes > self.screen.limit_bytes >= one.peak_bytes
         return too_large or one.step_s < before.step_s * (1 - _LEAST_GAIN)
 
-    def _next(self, now: Finalist, left: list[str]) -> tuple[str, Finalist | None]:
-        """Return the part whose change saves most, with the layout after it."""
-        screened = [(name, found) for name in left if (found := self._screened(now.layout, name)) is not None]
-        screened.sort(key=lambda each: each[1].step_s[0])
-        tried = [(name, best) for name, each in screened[:_TRIED] for best in simulated(each, self.simulate, 1)]
-        return min(tried, key=lambda each: each[1].step_s) if tried else ("", None)
+    def _varies(self, part: str) -> bool:
+        """Return whether a part may be anything else than it is."""
+        found = self._screened((part,), limited=False)
+        return found is not None and any(_differences(self.has.layout, each) for each in found.layouts)
 
-    def _screened(self, layout: Layout, part: str) -> Screened | None:
-        """Return the layouts that differ in one part alone, the fastest first; None where there are none.
+    def _best(self, sets: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], Finalist | None]:
+        """Return the parts whose change saves most, with the layout after it; the screen's best few are simulated."""
+        screened = [(each, found) for each in sets if (found := self._screened(each)) is not None]
+        screened.sort(key=lambda each: each[1].step_s[0])
+        tried = [(parts, best) for parts, each in screened[:_TRIED] for best in simulated(each, self.simulate, 1)]
+        return min(tried, key=lambda each: each[1].step_s) if tried else ((), None)
+
+    def _screened(self, parts: tuple[str, ...], *, limited: bool = True) -> Screened | None:
+        """Return the layouts that differ in some parts alone, the fastest first; None where none fits.
 
         They are among those that one would run, unless the others are asked for or what is held is none of these.
         """
-        free = {*_PARTS[part], *_FOLLOWS.get(part, ())}
+        layout, space = self.has.layout, self.screen.space
+        free = {field for part in parts for field in (*_PARTS[part], *_FOLLOWS.get(part, ()))}
         held = {name: (getattr(layout, name),) for name in AXES if name not in free}
         if layout.moe_dispatcher is None:
             held = {name: value for name, value in held.items() if name not in ("ep", "etp", "moe_dispatcher")}
-        space = self.screen.space
-        if layout.recompute_method == "uniform" and part != "recompute":
+        if layout.recompute_method == "uniform" and "recompute" not in parts:
             space = replace(space, request=replace(space.request, recompute_method="uniform"))
+        limit = self.screen.limit_bytes if limited else float("inf")
         for full in sorted({space.full, True}):
             fixed = {**held, **space.fixed}
             try:
-                found = replace(self.screen, space=replace(space, full=full, fixed=fixed)).run(keep=20)
+                found = replace(self.screen, limit_bytes=limit, space=replace(space, full=full, fixed=fixed)).run(
+                    keep=20
+                )
             except TraincastError:
                 continue
             return found if found.layouts else None
