@@ -1,6 +1,6 @@
 """Plans: the best layouts for a job that leaves its layout open."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from os import PathLike, fspath
@@ -46,8 +46,7 @@ def plan(
     Parameters
     ----------
     job : JobRequest, Draft or path, optional
-        The model, the GPUs and the global batch; the sequence length follows from the model where it is not said.
-        Keywords win over it.
+        Model, GPUs and global batch; the sequence length follows from the model if not said. Keywords win over it.
     cluster : str, path or Cluster, optional
         Cluster; else that of the job, or the default one, as an assumption.
     like : str, optional
@@ -142,10 +141,8 @@ def plans(
         The cluster of all cases, where `clusters` are not given.
     models, clusters, gpus : sequence
         What differs; what is left empty is as the job says.
-    tell : callable, optional
-        Told how many cases are done, and of how many.
-    start, engine, **words
-        As of `plan`; costs are those of 10^12 tokens where ``tokens`` is not given.
+    tell, start, engine, **words
+        `tell` is told how many cases are done, and of how many; the others are those of `plan`, ``tokens`` 10^12.
 
     Raises
     ------
@@ -161,32 +158,44 @@ def plans(
     >>> [each.layout.gpus for each in found.best]
     [16, 8]
     """
-    from traincast.plan.options import TERA, price_on
+    from traincast.plan.options import TERA
     from traincast.plan.several import Plans, Refusal, nothing_runs
 
     draft, options = _asked(job, None, words)
     if not isinstance(draft, Draft):
         raise ConfigError("is a JobRequest, whose model and GPUs are given; name them apart", "job")
-    loaded = [
-        (each, choose(StepOptions(), each, engine).setting.cluster) for each in clusters or (cluster or draft.cluster,)
-    ]
-    _check_prices(prices := options.get("gpu_hour_price"), [each.name for _, each in loaded])
     counts = (gpus,) if isinstance(gpus, int) else gpus
-    cases = list(product(models or (None,), loaded, counts or (None,)))
+    cases = list(_cases(draft, models, clusters or (cluster or draft.cluster,), counts, options.get("gpu_hour_price")))
     found, refused = [], []
-    for number, (model, (named, where), count) in enumerate(cases, 1):
-        case = draft.under(Draft(model=model, cluster=named, fields={} if count is None else {"gpus": count}))
-        of_case: PlanKeywords = {"tokens": TERA, **options, "gpu_hour_price": price_on(prices, where.name)}
+    for number, (case, where, price) in enumerate(cases, 1):
+        of_case: PlanKeywords = {"tokens": TERA, **options, "gpu_hour_price": price}
         try:
             found.append(plan(case, start=start, engine=engine, **of_case))
         except InfeasibleError as error:
             of = case.model.name if isinstance(case.model, Model) else str(case.model)
-            refused.append(Refusal(of, where.name, case.fields.get("gpus"), str(error)))
+            refused.append(Refusal(of, where, case.fields.get("gpus"), str(error)))
         if tell is not None:
             tell(number, len(cases))
     if not found:
         raise InfeasibleError(nothing_runs(refused))
     return Plans(plans=tuple(found), refused=tuple(refused))
+
+
+def _cases(
+    draft: Draft,
+    models: Sequence[str | Model],
+    clusters: Sequence[AnyCluster],
+    gpus: Sequence[int],
+    prices: float | Mapping[str, float] | None,
+) -> Iterator[tuple[Draft, str, float | None]]:
+    """Yield every case with the name of its cluster and its price; GPUs vary fastest, then the cluster."""
+    from traincast.plan.options import price_on
+
+    loaded = [(each, choose(StepOptions(), each, "auto").setting.cluster.name) for each in clusters]
+    _check_prices(prices, [name for _, name in loaded])
+    for model, (cluster, name), count in product(models or (None,), loaded, gpus or (None,)):
+        fields = {} if count is None else {"gpus": count}
+        yield draft.under(Draft(model=model, cluster=cluster, fields=fields)), name, price_on(prices, name)
 
 
 def _check_prices(prices: float | Mapping[str, float] | None, clusters: Sequence[str]) -> None:

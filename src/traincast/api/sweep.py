@@ -28,8 +28,7 @@ def sweep(
 ) -> dict[str, int]:
     """Forecast or plan every point of a sweep and write one table.
 
-    Finished chunks are in ``OUT.journal`` until the table is written. If the sweep is stopped, however hard, the same
-    call goes on with the rest; the table has the same bytes as that of one that never stopped.
+    Stopped, however hard, it goes on with the same call from ``OUT.journal``, and the table has the same bytes.
 
     Parameters
     ----------
@@ -48,15 +47,14 @@ def sweep(
 
     Returns
     -------
-    dict
-        How many points have each status (`traincast.sweep.rows.COLUMNS`).
+    How many points have each status (`traincast.sweep.rows.COLUMNS`).
 
     Raises
     ------
     ConfigError
         If the specification, the table or the executor is not to be had, or the journal is of another sweep.
     TraincastError
-        If no point is ``ok``; the table is written all the same, and says why of each.
+        If no point is ``ok``; the table says why.
 
     Examples
     --------
@@ -72,10 +70,9 @@ def sweep(
     """
     asked, table = read_spec(Path(spec)), check_table(Path(out))
     name, _, address = on.partition("://")
-    make = EXECUTORS.get(name)
+    work, make = work_of(asked), EXECUTORS.get(name)
     if workers is not None and workers < 1:
         raise ConfigError(f"is {workers}; at least one worker is needed", "workers")
-    work = work_of(asked)
     told = _written(table, asked, work, lambda: make(work, workers, address), tell, restart=restart)
     if "ok" not in told:
         raise TraincastError(_nothing(table, told))
