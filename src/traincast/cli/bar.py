@@ -29,7 +29,7 @@ def late_bar(what: str) -> Iterator[Tell]:
 
     bar = Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        BarColumn(bar_width=24),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("gone,"),
