@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.workload.ops import BoolArray, FloatArray, IntArray
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind
 
@@ -73,7 +73,7 @@ def exposed_seconds(program: Program, timeline: Timeline, index: int, step_s: fl
     claims, border_B, owner_B = _owned(program, timeline, index, step_s)
     exposed_N = np.zeros(len(claims[0][0]))
     for owner_N, begin_N, end_N in claims:
-        for owner in np.unique(owner_N[(owner_N > 0) & (owner_N < _NOBODY) & (owner_N != _BUBBLE)]):
+        for owner in distinct(owner_N[(owner_N > 0) & (owner_N < _NOBODY) & (owner_N != _BUBBLE)]):
             mine_N = owner_N == owner
             owned_s_B = np.concatenate([[0.0], np.cumsum(np.diff(border_B) * (owner_B == owner))])
             ends, begins = (np.searchsorted(border_B, at_N[mine_N]) for at_N in (end_N, begin_N))

@@ -13,7 +13,7 @@ import numpy as np
 
 from traincast.analysis.breakdown import covered
 from traincast.analysis.summary import CommunicationRow, RankOverlap
-from traincast.workload.ops import BoolArray, FloatArray, IntArray
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Group, Kind, Operation
 
@@ -81,7 +81,7 @@ def _overlap(program: Program, timeline: Timeline, index: int) -> RankOverlap:
     mine = program.rank_slice(index)
     kind_N, start_N, end_N = program.ops.kind_T[program.row_N[mine]], timeline.start_s_N[mine], timeline.end_s_N[mine]
     compute_N, comm_N = kind_N == Kind.COMPUTE, np.isin(kind_N, _COMMUNICATES)
-    border_B = np.unique(np.concatenate([start_N[compute_N | comm_N], end_N[compute_N | comm_N]]))
+    border_B = distinct(np.concatenate([start_N[compute_N | comm_N], end_N[compute_N | comm_N]]))
     length_B: FloatArray = np.diff(border_B)
 
     def runs(chosen_N: BoolArray) -> BoolArray:

@@ -45,11 +45,12 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
     source_E = np.concatenate([np.repeat(np.arange(count), np.diff(graph.edge_ptr_N1)), followed])
     target_E = np.concatenate([graph.edge_dst_E, graph.next_N[followed]])
     source_E = source_E[np.argsort(target_E, kind="stable")]
-    ptr_N1 = np.concatenate([[0], np.cumsum(np.bincount(target_E, minlength=count))])
+    ptr_N1 = np.concatenate([[0], np.cumsum(np.bincount(target_E, minlength=count))]).tolist()
+    rendezvous_of, ends = graph.rendezvous_N.tolist(), end_N.tolist()
 
     def decisive(at: int) -> int:
         """Return what an operation waited for last, -1 where it could start at once."""
-        rendezvous = int(graph.rendezvous_N[at])
+        rendezvous = rendezvous_of[at]
         if rendezvous >= 0:
             members = graph.rendezvous_member_I[
                 graph.rendezvous_ptr_J1[rendezvous] : graph.rendezvous_ptr_J1[rendezvous + 1]
@@ -58,7 +59,7 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
         if ready_N[at] <= 0:
             return -1
         sources: list[int] = source_E[ptr_N1[at] : ptr_N1[at + 1]].tolist()
-        return max(sources, key=lambda each: (end_N[each], -each), default=-1)
+        return sources[0] if len(sources) == 1 else max(sources, key=lambda each: (ends[each], -each), default=-1)
 
     path = [int(np.argmax(end_N))]
     while (previous := decisive(path[-1])) >= 0:

@@ -23,7 +23,7 @@ from traincast.analysis.slowdown import OWN, Replays
 from traincast.analysis.stragglers import WELL_ABOVE
 from traincast.analysis.summary import Cause
 from traincast.units import format_share
-from traincast.workload.ops import BoolArray, FloatArray, IntArray
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.words import Kind, Phase
 
 MATTERS = 0.02
@@ -96,10 +96,10 @@ def _taken_apart(replays: Replays) -> _Parts:
     time_s_C = replays.unpaused_s_N[at_C]
     of_type, of_stage, of_worker, balanced = (np.zeros(len(at_C)) for _ in range(4))
     name_C, stage_C, rank_C = replays.name_N[at_C], replays.stage_N[at_C], replays.rank_N[at_C]
-    for name in np.unique(name_C).tolist():
+    for name in distinct(name_C).tolist():
         stage_means = []
         mine = np.flatnonzero(name_C == name)
-        for stage in np.unique(stage_C[mine]).tolist():
+        for stage in distinct(stage_C[mine]).tolist():
             here = mine[stage_C[mine] == stage]
             ranks, which = np.unique(rank_C[here], return_inverse=True)
             mean_s = np.bincount(which, time_s_C[here]) / np.bincount(which, minlength=len(ranks))
@@ -225,7 +225,7 @@ def _slowest_type(replays: Replays) -> str:
     """Say which communication takes well longer than usual the most."""
     labels, worst, most_s = replays.types(), "communication", 0.0
     talk_N = _communications(replays)
-    for number in np.unique(replays.name_N[talk_N]).tolist():
+    for number in distinct(replays.name_N[talk_N]).tolist():
         at = talk_N & (replays.name_N == number)
         over_s = float(np.maximum(replays.unpaused_s_N[at] - replays.usual_s_N[at], 0.0).sum())
         if over_s > most_s:

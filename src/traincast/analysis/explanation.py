@@ -94,11 +94,14 @@ def short_form(program: Program, timeline: Timeline) -> Analysis:
 
 def _path_shares(path: CriticalPath, program: Program) -> tuple[PathShare, ...]:
     rows, stages = program.row_N[path.op_H], program.stage_N[path.op_H]
-    names = {row: what(program.ops, row) for row in np.unique(rows).tolist()}
+    ops = program.ops
+    # Operations of one kind are one kind of work, whichever row of the table says it.
+    kinds = list(zip(*(column_T[rows].tolist() for column_T in (ops.kind_T, ops.phase_T, ops.group_T)), strict=True))
+    names = {kind: what(ops, row) for kind, row in dict(zip(kinds, rows.tolist(), strict=True)).items()}
     sums: dict[tuple[int, str], float] = {}
-    for row, stage, time_s in zip(rows.tolist(), stages.tolist(), path.time_s_H.tolist(), strict=True):
+    for kind, stage, time_s in zip(kinds, stages.tolist(), path.time_s_H.tolist(), strict=True):
         if time_s > 0:
-            sums[stage, names[row]] = sums.get((stage, names[row]), 0.0) + time_s
+            sums[stage, names[kind]] = sums.get((stage, names[kind]), 0.0) + time_s
     found = [PathShare(stage=stage, what=name, time_s=time_s) for (stage, name), time_s in sums.items()]
     return tuple(sorted(found, key=lambda each: (-each.time_s, each.stage, each.what)))
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from traincast.analysis.breakdown import covered
 from traincast.analysis.gpu_time import GpuTime, StreamIdle
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.ops import FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 from traincast.workload.words import Kind, Stream
 from traincast.workload.workload import Workload
@@ -40,7 +40,7 @@ def _gpu_time(program: Program, timeline: Timeline, index: int, stream_N: IntArr
     # A computation waits for nothing once it has begun.
     begin_N = np.where(comm_N, begin_N, timeline.start_s_N[mine])
     works_N = ((kind_N == Kind.COMPUTE) | comm_N | copy_N) & (end_N > begin_N)
-    border_B = np.unique(np.concatenate([begin_N[works_N], end_N[works_N]]))
+    border_B = distinct(np.concatenate([begin_N[works_N], end_N[works_N]]))
     length_B = np.diff(border_B)
 
     compute_B, comm_B, copy_B = (
@@ -80,7 +80,7 @@ def _launched(program: Program, timeline: Timeline) -> FloatArray:
 def _idle(stream_N: IntArray, begin_N: FloatArray, end_N: FloatArray, launched_N: FloatArray) -> tuple[StreamIdle, ...]:
     """Return the pauses of each stream by their reason."""
     found = []
-    for queue, stream in enumerate(np.unique(stream_N).tolist()):
+    for queue, stream in enumerate(distinct(stream_N).tolist()):
         own = np.flatnonzero(stream_N == stream)
         own = own[np.argsort(begin_N[own], kind="stable")]
         until_s = end_N[own][:-1]

@@ -26,7 +26,7 @@ import numpy as np
 from traincast.analysis.summary import Slowdowns
 from traincast.engine.graph import Graph, build_graph
 from traincast.engine.many import steps_of
-from traincast.workload.ops import BoolArray, FloatArray, IntArray
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program
 from traincast.workload.words import Kind, Phase
 
@@ -80,7 +80,7 @@ class Replays:
         """Return what the type of each operation usually takes."""
         usual_s_N = self.unpaused_s_N.copy()
         own_N = np.isin(self.kind_N, OWN)
-        for number in np.unique(self.name_N).tolist():
+        for number in distinct(self.name_N).tolist():
             for chosen_N, usual in ((own_N, np.mean), (~own_N, np.median)):
                 at = np.flatnonzero((self.name_N == number) & chosen_N & ~self.pause_N)
                 if len(at):
@@ -136,8 +136,8 @@ def slowdowns(replays: Replays) -> Slowdowns:
     found = iter((step_s_K[3:] / usual_s).tolist() if usual_s > 0 else [1.0] * len(kept))
     by_type = {name: next(found) for name in sorted(set(labels))}
     by_type.pop(PAUSE, None)
-    by_stage = {int(stage): next(found) for stage in np.unique(replays.stage_N)}
-    by_place = {int(place): next(found) for place in np.unique(replays.place_N)}
+    by_stage = {int(stage): next(found) for stage in distinct(replays.stage_N)}
+    by_place = {int(place): next(found) for place in distinct(replays.place_N)}
     by_rank = {
         int(rank): min(by_stage[int(replays.stage_N[at])], by_place[int(replays.place_N[at])])
         for rank, at in zip(*np.unique(replays.rank_N, return_index=True), strict=True)
@@ -173,4 +173,4 @@ def slowdowns(replays: Replays) -> Slowdowns:
 def _kept(replays: Replays, what_N: IntArray) -> list[FloatArray]:
     """Return, for each value of a column, durations that are the usual ones but for operations of that value."""
     same: Callable[[int], BoolArray] = lambda value: what_N == value  # noqa: E731
-    return [np.where(same(value), replays.unpaused_s_N, replays.usual_s_N) for value in np.unique(what_N).tolist()]
+    return [np.where(same(value), replays.unpaused_s_N, replays.usual_s_N) for value in distinct(what_N).tolist()]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traincast.analysis.breakdown import is_waiting, owned_instants
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.ops import FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 
 
@@ -110,7 +110,7 @@ def _followed(stretches: _Stretches, awaited_R: list[tuple[FloatArray, IntArray]
     for _ in range(len(awaited_R)):
         if not len(stretches.index_I):
             break
-        parts = [_split(stretches, other, *awaited_R[other]) for other in np.unique(stretches.other_I).tolist()]
+        parts = [_split(stretches, other, *awaited_R[other]) for other in distinct(stretches.other_I).tolist()]
         split = _Stretches.joined([part for part, _ in parts])
         next_I = np.concatenate([following for _, following in parts])
         ended = np.flatnonzero((next_I < 0) | (next_I == split.index_I))

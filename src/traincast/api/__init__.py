@@ -11,8 +11,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from traincast.analysis.comparison import Comparison
-from traincast.analysis.comparison import compare as compare_sides
 from traincast.analysis.explanation import Explanation
 from traincast.analysis.training_run import with_training_runs
 from traincast.api.estimates import collective as collective
@@ -74,6 +72,7 @@ from traincast.simulation.result import Result
 from traincast.workload.workload import Workload
 
 if TYPE_CHECKING:
+    from traincast.analysis.comparison import Comparison
     from traincast.estimate.simai.total import SimaiReport
 
 T = TypeVar("T")
@@ -342,7 +341,7 @@ def compare(
     b: StrPath | Result | Workload | Draft,
     cluster: StrPath | Cluster | None = None,
     **terms: Any,  # noqa: ANN401
-) -> Comparison:
+) -> "Comparison":
     """Put two steps side by side; differences are those of `b` to `a`.
 
     With `terms`, the fields of `RunTerms` (``tokens=15e12``, ``gpu_hour_price=2.5``), each side says what a whole run
@@ -359,6 +358,7 @@ def compare(
     >>> f"{traincast.compare('examples/megatron_pp4_tp2', replay).step.relative:.1%}"
     '-0.1%'
     """
+    from traincast.analysis.comparison import compare as compare_sides
     from traincast.report.sides import sides_of
 
     sides = sides_of((a, b), read, lambda job: predict(job, cluster))

@@ -5,7 +5,6 @@ from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 
-from traincast.dialects import draft_like
 from traincast.errors import ConfigError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import cluster_names, load_cluster
@@ -87,6 +86,8 @@ def job_under(
     if like is not None:
         if not isinstance(job, str):
             raise ConfigError("is of pasted flags; give their text as the job", "like")
+        from traincast.dialects import draft_like
+
         return draft_like(like, [job]).under(said)
     found = described(job) if isinstance(job, (str, PathLike)) else job
     if found is None or isinstance(found, Draft):

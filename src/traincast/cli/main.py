@@ -23,7 +23,7 @@ from traincast.cli.terminal import complain, whole_output
 from traincast.errors import TraincastError
 from traincast.names import find_name, known_names
 
-_NEW_OBJECTS = 50_000
+_NEW_OBJECTS = 500_000
 """Objects made and not yet gone before cycles among them are looked for."""
 
 _COMMANDS = {

@@ -27,7 +27,7 @@ from traincast.fabric.placement import Placement, gpu_of
 from traincast.hardware.cluster import Cluster
 from traincast.units import counted, format_rate
 from traincast.workload.groups import GroupTable
-from traincast.workload.ops import FloatArray, IntArray, OpTable
+from traincast.workload.ops import FloatArray, IntArray, OpTable, distinct
 from traincast.workload.program import Program
 from traincast.workload.words import Group, Kind, Operation, OverlapClass
 
@@ -164,7 +164,7 @@ class SharedNetwork:
 
 def all_to_all_kinds(ops: OpTable) -> frozenset[Group]:
     """Return the kinds of groups that do all-to-alls."""
-    return frozenset(Group(int(kind)) for kind in np.unique(ops.group_T[ops.operation_T == Operation.ALL_TO_ALL]))
+    return frozenset(Group(int(kind)) for kind in distinct(ops.group_T[ops.operation_T == Operation.ALL_TO_ALL]))
 
 
 class _Groups(NamedTuple):

@@ -120,7 +120,7 @@ def _phases(
     flows, group_F = _flows(patterns, groups, graph)
     if not len(group_F):
         return
-    for phase in np.unique(flows.phase_F).tolist():
+    for phase in sorted(set(flows.phase_F.tolist())):
         at = np.flatnonzero(flows.phase_F == phase)
         yield Flows(*(each[at] for each in flows)), at, group_F[at]
 

@@ -101,7 +101,7 @@ def placement_of(members: Sequence[int] | npt.NDArray[np.integer], locations_LW:
         ranks.size == 0
         or ranks.min() < 0
         or ranks.max() >= locations_LW.shape[1]
-        or np.unique(ranks).size != ranks.size
+        or np.any(np.diff(np.sort(ranks)) == 0)
     ):
         raise ProgramError(
             f"a group has members {ranks.tolist()}; they must be different ranks below {locations_LW.shape[1]}"

@@ -1,14 +1,14 @@
 """The contract of a pipeline schedule, and what several schedules share.
 
 Letters: P stages, V virtual stages per stage, Q = P*V virtual stages in model order,
-M microbatches, S slots of a stage.
+M microbatches.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from traincast.diagnostics import Note
@@ -16,8 +16,10 @@ from traincast.errors import InfeasibleError
 from traincast.registry import Registry
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    from traincast.schedules.columns import SlotColumns
+
+if TYPE_CHECKING:
+    pass
 
 
 class SlotKind(IntEnum):
@@ -47,28 +49,6 @@ class Slot(NamedTuple):
     """Whether it runs as one with the slot after it: they begin when both can, and both send when they have ended."""
 
 
-class SlotColumns(NamedTuple):
-    """The slots of a stage as columns, [S] each; the fields are those of `Slot`."""
-
-    kind_S: "npt.NDArray[np.int32]"
-    virtual_stage_S: "npt.NDArray[np.int32]"
-    microbatch_S: "npt.NDArray[np.int32]"
-    copy_S: "npt.NDArray[np.int32]"
-    paired_S: "npt.NDArray[np.int32]"
-
-    @classmethod
-    def of(cls, slots: Sequence[Slot]) -> "SlotColumns":
-        """Return the columns of some slots."""
-        import numpy as np
-
-        flat = np.fromiter(chain.from_iterable(slots), np.int32, count=len(slots) * len(cls._fields))
-        return cls(*flat.reshape(-1, len(cls._fields)).T.copy())
-
-    def where(self, chosen_S: "npt.NDArray[np.bool_]") -> "SlotColumns":
-        """Return some of them."""
-        return SlotColumns(*(column_S[chosen_S] for column_S in self))
-
-
 @dataclass(frozen=True, kw_only=True)
 class SchedulePlan:
     """What a schedule returns for (P, V, M)."""
@@ -83,9 +63,11 @@ class SchedulePlan:
     warnings: tuple[Note, ...] = ()
 
     @cached_property
-    def columns_P(self) -> tuple[SlotColumns, ...]:
+    def columns_P(self) -> "tuple[SlotColumns, ...]":
         """The slots of each stage as columns, [P]."""
-        return tuple(SlotColumns.of(order) for order in self.slots)
+        from traincast.schedules.columns import columns_of
+
+        return tuple(columns_of(self, stage) for stage in range(len(self.slots)))
 
     def share_rank(self, first: int, second: int) -> bool:
         """Say whether two virtual stages, of whatever copies, are on one rank; so they are on every rank of either."""

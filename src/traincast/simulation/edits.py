@@ -15,7 +15,7 @@ import numpy as np
 from traincast.errors import ConfigError
 from traincast.job.changes import GROUPS, OPERATION, WorkEdit
 from traincast.names import known_names
-from traincast.workload.ops import BoolArray, FloatArray, IntArray
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program
 from traincast.workload.words import Group, Kind, Phase
 
@@ -55,7 +55,7 @@ def edited(program: Program, duration_s_N: FloatArray, edits: Sequence[WorkEdit]
             continue
         index_N = np.repeat(np.arange(len(program.rank_R)), np.diff(program.op_ptr_R1))
         before_s_N = duration_s_N
-        for index in np.unique(index_N[here_N]).tolist():
+        for index in distinct(index_N[here_N]).tolist():
             mine = program.rank_slice(index)
             duration_s_N = duration_s_N.copy()
             duration_s_N[mine] *= _as_peers(program, before_s_N, index, work_N, of_stage=edit.stage is not None)

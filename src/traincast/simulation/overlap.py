@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traincast.fabric.placement import NODE
-from traincast.workload.ops import BoolArray, FloatArray, IntArray
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, distinct
 from traincast.workload.program import Program
 from traincast.workload.words import Group, Kind
 
@@ -56,16 +56,16 @@ def union(spans: Spans) -> Spans:
     count, rank_I = len(spans.begin_s_I), spans.rank_I
     if not count:
         return spans
-    order = np.lexsort((spans.begin_s_I, rank_I))
-    begin_I, reach_I, rank_I = spans.begin_s_I[order], spans.end_s_I[order], rank_I[order]
-    # Rank by rank, for the latest end so far is that of a rank.
-    for begin, end in pairwise(spans.ptr_R1.tolist()):
-        np.maximum.accumulate(reach_I[begin:end], out=reach_I[begin:end])
+    begin_I, reach_I = np.empty(count), np.empty(count)
+    for first, last in pairwise(spans.ptr_R1.tolist()):
+        order = np.argsort(spans.begin_s_I[first:last], kind="stable")
+        begin_I[first:last] = spans.begin_s_I[first:last][order]
+        np.maximum.accumulate(spans.end_s_I[first:last][order], out=reach_I[first:last])
     apart_I = (begin_I[1:] > reach_I[:-1]) | (rank_I[1:] != rank_I[:-1])
-    first = np.flatnonzero(np.concatenate([[True], apart_I]))
-    last = np.concatenate([first[1:], [count]]) - 1
-    ptr_R1 = np.searchsorted(rank_I[first], np.arange(len(spans.ptr_R1)))
-    return Spans(begin_I[first], reach_I[last], ptr_R1)
+    first_D = np.flatnonzero(np.concatenate([[True], apart_I]))
+    last_D = np.concatenate([first_D[1:], [count]]) - 1
+    ptr_R1 = np.searchsorted(rank_I[first_D], np.arange(len(spans.ptr_R1)))
+    return Spans(begin_I[first_D], reach_I[last_D], ptr_R1)
 
 
 def overlaps(spans: Spans, disjoint: Spans) -> Pairs:
@@ -179,7 +179,7 @@ class KindsOfTransfers:
         ops = program.ops
         transfer_T = np.isin(ops.kind_T, _TRANSFERS)
         found = {}
-        for kind in sorted({Group(int(each)) for each in np.unique(ops.group_T[transfer_T])} - {Group.NONE}):
+        for kind in sorted({Group(int(each)) for each in distinct(ops.group_T[transfer_T])} - {Group.NONE}):
             of_kind = Selection.of(program, transfer_T & (ops.group_T == kind))
             leaving = of_kind.where(_leaves_node(program, of_kind, location_LW[NODE]))
             if len(leaving.at_I):
@@ -210,7 +210,7 @@ def _leaves_node(program: Program, selection: Selection, node_W: IntArray) -> Bo
     peer_I = program.peer_stage_N[selection.at_I]
     message = np.flatnonzero((peer_I >= 0) & leaves_I)
     stage_I = program.stage_R[np.repeat(np.arange(len(program.rank_R)), np.diff(selection.ptr_R1))]
-    for group in np.unique(group_I[message]):
+    for group in distinct(group_I[message]):
         mine = message[group_I[message] == group]
         node_K = node_W[program.groups[int(group)].members]
         leaves_I[mine] = node_K[stage_I[mine]] != node_K[peer_I[mine]]

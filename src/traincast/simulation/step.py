@@ -35,7 +35,7 @@ from traincast.simulation.settle import Loop, Settled
 from traincast.units import counted, format_size
 from traincast.workload.expand import expand
 from traincast.workload.groups import Fold, GroupTable, fold, rank_groups, unfolded
-from traincast.workload.ops import FloatArray, IntArray
+from traincast.workload.ops import FloatArray, IntArray, distinct
 from traincast.workload.program import Program, Timeline
 from traincast.workload.recorded_program import recorded_tables
 from traincast.workload.words import Group
@@ -160,7 +160,7 @@ def lay_out(workload: Workload, setting: Setting) -> Layout:
     location_LW = locations(setting.cluster, workload.parallel.world_size)
     if workload.program is None:
         plan = plan_of(workload)
-        kinds = {Group(int(kind)) for kind in np.unique(workload.ops.group_T)} - {Group.NONE}
+        kinds = {Group(int(kind)) for kind in distinct(workload.ops.group_T)} - {Group.NONE}
         tables = rank_groups(
             workload.parallel, kinds | ({Group.PP} if workload.parallel.pp > 1 else set()), workload.table_stages
         )

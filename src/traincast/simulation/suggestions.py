@@ -181,9 +181,9 @@ def spread_of_files(result: Result, cluster: Cluster) -> Spread:
     estimated: set[str] = set()
     if program is not None:
         ops = program.ops
-        for row in np.flatnonzero(ops.provenance_T == Provenance.PRICED).tolist():
-            kind = Kind(int(ops.kind_T[row]))
-            estimated.add("compute" if kind is Kind.COMPUTE else Group(int(ops.group_T[row])).name.lower())
+        priced = np.flatnonzero(ops.provenance_T == Provenance.PRICED)
+        for kind, group in set(zip(ops.kind_T[priced].tolist(), ops.group_T[priced].tolist(), strict=True)):
+            estimated.add("compute" if kind == Kind.COMPUTE else Group(group).name.lower())
     return lambda what: deviation if what in estimated else 0.0
 
 

@@ -14,6 +14,7 @@ from traincast.job.parallel import Parallel
 from traincast.simulation.result import MEASURED
 from traincast.simulation.step import Setting, Step
 from traincast.units import counted, format_share, format_size
+from traincast.workload.ops import distinct
 from traincast.workload.program import Program
 from traincast.workload.words import Group
 
@@ -82,7 +83,7 @@ def without_peers(program: Program, parallel: Parallel) -> tuple[Note, ...]:
     at = np.flatnonzero((group_N >= 0) & np.isnan(program.known_s_N) & (ops.size_bytes_T[row_N] > 0))
     at = at[sizes_G[group_N[at]] == 1]
     notes = []
-    for kind in sorted({Group(int(each)) for each in np.unique(ops.group_T[row_N[at]])}):
+    for kind in sorted({Group(int(each)) for each in distinct(ops.group_T[row_N[at]])}):
         mine = at[ops.group_T[row_N[at]] == kind]
         repeats = ops.repeats_T[row_N[mine]]
         bytes_W = np.bincount(program.rank_N[mine], ops.size_bytes_T[row_N[mine]] * repeats)

@@ -14,7 +14,7 @@ import numpy as np
 from traincast.errors import ProgramError
 from traincast.schedules.plan import SchedulePlan
 from traincast.workload.groups import Fold, GroupTable, group_colours
-from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable
+from traincast.workload.ops import BoolArray, FloatArray, IntArray, OpTable, distinct
 from traincast.workload.program import GroupInstance, Program
 from traincast.workload.rendezvous import join_collectives, join_messages, keys, occurrences
 from traincast.workload.sequence import Sequence, SequenceBuilder
@@ -113,14 +113,15 @@ def _tile(sequence: Sequence, ops: OpTable) -> _Tile:
     needed_L = (launch_L >= 0) & (stream_L[launch_L] != stream_L)
     sources, targets = [launch_L[needed_L]], [index_L[needed_L]]
     waits_L = np.where(ops.kind_T[row_L] == Kind.WAIT, ops.waits_for_T[row_L], Stream.NONE)
-    for stream in np.unique(waits_L[waits_L != Stream.NONE]):
+    for stream in distinct(waits_L[waits_L != Stream.NONE]):
         last_L = _last_before(stream_L == stream, index_L)
         held_L = (waits_L == stream) & (last_L >= 0) & (last_L != launch_L)
         sources.append(last_L[held_L])
         targets.append(index_L[held_L])
-    source_E, target_E = np.concatenate(sources), np.concatenate(targets)
-    order_E = np.lexsort((target_E, source_E))
-    return _Tile(sequence, source_E[order_E], target_E[order_E])
+    # By source, then by target.
+    edge_E = np.sort(np.concatenate(sources).astype(np.int64) * length + np.concatenate(targets))
+    source_E, target_E = np.divmod(edge_E, max(length, 1))
+    return _Tile(sequence, source_E.astype(np.int32), target_E.astype(np.int32))
 
 
 def _last_before(mask_L: BoolArray, index_L: IntArray) -> IntArray:
@@ -164,7 +165,7 @@ def _groups_of_ops(group_RK: IntArray, index_N: IntArray, ops: OpTable, row_N: I
 
 def _simulated_members(groups: tuple[GroupInstance, ...], fold: Fold) -> IntArray:
     """Return how many simulated ranks stand for the members of each group, [G]."""
-    return np.array([len(np.unique(fold.class_W[group.members])) for group in groups], dtype=np.int32)
+    return np.array([len(distinct(fold.class_W[group.members])) for group in groups], dtype=np.int32)
 
 
 def _rendezvous_of(program: Program, members_G: IntArray) -> IntArray:

@@ -20,6 +20,13 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 
+def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the distinct ones of some values, sorted; `np.unique` loads masked arrays first to do so."""
+    ordered = np.sort(values, axis=None)
+    found: npt.NDArray[Any] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)]]
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCall:
     """One kernel (or a fused group of them) on one GPU."""

@@ -92,8 +92,9 @@ def _waits_of_several(starts_S: IntArray, ready_N: FloatArray, start_N: FloatArr
 def _names(ops: OpTable) -> tuple[list[str], IntArray]:
     """Return the parts of a table and the part of each of its operations; `_UNNAMED` for none."""
     numbers: dict[str, int] = {}
-    columns = zip(ops.part_T, ops.kind_T.tolist(), ops.phase_T.tolist(), ops.group_T.tolist(), strict=True)
-    names = [part or _name(kind, phase, group) for part, kind, phase, group in columns]
+    kinds = list(zip(ops.kind_T.tolist(), ops.phase_T.tolist(), ops.group_T.tolist(), strict=True))
+    name_of = {kind: _name(*kind) for kind in dict.fromkeys(kinds)}
+    names = [part or name_of[kind] for part, kind in zip(ops.part_T, kinds, strict=True)]
     name_T = [_UNNAMED if name is None else numbers.setdefault(name, len(numbers)) for name in names]
     return list(numbers), np.array(name_T, dtype=np.int64)
 

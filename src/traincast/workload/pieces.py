@@ -3,17 +3,18 @@
 What a workload has no segment for, messages and waits for them, has a number of its own (`Keys`) until an operation is
 made for it.
 
-Letters: S slots of a stage, I pieces, Q virtual stages in model order, C model copies, D directions.
+Letters: S slots of a stage, I pieces, Q virtual stages in model order, D directions.
 """
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from traincast.schedules.plan import SchedulePlan, SlotColumns, SlotKind
+from traincast.schedules.columns import Messages, SlotColumns
 from traincast.workload.ops import BoolArray, IntArray
 from traincast.workload.words import Kind, Stream
 from traincast.workload.workload import Template
@@ -27,42 +28,6 @@ STREAMS = {
     for usual in (True, False)
 }
 """Stream of a message: each neighbour and direction has its own, so that one never holds back another."""
-
-
-class Messages(NamedTuple):
-    """The message that each slot receives first, or sends when it is done."""
-
-    peer_S: IntArray
-    """Stage at the other end; -1 where there is no message."""
-    boundary_S: IntArray
-    """Virtual stage that it leaves in forward direction; those of a second model copy are counted after the first."""
-    forward_S: BoolArray
-    """An activation; False for a gradient."""
-    usual_S: BoolArray
-    """Whether it goes the way of a plain pipeline: activations to the next stage, gradients to the one before."""
-
-    @property
-    def there_S(self) -> BoolArray:
-        """Whether there is one."""
-        return self.peer_S >= 0
-
-
-def messages_of(plan: SchedulePlan, slots: SlotColumns, stage: int, *, sends: bool) -> Messages:
-    """Return the messages that the slots of a stage send when they are done, or must receive first."""
-    placement_CQ = np.array(plan.placement, dtype=np.int32)
-    ends = placement_CQ.shape[1]
-    forward_S = slots.kind_S == SlotKind.F
-    step_S = np.where(forward_S, 1, -1)
-    other_S = slots.virtual_stage_S + (step_S if sends else -step_S)
-    peer_S = placement_CQ[slots.copy_S, np.clip(other_S, 0, ends - 1)]
-    there_S = (slots.kind_S != SlotKind.W) & (other_S >= 0) & (other_S < ends) & (peer_S != stage)
-    source_S, target_S = np.broadcast_arrays(*((stage, peer_S) if sends else (peer_S, stage)))
-    return Messages(
-        peer_S=np.where(there_S, peer_S, -1),
-        boundary_S=np.minimum(other_S, slots.virtual_stage_S) + slots.copy_S * ends,
-        forward_S=forward_S,
-        usual_S=target_S == (source_S + step_S) % len(plan.slots),
-    )
 
 
 class Pieces(NamedTuple):
@@ -127,7 +92,8 @@ class Key(NamedTuple):
     """What the input gives for it, None for nothing."""
 
 
-class Keys(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Keys:
     """Keys of operations that are added as numbers."""
 
     shape: tuple[int, ...]
@@ -136,6 +102,8 @@ class Keys(NamedTuple):
     """Transfers that the input gives for messages; NaN for none."""
     transfer_DQM: IntArray
     """Which of them each message has: forward (0) and backward (1), over each boundary."""
+    segments: dict[int, int] = field(default_factory=dict)
+    """Segment of the operation that was made for a number."""
 
     @classmethod
     def of(cls, template: Template) -> "Keys":

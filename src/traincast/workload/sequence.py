@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traincast.schedules.plan import SchedulePlan, SlotColumns, SlotKind
+from traincast.schedules.columns import Messages, SlotColumns
+from traincast.schedules.plan import SchedulePlan, SlotKind
 from traincast.workload.builder import wait_op
 from traincast.workload.ops import BoolArray, IntArray, Op, OpTable
 from traincast.workload.pieces import (
@@ -29,11 +30,9 @@ from traincast.workload.pieces import (
     Added,
     Key,
     Keys,
-    Messages,
     Pieces,
     alone,
     joined,
-    messages_of,
     posted,
     shifted,
     waits,
@@ -76,6 +75,7 @@ class SequenceBuilder:
         self._extra: list[Op] = []
         self._single: dict[tuple[object, ...], int] = {}
         self._split: dict[tuple[int, SlotKind], int] = {}
+        self._keys: dict[int, Keys] = {}
         self._cuts: dict[int, list[tuple[int, int, int]]] = {}
 
     def table(self) -> OpTable:
@@ -87,7 +87,9 @@ class SequenceBuilder:
         slots = self.plan.columns_P[stage]
         if self.workload.forward_only:
             slots = slots.where(slots.kind_S == SlotKind.F)
-        keys = Keys.of(template)
+        if id(template) not in self._keys:
+            self._keys[id(template)] = Keys.of(template)
+        keys = self._keys[id(template)]
         arrange = self._overlapped if self.plan.overlapped_p2p else self._blocking
         start, end = int(template.start_P[stage]), int(template.end_P[stage])
         first, last = -PLACES, PLACES * (len(slots.kind_S) + 1)
@@ -110,8 +112,7 @@ class SequenceBuilder:
     def _blocking(self, template: Template, keys: Keys, stage: int, slots: SlotColumns) -> list[Pieces]:
         """Return the pieces of slots whose messages hold up what follows them."""
         at_S = PLACES * np.arange(len(slots.kind_S))
-        arriving = messages_of(self.plan, slots, stage, sends=False)
-        sent = messages_of(self.plan, slots, stage, sends=True)
+        arriving, sent = slots.arriving, slots.sent
         # A send and the receive of the slot after it, of one neighbour, are posted together.
         fused_S = sent.there_S & (sent.peer_S == shifted(arriving.peer_S, -1, -1))
         arrives_S = np.where(shifted(fused_S, 1, False), at_S - PLACES + 4, at_S)
@@ -130,8 +131,7 @@ class SequenceBuilder:
         turn_S = np.searchsorted(begin_B, at_S, side="right") - 1
         begin_S, before_S = begin_B[turn_S], shifted(begin_B, 1, -PLACES)[turn_S]
         last_S = shifted(begin_B, -1, PLACES * len(at_S))[turn_S] - PLACES
-        arriving = messages_of(self.plan, slots, stage, sends=False)
-        sent = messages_of(self.plan, slots, stage, sends=True)
+        arriving, sent = slots.arriving, slots.sent
         nobody_S = np.zeros(len(at_S), dtype=np.bool_)
         work, after = self._work(template, stage, slots, at_S + 2)
         return [
@@ -251,7 +251,10 @@ class SequenceBuilder:
         codes, first, which = np.unique(ADDED - pieces.segment_I[added], return_index=True, return_inverse=True)
         number_of = np.zeros(len(codes), dtype=np.int64)
         for at in np.argsort(first).tolist():
-            number_of[at] = self._segment_of(self._op(keys.key(int(codes[at]))))
+            code = int(codes[at])
+            if code not in keys.segments:
+                keys.segments[code] = self._segment_of(self._op(keys.key(code)))
+            number_of[at] = keys.segments[code]
         segment_I = pieces.segment_I.astype(np.int64)
         segment_I[added] = number_of[which]
         return pieces._replace(segment_I=segment_I)

@@ -1,0 +1,83 @@
+"""The slots of a stage as columns, with the messages that each receives and sends.
+
+Letters: S slots of a stage, C model copies, Q virtual stages in model order.
+"""
+
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from traincast.schedules.plan import SchedulePlan, SlotKind
+
+_Column = npt.NDArray[np.integer]
+_Mask = npt.NDArray[np.bool_]
+
+
+class Messages(NamedTuple):
+    """The message that each slot receives first, or sends when it is done."""
+
+    peer_S: _Column
+    """Stage at the other end; -1 where there is no message."""
+    boundary_S: _Column
+    """Virtual stage that it leaves in forward direction; those of a second model copy are counted after the first."""
+    forward_S: _Mask
+    """An activation; False for a gradient."""
+    usual_S: _Mask
+    """Whether it goes the way of a plain pipeline: activations to the next stage, gradients to the one before."""
+
+    @property
+    def there_S(self) -> _Mask:
+        """Whether there is one."""
+        return self.peer_S >= 0
+
+    def where(self, chosen_S: _Mask) -> "Messages":
+        """Return those of some slots."""
+        return Messages(*(column_S[chosen_S] for column_S in self))
+
+
+class SlotColumns(NamedTuple):
+    """The slots of a stage as columns, [S] each; the first fields are those of `Slot`."""
+
+    kind_S: _Column
+    virtual_stage_S: _Column
+    microbatch_S: _Column
+    copy_S: _Column
+    paired_S: _Column
+    arriving: Messages
+    """What each must receive first."""
+    sent: Messages
+    """What each sends when it is done."""
+
+    def where(self, chosen_S: _Mask) -> "SlotColumns":
+        """Return some of them."""
+        kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S = (column_S[chosen_S] for column_S in self[:5])
+        arriving, sent = self.arriving.where(chosen_S), self.sent.where(chosen_S)
+        return SlotColumns(kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S, arriving, sent)
+
+
+def columns_of(plan: SchedulePlan, stage: int) -> SlotColumns:
+    """Return the slots of a stage as columns."""
+    slots = plan.slots[stage]
+    flat = np.fromiter(chain.from_iterable(slots), np.int32, count=5 * len(slots))
+    kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S = flat.reshape(-1, 5).T.copy()
+    placement_CQ = np.array(plan.placement, dtype=np.int32)
+    ends, forward_S = placement_CQ.shape[1], kind_S == SlotKind.F
+    step_S = np.where(forward_S, 1, -1)
+
+    def messages(*, sends: bool) -> Messages:
+        """Return what the slots send, or receive."""
+        other_S = virtual_stage_S + (step_S if sends else -step_S)
+        peer_S = placement_CQ[copy_S, np.clip(other_S, 0, ends - 1)]
+        there_S = (kind_S != SlotKind.W) & (other_S >= 0) & (other_S < ends) & (peer_S != stage)
+        source_S, target_S = np.broadcast_arrays(*((stage, peer_S) if sends else (peer_S, stage)))
+        return Messages(
+            peer_S=np.where(there_S, peer_S, -1),
+            boundary_S=np.minimum(other_S, virtual_stage_S) + copy_S * ends,
+            forward_S=forward_S,
+            usual_S=target_S == (source_S + step_S) % len(plan.slots),
+        )
+
+    arriving, sent = messages(sends=False), messages(sends=True)
+    return SlotColumns(kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S, arriving, sent)
