@@ -12,12 +12,15 @@ paragraph it stands for lines of it. What follows it is found again by how its f
 and goes on to the end of the paragraph, or for as many lines or list items as are shown where ``...`` cuts it off. A
 block without a command goes on with what the last command of the page printed; a block of ``text`` after
 ``<!-- output -->`` shows what the last command of the block before prints. Times that the machine took differ each
-time; a line in which nothing else differs stays.
+time; a paragraph in which nothing else differs stays.
+
+A block of ``pycon`` is a session of Python, which goes on from block to block of a page, in the same folder.
 
 Output of anything else stands in a block of ``text`` after a comment that says what printed it.
 """
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -29,6 +32,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
+from doctest import DocTestParser
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +42,8 @@ _COMMENT = re.compile(r"^<!-- (.*) -->$")
 _COMMAND = re.compile(r"^\$ (traincast .*)$")
 _ITEM = re.compile(r"^( *)(- )?")
 _FIGURE = re.compile(r"[-+]?\d[\d.,]*")
-_TIME_TAKEN = re.compile(r"\b(in|took|takes?|about) [\d.,]+ (ms|s|min)\b")
+_TIME_TAKEN = re.compile(r"\b(worked out in) [\d.,]+ (ms|s|min)\b")
+"""Times that are no forecast: those that the command itself took."""
 _ALIKE = 0.6
 """Least similarity of two lines, figures aside, of which one stands for the other."""
 _LIMIT_S = 600
@@ -161,24 +166,29 @@ def _plain(line: str) -> str:
     return " ".join(_FIGURE.sub("#", line).split())
 
 
-def without_times(line: str) -> str:
-    """Return a line without the times that a machine took."""
-    return _TIME_TAKEN.sub(r"\1 # \2", line)
+def _without_times(paragraph: Sequence[str]) -> str:
+    """Return the words of a paragraph, however long its lines, without the times that a machine took."""
+    return _TIME_TAKEN.sub(r"\1 # \2", " ".join(" ".join(paragraph).split())) if paragraph else ""
 
 
 def keep_times(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """Return the new lines, but the old one where only the time that a machine took is another."""
-    known = {without_times(line): line for line in old if without_times(line) != line}
-    return [known.get(without_times(line), line) for line in new]
+    """Return the new lines, but the old paragraph where only the time that a machine took is another."""
+    known = {_without_times(each): each for each in paragraphs(old)}
+    kept = [known.get(_without_times(each), each) for each in paragraphs(new)]
+    return [line for each in kept for line in ("", *each)][1:]
+
+
+def _environment() -> dict[str, str]:
+    source = f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    return {**os.environ, "COLUMNS": "80", "PYTHONUTF8": "1", "PYTHONPATH": source}
 
 
 def printed_by(command: str, folder: Path, *, fails: bool) -> list[str]:
     """Return the lines that a command prints when it is run in a folder; `fails` says that it is known to."""
-    source = f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     done = subprocess.run(
         [sys.executable, "-m", "traincast.cli", *shlex.split(command, comments=True)[1:]],
         cwd=folder,
-        env={**os.environ, "COLUMNS": "80", "PYTHONUTF8": "1", "PYTHONPATH": source},
+        env=_environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
@@ -191,6 +201,39 @@ def printed_by(command: str, folder: Path, *, fails: bool) -> list[str]:
     return [line.rstrip() for line in told.splitlines()]
 
 
+_SESSION = """
+import contextlib, io, json, sys, traceback
+names, told = {}, []
+for source in json.load(sys.stdin):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            exec(compile(source, "<page>", "single"), names)
+        except Exception as error:
+            print(*traceback.format_exception_only(error), end="")
+    told.append(out.getvalue())
+json.dump(told, sys.stdout)
+"""
+"""Runs lines of Python as they would be typed, and says what each shows."""
+
+
+def shown_by(sources: Sequence[str], folder: Path) -> list[str]:
+    """Return what Python shows after each of some inputs that are typed in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SESSION],
+        cwd=folder,
+        env=_environment(),
+        input=json.dumps(list(sources)),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=_LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise PageError(f"Python ends with {done.returncode}: {done.stderr.strip()}")
+    return list(json.loads(done.stdout))
+
+
 class Page:
     """A page, whose commands are run in a folder of its own."""
 
@@ -198,6 +241,7 @@ class Page:
         self.path, self.folder = path, folder
         self.lines = path.read_text(encoding="utf-8").splitlines()
         self._printed: list[str] = []
+        self._typed: list[str] = []
 
     def rewritten(self) -> list[str]:
         """Run the commands of the page, in their order; return it with what they print."""
@@ -224,6 +268,8 @@ class Page:
             target.write_text("\n".join(block.lines) + "\n", encoding="utf-8")
         if block.language == "console":
             return self._session(block.lines)
+        if block.language == "pycon":
+            return self._python(block.lines)
         if block.language == "text" and block.comment == "output":
             command = before.lines[-1].rpartition("traincast ")[2]
             self._printed = printed_by(f"traincast {command}", self.folder, fails=False)
@@ -231,6 +277,21 @@ class Page:
         if block.language in {"", "text"} and not block.comment:
             raise PageError("say in a comment before the block what printed it, or make it a block of console")
         return block.lines
+
+    def _python(self, lines: Sequence[str]) -> list[str]:
+        """Return the lines of a session of Python as it goes now, after those before it on the page."""
+        examples = DocTestParser().get_examples("\n".join(lines) + "\n")
+        before = len(self._typed)
+        self._typed += [each.source for each in examples]
+        shown = shown_by(self._typed, self.folder)[before:]
+        found = []
+        for example, text in zip(examples, shown, strict=True):
+            prompts = (">>> ", *["... "] * example.source.count("\n"))
+            found += [
+                f"{prompt}{line}".rstrip() for prompt, line in zip(prompts, example.source.splitlines(), strict=False)
+            ]
+            found += [line.rstrip() for line in text.splitlines()]
+        return found
 
     def _session(self, lines: Sequence[str]) -> list[str]:
         """Return the lines of a session as it goes now."""

@@ -78,10 +78,25 @@ def test_what_cannot_be_found_again_is_named() -> None:
         docs.excerpt(["...", "", "Communication"], NEW)
 
 
-def test_a_line_in_which_only_a_run_time_differs_stays() -> None:
-    old, new = ["8 layouts, screened in 12.1 s", "Step 3 s"], ["8 layouts, screened in 9 s", "Step 4 s"]
-    assert docs.keep_times(old, new) == ["8 layouts, screened in 12.1 s", "Step 4 s"]
-    assert docs.keep_times(old, ["9 layouts, screened in 9 s"]) == ["9 layouts, screened in 9 s"]
+def test_a_paragraph_in_which_only_a_run_time_differs_stays() -> None:
+    old = ["8 layouts worked out in 12.1 s, of which one", "fits", "", "Step 3 s"]
+    new = ["8 layouts worked out in 9 s, of which", "one fits", "", "Step 4 s"]
+    assert docs.keep_times(old, new) == [*old[:3], "Step 4 s"]
+    other = ["9 layouts worked out in 9 s, of which one", "fits"]
+    assert docs.keep_times(old, other) == other
+    assert docs.keep_times(["it takes 3 s"], ["it takes 4 s"]) == ["it takes 4 s"]
+
+
+def test_sessions_of_python_go_on_from_block_to_block(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```pycon\n>>> x = 2\n>>> for i in range(2):\n...     print(i)\n7\n```\n\n```pycon\n>>> x\n>>> 1 / 0\n```\n"
+    )
+    new = "\n".join(docs.Page(page, tmp_path).rewritten())
+    assert new == (
+        "```pycon\n>>> x = 2\n>>> for i in range(2):\n...     print(i)\n0\n1\n```\n\n"
+        "```pycon\n>>> x\n2\n>>> 1 / 0\nZeroDivisionError: division by zero\n```"
+    )
 
 
 def test_a_page_is_rewritten_with_what_its_commands_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
