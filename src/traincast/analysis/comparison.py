@@ -6,6 +6,7 @@ Nothing is assumed of what only one side knows: it is listed as such.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from traincast.analysis.summary import TrainingRun
@@ -203,7 +204,7 @@ class Comparison:
     def __repr__(self) -> str:
         """Say how the two steps differ, in a line."""
         relative = f"{self.step.relative:+.1%}" if self.step.relative is not None else "new"
-        a, b = (f"{side.name} {format_time(side.step_s)}" for side in (self.a, self.b))
+        a, b = (f"{PurePath(side.name).name} {format_time(side.step_s)}" for side in (self.a, self.b))
         return f"<Comparison: {a}, {b} ({relative})>"
 
 
