@@ -26,7 +26,7 @@ def test_one_model_by_part(call):
     assert "source: mistralai/Mixtral-8x7B-v0.1" in out
     training = model_flops_per_token(load_model("mixtral-8x7b"), 32768)
     assert f"training {training / 1e9:.4g} GFLOP per token at 32768 tokens" in out
-    shares = [float(share) for share in re.findall(r"([\d.]+)%", out.split("FLOPs per token")[1])]
+    shares = [float(share) for share in re.findall(r"([\d.]+) %", out.split("FLOPs per token")[1])]
     assert abs(sum(shares) - 100) < 0.5
 
 

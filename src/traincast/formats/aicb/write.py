@@ -196,7 +196,11 @@ def _departures(conventions: Conventions) -> tuple[tuple[str, bool, str], ...]:
     return (
         ("aicb-backward", parallel.tp > 1, f"AICB writes {what}, so that backward passes communicate less over tp"),
         ("aicb-optimizer", job.zero != 1, f"AICB writes a distributed optimizer; the job has zero {job.zero}"),
-        ("aicb-overlap", job.overlap_grad_reduce, "that gradients are reduced beside the backward pass has no word"),
+        (
+            "aicb-overlap",
+            job.overlap_grad_reduce,
+            "gradients are reduced during the backward pass; the format has no word for that",
+        ),
         ("aicb-recompute", bool(again) and parallel.tp > 1, "communications that are recomputed are not repeated"),
         (
             "aicb-tied",

@@ -12,7 +12,7 @@ from traincast.hardware.gpu import Gpu, gpu_names
 from traincast.model.counts import further_blocks, model_flops_per_token, parameters, token_flops
 from traincast.model.model import Attention, Model
 from traincast.report.terminal import layout as ui
-from traincast.units import GIGA, counted, format_decimal_size, format_rate, format_size, format_time
+from traincast.units import GIGA, counted, format_decimal_size, format_rate, format_share, format_size, format_time
 
 _MEGA, _TERA = 1e6, 1e12
 
@@ -230,11 +230,13 @@ def _parameter_lines(model: Model) -> list[_Part]:
         "LM head": counts.head,
         "other": counts.other,
     }
-    lines = [(name, _count(count), f"{count / counts.total:.1%}") for name, count in parts.items() if count]
+    lines = [(name, _count(count), format_share(count / counts.total)) for name, count in parts.items() if count]
     lines.append(("total", _count(counts.total), ""))
     if model.experts:
-        lines.append(("active per token", _count(counts.active), f"{counts.active / counts.total:.1%}"))
-        lines.append(("without embedding lookup", _count(counts.computed), f"{counts.computed / counts.total:.1%}"))
+        lines.append(("active per token", _count(counts.active), format_share(counts.active / counts.total)))
+        lines.append(
+            ("without embedding lookup", _count(counts.computed), format_share(counts.computed / counts.total))
+        )
     if model.mtp_layers:
         lines.append(("MTP layers", _count(counts.trained - counts.total), "not in total"))
     return lines
@@ -254,7 +256,9 @@ def _flop_lines(model: Model, seq_length: int) -> list[_Part]:
         "LM head": flops.head,
         "MTP projections": flops.mtp_projections,
     }
-    lines = [(name, f"{part / GIGA:,.4g} G", f"{part / flops.forward:.1%}") for name, part in parts.items() if part]
+    lines = [
+        (name, f"{part / GIGA:,.4g} G", format_share(part / flops.forward)) for name, part in parts.items() if part
+    ]
     return [*lines, ("total", f"{flops.forward / GIGA:,.4g} G", "")]
 
 

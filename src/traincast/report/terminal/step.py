@@ -89,7 +89,7 @@ def _suggestions(result: Result) -> ui.View:
     def sure(each: Suggestion) -> str:
         if each.low_s == each.high_s:
             return "as given"
-        return f"{unit.text(each.low_s)} to {unit.text(each.high_s)}"
+        return f"{unit.brief(each.low_s)} to {unit.brief(each.high_s)}"
 
     columns: tuple[ui.Column[Suggestion], ...] = (
         ui.Column("change", lambda each: each.change, words=True),
@@ -107,7 +107,7 @@ def meaning(change: str) -> str:
     if star and name.endswith("_comm"):
         return f"{name.removesuffix('_comm')} communication half as long"
     if star:
-        return f"{name} takes {1 - float(factor):.0%} less"
+        return f"{name} takes {format_share(1 - float(factor), 0)} less"
     if change.endswith("=peers"):
         return "as long as its like"
     return _spaced(change.replace("=true", " on").replace("=", " "))
