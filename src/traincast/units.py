@@ -235,6 +235,26 @@ def parse_size(text: str) -> int:
     return round(_in_range(value * _PREFIX[prefix], RANGES["bytes"], text))
 
 
+def parse_size_range(text: str) -> tuple[int, int]:
+    """Read ``64MiB`` or ``1KiB..8GiB`` as its first and last size.
+
+    Raises
+    ------
+    ConfigError
+        If it is no size above 0, or a range that falls.
+
+    Examples
+    --------
+    >>> parse_size_range("1KiB..1MiB")
+    (1024, 1048576)
+    """
+    first, dots, last = text.partition("..")
+    sizes = parse_size(first), parse_size(last if dots else first)
+    if not 0 < sizes[0] <= sizes[1]:
+        raise ConfigError(f"{quoted(text)} is no range of sizes above 0; write it like 1KiB..8GiB")
+    return sizes
+
+
 def parse_rate(text: str) -> float:
     """Read a data rate in bytes per second: ``400Gb/s``, ``300GB/s``, ``400Gbps``; ``b`` is bits and ``B`` bytes.
 

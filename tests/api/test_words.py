@@ -116,6 +116,13 @@ def test_wrong_words_are_one_message(words, said):
         traincast.predict(**{**JOB, **words})
 
 
+def test_sizes_and_terms_are_read_from_texts():
+    by_text = traincast.collective("all_reduce", "1KiB..1MiB", gpus=16, cluster="h100")
+    assert by_text == traincast.collective("all_reduce", (2**10, 2**20), gpus=16, cluster="h100")
+    with pytest.raises(ConfigError, match=r"unknown option 'gpu_powr'; .*did you mean gpu_power"):
+        traincast.compare("examples/megatron_pp4_tp2", "examples/megatron_pp4_tp2", gpu_powr=700)
+
+
 def test_options_are_given_once():
     with pytest.raises(ConfigError, match=r"give options or keywords, not both \(jitter\)"):
         traincast.predict(options=traincast.StepOptions(), jitter=0.1, **JOB)

@@ -579,8 +579,9 @@ def test_a_terminal_that_cannot_show_a_bar_gets_ascii(file):
 
 def test_the_command_line_starts_without_the_heavy_libraries():
     heavy = {"numpy", "rich", "numba", "msgspec", "scipy"}
-    code = f"import sys, traincast.cli.main; print(*sorted({heavy} & set(sys.modules)))"
-    assert spawn("-c", code).communicate() == (b"\n", b"")
+    for started in ("traincast.cli.main", "traincast; dir(traincast)"):
+        code = f"import sys, {started}; print(*sorted({heavy} & set(sys.modules)))"
+        assert spawn("-c", code).communicate() == (b"\n", b"")
 
 
 def test_debug_shows_the_traceback(file):

@@ -57,7 +57,7 @@ from traincast.job.options import (
 )
 from traincast.job.record import RunRecord
 from traincast.job.training_run import run_terms
-from traincast.job.words import JOB_WORDS, SIMULATE_WORDS, STEP_WORDS, said_of_job, sorted_out, takes
+from traincast.job.words import JOB_WORDS, RUN_WORDS, SIMULATE_WORDS, STEP_WORDS, said_of_job, sorted_out, takes
 from traincast.report.files import refuse_existing, write_directory, write_files, write_whole
 from traincast.report.json import result_from_json
 from traincast.simulation.recorded import (
@@ -336,6 +336,7 @@ def _run_for(
     return run_of_workload(workload, choose(options, options.cluster, engine), writer)
 
 
+@takes(RUN_WORDS)
 def compare(
     a: StrPath | Result | Workload | Draft,
     b: StrPath | Result | Workload | Draft,
@@ -344,7 +345,7 @@ def compare(
 ) -> "Comparison":
     """Put two steps side by side; differences are those of `b` to `a`.
 
-    With `terms`, the fields of `RunTerms` (``tokens=15e12``, ``gpu_hour_price=2.5``), each side says what a whole run
+    With `terms`, the fields of `RunTerms` (``tokens="15T"``, ``gpu_hour_price=2.5``), each side says what a whole run
     takes, where it says the tokens of its steps.
 
     A side is a result, its ``result.json`` or the folder that holds one, or a job or its file, which is forecast, on
@@ -361,8 +362,9 @@ def compare(
     from traincast.analysis.comparison import compare as compare_sides
     from traincast.report.sides import sides_of
 
+    (said,) = sorted_out(terms, RUN_WORDS)
     sides = sides_of((a, b), read, lambda job: predict(job, cluster))
-    return compare_sides(*with_training_runs(sides[0], sides[1], run_terms(terms)))
+    return compare_sides(*with_training_runs(sides[0], sides[1], run_terms(said)))
 
 
 def load_result(path: StrPath) -> Result:

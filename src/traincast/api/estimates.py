@@ -11,6 +11,7 @@ from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
 from traincast.hardware.gpu import Gpu
 from traincast.simulation.recorded import DEFAULT_CLUSTER
+from traincast.units import parse_size_range
 from traincast.workload.words import operation_named
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ StrPath = str | PathLike[str]
 
 def collective(
     operation: str,
-    sizes: int | tuple[int, int],
+    sizes: int | str | tuple[int, int],
     gpus: int | None = None,
     nodes: int | None = None,
     cluster: StrPath | Cluster | None = None,
@@ -33,8 +34,9 @@ def collective(
     ----------
     operation : str
         ``"all_reduce"``, ``"all-to-all"``, ...: any spelling.
-    sizes : int or (int, int)
-        A size in bytes, or the first and last of a range in which each is twice the one before.
+    sizes : int, str or (int, int)
+        A size in bytes, or the first and last of a range in which each is twice the one before; or a text such as
+        ``64MiB`` or ``1KiB..8GiB``.
     gpus : int, optional
         Ranks that take part; those of a full node by default.
     nodes : int, optional
@@ -47,12 +49,13 @@ def collective(
     Examples
     --------
     >>> import traincast
-    >>> table = traincast.collective("all_reduce", 2**30, gpus=16, cluster="h100")
+    >>> table = traincast.collective("all_reduce", "1GiB", gpus=16, cluster="h100")
     >>> table.rows[0].algorithm, 300e9 < table.rows[0].busbw_bytes_per_s < 400e9
     ('ring', True)
     """
     known = load_cluster(cluster or DEFAULT_CLUSTER)
     known = with_used_gpus(known, known.ranks_per_node)
+    sizes = parse_size_range(sizes) if isinstance(sizes, str) else sizes
     first, last = (sizes, sizes) if isinstance(sizes, int) else sizes
     placement = members_on(known.ranks_per_node if gpus is None else gpus, nodes, known.ranks_per_node)
     table = collective_table(operation_named(operation), doubling(first, last), placement, known, algorithm)

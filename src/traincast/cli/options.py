@@ -41,6 +41,7 @@ from traincast.units import (
     is_number,
     parse_rate,
     parse_size,
+    parse_size_range,
     parse_token_count,
     parse_tokens,
     plain_number,
@@ -138,11 +139,7 @@ def size(text: str) -> int:
 @usage
 def size_range(text: str) -> tuple[int, int]:
     """Read ``64MiB`` or ``1KiB..8GiB`` as its first and last size."""
-    first, dots, last = text.partition("..")
-    sizes = parse_size(first), parse_size(last if dots else first)
-    if not 0 < sizes[0] <= sizes[1]:
-        raise ConfigError(f"{quoted(text)} is no range of sizes above 0; write it like 1KiB..8GiB")
-    return sizes
+    return parse_size_range(text)
 
 
 @usage

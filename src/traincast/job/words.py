@@ -16,6 +16,7 @@ from traincast.job.draft import Draft
 from traincast.job.flags import JOB_FLAGS, LAYOUT_FLAGS, Flag, flag_of
 from traincast.job.job import OLD_NAMES, JobRequest
 from traincast.job.options import LayoutOptions, StepOptions
+from traincast.job.training_run import RunTerms
 from traincast.names import known_names, nearest
 from traincast.tables import decoded
 
@@ -41,6 +42,8 @@ LAYOUT_WORDS = _words([each.name for each in fields(LayoutOptions)], LAYOUT_FLAG
 """What may be said otherwise than a file does."""
 STEP_WORDS = _words([each.name for each in fields(StepOptions)], ())
 """How a step is simulated, and of which run its length is told."""
+RUN_WORDS = _words([each.name for each in fields(RunTerms)], ())
+"""What a whole run takes."""
 SIMULATE_WORDS = MappingProxyType({**STEP_WORDS, **LAYOUT_WORDS, "cluster": "cluster"})
 """All that a simulation of files may be told."""
 
