@@ -183,6 +183,8 @@ class Column(Generic[T]):
     """It holds words: set left, and wraps at blanks. Others hold numbers and are set right."""
     spare: int = 0
     """When a narrow terminal leaves it out, and says so: 1 is the first to go, 0 stays."""
+    least: int = 0
+    """Characters that words have at least beside each other; spare columns make room for them."""
 
     def of(self, part: Callable[[S], T | None]) -> "Column[S]":
         """Return the column of lines of which it shows a part; empty where a line has none."""
@@ -191,7 +193,7 @@ class Column(Generic[T]):
             known = part(line)
             return "" if known is None else self.cell(known)
 
-        return Column(self.heading, cell, self.words, self.spare)
+        return Column(self.heading, cell, self.words, self.spare, self.least)
 
 
 def table(columns: Sequence[Column[T]], lines: Iterable[T], hidden: Sequence[range] = ()) -> RenderableType:
@@ -204,7 +206,8 @@ def table(columns: Sequence[Column[T]], lines: Iterable[T], hidden: Sequence[ran
         elif position == run.start:
             rows.append(["...", *[""] * (len(columns) - 1)])
     spare = sorted((index for index, column in enumerate(columns) if column.spare), key=lambda at: columns[at].spare)
-    return indented(_FittedTable([column.heading for column in columns], rows, [c.words for c in columns], spare))
+    words, least = [column.words for column in columns], [column.least for column in columns]
+    return indented(_FittedTable([column.heading for column in columns], rows, words, spare, least))
 
 
 def facts(lines: Collection[tuple[str, str]]) -> RenderableType:
@@ -234,6 +237,7 @@ class _FittedTable:
     words: Sequence[bool]
     spare: Sequence[int]
     """Columns to do without where there is no room, the first one first."""
+    least: Sequence[int]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield the table, and what was left out of it; in plain words a line for each of its rows."""
@@ -296,7 +300,9 @@ class _FittedTable:
         return sum(map(self._least, kept)) + _GAP * (len(kept) - 1)
 
     def _least(self, column: int) -> int:
-        return max(map(_longest_word if self.words[column] else _longest_line, self._cells(column)))
+        cells = self._cells(column)
+        whole = max(map(_longest_line, cells))
+        return max(min(whole, self.least[column]), *map(_longest_word, cells)) if self.words[column] else whole
 
     def _cells(self, column: int) -> list[str]:
         return [shown(cell) for cell in (self.headings[column], *(row[column] for row in self.rows))]

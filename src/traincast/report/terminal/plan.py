@@ -23,7 +23,7 @@ _COLUMNS: tuple[ui.Column[Choice], ...] = (
     ui.Column("best", lambda each: format_share(each.probability, 0), spare=3),
     ui.Column("regret", lambda each: format_share(each.regret), spare=2),
     ui.Column("lost to", _most_lost, spare=1),
-    ui.Column("layout", lambda each: each.layout.text, words=True),
+    ui.Column("layout", lambda each: each.layout.text, words=True, least=24),
 )
 _CHANGES: tuple[ui.Column[Change], ...] = (
     ui.Column("saves", lambda each: format_time(each.saving_s)),

@@ -115,7 +115,7 @@ def _columns(lines: Sequence[Choice], kept: AbstractSet[object]) -> list[ui.Colu
     for name, title, spare in (("cost", "cost of\nT tokens", 0), ("energy_mwh", "MWh of\nT tokens", 1)):
         if any(each.per_token(name) is not None for each in lines):
             found.append(ui.Column(title, partial(_per_tera, name=name), spare=spare))
-    return [*found, ui.Column("layout", lambda each: each.layout.text, words=True)]
+    return [*found, ui.Column("layout", lambda each: each.layout.text, words=True, least=18)]
 
 
 def _per_tera(choice: Choice, name: str) -> str:
