@@ -1,5 +1,6 @@
 """Results as columns of numpy and polars, and as HTML for notebooks."""
 
+import re
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -89,6 +90,12 @@ def test_what_comes_from_an_input_is_escaped(result):
     note = Note("x", "<script>alert(1)</script> & more")
     shown = replace(result, warnings=(note,))._repr_html_()
     assert "<script>" not in shown and "&lt;script&gt;" in shown
+
+
+def test_the_bar_of_the_step_is_as_long_as_the_step(result):
+    shares = [float(width) for width in re.findall(r"width:([\d.]+)%", result._repr_html_())]
+    assert len(shares) == sum(time_s > 0 for time_s in result.breakdown_s.values())
+    assert sum(shares) == pytest.approx(100, abs=0.1)
 
 
 def test_a_table_is_its_columns(result):

@@ -1,9 +1,10 @@
 """A result in a notebook: its step, where the time goes, what made it slow and what would help, as a little HTML.
 
-Everything that comes from an input is escaped. Colours are those of the page around it.
+Everything that comes from an input is escaped. Text has the colour of the page around it; parts have the same
+colours in every result, told from each other on light and dark pages.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,13 @@ if TYPE_CHECKING:
     from traincast.simulation.result import Result
 
 _CELL = 'style="text-align:left;padding:0 1em 0 0"'
-_BAR = '<div style="background:currentColor;opacity:0.45;height:0.8em;width:{width:.1f}em"></div>'
-_WIDEST_EM = 20.0
+_SEGMENT = '<div title="{text}" style="background:{colour};height:1.2em;width:{width:.2f}%"></div>'
+_MARK = '<span style="background:{colour};display:inline-block;height:0.8em;width:0.8em"></span>'
+_COLOURS = {"compute": "#4477aa", "bubble": "#999999", "other": "#bb9966"} | {
+    **{"exposed_tp": "#ee7733", "exposed_cp": "#cc3311", "exposed_ep": "#aa4499", "exposed_pp": "#228833"},
+    **{"exposed_dp": "#ccaa00"},
+}
+"""Of the owners of an instant of the step."""
 
 
 def html_of(result: "Result") -> str:
@@ -26,23 +32,26 @@ def _parts(result: "Result") -> Iterator[str]:
     step_s = result.iteration_time_s
     layout = ", ".join(f"{name} {value}" for name, value in result.parallel.items())
     yield f"<p><b>Step {escape(format_time(step_s))}</b>{_facts(result)}<br>{escape(layout)}</p>"
-    rows = [
-        (name.replace("_", " "), format_time(time_s), format_share(time_s / step_s), _WIDEST_EM * time_s / step_s)
-        for name, time_s in result.breakdown_s.items()
-        if time_s > 0 and step_s > 0
-    ]
-    body = "".join(
-        f"<tr><td {_CELL}>{escape(name)}</td><td {_CELL}>{escape(time)}</td><td {_CELL}>{escape(share)}</td>"
-        f"<td {_CELL}>{_BAR.format(width=width)}</td></tr>"
-        for name, time, share, width in rows
-    )
-    yield f"<table>{body}</table>"
+    yield _breakdown({name: time_s for name, time_s in result.breakdown_s.items() if time_s > 0}, step_s)
     yield _list("Causes", [f"{each.name}: {format_time(each.saving_s)}; {each.evidence}" for each in result.causes])
     yield _list(
         "What would help most", [f"{each.change} saves {format_time(each.saving_s)}" for each in result.suggestions]
     )
     yield _list("What if", [f"{each['change']}: {_step(each['iteration_time_s'])}" for each in result.what_if])
     yield _list("Warnings", [note.text for note in result.warnings])
+
+
+def _breakdown(part_s: Mapping[str, float], step_s: float) -> str:
+    """Return the step as a bar of its parts, and a table of them in the colours of the bar."""
+    segments, rows = [], []
+    for name, time_s in part_s.items():
+        colour, share = _COLOURS.get(name, "#777777"), time_s / step_s
+        cells = (name.replace("_", " "), format_time(time_s), format_share(share))
+        segments.append(_SEGMENT.format(text=escape(f"{cells[0]} {cells[2]}"), colour=colour, width=100 * share))
+        body = "".join(f"<td {_CELL}>{escape(cell)}</td>" for cell in cells)
+        rows.append(f"<tr><td>{_MARK.format(colour=colour)}</td>{body}</tr>")
+    bar = f'<div style="display:flex;max-width:40em">{"".join(segments)}</div>'
+    return f"{bar}<table>{''.join(rows)}</table>"
 
 
 def _facts(result: "Result") -> str:
