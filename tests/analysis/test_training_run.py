@@ -4,10 +4,12 @@ import pytest
 
 import traincast
 from traincast import api
+from traincast.analysis.goodput import goodput
 from traincast.analysis.training_run import training_run
 from traincast.errors import ConfigError
 from traincast.hardware.clusters import load_cluster
 from traincast.job.draft import Draft
+from traincast.job.failures import Failures
 from traincast.job.training_run import RunTerms, run_terms
 from traincast.units import format_count, parse_token_count
 
@@ -31,12 +33,16 @@ def test_a_run_is_its_steps_and_all_else_is_proportional_to_its_time():
 
 
 def test_failures_lengthen_a_run_by_its_goodput():
-    terms = RunTerms(tokens=1e12, gpu_hour_price=2)
-    plain, failing = (training_run(terms, **STEP, goodput=share) for share in (None, 0.8))
-    assert failing.days == pytest.approx(plain.days / 0.8)
-    assert failing.cost == pytest.approx(plain.cost / 0.8)
+    often = Failures(mtbf_s=3.6e6, checkpoint_s=60.0)
+    useful = goodput(often, STEP["gpus"], STEP["step_s"]).goodput
+    plain, failing = (
+        training_run(RunTerms(tokens=1e12, gpu_hour_price=2, failures=each), **STEP) for each in (None, often)
+    )
+    assert failing.goodput == useful < 1
+    assert failing.days == pytest.approx(plain.days / useful)
+    assert failing.cost == pytest.approx(plain.cost / useful)
     with pytest.raises(ConfigError, match="the run has no end"):
-        training_run(terms, **STEP, goodput=0.0)
+        training_run(RunTerms(tokens=1e12, failures=Failures(mtbf_s=1.0)), **STEP)
 
 
 def test_what_is_not_known_is_not_said():
@@ -82,6 +88,7 @@ def test_tokens_are_decimal():
         ({"tokens": 1e12, "pue": 0.9}, "must be a number from 1"),
         ({"tokens": 0}, "must be a number from 1"),
         ({"price": 3}, "unknown option 'price'"),
+        ({"failures": True}, "failures: is of a whole run"),
     ],
 )
 def test_terms_that_mean_nothing_are_refused(terms, said):
@@ -90,12 +97,12 @@ def test_terms_that_mean_nothing_are_refused(terms, said):
 
 
 def test_a_forecast_a_plan_and_a_comparison_say_the_same():
-    terms = {"tokens": "1T", "gpu_hour_price": 2.0, "grid_intensity": 300}
+    terms = {"tokens": "1T", "gpu_hour_price": 2.0, "grid_intensity": 300, "failures": "checkpoint=30s"}
     options = traincast.api.StepOptions(**terms)
     result = api.predict(JOB, "h100", options=options)
     run = result.training_run
     assert run.tokens_per_step == 8 * 4096
-    assert run.days == pytest.approx(1e12 / (8 * 4096) * result.iteration_time_s / 86400)
+    assert run.days == pytest.approx(1e12 / (8 * 4096) * result.goodput.useful_step_s / 86400)
     assert run.energy_mwh == pytest.approx(run.gpu_hours * load_cluster("h100").gpu.tdp_w / 1e6)
     assert run.cost_low < run.cost < run.cost_high
     side = api.compare(result, api.predict(JOB, "h100"), **terms).b.training_run

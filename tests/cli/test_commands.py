@@ -143,7 +143,7 @@ COMMANDS["man"] = set()
 RUN = {"--tokens", "--gpu-hour-price", "--currency", "--gpu-power", "--pue", "--grid-intensity"}
 COMMANDS["predict"] |= RUN
 COMMANDS["simulate"] |= {*RUN, "--tokens-per-step"}
-COMMANDS["compare"] |= RUN
+COMMANDS["compare"] |= {*RUN, "--goodput"}
 COMMANDS["sweep"] = {"spec", "--out", "--on", "--workers", "--restart", "--quiet"}
 COMMANDS["plan"] = (
     COMMANDS["predict"]
@@ -152,7 +152,7 @@ COMMANDS["plan"] = (
     - {"--jitter", "--seeds", "--goodput", "--suggest", "--verbose"}
 ) | {
     *("--space", "--fix", "--max-tp", "--max-pp", "--max-cp", "--max-ep", "--max-micro-batch", "--headroom", "--top"),
-    *("--explain", "--from", *RUN),
+    *("--explain", "--from", "--goodput", *RUN),
 }
 for name in COMMANDS.keys() - {"completion", "man"}:
     COMMANDS[name] = COMMANDS[name] | {"--plain", "--verbose", "--quiet"}

@@ -55,8 +55,6 @@ class Side:
     gpus: int | None = None
     gpu_tdp_w: float | None = None
     """Thermal design power of a GPU, in W; None where it is not known."""
-    goodput: float | None = None
-    """Useful share of a long run, where that was asked for."""
     training_run: TrainingRun | None = None
     """What a whole run takes, where its tokens are given and the side says those of a step."""
     how: str = ""

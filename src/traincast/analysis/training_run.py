@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from traincast.analysis.comparison import Side
+from traincast.analysis.goodput import goodput
 from traincast.analysis.summary import TrainingRun
 from traincast.errors import ConfigError
 from traincast.job.training_run import RunTerms
@@ -26,7 +27,6 @@ def training_run(
     gpus: int,
     interval: Mapping[str, float] | None = None,
     tdp_w: float | None = None,
-    goodput: float | None = None,
 ) -> TrainingRun:
     """Return what a run takes whose steps are as long as one.
 
@@ -42,8 +42,6 @@ def training_run(
         Where the step lies: ``low_s`` and ``high_s``.
     tdp_w : float, optional
         Thermal design power of a GPU, in W, where `terms` says no power.
-    goodput : float, optional
-        Share of the time that is useful training.
 
     Raises
     ------
@@ -52,13 +50,14 @@ def training_run(
     """
     if terms.tokens is None:
         raise ConfigError("are not given; a run needs them, such as 15T", "tokens")
-    if goodput is not None and goodput <= 0:
+    useful = None if terms.failures is None else goodput(terms.failures, gpus, step_s).goodput
+    if useful is not None and useful <= 0:
         raise ConfigError("failures come so often that nothing is ever trained; the run has no end", "goodput")
     power_w, pue = terms.gpu_power_w or tdp_w, terms.pue or 1.0
     if power_w is None and (terms.grid_intensity is not None or terms.pue is not None):
         name = "grid_intensity" if terms.grid_intensity is not None else "pue"
         raise ConfigError("is of energy, and the power of the GPU is not known; give gpu_power", name)
-    steps = terms.tokens / tokens_per_step / (goodput or 1.0)
+    steps = terms.tokens / tokens_per_step / (useful or 1.0)
     ends = {} if interval is None else {"_low": interval["low_s"], "_high": interval["high_s"]}
     found: dict[str, float | None] = {}
     for end in ("", "_low", "_high"):
@@ -77,7 +76,7 @@ def training_run(
         tokens=terms.tokens,
         tokens_per_step=tokens_per_step,
         gpus=gpus,
-        goodput=goodput,
+        goodput=useful,
         currency=terms.currency,
         gpu_power_w=power_w,
         power_is_design=power_w is not None and terms.gpu_power_w is None,
@@ -117,7 +116,6 @@ def _with_run(side: Side, other: Side, terms: RunTerms) -> Side:
         # What a log says of its interval is how single steps differ, and a run is as long as their mean.
         interval=side.interval if side.what == "simulated" else None,
         tdp_w=other.gpu_tdp_w if side.what == "measured" else side.gpu_tdp_w,
-        goodput=side.goodput,
     )
     return replace(side, training_run=run)
 

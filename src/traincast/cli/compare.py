@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from traincast.cli.completion import known
-from traincast.cli.options import run_fields, run_options, wrong_usage
+from traincast.cli.options import run_fields, whole_run_options, wrong_usage
 from traincast.cli.terminal import console, print_json
 from traincast.job.training_run import run_terms
 
@@ -23,7 +23,7 @@ from traincast.job.training_run import run_terms
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON and nothing else.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write both steps as a page to explore.")
 @click.option("--ranks", is_flag=True, help="Show every rank, and the parts of each.")
-@run_options
+@whole_run_options
 def command(
     a: Path,
     b: Path | None,

@@ -327,6 +327,16 @@ _STEP_OPTIONS = (
     ),
     click.option("--unfold", is_flag=True, help="Simulate every rank, even where ranks are alike."),
 )
+GOODPUT = click.option(
+    flag_of("failures"),
+    "failures",
+    type=failures,
+    is_flag=False,
+    flag_value="default",
+    metavar="[NAME=TIME,...]",
+    help="Useful share of a long run with failures: mtbf (of a GPU), detection, restart, checkpoint, interval, "
+    "such as mtbf=50000h,checkpoint=30s; without values published ones.",
+)
 _TRY_OPTIONS = (
     click.option(
         "--what-if",
@@ -352,16 +362,7 @@ _TRY_OPTIONS = (
     click.option(
         "--seeds", type=in_range("seeds"), default=DEFAULT_SEEDS, show_default=True, help="Simulations with --jitter."
     ),
-    click.option(
-        flag_of("failures"),
-        "failures",
-        type=failures,
-        is_flag=False,
-        flag_value="default",
-        metavar="[NAME=TIME,...]",
-        help="Useful share of a long run with failures: mtbf (of a GPU), detection, restart, checkpoint, interval, "
-        "such as mtbf=50000h,checkpoint=30s; without values published ones.",
-    ),
+    GOODPUT,
 )
 """What is tried beside a step."""
 PRICE = click.option("--gpu-hour-price", type=in_range("gpu_hour_price"), metavar="X", help="What a GPU-hour costs.")
@@ -495,6 +496,11 @@ def try_options(function: F) -> F:
 def run_options(function: F) -> F:
     """Add ``--tokens`` and all that is told of a whole run."""
     return with_options(RUN_OPTIONS, function)
+
+
+def whole_run_options(function: F) -> F:
+    """Add ``--tokens``, all that is told of a whole run, and ``--goodput``, for commands without it otherwise."""
+    return with_options((*RUN_OPTIONS, GOODPUT), function)
 
 
 def run_fields(values: Mapping[str, Any]) -> dict[str, Any]:

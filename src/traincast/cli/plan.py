@@ -151,7 +151,7 @@ def _terms(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("several prices are of a cluster each; write them like h100=2.5", "gpu-hour-price")
     for price in (*prices.values(), None):
         terms = run_fields({**values, "gpu_hour_price": price})
-        run_terms({"tokens": 1.0, **terms} if prices else terms)
+        run_terms({"tokens": 1.0, **terms} if prices or "failures" in terms else terms)
     return terms | ({"gpu_hour_price": prices.get("", prices)} if prices else {})
 
 

@@ -12,7 +12,6 @@ from traincast.files import read_text
 from traincast.hardware.cluster import OPERATIONS, Cluster
 from traincast.hardware.dtypes import bytes_per_element
 from traincast.job.changes import parse_change
-from traincast.job.failures import Failures, parse_failures
 from traincast.job.training_run import RunTerms
 from traincast.names import find_name, known_names
 from traincast.units import (
@@ -196,8 +195,6 @@ class StepOptions(RunTerms):
     """Standard deviation of the time of every computation over its mean; the spread of the step is told beside it."""
     seeds: int = DEFAULT_SEEDS
     """Simulations with jitter."""
-    failures: Failures | None = None
-    """What interrupts a long run; the goodput is told. A text is read by `parse_failures`, True takes the defaults."""
     tokens_per_step: float | None = None
     """Tokens that a step trains on, of a file that does not say its model; with `tokens`."""
     suggest: bool = False
@@ -219,9 +216,6 @@ class StepOptions(RunTerms):
         for name in ("jitter", "seeds"):
             checked_field(name, getattr(self, name), name)
         self._check_tokens_per_step()
-        if isinstance(self.failures, (str, bool)):
-            text = self.failures if isinstance(self.failures, str) else ""
-            object.__setattr__(self, "failures", None if self.failures is False else parse_failures(text))
         self._check_overlap()
         check_gpus_used(self.gpus_used_per_node)
         for rank, factor in self.compute_slowdown.items():

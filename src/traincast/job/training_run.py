@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from traincast.errors import ConfigError
+from traincast.job.failures import Failures, parse_failures
 from traincast.names import known_names
 from traincast.units import RANGES, checked_field, parse_token_count
 
@@ -24,6 +25,9 @@ class RunTerms:
     """Power usage effectiveness: energy of the whole site over that of the computers (ISO/IEC 30134-2); None is 1."""
     grid_intensity: float | None = None
     """Emissions of the electricity, in grams of CO2 equivalent per kWh."""
+    failures: Failures | None = None
+    """What interrupts a long run, which lasts longer by its goodput. A text is read by `parse_failures`, True takes the
+    defaults."""
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range, and terms of a run of which nobody says how long it is."""
@@ -41,21 +45,29 @@ class RunTerms:
             raise ConfigError("is 0; it must be above 0", "gpu_hour_price")
         if self.currency is not None and self.gpu_hour_price is None:
             raise ConfigError("is of a price; give gpu_hour_price too", "currency")
-        given = [each.name for each in fields(RunTerms) if getattr(self, each.name) is not None]
+        if isinstance(self.failures, str | bool):
+            text = self.failures if isinstance(self.failures, str) else ""
+            object.__setattr__(self, "failures", None if self.failures is False else parse_failures(text))
+        # Of failures alone the goodput is told.
+        names = [each.name for each in fields(RunTerms) if each.name != "failures"]
+        given = [name for name in names if getattr(self, name) is not None]
         if given and self.tokens is None:
             raise ConfigError("is of a whole run; give its tokens too, such as 15T", given[0])
 
 
 def run_terms(values: dict[str, Any]) -> RunTerms:
-    """Return the terms that keywords say.
+    """Return the terms of a run that keywords say.
 
     Raises
     ------
     ConfigError
-        If a keyword is none of them, or a value is not allowed.
+        If a keyword is none of them, a value is not allowed, or failures are given and no tokens.
     """
     known = [each.name for each in fields(RunTerms)]
     unknown = next((name for name in sorted(values) if name not in known), None)
     if unknown is not None:
         raise ConfigError(f"unknown option {unknown!r}; {known_names(unknown, known)}")
-    return RunTerms(**values)
+    terms = RunTerms(**values)
+    if terms.failures is not None and terms.tokens is None:
+        raise ConfigError("is of a whole run; give its tokens too, such as 15T", "failures")
+    return terms

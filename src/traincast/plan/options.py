@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
+from traincast.job.failures import Failures
 from traincast.job.training_run import RunTerms, run_terms
 from traincast.model.recompute import DEFAULT_MODULES
 from traincast.names import known_names
@@ -77,7 +78,8 @@ class PlanKeywords(TypedDict, total=False):
     gpu_power_w: float | None
     pue: float | None
     grid_intensity: float | None
-    """These four as of `RunTerms`."""
+    failures: Failures | str | bool | None
+    """These five as of `RunTerms`."""
 
 
 def plan_options(cluster: str, said: PlanKeywords) -> tuple[PlanOptions, tuple[Note, ...]]:

@@ -229,7 +229,6 @@ def with_training_run(result: Result, terms: RunTerms, tokens_per_step: float | 
         gpus=int(result.parallel["world_size"]),
         interval=result.interval,
         tdp_w=tdp_w if isinstance(tdp_w, int | float) else None,
-        goodput=None if result.goodput is None else result.goodput.goodput,
     )
     return replace(result, training_run=found)
 

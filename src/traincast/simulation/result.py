@@ -276,7 +276,6 @@ def simulated_side(result: Result, name: str) -> Side:
         tokens_per_s_per_gpu=result.tokens_per_s_per_gpu,
         gpus=int(result.parallel["world_size"]) if "world_size" in result.parallel else None,
         gpu_tdp_w=tdp_w if isinstance(tdp_w, int | float) else None,
-        goodput=None if result.goodput is None else result.goodput.goodput,
         training_run=result.training_run,
     )
 

@@ -31,7 +31,7 @@ def training_runs(a: TrainingRun | None, b: TrainingRun | None) -> ui.View:
         ui.Column("A", lambda line: line[1], words=True),
         ui.Column("B", lambda line: line[2], words=True),
     )
-    yield ui.heading(f"A run of {format_count(known.tokens)} tokens")
+    yield ui.heading(_title(known))
     yield ui.table(columns, lines)
 
 
@@ -64,12 +64,13 @@ def _figure(case: tuple[str, TrainingRun], name: str) -> str:
 
 
 def _title(run: TrainingRun) -> str:
-    useful = "" if run.goodput is None else f", goodput {format_share(run.goodput)}"
-    return f"A run of {format_count(run.tokens)} tokens{useful}"
+    return f"A run of {format_count(run.tokens)} tokens"
 
 
 def _lines(run: TrainingRun) -> Iterator[Line]:
     yield "time", _amount((run.days, run.days_low, run.days_high), "days"), ""
+    if run.goodput is not None:
+        yield "goodput", format_share(run.goodput), "useful share of that time"
     yield "GPU-hours", _amount((run.gpu_hours, run.gpu_hours_low, run.gpu_hours_high)), f"{run.gpus:,} GPUs"
     if run.cost is not None:
         price = f"{run.cost / run.gpu_hours:,.4g} a GPU-hour" if run.gpu_hours else ""
