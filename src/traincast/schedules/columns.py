@@ -34,7 +34,9 @@ class Messages(NamedTuple):
 
     def where(self, chosen_S: _Mask) -> "Messages":
         """Return those of some slots."""
-        return Messages(*(column_S[chosen_S] for column_S in self))
+        return Messages(
+            self.peer_S[chosen_S], self.boundary_S[chosen_S], self.forward_S[chosen_S], self.usual_S[chosen_S]
+        )
 
 
 class SlotColumns(NamedTuple):
