@@ -6,8 +6,9 @@ and its communication, which overlaps with what follows on the stream of its gro
 Source: SimAI, astra-sim/workload/Workload.cc (iterate_hybrid_parallel_Transformer_fwd_in_bckwd).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from traincast.formats.aicb.grammar import AicbFile, Column, Row
 from traincast.formats.aicb.meaning import (
@@ -24,7 +25,6 @@ from traincast.formats.aicb.meaning import (
 from traincast.formats.aicb.policies import LAST_BOTTOM, POLICIES, WITH_TABLES
 from traincast.units import counted
 from traincast.workload.builder import Place, Rows, WorkloadBuilder, collective_op, compute_op
-from traincast.workload.ops import Op
 from traincast.workload.words import STREAM_OF_GROUP, Group, Operation, Phase, Stream
 
 Work = Sequence[tuple[int, int]]
@@ -49,14 +49,14 @@ class RowLowering:
     """Lines and columns of communications of 0 bytes, which take no time."""
     unused: set[tuple[int, Column]] = field(default_factory=set)
     """Lines and columns of communications that their policy never runs."""
-    _made: dict[tuple[object, ...], Op] = field(default_factory=dict)
-    """Operations by what they were made of: the stages of a microbatch have most rows in common."""
+    _lowered: dict[object, tuple[int, Rows, Rows]] = field(default_factory=dict)
+    """First operation of what was lowered before, and the computations and communications of experts in it."""
 
     def forward(self, work: Work, phase: Phase = Phase.FORWARD) -> Rows:
         """Lower the forward pass of some rows, in their order; tables are looked up while the bottom MLP runs."""
         ops: Rows = []
         for row, layer in work:
-            ops += self._cell(row, Column.FORWARD, phase, layer, blocking=not self._is_lookup(row))
+            ops += self._again((phase, row, layer), partial(self._forward_cell, row, phase, layer))
             if row == self._last_bottom:
                 ops += self.builder.wait(Stream.WORLD)
         return ops
@@ -66,6 +66,22 @@ class RowLowering:
         """Last row of the bottom MLP of a recommendation model, None of others."""
         header = self.file.header
         return int(float(header.extra.get(LAST_BOTTOM, 0))) if header.policy in WITH_TABLES else None
+
+    def _again(self, key: object, lower: Callable[[], Rows]) -> Rows:
+        """Lower what may have been lowered before: the stages of a microbatch have most rows in common."""
+        begin = len(self.builder.ops)
+        if key not in self._lowered:
+            experts, tokens = len(self.expert_rows), len(self.token_rows)
+            rows = self.builder.again(key, lower)
+            self._lowered[key] = begin, self.expert_rows[experts:], self.token_rows[tokens:]
+            return rows
+        first, expert_rows, token_rows = self._lowered[key]
+        self.expert_rows += [row + begin - first for row in expert_rows]
+        self.token_rows += [row + begin - first for row in token_rows]
+        return self.builder.again(key, lower)
+
+    def _forward_cell(self, row: int, phase: Phase, layer: int) -> Rows:
+        return self._cell(row, Column.FORWARD, phase, layer, blocking=not self._is_lookup(row))
 
     def _is_lookup(self, row: int) -> bool:
         return looks_up_tables(self.file, self.file.rows[row])
@@ -103,7 +119,7 @@ class RowLowering:
                 while begin > 0 and work[begin][0] not in checkpoints:
                     begin -= 1
                 ops += self.forward(work[begin:place], Phase.RECOMPUTE)
-            ops += self._gradients(row, layer)
+            ops += self._again((Phase.BACKWARD, row, layer), partial(self._gradients, row, layer))
             if place == 0 or work[place - 1][1] != layer:
                 ops += buckets.get(layer, [])
         return ops
@@ -133,11 +149,10 @@ class RowLowering:
         duration_s = source.cell(column).compute_s
         if duration_s == 0:
             return []
-        key = (source.line, column, phase, layer)
-        if key not in self._made:
-            bound, place = overlap_class_of(source.name), Place(0, source.line)
-            self._made[key] = compute_op(source.name, phase, duration_s, overlap_class=bound, place=place, layer=layer)
-        added = self.builder.add(self._made[key])
+        bound, place = overlap_class_of(source.name), Place(0, source.line)
+        added = self.builder.add(
+            compute_op(source.name, phase, duration_s, overlap_class=bound, place=place, layer=layer)
+        )
         if is_expert(source.name):
             self.expert_rows += added
         return added
@@ -162,20 +177,20 @@ class RowLowering:
         self, source: Row, column: Column, phase: Phase, size_bytes: int, layer: int, blocking: bool = True
     ) -> Rows:
         """Add the collective of a cell, or so many bytes of it."""
-        key = (source.line, column, phase, size_bytes, layer, blocking)
-        if key not in self._made:
-            self._made[key] = collective_op(
+        group, operation = self.group(source, column), source.cell(column).operation
+        return self.builder.add(
+            collective_op(
                 source.name,
                 phase,
-                self.group(source, column),
-                source.cell(column).operation,
+                group,
+                operation,
                 size_bytes,
                 blocking=blocking,
                 process_s=source.process_s,
                 place=Place(0, source.line),
                 layer=layer,
             )
-        return self.builder.add(self._made[key])
+        )
 
     def group(self, source: Row, column: Column) -> Group:
         """Return the group of a cell under the file's policy."""
