@@ -5,7 +5,7 @@
 Each mechanism is taken out of the forecasts of all fitted runs; the factors are then fitted again without the family of
 each run in turn, to the first order in their logarithms, so that a figure is of runs that the fit has not seen. With
 ``--write`` the table goes between the two markers of `docs/ACCURACY.md`; without it, it is printed. Every mechanism
-takes one simulation of the runs: a minute or two on two idle cores.
+takes one simulation of the runs that it may change: half a minute to two minutes on two idle cores.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from traincast.calibrate.run_factors import Forecast, factors_of, forecast_runs,
 from traincast.calibrate.runs import MeasuredRun, is_fitted, read_runs
 from traincast.calibrate.tables import Table, read_table
 from traincast.estimate.factors import shipped_factors
+from traincast.hardware.dtypes import EIGHT_BIT
 
 PAGE = Path(__file__).parent.parent / "docs" / "ACCURACY.md"
 BEGIN, END = "<!-- ablation -->\n", "<!-- end of ablation -->\n"
@@ -42,6 +43,8 @@ class Mechanism:
     """Fields of the job, and what they are then."""
     recipes: bool = True
     """Whether the settings of recipes are read."""
+    changes: Callable[[MeasuredRun], bool] = lambda run: True  # noqa: ARG005 any run
+    """Which runs it may change; others are as they are with it."""
 
 
 def _as_they_are(self: object, host: object, phase: object, rows: list[Any]) -> list[Any]:  # noqa: ARG001
@@ -56,6 +59,18 @@ def _nothing_held(program: Any, held: int, of_gpu: int | None) -> Any:  # noqa: 
     return np.zeros(len(program.ops))
 
 
+def _has_experts(run: MeasuredRun) -> bool:
+    return run.request.model.experts is not None
+
+
+def _has_narrow_gemms(run: MeasuredRun) -> bool:
+    return run.request.precision in EIGHT_BIT
+
+
+def _has_graphs(run: MeasuredRun) -> bool:
+    return bool(run.request.cuda_graphs or run.request.cuda_graph_scope or run.request.cuda_graph_impl)
+
+
 BUILD = "traincast.workload.build"
 MECHANISMS = (
     Mechanism("as it is"),
@@ -67,17 +82,25 @@ MECHANISMS = (
             (f"{BUILD}.launches:casts_of", _no_casts),
             (f"{BUILD}.build:weight_casts", lambda *_, **__: ()),
         ),
+        changes=_has_narrow_gemms,
+    ),
+    Mechanism(
+        "CUDA graphs",
+        request=(("cuda_graphs", False), ("cuda_graph_impl", None), ("cuda_graph_scope", None)),
+        changes=_has_graphs,
     ),
     Mechanism(
         "overlap of exchanges with experts",
         request=(("moe_a2a_overlap", False), ("moe_shared_expert_overlap", False)),
+        changes=_has_experts,
     ),
-    Mechanism("kinds of dispatchers", request=(("moe_dispatcher", "alltoall"),)),
+    Mechanism("kinds of dispatchers", request=(("moe_dispatcher", "alltoall"),), changes=_has_experts),
     Mechanism(
         "multiprocessors that exchanges hold",
         (("traincast.simulation.step:held_multiprocessors", _nothing_held),),
+        changes=_has_experts,
     ),
-    Mechanism("routing that nothing balances", request=(("moe_routing", None),)),
+    Mechanism("routing that nothing balances", request=(("moe_routing", None),), changes=_has_experts),
     Mechanism("settings of recipes", recipes=False),
 )
 
@@ -106,12 +129,33 @@ def runs_of(table: Table, mechanism: Mechanism, most: int) -> tuple[list[Measure
     fitted = [run for run in read_runs(table).rows if run.measured_s is not None and is_fitted(run)]
     rows, weight_I = representatives(fitted, most)
     said = dict(mechanism.request)
-    return [replace(run, request=replace(run.request, **_meant(run, said))) for run in rows], weight_I
+    return [
+        replace(run, request=replace(run.request, **said)) if said and mechanism.changes(run) else run for run in rows
+    ], weight_I
 
 
-def _meant(run: MeasuredRun, said: dict[str, Any]) -> dict[str, Any]:
-    """Return what is said of a job, where it has experts."""
-    return said if run.request.model.experts is not None else {}
+def forecasts_without(mechanism: Mechanism, rows: Sequence[MeasuredRun], before: dict[str, Forecast]) -> list[Forecast]:
+    """Return the forecasts of runs with a mechanism switched off; `before` are those with it, by a run's id."""
+    again = [run for run in rows if run.id not in before or mechanism.changes(run)]
+    with switched_off(mechanism):
+        made = forecast_runs(again, [shipped_factors()] * len(again))
+    found = before | {run.id: forecast for run, forecast in zip(again, made, strict=True)}
+    return [found[run.id] for run in rows]
+
+
+def with_table(page: str, text: str) -> str:
+    """Return the page with a table between its two markers.
+
+    Raises
+    ------
+    ValueError
+        If it has not both.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no {BEGIN.strip()} and {END.strip()}")
+    return f"{before}{BEGIN}{text}{END}{after}"
 
 
 def held_out_errors(
@@ -131,9 +175,9 @@ def held_out_errors(
 
 
 def figures_of(error_I: "np.typing.NDArray[np.float64]") -> tuple[int, float, float]:
-    """Return how many runs there are, with the median and the 90th percentile of their errors."""
+    """Return how many runs were forecast, with the median and the 90th percentile of their errors."""
     median, p90 = (float(np.nanquantile(error_I, share)) for share in (0.5, 0.9))
-    return len(error_I), median, p90
+    return int(np.isfinite(error_I).sum()), median, p90
 
 
 def table_of(figures: dict[str, dict[str, tuple[int, float, float]]]) -> str:
@@ -159,10 +203,11 @@ def main() -> None:
     path, recipes = (table_path(name, given.data) for name in ("measured_training_runs.csv", "recipe_settings.csv"))
     tables = {True: read_measurements(path, read_table(recipes)), False: read_measurements(path)}
     figures: dict[str, dict[str, tuple[int, float, float]]] = {}
+    as_is: dict[str, Forecast] = {}
     for mechanism in MECHANISMS:
         rows, weight_I = runs_of(tables[mechanism.recipes], mechanism, given.most)
-        with switched_off(mechanism):
-            forecasts = forecast_runs(rows, [shipped_factors()] * len(rows))
+        forecasts = forecasts_without(mechanism, rows, as_is)
+        as_is = as_is or {run.id: forecast for run, forecast in zip(rows, forecasts, strict=True)}
         error_I = np.abs(held_out_errors(rows, forecasts, weight_I))
         labels = np.array(labels_of(rows)[BOARD])
         figures[mechanism.name] = {board: figures_of(error_I[labels == board]) for board in sorted(set(labels))}
@@ -171,9 +216,7 @@ def main() -> None:
     text = table_of(figures)
     print(text)
     if given.write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}", encoding="utf-8")
+        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
 
 
 if __name__ == "__main__":
