@@ -105,6 +105,17 @@ SPACES = {
         "zero": (0, 1, 3),
     },
     "experts": {"model": "mixtral-8x7b", "gpus": 32, "batch": 64, "tp": (1, 4), "pp": (1, 4)},
+    "paired passes": {
+        "model": "mixtral-8x7b",
+        "gpus": 32,
+        "batch": 128,
+        "pp": (1, 4),
+        "tp": 1,
+        "ep": 8,
+        "schedule": ("1f1b", "interleaved"),
+        "recompute": ("none", "full"),
+        "moe_a2a_overlap": (True, False),
+    },
     "latent attention and MTP": {"model": "deepseek-v3", "gpus": 256, "batch": 512, "pp": (8, 16), "tp": (1, 2)},
 }
 
@@ -131,7 +142,20 @@ def test_a_layout_alone_is_as_in_the_whole_space(name):
 
 
 def fixed_to(layout):
-    names = ("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "schedule", "zero", "precision", "recompute")
+    names = (
+        "tp",
+        "pp",
+        "vpp",
+        "cp",
+        "ep",
+        "etp",
+        "micro_batch",
+        "schedule",
+        "zero",
+        "precision",
+        "recompute",
+        "moe_a2a_overlap",
+    )
     return {name: (getattr(layout, name),) for name in names if name != "schedule" or layout.pp > 1}
 
 
@@ -200,6 +224,7 @@ def test_every_operator_costs_what_it_costs_in_a_forecast(model, precision):
         ("FSDP under a pipeline", 0.12),
         ("eight bits", 0.03),
         ("experts", 0.04),
+        ("paired passes", 0.12),
         ("schedules", 0.2),
     ],
 )

@@ -211,4 +211,5 @@ class Block:
             precision=variant.precision,
             cp_kind=variant.cp_kind,
             moe_dispatcher=variant.moe_dispatcher,
+            moe_a2a_overlap=variant.moe_a2a_overlap,
         )

@@ -72,6 +72,8 @@ class ChunkArrays:
     """[K, 1]"""
     last_layers_s: FloatArray
     """Of the backward pass what follows the recomputation, [K, 1]."""
+    saved_s: FloatArray
+    """What a forward and a backward pass save that run as one, [K, 1]."""
     saved_bytes: FloatArray
     """[K, R]"""
     forward_bytes: FloatArray
@@ -100,6 +102,8 @@ class ChunkTable:
     """Whether tensor parallel exchanges are hidden behind their GEMMs, [K]."""
     host_factor: Mapping[Phase, float]
     """Factor on the host's launches in each pass."""
+    held_share: float = 0.0
+    """By how much what multiprocessors bind is slower while a dispatcher holds some of them."""
     of_rank: StageParts | None = None
     """What a rank has of every block, where that is not what the virtual stages say."""
     _priced: dict[tuple[object, ...], Timed] = field(default_factory=dict)
@@ -140,6 +144,7 @@ class ChunkTable:
             "weight_s": (weight.compute_s + looked_up.compute_s)[:, None],
             "ends_backward_s": (ends_back + looked_up.alone_s)[:, None],
             "last_layers_s": gradients_s[:, None],
+            "saved_s": self._saved(stage, np.maximum(forward_s, launch_s) + gradients_s)[:, None],
         }
 
     def _forward(self, stage: StageWork) -> tuple[FloatArray, Number]:
@@ -174,6 +179,33 @@ class ChunkTable:
         rows_s = rows_s + self._hidden(dispatch, timed.going("back"))
         passed_s = self._beside(replace(before, compute_s=before.compute_s + rows_s))
         return self._hosted(passed_s, host, Phase.BACKWARD)
+
+    def _saved(self, stage: StageWork, alone_s: FloatArray) -> FloatArray:
+        """Return what is saved where a forward and a backward pass run as one, each hiding what the other exchanges.
+
+        In the order of `traincast.workload.sequence`: attention forward while gradients go out, experts backward while
+        tokens go out, experts forward while gradients come back, the rest backward while tokens come back.
+        """
+        if not self.job.pairs_passes:
+            return np.zeros(self.costs.shares)
+        kinds, both = stage.kinds, (Phase.BACKWARD, Phase.WEIGHT_GRADIENT)
+        forward, backward = self._timed(kinds, Phase.FORWARD), self._timed(kinds, *both)
+        experts, back = (self._timed(kinds, *each, place="experts") for each in ((Phase.FORWARD,), both))
+        weights = self._timed(kinds, Phase.WEIGHT_GRADIENT, place="experts").times(float(self.job.delay_wgrad))
+        rest, attention = backward.without(back), forward.without(experts)
+        pair_s = self._meanwhile(attention, self._beside(attention), backward.going("out"))
+        pair_s = pair_s + self._meanwhile(back, back.compute_s - weights.compute_s, forward.going("out"))
+        pair_s = pair_s + self._meanwhile(experts, experts.compute_s + weights.compute_s, backward.going("back"))
+        pair_s = pair_s + self._meanwhile(rest, self._beside(rest), forward.going("back"))
+        hosts = ((Phase.FORWARD, stage.host(Phase.FORWARD)), (Phase.BACKWARD, stage.host(Phase.BACKWARD)))
+        pair_s = pair_s + added(self._idle_s(host, phase) for phase, host in hosts)
+        found: FloatArray = alone_s - np.maximum(pair_s, added(self._launch_s(host, phase) for phase, host in hosts))
+        return found
+
+    def _meanwhile(self, timed: Timed, compute_s: FloatArray, exchange_s: Number) -> FloatArray:
+        """Return the seconds of a computation and an exchange that holds multiprocessors while it runs."""
+        slowed_s = timed.slowed_s + self.held_share * timed.compute_s
+        return overlapped(compute_s, slowed_s, np.asarray(exchange_s + np.zeros(self.costs.shares)))
 
     @property
     def _hides_shared(self) -> bool:

@@ -79,7 +79,8 @@ class _Race:
 
 def _kind(layout: Layout) -> tuple[object, ...]:
     """Return what the screen's error hangs on: the schedule, and how state is sharded."""
-    return layout.schedule if layout.pp > 1 else "", layout.zero, layout.overlap_grad_reduce
+    schedule = layout.schedule if layout.pp > 1 else ""
+    return schedule, layout.zero, layout.overlap_grad_reduce, layout.moe_a2a_overlap
 
 
 def _degrees(layout: Layout) -> tuple[int, ...]:

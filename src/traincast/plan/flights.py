@@ -10,7 +10,7 @@ from itertools import chain
 
 import numpy as np
 
-from traincast.schedules.plan import SCHEDULES, SchedulePlan, SlotKind
+from traincast.schedules.plan import SCHEDULES, SchedulePlan, SlotKind, with_pairs
 from traincast.workload.ops import FloatArray, IntArray
 
 _SETTLED = {
@@ -35,17 +35,19 @@ class Moments:
 
 
 @lru_cache(maxsize=1024)
-def plan_for_memory(schedule: str, stages: int, virtual: int, microbatches: int) -> SchedulePlan:
-    """Return the plan of a schedule with few microbatches: for what its stages hold."""
-    return SCHEDULES.get(schedule)(stages, virtual, microbatches)
+def plan_for_memory(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool = False) -> SchedulePlan:
+    """Return the plan of a schedule with few microbatches: for what its stages hold. `pairs`: passes run as one."""
+    plan = SCHEDULES.get(schedule)(stages, virtual, microbatches)
+    return with_pairs(plan) if pairs else plan
 
 
-def enough(schedule: str, stages: int, microbatches: int) -> int:
-    """Return as few microbatches as have the same moments as these."""
+def enough(schedule: str, stages: int, microbatches: int, pairs: bool = False) -> int:
+    """Return as few microbatches as have the same moments as these; `pairs` says that passes run as one."""
     if schedule == "interleaved_zb":
         return _enough_rounds(stages, microbatches)
     periods, step = _SETTLED.get(schedule, (0, 0))
-    more = microbatches - periods * stages
+    # One more warms up, and another one where there are no virtual stages.
+    more = microbatches - (periods + pairs) * stages
     return microbatches - more + more % (step or stages) if periods and more > 0 else microbatches
 
 
@@ -59,7 +61,13 @@ def _enough_rounds(stages: int, microbatches: int) -> int:
 
 
 def moments_of(
-    schedule: str, stages: int, virtual: int, microbatches: int, kind_Q: tuple[int, ...], stage_P: tuple[int, ...]
+    schedule: str,
+    stages: int,
+    virtual: int,
+    microbatches: int,
+    kind_Q: tuple[int, ...],
+    stage_P: tuple[int, ...],
+    pairs: bool = False,
 ) -> tuple[Moments, ...]:
     """Return the moments that decide for each kind of stage.
 
@@ -71,16 +79,32 @@ def moments_of(
         Kind of each stage, 0, 1, ...
     """
     if schedule in _ALL_IN_FLIGHT:
-        found = _decisive(schedule, stages, virtual, 1, kind_Q, stage_P)
+        found = _decisive(schedule, stages, virtual, 1, kind_Q, stage_P, pairs)
         return tuple(replace(each, count_EA=each.count_EA * microbatches) for each in found)
-    return _decisive(schedule, stages, virtual, enough(schedule, stages, microbatches), kind_Q, stage_P)
+    few = enough(schedule, stages, microbatches, pairs)
+    return _decisive(schedule, stages, virtual, few, kind_Q, stage_P, pairs)
+
+
+@lru_cache(maxsize=65536)
+def pairs_of(schedule: str, stages: int, virtual: int, microbatches: int) -> tuple[int, ...]:
+    """Return how often each stage runs a forward and a backward pass as one, [P]."""
+    few = enough(schedule, stages, microbatches, pairs=True)
+    plan = plan_for_memory(schedule, stages, virtual, few, pairs=True)
+    more = (microbatches - few) * virtual
+    return tuple(sum(slot.paired for slot in order) + more for order in plan.slots)
 
 
 @lru_cache(maxsize=65536)
 def _decisive(
-    schedule: str, stages: int, virtual: int, microbatches: int, kind_Q: tuple[int, ...], stage_P: tuple[int, ...]
+    schedule: str,
+    stages: int,
+    virtual: int,
+    microbatches: int,
+    kind_Q: tuple[int, ...],
+    stage_P: tuple[int, ...],
+    pairs: bool,
 ) -> tuple[Moments, ...]:
-    slots = _slots(schedule, stages, virtual, microbatches)
+    slots = _slots(schedule, stages, virtual, microbatches, pairs)
     rows = _moments(slots, np.asarray(kind_Q))
     kind_L = np.asarray(stage_P)[slots.stage_L]
     return tuple(_largest(rows[kind_L == each]) for each in range(max(stage_P) + 1))
@@ -95,8 +119,9 @@ class _Slots:
     virtual_L: IntArray
 
 
-def _slots(schedule: str, stages: int, virtual: int, microbatches: int) -> _Slots:
+def _slots(schedule: str, stages: int, virtual: int, microbatches: int, pairs: bool) -> _Slots:
     plan = SCHEDULES.get(schedule)(stages, virtual, microbatches)
+    plan = with_pairs(plan) if pairs else plan
     stage = np.repeat(np.arange(stages), [len(order) for order in plan.slots])
     kinds, passing, *_ = zip(*chain.from_iterable(plan.slots), strict=True)
     return _Slots(stage, np.array(kinds, dtype=np.int64), np.array(passing, dtype=np.int64))

@@ -33,6 +33,7 @@ class Layout:
     cp_kind: str = "ring"
     moe_dispatcher: str | None = None
     """None where the model has no experts."""
+    moe_a2a_overlap: bool = False
 
     def request(self) -> dict[str, Any]:
         """Return it as fields of a `JobRequest`; what has no effect on this layout is left out."""
@@ -49,6 +50,7 @@ class Layout:
             ("sequence_parallel", self.tp > 1),
             ("cp_kind", self.cp > 1),
             ("moe_dispatcher", self.ep > 1),
+            ("moe_a2a_overlap", self.ep > 1),
             ("schedule", self.pp > 1),
         ):
             if not matters:
@@ -66,6 +68,7 @@ class Layout:
         degrees += [f"DP{self.dp}"]
         more = [" ".join(degrees), f"micro batch {self.micro_batch}"]
         more += [self.schedule] if self.pp > 1 else []
+        more += ["exchanges with experts overlapped"] if self.moe_a2a_overlap else []
         more += [self.recomputed] if self.recompute != "none" else []
         more += [
             f"ZeRO-{self.zero}" + (f" over {self.shard}" if self.zero > 0 and self.shard < self.dp * self.cp else "")

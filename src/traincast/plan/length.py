@@ -35,11 +35,21 @@ class Pipeline:
     """Of a message to the next stage."""
     handover_s: Number
     """What the host adds where messages hold the stage back."""
+    saved_s_C: Sequence[FloatArray] = ()
+    """What a forward and a backward pass save that run as one, of each kind; empty where none do."""
+    pairs_P: Sequence[Number] = ()
+    """How often each stage runs two passes as one."""
 
     def both_C(self, kind: int) -> FloatArray:
         """Return forward and backward of a kind together."""
         found: FloatArray = self.forward_s_C[kind] + self.backward_s_C[kind]
         return found
+
+    def saved_s(self, stage: int, kinds: Sequence[int]) -> Number:
+        """Return what a stage with virtual stages of some kinds saves where two of its passes run as one."""
+        if not self.saved_s_C:
+            return 0.0
+        return self.pairs_P[stage] * added(self.saved_s_C[kind] for kind in kinds) / len(kinds)
 
     def held_P(self) -> dict[tuple[int, ...], list[int]]:
         """Return the stages by the kinds of virtual stages that they hold."""
@@ -72,7 +82,9 @@ def splits_backward(schedule: str) -> bool:
 
 def step_s(pipeline: Pipeline, schedule: str) -> FloatArray:
     """Return the seconds from the first pass of a pipeline to its last one."""
-    found: FloatArray = _LENGTHS.get(schedule, _interleaved)(pipeline)
+    # Passes that run as one send their messages as interleaved ones do.
+    length = _interleaved if schedule == "1f1b" and pipeline.saved_s_C else _LENGTHS.get(schedule, _interleaved)
+    found: FloatArray = length(pipeline)
     return found
 
 
@@ -139,7 +151,12 @@ def _looped(line: Pipeline, around_s: Number) -> Number:
         for at in {places[0], places[-1]}:
             before_s = line.sum_of(both_C, 0, at) + 2 * at * line.message_s
             after_s = line.sum_of(both_C, chunks - stages + at + 1, chunks) + 2 * (stages - 1 - at) * line.message_s
-            longest = np.maximum(longest, line.microbatches * load_s + before_s + after_s + around_s)
+            if line.saved_s_C:
+                # While its first microbatch is on the way there and back a stage runs twice as many forward passes.
+                warmed_s = 2 * line.sum_of(line.forward_s_C, chunks - stages + at + 1, chunks)
+                after_s = np.maximum(0.0, after_s - warmed_s)
+            busy_s = line.microbatches * load_s - line.saved_s(at, kinds)
+            longest = np.maximum(longest, busy_s + before_s + after_s + around_s)
     return longest
 
 
@@ -157,7 +174,8 @@ def _zero_bubble(
         busiest = _most([added(split_C[kind] for kind in kinds) for kinds in line.held_P()])
         mean = [line.mean_of(times_C) for times_C in (line.forward_s_C, line.backward_s_C, line.weight_s_C)]
         hops_s = 2 * (line.stages - 1) * line.message_s
-        filled_s = line.microbatches * busiest + np.maximum(bubble(line.stages, *mean), 0.0) + hops_s + around(line)
+        busiest = line.microbatches * busiest - line.saved_s(line.stages // 2, line.kind_Q)
+        filled_s = busiest + np.maximum(bubble(line.stages, *mean), 0.0) + hops_s + around(line)
         # One microbatch goes all the way there and back.
         way_s = sum(line.sum_of(times_C, 0, len(line.kind_Q)) for times_C in (line.forward_s_C, line.backward_s_C))
         way_s = way_s + line.weight_s_C[line.kind_Q[0]] + 2 * (len(line.kind_Q) - 1) * line.message_s

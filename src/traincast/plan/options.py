@@ -16,7 +16,7 @@ SPACES = ("default", "full")
 AXES = (
     *("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch", "schedule", "sequence_parallel", "zero", "shard"),
     *("recompute", "recompute_layers", "recompute_modules", "overlap_grad_reduce", "overlap_param_gather"),
-    *("overlap_tp", "precision", "cp_kind", "moe_dispatcher"),
+    *("overlap_tp", "precision", "cp_kind", "moe_dispatcher", "moe_a2a_overlap"),
 )
 """Fields of a job that a plan decides."""
 
@@ -165,3 +165,5 @@ class Variant:
     cp_kind: str
     moe_dispatcher: str | None
     """None where the model has no experts."""
+    moe_a2a_overlap: bool
+    """Whether forward and backward passes run as one, each hiding what the other exchanges with experts."""

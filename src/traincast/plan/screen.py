@@ -26,6 +26,7 @@ from traincast.job.job import Job, blocks_of_layer, rank_share
 from traincast.job.parallel import MAX_SLOTS, Parallel
 from traincast.job.resolve import resolve_job
 from traincast.model.blocks.part import Elements
+from traincast.model.dispatch import DISPATCHERS
 from traincast.model.numbers import ceil_div
 from traincast.plan.block import Block
 from traincast.plan.chunks import Chunk, ChunkTable
@@ -205,8 +206,14 @@ class Filled:
             self._pricer,
             np.array([share.overlap_tp for share in self.family.shares]),
             _host_factors(self.factors, self.screen.setting.cluster.gpu.host_slowdown),
+            self._held_share,
             of_rank,
         )
+
+    @property
+    def _held_share(self) -> float:
+        held, sms = DISPATCHERS[self.job.moe_dispatcher].sms, self.screen.setting.cluster.gpu.sms
+        return held / (sms - held) if sms and sms > held else 0.0
 
     @property
     def casts_gathered(self) -> bool:
@@ -305,7 +312,9 @@ class Filled:
             try:
                 job = few_microbatches(self._job(degrees, schedule, vpp))
                 parallel = job.parallel
-                plan = plan_for_memory(job.schedule, pp, parallel.vpp, parallel.microbatches)
+                if job.pairs_passes != self.family.variant.moe_a2a_overlap:
+                    continue  # the schedule has no passes to pair
+                plan = plan_for_memory(job.schedule, pp, parallel.vpp, parallel.microbatches, job.pairs_passes)
                 stages = stages_of(job, self.family.cluster.ranks_per_node, self.costs.parts, plan)
                 yield shape_of(
                     with_factors(job, self.factors), plan, tuple(Chunk.of(each, self.layers) for each in stages)
@@ -332,6 +341,7 @@ class Filled:
             cp_kind=variant.cp_kind if each.cp > 1 else None,
             moe_dispatcher=variant.moe_dispatcher if experts else None,
             deduplicated_dispatch=None,
+            moe_a2a_overlap=variant.moe_a2a_overlap,
             overlap_tp=None,
             recompute="none",
             recompute_layers=None,

@@ -274,10 +274,11 @@ class Space:
         """Return the ways of execution of some degrees."""
         kinds = self._context_kinds(degrees)
         return tuple(
-            Variant(precision, kind, dispatch)
+            Variant(precision, kind, dispatch, overlap)
             for precision in self.precisions()
             for kind in kinds
             for dispatch in self.dispatchers(degrees.ep)
+            for overlap in self.overlaps("moe_a2a_overlap", able=degrees.ep > 1)
         )
 
     def precisions(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 from traincast.model.blocks.part import Elements
 from traincast.model.numbers import Number, added
 from traincast.plan.chunks import Chunk, ChunkArrays
+from traincast.plan.flights import pairs_of
 from traincast.plan.length import Pipeline, splits_backward, step_s
 from traincast.plan.pricing import with_exchanges
 from traincast.plan.shape import StageKind
@@ -74,7 +75,21 @@ class Passes:
             weight_s_C=[each.weight_s[at_K, None, :] for each in self.chunks_C],
             message_s=block.message_s[at_K, None, None],
             handover_s=0.0 if shape.plan.overlapped_p2p else block.filled.handover_s,
+            saved_s_C=[each.saved_s[at_K, None, :] for each in self.chunks_C] if block.job.pairs_passes else (),
+            pairs_P=[each[at_K, None, None] for each in self._pairs_PK],
         )
+
+    @cached_property
+    def _pairs_PK(self) -> IntArray:
+        """How often each stage runs two passes as one, of every share; nothing where none do."""
+        job, counts_K = self.block.job, self.block.microbatches_K
+        if not job.pairs_passes:
+            return np.zeros((0, 0), dtype=np.int64)
+        distinct, which_K = np.unique(counts_K, return_inverse=True)
+        parallel = job.parallel
+        pairs = [pairs_of(job.schedule, parallel.pp, parallel.vpp, count) for count in distinct.tolist()]
+        found: IntArray = np.array(pairs).T[:, which_K]
+        return found
 
     def _sharded(
         self,
