@@ -14,7 +14,7 @@ from traincast.job.draft import Draft
 from traincast.job.job import Job, JobRequest
 from traincast.job.options import StepOptions
 from traincast.job.resolve import resolve_job
-from traincast.job.words import JOB_WORDS, said_of_job, sorted_out, takes
+from traincast.job.words import JOB_WORDS, RUN_WORDS, said_of_job, sorted_out, takes
 from traincast.model.model import Model
 from traincast.names import known_names
 from traincast.plan.options import LIMITED, PlanKeywords
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 StrPath = str | PathLike[str]
 AnyCluster = StrPath | Cluster | None
 
-PLAN_WORDS = {name: name for name in (*PlanKeywords.__annotations__, *(f"max_{name}" for name in LIMITED))}
+_OF_PLANS = (*PlanKeywords.__annotations__, *(f"max_{name}" for name in LIMITED))
+PLAN_WORDS = {**RUN_WORDS, **{name: name for name in _OF_PLANS}}
 """How a plan is made: keywords by their field."""
 
 
+@takes(PLAN_WORDS, JOB_WORDS)
 def plan(
     job: JobRequest | Draft | StrPath | None = None,
     cluster: AnyCluster = None,
