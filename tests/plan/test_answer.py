@@ -119,6 +119,18 @@ def test_why_not_names_what_binds(plan):
     assert "above the limit" in large.text and large.change is not None
 
 
+def test_one_question_does_not_change_the_answer_to_the_next():
+    """What questions of one plan remember for each other must not hang on what each of them fixes."""
+    job = Draft(
+        model="llama3-8b", fields={"gpus": 32, "global_batch": 32, "seq_length": 4096, "pp": 1, "micro_batch": 1}
+    )
+    asked = ({"zero": 3, "shard": 8}, {"zero": 3}, {"zero": 3, "shard": 32}, {"zero": 1, "tp": 2})
+    together = api.plan(job, H100, explain=asked, top=1, fix={"cp": 1, "tp": (1, 2)}).explained
+    for one, answer in zip(asked, together, strict=True):
+        alone = api.plan(job, H100, explain=(one,), top=1, fix={"cp": 1, "tp": (1, 2)}).explained
+        assert alone == (answer,)
+
+
 def test_better_hardware_is_no_slower(plan):
     assert len(plan.sensitivities) == 4
     assert all(each.saving_s >= -1e-9 * plan.best[0].step_s for each in plan.sensitivities)

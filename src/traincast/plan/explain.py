@@ -23,6 +23,8 @@ Simulate = Callable[[Layout], tuple[Result, JobStep]]
 _SHOWN = 3
 _NOTHING = 1e-4
 """Share of a step below which a difference is not told."""
+_NOTICED = 0.001
+"""Share of a step by which a layout is faster in earnest."""
 _OUTSIDE = "outside the default space, which has only what one would run (--space full has it)"
 _FEW = 3
 """Layouts that are simulated for a question."""
@@ -110,9 +112,13 @@ def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: S
 def _slower(shown: str, best: Finalist, chosen: "Choice") -> tuple[str, str]:
     """Return the terms in which a layout loses."""
     behind = best.step_s / chosen.step_s - 1
-    if best.layout == chosen.layout or behind <= 0:
-        told = "is the layout to run" if best.layout == chosen.layout else "is no slower than the layout to run"
-        return f"{shown}: {best.layout.text}, which takes {format_time(best.step_s)}, {told}", "best"
+    said = f"{shown}: {best.layout.text}, which takes {format_time(best.step_s)}, is"
+    if best.layout == chosen.layout:
+        return f"{said} the layout to run", "best"
+    if behind <= -_NOTICED:
+        return f"{said} {-100 * behind:.1f} % faster than the layout to run, and outside the space of this plan", "best"
+    if behind <= 0:
+        return f"{said} no slower than the layout to run", "best"
     parts = [
         (best.result.breakdown_s[key] - chosen.result.breakdown_s[key], key.replace("_", " ")) for key in BREAKDOWN_KEYS
     ]

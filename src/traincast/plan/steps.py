@@ -161,7 +161,7 @@ class States:
     def _seconds(self, chunk: Chunk, zero: int, ways_A: Sequence[tuple[int, ...]]) -> StateSeconds:
         filled = self.block.filled
         known = filled.states.whole
-        key = (filled.number_of(chunk), zero, self.alike)
+        key = (filled.number_of(chunk), zero, self.alike, tuple(ways_A), self.block.job.param_gather_bytes)
         if key not in known:
             found = [
                 filled.state_of(self.block.job, self.block.degrees[place], own, tuple((zero, way) for way in ways))
