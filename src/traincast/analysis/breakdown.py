@@ -94,7 +94,12 @@ def _owned(
     transfer_N, wait_N = _owners(program, program.row_N[mine])
     claims = (transfer_N, start_N, end_N), (wait_N, ready_N, start_N)
     times = np.concatenate([ready_N, start_N, end_N, [0.0, step_s]])
-    border_B, place = np.unique(times, return_inverse=True)
+    # Times of a stream rise, which a stable sort makes use of and that of `np.unique` does not.
+    order = np.argsort(times, kind="stable")
+    rising = times[order]
+    new = np.concatenate([[True], rising[1:] != rising[:-1]])
+    border_B, place = rising[new], np.empty(len(times), dtype=np.int64)
+    place[order] = np.cumsum(new) - 1
     ready_at_N, start_at_N, end_at_N = place[:-2].reshape(3, -1)
     owner_N = np.concatenate([transfer_N, wait_N])
     begin_N, until_N = np.concatenate([start_at_N, ready_at_N]), np.concatenate([end_at_N, start_at_N])

@@ -41,11 +41,7 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
     count, ready_N, end_N = len(graph), timeline.ready_s_N, timeline.end_s_N
     if not count:
         return CriticalPath(np.zeros(0, dtype=np.int64), np.zeros(0))
-    followed = np.flatnonzero(graph.next_N >= 0)
-    source_E = np.concatenate([np.repeat(np.arange(count), np.diff(graph.edge_ptr_N1)), followed])
-    target_E = np.concatenate([graph.edge_dst_E, graph.next_N[followed]])
-    source_E = source_E[np.argsort(target_E, kind="stable")]
-    ptr_N1 = np.concatenate([[0], np.cumsum(np.bincount(target_E, minlength=count))]).tolist()
+    source_E, ptr_N1 = _sources(graph)
     rendezvous_of, ends = graph.rendezvous_N.tolist(), end_N.tolist()
 
     def decisive(at: int) -> int:
@@ -66,6 +62,15 @@ def critical_path(graph: Graph, timeline: Timeline) -> CriticalPath:
         path.append(previous)
     op_H = np.array(path[::-1], dtype=np.int64)
     return CriticalPath(op_H, end_N[op_H] - timeline.start_s_N[op_H])
+
+
+def _sources(graph: Graph) -> tuple[IntArray, list[int]]:
+    """Return what operations follow: of operation n the sources from its pointer on to that of the next one."""
+    count, followed = len(graph), np.flatnonzero(graph.next_N >= 0)
+    source_E = np.concatenate([np.repeat(np.arange(count), np.diff(graph.edge_ptr_N1)), followed])
+    target_E = np.concatenate([graph.edge_dst_E, graph.next_N[followed]])
+    pointers = np.concatenate([[0], np.cumsum(np.bincount(target_E, minlength=count))])
+    return source_E[np.argsort(target_E, kind="stable")], pointers.tolist()
 
 
 def slacks(graph: Graph, timeline: Timeline, engine: str = "auto") -> FloatArray:

@@ -22,7 +22,7 @@ from traincast.estimate.operators.cost import OperatorTime, estimate_operator
 from traincast.fabric.placement import Placement, placement_of
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.gpu import Gpu
-from traincast.workload.ops import FloatArray, IntArray, OperatorCall, OpTable
+from traincast.workload.ops import FloatArray, IntArray, OperatorCall, OpTable, numbered
 from traincast.workload.program import Program
 from traincast.workload.words import Group, Kind, Operation, OverlapClass, Provenance
 
@@ -280,10 +280,10 @@ def _distinct(program: Program, at: IntArray, location_LW: IntArray, *more_T: In
     size_at = _busiest_bytes(program, at)
     kind_T, kinds = _joint_number(ops.group_T, ops.operation_T)
     more_number_T, more = _joint_number(*more_T)
-    sizes, number_at = np.unique(size_at, return_inverse=True)
-    key_at = ((placement_at * kinds + kind_T[row_at]) * len(sizes) + number_at) * more
+    sizes, number_at = _size_numbers(program, at, size_at)
+    key_at = ((placement_at * kinds + kind_T[row_at]) * sizes + number_at) * more
     key_at += more_number_T[row_at] if more_T else 0
-    _, first_U, which_at = np.unique(key_at, return_index=True, return_inverse=True)
+    first_U, which_at = numbered(key_at)
     # How often the rank runs it that runs it most.
     shape = len(program.rank_R), len(first_U)
     rank_at = np.repeat(np.arange(shape[0]), np.diff(program.op_ptr_R1))[at]
@@ -291,6 +291,17 @@ def _distinct(program: Program, at: IntArray, location_LW: IntArray, *more_T: In
     runs_RU = np.bincount(run_at, ops.repeats_T[row_at], shape[0] * shape[1]).reshape(shape)
     count_U = np.rint(runs_RU.max(axis=0, initial=0.0)).astype(np.int64)
     return _Distinct(placements, placement_at, size_at, first_U, which_at, count_U)
+
+
+def _size_numbers(program: Program, at: IntArray, size_at: IntArray) -> tuple[int, IntArray]:
+    """Return how many sizes there are, and the number of each operation's, in rising order."""
+    size_T = program.ops.size_bytes_T
+    if np.array_equal(size_T[program.row_N[at]], size_at):
+        # The sizes of templates are fewer to sort.
+        sizes, number_T = np.unique(size_T, return_inverse=True)
+        return len(sizes), number_T[program.row_N[at]]
+    sizes, number_at = np.unique(size_at, return_inverse=True)
+    return len(sizes), number_at
 
 
 def _joint_number(*columns_T: IntArray) -> tuple[IntArray, int]:
@@ -431,9 +442,9 @@ def _placements(program: Program, at: IntArray, location_LW: IntArray) -> tuple[
     stages = int(program.stage_R.max()) + 2
     key_at = (program.group_N[at].astype(np.int64) * stages + stage_at + 1) * stages + peer_at + 1
     numbers: dict[Placement, int] = {}
-    keys, inverse_at = np.unique(key_at, return_inverse=True)
+    first_K, inverse_at = numbered(key_at)
     of_key = []
-    for key in keys.tolist():
+    for key in key_at[first_K].tolist():
         group, stage, peer = key // stages**2, key // stages % stages - 1, key % stages - 1
         members = program.groups[group].members
         placement = placement_of(members if peer < 0 else members[[stage, peer]], location_LW)

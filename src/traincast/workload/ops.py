@@ -27,6 +27,25 @@ def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return found
 
 
+def numbered(key_I: IntArray) -> tuple[IntArray, IntArray]:
+    """Return where each distinct key, in rising order, comes first, and which of them each key is; none is below 0.
+
+    As `np.unique` does, but keys that are few are counted, not sorted.
+    """
+    most = int(key_I.max(initial=-1)) + 1
+    if most > _KEYS_PER_VALUE * len(key_I):
+        _, first, which_I = np.unique(key_I, return_index=True, return_inverse=True)
+        return first, which_I
+    first_of = np.full(most, -1, dtype=np.int64)
+    first_of[key_I[::-1]] = np.arange(len(key_I))[::-1]
+    there = first_of >= 0
+    return first_of[there], (np.cumsum(there) - 1)[key_I]
+
+
+_KEYS_PER_VALUE = 8
+"""Up to so many times as many possible keys as there are keys are counted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCall:
     """One kernel (or a fused group of them) on one GPU."""
