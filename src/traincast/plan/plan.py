@@ -115,13 +115,23 @@ def safe_bytes(usable: float) -> float:
     return low
 
 
+_LONGER = 0.005
+"""By how much the step of a layout may be longer that is preferred for what it hangs on, as a share of the fastest."""
+
+
 def chosen_first(choices: Sequence[Choice]) -> tuple[Choice, ...]:
     """Return the layout to run before the others: of those that cannot be told apart the one that hangs on least.
 
-    That is fewer groups that cross nodes, then more memory that stays free.
+    That is fewer groups that cross nodes, then more memory that stays free; its step is hardly longer all the same.
     """
     ties = [each for each in choices if each.tied]
-    chosen = min(ties, key=lambda each: (each.regret > 2 * ties[0].regret + 0.005, _crossing(each), each.peak_bytes))
+    longest_s = (1 + _LONGER) * min(each.step_s for each in ties)
+
+    def rank(each: Choice) -> tuple[bool, int, float]:
+        far = each.regret > 2 * ties[0].regret + 0.005 or each.step_s > longest_s
+        return far, _crossing(each), each.peak_bytes
+
+    chosen = min(ties, key=rank)
     return (chosen, *(each for each in choices if each is not chosen))
 
 
