@@ -22,6 +22,7 @@ from traincast.estimate.factors import (
     TRANSFER_CLASS,
     Factor,
     FactorTable,
+    Key,
     chip_of,
     host_class,
     keys_of,
@@ -43,7 +44,7 @@ LEVEL = 0.9
 Z = 1.6449
 """Standard deviations to either side that contain `LEVEL` of a normal distribution."""
 
-UNEXPLAINED = 0.02
+UNEXPLAINED = 0.03
 """Deviation of the logarithm of a step that no factor explains: repeats of equal runs differ by 1 % in the median and
 by 7 to 10 % at the 90th percentile (docs/measured.md, noise)."""
 
@@ -51,12 +52,14 @@ TOGETHER = 0.2
 """Deviation of what well-known factors make of a step, over that of each apart: a fit knows their product better than
 each, as what one gains the other loses (all GPUs, an architecture, a chip)."""
 
-LOOSE = 0.28
+LOOSE = 0.17
 """Deviation of the time of one class of work in one job beyond the factors that all jobs share, for what depends on
-more than a factor says: transfers (placement, congestion), grouped GEMMs (how tokens fall to experts), kernels bound by
-memory and casts (fusion), launches (processor, Python, what else the host does). These constants are such that 90 % of
-the steps of families left out of the fit lie inside, of dense models, of those with experts, and of runs that are not
-fitted to (docs/ACCURACY.md)."""
+more than a factor says: transfers (placement, congestion), grouped GEMMs (how tokens fall to experts), launches
+(processor, Python, what else the host does). These constants are such that 90 % of the steps of families left out of
+the fit lie inside, of dense models, of those with experts, and of runs that are not fitted to (docs/ACCURACY.md)."""
+
+LOOSE_MEMORY = 0.36
+"""Likewise of what memory binds, and of casts: which kernels are fused hangs on shapes and releases."""
 
 LOOSE_GEMM = 0.08
 """Likewise of GEMMs of 8 and 4 bits, whose gain over 16 bits hangs on their size and on which layers keep 16."""
@@ -64,14 +67,14 @@ LOOSE_GEMM = 0.08
 UNFITTED_TASK = 0.06
 """Deviation of a step of fine-tuning, of which no run is fitted to: the median error is 6 to 7 % (docs/ACCURACY.md)."""
 
-_LOOSE_CLASSES = ("transfer", "grouped_gemm", "memory", "cast", "host")
+_LOOSE_CLASSES = {"transfer": LOOSE, "grouped_gemm": LOOSE, "host": LOOSE, "memory": LOOSE_MEMORY, "cast": LOOSE_MEMORY}
 _NARROW_GEMMS = frozenset(f"gemm {dtype}" for dtype in EIGHT_BIT)
 
 TRANSFERS = {"seen": 0.10, "unseen": 0.30}
 """Deviation of collectives alone: on links that were measured they are off by 5 to 17 % (90th percentile), on those
 known from a datasheet by 7 to 50 % (docs/ACCURACY.md)."""
 
-ASSUMED = 0.13
+ASSUMED = 0.14
 """Deviation of a step for each choice that was assumed where it decides what runs: how ranks share the work, the
 framework, adapters, the dispatcher of tokens. Runs whose layout is not printed whole are off by 8 to 10 % in the median
 (docs/ACCURACY.md)."""
@@ -155,27 +158,35 @@ def deviation(
     slopes = sensitivities(done) if slopes is None else slopes
     own = {name for name in slopes if _own(name, done, table)}
     variance, loose = UNEXPLAINED**2 + _assumed(done, notes), dict[str, float]()
+    shares: dict[Key, float] = {}
     for name, slope in slopes.items():
         if name not in own and part_of(name) in own:
             continue
-        variance += slope**2 * _of_factors(name, done, table)
+        variance += slope**2 * _beside_factors(name, done, table)
+        if name in own:
+            continue
         kind = name if name == TRANSFER_CLASS[Group.EP] else name.partition(" ")[0]
-        if name not in own:
-            loose[kind] = loose.get(kind, 0.0) + slope * _loose(name)
+        loose[kind] = loose.get(kind, 0.0) + slope * _loose(name)
+        # What several classes share makes all of them longer at once.
+        for key in keys_of(name, done.gpu, _fitted_as(done)):
+            shares[key] = shares.get(key, 0.0) + slope
+    variance += sum(share**2 * _left(key, table) for key, share in shares.items())
     return math.sqrt(variance + sum(each**2 for each in loose.values()))
 
 
 def deviation_of(name: str, done: "JobStep", table: FactorTable) -> float:
     """Return the standard deviation of the logarithm of the time of one class of work, as far as it is known."""
-    loose = 0.0 if _own(name, done, table) else _loose(name)
-    return math.sqrt(_of_factors(name, done, table) + loose**2)
+    variance = _beside_factors(name, done, table)
+    if _own(name, done, table) is None:
+        variance += _loose(name) ** 2 + sum(_left(key, table) for key in keys_of(name, done.gpu, _fitted_as(done)))
+    return math.sqrt(variance)
 
 
 def _loose(name: str) -> float:
     """Return the deviation of the time of a class of work in one job beyond the factors that all jobs share."""
     if name in _NARROW_GEMMS:
         return LOOSE_GEMM
-    return LOOSE if name.startswith(_LOOSE_CLASSES) else 0.0
+    return _LOOSE_CLASSES.get(name.partition(" ")[0], 0.0)
 
 
 def _own(name: str, done: "JobStep", table: FactorTable) -> Factor | None:
@@ -183,24 +194,32 @@ def _own(name: str, done: "JobStep", table: FactorTable) -> Factor | None:
     return table.factors.get(own_key(done.job.framework.name, name))
 
 
-def _of_factors(name: str, done: "JobStep", table: FactorTable) -> float:
-    """Return the variance of the logarithm of a class's time that its factors leave."""
+def _beside_factors(name: str, done: "JobStep", table: FactorTable) -> float:
+    """Return the variance of the logarithm of a class's time that the factors of all runs do not speak for."""
     own = _own(name, done, table)
     if own is not None:
         # What the cluster's own runs left open of all that scales this class.
         return own.deviation**2
-    framework = done.job.framework
-    fitted_as = framework.fitted_as or framework.name
     seen = _fitted_to("chip", chip_of(done.gpu), table)
-    variance = TRANSFERS["unseen"] ** 2 if name in TRANSFER_CLASS.values() and not seen else 0.0
-    variance += UNSEEN_COMPUTE**2 if name == "compute" and not seen else 0.0
-    variance += UNSEEN_FRAMEWORK**2 if name == "compute" and not _fitted_to("framework", fitted_as, table) else 0.0
-    for key in keys_of(name, done.gpu, fitted_as):
-        prior, known = prior_deviation(key), table.factors.get(key)
-        left = prior if known is None else min(known.deviation, prior)
-        # Where nothing was learnt, the factors of a class are as independent as their priors.
-        variance += left**2 * (TOGETHER**2 + (1 - TOGETHER**2) * (left / prior) ** 4)
-    return variance
+    if name in TRANSFER_CLASS.values():
+        return 0.0 if seen else TRANSFERS["unseen"] ** 2
+    if name != "compute":
+        return 0.0
+    framework = 0.0 if _fitted_to("framework", _fitted_as(done), table) else UNSEEN_FRAMEWORK**2
+    return framework + (0.0 if seen else UNSEEN_COMPUTE**2)
+
+
+def _left(key: Key, table: FactorTable) -> float:
+    """Return the variance of the logarithm of a factor that the fit leaves."""
+    prior, known = prior_deviation(key), table.factors.get(key)
+    left = prior if known is None else min(known.deviation, prior)
+    # Where nothing was learnt, the factors of a class are as independent as their priors.
+    return left**2 * (TOGETHER**2 + (1 - TOGETHER**2) * (left / prior) ** 4)
+
+
+def _fitted_as(done: "JobStep") -> str:
+    """Return the framework whose published runs the factors of a job's are fitted to."""
+    return done.job.framework.fitted_as or done.job.framework.name
 
 
 def _fitted_to(level: str, name: str, table: FactorTable) -> bool:
