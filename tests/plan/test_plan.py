@@ -107,6 +107,13 @@ def test_what_cannot_fit_says_so_with_its_numbers():
         ({"space": "huge"}, "huge"),
         ({"headroom": 1.0}, "below 1"),
         ({"top": 0}, "least 1"),
+        ({"fix": {"tp": 0}}, r"fix\.tp: is 0; it must be a whole number from 1"),
+        ({"fix": {"micro_batch": (1, "x")}}, r"fix\.micro_batch: is 'x'"),
+        ({"fix": {"schedule": "1f2b"}}, r"fix\.schedule: unknown schedule '1f2b'"),
+        ({"fix": {"recompute_modules": "mlp+foo"}}, r"fix\.recompute_modules: unknown module to recompute 'foo'"),
+        ({"most": {"zero": 7}}, r"most\.zero: is 7"),
+        ({"explain": ({"tp": 0},)}, r"explain\.tp: is 0"),
+        ({"explain": ({"tp": (1, 2)},)}, r"explain\.tp: .*one value at a time"),
     ],
 )
 def test_wrong_options_are_named(given, said):

@@ -10,7 +10,7 @@ from traincast.estimate.memory import chance_of_oom
 from traincast.job.job import Job, JobRequest
 from traincast.plan.doubt import chance_faster
 from traincast.plan.finalists import Finalist, simulated
-from traincast.plan.layout import Layout
+from traincast.plan.layout import Layout, said
 from traincast.plan.options import AXES
 from traincast.plan.screen import Screen, Screened
 from traincast.simulation.job_step import JobStep
@@ -241,8 +241,8 @@ def _differences(before: Layout, after: Layout) -> list[str]:
     for name in AXES:
         old, new = getattr(before, name), getattr(after, name)
         if old != new and _matters(name, after):
-            known = f"{_said(old)} -> " if _matters(name, before) else ""
-            found.append(f"{name} {known}{_said(new)}")
+            known = f"{said(old)} -> " if _matters(name, before) else ""
+            found.append(f"{name} {known}{said(new)}")
     return found
 
 
@@ -264,9 +264,3 @@ def _matters(name: str, layout: Layout) -> bool:
         "overlap_param_gather": replicas > 1 and layout.zero > 0,
     }
     return rules.get(name, True)
-
-
-def _said(value: object) -> str:
-    if isinstance(value, tuple):
-        return " ".join(map(str, value))
-    return "all" if value is None else ("on" if value else "off") if isinstance(value, bool) else str(value)

@@ -8,7 +8,7 @@ from traincast.errors import TraincastError
 from traincast.estimate.memory.fits import fits
 from traincast.job.resolve import resolve_job
 from traincast.plan.finalists import Finalist, simulated
-from traincast.plan.layout import Layout
+from traincast.plan.layout import Layout, said
 from traincast.plan.screen import Screen, Screened
 from traincast.schedules.check import plan_of
 from traincast.simulation.job_step import JobStep
@@ -49,7 +49,7 @@ class Explanation:
 
 def explain(screen: Screen, asked: Mapping[str, Any], chosen: "Choice", simulate: Simulate) -> Explanation:
     """Return why the best layouts have not what was asked for."""
-    shown = ", ".join(f"{name} {value}" for name, value in asked.items())
+    shown = ", ".join(f"{name} {said(value)}" for name, value in asked.items())
     found, outside = _screened(screen, asked)
     if found is None:
         return _impossible(screen, asked, shown, simulate)
@@ -112,13 +112,16 @@ def _too_large(screen: Screen, asked: Mapping[str, Any], shown: str, simulate: S
 def _slower(shown: str, best: Finalist, chosen: "Choice") -> tuple[str, str]:
     """Return the terms in which a layout loses."""
     behind = best.step_s / chosen.step_s - 1
-    said = f"{shown}: {best.layout.text}, which takes {format_time(best.step_s)}, is"
+    begin = f"{shown}: {best.layout.text}, which takes {format_time(best.step_s)}, is"
     if best.layout == chosen.layout:
-        return f"{said} the layout to run", "best"
+        return f"{begin} the layout to run", "best"
     if behind <= -_NOTICED:
-        return f"{said} {-100 * behind:.1f} % faster than the layout to run, and outside the space of this plan", "best"
+        return (
+            f"{begin} {-100 * behind:.1f} % faster than the layout to run, and outside the space of this plan",
+            "best",
+        )
     if behind <= 0:
-        return f"{said} no slower than the layout to run", "best"
+        return f"{begin} no slower than the layout to run", "best"
     parts = [
         (best.result.breakdown_s[key] - chosen.result.breakdown_s[key], key.replace("_", " ")) for key in BREAKDOWN_KEYS
     ]
@@ -141,7 +144,7 @@ def _change(screen: Screen, asked: Mapping[str, Any], best: Finalist | None, sim
     if best is not None and step_s >= best.step_s:
         return None
     value = getattr(other.layout, name)
-    return f"{name} {value} instead of {asked[name]} takes {format_time(step_s)}: {other.layout.text}"
+    return f"{name} {said(value)} instead of {said(asked[name])} takes {format_time(step_s)}: {other.layout.text}"
 
 
 def _freed(screen: Screen, asked: Mapping[str, Any], simulate: Simulate) -> Iterator[tuple[str, Finalist]]:

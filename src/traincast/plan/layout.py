@@ -89,3 +89,10 @@ class Layout:
 
 _FOLLOWS = ("dp", "microbatches")
 """What the other fields decide."""
+
+
+def said(value: object) -> str:
+    """Return a value of a field in words."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return "all" if value is None else ("on" if value else "off") if isinstance(value, bool) else str(value)

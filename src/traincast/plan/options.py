@@ -1,15 +1,20 @@
 """How a plan is made, and what of a layout does not change which rank holds what: recomputation, kernels, exchanges."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError
 from traincast.job.failures import Failures
+from traincast.job.feasible import CHOICES
+from traincast.job.job import SCHEDULES, JobRequest
 from traincast.job.training_run import RunTerms, run_terms
-from traincast.model.recompute import DEFAULT_MODULES
-from traincast.names import known_names
+from traincast.model.recompute import DEFAULT_MODULES, spelled_modules
+from traincast.names import find_name, known_names
+from traincast.registry import known_name
+from traincast.tables import decoded
+from traincast.units import quoted
 
 SPACES = ("default", "full")
 
@@ -96,10 +101,10 @@ def plan_options(cluster: str, said: PlanKeywords) -> tuple[PlanOptions, tuple[N
     if space not in SPACES:
         raise ConfigError(f"is {space!r}; {known_names(space, SPACES)}", "space")
     asked = [(each, AXES, "explain") for one in explain for each in one]
-    fields = [*((each, AXES, "fix") for each in fix), *((each, LIMITED, "most") for each in most), *asked]
-    for name, known, where in fields:
-        if name not in known:
-            raise ConfigError(f"{name!r} is no field that a plan decides; {known_names(name, known)}", where)
+    said_fields = [*((each, AXES, "fix") for each in fix), *((each, LIMITED, "most") for each in most), *asked]
+    for name, among, where in said_fields:
+        if name not in among:
+            raise ConfigError(f"{name!r} is no field that a plan decides; {known_names(name, among)}", where)
     if headroom is not None and not 0 <= headroom < 1:
         raise ConfigError(f"is {headroom:g}; it must be from 0 to below 1", "headroom")
     if top < 1:
@@ -110,22 +115,58 @@ def plan_options(cluster: str, said: PlanKeywords) -> tuple[PlanOptions, tuple[N
     run_terms({"tokens": TERA, **given} if given else {})
     options = PlanOptions(
         full=space == "full",
-        fixed={name: _several(name, value) for name, value in fix.items()},
-        most=dict(most),
+        fixed={
+            name: tuple(_checked(name, each, "fix") for each in _several(name, value)) for name, value in fix.items()
+        },
+        most={name: _checked(name, value, "most") for name, value in most.items()},
         headroom=headroom,
         top=top,
-        explain=explain,
+        explain=tuple({name: _one(name, value) for name, value in one.items()} for one in explain),
         **({"tokens": TERA, **given} if given else {}),
     )
     return options, notes
 
 
 def _several(name: str, value: Any) -> tuple[Any, ...]:  # noqa: ANN401
-    """Return one value or several as several; of modules a single value is a sequence itself."""
-    if name == "recompute_modules":
-        many = value if value and not isinstance(value[0], str) else (value,)
-        return tuple(tuple(each) for each in many)
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    """Return one value or several as several; modules that are recomputed together are one value, joined by ``+``."""
+    if name != "recompute_modules":
+        return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    many = (value,) if isinstance(value, str) else tuple(value)
+    if all(isinstance(each, str) and "+" not in each for each in many):
+        return (many,)
+    return tuple(tuple(each.split("+")) if isinstance(each, str) else tuple(each) for each in many)
+
+
+def _one(name: str, value: Any) -> Any:  # noqa: ANN401
+    """Return the one value of a layout that is asked for, checked."""
+    many = _several(name, value)
+    if len(many) != 1:
+        raise ConfigError(f"is {quoted(value)}; ask for one value at a time", f"explain.{name}")
+    return _checked(name, many[0], "explain")
+
+
+_TYPES = {each.name: each.type for each in fields(JobRequest)}
+
+
+def _checked(name: str, value: Any, where: str) -> Any:  # noqa: ANN401
+    """Return a value of a field of a layout, as a job would have it.
+
+    Raises
+    ------
+    ConfigError
+        If it is of another type, out of range, or no choice of the field.
+    """
+    try:
+        raw = list(value) if isinstance(value, tuple) else value
+        found = decoded(name, _TYPES[name], raw, least=None if name == "zero" else 1)
+        if name in CHOICES:
+            kind, known = CHOICES[name]
+            return known_name(kind, str(found), known)
+        if name == "schedule":
+            return find_name(found, SCHEDULES) or known_name(name, found, SCHEDULES)
+        return spelled_modules(found) if name == "recompute_modules" else found
+    except ConfigError as error:
+        raise ConfigError(str(error), f"{where}.{name}") from None
 
 
 @dataclass(frozen=True, slots=True)
