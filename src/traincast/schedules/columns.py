@@ -4,35 +4,36 @@ Letters: S slots of a stage, C model copies, Q virtual stages in model order.
 """
 
 from itertools import chain
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, NamedTuple
 
 from traincast.schedules.plan import SchedulePlan, SlotKind
 
-_Column = npt.NDArray[np.integer]
-_Mask = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    _Column = npt.NDArray[np.integer]
+    _Mask = npt.NDArray[np.bool_]
 
 
 class Messages(NamedTuple):
     """The message that each slot receives first, or sends when it is done."""
 
-    peer_S: _Column
+    peer_S: "_Column"
     """Stage at the other end; -1 where there is no message."""
-    boundary_S: _Column
+    boundary_S: "_Column"
     """Virtual stage that it leaves in forward direction; those of a second model copy are counted after the first."""
-    forward_S: _Mask
+    forward_S: "_Mask"
     """An activation; False for a gradient."""
-    usual_S: _Mask
+    usual_S: "_Mask"
     """Whether it goes the way of a plain pipeline: activations to the next stage, gradients to the one before."""
 
     @property
-    def there_S(self) -> _Mask:
+    def there_S(self) -> "_Mask":
         """Whether there is one."""
         return self.peer_S >= 0
 
-    def where(self, chosen_S: _Mask) -> "Messages":
+    def where(self, chosen_S: "_Mask") -> "Messages":
         """Return those of some slots."""
         return Messages(
             self.peer_S[chosen_S], self.boundary_S[chosen_S], self.forward_S[chosen_S], self.usual_S[chosen_S]
@@ -42,17 +43,17 @@ class Messages(NamedTuple):
 class SlotColumns(NamedTuple):
     """The slots of a stage as columns, [S] each; the first fields are those of `Slot`."""
 
-    kind_S: _Column
-    virtual_stage_S: _Column
-    microbatch_S: _Column
-    copy_S: _Column
-    paired_S: _Column
+    kind_S: "_Column"
+    virtual_stage_S: "_Column"
+    microbatch_S: "_Column"
+    copy_S: "_Column"
+    paired_S: "_Column"
     arriving: Messages
     """What each must receive first."""
     sent: Messages
     """What each sends when it is done."""
 
-    def where(self, chosen_S: _Mask) -> "SlotColumns":
+    def where(self, chosen_S: "_Mask") -> "SlotColumns":
         """Return some of them."""
         kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S = (column_S[chosen_S] for column_S in self[:5])
         arriving, sent = self.arriving.where(chosen_S), self.sent.where(chosen_S)
@@ -61,6 +62,9 @@ class SlotColumns(NamedTuple):
 
 def columns_of(plan: SchedulePlan, stage: int) -> SlotColumns:
     """Return the slots of a stage as columns."""
+    # Names of schedules are listed and completed without arrays.
+    import numpy as np
+
     slots = plan.slots[stage]
     flat = np.fromiter(chain.from_iterable(slots), np.int32, count=5 * len(slots))
     kind_S, virtual_stage_S, microbatch_S, copy_S, paired_S = flat.reshape(-1, 5).T.copy()
