@@ -67,7 +67,8 @@ def test_fit_explains_runs_that_were_made_with_known_factors(measured):
     assert np.abs(fitted - 1).max() < 0.02
     assert np.abs(np.log(fitted)).mean() < np.abs(np.log(ratio)).mean() / 6
     found = {key[2]: factor.factor for key, factor in table.factors.items() if key[0] == "all"}
-    assert found["transfer tp"] < 0.95
+    # Much of a step can be explained by other classes, whose priors are wider.
+    assert found["transfer tp"] < 0.98
     assert all(factor.rows <= len(measured) for factor in table.factors.values())
     assert set(sample.keys) == set(table.factors)
 
