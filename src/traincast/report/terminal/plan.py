@@ -68,7 +68,7 @@ def print_plan(plan: Plan) -> ui.View:
         yield from ui.section("Less memory for a longer step", _COLUMNS, plan.pareto)
     yield from picture(plan)
     yield from training_run(chosen.training)
-    yield from _changes(plan)
+    yield from changes(plan)
     if plan.explained:
         yield ui.heading("Why not")
         for each in plan.explained:
@@ -103,12 +103,12 @@ def _share(value: float, of: list[float]) -> float:
     return (value - min(of)) / spread if spread else 0.0
 
 
-def _changes(plan: Plan) -> ui.View:
+def changes(plan: Plan, case: str = "") -> ui.View:
     """Yield what single changes of the job that one has save, a few of them together, and what they risk."""
     start = plan.start
     if start is None:
         return
-    yield ui.heading("From what you have")
+    yield ui.heading(f"From what you have{case}")
     best = plan.best[0]
     saved, usable = 1 - best.step_s / start.step_s, best.usable_bytes
     large = f" ({format_size(usable)} usable: it does not fit)" if start.peak_bytes > usable else ""

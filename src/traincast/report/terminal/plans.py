@@ -9,7 +9,7 @@ from rich.console import Console
 from traincast.plan.answer import Choice, Plan
 from traincast.plan.several import Plans
 from traincast.report.terminal import layout as ui
-from traincast.report.terminal.plan import picture, print_plan
+from traincast.report.terminal.plan import changes, picture, print_plan
 from traincast.report.terminal.training_run import training_runs_of
 from traincast.units import counted, format_size, format_time
 
@@ -56,6 +56,8 @@ def print_plans(plans: Plans) -> ui.View:
     yield from picture(plans)
     runs = [(f"{_case(each.model, each.layout.gpus, each.cluster)}", each.training) for each in best if each.training]
     yield from training_runs_of(runs)
+    for plan in plans.plans:
+        yield from changes(plan, f": {_case(plan.model, plan.gpus, plan.cluster)}")
     if any(plan.explained for plan in plans.plans):
         yield ui.heading("Why not")
         for plan in plans.plans:
