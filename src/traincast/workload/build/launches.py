@@ -169,7 +169,8 @@ def _sent(exchanges: tuple[Exchange, ...], share: Share, job: Job) -> Number:
     """Return the launches of some exchanges, in those of kernels (`Framework.host_peer_s`)."""
     framework, ranks = job.framework, share.execution.ranks_per_node
     crosses = job.parallel.pp > 1 and job.parallel.world_size > ranks
-    peer = framework.host_peer_s / launch_s(framework) if crosses else 0.0
+    launch = launch_s(framework)
+    peer = framework.host_peer_s / launch if crosses and launch else 0.0  # a host that takes no time takes none here
     return added((1 + share.tp * peer * (each.group == "tp")) * (each.size_bytes > 0) for each in exchanges)
 
 
