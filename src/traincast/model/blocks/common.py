@@ -230,3 +230,39 @@ def _tp(operation: str, size_bytes: Number, takes_place: Number) -> tuple[Exchan
     if takes_place is False:
         return ()
     return (Exchange(group="tp", operation=operation, size_bytes=size_bytes * takes_place),)
+
+
+def entry_projection(share: Share, name: str, counts_as: str, width: Number) -> Part:
+    """Return the projection from the hidden state to so many vectors of a mixer on each rank, split over tp."""
+    execution, tokens, exchanged = share.execution, share.tokens, around(share)
+    return Part(
+        name=name,
+        counts_as=counts_as,
+        gemms=(Gemm(m=tokens, n=width, k=share.model.hidden, dtype=execution.precision, split="outputs"),),
+        saved={
+            "mixer inputs": share.norm_tokens * share.model.hidden * share.input_bytes,
+            "mixer projections": tokens * width * execution.element_bytes,
+        },
+        forward=exchanged.enter_forward,
+        backward=exchanged.enter_backward,
+    )
+
+
+def exit_projection(
+    share: Share, name: str, counts_as: str, width: Number, recomputed_with: tuple[str, ...] = ()
+) -> Part:
+    """Return the projection from so many vectors of a mixer on each rank back to the hidden state.
+
+    Its inputs are dropped where modules are recomputed that make them again.
+    """
+    exchanged = around(share)
+    precision = share.execution.precision
+    return Part(
+        name=name,
+        counts_as=counts_as,
+        gemms=(Gemm(m=share.tokens, n=share.model.hidden, k=width, dtype=precision, split="inputs"),),
+        saved={"mixer outputs": share.tokens * width * share.input_bytes},
+        drops={"mixer outputs": recomputed_with} if recomputed_with else {},
+        forward=exchanged.leave_forward,
+        backward=exchanged.leave_backward,
+    )

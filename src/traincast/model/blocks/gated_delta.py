@@ -6,9 +6,9 @@ megatron/core/ssm/gated_delta_net.py.
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, norm, residual
+from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.mamba import pointwise, swapped
-from traincast.model.blocks.part import Gemm, Kernel, Part, block
+from traincast.model.blocks.part import Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
 from traincast.model.numbers import ceil_div
@@ -40,21 +40,11 @@ class GatedDelta:
 
     def parts(self, share: Share) -> tuple[Part, ...]:
         """Return the norm, both projections, convolution, scan, gated norm and residual sum."""
-        model, execution, tokens = share.model, share.execution, share.tokens
+        execution, tokens = share.execution, share.tokens
         heads, key_heads = ceil_div(self.value_heads, share.tp), ceil_div(self.key_heads, share.tp)
         inner, mixed = heads * self.value_dim, heads * self.value_dim + 2 * key_heads * self.key_dim
-        width, exchanged, element = inner + mixed + 2 * heads, around(share), execution.element_bytes
-        entry = Part(
-            name="self_attention.in_proj",
-            counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision, split="outputs"),),
-            saved={
-                "mixer inputs": share.norm_tokens * model.hidden * share.input_bytes,
-                "mixer projections": tokens * width * element,
-            },
-            forward=exchanged.enter_forward,
-            backward=exchanged.enter_backward,
-        )
+        width, element = inner + mixed + 2 * heads, execution.element_bytes
+        entry = entry_projection(share, "self_attention.in_proj", "linear_attention", width)
         conv = Part(
             name="self_attention.conv1d",
             counts_as="linear_attention",
@@ -81,15 +71,7 @@ class GatedDelta:
             kernels=(pointwise(share, inner, "swiglu"),),
             modules=_MODULES,
         )
-        leave = Part(
-            name="self_attention.out_proj",
-            counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=model.hidden, k=inner, dtype=execution.precision, split="inputs"),),
-            saved={"mixer outputs": tokens * inner * share.input_bytes},
-            drops={"mixer outputs": _MODULES},
-            forward=exchanged.leave_forward,
-            backward=exchanged.leave_backward,
-        )
+        leave = exit_projection(share, "self_attention.out_proj", "linear_attention", inner, _MODULES)
         adapted = adapters(share, (entry, leave), "mixer outputs")
         return norm(share, "input_layernorm"), entry, conv, scan, gate, leave, residual(share, "attn_bda"), *adapted
 

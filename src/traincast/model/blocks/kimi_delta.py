@@ -7,7 +7,7 @@ every rank for its own tokens, as is the rate of correction).
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, norm, residual
+from traincast.model.blocks.common import adapters, around, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.mamba import pointwise, swapped
 from traincast.model.blocks.part import Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
@@ -37,7 +37,7 @@ class KimiDelta:
         """Return the norm, projections, convolution, scan, gated norm and residual sum."""
         inner = ceil_div(self.heads, share.tp) * self.head_dim
         entry, narrow, wide = self._projections(share, inner)
-        leave = self._output(share, inner)
+        leave = exit_projection(share, "self_attention.out_proj", "linear_attention", inner)
         return (
             norm(share, "input_layernorm"),
             entry,
@@ -53,18 +53,8 @@ class KimiDelta:
         """Return the projection to queries, keys and values, the narrow one, and that to decays and gates."""
         hidden, execution, tokens, rows = share.model.hidden, share.execution, share.tokens, share.norm_tokens
         element, thin = execution.element_bytes, 2 * self.rank + self.heads
-        exchanged, read = around(share), around(share, thin)
-        entry = Part(
-            name="self_attention.in_proj",
-            counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=_PROJECTED * inner, k=hidden, dtype=execution.precision, split="outputs"),),
-            saved={
-                "mixer inputs": rows * hidden * share.input_bytes,
-                "mixer projections": tokens * _PROJECTED * inner * element,
-            },
-            forward=exchanged.enter_forward,
-            backward=exchanged.enter_backward,
-        )
+        read = around(share, thin)
+        entry = entry_projection(share, "self_attention.in_proj", "linear_attention", _PROJECTED * inner)
         narrow = Part(
             name="self_attention.narrow_proj",
             counts_as="linear_attention",
@@ -119,17 +109,6 @@ class KimiDelta:
             kernels=(pointwise(share, inner, "swiglu"),),
         )
         return conv, scan, gate
-
-    def _output(self, share: Share, inner: Number) -> Part:
-        exchanged, tokens = around(share), share.tokens
-        return Part(
-            name="self_attention.out_proj",
-            counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=share.model.hidden, k=inner, dtype=share.execution.precision, split="inputs"),),
-            saved={"mixer outputs": tokens * inner * share.input_bytes},
-            forward=exchanged.leave_forward,
-            backward=exchanged.leave_backward,
-        )
 
 
 _NAMES = ("heads", "head_dim", "rank", "kernel")

@@ -6,9 +6,9 @@ src/transformers/models/minimax/modular_minimax.py (MiniMaxLightningAttention).
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, norm, residual
+from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.mamba import pointwise, swapped
-from traincast.model.blocks.part import Gemm, Kernel, Part, block
+from traincast.model.blocks.part import Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
 from traincast.model.numbers import ceil_div
@@ -30,21 +30,11 @@ class LightningAttention:
 
     def parts(self, share: Share) -> tuple[Part, ...]:
         """Return the norm, projections, activation, scan, gated norm and residual sum."""
-        model, execution, tokens = share.model, share.execution, share.tokens
-        heads, exchanged, element = ceil_div(self.heads, share.tp), around(share), execution.element_bytes
+        execution, tokens = share.execution, share.tokens
+        heads, element = ceil_div(self.heads, share.tp), execution.element_bytes
         inner = heads * self.head_dim
         width = (_PROJECTED + 1) * inner
-        entry = Part(
-            name="self_attention.in_proj",
-            counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision, split="outputs"),),
-            saved={
-                "mixer inputs": share.norm_tokens * model.hidden * share.input_bytes,
-                "mixer projections": tokens * width * element,
-            },
-            forward=exchanged.enter_forward,
-            backward=exchanged.enter_backward,
-        )
+        entry = entry_projection(share, "self_attention.in_proj", "linear_attention", width)
         turned = swapped(share, tokens * width * element)
         activated = Part(
             name="self_attention.activation_func",
@@ -70,14 +60,7 @@ class LightningAttention:
             vectors=inner,
             kernels=(pointwise(share, inner, "swiglu"),),
         )
-        leave = Part(
-            name="self_attention.out_proj",
-            counts_as="linear_attention",
-            gemms=(Gemm(m=tokens, n=model.hidden, k=inner, dtype=execution.precision, split="inputs"),),
-            saved={"mixer outputs": tokens * inner * share.input_bytes},
-            forward=exchanged.leave_forward,
-            backward=exchanged.leave_backward,
-        )
+        leave = exit_projection(share, "self_attention.out_proj", "linear_attention", inner)
         adapted = adapters(share, (entry, leave), "mixer outputs")
         first, last = norm(share, "input_layernorm"), residual(share, "attn_bda")
         return (first, entry, activated, scan, gate, leave, last, *adapted)

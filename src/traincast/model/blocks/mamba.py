@@ -5,8 +5,8 @@ Source: Dao and Gu 2024, arXiv 2405.21060, sections 6 and 7; Megatron-LM, megatr
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, norm, residual
-from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
+from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
+from traincast.model.blocks.part import Exchange, Kernel, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
 from traincast.model.numbers import Number, ceil_div
@@ -38,21 +38,11 @@ class Mamba:
 
     def parts(self, share: Share) -> tuple[Part, ...]:
         """Return the norm, both projections, convolution, scan, gate and residual sum."""
-        model, execution, tokens = share.model, share.execution, share.tokens
+        execution, tokens = share.execution, share.tokens
         heads, groups = ceil_div(self.heads, share.tp), ceil_div(self.groups, share.tp)
         inner, mixed = heads * self.head_dim, heads * self.head_dim + 2 * groups * self.state
-        width, exchanged, element = inner + mixed + heads, around(share), execution.element_bytes
-        entry = Part(
-            name="mixer.in_proj",
-            counts_as="mamba",
-            gemms=(Gemm(m=tokens, n=width, k=model.hidden, dtype=execution.precision, split="outputs"),),
-            saved={
-                "mixer inputs": share.norm_tokens * model.hidden * share.input_bytes,
-                "mixer projections": tokens * width * element,
-            },
-            forward=exchanged.enter_forward,
-            backward=exchanged.enter_backward,
-        )
+        width, element = inner + mixed + heads, execution.element_bytes
+        entry = entry_projection(share, "mixer.in_proj", "mamba", width)
         conv = Part(
             name="mixer.conv1d",
             counts_as="mamba",
@@ -77,14 +67,7 @@ class Mamba:
             vectors=self.norms * inner,
             kernels=(pointwise(share, inner, "swiglu"),),
         )
-        leave = Part(
-            name="mixer.out_proj",
-            counts_as="mamba",
-            gemms=(Gemm(m=tokens, n=model.hidden, k=inner, dtype=execution.precision, split="inputs"),),
-            saved={"mixer outputs": tokens * inner * share.input_bytes},
-            forward=exchanged.leave_forward,
-            backward=exchanged.leave_backward,
-        )
+        leave = exit_projection(share, "mixer.out_proj", "mamba", inner)
         adapted = adapters(share, (entry, leave), "mixer outputs")
         return norm(share, "input_layernorm"), entry, conv, scan, gate, leave, residual(share, "mamba_bda"), *adapted
 

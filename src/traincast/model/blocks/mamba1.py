@@ -6,7 +6,14 @@ the scan reads of a token); huggingface/transformers, src/transformers/models/ja
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, norm, norm_kernel, residual
+from traincast.model.blocks.common import (
+    adapters,
+    entry_projection,
+    exit_projection,
+    norm,
+    norm_kernel,
+    residual,
+)
 from traincast.model.blocks.mamba import pointwise, swapped
 from traincast.model.blocks.part import Exchange, Gemm, Kernel, Part, block
 from traincast.model.blocks.share import Share
@@ -72,26 +79,8 @@ class Mamba1:
 
     def _ends(self, share: Share, width: Number) -> tuple[Part, Part]:
         """Return the first projection and the last."""
-        hidden, execution, tokens, exchanged = share.model.hidden, share.execution, share.tokens, around(share)
-        entry = Part(
-            name="mixer.in_proj",
-            counts_as="mamba",
-            gemms=(Gemm(m=tokens, n=2 * width, k=hidden, dtype=execution.precision, split="outputs"),),
-            saved={
-                "mixer inputs": share.norm_tokens * hidden * share.input_bytes,
-                "mixer projections": 2 * tokens * width * execution.element_bytes,
-            },
-            forward=exchanged.enter_forward,
-            backward=exchanged.enter_backward,
-        )
-        leave = Part(
-            name="mixer.out_proj",
-            counts_as="mamba",
-            gemms=(Gemm(m=tokens, n=hidden, k=width, dtype=execution.precision, split="inputs"),),
-            saved={"mixer outputs": tokens * width * share.input_bytes},
-            forward=exchanged.leave_forward,
-            backward=exchanged.leave_backward,
-        )
+        entry = entry_projection(share, "mixer.in_proj", "mamba", 2 * width)
+        leave = exit_projection(share, "mixer.out_proj", "mamba", width)
         return entry, leave
 
     def _narrow(self, share: Share) -> tuple[Part, Part]:

@@ -6,9 +6,9 @@ src/transformers/models/lfm2/modular_lfm2.py (Lfm2ShortConv).
 
 from dataclasses import dataclass
 
-from traincast.model.blocks.common import adapters, around, norm, residual
+from traincast.model.blocks.common import adapters, entry_projection, exit_projection, norm, residual
 from traincast.model.blocks.mamba import pointwise
-from traincast.model.blocks.part import Exchange, Gemm, Part, block
+from traincast.model.blocks.part import Exchange, Part, block
 from traincast.model.blocks.share import Share
 from traincast.model.model import Model
 from traincast.model.numbers import ceil_div
@@ -30,19 +30,9 @@ class ShortConv:
     def parts(self, share: Share) -> tuple[Part, ...]:
         """Return the norm, both projections, gates, convolution and residual sum."""
         hidden, execution, tokens = share.model.hidden, share.execution, share.tokens
-        width, exchanged, element = ceil_div(hidden, share.tp), around(share), execution.element_bytes
+        width, element = ceil_div(hidden, share.tp), execution.element_bytes
         inner = tokens * width * element
-        entry = Part(
-            name="conv.in_proj",
-            counts_as="convolution",
-            gemms=(Gemm(m=tokens, n=_PROJECTED * width, k=hidden, dtype=execution.precision, split="outputs"),),
-            saved={
-                "mixer inputs": share.norm_tokens * hidden * share.input_bytes,
-                "mixer projections": _PROJECTED * inner,
-            },
-            forward=exchanged.enter_forward,
-            backward=exchanged.enter_backward,
-        )
+        entry = entry_projection(share, "conv.in_proj", "convolution", _PROJECTED * width)
         gate = pointwise(share, width, "swiglu")
         last = share.micro_batch * (self.kernel - 1) * width * element * (share.cp > 1)
         shifted = (Exchange(group="cp", operation="all_gather", size_bytes=last * share.cp),)
@@ -56,14 +46,7 @@ class ShortConv:
             forward=shifted,
             backward=shifted,
         )
-        leave = Part(
-            name="conv.out_proj",
-            counts_as="convolution",
-            gemms=(Gemm(m=tokens, n=hidden, k=width, dtype=execution.precision, split="inputs"),),
-            saved={"mixer outputs": tokens * width * share.input_bytes},
-            forward=exchanged.leave_forward,
-            backward=exchanged.leave_backward,
-        )
+        leave = exit_projection(share, "conv.out_proj", "convolution", width)
         adapted = adapters(share, (entry, leave), "mixer outputs")
         return norm(share, "operator_norm"), entry, conv, leave, residual(share, "conv_bda"), *adapted
 
