@@ -1,17 +1,28 @@
 """Time one prediction, from a decided job to its result, with warm caches and a compiled engine.
 
-    python benchmarks/predict.py [--profile] [--limit 0.3]
+    python benchmarks/predict.py [--profile] [--limit 0.3] [--beside REVISION]
 
 The first case has 16 stages of 64 microbatches (GPT-3 175B, TP 8, 2,048 GPUs), with and without
 virtual stages; simulation, memory and interval included. Ends with 1 where it is above the limit.
+
+With --beside the code of an earlier revision is timed in turn with this one, in processes of their own, and CPU
+seconds are compared: of warm forecasts, and of whole commands.
 """
 
 import argparse
 import cProfile
+import io
+import json
+import os
 import pstats
+import resource
 import statistics
+import subprocess
 import sys
+import tarfile
+import tempfile
 import time
+from pathlib import Path
 
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.clusters import load_cluster
@@ -37,12 +48,73 @@ def job_of(cluster: Cluster, **changes: object) -> Job:
     return resolve_job(JobRequest(model=model, gpus=gpus, tp=tp, global_batch=batch, **given), cluster)  # type: ignore[arg-type]
 
 
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = ROOT / "examples" / "aicb_gpt_405b_1024gpu.txt"
+COMMANDS = {
+    "simulate, whole process": ["simulate", str(EXAMPLE), "--cluster", "h100", "--quiet"],
+    "--help, whole process": ["--help"],
+}
+
+
+def warm_cpu_s() -> dict[str, float]:
+    """Return the least CPU seconds of a warm forecast of each case."""
+    cluster, found = load_cluster("h100"), {}
+    for name, changes in CASES.items():
+        job, seconds = job_of(cluster, **changes), []
+        for _ in range(8):
+            begin = time.process_time()
+            forecast(job, Setting(cluster=cluster, engine="kernel"), allow_oom=True)
+            seconds.append(time.process_time() - begin)
+        found[name] = min(seconds[1:])
+    return found
+
+
+def of_revision(source: Path) -> dict[str, float]:
+    """Return the CPU seconds of each case and command by the code in a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    script = [sys.executable, __file__, "--json"]
+    found: dict[str, float] = json.loads(
+        subprocess.run(script, check=True, env=environment, capture_output=True).stdout
+    )
+    for name, words in COMMANDS.items():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "traincast.cli", *words]
+        subprocess.run(command, check=True, env=environment, capture_output=True, cwd=source)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found[name] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return found
+
+
+def beside(revision: str, turns: int = 5) -> None:
+    """Time the code of a revision and this one in turns, and print the least times and their ratios."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["git", "archive", revision, "src"]
+        packed = subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(folder, filter="data")
+        sources = Path(folder) / "src", ROOT / "src"
+        for source in sources:
+            subprocess.run([sys.executable, "-m", "compileall", "-q", str(source)], check=True)
+        times = [[of_revision(source) for source in sources] for _ in range(turns)]
+    for name in times[0][0]:
+        old, new = (min(each[which][name] for each in times) for which in (0, 1))
+        print(f"{name}: {new:.3f} s of CPU, {old:.3f} s at {revision}: {new / old:.2f} x")
+
+
 def main() -> None:
     """Print the time of each case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--profile", action="store_true", help="say where the time of the first case goes")
     parser.add_argument("--limit", type=float, default=0.3, metavar="S", help="most seconds of the first case")
+    parser.add_argument("--beside", metavar="REVISION", help="compare with the code of an earlier revision")
+    parser.add_argument("--json", action="store_true", help="print CPU seconds of warm forecasts alone")
     given = parser.parse_args()
+    if given.json:
+        print(json.dumps(warm_cpu_s()))
+        return
+    if given.beside:
+        beside(given.beside)
+        return
     cluster = load_cluster("h100")
     medians = []
     for name, changes in CASES.items():
