@@ -34,10 +34,8 @@ def training_run(
     ----------
     terms : RunTerms
         Its tokens, and what an hour costs and needs.
-    step_s : float
-        Time of a step without failures, in seconds.
-    tokens_per_step : float
-    gpus : int
+    step_s, tokens_per_step, gpus : float
+        Time of a step without failures, in seconds; its tokens; GPUs.
     interval : mapping, optional
         Where the step lies: ``low_s`` and ``high_s``.
     tdp_w : float, optional
@@ -53,10 +51,7 @@ def training_run(
     useful = None if terms.failures is None else goodput(terms.failures, gpus, step_s).goodput
     if useful is not None and useful <= 0:
         raise ConfigError("failures come so often that nothing is ever trained; the run has no end", "goodput")
-    power_w, pue = terms.gpu_power_w or tdp_w, terms.pue or 1.0
-    if power_w is None and (terms.grid_intensity is not None or terms.pue is not None):
-        name = "grid_intensity" if terms.grid_intensity is not None else "pue"
-        raise ConfigError("is of energy, and the power of the GPU is not known; give gpu_power", name)
+    power_w, pue = _power_w(terms, tdp_w), terms.pue or 1.0
     steps = terms.tokens / tokens_per_step / (useful or 1.0)
     ends = {} if interval is None else {"_low": interval["low_s"], "_high": interval["high_s"]}
     found: dict[str, float | None] = {}
@@ -84,6 +79,15 @@ def training_run(
         grid_intensity=terms.grid_intensity,
         **found,  # type: ignore[arg-type]
     )
+
+
+def _power_w(terms: RunTerms, tdp_w: float | None) -> float | None:
+    """Return what a GPU draws; refuse terms of energy where that is not known."""
+    power_w = terms.gpu_power_w or tdp_w
+    if power_w is None and (terms.grid_intensity is not None or terms.pue is not None):
+        name = "grid_intensity" if terms.grid_intensity is not None else "pue"
+        raise ConfigError("is of energy, and the power of the GPU is not known; give gpu_power", name)
+    return power_w
 
 
 def with_training_runs(a: Side, b: Side, terms: RunTerms) -> tuple[Side, Side]:
