@@ -68,7 +68,9 @@ def _has_narrow_gemms(run: MeasuredRun) -> bool:
 
 
 def _has_graphs(run: MeasuredRun) -> bool:
-    return bool(run.request.cuda_graphs or run.request.cuda_graph_scope or run.request.cuda_graph_impl)
+    # As it was published: the request may be without them already.
+    said = (run.cells.get(name, "") for name in ("cuda_graphs", "cuda_graph_scope", "cuda_graph_impl"))
+    return any(each.lower() not in ("", "none", "0", "false", "no", "off") for each in said)
 
 
 BUILD = "traincast.workload.build"
