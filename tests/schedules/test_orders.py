@@ -154,6 +154,20 @@ def test_pairs_are_a_backward_pass_and_a_later_forward_pass_of_the_same_stage(st
         assert SlotKind.F not in alone[alone.index(SlotKind.BW) :]
 
 
+@pytest.mark.parametrize(("stages", "most"), [(2, 5), (4, 9), (8, 17)])
+@pytest.mark.parametrize("name", ["dualpipe", "dualpipe_v"])
+def test_schedules_with_pairs_of_their_own_run_with_few_microbatches_too(name, stages, most):
+    for microbatches in range(1, most):
+        plan = SCHEDULES.get(name)(stages, 2 if name == "dualpipe_v" else 1, microbatches)
+        found = with_pairs(plan)
+        check_plan(found, stages, 2 if name == "dualpipe_v" else 1, microbatches)
+        has_pairs = any(slot.paired for order in plan.slots for slot in order)
+        if name == "dualpipe":
+            assert found.slots == plan.slots
+            assert has_pairs == (microbatches > stages)
+            assert [note.code for note in found.warnings] == ([] if has_pairs else ["moe-a2a-overlap-unused"])
+
+
 def test_each_stage_of_pairs_is_two_forward_passes_ahead_of_the_next():
     """With one, a pair would wait for the pair before it to come back from the next stage: half of the throughput."""
     found = with_pairs(one_f_one_b(4, 1, 16))

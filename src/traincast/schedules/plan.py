@@ -18,9 +18,6 @@ from traincast.registry import Registry
 if TYPE_CHECKING:
     from traincast.schedules.columns import SlotColumns
 
-if TYPE_CHECKING:
-    pass
-
 
 class SlotKind(IntEnum):
     """What a stage does in one slot."""
@@ -92,11 +89,20 @@ def with_pairs(plan: SchedulePlan) -> SchedulePlan:
     That is one forward pass more before the first pair than without, as a pass cannot be paired with its own gradient.
     Messages leave when both have ended and hold nobody back, so a stage warms up with two microbatches more than the
     next one, as with interleaving: with one, each pair would wait for the pair before it to come back. A plan that has
-    pairs of its own stays as it is. Source: Megatron-LM, megatron/core/pipeline_parallel/combined_1f1b.py, and
-    schedules.py (get_pp_rank_microbatches: one more warmup microbatch with overlap_moe_expert_parallel_comm).
+    pairs of its own stays as it is, and so does one of two copies of the model: its order is made for pairs, has none
+    while microbatches only come in and go out, and waits for ever with others.
+
+    Source: Megatron-LM, megatron/core/pipeline_parallel/combined_1f1b.py, and schedules.py (get_pp_rank_microbatches:
+    one more warmup microbatch with overlap_moe_expert_parallel_comm).
     """
     if any(slot.paired for order in plan.slots for slot in order):
         return plan
+    if len(plan.placement) > 1:
+        text = (
+            f"schedule {plan.name} runs no two passes at once with so few microbatches: nothing hides exchanges with "
+            f"experts; it takes more microbatches than pipeline stages ({len(plan.slots)})"
+        )
+        return replace(plan, warnings=(*plan.warnings, Note("moe-a2a-overlap-unused", text)))
     stages, orders, warnings = len(plan.slots), plan.slots, plan.warnings
     if 1 < stages == len(plan.placement[0]):
         orders = tuple(_warmed_up(order, 2 * (stages - stage - 1)) for stage, order in enumerate(orders))
