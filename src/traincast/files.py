@@ -16,7 +16,6 @@ import stat
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from importlib import resources
 from itertools import chain
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from traincast.dataclass import dataclass
 from traincast.errors import FormatError
 from traincast.units import format_size
 

@@ -13,9 +13,10 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 
+from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 
 GIGA = 1e9

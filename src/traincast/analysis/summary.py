@@ -3,8 +3,7 @@
 `traincast.analysis.explanation` works it out, and the modules it calls say what each of them means.
 """
 
-from dataclasses import dataclass
-
+from traincast.dataclass import dataclass
 from traincast.workload.words import Operation, bus_factor
 
 

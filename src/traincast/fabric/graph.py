@@ -4,11 +4,12 @@ Letters: F flows, Q queue pairs, H hops, W GPUs.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from traincast.dataclass import dataclass
 from traincast.errors import InfeasibleError, ProgramError
 from traincast.hardware.cluster import Cluster
 from traincast.hardware.fabric import TOPOLOGIES, FabricKind, FabricSpec

@@ -4,8 +4,9 @@ A writer of the format NAME is registered in `WRITERS` by ``traincast.formats.NA
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from traincast.dataclass import dataclass
 from traincast.diagnostics import Note
 from traincast.errors import ConfigError, FormatError
 from traincast.hardware.cluster import Cluster

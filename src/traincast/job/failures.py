@@ -1,7 +1,8 @@
 """What interrupts a long run and what it costs to go on: failures, restarts, checkpoints."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
 from traincast.names import find_name, known_names
 from traincast.units import checked_field, parse_time, quoted

@@ -1,7 +1,6 @@
 """The parallel layout: degrees, world size, microbatches."""
 
-from dataclasses import dataclass
-
+from traincast.dataclass import dataclass
 from traincast.errors import ConfigError, InfeasibleError
 from traincast.units import counted
 

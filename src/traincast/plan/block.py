@@ -8,12 +8,13 @@ Letters: K shares, R recomputations, Z ways to shard, O choices of overlaps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traincast.dataclass import dataclass
 from traincast.job.job import Job
 from traincast.plan.chunks import ChunkArrays, ChunkTable
 from traincast.plan.layout import Layout

@@ -8,10 +8,11 @@ Letters: K shares, R recomputations.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
+from traincast.dataclass import dataclass
 from traincast.estimate.memory.activations import LayerModel
 from traincast.estimate.memory.stage import chunk_bytes
 from traincast.job.job import Job

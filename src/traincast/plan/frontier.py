@@ -3,10 +3,11 @@
 Letters: O choices of overlaps, K shares, L levels of memory.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from traincast.dataclass import dataclass
 from traincast.plan.block import Block, Part
 from traincast.plan.layout import Layout
 from traincast.workload.ops import FloatArray, IntArray

@@ -4,10 +4,10 @@ Letters: K shares, Z ways to shard, J pairs of a share and a way, U pairs of deg
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from traincast.dataclass import dataclass
 from traincast.workload.ops import FloatArray, IntArray
 
 

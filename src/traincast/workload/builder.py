@@ -17,11 +17,12 @@ Letters: P stages, Q virtual stages in model order, M microbatches, D directions
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
+from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import ProgramError
 from traincast.files import InputFile

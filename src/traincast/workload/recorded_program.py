@@ -4,12 +4,13 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from traincast.dataclass import dataclass
 from traincast.errors import ProgramError
 from traincast.files import InputFile
 from traincast.job.parallel import Parallel

@@ -5,8 +5,9 @@ Letters: P stages, M microbatches.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from traincast.dataclass import dataclass
 from traincast.diagnostics import Notebook
 from traincast.errors import FormatError
 from traincast.formats.aicb_physical.grammar import PhysicalFile, PhysicalRow

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import resources
 from itertools import pairwise
 
 import msgspec
 
+from traincast.dataclass import dataclass
 from traincast.workload.words import Group, Operation, Phase
 
 

@@ -1,7 +1,8 @@
 """What stands before the first layer and after the last one: embedding, LM head, MTP projections."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from traincast.dataclass import dataclass
 from traincast.model.blocks.common import (
     around,
     exchange,

@@ -5,8 +5,7 @@ reductions of both GEMMs that read it. Weights are cast once a step (`weight_cas
 gathered for it. Source: Transformer Engine, transformer_engine/pytorch/module/linear.py and layernorm_linear.py.
 """
 
-from dataclasses import dataclass
-
+from traincast.dataclass import dataclass
 from traincast.model.blocks.part import Gemm, Kernel
 from traincast.model.blocks.share import Share
 from traincast.model.numbers import Number, added, ceil_div, choose
