@@ -29,8 +29,7 @@ from traincast.tables import from_row
 from traincast.workload.words import CostClass, Group
 
 Key = tuple[str, str, str]
-"""Level, name, class of work (``gemm bf16``: after a blank follows the type, kernel or group). The class is a first
-word alone, ``gemm``, where all its types share the factor of that level."""
+"""Level, name, class of work (``gemm bf16``: after a blank follows the type, kernel or group)."""
 
 TRANSFER_CLASS: dict[Group, str] = {
     group: f"transfer {group.name.lower()}" for group in Group if group is not Group.NONE
@@ -47,8 +46,6 @@ class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Class that scales all of this one too."""
     own: float = 0.0
     """That of one cluster's own factor, beyond those (`own_deviation`)."""
-    shared: dict[str, str] = {}
-    """Levels on which all types share one factor, and the class that it is of."""
     mean: dict[str, float] = {}
     """Factor expected over all GPUs, by what follows the first word of the class, where that is not 1."""
 
@@ -111,23 +108,12 @@ def keys_of(cost_class: str, gpu: Gpu, framework: str) -> tuple[Key, ...]:
 
 def is_found(key: Key) -> bool:
     """Say whether a fit finds a factor of that level for its class of work; an older table may have more."""
-    level, _, cost_class = key
-    known = _class_of(cost_class)
-    return level in known.deviation and known.shared.get(level, cost_class) == cost_class
+    return key[0] in _class_of(key[2]).deviation
 
 
 def _keys_of(cost_class: str, gpu: Gpu, framework: str) -> tuple[Key, ...]:
     names = {"all": "*", "architecture": gpu.architecture or "*", "chip": chip_of(gpu), "framework": framework}
-    shared = _class_of(cost_class).shared
-    keys = [
-        (level, name, each) for level, name in names.items() for each in (cost_class, shared.get(level, cost_class))
-    ]
-    return tuple(dict.fromkeys(keys))
-
-
-def _any_type(cost_class: str) -> str:
-    """Return how a class of work is named for a type that no factor of its own is known of."""
-    return f"{cost_class.partition(' ')[0]} *"
+    return tuple((level, name, cost_class) for level, name in names.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +125,8 @@ class CostFactors:
     """What operators are estimated by before they are scaled; None: the shipped ones."""
 
     def of(self, name: str) -> float:
-        """Return the factor of a class; of a type without one that which all types share."""
-        return self.of_class.get(name, self.of_class.get(_any_type(name), 1.0))
+        """Return the factor of a class."""
+        return self.of_class.get(name, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +166,7 @@ class FactorTable:
     def for_job(self, gpu: Gpu, framework: str, fitted_as: str = "") -> CostFactors:
         """Return the factors of one GPU and one framework, whose published runs may be those of another."""
         chosen: dict[str, float] = {}
-        shared = {_any_type(name) for name, each in _classes().items() if each.shared}
-        for cost_class in shared | {key[2] for key in self.factors}:
+        for cost_class in {key[2] for key in self.factors}:
             keys = (*_keys_of(cost_class, gpu, fitted_as or framework), own_key(framework, cost_class))
             chosen[cost_class] = math.prod(self.factors[key].factor for key in keys if key in self.factors)
         return CostFactors(chosen)
