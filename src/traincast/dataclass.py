@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, InitVar, fields
 from operator import attrgetter
 from reprlib import recursive_repr
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 Methods = dict[str, Any]
@@ -44,9 +45,11 @@ def quick_dataclass(
         told = inspect.get_annotations(cls).values()
         if any(map(dataclasses.is_dataclass, cls.__mro__)) or any(isinstance(each, InitVar) for each in told):
             return dataclasses.dataclass(cls, **options)
+        # Else `dataclasses` writes one, of the signature.
+        cls.__doc__ = cls.__doc__ or cls.__name__
         own = dict(cls.__dict__)
         made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
-        methods = {"__init__": _init_of(made), "__repr__": _repr}
+        methods = {"__init__": _init_of(made, frozen=frozen), "__repr__": _repr}
         if eq:
             methods |= _equality_of(made, frozen=frozen)
         if frozen:
@@ -68,7 +71,7 @@ else:
     dataclass = quick_dataclass
 
 
-def _init_of(cls: type) -> Callable[..., None]:
+def _init_of(cls: type, *, frozen: bool) -> Callable[..., None]:
     """Return the method that takes the fields of a data class, one after the other or by name."""
     positional, by_name, lines = ["self"], ["*"], list[str]()
     known: dict[str, Any] = {"_set": object.__setattr__, "_unset": _UNSET}
@@ -88,7 +91,14 @@ def _init_of(cls: type) -> Callable[..., None]:
         if field.init:
             (by_name if field.kw_only else positional).append(name + default)
             types[name] = field.type
-        lines.append(f"_set(self, {name!r}, {value})")
+        if not frozen:
+            lines.append(f"self.{name} = {value}")
+        elif isinstance(slot := cls.__dict__.get(name), MemberDescriptorType):
+            # Half the time of `object.__setattr__`, which looks it up.
+            known[f"_set_{name}"] = slot.__set__
+            lines.append(f"_set_{name}(self, {value})")
+        else:
+            lines.append(f"_set(self, {name!r}, {value})")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     taken = ", ".join([*positional, *(by_name if len(by_name) > 1 else [])])

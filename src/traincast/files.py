@@ -16,7 +16,6 @@ import stat
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator
-from importlib import resources
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,8 +40,8 @@ MOST_DEPTH = 32
 
 T = TypeVar("T")
 
-SHIPPED = resources.files("traincast") / "data"
-"""The files that come with traincast, which need no guard."""
+SHIPPED = Path(__file__).parent / "data"
+"""The files that come with traincast, which need no guard; `importlib.resources` would load what reads archives."""
 
 _GZIP = b"\x1f\x8b"
 """How a gzip file begins (RFC 1952, section 2.3.1)."""

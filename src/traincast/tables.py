@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, reduce
-from importlib.resources.abc import Traversable
 from operator import or_
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +23,7 @@ from traincast.units import RANGES, parse_rate, parse_size, parse_time, parse_to
 
 T = TypeVar("T")
 
-_DATA: Traversable = SHIPPED
+_DATA = SHIPPED
 
 _UNITS: tuple[tuple[str, Callable[[str], float] | None], ...] = (
     ("_bytes_per_s", parse_rate),

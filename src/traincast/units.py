@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from importlib import resources
+from pathlib import Path
 
 from traincast.dataclass import dataclass
 from traincast.errors import ConfigError
@@ -142,7 +142,7 @@ def _plain(value: float) -> str:
 
 def _quantities() -> Iterator[tuple[Range, list[str]]]:
     """Yield the range of each kind of quantity, and the fields that are of it by their names alone."""
-    text = (resources.files("traincast") / "data" / "quantities.csv").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "data" / "quantities.csv").read_text(encoding="utf-8")
     for row in csv.DictReader(io.StringIO(text)):
         lowest, highest = plain_number(row["lowest"]), plain_number(row["highest"])
         yield Range(row["kind"], lowest, highest, row["unit"], bool(row["whole"]), row["of"]), row["names"].split()

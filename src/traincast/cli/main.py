@@ -3,6 +3,7 @@
 A command that is told to stop puts away what it was writing first.
 """
 
+import atexit
 import gc
 import os
 import signal
@@ -112,6 +113,8 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # What is read and built has few cycles, and looking for them again and again takes time.
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
+    # The process takes its memory with it; looking for cycles in it once more, at the end, takes time.
+    atexit.register(gc.freeze)
     try:
         with _stoppable(), whole_output():
             code = cli.main(args=arguments, prog_name="traincast", standalone_mode=False)

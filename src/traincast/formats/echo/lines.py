@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import field
-from importlib import resources
 from itertools import pairwise
 
 import msgspec
 
 from traincast.dataclass import dataclass
+from traincast.files import shipped_toml
 from traincast.workload.words import Group, Operation, Phase
 
 
@@ -28,8 +28,7 @@ def _by_name(names: dict[str, list[str]]) -> dict[str, str]:
     return {name: meant for meant, alike in names.items() for name in alike}
 
 
-_SHIPPED = resources.files("traincast") / "data" / "formats" / "echo.toml"
-_WORDS = msgspec.toml.decode(_SHIPPED.read_text(encoding="utf-8"), type=_Words)
+_WORDS = shipped_toml("formats/echo.toml", _Words)
 
 FIELDS = frozenset(_WORDS.fields)
 """Fields of an operation that have a property of `TraceOp`."""
