@@ -91,6 +91,8 @@ def request_of(row: Row, model: Model) -> tuple[JobRequest, tuple[Note, ...]]:
         if replicas and filling.values["global_batch"] % replicas == 0:
             filling.values["micro_batch"] = micro_batch = filling.values["global_batch"] // replicas
             filling.note("one-microbatch", f"micro batch is empty: {micro_batch}, one microbatch a step")
+    if "micro_batch" not in filling.values:
+        filling.note("open-micro-batch", "micro batch is empty: 1 sequence")
     _sharding(filling)
     _stages(filling, model)
     if model.experts is not None and "capacity_factor" in row.cells:

@@ -76,11 +76,12 @@ known from a datasheet by 7 to 50 % (docs/ACCURACY.md)."""
 
 ASSUMED = 0.14
 """Deviation of a step for each choice that was assumed where it decides what runs: how ranks share the work, the
-framework, adapters, the dispatcher of tokens. Runs whose layout is not printed whole are off by 8 to 10 % in the median
-(docs/ACCURACY.md)."""
+framework, adapters, the dispatcher of tokens. A micro batch that a job leaves open is 1 and that is what is forecast;
+one that a published run does not print is not known. Runs whose layout is not printed whole are off by 8 to 10 % in
+the median (docs/ACCURACY.md)."""
 
 _CHOICES: Mapping[str, frozenset[str]] = {
-    "layout": frozenset({"annotation-axes", "one-microbatch", "assumed-micro-batch", "ep-missing", "assumed-ep"}),
+    "layout": frozenset({"annotation-axes", "one-microbatch", "open-micro-batch", "ep-missing", "assumed-ep"}),
     "adapters": frozenset({"assumed-lora-targets", "assumed-lora-rank"}),
     "framework": frozenset({"assumed-framework", "unknown-framework"}),
     "dispatcher": frozenset({"assumed-moe-dispatcher"}),
